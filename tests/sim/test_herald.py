@@ -16,11 +16,10 @@ from springtide_lab.reproduce.herald import (
     reproduction,
     rows_counted,
     rows_timed,
-    step_time,
 )
 
 TINY = preset.HeraldSize(iterations=3, epoch=2_048, workers=(8,))
-COST = step_time.Costs(necessary_s=0.01, goodput=0.8, source="made up")
+COST = preset.Costs(necessary_s=0.01, goodput=0.8, source="made up")
 
 
 @pytest.fixture
@@ -110,8 +109,8 @@ def test_less_is_transmitted_with_each_half_of_the_scheduler_and_least_with_both
 
 
 def test_time_grows_with_rows_and_shrinks_with_servers_until_a_workers_own_link_is_full():
-    load = step_time.Load(pulls=100, pushes=50, largest_pull=120, largest_push=60)
-    one, two, many = (step_time.communication_s(load, COST, workers=8, servers=servers) for servers in (1, 2, 100))
+    load = preset.Load(pulls=100, pushes=50, largest_pull=120, largest_push=60)
+    one, two, many = (preset.communication_s(load, COST, workers=8, servers=servers) for servers in (1, 2, 100))
     assert one == pytest.approx(8 * 150 * preset.ROW_BYTES / 1e9) and two == pytest.approx(one / 2)
     assert many == pytest.approx(180 * preset.ROW_BYTES / 1e9)
 
@@ -125,7 +124,7 @@ def test_rows_on_times_name_their_costs_or_what_would_measure_them():
 
 
 def test_costs_and_figures_that_nobody_published_are_missing(tmp_path):
-    assert step_time.costs(tmp_path / "cache.json") is None
+    assert preset.costs(tmp_path / "cache.json") is None
     assert all(one.ours is None and "publish" in one.why for one in rows_timed.measured(tmp_path))
     published = {
         "details": {"necessary_s": 0.02, "goodput": 0.9},
@@ -134,7 +133,7 @@ def test_costs_and_figures_that_nobody_published_are_missing(tmp_path):
         "goals": [{"id": "vs_het_1gbit", "value": 1.5, "target": 1.09}],
     }
     (tmp_path / "cache.json").write_text(json.dumps(published))
-    cost = step_time.costs(tmp_path / "cache.json")
+    cost = preset.costs(tmp_path / "cache.json")
     assert cost is not None and cost.necessary_s == 0.02 and "2026-11-16" in cost.source
     assert rows_timed.measured(tmp_path)[0].ours == 1.5
 

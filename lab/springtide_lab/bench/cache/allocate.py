@@ -152,7 +152,6 @@ def _ratio(part: int, whole: int) -> float:
 
 
 def worst_quality(found: Sequence[Quality]) -> Quality:
-    """The case in which ours is furthest from the best."""
     return min(found, key=lambda one: one.ours)
 
 
@@ -203,7 +202,6 @@ def bench(options: Options) -> report.Result:
 
 
 def given(options: Options, *, samples: int) -> list[id_streams.IdStream]:
-    """The file that was given, or the generated streams."""
     if options.ids is None:
         return [id_streams.make(name, samples=samples) for name in STREAMS]
     stream = id_streams.read(options.ids, samples=samples)

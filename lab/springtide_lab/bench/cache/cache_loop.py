@@ -62,7 +62,6 @@ class Loop:
         self.group = allreduce.form_group(store, rank=self.rank, workers=self.workers, host=self.options["host"])
 
     def way(self, name: str) -> cache_systems.System:
-        """The way by its name, made when first asked for."""
         if name not in self.systems:
             first = 100 * len(self.systems)
             optim = OptimSpec(kind="sgd")

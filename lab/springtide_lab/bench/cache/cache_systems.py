@@ -203,7 +203,6 @@ def values(part: Any, dim: int) -> Floats:
 
 
 def pushed(rank: Rank, part: Any, grads: Floats, number: int) -> Any:
-    """Send gradients as this rank's part of the step."""
     part.grads()[:] = grads.reshape(-1)
     tables = range(rank.first_table, rank.first_table + len(rank.starts))
     hyper = [(table, rank.lr, 0.0, number) for table in tables]

@@ -56,7 +56,6 @@ def settings(stream: id_streams.IdStream, *, workers: int, **changed: object) ->
 
 
 def features(stream: id_streams.IdStream, *, batch: int) -> list[list[allocate.FeatureIds]]:
-    """All whole batches of a stream, feature by feature."""
     return [
         [allocate.FeatureIds(table, np.ascontiguousarray(column)) for table, column in enumerate(ids.T)]
         for ids in stream.batches(batch)

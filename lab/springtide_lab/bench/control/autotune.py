@@ -183,7 +183,6 @@ def alternated(
     name: str,
     labels: Sequence[str] | None = None,
 ) -> harness.Rounds:
-    """One job in each of the shapes, again and again."""
     with QuotaJob(folder, shapes[0], name=name) as job:
         job.trains(shapes[0].workers)
 

@@ -17,7 +17,6 @@ Count = Callable[[float], tuple[int, int]]
 
 
 def springtide(options: dict[str, Any]) -> Count:
-    """One call reports what was leased before, and leases more."""
     from springtide.domain.data.leases import Progress
     from springtide.domain.data.samples import DatasetCard
     from springtide.rpc.messages import messages

@@ -117,7 +117,6 @@ def one_job(name: str, drawn: numpy.random.Generator, *, unlike: bool = False) -
 
 
 def _bounds(drawn: numpy.random.Generator) -> ShapeBounds:
-    """Bounds that no other job has."""
     sizes = numpy.round(drawn.uniform((0.25, 0.25, 4, 4), (1, 1, 32, 32)), 2).tolist()
     return ShapeBounds(
         least=Shape(workers=1, servers=1, worker_cpu=sizes[0], server_cpu=sizes[1]),
@@ -296,7 +295,6 @@ def bench(options: Options) -> report.Result:
 
 
 def median(jobs: int, rounds: int, done: Callable[[], None], *, unlike: bool = False) -> Took:
-    """The middle one of several clusters of a size."""
     some = []
     for seed in range(rounds):
         some.append(one(cluster(jobs, seed=seed, unlike=unlike)))
@@ -305,7 +303,6 @@ def median(jobs: int, rounds: int, done: Callable[[], None], *, unlike: bool = F
 
 
 def one(view: ClusterView) -> Took:
-    """A decision from nothing, then its parts by themselves."""
     config = PlanningConfig()
     policy = registry.load("springtide")
     _forget()

@@ -94,7 +94,6 @@ def clicks(folder: pathlib.Path) -> ClickLog:
 
 
 def facts() -> ModelFacts:
-    """What the performance model takes as given of this job."""
     fields = len(SPEC.cardinalities)
     widths = [fields * DIM + SPEC.dense, *HIDDEN, 1]
     weights = sum((before + 1) * after for before, after in itertools.pairwise(widths)) + SPEC.dense + 1
@@ -178,7 +177,6 @@ class QuotaJob:
         self._used.setdefault(shape, []).append(used(self.cluster, times.measure_s))
 
     def taken(self, times: Times) -> list[QuotaProfile]:
-        """What came of all shapes so far, each once."""
         rules = profiles.ProfileRules(
             settle_s=times.settle_s, window_s=times.window_s, warm_up_steps=10, fewest_steps=2
         )
@@ -216,7 +214,6 @@ def there(status: JobStatus, shape: Shape) -> bool:
 
 
 def ranks(status: JobStatus, kind: RoleKind) -> list[int]:
-    """Of the roles of a kind that are at work."""
     return [each.role.rank for each in status.members if each.role.kind is kind and each.alive]
 
 

@@ -30,7 +30,6 @@ class ServedMaster(LocalMaster):
         self._addresses, self._sync = tuple(addresses), sync
 
     def welcome(self) -> WorkerWelcome:
-        """As if a master had started these servers."""
         return msgspec.structs.replace(
             super().welcome(),
             servers=self._addresses,
@@ -42,12 +41,10 @@ class ServedMaster(LocalMaster):
 
 
 def placement(servers: int) -> Placement:
-    """Slots dealt out in turn."""
     return Placement(epoch=1, servers=servers, server_of_slot=tuple(slot % servers for slot in range(SLOTS)))
 
 
 def job(addresses: Sequence[str], *, sync: SyncMode = "async") -> Job:
-    """A job of one worker with these servers."""
     settings = config.load()
     return Job(settings, local_link(settings, ServedMaster(settings, addresses, sync)))
 
@@ -62,6 +59,5 @@ def start(stack: contextlib.ExitStack, servers: int = 1) -> list[peers.Worker]:
 
 @contextlib.contextmanager
 def running(*, servers: int) -> Iterator[Job]:
-    """A job with servers of its own."""
     with contextlib.ExitStack() as stack:
         yield job([str(server.ask("round")["address"]) for server in start(stack, servers)])

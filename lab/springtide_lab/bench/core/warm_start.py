@@ -20,7 +20,6 @@ WITHIN_S = 60.0
 
 @contextlib.contextmanager
 def warmed_up() -> Iterator[ForkServerClient]:
-    """For the jobs that are given it."""
     plan = RunPlan(spec=JobSpec(name="bench"), script="train.py")
     environment = config.child_environment({}, run_plan.environment_of(plan, ProcessLimits()))
     with contextlib.closing(ForkServerClient()) as warm:

@@ -109,7 +109,6 @@ class WalkProcess:
     group: ControlGroup
 
     def hold_to(self, cpus: float) -> None:
-        """So many CPUs from now on."""
         self.group.hold_to(ProcessLimits(cpu=cpus * CPU))
 
     @property
@@ -125,17 +124,11 @@ class Company(Protocol):
         """What the tuner wants; whether that was a change."""
         ...
 
-    def mark(self) -> None:
-        """Count what is used and said from here on."""
-        ...
+    def mark(self) -> None: ...
 
-    def words(self) -> list[TrainerReport]:
-        """What the trainer has said since the mark."""
-        ...
+    def words(self) -> list[TrainerReport]: ...
 
-    def cores(self) -> Cores:
-        """What everybody has, and has used since the mark."""
-        ...
+    def cores(self) -> Cores: ...
 
 
 class WalkProcesses:
@@ -199,17 +192,14 @@ class WalkProcesses:
         return before != (len(self._feeders), self._feeder_cpu, self._trainer_cpu)
 
     def mark(self) -> None:
-        """Count what is used from here on."""
         self._words.clear()
         used = {member.name: member.cpu_s for member in (self._trainer, *self._feeders)}
         self._used_before = (time.monotonic(), used)
 
     def words(self) -> list[TrainerReport]:
-        """What the trainer has said since the mark."""
         return list(self._words)
 
     def cores(self) -> Cores:
-        """What everybody has and has used since the mark."""
         marked_at, before = self._used_before
         seconds = time.monotonic() - marked_at
         used = [(member.cpu_s - before[member.name]) / seconds for member in self._feeders]
@@ -246,7 +236,6 @@ class WalkProcesses:
             time.sleep(0.05)
 
     def _recruit(self) -> WalkProcess:
-        """Start one more data worker, which will tell its address."""
         self._count += 1
         return self._start(f"data-worker-{self._count}", "springtide_lab.bench.dataworkers.walk.feeder", {})
 
@@ -258,7 +247,6 @@ class WalkProcesses:
         return str(json.loads(line)["address"])
 
     def _join(self) -> WalkProcess:
-        """One more data worker feeds the trainer."""
         member = self._reserve.pop() if self._reserve else self._recruit()
         address = self._addresses.get(member.name) or self._address(member)
         assert self._trainer.process.stdin is not None
@@ -273,7 +261,6 @@ class WalkProcesses:
             member.process.stdin.close()
 
     def _end(self, member: WalkProcess) -> None:
-        """Gone, in order or not."""
         self._let_go(member)
         assert member.process.stdout is not None
         try:
@@ -310,7 +297,6 @@ LEAST = 0.9
 
 
 def bench(options: Options) -> report.Result:
-    """One walk from the baseline to the end of tuning."""
     if why := cgroups.why_not():
         return _not_measured(f"needs CPU quotas: {why}")
     every_s = 1.5 if options.quick else EVERY_S

@@ -37,7 +37,6 @@ class FedMaster(LocalMaster):
         return msgspec.structs.replace(super().welcome(), feeding=self._rules, package=str(self._folder), secret=SECRET)
 
     def share(self, asked: ShareRequest) -> Reply:
-        """Note when the job's package is there."""
         super().share(asked)
         if asked.key == PACKAGE_KEY:
             self.packaged.set()
@@ -55,7 +54,6 @@ class FedJob(Job):
         super().__init__(settings, local_link(settings, self.master))
 
     def want(self) -> None:
-        """Want data workers, so that the trainer writes their package."""
         self.feed_from([])
 
     def feed_from(self, addresses: list[str]) -> None:

@@ -52,7 +52,6 @@ class Trainer:
             yield
 
     def split(self) -> dict[str, Any]:
-        """Train until what data workers need is written."""
         self.job.want()
         while not self.job.master.packaged.is_set():
             next(self.steps)
@@ -89,7 +88,6 @@ class Trainer:
         return told | ({"wanted": tuned.wanted, "decisions": tuned.decisions, "why": tuned.why} if tuned else {})
 
     def made(self) -> int:
-        """Batches that data workers have made."""
         state = self.job.feeding.state if self.job.feeding is not None else None
         return state.made if state is not None else 0
 
@@ -139,7 +137,6 @@ class TunedFeed:
         threading.Thread(target=self.run, daemon=True).start()
 
     def run(self) -> None:
-        """Until the process ends."""
         from springtide.planning.dataworkers.tuning import observation, tuner
 
         words: list[observation.TrainerReport] = []

@@ -23,14 +23,12 @@ class Again:
         self.made: Any = None
 
     def __call__(self, indices: Any) -> Any:
-        """What came of the first indices."""
         if self.made is None:
             self.made = self.run(indices)
         return self.made
 
 
 def start(options: dict[str, Any]) -> tuple[line.Round, dict[str, str]]:
-    """Load, and serve in the background."""
     os.sched_setaffinity(0, [options["core"]])
     torch.set_num_threads(1)
     from springtide.dataworker.feed.stage import Pipeline, PipelineStage

@@ -26,7 +26,6 @@ Cost = dict[str, list[float]]
 
 
 def bench(options: Options) -> report.Result:
-    """All ways in turn, then training by two of them."""
     seconds, rounds = (0.05, 2) if options.quick else (0.3, 14)
     slow = ["pickle", "torch.save", *(["arrow"] if importlib.util.find_spec("pyarrow") else [])]
     with contextlib.ExitStack() as stack:

@@ -48,7 +48,6 @@ def ours(address: str, way: str, tensors: int, rows: int) -> Fetch:
 
 
 def raw(address: list[Any], way: str, tensors: int, rows: int) -> Fetch:
-    """By a socket, and what transfer_ways.py does with it."""
     sock = socket.create_connection((address[0], address[1]))
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     said = json.dumps({"way": way, "tensors": tensors, "rows": rows}).encode()
@@ -121,7 +120,6 @@ def fetched(fetch: Fetch, seconds: float) -> int:
 
 
 def start(options: dict[str, Any]) -> tuple[line.Round, dict[str, str]]:
-    """Connections are made when a way is first asked for."""
     torch.set_num_threads(1)
     known: dict[tuple[str, int, int], Fetch] = {}
     models: dict[int, Training] = {}

@@ -66,7 +66,6 @@ def send_all(sock: socket.socket, pieces: list[memoryview]) -> None:
 
 
 def send_raw(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> Sent:
-    """A header and the tensors' memory in one sendmsg."""
     pieces = [memoryview(LENGTH.pack(sum(tensor.nbytes for tensor in tensors))), *buffers(tensors)]
     return lambda: send_all(sock, list(pieces))
 

@@ -183,7 +183,6 @@ def throttle(job: LocalCluster, cpu: float) -> float:
 
 
 def until_done(job: LocalCluster, folder: pathlib.Path, since: float, work: int) -> float:
-    """The moment at which so many steps were done."""
     wait(job, lambda: rescale.done_at(step_times.merged(folder), since, work) is not None)
     ended = rescale.done_at(step_times.merged(folder), since, work)
     assert ended is not None

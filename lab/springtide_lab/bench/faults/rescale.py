@@ -78,7 +78,6 @@ class Span:
 def started(
     folder: pathlib.Path, sizes: RescaleSizes, spec: JobSpec, warm: ForkServerClient | None = None
 ) -> LocalCluster:
-    """The stepping job on these servers."""
     arguments = [str(folder), str(sizes.rows), str(DIM)]
     return LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs", grace_s=5.0, warm=warm)
 
@@ -106,7 +105,6 @@ def bench(options: Options) -> report.Result:
 
 
 def spec(servers: int, rules: CheckpointRules) -> JobSpec:
-    """The same job with so many servers."""
     return JobSpec(
         name="rescale", servers=servers, workers=WORKERS, slots=SLOTS, heartbeat_s=0.5, backoff_s=0.0, checkpoints=rules
     )
@@ -130,12 +128,10 @@ def live(
 
 
 def resumed_at(job: LocalCluster) -> float:
-    """When the second job began."""
     return float(str(job.story[0]["at"]))
 
 
 def step_times(folder: pathlib.Path, spans: Sequence[Span]) -> list[float]:
-    """Durations of the steps that ended within these spans."""
     return [
         end - begin
         for worker in stepping.steps(folder)
@@ -177,7 +173,6 @@ def judge(
     options: Options,
     sizes: RescaleSizes,
 ) -> report.Result:
-    """The goals and the table."""
     calm, busy = step_times(folder, [before]), step_times(folder, during)
     p50, p99 = (float(np.quantile(calm, q)) for q in (0.5, 0.99))
     busy_p50, busy_p99 = (float(np.quantile(busy, q)) for q in (0.5, 0.99))

@@ -50,7 +50,6 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
 
 
 def fill(store: Any, rows: int, dim: int) -> None:
-    """So many rows with optimizer state, as training leaves them."""
     import numpy as np
 
     from springtide import _native

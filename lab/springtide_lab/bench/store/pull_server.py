@@ -17,7 +17,6 @@ Round = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def springtide(options: dict[str, Any]) -> str:
-    """Tables of the native core behind the wire protocol."""
     from springtide import _native
     from springtide.server import server
 

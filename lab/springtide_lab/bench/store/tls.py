@@ -20,7 +20,6 @@ Sides = tuple[peers.Worker, peers.Worker]
 
 
 def bench(options: Options) -> report.Result:
-    """Pull in turn in the clear and by TLS."""
     sizes = pull.SIZES | ({"rows": 2000} if options.quick else {})
     seconds, rounds = (0.1, 2) if options.quick else (1.0, 12)
     with contextlib.ExitStack() as stack:

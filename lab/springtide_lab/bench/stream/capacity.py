@@ -135,7 +135,6 @@ def _seen(job: QuotaJob, shape: Shape, seconds: float) -> SurfaceSample:
 
 
 def typical(rounds: Sequence[Round]) -> list[SurfaceSample]:
-    """Each shape's median, in the order of the first round."""
     rates: dict[Numbers, list[float]] = {}
     for one in itertools.chain.from_iterable(rounds):
         rates.setdefault((one.workers, one.servers), []).append(one.throughput)

@@ -32,7 +32,6 @@ CHUNK = 1000  # records handed to a writer at once
 
 
 def dtype_of(kind: str) -> np.dtype[np.void]:
-    """How a record of this kind lies in memory."""
     return Fixed(KINDS[kind]).dtype
 
 

@@ -95,7 +95,6 @@ def xdeepfm(options: Options) -> report.Result:
 
 
 def compare(options: Options, model: str) -> report.Result:
-    """Both kinds with each seed, the first one in turn."""
     seeds, samples = (range(2), 60_000) if options.quick else (range(5), demo.SAMPLES)
     found: dict[str, list[Trained]] = {"undisturbed": [], "disturbed": []}
     with tempfile.TemporaryDirectory() as name, harness.bar("runs", total=2 * len(seeds)) as step:

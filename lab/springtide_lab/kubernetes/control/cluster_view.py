@@ -35,7 +35,6 @@ class View:
         return self._things[NODES]
 
     async def start(self) -> None:
-        """Watch, and wait until all there is is known."""
         for kind in WATCHED:
             for namespace in self._namespaces if kind.namespaced and self._namespaces else [""]:
                 self._synced[kind, namespace] = asyncio.Event()

@@ -114,7 +114,6 @@ class ReconcileRounds:
 
 
 async def contents(client: Client, kind: ObjectKind, namespace: str) -> list[Object]:
-    """All of a kind, where the server has it."""
     try:
         return (await client.list(kind, namespace=namespace)).items
     except errors.NotFound:

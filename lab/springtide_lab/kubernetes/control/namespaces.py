@@ -13,7 +13,7 @@ from springtide_lab.kubernetes.api.object_store import Change, Key
 from springtide_lab.kubernetes.api.paths import Registry
 from springtide_lab.kubernetes.api.status_errors import Json
 from springtide_lab.kubernetes.control import garbage_collector
-from springtide_lab.kubernetes.objects import quantities, selectors
+from springtide_lab.kubernetes.objects import selectors
 from springtide_lab.kubernetes.objects.kinds import ACCOUNTS, BUDGETS, NAMESPACES, NODES, PODS, Kind
 
 WAITING = ("foregroundDeletion", "orphan")
@@ -82,7 +82,6 @@ class Housekeeping:
         self._life.store.put(resource, key, found)
 
     def _look_again(self, uid: str) -> None:
-        """An owner may have waited for the last of what it owned."""
         store = self._life.store
         for resource, key in list(store.entries()):
             found = store.get(resource, key)
@@ -163,7 +162,7 @@ def counted(budget: Json, pods: list[Json]) -> Json:
 def share(wanted: int | str, total: int) -> int:
     if isinstance(wanted, str) and wanted.endswith("%"):
         return -(-total * int(wanted[:-1]) // 100)
-    return int(quantities.number(wanted))
+    return int(selectors.number(wanted))
 
 
 def is_ready(pod: Json) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from springtide_lab.kubernetes.api.status_errors import Json
-from springtide_lab.kubernetes.objects import quantities, selectors
+from springtide_lab.kubernetes.objects import selectors
 
 OWN_TAINT = "springtide.dev/local-kubelet"
 """Keeps others' pods off a node; the pods of this scheduler are at home there."""
@@ -38,7 +38,7 @@ def requests(pod: Json) -> dict[str, float]:
 
 def _asked(container: Json) -> dict[str, float]:
     found = (container.get("resources") or {}).get("requests") or {}
-    return {name: quantities.number(amount) for name, amount in found.items()}
+    return {name: selectors.number(amount) for name, amount in found.items()}
 
 
 def place(pending: Iterable[Json], placed: Sequence[Json], nodes: Sequence[Json]) -> Round:
@@ -88,7 +88,7 @@ def obstacle(pod: Json, node: Json, others: Sequence[Json], *, sizes: bool = Tru
     room = node["status"].get("allocatable") or {}
     for name, amount in requests(pod).items():
         used = sum(requests(other).get(name, 0.0) for other in others)
-        if used + amount > quantities.number(room.get(name, "0")) + 1e-9:
+        if used + amount > selectors.number(room.get(name, "0")) + 1e-9:
             return "Too many pods" if name == "pods" else f"Insufficient {name}"
     return ""
 
@@ -150,7 +150,7 @@ def _free(node: Json, others: Sequence[Json]) -> float:
     """The share of a node that is left, by what is scarcest on it."""
     shares = []
     for name in ("cpu", "memory", "pods"):
-        room = quantities.number((node["status"].get("allocatable") or {}).get(name, "0"))
+        room = selectors.number((node["status"].get("allocatable") or {}).get(name, "0"))
         used = sum(requests(other).get(name, 0.0) for other in others)
         shares.append(1.0 - used / room if room else 0.0)
     return round(min(shares), 6)

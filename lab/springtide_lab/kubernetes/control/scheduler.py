@@ -117,7 +117,6 @@ def is_leaving(pod: Json) -> bool:
 
 
 async def pause_until(event: asyncio.Event, seconds: float) -> None:
-    """Wait for something to happen, but not for ever."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()

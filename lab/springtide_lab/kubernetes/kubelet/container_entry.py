@@ -92,7 +92,6 @@ def open_up(at: str, folder: str, needed: list[str]) -> None:
 
 
 def close_root(wish: dict[str, Any]) -> None:
-    """Nothing but volumes, devices and memory can be written to."""
     for name in os.listdir("/"):
         if name not in ("proc", "dev", "sys", "run") and os.path.ismount("/" + name):
             make_read_only("/" + name)

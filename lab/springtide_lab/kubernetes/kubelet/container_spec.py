@@ -15,7 +15,7 @@ from springtide_lab.kubernetes.api.status_errors import Json
 from springtide_lab.kubernetes.kubelet import environment
 from springtide_lab.kubernetes.kubelet.containers import PACKAGE, Mount, Wish
 from springtide_lab.kubernetes.kubelet.environment import Lookup, Missing
-from springtide_lab.kubernetes.objects import quantities
+from springtide_lab.kubernetes.objects import selectors
 
 
 def wish_of(
@@ -91,6 +91,6 @@ def limits_of(container: Json) -> ProcessLimits:
     found = (container.get("resources") or {}).get("limits") or {}
     cpu, memory = found.get("cpu"), found.get("memory")
     return ProcessLimits(
-        cpu=None if cpu is None else max(0.01, quantities.number(cpu)),
-        memory=None if memory is None else max(LEAST_MEMORY, int(quantities.number(memory))),
+        cpu=None if cpu is None else max(0.01, selectors.number(cpu)),
+        memory=None if memory is None else max(LEAST_MEMORY, int(selectors.number(memory))),
     )

@@ -244,7 +244,6 @@ def words_of(wish: Wish, root: pathlib.Path | None, group: ControlGroup | None) 
 
 
 def needed() -> list[str]:
-    """Folders without which Python and this package do not run."""
     interpreter = pathlib.Path(sys.executable).resolve().parent.parent
     return [
         str(path)

@@ -11,7 +11,7 @@ from typing import Any
 
 from springtide_lab.kubernetes.api.status_errors import Json
 from springtide_lab.kubernetes.api.tables import read
-from springtide_lab.kubernetes.objects import quantities
+from springtide_lab.kubernetes.objects import selectors
 
 _REFERENCE = re.compile(r"\$\$|\$\(([-._a-zA-Z0-9]+)\)")
 _INDEXED = re.compile(r"(.*)\['([^']*)'\]")
@@ -48,7 +48,6 @@ def references(pod: Json) -> set[tuple[str, str]]:
 
 
 def variables(pod: Json, container: Json, lookup: Lookup) -> dict[str, str]:
-    """All variables that the container is given by its pod."""
     found: dict[str, str] = {}
     for source in container.get("envFrom") or []:
         kind = "configMapRef" if "configMapRef" in source else "secretRef"
@@ -116,7 +115,7 @@ def resource(pod: Json, container: Json, wanted: Json) -> str:
     amount = ((chosen.get("resources") or {}).get(part) or {}).get(key)
     if amount is None:
         return "0"
-    return str(-int(-quantities.number(amount) // quantities.number(wanted.get("divisor") or "1")))
+    return str(-int(-selectors.number(amount) // selectors.number(wanted.get("divisor") or "1")))
 
 
 def _data(kind: str, reference: Json, lookup: Lookup) -> dict[str, bytes]:

@@ -25,7 +25,7 @@ from springtide.platforms.k8s.api.kinds import CONFIG_MAPS, NODES, PODS, SECRETS
 from springtide_lab.kubernetes.api.status_errors import Json
 from springtide_lab.kubernetes.control import pod_placement, scheduler
 from springtide_lab.kubernetes.control.cluster_view import View
-from springtide_lab.kubernetes.kubelet import containers, hosts_file, nodes
+from springtide_lab.kubernetes.kubelet import containers, nodes
 from springtide_lab.kubernetes.kubelet.container_spec import image_env
 from springtide_lab.kubernetes.kubelet.containers import Machine
 from springtide_lab.kubernetes.kubelet.environment import Lookup
@@ -312,14 +312,14 @@ class LocalKubelet:
         path = self.folder / "hosts" / namespace
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
-            path.write_text(hosts_file.text(namespace, [], []))
+            path.write_text(nodes.text(namespace, [], []))
         return path
 
     def _write_hosts(self) -> None:
         """In place: containers have this very file mounted."""
         pods = list(self._view.pods.values())
         for namespace in {life.pod["metadata"]["namespace"] for life in self._lives.values()}:
-            text = hosts_file.text(namespace, self._view.services.values(), pods).encode()
+            text = nodes.text(namespace, self._view.services.values(), pods).encode()
             path = self._hosts_of(namespace)
             if path.read_bytes() != text:
                 with open(path, "r+b", buffering=0) as file:

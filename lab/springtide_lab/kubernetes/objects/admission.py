@@ -23,7 +23,6 @@ KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]*
 
 
 def name_faults(kind: Kind, meta: Json) -> Iterator[str]:
-    """What is wrong with a name or with labels."""
     name = meta.get("name") or ""
     if not name:
         yield "metadata.name: Required value: name or generateName is required"
@@ -50,7 +49,6 @@ def label_faults(labels: Json | None, path: str) -> Iterator[str]:
 
 
 def admit_new(store: Store, kind: Kind, item: Json) -> Json:
-    """With what the server adds to a new object."""
     meta, namespace = item["metadata"], item["metadata"].get("namespace", "")
     if kind is PODS:
         return pod_rules.admit_new(store, item)
@@ -84,7 +82,6 @@ def admit_new(store: Store, kind: Kind, item: Json) -> Json:
 
 
 def admit_change(store: Store, kind: Kind, new: Json, old: Json, part: str) -> Json:
-    """With what the server sees to when an object changes."""
     if kind is PODS:
         return pod_rules.admit_change(new, old, part)
     if kind is CRDS:
@@ -95,7 +92,6 @@ def admit_change(store: Store, kind: Kind, new: Json, old: Json, part: str) -> J
 
 
 def faults(kind: Kind, item: Json, old: Json | None) -> Iterator[str]:
-    """What is wrong with an object of a built-in kind."""
     yield from label_faults(item["metadata"].get("labels"), "metadata.labels")
     for index, owner in enumerate(item["metadata"].get("ownerReferences") or []):
         for key in ("apiVersion", "kind", "name", "uid"):

@@ -57,7 +57,6 @@ class Kind:
 
     @property
     def has_status(self) -> bool:
-        """Whether the status is changed only through its own path."""
         return "status" in self.subresources
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from springtide_lab.kubernetes.api import status_errors
 from springtide_lab.kubernetes.api.object_store import Store
 from springtide_lab.kubernetes.api.status_errors import Json
-from springtide_lab.kubernetes.objects import quantities
+from springtide_lab.kubernetes.objects import selectors
 
 LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 ENV_NAME = re.compile(r"[-._a-zA-Z][-._a-zA-Z0-9]*")
@@ -186,11 +186,11 @@ def _container_faults(container: Json, path: str, volumes: list[str]) -> Iterato
     resources = container.get("resources") or {}
     for part in ("limits", "requests"):
         for key, value in (resources.get(part) or {}).items():
-            if not quantities.is_quantity(value):
+            if not selectors.is_quantity(value):
                 yield f'{path}.resources.{part}[{key}]: Invalid value: "{value}": quantities must match the format'
     for key, value in (resources.get("requests") or {}).items():
         limit = (resources.get("limits") or {}).get(key)
-        if limit is not None and quantities.is_quantity(value) and quantities.number(value) > quantities.number(limit):
+        if limit is not None and selectors.is_quantity(value) and selectors.number(value) > selectors.number(limit):
             at_most = f"must be less than or equal to {key} limit of {limit}"
             yield f'{path}.resources.requests: Invalid value: "{value}": {at_most}'
 

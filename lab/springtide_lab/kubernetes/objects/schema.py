@@ -14,7 +14,6 @@ KEPT_AT_ROOT = ("apiVersion", "kind", "metadata")
 
 
 def prune(value: Any, schema: Schema, *, root: bool = False) -> Any:
-    """Without the fields that the schema does not name."""
     keeps_all = schema.get("x-kubernetes-preserve-unknown-fields", False)
     if isinstance(value, dict):
         named, other = schema.get("properties", {}), schema.get("additionalProperties")

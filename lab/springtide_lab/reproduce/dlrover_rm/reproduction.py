@@ -37,7 +37,6 @@ def _finite(one: Row) -> Row:
 def write(
     folder: pathlib.Path, found: Sequence[Row], seen: Sequence[clusterdays.ClusterDay], seeds: Sequence[int]
 ) -> list[pathlib.Path]:
-    """Pictures, and a page with them and all rows."""
     folder.mkdir(parents=True, exist_ok=True)
     pictures = sorted(
         [*figures.draw(folder, seeds), *figures_days.draw(folder, seen)],

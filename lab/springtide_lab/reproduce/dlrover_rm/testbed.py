@@ -63,12 +63,10 @@ def end(job: TrueJob, name: str, **given: Any) -> JobOutcome:
 
 
 def learned(model: PaperModel, seed: int) -> list[PastJob]:
-    """What the history has of an earlier run, started cold."""
     return history_of(job_of(model, seed + 1000))
 
 
 def history_of(job: TrueJob) -> list[PastJob]:
-    """What the history has of that job, started cold."""
     outcome = end(job, "springtide")
     return [
         PastJob(

@@ -73,7 +73,6 @@ CASES = (
 
 
 def shares(seeds: Sequence[int]) -> list[float]:
-    """Of the job, when something occurs, a seed each."""
     return [float(share) for share in np.random.default_rng([7, *seeds]).uniform(0.1, 0.6, size=len(seeds))]
 
 
@@ -149,7 +148,6 @@ def _calm(case: TroubleCase, seeds: Sequence[int]) -> list[float]:
 
 
 def _own(case: TroubleCase, jobs: Sequence[TrueJob], seeds: Sequence[int]) -> list[float]:
-    """Ours, sized by itself from the history of one earlier run."""
     model = models.model(case.model)
     pairs = zip(jobs, seeds, strict=True)
     return [end(job, "springtide", history=learned(model, seed)).jct_s for job, seed in pairs]

@@ -41,7 +41,6 @@ def rows(
 
 
 def write(folder: pathlib.Path, found: Sequence[Row], preset: TracePreset, seed: int) -> list[pathlib.Path]:
-    """Pictures, and a page with them and all rows."""
     folder.mkdir(parents=True, exist_ok=True)
     jobs = trace.draw(preset, seed)
     stories = {system: run.run(jobs, system, preset, seed) for system in (TUNED, FIXED, MAXTP)}

@@ -103,7 +103,6 @@ def table(found: Results) -> list[Row]:
 
 
 def others(found: Results) -> list[Row]:
-    """The same of metrics that are not the paper's."""
     rows = []
     for system in (one for one in found if one not in SYSTEMS):
         each, why = found[system], f"metric {system.metric}"

@@ -36,7 +36,6 @@ class SentRows:
 
 
 def features(batch: Ids) -> list[allocate.FeatureIds]:
-    """A table a column."""
     return [allocate.FeatureIds(table, np.ascontiguousarray(column)) for table, column in enumerate(batch.T)]
 
 

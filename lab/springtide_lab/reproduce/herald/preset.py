@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from springtide_lab.bench.cache import id_streams
 from springtide_lab.bench.cache.id_streams import Ids, IdStream
+from springtide_lab.reproduce.report import BENCHES, published
 
 WORKERS, SERVERS, BATCH, REAL_BATCH, DIM, CACHE_SHARE, WARM_UPS = 8, 1, 128, 256, 512, 0.1, 10
 ROW_BYTES = 4 * DIM
@@ -52,7 +53,6 @@ class Workload:
     def batches(
         self, size: HeraldSize, seed: int, *, workers: int = WORKERS, batch: int = BATCH
     ) -> tuple[IdStream, list[Ids]]:
-        """Whole batches for the warm-ups and what is counted."""
         count = WARM_UPS + size.iterations
         stream = self.stream(samples=count * workers * batch, seed=seed)
         return stream, stream.batches(workers * batch)
@@ -76,3 +76,62 @@ def workloads(ids: str | None, names: Sequence[str] = (*GENERATED, *HARDER)) -> 
     if ids is not None:
         return [Workload(name=pathlib.Path(ids).name, path=ids)]
     return [Workload(name=name) for name in names]
+
+
+PUBLISHED = BENCHES / "cache.json"
+GBIT = 10.0
+"""Links of the modelled cluster. The paper's are of 100 Gbit/s, and its workers have GPUs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Costs:
+    """Measured."""
+
+    necessary_s: float
+    """CPU seconds that a worker spends on a step, which is what it takes on a core of its own."""
+    goodput: float
+    """What part of a link's nominal speed rows really got where the network was the bottleneck."""
+    source: str
+
+    @property
+    def bytes_s(self) -> float:
+        return self.goodput * GBIT * 1e9 / 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Rows a worker and iteration."""
+
+    pulls: float
+    pushes: float
+    largest_pull: float
+    largest_push: float
+    reduced: float = 0.0
+    """Rows that all workers sum by a ring all-reduce."""
+
+
+def costs(path: pathlib.Path = PUBLISHED) -> Costs | None:
+    """What was published; None: nothing was, or it only showed that it runs."""
+    found = published(path)
+    known = (found or {}).get("details", {})
+    if found is None or "necessary_s" not in known:
+        return None
+    return Costs(
+        necessary_s=known["necessary_s"],
+        goodput=known["goodput"],
+        source=f"`springtide bench cache --json` of {found['date']}: {known['necessary_s'] * 1e3:.1f} ms of a core a "
+        f"step of {BATCH}, and {known['goodput']:.0%} of a link's speed; links of {GBIT:g} Gbit/s",
+    )
+
+
+def communication_s(load: Load, cost: Costs, *, workers: int, servers: int) -> float:
+    """Seconds for the rows of an iteration."""
+    pull = max(workers * load.pulls / servers, load.largest_pull)
+    push = max(workers * load.pushes / servers, load.largest_push)
+    ring = 2 * (workers - 1) / workers * load.reduced
+    return (pull + push + ring) * ROW_BYTES / cost.bytes_s
+
+
+def iteration_s(load: Load, cost: Costs, *, workers: int, servers: int) -> float:
+    """Seconds for all of it."""
+    return cost.necessary_s + communication_s(load, cost, workers=workers, servers=servers)

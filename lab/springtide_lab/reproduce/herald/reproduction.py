@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Callable, Sequence
 
 from springtide_lab.reproduce import report
-from springtide_lab.reproduce.herald import pictures, preset, rows_counted, rows_timed, step_time
+from springtide_lab.reproduce.herald import pictures, preset, rows_counted, rows_timed
 from springtide_lab.reproduce.herald.preset import HeraldSize
 from springtide_lab.reproduce.report import Row
 
@@ -20,7 +20,7 @@ def rows(
     seeds: Sequence[int], size: HeraldSize, *, ids: str | None = None, say: Callable[[str], None] = lambda _: None
 ) -> list[Row]:
     found: list[Row] = []
-    cost = step_time.costs()
+    cost = preset.costs()
     for load in preset.workloads(ids):
         say(f"{load.name}: popularity, transmissions, times")
         found += rows_counted.reductions(load, size, seeds)
@@ -48,7 +48,6 @@ def _order(figure: str) -> tuple[int, int]:
 
 
 def write(folder: pathlib.Path, found: Sequence[Row]) -> list[pathlib.Path]:
-    """Pictures, and a page with them and all rows."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = pictures.draw(folder, found)
     return report.write(folder, "herald", found, drawn, title="Herald, reproduced")

@@ -11,11 +11,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from springtide_lab.reproduce.herald import preset, rows_counted, step_time
+from springtide_lab.reproduce.herald import preset, rows_counted
 from springtide_lab.reproduce.herald.counts import SentRows
-from springtide_lab.reproduce.herald.preset import HeraldSize, Workload
+from springtide_lab.reproduce.herald.preset import Costs, HeraldSize, Load, Workload
 from springtide_lab.reproduce.herald.rows_counted import HERALD, OURS, PLAIN
-from springtide_lab.reproduce.herald.step_time import Costs, Load
 from springtide_lab.reproduce.report import BENCHES, NOT_IN_TEXT, Row, missing, published, row
 
 NOT_MEASURED = "needs what `springtide bench cache --json` measures; nothing of it is published here"
@@ -60,7 +59,7 @@ def seconds(
 ) -> float:
     sent = rows_counted.sent(load, way, size, seed, **changes)
     workers = changes.get("workers", preset.WORKERS)
-    return step_time.iteration_s(load_of(sent), cost, workers=workers, servers=servers)
+    return preset.iteration_s(load_of(sent), cost, workers=workers, servers=servers)
 
 
 def faster(load: Workload, way: str, size: HeraldSize, seed: int, cost: Costs, **changes: Any) -> float:
@@ -81,7 +80,7 @@ def static(load: Workload, size: HeraldSize, seed: int, cost: Costs) -> float:
     ]
     mean, most = float(np.mean(cold)), float(np.max(cold))
     rows = Load(pulls=mean, pushes=mean, largest_pull=most, largest_push=most, reduced=float(hot.sum()))
-    return step_time.iteration_s(rows, cost, workers=preset.WORKERS, servers=preset.SERVERS)
+    return preset.iteration_s(rows, cost, workers=preset.WORKERS, servers=preset.SERVERS)
 
 
 def timed(load: Workload, size: HeraldSize, seeds: Sequence[int], cost: Costs | None) -> list[Row]:

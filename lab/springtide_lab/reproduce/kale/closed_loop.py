@@ -50,7 +50,6 @@ class Truth:
     start_s: float = 2.5
 
     def step_s(self, size: Size, workers: int) -> Size:
-        """What a step of so many samples takes, nobody waiting."""
         full = self.batch / self.pace * (1 + self.gets_in_the_way * (workers - 1))
         return full * (self.at_all + (1 - self.at_all) * size / self.batch)
 
@@ -160,7 +159,6 @@ class _Job:
         self._used = 0.0
 
     def pass_by(self, now: float, comes: float) -> None:
-        """A tick."""
         wanted, ready_at = self._target
         if wanted != self.workers and now >= ready_at:
             self.workers, self._shape_at, self._work = wanted, now, WorkerWork(0.0, 0.0, 0.0)
@@ -180,13 +178,11 @@ class _Job:
         )
 
     def have(self, workers: int, why: str, now: float) -> None:
-        """So many from now on, or when they have come."""
         if workers != self.workers:
             self.changes.append((now * self._speedup / 3600, workers, why))
             self._target = (workers, now + (self._truth.start_s if workers > self.workers else 0.0))
 
     def view(self, now: float, outlook: TrafficOutlook, rules: OnlineRules) -> OnlineView | None:
-        """What decision.py is shown."""
         at = now * self._speedup
         capacity = self.learned.capacity(rules.most, now=self.workers, at=at)
         if capacity is None:

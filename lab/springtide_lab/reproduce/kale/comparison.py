@@ -103,7 +103,6 @@ def ours(
 
 
 def adequate(days: Sequence[TrafficDay]) -> world.OnlineRun:
-    """As many workers as the peak needs, all day."""
     rates = np.asarray([day.rates for day in days])
     workers = np.full(len(days), traffic.PEAK)
     return world.run(rates, lambda seen: workers, workers=workers, capacity=CAPACITY, doing=A)

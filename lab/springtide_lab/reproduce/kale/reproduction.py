@@ -86,7 +86,6 @@ def reproduce(seeds: range, preset: KalePreset, *, say: Callable[[str], None] = 
 
 
 def write(folder: pathlib.Path, found: Found) -> list[pathlib.Path]:
-    """Pictures, and a page with them and all rows."""
     folder.mkdir(parents=True, exist_ok=True)
     drawn = pictures.draw(folder, found.compared, found.curve)
     return report.write(folder, "kale", found.rows, drawn, title="Kale, reproduced")

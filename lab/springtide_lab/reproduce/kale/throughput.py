@@ -85,7 +85,6 @@ class ThroughputOutcome:
 
 
 def measure(truth: Truth, seed: int) -> ThroughputOutcome:
-    """Measure some numbers of workers, fit, foretell the others."""
     by_case: dict[str, dict[str, CapacityErrors]] = {}
     coefficients: dict[str, tuple[float, ...]] = {}
     for place, (name, curve) in enumerate(TABLE_1.items()):

@@ -4,7 +4,7 @@ import pytest
 
 from springtide_lab.kubernetes.api import tables
 from springtide_lab.kubernetes.api.status_errors import Refused
-from springtide_lab.kubernetes.kubelet import environment, hosts_file, node_server, pod_status
+from springtide_lab.kubernetes.kubelet import environment, node_server, nodes, pod_status
 from springtide_lab.kubernetes.kubelet.pod_status import State
 from springtide_lab.kubernetes.objects import selectors
 from springtide_lab.kubernetes.objects.kinds import PODS, Column
@@ -20,11 +20,11 @@ def test_names_of_services_stand_for_their_pods():
         "spec": {"hostname": "ctr-master", "subdomain": "ctr"},
         "status": {"podIP": "127.8.0.1", "phase": "Running"},
     }
-    lines = hosts_file.text("n", [service], [pod]).splitlines()
+    lines = nodes.text("n", [service], [pod]).splitlines()
     assert "127.8.0.1 ctr.n.svc.cluster.local ctr.n.svc ctr.n ctr" in lines
     assert "127.8.0.1 ctr-master.ctr.n.svc.cluster.local ctr-master.ctr.n.svc ctr-master.ctr.n ctr-master.ctr" in lines
     over = {**pod, "status": {**pod["status"], "phase": "Failed"}}
-    assert "127.8.0.1" not in hosts_file.text("n", [service], [over])
+    assert "127.8.0.1" not in nodes.text("n", [service], [over])
 
 
 def test_variables_refer_to_each_other_and_to_the_pod():

@@ -70,12 +70,10 @@ class Pods:
 
     @property
     def job(self) -> job_handle.KubernetesJobHandle:
-        """The one that runs."""
         assert self._job is not None
         return self._job
 
     def submit(self, plan: RunPlan) -> None:
-        """Hand it to the cluster, with its code."""
         spec, script = plan.spec, pathlib.Path(plan.script)
         code = self._folder / "code"
         code.mkdir()
@@ -112,7 +110,6 @@ class Pods:
         return self._seen
 
     def printed(self, role: str) -> Sequence[str]:
-        """From its pod's log."""
         return [line.text for line in self.job.logs([role], lines=LINES, follow=False)]
 
     def lose_a_node(self) -> None:
@@ -128,7 +125,6 @@ class Pods:
         self._kubelet.remove_node(victim)
 
     def close(self) -> None:
-        """Take it down."""
         self._stack.close()
 
     def _pods(self) -> list[Object]:
@@ -136,7 +132,6 @@ class Pods:
         return job_handle.run(self._where, lambda client: client.list(PODS, labels=label)).items
 
     def _find(self) -> None:
-        """Where the master is, and what those know who may ask it."""
         masters = [pod for pod in self._pods() if pod["metadata"]["name"] == names.master(self.job.name)]
         if not masters or not (address := masters[0]["status"].get("podIP")):
             return
@@ -173,7 +168,6 @@ class Line:
         self._end()
 
     def ask(self, request: messages.Request) -> messages.Reply:
-        """Its answer."""
         return self._do(self._master.ask(request))
 
     def _do(self, work: Coroutine[Any, Any, Result]) -> Result:

@@ -76,7 +76,6 @@ def lose(made: Mapping[str, Maker], script: str, times: int) -> dict[str, list[f
 
 @contextlib.contextmanager
 def running(maker: Maker) -> Iterator[Side]:
-    """A platform that is taken down in the end."""
     side = maker()
     try:
         yield side

@@ -75,7 +75,6 @@ def shared_memory(folder: pathlib.Path) -> pathlib.Path:
 
 
 def torch_save(state: dict[str, torch.Tensor], folder: pathlib.Path) -> Way:
-    """To a file, all of it in the caller's time."""
     return lambda number: (timed(lambda: torch.save(state, folder / "torch.pt"))[0], lambda: None)
 
 
@@ -120,7 +119,6 @@ def dlrover(state: dict[str, torch.Tensor], folder: pathlib.Path) -> Way:
 
 
 def start(options: dict[str, Any]) -> tuple[Callable[[dict[str, Any]], dict[str, Any]], dict[str, str]]:
-    """Make the state and every way to save it."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="springtide-bench-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     atexit.register(shutil.rmtree, pathlib.Path("/dev/shm") / folder.name, ignore_errors=True)

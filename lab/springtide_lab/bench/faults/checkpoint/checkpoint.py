@@ -228,7 +228,6 @@ def stall(options: Options, server: peers.Worker, worker: peers.Worker, megabyte
 
 
 def hurry(server: peers.Worker, folder: str = "") -> float:
-    """GB/s of a full save that somebody waits for."""
     server.ask("round", what="save", hurry=True, full=True, folder=folder)
     saved = server.ask("round", what="saved")
     return float(saved["bytes"] / saved["figure"] / 1e9)

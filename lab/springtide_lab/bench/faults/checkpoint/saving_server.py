@@ -24,7 +24,6 @@ CHUNK = 1 << 18
 
 
 def fill(store: Any, megabytes: float) -> None:
-    """Rows of one wide table, until they take so much."""
     from springtide.domain.model.tables import TableSpec
     from springtide.embedding.lookup.specs import native_spec
 

@@ -105,7 +105,6 @@ def measured_pace(times: Sequence[float], since: float, until: float) -> float:
 
 
 def healthy_pace(times: Sequence[Sequence[float]], since: float, until: float) -> float:
-    """The same of those that were never throttled, on average."""
     return statistics.mean(measured_pace(mine, since, until) for rank, mine in enumerate(times) if rank != SLOW)
 
 
@@ -140,7 +139,6 @@ class Baseline:
 
 
 def equal_parts(kind: str, slow: float, batches: int) -> Baseline:
-    """Every worker has a quarter of them, and keeps it."""
     part = batches // WORKERS
     with tempfile.TemporaryDirectory() as name, contextlib.ExitStack() as entered:
         folders = [pathlib.Path(name) / f"part-{rank}" for rank in range(WORKERS)]
@@ -268,7 +266,6 @@ class StragglerOutcome:
 
     @property
     def ratio(self) -> float:
-        """How much longer ours take than they have to."""
         return statistics.median(run.took_s / run.ideal_s for run in self.runs)
 
 

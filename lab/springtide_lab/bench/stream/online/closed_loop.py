@@ -261,7 +261,6 @@ def job_of(
     workers: int = 1,
     checkpoint_s: float = 5.0,
 ) -> LocalCluster:
-    """A job that counts what comes, and scales by itself."""
     script = folder / "count.py"
     script.write_text(SCRIPT)
     spec = JobSpec(
@@ -280,7 +279,6 @@ def job_of(
 
 
 def miscounted(folder: pathlib.Path, appended: int) -> int:
-    """Records that were lost or trained again, as tables tell."""
     counts = np.load(folder / "counts.npz")
     held = dict(zip(counts["keys"].tolist(), counts["rows"][:, 0].tolist(), strict=True))
     wrong = 0.0

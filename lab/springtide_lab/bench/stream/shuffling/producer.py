@@ -23,13 +23,11 @@ OFTEN_S, SELDOM_S = 0.1, 0.5
 
 
 def main() -> None:
-    """One scene after the other, until nothing more is asked."""
     while line := sys.stdin.readline():
         run(json.loads(line))
 
 
 def run(asked: dict[str, Any]) -> None:
-    """Append until the scene is over, and seal the log."""
     scene: Scene = msgspec.convert(asked["scene"], Scene)
     stream = LogStream(pathlib.Path(asked["folder"]))
     writers = [stream.writer() for _ in range(-(-scene.partitions // MOST_OPEN))]

@@ -73,7 +73,6 @@ class Scene:
         return self.begins_s if self.at_once else self.begins_s + self.burst_s
 
     def due(self, partition: int, at_s: float) -> int:
-        """Records that have come to a partition by then."""
         count = self.rate * max(0.0, at_s)
         if self.owner(partition) == 0 and partition < self.hot * self.workers:
             in_burst = min(max(0.0, at_s - self.begins_s), self.burst_s)
@@ -236,7 +235,6 @@ class ShuffleProcesses:
 
 
 def _looks(scene: Scene, folder: pathlib.Path, began: float) -> tuple[Floats, Floats, Floats]:
-    """Times of the scene, lags then, and how many records waited."""
     times = np.arange(0.0, scene.ends_s, STEP_S)
     lag_s, waiting = np.zeros((scene.partitions, len(times))), np.zeros(len(times))
     appended = _appended(folder / "log", scene.partitions)

@@ -36,18 +36,15 @@ class Cuts:
         self._tracker = tracker
 
     def cut(self, cuts: tuple[BatchCut, ...]) -> None:
-        """These are noted."""
         self._tracker.note_cuts(cuts, self._tracker.era)
 
 
 def main() -> None:
-    """One run after the other, until nothing more is asked."""
     while line := sys.stdin.readline():
         run(json.loads(line))
 
 
 def run(asked: dict[str, Any]) -> None:
-    """From the first word to the last."""
     before = _cpu_s()
     scene: Scene = msgspec.convert(asked["scene"], Scene)
     rank, own = int(asked["rank"]), list(asked["partitions"])
@@ -91,7 +88,6 @@ def run(asked: dict[str, Any]) -> None:
 
 
 def _meet(unit: ShuffleUnit, asked: dict[str, Any], name: str) -> None:
-    """Find the others, unless nothing is to be given to them."""
     if asked["strategy"] == "none":
         _say({"address": ""})
         sys.stdin.readline()

@@ -49,7 +49,6 @@ class GpuModel:
 
     @property
     def capable(self) -> float:
-        """Of its ideal speed, the most with data workers."""
         return 1.0 - self.overhead
 
 

@@ -1,7 +1,7 @@
 """Where pods go, who makes room, and why not."""
 
 from springtide_lab.kubernetes.control import pod_placement
-from springtide_lab.kubernetes.objects import quantities
+from springtide_lab.kubernetes.objects import selectors
 
 
 def node(name, cpu="2", **spec):
@@ -52,7 +52,7 @@ def test_the_fewest_pods_of_lower_priority_make_room():
 
 
 def test_quantities_are_read_as_written():
-    assert [quantities.number(each) for each in ("500m", "2", "1.5Gi", "1e3", "10M", 3)] == [
+    assert [selectors.number(each) for each in ("500m", "2", "1.5Gi", "1e3", "10M", 3)] == [
         0.5,
         2,
         1.5 * 2**30,
@@ -60,4 +60,4 @@ def test_quantities_are_read_as_written():
         1e7,
         3,
     ]
-    assert not quantities.is_quantity("2 G")
+    assert not selectors.is_quantity("2 G")
