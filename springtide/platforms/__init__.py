@@ -1,4 +1,4 @@
-"""Where roles run. `base` says what a platform must offer; `local` runs them as processes of this machine.
+"""Where roles run: `agent` supervises a job on a platform; `local`, `ray_cluster` and `k8s` implement platforms.
 
-`agent` starts a job on a platform, watches its roles, tells the master who has ended, and shuts everything down.
+`agent.platform_api` says what a platform must offer.
 """

@@ -196,13 +196,13 @@ def default_image() -> str:
 def as_yaml(objects: list[Any]) -> str:
     import yaml
 
-    class Plain(yaml.SafeDumper):  # type: ignore[misc]
+    class FullDumper(yaml.SafeDumper):  # type: ignore[misc]
         """Says everything in full."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
-    return "".join(f"---\n{yaml.dump(each, Dumper=Plain, sort_keys=False, width=1 << 20)}" for each in objects)
+    return "".join(f"---\n{yaml.dump(each, Dumper=FullDumper, sort_keys=False, width=1 << 20)}" for each in objects)
 
 
 def with_client(kubeconfig: str, context: str, work: Any) -> Any:

@@ -47,7 +47,7 @@ class Killed(Exception):
     """The user does not want to wait any longer."""
 
 
-class StopRequest:
+class DrainRequest:
     """A request to drain the job: its reason, when it was made, and whether the master knows it."""
 
     def __init__(self, awake: AwakeClock) -> None:
@@ -125,7 +125,7 @@ class Agent:
         self._news = asyncio.Event()
         self._where = MasterLocation()
         self._meter = UsageMeter(platform)
-        self._stop = StopRequest(self._awake)
+        self._stop = DrainRequest(self._awake)
         self._killed = asyncio.Event()
         self._last = messages.JobStatus(name=plan.spec.name, phase=JobPhase.STARTING, why="", elapsed_s=0.0)
 

@@ -1,5 +1,7 @@
-"""Waiting for one thing unless another happens first. In: `platforms.agent.agent` and
-`platforms.agent.master_keeper`.
+"""Waiting, in time during which this process ran.
+
+A process that was stopped or suspended wakes with all deadlines passed and replies unread. `AwakeClock` leaves such
+gaps out, so that an agent does not blame others for its own silence. Read it often.
 """
 
 import asyncio

@@ -1,5 +1,5 @@
-"""Jobs on a Kubernetes cluster: what is asked of its API, by whom, and what comes back.
+"""Jobs on a Kubernetes cluster.
 
-Pure rooms say what objects look like (`names`, `crds`, `pods`, `objects`, `manifests`); `client` talks to the API; the
-`operator` makes pods of what masters want. Imported only when asked for: `pip install 'springtide[k8s]'`.
+`api` talks to the API server; `objects` builds objects and is pure; `operator` creates the pods that masters want;
+`job` runs in a master pod; `client` serves command lines. Needs `pip install 'springtide[k8s]'`.
 """

@@ -47,7 +47,9 @@ def test_an_actor_that_lives_and_cannot_start_its_process_was_not_evicted(tmp_pa
 def test_a_steward_that_is_started_again_after_the_end_only_leaves(tmp_path, monkeypatch):
     left = threading.Event()
     status = messages.JobStatus(name="ctr", phase=JobPhase.FINISHED, why="done", elapsed_s=1.0)
-    record = job_records.JobRecord(name="ctr", script="train.py", began_at=3.0, begun=True, ended_at=5.0, status=status)
+    record = job_records.RayJobRecord(
+        name="ctr", script="train.py", began_at=3.0, begun=True, ended_at=5.0, status=status
+    )
     monkeypatch.setattr(job_records, "read", lambda name: record)
     monkeypatch.setattr(job_records, "write", lambda record: None)
     monkeypatch.setattr(steward.Steward, "_end_all", lambda self: None)

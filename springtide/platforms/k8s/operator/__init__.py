@@ -1,5 +1,5 @@
-"""The operator: one process for a cluster, which makes a master for every ElasticJob and pods of what masters want.
+"""The operator: one process per cluster that creates a master for every ElasticJob, and the pods that masters want.
 
-`decide` says what is to be done for one job, purely; `doing` does it; `desk` keeps one job after the other in order;
-`running` hears of changes through kopf. It remembers nothing: all it needs to know is in the cluster.
+`lifecycle` and `pod_plan` decide, purely; `executor` acts; `work_queue` orders jobs; `process` hears of changes through
+kopf. It keeps no state: all it needs is in the cluster.
 """

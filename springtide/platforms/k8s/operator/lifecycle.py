@@ -1,7 +1,7 @@
-"""Pure. Whether a job needs a master's pod made, or taken away; and what its pod says of itself.
+"""Pure. The life of a job as the operator decides it: its master's pod, an early stop, its deletion after `keepS`.
 
-In: an `OperatorView`. Out: steps, and the condition `MasterRunning`. A container that fails is started again by its
-kubelet, with the journal still there; the pod is made anew only when it is lost, later each time it does not last.
+In: an `OperatorView`. Out: steps, and the condition `MasterRunning`. A kubelet restarts a failed container in place;
+the operator replaces a lost pod, later each time that it does not last.
 """
 
 from springtide.platforms.k8s.objects import names, pods

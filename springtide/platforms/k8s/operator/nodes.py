@@ -1,7 +1,7 @@
-"""Pure. What the nodes of a cluster have to offer a job: those that its selector and tolerations let it use.
+"""Pure. Nodes of a cluster: what they offer a job, and which are about to be taken away.
 
-In: nodes from the API, an ElasticJob. Out: cores and bytes, all together and of the largest node; the operator writes
-them into the job's plan, since masters may not look at nodes. A cluster that grows by itself has more than it shows.
+In: nodes from the API, an ElasticJob. Out: cores and bytes, which the operator writes into the job's plan: masters may
+not read nodes.
 """
 
 from collections.abc import Iterable, Mapping

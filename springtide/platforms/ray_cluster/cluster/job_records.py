@@ -23,7 +23,7 @@ EVENTS = 5000
 SPACE = job_order.NAMESPACE.encode()
 
 
-class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
+class RayJobRecord(msgspec.Struct, frozen=True, kw_only=True):
     """One job."""
 
     name: str
@@ -40,15 +40,15 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True):
     logs: dict[str, list[str]] = {}
 
 
-def fresh(wanted: job_order.JobOrder) -> JobRecord:
+def fresh(wanted: job_order.JobOrder) -> RayJobRecord:
     plan = wanted.plan
-    return JobRecord(
+    return RayJobRecord(
         name=wanted.name, script=plan.script, arguments=redactor.redact_arguments(plan.arguments),
         began_at=wanted.began_at, run_folder=wanted.run_folder,
     )  # fmt: skip
 
 
-def ended(wanted: job_order.JobOrder, status: messages.JobStatus, files: logs.RunFiles) -> JobRecord:
+def ended(wanted: job_order.JobOrder, status: messages.JobStatus, files: logs.RunFiles) -> RayJobRecord:
     tails = {path.stem: logs.tail(path, TAIL) for path in sorted(files.logs.glob("*.log"))}
     return msgspec.structs.replace(
         fresh(wanted), begun=True, ended_at=time.time(), status=status,
@@ -56,7 +56,7 @@ def ended(wanted: job_order.JobOrder, status: messages.JobStatus, files: logs.Ru
     )  # fmt: skip
 
 
-def write(record: JobRecord) -> None:
+def write(record: RayJobRecord) -> None:
     packed = zlib.compress(msgspec.msgpack.encode(record), 1)
     internal_kv._internal_kv_put(_key(record.name), packed, overwrite=True, namespace=SPACE)
     if record.ended_at:
@@ -79,12 +79,12 @@ def end_of(wanted: job_order.JobOrder) -> messages.JobStatus | None:
     return found.status if found is not None and found.ended_at and found.began_at == wanted.began_at else None
 
 
-def read(name: str) -> JobRecord | None:
+def read(name: str) -> RayJobRecord | None:
     packed = internal_kv._internal_kv_get(_key(name), namespace=SPACE)
-    return None if packed is None else msgspec.msgpack.decode(zlib.decompress(packed), type=JobRecord)
+    return None if packed is None else msgspec.msgpack.decode(zlib.decompress(packed), type=RayJobRecord)
 
 
-def every() -> list[JobRecord]:
+def every() -> list[RayJobRecord]:
     names = [key.decode().removeprefix("job:") for key in internal_kv._internal_kv_list(b"job:", namespace=SPACE)]
     found = [record for name in names if (record := read(name)) is not None]
     return sorted(found, key=lambda record: record.began_at, reverse=True)

@@ -98,7 +98,7 @@ class RayJobHandle:
 
     # ---- the steward ----
 
-    def _record(self) -> job_records.JobRecord:
+    def _record(self) -> job_records.RayJobRecord:
         record = job_records.read(self.name)
         if record is None:
             raise errors.MissingFile(f"job {self.name}: the cluster has forgotten it")

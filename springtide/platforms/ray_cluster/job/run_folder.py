@@ -1,7 +1,7 @@
-"""Run folders of jobs that are over, on the node where their steward was: kept for a week, then removed.
+"""The run folder of a job on Ray: terms of masters, restart after its loss, and removal when it is old.
 
-In: a steward, at its job's end (`mark`) and at the begin of another's (`sweep`). They are not removed at once: a job's
-last checkpoints may be nowhere else. Folders that a job names itself (`ray.runFolder`) are the user's to keep.
+In: `steward`. Folders of finished jobs stay for a week: their last checkpoints may be nowhere else. Folders that a job
+names itself (`ray.runFolder`) belong to the user.
 """
 
 import contextlib
