@@ -17,7 +17,7 @@ from springtide.checkpoint.checkpointer.state_storage import StateStore
 GOODBYE = b"goodbye\n"
 
 
-class SaveRequest(msgspec.Struct, frozen=True):
+class ImageRequest(msgspec.Struct, frozen=True):
     """Write this image, which is that save."""
 
     image: str
@@ -40,7 +40,7 @@ class ImageSaver:
         self.keep = keep
         self.last = 0
 
-    def save(self, request: SaveRequest) -> SaveReply:
+    def save(self, request: ImageRequest) -> SaveReply:
         """Publish the image and delete old saves. Never raises for a disk or network error."""
         path = self.folder / request.image
         head = state_folder.read_head(path)
@@ -66,7 +66,7 @@ class ImageSaver:
         known = max([self.last, *(manifest.sequence for manifest in self.storage.manifests())])
         for head, path in state_folder.whole_images(self.folder)[:1]:
             if head.sequence > known:
-                self.save(SaveRequest(path.name, head.sequence))
+                self.save(ImageRequest(path.name, head.sequence))
 
 
 def main() -> int:
@@ -76,7 +76,7 @@ def main() -> int:
     for line in sys.stdin.buffer:
         if line == GOODBYE:
             return 0
-        answer = saver.save(msgspec.json.decode(line, type=SaveRequest))
+        answer = saver.save(msgspec.json.decode(line, type=ImageRequest))
         try:
             sys.stdout.buffer.write(msgspec.json.encode(answer) + b"\n")
             sys.stdout.buffer.flush()

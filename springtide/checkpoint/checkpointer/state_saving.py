@@ -74,7 +74,7 @@ class SaverProcess:
         self._lock = lock
         self._process: subprocess.Popen[bytes] | None = None
 
-    def save(self, request: state_saver.SaveRequest) -> state_saver.SaveReply:
+    def save(self, request: state_saver.ImageRequest) -> state_saver.SaveReply:
         """Have the image written; SaverFailed if the saver dies over it."""
         if self._process is not None and self._process.poll() is not None:
             log.warning("the saver process ended with status %d; another one is started", self._reap())
@@ -120,7 +120,7 @@ class SaverThread:
     def __init__(self, url: str, folder: pathlib.Path, keep: int) -> None:
         self._saver = state_saver.ImageSaver(url, folder, keep)
 
-    def save(self, request: state_saver.SaveRequest) -> state_saver.SaveReply:
+    def save(self, request: state_saver.ImageRequest) -> state_saver.SaveReply:
         return self._saver.save(request)
 
     def stop(self) -> None:
@@ -189,7 +189,7 @@ class SaveQueue:
 
     def _persist(self, save: Save) -> str:
         """Empty, or why it is not in storage."""
-        request = state_saver.SaveRequest(save.image, save.sequence)
+        request = state_saver.ImageRequest(save.image, save.sequence)
         error = ""
         for _ in range(ATTEMPTS):
             try:

@@ -79,7 +79,7 @@ class HolderRegistry:
 
 
 @dataclass(slots=True)
-class BspGroup:
+class GroupSeats:
     """The ranks of the bsp group. Its passes count seats from 0, in the order of `ranks`."""
 
     ranks: tuple[int, ...] = ()
@@ -87,8 +87,8 @@ class BspGroup:
     halted: bool = False
     """True from the decision to change the group until the new group is formed."""
 
-    def copy(self) -> "BspGroup":
-        return BspGroup(self.ranks, self.halted)
+    def copy(self) -> "GroupSeats":
+        return GroupSeats(self.ranks, self.halted)
 
     def seat(self, rank: int) -> int | None:
         """Seat of a rank; before a group is formed, the rank itself. None: not in the group."""

@@ -16,7 +16,7 @@ from springtide.data.ledger import rollback, stream_ledger
 from springtide.data.ledger.async_ledger import NOT_HELD, AsyncLedger, AsyncLedgerState
 from springtide.data.ledger.bsp_ledger import BspLedger, BspLedgerState, OffsetRange
 from springtide.data.ledger.bsp_stream_ledger import BspStreamLedger, load_bsp_ledger
-from springtide.data.ledger.holders import BspGroup, HolderRegistry
+from springtide.data.ledger.holders import GroupSeats, HolderRegistry
 from springtide.data.ledger.passes import JobProgress, Passes, PassLedger
 from springtide.data.ledger.stream_ledger import StreamLedger, StreamLedgerState
 from springtide.domain.data.leases import (
@@ -48,7 +48,7 @@ class JobLedgerState:
     flows: tuple[StreamLedgerState, ...]
     opened: dict[int, int]
     holders: HolderRegistry
-    group: BspGroup
+    group: GroupSeats
     saves: bool = False
     keeps: int = 2
     kept: tuple[int, ...] = ()
@@ -81,7 +81,7 @@ class JobLedger(Passes):
         self.keeps = keeps
         """How many complete checkpoints are kept: the job may have to go back to the oldest of them."""
         self.holders = HolderRegistry(workers, max_failures)
-        self.group = BspGroup()
+        self.group = GroupSeats()
         self.passes: list[PassLedger] = []
         self.opened: dict[int, int] = {}
         """How many passes each rank has opened, so that its next card can be compared with the others'."""
@@ -278,7 +278,7 @@ class JobLedger(Passes):
 
     def regroup(self, ranks: Sequence[int]) -> None:
         seats = [self.group.seat(rank) for rank in ranks]
-        self.group = BspGroup(tuple(ranks))
+        self.group = GroupSeats(tuple(ranks))
         self.changes += 1
         for lockstep in self.locksteps():
             lockstep.regroup(seats)

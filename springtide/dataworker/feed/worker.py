@@ -110,7 +110,7 @@ class DataWorker:
             WorkerConnections(secret, types={}, heard=self._wake, certificates=certificates) if stage > 0 else None
         )
         self._runner = _StageRunner(pipeline, stage, seed, self._before)
-        self._listener = listener.BatchListener(secret, host=host, port=port, certificates=certificates)
+        self._listener = listener.FeedListener(secret, host=host, port=port, certificates=certificates)
         self.address = self._listener.address
         self._ours = [
             threading.Thread(target=target, name=f"data-worker-{name}", daemon=True)

@@ -17,7 +17,7 @@ from springtide.dataworker.loader.sampler import LoaderPosition
 log = logging.getLogger(__name__)
 
 
-class IterableReader:
+class IterablePasses:
     """Passes over an IterableDataset, read in this process or in one other."""
 
     def __init__(self, dataset: Any, *, apart: bool, **options: Any) -> None:

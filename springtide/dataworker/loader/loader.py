@@ -28,7 +28,7 @@ from springtide.dataworker.loader import loader_state, options
 from springtide.dataworker.loader.autosize import Autosize
 from springtide.dataworker.loader.collate import BatchMaker, CollatedBatch, pinned
 from springtide.dataworker.loader.custom_sampler import UserSampler
-from springtide.dataworker.loader.iterable_reader import IterableReader
+from springtide.dataworker.loader.iterable_reader import IterablePasses
 from springtide.dataworker.loader.sampler import DrawnBatch, LoaderPosition, SampleOrder
 from springtide.dataworker.loader.worker_pool import WorkerPool
 from springtide.domain.core.plain_numbers import takes_numbers
@@ -124,7 +124,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
         self._looped_s = 0.0
         self._pass: weakref.ref[LoaderPass] | None = None
         self._order: options.BatchOrder | None = None
-        self._stream: IterableReader | None = None
+        self._stream: IterablePasses | None = None
         self._pool: WorkerPool | None = None
         if isinstance(dataset, data.IterableDataset):
             self._stream = self._stream_of(num_workers, worker_init_fn, generator, multiprocessing_context)
@@ -141,13 +141,13 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
             "data set, and give it this one's state_dict() to go on from there"
         )
 
-    def _stream_of(self, num_workers: int | str, init: Any, generator: Any, context: Any) -> IterableReader:
+    def _stream_of(self, num_workers: int | str, init: Any, generator: Any, context: Any) -> IterablePasses:
         if self._on_error == "skip":
             raise errors.BadInput(
                 'on_error="skip" needs a data set with indices; an IterableDataset that raises has ended'
             )
         apart = num_workers != 0
-        return IterableReader(
+        return IterablePasses(
             self.dataset,
             apart=apart,
             batch_size=self.batch_size,

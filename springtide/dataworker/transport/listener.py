@@ -18,7 +18,7 @@ from springtide.dataworker.transport import channel, handshake
 from springtide.dataworker.transport.tls_socket import SecureSocket
 from springtide.rpc.transport import addresses, handshake_limits
 
-_open: "weakref.WeakSet[BatchListener]" = weakref.WeakSet()
+_open: "weakref.WeakSet[FeedListener]" = weakref.WeakSet()
 
 
 def _after_fork() -> None:
@@ -29,7 +29,7 @@ def _after_fork() -> None:
 os.register_at_fork(after_in_child=_after_fork)
 
 
-class BatchListener:
+class FeedListener:
     """Accepts callers from construction on. `host` "0.0.0.0": also from other hosts."""
 
     def __init__(self, secret: bytes, *, host: str = "127.0.0.1", port: int = 0, certificates: str = "") -> None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from springtide.checkpoint.format import reader
-from springtide.checkpoint.format.manifest import SavedProgress, encode
+from springtide.checkpoint.format.manifest import encode
 from springtide.checkpoint.format.storage import open_store
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.master.checkpoint.file_directory import cost_of_a_host
@@ -180,12 +180,13 @@ def test_a_master_that_takes_over_withdraws_what_began_before_the_ledger_went_ba
         job.tick()
         await job.save()
         place, record = job.master.parts.checkpoints.saving.place, job.master.record
-        late = msgspec.structs.replace(
-            job.master.parts.checkpoints.saving.last, number=2, progress=SavedProgress(era=record.book.era)
-        )
+        last = job.master.parts.checkpoints.saving.last
+        progress = msgspec.structs.replace(last.progress, era=record.book.era)
+        late = msgspec.structs.replace(last, number=2, progress=progress)
         place.write(late.name, encode(late))
         assert successor(job).saving.last.number == 2, "it was complete, and nobody could note it any more"
-        place.write(late.name, encode(msgspec.structs.replace(late, progress=SavedProgress(era=record.book.era + 1))))
+        later = msgspec.structs.replace(progress, era=record.book.era + 1)
+        place.write(late.name, encode(msgspec.structs.replace(late, progress=later)))
         record.state.safety.saved = 1
         assert successor(job).saving.last.number == 1 and reader.numbers(place) == [1]
 

@@ -52,7 +52,7 @@ def start(options: dict[str, Any]) -> tuple[line.Round, dict[str, str]]:
     from springtide.dataworker.transport import listener
 
     torch.set_num_threads(1)
-    ours, raw = listener.BatchListener(SECRET), socket.create_server(("127.0.0.1", 0))
+    ours, raw = listener.FeedListener(SECRET), socket.create_server(("127.0.0.1", 0))
 
     def accept(take: Any, serve: Any) -> None:
         while True:

@@ -29,7 +29,7 @@ OPEN, CLOSING, SEALED = 0, 1, 2
 """Values of `sealing`: records come; no more come, but one may be under way; the ends are final."""
 
 
-class PartitionHeads:
+class LogHeads:
     """The mapped file. Rows are partitions, columns the fields above."""
 
     def __init__(self, path: Path) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from springtide import errors
 from springtide.data.stream.log import heads, layout, mapped, segment
-from springtide.data.stream.log.heads import PartitionHeads
+from springtide.data.stream.log.heads import LogHeads
 from springtide.data.stream.records import Bytes, Ints, Records
 from springtide.data.stream.stream import Chunk
 
@@ -26,7 +26,7 @@ SPARE_BYTES = 2**20  # mapped beyond a segment's size: a larger append maps it a
 class LogReader:
     """A `StreamReader` for the log in a folder."""
 
-    def __init__(self, folder: Path, watched: PartitionHeads) -> None:
+    def __init__(self, folder: Path, watched: LogHeads) -> None:
         self._folder = folder
         self._heads = watched
         self._places: dict[int, _PartitionReader] = {}

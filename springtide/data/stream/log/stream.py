@@ -13,7 +13,7 @@ import numpy as np
 
 from springtide import errors
 from springtide.data.stream.log import heads, layout, segment
-from springtide.data.stream.log.heads import PartitionHeads
+from springtide.data.stream.log.heads import LogHeads
 from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.reader import LogReader
 from springtide.data.stream.log.tail import PartitionAppender
@@ -28,7 +28,7 @@ class LogStream:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.id: str = layout.load(folder).id
-        self._heads = PartitionHeads(_heads_file(folder))
+        self._heads = LogHeads(_heads_file(folder))
         if not self._heads.of_this_boot:
             _look_again(folder, self._heads)
 
@@ -144,7 +144,7 @@ def create(folder: Path, settings: LogSettings) -> LogStream:
     with layout.locked(folder):
         if (folder / "log.json").exists():
             raise errors.BadInput(f"there is a log at {folder} already; append to it, or delete the folder")
-        told = PartitionHeads(_heads_file(folder))
+        told = LogHeads(_heads_file(folder))
         told.rows[: settings.partitions] = 0
         told.sealing = heads.OPEN
         _make_partitions(folder, range(settings.partitions), settings, told)
@@ -171,14 +171,14 @@ def _heads_file(folder: Path) -> Path:
     return folder / "heads"
 
 
-def _make_partitions(folder: Path, which: range, settings: LogSettings, told: PartitionHeads) -> None:
+def _make_partitions(folder: Path, which: range, settings: LogSettings, told: LogHeads) -> None:
     for partition in which:
         layout.partition_folder(folder, partition).mkdir(exist_ok=True)
         told.rows[partition] = 0
         _mend(folder, partition, settings, told)
 
 
-def _mend(folder: Path, partition: int, settings: LogSettings, told: PartitionHeads) -> None:
+def _mend(folder: Path, partition: int, settings: LogSettings, told: LogHeads) -> None:
     tail = PartitionAppender(folder, partition, settings, told)
     try:
         tail.open()
@@ -186,7 +186,7 @@ def _mend(folder: Path, partition: int, settings: LogSettings, told: PartitionHe
         tail.close()
 
 
-def _look_again(folder: Path, told: PartitionHeads) -> None:
+def _look_again(folder: Path, told: LogHeads) -> None:
     """After a boot: find every end in the files, and what did not survive."""
     with layout.locked(folder):
         if told.of_this_boot:

@@ -28,7 +28,7 @@ MOST_LOST = 2**40  # records; more cannot be appended in the time that a disk ma
 class PartitionAppender:
     """One partition, open for appending."""
 
-    def __init__(self, folder: Path, partition: int, settings: LogSettings, told: heads.PartitionHeads) -> None:
+    def __init__(self, folder: Path, partition: int, settings: LogSettings, told: heads.LogHeads) -> None:
         self._folder = layout.partition_folder(folder, partition)
         self._settings = settings
         self._heads = told

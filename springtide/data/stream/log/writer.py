@@ -11,7 +11,7 @@ import numpy as np
 
 from springtide import errors
 from springtide.data.stream.log import layout
-from springtide.data.stream.log.heads import PartitionHeads
+from springtide.data.stream.log.heads import LogHeads
 from springtide.data.stream.log.tail import PartitionAppender
 from springtide.data.stream.records import Buffer, Ints, view_of
 
@@ -21,7 +21,7 @@ MOST_OPEN = 200  # partitions; three file descriptors each, and a process usuall
 class LogWriter:
     """A `StreamWriter` for the log in a folder. For one thread; several writers may append at once."""
 
-    def __init__(self, folder: Path, heads: PartitionHeads) -> None:
+    def __init__(self, folder: Path, heads: LogHeads) -> None:
         self._folder = folder
         self._heads = heads
         self._settings = layout.load(folder)

@@ -197,7 +197,7 @@ def test_bad_arguments_are_told(place: dict[str, pathlib.Path], checkpointer: Ch
 def test_the_saver_refuses_an_image_that_holds_another_save(tmp_path: pathlib.Path) -> None:
     saver = state_saver.ImageSaver(str(tmp_path / "saves"), tmp_path, 3)
 
-    assert "does not hold this save" in saver.save(state_saver.SaveRequest("a.image", 1)).error
+    assert "does not hold this save" in saver.save(state_saver.ImageRequest("a.image", 1)).error
 
 
 def test_memory_is_made_ready_only_while_nothing_else_was_saved(checkpointer: Checkpointer) -> None:
@@ -215,7 +215,7 @@ def test_a_save_whose_turn_has_not_come_yet_is_not_run_over(tmp_path: pathlib.Pa
     """As on a busy machine, where the thread that hands images to the saver is slow to wake."""
 
     class Slow:
-        def save(self, request: state_saver.SaveRequest) -> state_saver.SaveReply:
+        def save(self, request: state_saver.ImageRequest) -> state_saver.SaveReply:
             started.set()
             go_on.wait()
             return state_saver.SaveReply(request.sequence)

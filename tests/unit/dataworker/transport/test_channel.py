@@ -23,7 +23,7 @@ SECRET = b"a job's secret"
 @contextlib.contextmanager
 def sides(*, shared: bool, **options: Any) -> Iterator[tuple[channel.BatchChannel, channel.BatchChannel]]:
     """A caller and the listener's side of its connection."""
-    with contextlib.closing(listener.BatchListener(SECRET)) as listening:
+    with contextlib.closing(listener.FeedListener(SECRET)) as listening:
         caller = channel.connect(listening.address, SECRET, shared=shared, **options)
         accepted = listening.accept()
         with contextlib.closing(caller), contextlib.closing(accepted):
@@ -179,7 +179,7 @@ def test_closing_wakes_the_thread_that_receives() -> None:
 
 
 def test_a_caller_with_another_secret_is_told_and_turned_away() -> None:
-    with contextlib.closing(listener.BatchListener(SECRET)) as listening:
+    with contextlib.closing(listener.FeedListener(SECRET)) as listening:
         with pytest.raises(auth.Rejected, match="wrong secret"):
             channel.connect(listening.address, b"another job's")
         with (
@@ -202,7 +202,7 @@ def test_a_listener_that_does_not_know_the_secret_is_not_spoken_to() -> None:
 
 def test_trainers_are_served_however_many_strangers_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshake_limits, "MOST", 8)
-    with contextlib.closing(listener.BatchListener(SECRET)) as listening:
+    with contextlib.closing(listener.FeedListener(SECRET)) as listening:
         before = channel.connect(listening.address, SECRET)
         first = listening.accept()
         with strangers(listening.address, 50) as made:
@@ -218,13 +218,13 @@ def test_trainers_are_served_however_many_strangers_are_there(monkeypatch: pytes
 
 def test_a_byte_now_and_then_does_not_keep_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshake_limits, "DEADLINE_S", 0.3)
-    with contextlib.closing(listener.BatchListener(SECRET)) as listening:
+    with contextlib.closing(listener.FeedListener(SECRET)) as listening:
         assert is_dropped_while_it_drips(listening.address)
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b""])
 def test_strangers_are_dropped_and_hold_up_nobody(said: bytes) -> None:
-    with contextlib.closing(listener.BatchListener(SECRET)) as listening:
+    with contextlib.closing(listener.FeedListener(SECRET)) as listening:
         stranger = socket.create_connection(("127.0.0.1", listening.port))
         stranger.sendall(said)
         with (
@@ -243,7 +243,7 @@ def test_an_address_that_is_none_is_named() -> None:
 
 
 def test_a_closed_listener_wakes_who_waits_at_it() -> None:
-    listening = listener.BatchListener(SECRET)
+    listening = listener.FeedListener(SECRET)
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(listening.accept) for _ in range(2)]
         listening.close()
@@ -273,7 +273,7 @@ def test_nonsense_is_refused_before_memory_is_taken_for_it(head: bytes) -> None:
 
 
 def test_a_forked_child_keeps_no_connection_open() -> None:
-    with contextlib.closing(listener.BatchListener(SECRET)) as listening:
+    with contextlib.closing(listener.FeedListener(SECRET)) as listening:
         caller = channel.connect(listening.address, SECRET)
         accepted = listening.accept()
         go, wait = os.pipe()
@@ -301,6 +301,6 @@ def test_fields_are_what_msgpack_makes_of_them() -> None:
 
 def test_no_thread_is_left_when_a_listener_is_closed() -> None:
     before = threading.active_count()
-    listening = listener.BatchListener(SECRET)
+    listening = listener.FeedListener(SECRET)
     listening.close()
     assert threading.active_count() == before

@@ -29,8 +29,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def listening(root: pathlib.Path, role: str = "data-worker") -> Iterator[listener.BatchListener]:
-    with contextlib.closing(listener.BatchListener(SECRET, certificates=str(root / "mine" / role))) as made:
+def listening(root: pathlib.Path, role: str = "data-worker") -> Iterator[listener.FeedListener]:
+    with contextlib.closing(listener.FeedListener(SECRET, certificates=str(root / "mine" / role))) as made:
         yield made
 
 

@@ -67,7 +67,7 @@ def test_a_group_that_ends_makes_a_last_one_which_is_complete_before_it_goes(tmp
         waiting = asyncio.ensure_future(job.ask("worker-0", at_step(1, last=True)))
         await job.save()
         await waiting
-        assert reader.read(str(job.folder), 1).step == 3
+        assert reader.read(str(job.folder), 1).progress.step == 3
         again = await asyncio.wait_for(job.ask("worker-0", at_step(2, last=True)), 5)
         assert isinstance(again, messages.Ok) and job.outcomes == [(1, "complete")], "nothing was trained since"
 
