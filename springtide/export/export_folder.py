@@ -18,7 +18,7 @@ import torch
 
 from springtide import errors
 from springtide.checkpoint.format.storage import FolderStore, UrlStore
-from springtide.domain.model.outline import TableOutline
+from springtide.domain.model.tables import TableOutline
 from springtide.export.delta import TableDelta
 from springtide.export.model import in_order
 from springtide.export.table_file import Format, unpack

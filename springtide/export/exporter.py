@@ -13,8 +13,7 @@ import numpy as np
 
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.checkpoint.format.storage import FileStore, FolderStore, UrlStore
-from springtide.domain.model.outline import TableOutline
-from springtide.domain.model.tables import TableSpec
+from springtide.domain.model.tables import TableOutline, TableSpec
 from springtide.export import delta, export_folder, row_index, scratch_folder, table_file
 from springtide.export.export_folder import ExportCard, TableFile
 from springtide.export.row_spool import Spool, TableSpool

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from springtide.domain.model.outline import TableOutline
+from springtide.domain.model.tables import TableOutline
 
 Keys = npt.NDArray[np.int64]
 Rows = npt.NDArray[np.float32]

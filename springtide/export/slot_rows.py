@@ -12,8 +12,7 @@ from springtide import _native, errors
 from springtide.checkpoint.format import group_model, reader
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.checkpoint.format.storage import FileStore
-from springtide.domain.model.outline import DenseOutline, Outline
-from springtide.domain.model.tables import TableSpec
+from springtide.domain.model.tables import DenseOutline, Outline, TableSpec
 from springtide.embedding.lookup.specs import native_spec
 from springtide.export.model import Keys, Rows
 

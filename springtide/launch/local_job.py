@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from springtide.checkpoint.format import storage
-from springtide.domain.core import durations
+from springtide.domain.core import validation
 from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.launch.export_process import Exporter
@@ -107,5 +107,5 @@ def exporter_of(begun: PreparedRun) -> Exporter | None:
     following = begun.job.following
     if not following.export_to:
         return None
-    every_s = durations.seconds("export_every", following.export_every or EXPORT_EVERY)
+    every_s = validation.parse_duration("export_every", following.export_every or EXPORT_EVERY)
     return Exporter(begun.files, begun.plan.spec.checkpoints, following.export_to, every_s=every_s)

@@ -11,8 +11,8 @@ from typing import Any
 
 from springtide import errors
 from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
-from springtide.domain.data.epochs import EpochPlace
 from springtide.domain.data.leases import LeaseHolder
+from springtide.domain.data.samples import EpochPlace
 from springtide.domain.model.cache_rules import decided
 from springtide.job.core import actions, events
 from springtide.master.autoscale import bounds

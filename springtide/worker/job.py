@@ -15,11 +15,11 @@ from springtide import config, errors
 from springtide.data import shards
 from springtide.data import source as sources
 from springtide.domain.core import validation
-from springtide.domain.core.plain_numbers import takes_numbers
+from springtide.domain.core.validation import takes_numbers
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.model import cache_rules
 from springtide.domain.model.reduction import unit_of
-from springtide.domain.spec import script_settings
+from springtide.domain.spec import schema
 from springtide.embedding.lookup import compile_guard
 from springtide.worker import excepthook, setup, user_objects
 from springtide.worker.bsp.batch_order import unsupported
@@ -91,7 +91,7 @@ class Job:
         """How many workers the job has."""
         self.sync: str = self._welcome.sync
         """How they keep together, unless `prepare` is told otherwise: "async" or "bsp"."""
-        self.data: Mapping[str, str] = script_settings.data_of(settings.data)
+        self.data: Mapping[str, str] = schema.data_of(settings.data)
         """Paths or URLs by name, as the job's spec gives them: `job.data["train"]`."""
         self.meter = StepMeter()
         """Where the time of each step went: `job.meter.collect()` sums it up."""

@@ -1,6 +1,6 @@
 """Tells the master what the model is made of, so that checkpoints can be exported without the script.
 
-In: a model whose tables are served, and where its dense parameters are. Out: a `domain.model.outline.Outline`, shared.
+In: a model whose tables are served, and where its dense parameters are. Out: a `domain.model.tables.Outline`, shared.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import msgspec
 import torch
 from torch import nn
 
-from springtide.domain.model.outline import SHARED_KEY, DenseOutline, Outline, TableOutline
+from springtide.domain.model.tables import SHARED_KEY, DenseOutline, Outline, TableOutline
 from springtide.embedding.lookup.tables import ServedTable
 from springtide.worker.link import master_link
 from springtide.worker.step.served_dense import DenseSlot, ServedDense

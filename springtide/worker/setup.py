@@ -16,7 +16,7 @@ from springtide.data.source import SampleSource
 from springtide.domain.core import validation
 from springtide.domain.model import reduction
 from springtide.domain.model.cache_rules import CacheRules
-from springtide.domain.spec import script_settings
+from springtide.domain.spec import schema
 from springtide.embedding.lookup import compile_guard
 from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.lookup.table_client import Behind, TableClient
@@ -158,7 +158,7 @@ def client_of(to_master: master_link.MasterLink, settings: config.Settings, behi
 def tables_of(model: nn.Module, client: TableClient, settings: config.Settings) -> list[ServedTable]:
     """The model's tables, served, each with what the job's settings say of it."""
     served = convert.convert(model, client)
-    spec_overrides.grant(served, script_settings.tables_of(settings.tables))
+    spec_overrides.grant(served, schema.tables_of(settings.tables))
     return served
 
 

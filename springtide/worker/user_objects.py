@@ -17,7 +17,7 @@ import torch
 
 from springtide import errors
 from springtide.checkpoint.checkpointer import state_image
-from springtide.domain.data.epochs import EpochPlace
+from springtide.domain.data.samples import EpochPlace
 
 MOST_BYTES = 256 * 1024  # of all objects of a worker: they are written to the master's journal again and again
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from springtide import errors
-from springtide.domain.core.plain_numbers import takes_numbers
+from springtide.domain.core.validation import takes_numbers
 from springtide.zoo.batches import Batch, ClickBatch, HistoryBatch, PairBatch, RankBatch
 from springtide.zoo.models.dcn import DCN
 from springtide.zoo.models.dcn_v2 import DCNv2

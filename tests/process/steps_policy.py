@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.plan import Decision, ShapePlan, nothing
+from springtide.domain.spec.planning_config import PlanningStage
 from springtide.planning.perf_model import measurements
 
 NUMBERS = ((1, 1), (2, 1), (2, 2), (1, 2), (1, 1))

@@ -8,9 +8,8 @@ import pytest
 
 from springtide import errors
 from springtide.brain.service import __main__
-from springtide.brain.service.client import RemoteAdviser
+from springtide.brain.service.client import FailoverAdviser, RemoteAdviser
 from springtide.brain.service.embedded import EmbeddedAdviser
-from springtide.brain.service.failover import FailoverAdviser
 from springtide.cli import app
 from springtide.domain.plan.view import PastJob
 from springtide.domain.spec.planning_config import PlanningConfig

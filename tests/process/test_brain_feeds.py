@@ -13,8 +13,7 @@ from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from springtide.domain.spec.plan_rules import PlanRules
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanRules
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, held, running
 

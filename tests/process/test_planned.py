@@ -9,8 +9,7 @@ import pytest
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from springtide.domain.spec.plan_rules import PlanRules
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanRules
 from springtide.platforms.local import cgroups
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, group_counting, running

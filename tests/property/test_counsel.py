@@ -4,13 +4,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from springtide.brain.decide import names
+from springtide.brain.decide import cluster_state
 from springtide.brain.service import messages
 from springtide.brain.service.executor import PolicyQuery, _tasks
-from springtide.domain.core.stages import PlanningStage
-from springtide.domain.plan.advice import Advice
-from springtide.domain.plan.plan import ShapePlan
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.plan.plan import Advice, ShapePlan
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.rpc.transport import frames
 from tests.unit.brain.store.test_store import pasts
 from tests.unit.planning import views
@@ -86,12 +84,12 @@ def test_garbage_is_refused(data):
 
 @given(st.text(min_size=1, max_size=9), st.text(min_size=1, max_size=9), st.text(max_size=9))
 def test_jobs_of_one_name_are_told_apart_by_their_keys(key, other, job):
-    known = names.JobNames()
+    known = cluster_state.JobNames()
     mine = known.of(job, key)
     assert mine != job == known.of(job, "")
     assert (mine == known.of(job, other)) is (key == other)
     assert known.of(f"{job}-2", key) == mine  # a run may be named when it starts
-    later = names.JobNames()
+    later = cluster_state.JobNames()
     later.restore([mine])
     assert later.of("another", key) == mine
     later.forget(mine)

@@ -8,9 +8,8 @@ from hypothesis import stateful
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
-from springtide.domain.spec.plan_rules import PlanRules
+from springtide.domain.spec.planning_config import PlanningStage, PlanRules
 from springtide.job.core import actions, events
 from springtide.job.core.nodes import LEGAL, NodeState
 from springtide.job.scaling import data_workers, plan

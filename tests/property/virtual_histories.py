@@ -11,10 +11,8 @@ from dataclasses import dataclass, fields, replace
 from springtide import errors
 from springtide.domain.core import shape as shapes
 from springtide.domain.core.shape import Shape
-from springtide.domain.plan.advice import Advice
-from springtide.domain.plan.plan import ShapePlan
-from springtide.domain.spec.plan_rules import PlanRules
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.plan.plan import Advice, ShapePlan
+from springtide.domain.spec.planning_config import PlanningConfig, PlanRules
 from springtide.sim.jobs import virtual_loop
 from springtide.sim.jobs.faults import FaultBounds, FaultRates, JobFaults
 from springtide.sim.jobs.job import Setup, VirtualJob, VirtualOutcome

@@ -10,8 +10,8 @@ from springtide.planning.policy import registry
 from springtide.sim.engine import systems
 from springtide.sim.engine.simulation import Simulation
 from springtide.sim.jobs import fleet, virtual_loop
+from springtide.sim.jobs.faults import Luck
 from springtide.sim.jobs.job import Setup, VirtualJob
-from springtide.sim.jobs.misfortune import Luck
 from springtide.sim.world import models, parameters, workload
 
 WORLD = parameters.testbed()

@@ -7,22 +7,150 @@ A plan may be for a job that did not ask: it is kept as an offer until that job 
 yet to give back.
 """
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from springtide import errors
-from springtide.brain.decide import algorithms, clocks, pledges
+from springtide.brain.decide import algorithms
 from springtide.brain.decide.algorithms import DecisionRequest
-from springtide.brain.decide.answers import DecisionByJob
-from springtide.brain.decide.pledges import Pledge
 from springtide.brain.decide.triggers import Administrator, EventKind
 from springtide.domain.core.shape import ResourceBudget, Shape
-from springtide.domain.plan.advice import Advice
-from springtide.domain.plan.plan import Decision, ShapePlan
+from springtide.domain.plan.plan import Advice, Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView, JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.planning.dataworkers.cluster import core_shares, metrics
+from springtide.planning.dataworkers.cluster import allocation, core_lending
 from springtide.planning.dataworkers.cluster.allocation import FedJob
+from springtide.planning.policy import sanitize
+
+MOST_NOTES = 20  # of one advice; a cluster's decision may have thousands
+PLAN_FOR = "plan for "
+
+
+class DecisionByJob:
+    """A decision, sorted by job once: it may be on thousands of them."""
+
+    def __init__(self, decision: Decision) -> None:
+        self.plans = {plan.job: plan for plan in decision.plans}
+        self._why = decision.why
+        self._own: dict[str, list[str]] = {}
+        self._common: list[str] = []
+        for note in decision.notes:
+            about, mark, rest = note.partition(": ")
+            if about.startswith(PLAN_FOR):
+                self._own.setdefault(about.removeprefix(PLAN_FOR).removesuffix(" refused"), []).append(note)
+            elif mark:
+                self._own.setdefault(about, []).append(rest)
+            else:
+                self._common.append(note)
+
+    def advice(self, job: str, *, epoch: int, notes: Sequence[str] = ()) -> Advice:
+        """The part that is the job's own; what is said of others is theirs."""
+        own, plan = self._own.get(job, []), self.plans.get(job)
+        if plan is not None:
+            return Advice(epoch=epoch, plan=plan, why=plan.reason, notes=(*notes, *own, *self._common)[:MOST_NOTES])
+        why = own[0] if own else f"it stays as it is: {self._why}"
+        return Advice(epoch=epoch, why=why, notes=(*notes, *own[1:], *self._common)[:MOST_NOTES])
+
+
+def shifted(view: JobView, by: float) -> JobView:
+    return replace(
+        view,
+        submitted_at=view.submitted_at + by,
+        started_at=None if view.started_at is None else view.started_at + by,
+        last_change_at=None if view.last_change_at is None else view.last_change_at + by,
+        profiles=tuple(replace(profile, at=profile.at + by) for profile in view.profiles),
+    )
+
+
+MARK = "@"
+
+
+class JobNames:
+    """Names by key. The key alone says which job it is: its name may change between its submission and its start."""
+
+    def __init__(self) -> None:
+        self._by_digest: dict[str, str] = {}
+
+    def of(self, job: str, key: str) -> str:
+        """`job@1a2b3c4d5e6f7a8b`, as the key was first seen with; the name alone where its master says no key."""
+        if not key:
+            return job
+        digest = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
+        return self._by_digest.setdefault(digest, f"{job}{MARK}{digest}")
+
+    def restore(self, names: Iterable[str]) -> None:
+        for name in names:
+            _, mark, digest = name.rpartition(MARK)
+            if mark:
+                self._by_digest.setdefault(digest, name)
+
+    def forget(self, name: str) -> None:
+        self._by_digest.pop(name.rpartition(MARK)[2], None)
+
+
+def own_words(advice: Advice, job: str) -> Advice:
+    return advice if advice.plan is None else replace(advice, plan=replace(advice.plan, job=job))
+
+
+NOTHING = ResourceBudget(cpu=0.0, memory=0.0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pledge:
+    """A plan that was sent."""
+
+    plan: ShapePlan
+    epoch: int
+    """Of the view that it was made for."""
+    made_at: float
+    until: float
+    """A job that shows itself after that and has not become it has refused it, or nobody heard it."""
+
+    def open(self, view: JobView, epoch: int, *, at: float) -> bool:
+        """Whether it may still be carried out, now that the job shows itself again.
+
+        A master that asks again with the same epoch has not taken the plan, and will not: it hears no late answers. One
+        that has changed since and is something else was hindered.
+        """
+        if view.shape == self.plan.shape or epoch == self.epoch or at >= self.until:
+            return False
+        changed = view.last_change_at is not None and view.last_change_at > self.made_at
+        return not (changed and view.shape is not None)
+
+
+def holds(view: JobView, pledge: Pledge | None) -> ResourceBudget:
+    has = NOTHING if view.shape is None else ResourceBudget(cpu=view.shape.cpu, memory=view.shape.memory)
+    if pledge is None:
+        return has
+    promised = sanitize.takes(pledge.plan)
+    return ResourceBudget(cpu=max(has.cpu, promised.cpu), memory=max(has.memory, promised.memory))
+
+
+def total(held: Iterable[ResourceBudget]) -> ResourceBudget:
+    each = list(held)
+    return ResourceBudget(cpu=sum(one.cpu for one in each), memory=sum(one.memory for one in each))
+
+
+def beside(capacity: ResourceBudget, others: ResourceBudget) -> ResourceBudget:
+    return ResourceBudget(cpu=max(0.0, capacity.cpu - others.cpu), memory=max(0.0, capacity.memory - others.memory))
+
+
+def grows(plan: ShapePlan, view: JobView) -> bool:
+    """Whether the plan takes more of anything than the job has."""
+    wanted, has = sanitize.takes(plan), holds(view, None)
+    return wanted.cpu > has.cpu or wanted.memory > has.memory
+
+
+def has_room(plan: ShapePlan, view: JobView, others: ResourceBudget, capacity: ResourceBudget) -> bool:
+    """Whether the plan can be sent: it takes no more than the job has, or all of them fit beside each other."""
+    if not grows(plan, view):
+        return True
+    has, wanted = holds(view, None), sanitize.takes(plan)
+    cpu_fits = wanted.cpu <= has.cpu or sanitize.holds(capacity, wanted.cpu + others.cpu, 0.0)
+    memory_fits = wanted.memory <= has.memory or sanitize.holds(capacity, 0.0, wanted.memory + others.memory)
+    return cpu_fits and memory_fits
+
 
 MOST_LAUNCHES = 500  # of all jobs together, that a decision looks at
 
@@ -83,10 +211,10 @@ class ClusterState:
     def __init__(self, rules: BrainRules) -> None:
         self.rules = rules
         self.jobs: dict[str, LiveJobView] = {}
-        self._held = pledges.NOTHING
+        self._held = NOTHING
         self._fed: dict[str, FedJob] = {}
         self._data_cores: dict[str, tuple[float, str]] = {}
-        metrics.load(rules.config.data_workers)  # a mistake is said now
+        allocation.load(rules.config.data_workers)  # a mistake is said now
 
     def consult(self, view: JobView, *, epoch: int, at: float, ahead: float = 0.0) -> Advice | None:
         """A job shows itself; its answer, or None: it waits for the next decision. Its clock is so much behind."""
@@ -94,7 +222,7 @@ class ClusterState:
         return None if advice is None else self._with_data_cores(view.name, advice)
 
     def _consulted(self, view: JobView, *, epoch: int, at: float, ahead: float) -> Advice | None:
-        live = self._shown(clocks.shifted(view, ahead), epoch, at)
+        live = self._shown(shifted(view, ahead), epoch, at)
         event = live.administrator.shown(live.view, at=at)
         if live.pledge is not None:
             return self._told(live, f"it was told to become {live.pledge.plan.shape}, and has not become that yet")
@@ -117,7 +245,7 @@ class ClusterState:
         return gone
 
     def held(self) -> ResourceBudget:
-        return pledges.total(pledges.holds(live.view, live.pledge) for live in self.jobs.values())
+        return total(holds(live.view, live.pledge) for live in self.jobs.values())
 
     def assignments(self, history: tuple[PastJob, ...], at: float) -> list[PolicyTask]:
         """What is to be decided now: one a policy, each on all jobs that are not being changed."""
@@ -127,11 +255,11 @@ class ClusterState:
             if live.asks is not None:
                 asking.setdefault(live.asks.policy, {})[name] = live.epoch
         changing = [live for live in self.jobs.values() if live.pledge is not None]
-        taken = pledges.total(pledges.holds(live.view, live.pledge) for live in changing)
+        taken = total(holds(live.view, live.pledge) for live in changing)
         launches = [launch for live in self.jobs.values() for launch in live.view.launches]
         view = ClusterView(
             now=at,
-            capacity=pledges.beside(self.rules.capacity, taken),
+            capacity=beside(self.rules.capacity, taken),
             jobs=tuple(live.view for live in self.jobs.values() if live.pledge is None),
             history=history,
             launches=tuple(launches[-MOST_LAUNCHES:]),
@@ -159,8 +287,8 @@ class ClusterState:
     def _feed(self) -> None:
         """Share out among data workers what workers and servers of all jobs leave."""
         free = self.rules.capacity.cpu - self.held().cpu
-        allotted, self._fed = core_shares.shared(
-            (live.view for live in self.jobs.values()), self._fed, free, metrics.load(self.rules.config.data_workers)
+        allotted, self._fed = core_lending.shared(
+            (live.view for live in self.jobs.values()), self._fed, free, allocation.load(self.rules.config.data_workers)
         )
         self._data_cores = {name: (cores, allotted.why[name]) for name, cores in allotted.cores.items()}
 
@@ -185,13 +313,13 @@ class ClusterState:
 
     def _promise(self, live: LiveJobView, plan: ShapePlan, at: float) -> bool:
         """Promise a plan if there is room. `_held` is what all jobs hold now."""
-        has = pledges.holds(live.view, live.pledge)
-        others = pledges.beside(self._held, has)
-        if not pledges.has_room(plan, live.view, others, self.rules.capacity):
+        has = holds(live.view, live.pledge)
+        others = beside(self._held, has)
+        if not has_room(plan, live.view, others, self.rules.capacity):
             return False
         live.pledge = Pledge(plan=plan, epoch=live.epoch, made_at=at, until=at + self.rules.pledge_s)
         live.offer = None
-        self._held = pledges.total((others, pledges.holds(live.view, live.pledge)))
+        self._held = total((others, holds(live.view, live.pledge)))
         return True
 
     def _offered(self, live: LiveJobView, at: float) -> Advice | None:
@@ -226,7 +354,7 @@ class ClusterState:
 
     def _grows(self, live: LiveJobView, said: DecisionByJob) -> bool:
         plan = said.plans.get(live.view.name)
-        return plan is not None and pledges.grows(plan, live.view)
+        return plan is not None and grows(plan, live.view)
 
     @property
     def _usual(self) -> str:

@@ -9,8 +9,8 @@ import warnings
 from functools import partial
 
 from springtide.planning.online.forecast.registry import Forecaster
-from springtide.planning.online.forecast.resample import coarsely
 from springtide.planning.online.forecast.seasonal import calibrated
+from springtide.planning.online.forecast.simple_forecasts import coarsely
 from springtide.planning.online.forecast.traffic import Array
 
 NEEDS_DAYS = 15  # two weeks, and a day to see where they go

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from springtide.planning.online.forecast.registry import Forecaster
-from springtide.planning.online.forecast.resample import coarse, fine
 from springtide.planning.online.forecast.seasonal import forecast as default
 from springtide.planning.online.forecast.seasonal import interval
+from springtide.planning.online.forecast.simple_forecasts import coarse, fine
 from springtide.planning.online.forecast.traffic import Array, PastTraffic, RateForecast
 
 HELD_DAYS = 4  # that the first training does not see

@@ -15,7 +15,7 @@ from springtide import errors
 from springtide.planning.online.forecast import backtest, registry
 from springtide.planning.online.forecast.registry import Forecaster
 from springtide.planning.online.forecast.traffic import PastTraffic, RateForecast
-from springtide.planning.policy import plugins
+from springtide.planning.policy import registry as policies
 
 AUTO = "auto"
 BUDGET_S = 400.0
@@ -70,7 +70,7 @@ def _sound(name: str, ours: Forecaster, history: PastTraffic, steps: int) -> Rat
 
 def choose(history: PastTraffic, clock: Callable[[], float] = time.monotonic) -> backtest.ForecasterChoice:
     """The best of all that are installed, by how they would have done on this history's own last days."""
-    offered = plugins.offered(registry.GROUP)
+    offered = policies.offered(registry.GROUP)
     ours = [name for name in installed() if name not in offered]
     tried = {name: TimedForecaster(load(name), BUDGET_S, clock) for name in (*ours, *offered)}
     return backtest.choose(history, tried)

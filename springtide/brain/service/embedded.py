@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from springtide import errors
-from springtide.brain.decide.answers import DecisionByJob
+from springtide.brain.decide.cluster_state import DecisionByJob
 from springtide.domain.core.shape import ResourceBudget
-from springtide.domain.plan.advice import Advice
+from springtide.domain.plan.plan import Advice
 from springtide.domain.plan.view import ClusterView, JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 

@@ -7,7 +7,7 @@ asks, `brain.service.service` answers.
 import msgspec
 
 from springtide.domain.core.shape import ResourceBudget, Shape
-from springtide.domain.plan.advice import Advice
+from springtide.domain.plan.plan import Advice
 from springtide.domain.plan.view import JobView, PastJob
 from springtide.rpc.messages.messages import Ok, RequestRefused
 from springtide.rpc.messages.types import RpcMessage

@@ -15,14 +15,14 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from springtide import errors
-from springtide.brain.decide import names
+from springtide.brain.decide import cluster_state
 from springtide.brain.decide.cluster_state import BrainRules, ClusterState, LiveJobView, PolicyTask
 from springtide.brain.service import messages
 from springtide.brain.service.executor import PolicyQuery
 from springtide.brain.service.executor_pool import ExecutorPool
 from springtide.brain.store import persistence
 from springtide.brain.store.store import BrainStore, StoredHistory
-from springtide.domain.plan.advice import Advice
+from springtide.domain.plan.plan import Advice
 from springtide.rpc.messages.messages import Ok
 from springtide.rpc.transport.listener import Peer
 
@@ -63,7 +63,7 @@ class BrainService:
         self._clock: Callable[[], float] = lambda: start + time.monotonic() - began
         """Time of day that never goes back: rows of the brain before this one are by it too."""
         self._waiting: dict[str, asyncio.Future[Advice]] = {}
-        self._names = names.JobNames()
+        self._names = cluster_state.JobNames()
         self._asked = asyncio.Event()
         self._database = asyncio.Lock()
         self._kept_at: dict[str, float] = {}
@@ -162,7 +162,7 @@ class BrainService:
             advice = await future
         elif advice.plan is not None and not await self._keep([view.name]) and self._strict:
             raise errors.TemporaryError(f"what job {own} was promised could not be written down")
-        return messages.Counsel(names.own_words(advice, own))
+        return messages.Counsel(cluster_state.own_words(advice, own))
 
     async def _conclude(self, request: messages.ConcludeJob) -> Ok:
         name = self._names.of(request.past.name, request.key)

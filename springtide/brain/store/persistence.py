@@ -11,8 +11,7 @@ from typing import Any
 import msgspec
 
 from springtide import errors
-from springtide.brain.decide.cluster_state import ClusterState, LiveJobView
-from springtide.brain.decide.pledges import Pledge
+from springtide.brain.decide.cluster_state import ClusterState, LiveJobView, Pledge
 from springtide.brain.decide.triggers import Administrator
 from springtide.brain.store import rows
 from springtide.domain.plan.view import JobView

@@ -23,7 +23,7 @@ from springtide import errors
 from springtide.checkpoint.checkpointer import state_folder, state_image, state_memory, state_saving
 from springtide.checkpoint.checkpointer.state_saving import Outcome, Save
 from springtide.checkpoint.checkpointer.state_storage import StateManifest, StateStore
-from springtide.domain.core.plain_numbers import takes_numbers
+from springtide.domain.core.validation import takes_numbers
 
 log = logging.getLogger(__name__)
 

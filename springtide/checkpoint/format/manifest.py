@@ -11,7 +11,7 @@ import zlib
 import msgspec
 
 from springtide import errors
-from springtide.domain.data.epochs import EpochPlace
+from springtide.domain.data.samples import EpochPlace
 from springtide.domain.model.tables import TableSpec
 
 FORMAT = 3

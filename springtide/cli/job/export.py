@@ -15,7 +15,7 @@ from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.checkpoint.format.storage import FileStore, open_store
 from springtide.cli.job import checkpoints
-from springtide.domain.core import durations
+from springtide.domain.core import validation
 from springtide.launch import export_process, job_lookup
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def export(
             raise errors.BadInput(
                 "--every chooses what to export by itself: leave out --since, --checkpoint and --json"
             )
-        return export_process.follow(where, url, every_s=durations.seconds("--every", every), format=format)
+        return export_process.follow(where, url, every_s=validation.parse_duration("--every", every), format=format)
     place = open_store(where)
     manifest, card = chosen_manifest(place, checkpoint), None
     while card is None:

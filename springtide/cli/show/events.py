@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from springtide.cli.common.render import wrap
-from springtide.domain.plan.advice import WITHOUT_BRAIN
+from springtide.domain.plan.plan import WITHOUT_BRAIN
 from springtide.launch import job_lookup
 from springtide.launch.job_lookup import JobLocation
 

@@ -22,7 +22,7 @@ from springtide.data.stream.log import layout
 from springtide.data.stream.log import stream as logs
 from springtide.data.stream.produce import FaultMix, ProduceOrder, ProduceReport, RecordSource
 from springtide.data.stream.stream import Stream, open_stream
-from springtide.domain.core import durations
+from springtide.domain.core import validation
 from springtide.domain.core.resources import parse_memory, show_memory
 
 GENERATORS = ("clicks", "counter")
@@ -94,7 +94,7 @@ def open_or_make(url: str, into: TargetOptions) -> Stream:
     """Open the stream; create a missing log, and grow one that has too few partitions."""
     given = {
         "retain_bytes": None if into.retain is None else parse_memory(into.retain),
-        "retain_s": None if into.retain_age is None else durations.seconds("--retain-age", into.retain_age),
+        "retain_s": None if into.retain_age is None else validation.parse_duration("--retain-age", into.retain_age),
         "segment_bytes": None if into.segment is None else parse_memory(into.segment),
     }
     given = {name: value for name, value in given.items() if value is not None}

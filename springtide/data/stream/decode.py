@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from springtide import errors
 from springtide.data.stream.records import Floats, Mask, Records
-from springtide.domain.core.plain_numbers import takes_numbers
+from springtide.domain.core.validation import takes_numbers
 
 Field = str | tuple[str, int] | tuple[str, tuple[int, ...]]
 """A NumPy type such as "f4" or "i8", or a pair of it with a length or shape."""

@@ -31,7 +31,7 @@ from springtide.dataworker.loader.custom_sampler import UserSampler
 from springtide.dataworker.loader.iterable_reader import IterablePasses
 from springtide.dataworker.loader.sampler import DrawnBatch, LoaderPosition, SampleOrder
 from springtide.dataworker.loader.worker_pool import WorkerPool
-from springtide.domain.core.plain_numbers import takes_numbers
+from springtide.domain.core.validation import takes_numbers
 from springtide.domain.data.data_workers import Poison
 
 TAKEN = (

@@ -3,8 +3,12 @@
 In: a value as it came, NumPy's integers too. Out: an int, or BadInput. Used where scripts hand over sizes and counts.
 """
 
+import functools
+import inspect
 import operator
-from typing import Any
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from springtide import errors
 
@@ -21,3 +25,54 @@ def number(value: Any, name: str, wanted: str, *, least: int | None = 0, most: i
     if whole is None or isinstance(value, bool) or (least is not None and whole < least) or whole > most:
         raise errors.BadInput(f"{name}={value!r}: wanted {wanted}")
     return whole
+
+
+_TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)")
+_SECONDS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_duration(what: str, text: str) -> float:
+    """A time such as 90s, 20m, 1.5h; `what` names it in the error."""
+    found = _TIME.fullmatch(text.strip())
+    if found is None or float(found[1]) <= 0:
+        raise errors.BadInput(f"{what} {text}: wanted a time above 0, such as 90s, 20m or 1.5h")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Class = TypeVar("Class", bound=type)
+
+
+def plain(value: Any) -> Any:
+    """A NumPy or torch scalar as a number of Python's; such scalars in a tuple, list or dict too; all else as it is."""
+    kind = type(value)
+    if kind in (tuple, list):
+        return kind(map(plain, value))
+    if kind is dict:
+        return {name: plain(each) for name, each in value.items()}
+    if getattr(value, "ndim", None) == 0 and callable(getattr(value, "item", None)):
+        return value.item()
+    return value
+
+
+def takes_numbers(*leave: str) -> Callable[[Function], Function]:
+    """Give a function plain numbers. Arguments named in `leave` stay the objects that they are, such as data sets."""
+
+    def decorate(function: Function) -> Function:
+        names = list(inspect.signature(function).parameters)
+        left = {number for number, name in enumerate(names) if name in leave}
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            own = [arg if number in left else plain(arg) for number, arg in enumerate(args)]
+            return function(*own, **{name: arg if name in leave else plain(arg) for name, arg in kwargs.items()})
+
+        return call  # type: ignore[return-value]
+
+    return decorate
+
+
+def holds_numbers(kind: Class) -> Class:
+    """Give the fields of a class plain numbers: `takes_numbers` for its `__init__`."""
+    kind.__init__ = takes_numbers("self")(kind.__init__)  # type: ignore[misc]
+    return kind

@@ -107,3 +107,26 @@ def check_same_stream(now: StreamCard, before: StreamCard) -> None:
             f"{before.id}, so its offsets mean other records. Bring the original back, or begin a new run without "
             "--resume; to keep the model, export it and load it before job.prepare"
         )
+
+
+class EpochPlace(NamedTuple):
+    """A point in a script."""
+
+    epoch: int
+    """The epoch that the script is in, from 0."""
+    first: int
+    """Loops over `batches` that the script had begun before this epoch."""
+    begun: int
+    """Loops begun by now; equal to `first` until the epoch's own loop begins."""
+    loop: str = ""
+    """The `for` statement around the loops over `batches`, as worker/epochs/user_loops.py names it; empty: there is not
+    one that all of them are in.
+    """
+
+    def is_before(self, other: "EpochPlace") -> bool:
+        return self[:3] < other[:3]
+
+    @property
+    def boundary(self) -> bool:
+        """Whether the epoch has begun, but none of its loops."""
+        return self.begun == self.first

@@ -131,3 +131,45 @@ def parse_init(init: "str | tuple[str | float, ...] | Init", *, table: str) -> I
     except (ValueError, TypeError) as error:
         why = str(error) if isinstance(error, errors.BadInput) else f"init {init!r}: wanted numbers after {kind!r}"
         raise errors.BadInput(f"table {table!r}: {why}, as in init=('normal', 0.0, 0.01)") from None
+
+
+SHARED_KEY = "springtide: outline of the model"
+"""Under which a worker shares it with the master."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableOutline:
+    """One embedding table."""
+
+    name: str
+    paths: tuple[str, ...]
+    """Modules of the model that look rows up in it."""
+    rows: int
+    """Ids lie in [0, rows); 0: open-ended."""
+    dim: int = 0
+    """Floats of a row; 0: not told, by an earlier version."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseOutline:
+    """One dense tensor: `chunks` rows of a table, from key `first` on, the last one padded."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    table: int
+    first: int
+    chunks: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """The whole model."""
+
+    tables: tuple[TableOutline, ...] = ()
+    dense: tuple[DenseOutline, ...] = ()
+    group: tuple[str, ...] = ()
+    """Tensors of a bsp group's model, in the order in which it is kept with a checkpoint; "" for one that is no part of
+    the model's state dict."""
+    in_workers: tuple[str, ...] = ()
+    """Tensors of the model's state that no server holds as trained: in async buffers, which are each worker's own."""

@@ -5,11 +5,12 @@ In: policies (`planning.policy.registry`). Next: a master carries a `ShapePlan` 
 
 import math
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from springtide import errors
 from springtide.domain.core.shape import Shape
-from springtide.domain.core.stages import PlanningStage
+from springtide.domain.plan.view import JobView, PastJob
+from springtide.domain.spec.planning_config import PlanningStage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,3 +69,38 @@ def _no_plan(what: object) -> NoReturn:
 
 def nothing(why: str, *notes: str) -> Decision:
     return Decision(why=why, notes=notes)
+
+
+WITHOUT_BRAIN = "planned without the brain"
+"""How a note begins that says why a job planned by itself."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advice:
+    """One answer; no plan is an answer too."""
+
+    epoch: int
+    """Of the view that it was made for: a master that has changed since takes no notice of it."""
+    why: str
+    plan: ShapePlan | None = None
+    notes: tuple[str, ...] = ()
+    data_cores: float | None = None
+    """Cores that its data workers may have, all together; None: whatever its master finds free."""
+
+    def __post_init__(self) -> None:
+        if not self.why:
+            raise errors.BadInput("advice says why")
+
+
+class Adviser(Protocol):
+    """Plans for a job, and remembers it."""
+
+    async def advise(self, view: JobView, *, epoch: int, now: float) -> Advice:
+        """What the job should change; whoever cannot say so raises one of `springtide.errors`."""
+        ...
+
+    async def conclude(self, past: PastJob) -> None:
+        """The job is over: remember it for those like it."""
+        ...
+
+    async def close(self) -> None: ...

@@ -12,9 +12,9 @@ from enum import StrEnum
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.core.shape import NO_NEED, MemoryNeed, ResourceBudget, Shape, ShapeBounds
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.data.data_workers import FeedShare
 from springtide.domain.plan.profile import ModelFacts, Profile
+from springtide.domain.spec.planning_config import PlanningStage
 
 Feature = str | float
 """A word or a number that tells jobs apart or alike: user, model, tables, data source, batch size..."""

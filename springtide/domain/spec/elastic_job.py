@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from springtide import errors
-from springtide.domain.core import durations, resources, validation
-from springtide.domain.core.plain_numbers import holds_numbers
+from springtide.domain.core import resources, validation
+from springtide.domain.core.validation import holds_numbers
 from springtide.domain.data import data_workers as feeding
 from springtide.domain.data.data_workers import Poison, SplitMode
 from springtide.domain.model import tables
@@ -144,9 +144,9 @@ class FollowingWish:
     """How often it is exported, such as 90s; open: every 5 minutes."""
 
     def __post_init__(self) -> None:
-        durations.seconds("slo_lag", self.slo_lag)
+        validation.parse_duration("slo_lag", self.slo_lag)
         if self.export_every:
-            durations.seconds("export_every", self.export_every)
+            validation.parse_duration("export_every", self.export_every)
             if not self.export_to:
                 raise errors.BadInput(
                     f"export_every {self.export_every}: no place for exports is given; give export_to too"

@@ -9,14 +9,13 @@ from enum import StrEnum
 from typing import Literal
 
 from springtide import errors
-from springtide.domain.core.plain_numbers import holds_numbers
+from springtide.domain.core.validation import holds_numbers
 from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.model.cache_rules import CacheRules
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.guard_rules import GuardRules
+from springtide.domain.spec.guard_rules import GuardRules, StragglerRules
 from springtide.domain.spec.online_job import OnlineJob
-from springtide.domain.spec.plan_rules import PlanRules
-from springtide.domain.spec.straggler_rules import StragglerRules
+from springtide.domain.spec.planning_config import PlanRules
 
 SyncMode = Literal["async", "bsp"]
 SYNC_MODES: tuple[SyncMode, ...] = ("async", "bsp")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from springtide import errors
-from springtide.domain.core.plain_numbers import holds_numbers
+from springtide.domain.core.validation import holds_numbers
 
 StartMode = Literal["one-by-one", "gang"]
 START_MODES: tuple[StartMode, ...] = ("one-by-one", "gang")

@@ -8,6 +8,7 @@ Next: `launch.spec.spec_reader` adds lines and columns; `platforms.k8s` makes th
 import ast
 import difflib
 import inspect
+import json
 import math
 import types
 import typing
@@ -17,7 +18,7 @@ from functools import cache
 from typing import Any
 
 from springtide import errors
-from springtide.domain.spec.elastic_job import ElasticJob
+from springtide.domain.spec.elastic_job import ElasticJob, TableWish
 from springtide.domain.spec.job_spec import check_name
 
 GROUP, VERSION, KIND = "springtide.dev", "v1alpha1", "ElasticJob"
@@ -378,4 +379,44 @@ def _words(kind: type) -> dict[str, str]:
     for field, words in zip(made.body, made.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(words, ast.Expr) and isinstance(words.value, ast.Constant):
             found[ast.unparse(field.target)] = inspect.cleandoc(str(words.value.value)).replace("\n", " ")
+    return found
+
+
+def settings_of(job: ElasticJob) -> dict[str, str]:
+    """Settings by name; what is not given is not told."""
+    found = {}
+    if job.data:
+        found["data"] = json.dumps(dict(job.data), sort_keys=True)
+    if job.tables:
+        found["tables"] = json.dumps({name: plain_of(wish) for name, wish in job.tables.items()})
+    return found
+
+
+class NamedData(dict[str, str]):
+    """Data sets by name; one that is not there is a mistake that the user can mend."""
+
+    def __missing__(self, name: str) -> str:
+        if not self:
+            raise errors.BadInput(
+                f"job.data[{name!r}]: the job was given no data; write `data: {{{name}: PATH_OR_URL}}` into its spec, "
+                f'or have `job.data.get({name!r}, "...")` say where else it is'
+            )
+        raise errors.UnknownName("data set in the job's spec", name, self)
+
+
+def data_of(text: str) -> Mapping[str, str]:
+    return NamedData(_mapping("data", text))
+
+
+def tables_of(text: str) -> dict[str, TableWish]:
+    return {name: made(TableWish, given, ("tables", name)) for name, given in _mapping("tables", text).items()}
+
+
+def _mapping(what: str, text: str) -> dict[str, str]:
+    try:
+        found = json.loads(text) if text else {}
+    except json.JSONDecodeError as error:
+        raise errors.BadInput(f"setting {what}: not JSON: {error}; wanted an object of names to values") from None
+    if not isinstance(found, dict):
+        raise errors.BadInput(f"setting {what}: {text[:40]}: wanted an object of names to values")
     return found

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from springtide import errors
-from springtide.domain.core.plain_numbers import plain
+from springtide.domain.core.validation import plain
 from springtide.domain.model import tables
 from springtide.embedding.lookup import calls
 from springtide.embedding.lookup.table_client import TableClient

@@ -14,7 +14,7 @@ from torch import nn
 
 from springtide import errors
 from springtide.domain.core import validation
-from springtide.domain.core.plain_numbers import takes_numbers
+from springtide.domain.core.validation import takes_numbers
 from springtide.domain.model import tables
 from springtide.embedding.lookup import calls, columns
 from springtide.embedding.lookup.tables import ServedTable, TableRequest

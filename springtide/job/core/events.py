@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.core.shape import Shape
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.data.data_workers import StageTarget
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.spec.job_spec import Blame
+from springtide.domain.spec.planning_config import PlanningStage
 
 
 @dataclass(frozen=True, slots=True)

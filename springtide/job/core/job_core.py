@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.core.shape import Shape
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.data.data_workers import FeedRules, StageTarget
 from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
+from springtide.domain.spec.planning_config import PlanningStage
 from springtide.job.core import actions, events, nodes
 from springtide.job.core.nodes import NodeState, RoleNode
 from springtide.job.recovery.recovery import Relaunch, RestorePoint, Suspicion

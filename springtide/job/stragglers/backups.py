@@ -14,7 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from springtide.domain.spec.straggler_rules import StragglerRules
+from springtide.domain.spec.guard_rules import StragglerRules
 from springtide.job.stragglers import stragglers
 
 MOST_SHARE = 0.5  # of the workers that may be backed up: if more are slow, it is not them

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import NamedTuple
 
-from springtide.domain.spec.straggler_rules import StragglerRules
+from springtide.domain.spec.guard_rules import StragglerRules
 
 MOST_HALVINGS = 2  # 256 -> 128 -> 64 batches
 CROWD = 32  # workers: among more, leaving oneself out of the comparison changes nothing, and costs a median each

@@ -66,12 +66,12 @@ def check_names(config: PlanningConfig) -> None:
     named = [name for name in NAMED if getattr(config, name) != getattr(usual, name)]
     if not named:
         return
-    from springtide.planning.allocate import priorities  # bring much along, and are rarely needed here
-    from springtide.planning.dataworkers.cluster import metrics
+    from springtide.planning.allocate import choose  # bring much along, and are rarely needed here
+    from springtide.planning.dataworkers.cluster import allocation
     from springtide.planning.policy import registry
 
     look_up: dict[str, Callable[[str], Any]] = {
-        POLICY: registry.found, "priority": priorities.priority, "data_workers": metrics.load
+        POLICY: registry.found, "priority": choose.priority, "data_workers": allocation.load
     }  # fmt: skip
     for name in named:
         look_up[name](getattr(config, name))

@@ -18,15 +18,13 @@ from typing import Any
 from springtide import config, errors
 from springtide.domain.core import resources
 from springtide.domain.core.shape import Shape, ShapeBounds
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan import capacity as room
-from springtide.domain.plan.advice import Adviser
 from springtide.domain.plan.capacity import PlatformCapacity
+from springtide.domain.plan.plan import Adviser
 from springtide.domain.plan.profile import ModelFacts
 from springtide.domain.plan.view import JobView
 from springtide.domain.spec.elastic_job import ElasticJob, RoleWish
-from springtide.domain.spec.plan_rules import PlanRules
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage, PlanRules
 from springtide.launch.spec import field_overrides
 from springtide.master.autoscale import adviser_factory
 from springtide.planning.policy import acceptance

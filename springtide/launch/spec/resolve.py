@@ -17,19 +17,18 @@ from springtide import errors
 from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.checkpoint.format.storage import open_store
-from springtide.domain.core import durations
+from springtide.domain.core import validation
 from springtide.domain.data import data_workers
 from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.data.online_view import OnlineRules
 from springtide.domain.model import cache_rules
 from springtide.domain.model.checkpoints import EVERY_S, CheckpointRules
 from springtide.domain.plan.capacity import PlatformCapacity
-from springtide.domain.spec import script_settings
+from springtide.domain.spec import schema
 from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob
-from springtide.domain.spec.guard_rules import GuardRules
+from springtide.domain.spec.guard_rules import GuardRules, StragglerRules
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.domain.spec.online_job import OnlineJob
-from springtide.domain.spec.straggler_rules import StragglerRules
 from springtide.launch.spec import field_overrides, initial_resources
 from springtide.platforms.agent.agent import RunPlan
 from springtide.telemetry.logs import RunFiles
@@ -42,7 +41,7 @@ def online_of(job: ElasticJob, *, cores: int) -> OnlineJob:
     following, workers = job.following, job.workers
     fewest = workers.min or 1
     most = workers.max if workers.max is not None else max(cores, fewest)
-    rules = OnlineRules(fewest=fewest, most=most, slo_lag_s=durations.seconds("slo_lag", following.slo_lag))
+    rules = OnlineRules(fewest=fewest, most=most, slo_lag_s=validation.parse_duration("slo_lag", following.slo_lag))
     found = OnlineJob(
         on=following.on and workers.count is None, rules=rules, metrics_port=following.metrics_port,
         servers_follow=job.servers.count is None and job.servers.max is None, history=past_traffic(job.resume),
@@ -71,7 +70,7 @@ def checkpoint_rules(
 ) -> CheckpointRules:  # fmt: skip
     """Build the checkpoint rules. Exports need checkpoints at least as often."""
     every_s, url = keeping.every_s, keeping.url
-    often_s = durations.seconds("export_every", exports) if exports else EVERY_S
+    often_s = validation.parse_duration("export_every", exports) if exports else EVERY_S
     if every_s is not None and exports and often_s < every_s:
         raise errors.BadInput(
             f"following.exportEvery {exports} (--export-every) with checkpoints every {every_s:g} s, which exports are "
@@ -169,7 +168,7 @@ def resolve(
         )
     return RunPlan(
         spec=spec, script=job.script, arguments=job.arguments, threads_per_worker=sizes.threads,
-        grace_s=job.patience.grace_s, environment=job.environment, settings=script_settings.told(job),
+        grace_s=job.patience.grace_s, environment=job.environment, settings=schema.settings_of(job),
     )  # fmt: skip
 
 

@@ -9,11 +9,10 @@ import socket
 from dataclasses import replace
 
 from springtide import config
-from springtide.brain.service.client import RemoteAdviser
+from springtide.brain.service.client import FailoverAdviser, RemoteAdviser
 from springtide.brain.service.embedded import EmbeddedAdviser
-from springtide.brain.service.failover import FailoverAdviser
-from springtide.domain.plan.advice import Adviser
-from springtide.domain.spec.plan_rules import PlanRules
+from springtide.domain.plan.plan import Adviser
+from springtide.domain.spec.planning_config import PlanRules
 
 SECRET = ".springtide/brain/secret"
 """Where `springtide brain serve` leaves it, seen from the same folder."""

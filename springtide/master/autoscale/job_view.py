@@ -14,11 +14,11 @@ import msgspec
 from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
 from springtide.domain.core.shape import NO_NEED, MemoryNeed, Shape, ShapeBounds
-from springtide.domain.core.stages import PlanningStage
-from springtide.domain.model import outline
+from springtide.domain.model import tables
 from springtide.domain.plan.profile import ModelFacts
 from springtide.domain.plan.view import Feature, FindingKind, GuardFinding, JobView, PastJob, RoleUse
 from springtide.domain.spec.job_spec import JobPhase
+from springtide.domain.spec.planning_config import PlanningStage
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState, RoleNode
 from springtide.job.scaling import plan
@@ -139,13 +139,13 @@ def batch_of(record: JobRecord) -> int:
     return max(1, -(-card.batch_size // record.state.workers) if card.in_step else card.batch_size)
 
 
-def outlined(record: JobRecord) -> outline.Outline:
+def outlined(record: JobRecord) -> tables.Outline:
     """What the model is made of, as its workers have told; they may not have."""
-    told = record.shared.get(outline.SHARED_KEY)
+    told = record.shared.get(tables.SHARED_KEY)
     try:
-        return msgspec.msgpack.decode(told, type=outline.Outline) if told else outline.Outline()
+        return msgspec.msgpack.decode(told, type=tables.Outline) if told else tables.Outline()
     except msgspec.MsgspecError:  # shared by a script under our name
-        return outline.Outline()
+        return tables.Outline()
 
 
 def features(record: JobRecord, found: ModelFacts | None) -> dict[str, Feature]:

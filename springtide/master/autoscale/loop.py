@@ -18,11 +18,10 @@ from typing import Any
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.core.shape import Shape
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.data.data_workers import FeedShare
-from springtide.domain.plan.advice import WITHOUT_BRAIN, Advice, Adviser
-from springtide.domain.plan.plan import ShapePlan
+from springtide.domain.plan.plan import WITHOUT_BRAIN, Advice, Adviser, ShapePlan
 from springtide.domain.plan.view import MEMORY, ClusterView, JobView
+from springtide.domain.spec.planning_config import PlanningStage
 from springtide.job.core import events
 from springtide.job.scaling import plan
 from springtide.master.autoscale import job_view
@@ -32,7 +31,7 @@ from springtide.master.core.context import MasterContext
 from springtide.master.servers.guards import ServerGuards
 from springtide.master.servers.migration import SlotMigration
 from springtide.planning.perf_model import measurements
-from springtide.planning.policy import acceptance, move_order
+from springtide.planning.policy import acceptance
 from springtide.telemetry.planner_views import PlannerView
 
 log = logging.getLogger(__name__)
@@ -216,7 +215,7 @@ class Autoscaler:
         assert plan is not None
         ranks = [node.role.rank for node in job_view.servers(self._state)]
         cpus = tuple((ranks[place], cpu) for place, cpu in plan.server_cpus if place < len(ranks))
-        first = move_order.servers_first(asked, plan.shape, self._rules.config)
+        first = acceptance.servers_first(asked, plan.shape, self._rules.config)
         self._tell("taken", plan, plan.reason, notes=advice.notes)
         self._happen(
             events.PlanTaken(

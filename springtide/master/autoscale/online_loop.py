@@ -35,7 +35,7 @@ from springtide.master.autoscale.forecast import TrafficForecast
 from springtide.master.autoscale.stream_stats import StreamStats
 from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
-from springtide.planning.online.capacity import learner, measurements
+from springtide.planning.online.capacity import learner
 from springtide.planning.online.capacity.capacity_model import Kind, solver
 from springtide.planning.online.scaling import decision
 from springtide.planning.online.scaling.slo_metrics import SloSums
@@ -245,7 +245,7 @@ class OnlineAutoscaler:
             return
         self._measured_at = now
         paces = {rank: pace for rank, work in works.items() if (pace := work.pace) is not None}
-        sure = measurements.full(works, self._batch)
+        sure = learner.full(works, self._batch)
         marks = backups.marked(self._notes.marks, paces, works, self._state.spec.stragglers, sure)
         self._notes = msgspec.structs.replace(self._notes, learned=learned, marks=marks)
         found = backups.wanted(marks, self._notes.backups)
@@ -298,7 +298,7 @@ class OnlineAutoscaler:
             backlog=float(self._streams.backlog) * speedup,
             lag_s=self._streams.lag_s(now) * speedup,
             arrivals=arriving,
-            utilization=measurements.utilization(works),
+            utilization=learner.utilization(works),
             outlook=outlook,
             capacity=capacity,
             pausing=bool(pausing),
@@ -404,7 +404,7 @@ class OnlineAutoscaler:
             backlog=self._streams.backlog,
             arriving=point.arriving,
             trained=point.trained,
-            utilization=measurements.utilization(works) if works else None,
+            utilization=learner.utilization(works) if works else None,
             capacity=point.capacity,
             forecast=point.forecast,
             high=point.high,

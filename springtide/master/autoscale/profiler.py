@@ -13,7 +13,7 @@ from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.profile import SUM_FIELDS, Profile, TimingSum
 from springtide.domain.plan.view import LaunchTime
-from springtide.domain.spec.plan_rules import PlanRules
+from springtide.domain.spec.planning_config import PlanRules
 from springtide.job.core.nodes import NodeState, RoleNode
 from springtide.planning.perf_model import profiles as observe
 from springtide.planning.perf_model.profiles import CoreSeconds, ShapeChange, WorkerReading

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from springtide import errors
-from springtide.domain.plan.advice import Advice, Adviser
+from springtide.domain.plan.plan import Advice, Adviser
 from springtide.domain.plan.view import JobView, PastJob
 
 T = TypeVar("T")

@@ -21,10 +21,9 @@ from springtide.checkpoint.transfer import claims
 from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.data.ledger import rollback
 from springtide.data.ledger.passes import JobProgress
-from springtide.domain.data.epochs import EpochPlace
+from springtide.domain.data.samples import EpochPlace
 from springtide.domain.model.checkpoints import CheckpointRules, Lineage, Written
-from springtide.domain.model.outline import SHARED_KEY
-from springtide.domain.model.tables import TableSpec
+from springtide.domain.model.tables import SHARED_KEY, TableSpec
 from springtide.master.core.record import DONE, JobRecord
 from springtide.rpc.messages import messages
 

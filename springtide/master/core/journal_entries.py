@@ -12,9 +12,8 @@ from springtide.data.ledger.bsp_ledger import OffsetRange
 from springtide.data.ledger.passes import JobProgress
 from springtide.domain.data import streams
 from springtide.domain.data.data_workers import LeftOut
-from springtide.domain.data.epochs import EpochPlace
 from springtide.domain.data.leases import LeaseHolder, LeaseKey, Progress, ReadFailure, ShrinkRequest
-from springtide.domain.data.samples import DatasetCard
+from springtide.domain.data.samples import DatasetCard, EpochPlace
 from springtide.domain.data.streams import PartitionRange
 from springtide.job.core import events
 

@@ -12,8 +12,8 @@ from springtide.data.ledger.job_ledger import JobLedger, JobLedgerState
 from springtide.data.ledger.passes import JobProgress
 from springtide.domain.core.roles import Placement, RoleKind
 from springtide.domain.data.data_workers import BatchName, LeftOut
-from springtide.domain.data.epochs import EpochPlace
 from springtide.domain.data.leases import Grant, LeaseHolder, LedgerReply, NoLease
+from springtide.domain.data.samples import EpochPlace
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.embedding.placement import placement
 from springtide.job.core import actions, events

@@ -11,7 +11,7 @@ from springtide.domain.core.roles import Role, RoleUsage
 from springtide.job.core import events
 from springtide.job.core.job_core import RoleSize
 from springtide.job.core.nodes import RoleNode
-from springtide.planning.guards import grant_release
+from springtide.planning.guards import hot_servers
 
 LEAST_S = 1.0  # between two measurements that CPU is reckoned by
 GIB = 2.0**30
@@ -66,8 +66,8 @@ class GrantRelease:
         def eased(limit: float | None, first: float | None, most: float) -> float | None:
             if limit is None or first is None:
                 return None
-            return grant_release.eased(
-                grant_release.ServerGrant(limit=limit, usual=first, most=most, watched_s=now - seen.began)
+            return hot_servers.eased(
+                hot_servers.ServerGrant(limit=limit, usual=first, most=most, watched_s=now - seen.began)
             )
 
         cpu = eased(node.cpu, usual.cpu, seen.most_cpu)

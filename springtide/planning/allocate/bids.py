@@ -3,7 +3,7 @@
 In: jobs that are `ReadyJob`, each with its model (`planning.perf_model.fit`). Out: a `Bid` each, or why there is none.
 Next: `planning.allocate.choose`. All jobs go through the same few array operations.
 
-A model is trusted near what was measured, and nowhere beyond what cores can do (`planning.perf_model.core_speed`).
+A model is trusted near what was measured, and nowhere beyond what cores can do (`planning.perf_model.measurements`).
 """
 
 import functools
@@ -19,19 +19,16 @@ from numpy.typing import NDArray
 from springtide.domain.core.shape import MemoryNeed, Shape, ShapeBounds
 from springtide.domain.plan.view import ClusterView
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.planning.allocate.choose import UNENDING_S
-from springtide.planning.allocate.options import Bid
-from springtide.planning.allocate.priorities import Standing
+from springtide.planning.allocate.choose import UNENDING_S, Bid, Standing
 from springtide.planning.candidates import clamp, pareto
 from springtide.planning.candidates.query import FrontQuery
 from springtide.planning.lifecycle import rollback
 from springtide.planning.lifecycle.stages import ReadyJob
-from springtide.planning.perf_model import core_speed, equations, measurements, ragged, trust_region
-from springtide.planning.perf_model.core_speed import CoreSpeed
+from springtide.planning.perf_model import equations, measurements, shape_columns, trust_region
 from springtide.planning.perf_model.equations import Models, Shapes
 from springtide.planning.perf_model.fit import FittedModel
-from springtide.planning.perf_model.ragged import Index, RaggedRows
-from springtide.planning.perf_model.shape_columns import ShapeColumns, columns, joined
+from springtide.planning.perf_model.measurements import CoreSpeed
+from springtide.planning.perf_model.shape_columns import Index, RaggedRows, ShapeColumns, columns, joined
 
 Floats = NDArray[np.float64]
 CPUS = ("worker_cpu", "server_cpu")
@@ -110,7 +107,7 @@ def _bids(bidders: Sequence[Bidder], look: Look, view: ClusterView, config: Plan
     order = np.argsort(owner, kind="stable")
     whole = joined(shapes.taken(kept), others).taken(order)
     speeds = np.concatenate([speed[kept], _speed(bidders, others, beside.owner)])[order]
-    both = ragged.of_owners(owner[order], len(bidders))
+    both = shape_columns.of_owners(owner[order], len(bidders))
     found: list[Bid | str] = []
     for one, first, length in zip(bidders, both.starts.tolist(), both.lengths.tolist(), strict=True):
         mine = slice(first, first + length)
@@ -135,7 +132,7 @@ def _bid(one: Bidder, shapes: ShapeColumns, speed: Floats, view: ClusterView) ->
     if not len(speed):
         return "no shape within its bounds is worth having"
     job, now = one.ready.job, one.ready.measured.shape
-    here = min(float(one.fitted.predict(now)), core_speed.ceiling_of(one.pace, now))
+    here = min(float(one.fitted.predict(now)), measurements.ceiling_of(one.pace, now))
     left = job.remaining if math.isfinite(job.remaining) else here * UNENDING_S
     return Bid(
         job=job.name,
@@ -166,7 +163,7 @@ def _worth_having(
         for one, need in zip(bidders, needs, strict=True)
     ]
     parts = [front.shapes for front in pareto.fronts(asks)]
-    rows = ragged.of_lengths([len(part.workers) for part in parts])
+    rows = shape_columns.of_lengths([len(part.workers) for part in parts])
     return _with_memory(joined(*parts), _held(bidders, needs, rows)), rows
 
 
@@ -208,7 +205,7 @@ def _speed(bidders: Sequence[Bidder], shapes: ShapeColumns, owner: Index) -> Flo
         dtype=float,
     ).T.take(owner, axis=1)
     predicted = equations.throughputs(Models(*known[:-2]), Shapes(*shapes[:4]))
-    return np.minimum(predicted, core_speed.ceiling(known[-2:], shapes))
+    return np.minimum(predicted, measurements.ceiling(known[-2:], shapes))
 
 
 _coefficients = operator.attrgetter("grad", "upd", "sync", "emb", "beta")
@@ -223,7 +220,7 @@ def _thinned(cost: Floats, speed: Floats, rows: RaggedRows) -> Index:
     rises = speed[order] > rows.best_before(speed[order])
     kept, owner, price = order[rises], rows.owner[rises], cost[order[rises]]
     last = np.append((owner[1:] != owner[:-1]) | (price[1:] > price[:-1]), True)  # of equal costs the last is fastest
-    kept, left = kept[last[: len(kept)]], ragged.of_owners(owner[last[: len(kept)]], len(rows.lengths))
+    kept, left = kept[last[: len(kept)]], shape_columns.of_owners(owner[last[: len(kept)]], len(rows.lengths))
     many = np.flatnonzero(left.lengths > OPTIONS)
     if not len(many):
         return np.asarray(kept)
@@ -284,7 +281,7 @@ def _other_workers(
         numbers.append(0)
         bases.append(now)
         lasts.append(_needed(now, need, bounds, config))
-    rows = ragged.of_lengths(lengths)
+    rows = shape_columns.of_lengths(lengths)
     bare = [length for length in lengths if length]
     shapes = columns(bases).taken(np.repeat(np.arange(len(bases)), bare))
     shapes = shapes._replace(workers=np.array(numbers, dtype=np.float64))

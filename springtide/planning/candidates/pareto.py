@@ -8,23 +8,23 @@ samples that the change loses (`planning.candidates.switch_cost`), spread over `
 pay.
 
 Spaces of up to `grids.MOST` shapes are listed whole, so that the front is the true one. Larger ones are searched by
-NSGA-II (`planning.candidates.nsga2`, the extra `brain`); without it they are made coarser until they can be listed.
+NSGA-II (`planning.candidates.pareto`, the extra `brain`); without it they are made coarser until they can be listed.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy
 
 from springtide import errors
-from springtide.domain.core.shape import NO_NEED, MemoryNeed, Prices, Shape, ShapeBounds
+from springtide.domain.core.shape import NO_NEED, ROUNDING, MemoryNeed, Prices, Shape, ShapeBounds
 from springtide.domain.plan.profile import ModelFacts
 from springtide.domain.plan.view import LaunchTime
-from springtide.planning.candidates import enumerate, grids, switch_cost
+from springtide.planning.candidates import enumeration, grids, switch_cost
 from springtide.planning.candidates.query import NO_LIMIT, FrontQuery
-from springtide.planning.perf_model import core_speed
+from springtide.planning.perf_model import equations, measurements
 from springtide.planning.perf_model.equations import Array, Coefficients, Index, Shapes
 from springtide.planning.perf_model.shape_columns import ShapeColumns
 
@@ -112,9 +112,7 @@ def fronts(asks: Sequence[FrontQuery]) -> list[Front]:
 def _searched(ask: FrontQuery) -> Front:
     """The front of a space too large to be listed."""
     try:
-        from springtide.planning.candidates import nsga2
-
-        return nsga2.front(ask)
+        return evolved_front(ask)
     except errors.MissingExtra:
         (found,) = listed([replace(ask, bounds=_coarser(ask.bounds))])
         return replace(found, how="coarse")
@@ -122,9 +120,9 @@ def _searched(ask: FrontQuery) -> Front:
 
 def listed(asks: Sequence[FrontQuery]) -> list[Front]:
     found = []
-    for first in range(0, len(asks), enumerate.AT_ONCE):
-        some = asks[first : first + enumerate.AT_ONCE]
-        for ask, (shapes, cost, throughput) in zip(some, enumerate.listed(some), strict=True):
+    for first in range(0, len(asks), enumeration.AT_ONCE):
+        some = asks[first : first + enumeration.AT_ONCE]
+        for ask, (shapes, cost, throughput) in zip(some, enumeration.listed(some), strict=True):
             gain = gains(ask, shapes, throughput)
             found.append(assemble(shapes, cost, throughput, gain, how="exact", looked_at=grids.count(ask.bounds)))
     return found
@@ -132,7 +130,7 @@ def listed(asks: Sequence[FrontQuery]) -> list[Front]:
 
 def capped(ask: FrontQuery, shapes: ShapeColumns, throughput: Array) -> Array:
     """What shapes do by the equations, but no more than their cores are worth."""
-    return numpy.minimum(throughput, core_speed.ceiling(core_speed.CoreSpeed(*ask.pace), shapes))
+    return numpy.minimum(throughput, measurements.ceiling(measurements.CoreSpeed(*ask.pace), shapes))
 
 
 def gains(ask: FrontQuery, shapes: ShapeColumns, throughput: Array) -> Array:
@@ -211,3 +209,80 @@ def _coarser(bounds: ShapeBounds) -> ShapeBounds:
         step = 2 * (bounds.worker_step or 1)
         bounds = replace(bounds, worker_step=step, server_step=step)
     return bounds
+
+
+POPULATION = 100
+GENERATIONS = 120
+
+
+def evolved_front(ask: FrontQuery, *, population: int = POPULATION, generations: int = GENERATIONS) -> Front:
+    """What evolution finds of the front; the same seed gives the same one."""
+    try:
+        from pymoo.algorithms.moo.nsga2 import NSGA2
+        from pymoo.core.problem import Problem
+        from pymoo.operators.crossover.sbx import SBX
+        from pymoo.operators.mutation.pm import PM
+        from pymoo.operators.repair.rounding import RoundingRepair
+        from pymoo.operators.sampling.rnd import IntegerRandomSampling
+        from pymoo.optimize import minimize
+    except ImportError:
+        raise errors.MissingExtra("a search by NSGA-II", "brain") from None
+    lists = choices(ask.bounds)
+
+    class Space(Problem):  # type: ignore[misc]
+        """Cost and gain of shapes, by their genes."""
+
+        def __init__(self) -> None:
+            upper = numpy.array([len(each) - 1 for each in lists])
+            super().__init__(n_var=4, n_obj=2, n_ieq_constr=1, xl=numpy.zeros(4), xu=upper, vtype=int)
+
+        def _evaluate(self, genes: Array, out: dict[str, Any], *_: object, **__: object) -> None:
+            shapes = expressed(ask, lists, genes)
+            cost, _throughput, gain, excess = score(ask, shapes)
+            out["F"] = numpy.column_stack([cost, -gain])
+            out["G"] = excess[:, None]
+
+    algorithm = NSGA2(
+        pop_size=population,
+        sampling=IntegerRandomSampling(),
+        crossover=SBX(prob=0.9, eta=15, vtype=float, repair=RoundingRepair()),
+        mutation=PM(eta=20, vtype=float, repair=RoundingRepair()),
+        eliminate_duplicates=True,
+    )
+    found = minimize(Space(), algorithm, ("n_gen", generations), seed=ask.seed, verbose=False)
+    genes = numpy.atleast_2d(found.X) if found.X is not None else numpy.zeros((0, 4))
+    shapes = expressed(ask, lists, genes)
+    cost, throughput, gain, excess = score(ask, shapes)
+    order = numpy.argsort(cost, kind="stable")
+    order = order[excess[order] <= 0]
+    return assemble(
+        shapes.taken(order),
+        cost[order],
+        throughput[order],
+        gain[order],
+        how="evolved",
+        looked_at=population * generations,
+    )
+
+
+def choices(bounds: ShapeBounds) -> tuple[Array, ...]:
+    """What each gene may be: workers, servers, cores of a worker, cores of a server."""
+    listed = (bounds.workers, bounds.servers, bounds.worker_cpus, bounds.server_cpus)
+    return tuple(numpy.array(each, dtype=float) for each in listed)
+
+
+def expressed(ask: FrontQuery, lists: tuple[Array, ...], genes: Array) -> ShapeColumns:
+    places = numpy.rint(genes).astype(int)
+    return with_memory(ask, *(each[places[:, gene]] for gene, each in enumerate(lists)))
+
+
+def score(ask: FrontQuery, shapes: ShapeColumns) -> tuple[Array, Array, Array, Array]:
+    """Cost, throughput, gain, and by how much bounds are passed (0 or less: not at all)."""
+    need = grids.rounded(ask.need, ask.bounds)
+    few = Shapes(*shapes[:4])
+    throughput = capped(ask, shapes, equations.throughput(ask.coefficients, ask.facts, few))
+    fits = fitting(ask, few, shapes.workers * need.worker + shapes.servers * need.server)
+    excess = shapes.cpu / ask.bounds.quota.cpu - (1 + ROUNDING)
+    if fits is not None:
+        excess = numpy.where(fits, excess, numpy.maximum(excess, 1.0))
+    return shapes.cost(ask.prices), throughput, gains(ask, shapes, throughput), excess

@@ -163,3 +163,30 @@ def _judge_one(one: ServerPace, others: Sequence[ServerPace], rules: GuardRules)
     if time > rules.slower and one.keys_s > 0 and load <= rules.hotter:
         return ServerVerdict(rank=one.rank, cause=Cause.SLOW, why=f"{said}: its machine is the cause")
     return ServerVerdict(rank=one.rank, cause=Cause.NONE, why=said)
+
+
+CALM_S = 300.0
+"""So long nothing may have come near the limit: a raise that is taken back at once would only be asked for again."""
+ROOM = 1.5
+"""Above the most that it used."""
+WORTH = 0.8
+"""Of the limit that it has: for less than a fifth nothing is changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerGrant:
+    """What one server may use of one thing, CPUs or bytes."""
+
+    limit: float
+    usual: float
+    """What servers of the job have that were granted nothing."""
+    most: float
+    """That it used at any moment while it was watched."""
+    watched_s: float
+
+
+def eased(extra: ServerGrant) -> float | None:
+    if extra.limit <= extra.usual or extra.watched_s < CALM_S:
+        return None
+    enough = max(extra.usual, ROOM * extra.most)
+    return enough if enough <= WORTH * extra.limit else None

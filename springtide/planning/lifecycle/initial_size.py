@@ -8,11 +8,17 @@ Next: `planning.lifecycle.stages` makes plans of them, servers first.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from springtide.domain.core.shape import Shape, ShapeBounds
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide.domain.core.shape import MemoryNeed, Shape, ShapeBounds
+from springtide.domain.plan.view import PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.candidates import clamp
+from springtide.planning.lifecycle import similarity
 
 SPARE = 1.3
 """Memory of a worker, against what one was seen to use."""
@@ -83,3 +89,55 @@ def hot_server_cores(used_by_hot: float, used: float, given: float, most: float)
 def extra_workers(used: float, given: float, workers: int, most: int) -> int:
     """For server cores that lie idle: what servers use for a worker, and how many more they could serve."""
     return max(0, min(math.floor(given / (used / workers) - workers + 1e-9), most))
+
+
+Floats = NDArray[np.float64]
+FEWEST = 8
+"""Past jobs with a known need below which nothing is learned about what tells it: the most of all of them counts."""
+ABOUT = 0.25
+"""Doublings: past jobs that are expected to be off by no more than this, beside what is chance, are of one kind."""
+STRANGERS = 48
+"""To a job of a kind that is not known so many of the nearest count: of few, none need have needed as much as it."""
+ROOM = 1.25
+"""On top of all: two runs of one job differ by their data."""
+
+
+def foretold(
+    past: Sequence[PastJob], to_new: Mapping[str, Floats], told: similarity.DistanceModel | None
+) -> MemoryNeed | None:
+    """What a new job may need. `to_new`: [1, past] similarities a feature; `told`: what features say about needs."""
+    known, rows = _needs(past)
+    if not known.any():
+        return None
+    near, more = known, 1.0
+    if told is not None:
+        apart = np.where(known, told.apart(to_new)[0], np.inf)
+        near = apart <= apart.min() + ABOUT
+        more = 2.0**told.chance
+        if apart.min() > told.chance + ABOUT:
+            near = known & (apart <= np.sort(apart)[min(STRANGERS, int(known.sum())) - 1])
+    some = [one.need for one, counts in zip(past, near.tolist(), strict=True) if counts]
+    return MemoryNeed(
+        worker=max(need.worker for need in some),
+        server=max(need.server for need in some),
+        rows=round(ROOM * more * float(rows[near].max())),
+    )
+
+
+def _needs(past: Sequence[PastJob]) -> tuple[NDArray[np.bool_], Floats]:
+    """Whose need of rows is known, and how much it was."""
+    known = np.array([one.need.rows > 0 for one in past], dtype=bool)
+    return known, np.array([max(float(one.need.rows), 1.0) for one in past])
+
+
+def told(past: Sequence[PastJob], among: Mapping[str, Floats]) -> similarity.DistanceModel | None:
+    """How far needs are apart, in doublings, by how far jobs are. `among`: [past, past] similarities of the newest."""
+    known, rows = _needs(past)
+    if not among or int(known.sum()) < FEWEST:
+        return None
+    newest = next(iter(among.values())).shape[0]
+    some, logs = known[-newest:], np.log2(rows[-newest:])
+    pairs = np.tri(newest, k=-1, dtype=bool) & some[:, None] & some[None, :]
+    if not pairs.any():
+        return None
+    return similarity.learn(among, np.abs(logs[:, None] - logs[None, :]), pairs)

@@ -2,7 +2,7 @@
 
 In: features as words and numbers. Out: a matrix of similarities, 0 to 1, one a feature; how much each of them tells
 about something else in which jobs differ (`DistanceModel`). Next: `planning.lifecycle.warm_start` takes the most
-similar past jobs, `planning.lifecycle.start_memory` what they needed.
+similar past jobs, `planning.lifecycle.initial_size` what they needed.
 """
 
 import math

@@ -17,10 +17,9 @@ from dataclasses import dataclass, replace
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.core.shape import ResourceBudget, Shape, cost
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.plan import ShapePlan
 from springtide.domain.plan.view import ClusterView, FindingKind, GuardFinding, JobView
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.candidates import clamp
 from springtide.planning.lifecycle import initial_size, rollback, warm_start
 from springtide.planning.perf_model import measurements

@@ -21,7 +21,7 @@ from springtide.domain.core.shape import Shape
 from springtide.domain.plan.view import JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.candidates import clamp
-from springtide.planning.lifecycle import similarity, start_memory
+from springtide.planning.lifecycle import initial_size, similarity
 from springtide.planning.lifecycle.similarity import CodedFeature
 
 Floats = NDArray[np.float64]
@@ -108,7 +108,7 @@ def known(history: SameHistory, similar: int | None, smoothing: float | None) ->
     codes: similarity.Codes = {}
     features = similarity.coded([_features(one) for one in past], codes)
     lesson = learn(past, features, similar, smoothing)
-    return KnownHistory(past, notes, features, codes, lesson, start_memory.told(past, lesson.among))
+    return KnownHistory(past, notes, features, codes, lesson, initial_size.told(past, lesson.among))
 
 
 def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> WarmStart:
@@ -132,7 +132,7 @@ def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> W
     if not near:
         return cold(job, config, f"no past job is like it (at best {alike.max():.0%})", notes)
     shape = _shape(smooth(np.array([_row(past[at].shape) for at in near]), lesson.smoothing))
-    needed = start_memory.foretold(past, parts, needs)
+    needed = initial_size.foretold(past, parts, needs)
     if needed is None:
         shape = replace(shape, server_memory=round(UNKNOWN * shape.server_memory))
     elif shape.server_memory:

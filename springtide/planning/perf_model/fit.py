@@ -13,7 +13,7 @@ how non-negative least squares finds them.
 kind pulls with a bounded force; odd windows are dropped before, by `observe` and `tabulate`.
 
 **Cores.** A shape whose cores were all busy was slow by that, whatever the equations say
-(`planning.perf_model.core_speed`). Of such a configuration the fit takes only that the equations allow its speed.
+(`planning.perf_model.measurements`). Of such a configuration the fit takes only that the equations allow its speed.
 
 **Four terms.** Totals alone cannot tell, say, `emb` from `beta` before the number of servers has changed. Where steps
 were timed by term, each term has a line of its own, slope and constant, and coefficients are drawn to the slopes. They
@@ -30,9 +30,9 @@ import numpy
 
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.profile import ModelFacts, Profile
-from springtide.planning.perf_model import equations, nnls, ragged
-from springtide.planning.perf_model.core_speed import CoreSpeed
+from springtide.planning.perf_model import equations, nnls, shape_columns
 from springtide.planning.perf_model.equations import TERMS, Array, Coefficients, Shapes
+from springtide.planning.perf_model.measurements import CoreSpeed
 from springtide.planning.perf_model.profile_table import ProfileTable, RefusedProfiles, tabulate
 
 FEWEST = 3
@@ -173,7 +173,7 @@ def design(tables: Sequence[ProfileTable], facts: Sequence[ModelFacts]) -> Array
 
 def _padded(rows: Sequence[Array]) -> Array:
     """(jobs, rows, 5), 0 where a job has fewer rows than another."""
-    lines = ragged.of_lengths([len(some) for some in rows])
+    lines = shape_columns.of_lengths([len(some) for some in rows])
     whole = numpy.zeros((len(rows), int(lines.lengths.max()), 5))
     whole[lines.owner, lines.place] = numpy.concatenate(rows)
     return whole

@@ -6,11 +6,16 @@ In: a `JobView`. Out: few numbers, or None where what was measured makes no sens
 
 import math
 from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.profile import Profile, TimingSum, total
 from springtide.domain.plan.view import JobView, RoleUse
+from springtide.planning.perf_model.shape_columns import ShapeColumns
 
 TIMED = 0.5
 """Of a step's time, what its terms must account for to be believed."""
@@ -156,3 +161,46 @@ def use(job: JobView, kind: RoleKind) -> CoreUse | None:
         hottest = replace(hottest, cpu_used=hottest.cpu_used * smoothed / used)
         used = smoothed
     return CoreUse(used=used, given=given, count=count, hottest=hottest)
+
+
+Floats = NDArray[np.float64]
+
+
+class CoreSpeed(NamedTuple):
+    """Samples a second of a core of workers, and of one of servers; infinity: nobody knows."""
+
+    worker: float = math.inf
+    server: float = math.inf
+
+
+def pace_of(job: JobView, throughput: float) -> CoreSpeed:
+    """By what samples took of cores in all windows; where nobody has counted, by what the job uses and does now."""
+    return CoreSpeed(*(_pace(job, kind, throughput) for kind in (RoleKind.WORKER, RoleKind.SERVER)))
+
+
+def _pace(job: JobView, kind: RoleKind, throughput: float) -> float:
+    a_sample = spent(job, kind)
+    if a_sample is not None:
+        return 1 / a_sample
+    used = use(job, kind)
+    return math.inf if used is None else of_cores(throughput, used.used, used.given)
+
+
+def of_cores(throughput: float, used: float, given: float) -> float:
+    """Samples a second of one core that is given; infinity where nothing is known.
+
+    The kernel hands a quota out in parts, so that a role that is held to it is seen to use some hundredths more than it
+    was given. It would with any quota: plans give cores, and what one is worth counts by those.
+    """
+    cores = min(used, given) if given > 0 else used
+    return throughput / cores if throughput > 0 and cores > 0 else math.inf
+
+
+def ceiling(pace: CoreSpeed | Floats, shapes: ShapeColumns) -> Floats:
+    """Samples a second that the cores of shapes allow: at one pace, or each at its own (two rows of numbers)."""
+    worker, server = pace
+    return np.minimum(shapes.workers * shapes.worker_cpu * worker, shapes.servers * shapes.server_cpu * server)
+
+
+def ceiling_of(pace: CoreSpeed, shape: Shape) -> float:
+    return min(shape.workers * shape.worker_cpu * pace.worker, shape.servers * shape.server_cpu * pace.server)

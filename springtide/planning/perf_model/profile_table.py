@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy
 
 from springtide.domain.plan.profile import Profile
-from springtide.planning.perf_model import ragged
+from springtide.planning.perf_model import shape_columns
 from springtide.planning.perf_model.equations import Array, Index
 
 RECENT = 16
@@ -78,7 +78,7 @@ class ProfileTable:
 def tabulate(jobs: Sequence[Iterable[Profile]]) -> list[ProfileTable | RefusedProfiles]:
     """Sort out what is of no use and put the rest together by configuration, for each job."""
     given = [list(profiles) for profiles in jobs]
-    rows = ragged.of_lengths([len(profiles) for profiles in given])
+    rows = shape_columns.of_lengths([len(profiles) for profiles in given])
     read = _read(given)
     steps, batch = read[:, 2 * SETTING], read[:, SETTING - 1]
     with numpy.errstate(all="ignore"):

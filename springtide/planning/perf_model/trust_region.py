@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide.domain.core.shape import MemoryNeed, Shape, ShapeBounds
-from springtide.planning.perf_model import ragged
-from springtide.planning.perf_model.ragged import RaggedRows
-from springtide.planning.perf_model.shape_columns import ShapeColumns
+from springtide.planning.perf_model import shape_columns
+from springtide.planning.perf_model.shape_columns import RaggedRows, ShapeColumns
 
 Floats = NDArray[np.float64]
 NEAR = 2.0
@@ -37,7 +36,7 @@ def shapes(jobs: Sequence[TrustRegion]) -> tuple[ShapeColumns, RaggedRows]:
     """All combinations of numbers and sizes near those that were measured, each with the memory that it needs."""
     axes = [_axes(one) for one in jobs]
     lengths = np.array([[len(axis) for axis in some] for some in axes]).reshape(-1, 4)
-    rows = ragged.of_lengths(lengths.prod(axis=1))
+    rows = shape_columns.of_lengths(lengths.prod(axis=1))
     width = max(COUNTS, SIZES + 1)
     values = np.ones((4, len(jobs), width))
     for job, some in enumerate(axes):

@@ -16,9 +16,9 @@ from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.allocate import bids
 from springtide.planning.candidates import pareto, probe
 from springtide.planning.candidates.probe import Probe
-from springtide.planning.perf_model import core_speed, equations, fit, measurements
-from springtide.planning.perf_model.core_speed import CoreSpeed
+from springtide.planning.perf_model import equations, fit, measurements
 from springtide.planning.perf_model.fit import FittedModel
+from springtide.planning.perf_model.measurements import CoreSpeed
 from springtide.planning.perf_model.profile_table import RefusedProfiles
 
 MOST = 12
@@ -60,7 +60,7 @@ class JobOutlook:
 def outlooks(view: ClusterView, config: PlanningConfig, decision: Decision) -> tuple[JobOutlook, ...]:
     speeds = [here.throughput if (here := measurements.now(job)) else None for job in view.jobs]
     seen = [
-        core_speed.pace_of(job, speed) if speed else CoreSpeed() for job, speed in zip(view.jobs, speeds, strict=True)
+        measurements.pace_of(job, speed) if speed else CoreSpeed() for job, speed in zip(view.jobs, speeds, strict=True)
     ]
     jobs = list(zip(view.jobs, speeds, seen, strict=True))
     models = fit.fit_many([(job.profiles, job.facts) for job in view.jobs], seen)
@@ -126,7 +126,7 @@ def _trust(model: FittedModel) -> str:
 
 def foretold(model: FittedModel, pace: CoreSpeed, shape: Shape) -> float:
     """Samples a second by the model, and no more than cores can do."""
-    return min(float(model.predict(shape)), core_speed.ceiling_of(pace, shape))
+    return min(float(model.predict(shape)), measurements.ceiling_of(pace, shape))
 
 
 def _bounds(job: JobView, view: ClusterView, config: PlanningConfig) -> ShapeBounds:

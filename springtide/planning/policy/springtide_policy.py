@@ -12,17 +12,16 @@ from dataclasses import replace
 import numpy as np
 
 from springtide.domain.core.shape import ROUNDING, ResourceBudget, Shape, cost
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.plan.view import ClusterView, JobView
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.allocate import bids as bidding
 from springtide.planning.allocate import choose
-from springtide.planning.allocate.options import Bid
+from springtide.planning.allocate.choose import Bid
 from springtide.planning.candidates import clamp
 from springtide.planning.lifecycle import stages
 from springtide.planning.lifecycle.stages import LentWorkers, PlanRequest, ReadyJob
-from springtide.planning.perf_model import core_speed, fit
+from springtide.planning.perf_model import fit, measurements
 from springtide.planning.policy import sanitize
 
 
@@ -106,7 +105,7 @@ def _shared_out(
     """Jobs with a model bid for what is left; those that stay are looked after."""
     notes: list[str] = []
     bids: list[Bid] = []
-    found = [core_speed.pace_of(one.job, one.measured.throughput) for one in ready]
+    found = [measurements.pace_of(one.job, one.measured.throughput) for one in ready]
     models = fit.fit_many([(one.job.profiles, one.job.facts) for one in ready], found)
     bidders = [
         bidding.Bidder(one, model, pace)

@@ -35,7 +35,7 @@ class RunPlan:
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables that the user wants every process to have."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """More settings of processes with the user's code: see `domain.spec.script_settings`."""
+    """More settings of processes with the user's code: see `domain.spec.schema`."""
     grace_s: float = 30.0
     """How long workers may take to finish the batch in hand, and to leave after the job's end."""
     debug: bool = False

@@ -9,9 +9,8 @@ import msgspec
 
 from springtide.domain.core.roles import Placement, RoleExit, RoleUsage, WantedRole
 from springtide.domain.data.data_workers import FeedRules
-from springtide.domain.data.epochs import EpochPlace
 from springtide.domain.data.leases import Grant, LeaseKey, Progress, ReadFailure, ShrinkRequest
-from springtide.domain.data.samples import DatasetCard
+from springtide.domain.data.samples import DatasetCard, EpochPlace
 from springtide.domain.data.streams import BatchCut, PartitionRange
 from springtide.domain.model.cache_rules import CacheRules
 from springtide.domain.spec.job_spec import Blame, SyncMode

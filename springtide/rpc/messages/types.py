@@ -131,7 +131,7 @@ class JobStatus(RpcMessage, frozen=True):
     cache: CacheUse | None = None
     """Of all workers of a bsp group."""
     stage: str = ""
-    """`domain.core.stages.PlanningStage`, of a job that plans for itself; empty: nobody plans."""
+    """`domain.spec.planning_config.PlanningStage`, of a job that plans for itself; empty: nobody plans."""
     shape: Shape | None = None
     """What all of such a job has now; None while it changes."""
     target: Shape | None = None

@@ -8,25 +8,43 @@ Next: back to `simulation`.
 import math
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from springtide.domain.core.shape import GIB, Shape
+from springtide.sim.engine.clock import Clock
 from springtide.sim.engine.job import JobEnd, SimulatedJob
-from springtide.sim.engine.systems import ServerChange
+from springtide.sim.engine.systems import Mechanisms, ServerChange
 from springtide.sim.world import cluster as clusters
 from springtide.sim.world import world as physics
-
-if TYPE_CHECKING:
-    from springtide.sim.engine.simulation import Simulation
+from springtide.sim.world.parameters import ClusterWorld
 
 
-def plan(sim: "Simulation", running: SimulatedJob) -> None:
+class FaultHost(Protocol):
+    """The simulation, as faults see it."""
+
+    clock: Clock
+    world: ClusterWorld
+    mechanisms: Mechanisms
+    loss_rate: float
+
+    def touch(self, running: SimulatedJob) -> None: ...
+
+    def refresh(self, running: SimulatedJob) -> None: ...
+
+    def pause(self, running: SimulatedJob, seconds: float) -> None: ...
+
+    def resized(self, running: SimulatedJob, shape: Shape) -> bool: ...
+
+    def end(self, running: SimulatedJob, end: JobEnd) -> None: ...
+
+
+def plan(sim: FaultHost, running: SimulatedJob) -> None:
     """When a job begins: hot servers are found after a while, by those who look."""
     if running.condition.hot > 1:
         _mend(sim, running, 0.0)
 
 
-def watch(sim: "Simulation", running: SimulatedJob, rate: float) -> None:
+def watch(sim: FaultHost, running: SimulatedJob, rate: float) -> None:
     """At a new rate: when memory is full, when the straggler appears, when the next pod is lost."""
     generation = running.generation
     shape = running.shape
@@ -50,7 +68,7 @@ def _current(running: SimulatedJob, generation: int) -> bool:
     return running.generation == generation and not running.ended
 
 
-def _straggle(sim: "Simulation", running: SimulatedJob, generation: int) -> None:
+def _straggle(sim: FaultHost, running: SimulatedJob, generation: int) -> None:
     if not _current(running, generation):
         return
     _passed(sim, running, running.job.straggles_at)
@@ -59,7 +77,7 @@ def _straggle(sim: "Simulation", running: SimulatedJob, generation: int) -> None
     _mend(sim, running, _one_pod_s(sim, running))
 
 
-def _slow_server(sim: "Simulation", running: SimulatedJob, generation: int) -> None:
+def _slow_server(sim: FaultHost, running: SimulatedJob, generation: int) -> None:
     if not _current(running, generation):
         return
     _passed(sim, running, running.job.slow_server_at)
@@ -68,12 +86,12 @@ def _slow_server(sim: "Simulation", running: SimulatedJob, generation: int) -> N
     _mend(sim, running, 0.0)
 
 
-def _passed(sim: "Simulation", running: SimulatedJob, share: float) -> None:
+def _passed(sim: FaultHost, running: SimulatedJob, share: float) -> None:
     sim.touch(running)
     running.done = max(running.done, math.nextafter(share * running.job.samples, math.inf))
 
 
-def _mend(sim: "Simulation", running: SimulatedJob, seconds: float) -> None:
+def _mend(sim: FaultHost, running: SimulatedJob, seconds: float) -> None:
     """Where it is noticed: another pod beside the running job or slots that move, or a stop and a restart."""
     if not sim.mechanisms.relieves:
         return
@@ -83,13 +101,13 @@ def _mend(sim: "Simulation", running: SimulatedJob, seconds: float) -> None:
         sim.clock.after(sim.world.detect_s + seconds, lambda: _mended(sim, running))
 
 
-def _restart(sim: "Simulation", running: SimulatedJob) -> None:
+def _restart(sim: FaultHost, running: SimulatedJob) -> None:
     if not running.ended:
         sim.pause(running, sim.mechanisms.pause_s(sim.world))
         _mended(sim, running)
 
 
-def _mended(sim: "Simulation", running: SimulatedJob) -> None:
+def _mended(sim: FaultHost, running: SimulatedJob) -> None:
     """Slots have left the hot server, another pod has the straggler's place."""
     if not running.ended:
         sim.touch(running)
@@ -97,7 +115,7 @@ def _mended(sim: "Simulation", running: SimulatedJob) -> None:
         sim.refresh(running)
 
 
-def _lose(sim: "Simulation", running: SimulatedJob, generation: int) -> None:
+def _lose(sim: FaultHost, running: SimulatedJob, generation: int) -> None:
     if not _current(running, generation):
         return
     sim.touch(running)
@@ -115,28 +133,28 @@ def _lose(sim: "Simulation", running: SimulatedJob, generation: int) -> None:
         _server_lost(sim, running)
 
 
-def _joined(sim: "Simulation", running: SimulatedJob) -> None:
+def _joined(sim: FaultHost, running: SimulatedJob) -> None:
     if not running.ended:
         sim.touch(running)
         running.condition = replace(running.condition, missing=max(0, running.condition.missing - 1))
         sim.refresh(running)
 
 
-def _server_lost(sim: "Simulation", running: SimulatedJob) -> None:
+def _server_lost(sim: FaultHost, running: SimulatedJob) -> None:
     """What was trained since the last save is trained again, once the server is back."""
     since_save = float(running.random.random()) * sim.world.save_every_s
     running.done = max(0.0, running.done - running.samples_s * since_save)
     sim.pause(running, _one_pod_s(sim, running, server=True))
 
 
-def _one_pod_s(sim: "Simulation", running: SimulatedJob, *, server: bool = False) -> float:
+def _one_pod_s(sim: FaultHost, running: SimulatedJob, *, server: bool = False) -> float:
     shape = running.shape
     assert shape is not None
     cpu = shape.server_cpu if server else shape.worker_cpu
     return clusters.pending_s(sim.world, cpu, 1, running.random) + sim.world.launch_s + sim.world.init_s
 
 
-def _overflow(sim: "Simulation", running: SimulatedJob, generation: int) -> None:
+def _overflow(sim: FaultHost, running: SimulatedJob, generation: int) -> None:
     """A server's memory is full: the kernel kills it. Those who can start it again with more (001 §4.2: twice)."""
     if not _current(running, generation):
         return
@@ -152,7 +170,7 @@ def _overflow(sim: "Simulation", running: SimulatedJob, generation: int) -> None
     _server_lost(sim, running)
 
 
-def _more_memory(sim: "Simulation", shape: Shape) -> Shape:
+def _more_memory(sim: FaultHost, shape: Shape) -> Shape:
     """Twice the memory of each; where a node has no more, twice the servers."""
     most = int(sim.world.node_memory * GIB)
     if 2 * shape.server_memory <= most:

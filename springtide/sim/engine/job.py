@@ -11,9 +11,9 @@ from enum import StrEnum
 import numpy as np
 
 from springtide.domain.core.shape import NO_NEED, Shape
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.profile import Profile
 from springtide.domain.plan.view import LaunchTime
+from springtide.domain.spec.planning_config import PlanningStage
 from springtide.planning.guards.growth import RowCount
 from springtide.sim.world import world as physics
 from springtide.sim.world.cluster import Reserved

@@ -12,10 +12,9 @@ from statistics import NormalDist
 import numpy as np
 
 from springtide.domain.core.shape import Shape, ShapeBounds
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.plan.view import ClusterView
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.perf_model import equations
 from springtide.planning.perf_model.equations import Array, Shapes
 from springtide.sim.engine import systems

@@ -12,10 +12,9 @@ import numpy as np
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.core.shape import ResourceBudget, Shape
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.plan import Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView, LaunchTime, PastJob
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.guards.growth import RowCount
 from springtide.planning.lifecycle import stages
 from springtide.sim.engine import faults, systems, views

@@ -17,11 +17,10 @@ from springtide.domain.core.shape import Shape
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.plan.advice import Adviser
-from springtide.domain.spec.guard_rules import GuardRules
+from springtide.domain.plan.plan import Adviser
+from springtide.domain.spec.guard_rules import GuardRules, StragglerRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from springtide.domain.spec.plan_rules import PlanRules
-from springtide.domain.spec.straggler_rules import StragglerRules
+from springtide.domain.spec.planning_config import PlanRules
 from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
 from springtide.server import restore
@@ -135,7 +134,7 @@ class VirtualJob:
         self._began = self._loop.time()
         self.told = MemoryEventLog(lambda: self._loop.time() - self._began, TOLD.__contains__)
         self.masters = Masters(self.spec, folder, self.told, self._check, adviser)
-        self.network = Network(setup.data_weather, self.chance)
+        self.network: Network[VirtualServer] = Network(setup.data_weather, self.chance)
         self.pace = StepTime(setup.job, SLOTS)
         self.pace.serving, self.pace.done = self._serving, lambda: float(self.samples_done)
         self.machines = Machines(

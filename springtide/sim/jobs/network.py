@@ -8,13 +8,10 @@ import itertools
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from springtide.domain.core.roles import Placement
 from springtide.sim.jobs.counting_oracle import BatchRun
-
-if TYPE_CHECKING:
-    from springtide.sim.jobs.members.server import VirtualServer
 
 
 class Push(NamedTuple):
@@ -37,6 +34,15 @@ class PushReply(NamedTuple):
     addresses: tuple[str, ...] = ()
 
 
+class PushTarget(Protocol):
+    """A server that takes pushes."""
+
+    def apply(self, push: Push) -> PushReply: ...
+
+
+Target = TypeVar("Target", bound=PushTarget)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataWeather:
     """What pushes meet on their way."""
@@ -51,28 +57,28 @@ class DataWeather:
     """Share of slots on their way to another server whose sender never hears what became of them."""
 
 
-class Network:
+class Network(Generic[Target]):
     """The data plane of one job."""
 
     def __init__(self, weather: DataWeather, chance: random.Random) -> None:
         self._weather, self._chance = weather, chance
         self._ports = itertools.count(1)
-        self._there: dict[str, VirtualServer] = {}
+        self._there: dict[str, Target] = {}
         self.copies = 0
         """Pushes that arrived once more."""
 
     def breaks(self) -> bool:
         return self._chance.random() < self._weather.broken
 
-    def listen(self, server: "VirtualServer") -> str:
+    def listen(self, server: Target) -> str:
         address = f"host:{next(self._ports)}"
         self._there[address] = server
         return address
 
-    def hang_up(self, server: "VirtualServer") -> None:
+    def hang_up(self, server: Target) -> None:
         self._there = {address: one for address, one in self._there.items() if one is not server}
 
-    def at(self, address: str) -> "VirtualServer | None":
+    def at(self, address: str) -> Target | None:
         return self._there.get(address)
 
     def send(self, address: str, push: Push) -> asyncio.Future[PushReply | None]:

@@ -14,7 +14,7 @@ import torch
 from springtide import errors
 from springtide.checkpoint.format import group_model
 from springtide.checkpoint.format.group_model import DTYPES, FORMAT, GroupPosition, SavedGroup, flat, shaped
-from springtide.domain.core.plain_numbers import plain
+from springtide.domain.core.validation import plain
 from springtide.worker.bsp import allreduce
 
 TENSOR, TUPLE = "springtide: tensor", "springtide: tuple"

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from springtide import errors
 from springtide.domain.core import validation
-from springtide.domain.data.epochs import EpochPlace
+from springtide.domain.data.samples import EpochPlace
 from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.worker.epochs import user_loops
 from springtide.worker.epochs.schedules import Schedules

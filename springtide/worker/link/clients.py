@@ -11,8 +11,7 @@ from collections.abc import Callable
 from springtide import errors
 from springtide.dataworker.processes import package_transfer
 from springtide.domain.data.data_workers import LeftOut
-from springtide.domain.data.epochs import EpochPlace
-from springtide.domain.data.samples import DatasetCard
+from springtide.domain.data.samples import DatasetCard, EpochPlace
 from springtide.domain.data.streams import BatchCut, PartitionRange
 from springtide.rpc.messages import messages
 from springtide.telemetry.redactor import redact

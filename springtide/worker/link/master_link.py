@@ -13,7 +13,7 @@ import msgspec
 
 from springtide import config
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.data.epochs import EpochPlace
+from springtide.domain.data.samples import EpochPlace
 from springtide.domain.spec.job_spec import Blame
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.messages import WorkerWelcome

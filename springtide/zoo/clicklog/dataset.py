@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from springtide import errors
-from springtide.domain.core.plain_numbers import takes_numbers
+from springtide.domain.core.validation import takes_numbers
 from springtide.zoo import metrics
 from springtide.zoo.batches import Batch, ClickBatch, HistoryBatch, PairBatch, RankBatch
 from springtide.zoo.clicklog import best_auc as oracle

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from springtide import errors
-from springtide.domain.core.plain_numbers import holds_numbers
+from springtide.domain.core.validation import holds_numbers
 
 SMALL_FIELDS: tuple[int, ...] = (
     *(20_000, 5_000),

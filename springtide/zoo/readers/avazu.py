@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from springtide.domain.core.plain_numbers import takes_numbers
+from springtide.domain.core.validation import takes_numbers
 from springtide.zoo.batches import ClickBatch
 from springtide.zoo.readers import string_hash, text_records
 from springtide.zoo.readers.cells import Cells

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from springtide import errors
 from springtide.domain.core import validation
-from springtide.domain.core.plain_numbers import takes_numbers
+from springtide.domain.core.validation import takes_numbers
 from springtide.zoo.batches import ClickBatch
 from springtide.zoo.readers import string_hash, text_records
 from springtide.zoo.readers.cells import Cells

@@ -12,7 +12,7 @@ import numpy as np
 
 from springtide import errors
 from springtide.domain.core import validation
-from springtide.domain.core.plain_numbers import takes_numbers
+from springtide.domain.core.validation import takes_numbers
 from springtide.zoo.batches import PairBatch
 from springtide.zoo.readers import file_errors, text_records
 from springtide.zoo.readers.cells import Cells

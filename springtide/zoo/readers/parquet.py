@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from springtide import errors
-from springtide.domain.core.plain_numbers import takes_numbers
+from springtide.domain.core.validation import takes_numbers
 from springtide.zoo.batches import Batch, ClickBatch
 from springtide.zoo.readers import file_errors, string_hash
 from springtide.zoo.readers.criteo import check_tables

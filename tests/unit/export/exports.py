@@ -6,8 +6,7 @@ import numpy as np
 from springtide.checkpoint.format import writer
 from springtide.checkpoint.format.manifest import SavedProgress
 from springtide.checkpoint.format.storage import FolderStore
-from springtide.domain.model.outline import DenseOutline, Outline, TableOutline
-from springtide.domain.model.tables import TableSpec
+from springtide.domain.model.tables import DenseOutline, Outline, TableOutline, TableSpec
 from springtide.embedding.lookup.specs import native_spec
 from springtide.export import exporter
 from tests.unit.checkpoint import stores

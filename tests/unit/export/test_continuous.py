@@ -5,7 +5,7 @@ import pytest
 
 from springtide import errors, export
 from springtide.checkpoint.format.storage import FolderStore
-from springtide.domain.model.outline import Outline, TableOutline
+from springtide.domain.model.tables import Outline, TableOutline
 from springtide.export import continuous, export_folder
 from springtide.export.continuous import ContinuousExport
 from springtide.export.export_folder import ExportCard

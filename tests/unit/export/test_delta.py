@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as some
 
-from springtide.domain.model.outline import TableOutline
+from springtide.domain.model.tables import TableOutline
 from springtide.export import delta
 from springtide.export.delta import TableDelta
 from springtide.export.model import ExportedTable, in_order

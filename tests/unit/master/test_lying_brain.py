@@ -7,12 +7,10 @@ import pytest
 
 from springtide import errors
 from springtide.brain.service import messages as counsel
-from springtide.brain.service.client import RemoteAdviser
+from springtide.brain.service.client import FailoverAdviser, RemoteAdviser
 from springtide.brain.service.embedded import EmbeddedAdviser
-from springtide.brain.service.failover import FailoverAdviser
 from springtide.domain.core.shape import Shape
-from springtide.domain.plan.advice import Advice
-from springtide.domain.plan.plan import ShapePlan
+from springtide.domain.plan.plan import Advice, ShapePlan
 from springtide.planning.policy import acceptance
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import frames

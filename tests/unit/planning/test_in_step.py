@@ -7,9 +7,8 @@ import numpy
 import pytest
 
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.view import JobView
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.candidates import pareto
 from springtide.planning.candidates.query import FrontQuery
 from springtide.planning.perf_model import equations, fit

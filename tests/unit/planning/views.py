@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.core.shape import GIB, MemoryNeed, ResourceBudget, Shape, ShapeBounds
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
 from springtide.domain.plan.view import ClusterView, FindingKind, GuardFinding, JobView, LaunchTime, PastJob, RoleUse
+from springtide.domain.spec.planning_config import PlanningStage
 from springtide.planning.perf_model import equations
 
 FACTS = ModelFacts(dense_bytes=4e6, bandwidth=1e9, dim=416, batch=512)

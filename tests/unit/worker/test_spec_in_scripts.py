@@ -7,13 +7,13 @@ import torch
 
 import springtide as st
 from springtide import errors
-from springtide.domain.spec import script_settings
+from springtide.domain.spec import schema
 from springtide.domain.spec.elastic_job import ElasticJob, TableWish
 from tests.unit.worker import clicks
 
 
 def told(**spec):
-    return script_settings.told(ElasticJob(script="train.py", **spec))
+    return schema.settings_of(ElasticJob(script="train.py", **spec))
 
 
 def test_data_sets_are_found_by_their_names():
@@ -51,4 +51,4 @@ def test_a_table_that_the_model_has_not_is_told_with_those_it_has():
 @pytest.mark.parametrize("text", ["{", "[]", json.dumps({"user": {"tll": 1}})])
 def test_settings_that_are_no_such_thing_are_refused(text):
     with pytest.raises(errors.BadInput):
-        script_settings.tables_of(text)
+        schema.tables_of(text)

@@ -21,8 +21,7 @@ from typing import Any
 
 from springtide import errors
 from springtide.domain.core.shape import ROUNDING, ResourceBudget, Shape, ShapeBounds
-from springtide.domain.spec.plan_rules import PlanRules
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanRules
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, quota_job, report
 from springtide_lab.bench.core.quota_job import QuotaJob, Times

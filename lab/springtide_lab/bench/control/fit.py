@@ -4,7 +4,7 @@ In: a real job on this machine whose workers and servers are held to fractions o
 Out: `mape`, the mean error of predicted throughput on configurations that the model has not seen; RMSLE, and the error
 that leaving each one out would make. Everything goes the same way as in a master: readings,
 `planning.perf_model.profiles`, `planning.perf_model.fit`, and no prediction beyond what cores were seen to do
-(`planning.perf_model.core_speed`).
+(`planning.perf_model.measurements`).
 """
 
 import math
@@ -17,9 +17,9 @@ from statistics import mean, median
 import msgspec
 
 from springtide.domain.core.shape import Shape
-from springtide.planning.perf_model import core_speed, fit
-from springtide.planning.perf_model.core_speed import CoreSpeed
+from springtide.planning.perf_model import fit, measurements
 from springtide.planning.perf_model.fit import FittedModel
+from springtide.planning.perf_model.measurements import CoreSpeed
 from springtide.planning.perf_model.profile_table import RefusedProfiles
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, quota_job, report
@@ -75,11 +75,11 @@ class FitModel:
     def __init__(self, seen: Sequence[QuotaProfile]) -> None:
         known = [(one, speed) for one in seen if (speed := one.speed)]
         worker = [
-            core_speed.of_cores(speed, one.worker_used, one.shape.workers * one.shape.worker_cpu)
+            measurements.of_cores(speed, one.worker_used, one.shape.workers * one.shape.worker_cpu)
             for one, speed in known
         ]
         server = [
-            core_speed.of_cores(speed, one.server_used, one.shape.servers * one.shape.server_cpu)
+            measurements.of_cores(speed, one.server_used, one.shape.servers * one.shape.server_cpu)
             for one, speed in known
         ]
         self.pace = CoreSpeed(median(worker) if worker else math.inf, median(server) if server else math.inf)
@@ -90,7 +90,7 @@ class FitModel:
         """Samples a second; None where nothing was measured."""
         if not isinstance(self.equations, FittedModel):
             return None
-        return min(self.equations.predict(shape), core_speed.ceiling_of(self.pace, shape))
+        return min(self.equations.predict(shape), measurements.ceiling_of(self.pace, shape))
 
 
 def judge(all_tried: Sequence[Tried], taken: Sequence[QuotaProfile]) -> report.Result:

@@ -16,11 +16,10 @@ import numpy as np
 
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.core.shape import GIB, MemoryNeed, ResourceBudget, Shape, ShapeBounds
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
 from springtide.domain.plan.view import ClusterView, JobView, LaunchTime, RoleUse
-from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.planning.allocate import ilp, knapsack
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
+from springtide.planning.allocate import knapsack
 from springtide.planning.allocate.knapsack import KnapsackCapacity
 from springtide.planning.allocate.knapsack import KnapsackOptions as JobOptions
 from springtide.planning.candidates import grids, pareto
@@ -216,7 +215,7 @@ def allotment_quality(generator: np.random.Generator, *, instances: int = 200) -
     """The greedy and the taken allotment beside the best there is, over so many random clusters."""
     greedy, chosen = [], []
     for _ in range(instances):
-        taken = ilp.allot(*instance(generator), ilp.Effort(seconds=SECONDS))
+        taken = knapsack.allot(*instance(generator), knapsack.Effort(seconds=SECONDS))
         if taken is not None:
             greedy.append(1.0 - taken.gap)
             chosen.append(taken.value / taken.bound if taken.bound > 0 else 1.0)

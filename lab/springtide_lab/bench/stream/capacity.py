@@ -25,10 +25,9 @@ from typing import TypeVar
 
 from springtide.domain.core.shape import Shape
 from springtide.domain.spec.job_spec import SyncMode
-from springtide.planning.online.capacity import model_errors, throughput_curves
+from springtide.planning.online.capacity import throughput_curves
 from springtide.planning.online.capacity.capacity_model import CapacitySample, Kind
-from springtide.planning.online.capacity.model_errors import CapacityErrors
-from springtide.planning.online.capacity.throughput_curves import SurfaceSample
+from springtide.planning.online.capacity.throughput_curves import CapacityErrors, SurfaceSample
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, quota_job, report
 from springtide_lab.bench.core.quota_job import QuotaJob
@@ -146,7 +145,7 @@ def interval(kind: Kind, rounds: Sequence[Round], *, seed: int = 0) -> tuple[flo
     chance = random.Random(seed)
     draws = [tuple(sorted(chance.choices(range(len(rounds)), k=len(rounds)))) for _ in range(DRAWS)]
     errors = {
-        draw: model_errors.left_out(kind, _together(typical([rounds[each] for each in draw])))["learned"].mape
+        draw: throughput_curves.left_out(kind, _together(typical([rounds[each] for each in draw])))["learned"].mape
         for draw in set(draws)
     }
     cut = quantiles([errors[draw] for draw in draws], n=20, method="inclusive")
@@ -167,7 +166,7 @@ def judge(taken: Mapping[SyncMode, Sequence[Round]]) -> report.Result:
         kept = _together(seen)
         value = None
         if len(kept) > 2:
-            found = {NAMES[each]: one for each, one in model_errors.left_out(KINDS[sync], kept).items()}
+            found = {NAMES[each]: one for each, one in throughput_curves.left_out(KINDS[sync], kept).items()}
             low, high = interval(KINDS[sync], rounds)
             value = harness.Ratio(value=found["ours"].mape, low=low, high=high)
             rows += _rows(f"{sync}, servers = workers", found)
@@ -196,7 +195,7 @@ def _off(rounds: Sequence[Round]) -> tuple[float, float]:
     """How far single windows are from the median of their shape: what a figure of one round would be made of."""
     middle = {(one.workers, one.servers): one.throughput for one in typical(rounds)}
     all_of = [one for some in rounds for one in some]
-    judged = model_errors.judged(
+    judged = throughput_curves.judged(
         [one.throughput for one in all_of], [middle[one.workers, one.servers] for one in all_of]
     )
     return judged.mape, judged.worst
@@ -215,5 +214,5 @@ def _left_out(seen: Sequence[SurfaceSample]) -> dict[throughput_curves.Kind, Cap
             throughput_curves.fit_surface(kind, [*seen[:place], *seen[place + 1 :]])(one.workers, one.servers)
             for place, one in enumerate(seen)
         ]
-        found[kind] = model_errors.judged(said, [one.throughput for one in seen])
+        found[kind] = throughput_curves.judged(said, [one.throughput for one in seen])
     return found

@@ -15,7 +15,7 @@ from springtide.domain.core.shape import GIB, MemoryNeed, Shape
 from springtide.domain.plan.profile import Profile
 from springtide.domain.plan.view import PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.planning.perf_model import core_speed, fit, measurements
+from springtide.planning.perf_model import fit, measurements
 from springtide.planning.policy import registry
 from springtide.sim.engine import oracle, systems, views
 from springtide.sim.engine.job import JobOutcome
@@ -213,7 +213,7 @@ def _mapes(seed: int) -> tuple[float, float, float, float] | None:
         noise = tuple(np.exp(random.normal(0.0, WORLD.noise, size=5)).tolist())
         profiles.append(physics.profile(job, shape, now, steps=100, at=float(number), noise=noise))
     measured = measurements.throughput(shape, profiles[-1].timing) or math.nan
-    pace = core_speed.CoreSpeed(measured / now.worker_cores, measured / now.server_cores)
+    pace = measurements.CoreSpeed(measured / now.worker_cores, measured / now.server_cores)
     alone, planned = fit.fit(profiles, job.facts), fit.fit(profiles, job.facts, pace)
     told = [
         physics.profile(job, each, physics.speed(job, each), steps=100, at=0.0, noise=(1.0,) * 5)
@@ -228,7 +228,7 @@ def _mapes(seed: int) -> tuple[float, float, float, float] | None:
         return None
     truth = np.array([physics.samples_s(job, shape) for shape in shapes[12:]])
     by_alone = np.array([alone.predict(shape) for shape in shapes[12:]])
-    by_plans = np.array([min(planned.predict(shape), core_speed.ceiling_of(pace, shape)) for shape in shapes[12:]])
+    by_plans = np.array([min(planned.predict(shape), measurements.ceiling_of(pace, shape)) for shape in shapes[12:]])
     by_knowing = np.array([knowing.predict(shape) for shape in shapes[12:]])
     alone_off, plans_off, knowing_off = (np.mean(np.abs(by / truth - 1)) for by in (by_alone, by_plans, by_knowing))
     return float(alone_off), float(plans_off), float(knowing_off), alone.mape

@@ -7,7 +7,7 @@ the code of `springtide.planning.dataworkers`. Next: cli/lab/reproduce.py prints
 import pathlib
 from collections.abc import Callable, Sequence
 
-from springtide.planning.dataworkers.cluster import metrics
+from springtide.planning.dataworkers.cluster import allocation
 from springtide_lab.reproduce import report
 from springtide_lab.reproduce.goldminer import pictures, rows_job
 from springtide_lab.reproduce.goldminer import rows as cluster_rows
@@ -25,7 +25,7 @@ def rows(
 ) -> list[Row]:
     """Everything; `own` are names of metrics that the paper does not have."""
     for name in own:
-        metrics.load(name)
+        allocation.load(name)
     which = (*SYSTEMS, *map(systems.own, own))
     say(f"64 GPUs: {preset.jobs} jobs, {len(which)} systems, {len(seeds)} seeds")
     found = cluster_rows.results(preset, seeds, which)

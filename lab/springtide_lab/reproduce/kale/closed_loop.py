@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from springtide.domain.data.online_view import OnlineRules, OnlineView, TrafficOutlook
 from springtide.domain.data.streams import StepSums
 from springtide.planning.online.capacity import learner
-from springtide.planning.online.capacity.measurements import WorkerWork
+from springtide.planning.online.capacity.learner import WorkerWork
 from springtide.planning.online.forecast import correction as outlooks
 from springtide.planning.online.forecast import seasonal
 from springtide.planning.online.forecast.history import STEP_S

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from springtide.planning.online.capacity import capacity_model, model_errors
+from springtide.planning.online.capacity import capacity_model, throughput_curves
 from springtide.planning.online.capacity.capacity_model import CapacityCurve, CapacitySample, Kind
-from springtide.planning.online.capacity.model_errors import CapacityErrors
+from springtide.planning.online.capacity.throughput_curves import CapacityErrors
 from springtide.planning.online.scaling.min_workers import least
 from springtide_lab.reproduce.report import Row, row
 
@@ -92,7 +92,7 @@ def measure(truth: Truth, seed: int) -> ThroughputOutcome:
         all_seen = [CapacitySample(workers, truth(curve, workers, chance)) for workers in range(1, MOST + 1)]
         seen = [one for one in all_seen if one.workers in FITTED]
         held = [one for one in all_seen if one.workers not in FITTED]
-        found = model_errors.judge(curve.kind, seen, held, batch=curve.batch)
+        found = throughput_curves.judge(curve.kind, seen, held, batch=curve.batch)
         by_case[name] = {NAMES[kind]: one for kind, one in found.items()}
         coefficients[name] = capacity_model.fit(curve.kind, seen, batch=curve.batch).coefficients
     return ThroughputOutcome(by_case, coefficients)

@@ -18,7 +18,7 @@ from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.reader import LogReader
 from springtide.data.stream.log.tail import PartitionAppender
 from springtide.data.stream.log.writer import LogWriter
-from springtide.domain.core.plain_numbers import plain
+from springtide.domain.core.validation import plain
 from springtide.domain.data.streams import PartitionRange
 
 

@@ -3,8 +3,8 @@
 In: every job as its queue shows it (`FedJob`), and the cores that there are for data workers. Out: an `CoreAllotment`,
 cores a job with the reason. GPUs and trainers are another scheduler's business. A job has room while its data workers
 make fewer mini-batches than its trainers would train; the next core is taken to bring what the last ones did, until it
-was measured (`corrected`). Which job comes first is a metric's choice (`planning.dataworkers.cluster.metrics`). Next:
-`planning.dataworkers.cluster.node_placement` finds machines for them.
+was measured (`corrected`). Which job comes first is a metric's choice (`planning.dataworkers.cluster.allocation`).
+Next: `planning.dataworkers.cluster.node_placement` finds machines for them.
 """
 
 import heapq
@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from springtide import errors
+from springtide.planning.policy import registry
 
 ROUNDING = 1e-9
 
@@ -207,3 +208,41 @@ def _why(job: FedJob, cpu: float) -> str:
     if cpu < job.cpu - ROUNDING:
         return f"{job.cpu:g} to {cpu:g} cores, which bring more elsewhere: expected {share}"
     return f"keeps {cpu:g} cores: {share}" + ("" if job.room else ", its queue is full")
+
+
+GROUP = "springtide.dataworker_metrics"
+KIND = "data worker metric"
+
+
+def maxtp(step: CoreStep) -> float:
+    return -step.faster / step.more * step.job.gpus
+
+
+def srtf(step: CoreStep) -> float:
+    """Shortest remaining time first, weighed by what it takes: the smallest n (c + Δc) / (t + Δt)."""
+    speed = step.speed + step.faster
+    return step.job.steps_left * (step.cpu + step.more) / speed if speed > 0 else math.inf
+
+
+def fair(step: CoreStep) -> float:
+    """Equal shares of what each could train: the smallest (t + Δt) / t_ideal."""
+    return (step.speed + step.faster) / step.job.capable
+
+
+METRICS: dict[str, Metric] = {"maxtp": maxtp, "srtf": srtf, "fair": fair}
+
+
+def names() -> tuple[str, ...]:
+    return tuple(sorted({*METRICS, *registry.offered(GROUP)}))
+
+
+def load(name: str) -> Metric:
+    """The metric of that name: built in, of an installed package, or `module:function`."""
+    if name in METRICS:
+        return METRICS[name]
+    if ":" in name:
+        return registry.by_dotted_name(name, KIND)
+    offered = registry.by_entry_point(name, GROUP, KIND)
+    if offered is None:
+        raise errors.UnknownName(KIND, name, names())
+    return offered

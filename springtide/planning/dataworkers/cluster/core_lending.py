@@ -7,9 +7,11 @@ the others back in the round in which its data workers get more. Next: `placing`
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+from springtide.domain.plan.view import JobView
 from springtide.planning.dataworkers.cluster import allocation
 from springtide.planning.dataworkers.cluster.allocation import ROUNDING, CoreAllotment, CoreRules, FedJob, Metric
 
@@ -68,3 +70,42 @@ def _share(job: FedJob, cpu: float) -> float:
 
 def _held(trainers: Mapping[str, TrainerCores], each: Mapping[str, float]) -> float:
     return sum(trainers[name].number * cpu for name, cpu in each.items())
+
+
+GRAIN = 0.5
+"""Cores come in halves: a small machine's data workers have no more."""
+
+
+def shared(
+    jobs: Iterable[JobView], before: Mapping[str, FedJob], cpu: float, metric: Metric
+) -> tuple[CoreAllotment, dict[str, FedJob]]:
+    """Share out the cores among the jobs that tune data workers."""
+    known = {job.name: found for job in jobs if (found := fed(job, before.get(job.name))) is not None}
+    return allocation.allot(list(known.values()), max(0.0, cpu), metric, CoreRules(grain=GRAIN)), known
+
+
+def fed(job: JobView, before: FedJob | None) -> FedJob | None:
+    """One job as the cluster's level sees it; None: it tunes none, or says what makes no sense."""
+    told = job.fed
+    if told is None or not _sound(told.trainers, told.speed, told.capable, told.cpu, told.least):
+        return None
+    left = max(0.0, job.remaining / job.facts.batch)
+    if before is None:
+        return FedJob(
+            name=job.name,
+            gpus=told.trainers,
+            speed=told.speed,
+            capable=told.capable,
+            cpu=told.cpu,
+            least=told.least,
+            steps_left=left,
+            gain=told.speed / told.cpu if told.cpu > 0 else None,
+        )
+    now = allocation.corrected(before, speed=told.speed, capable=told.capable, cpu=told.cpu, steps_left=left)
+    return replace(now, gpus=told.trainers, least=told.least)
+
+
+def _sound(trainers: int, speed: float, capable: float, cpu: float, least: float) -> bool:
+    """A master may be of another version, and say anything."""
+    numbers = (speed, capable, cpu, least)
+    return trainers >= 1 and math.isfinite(sum(numbers)) and min(numbers) >= 0

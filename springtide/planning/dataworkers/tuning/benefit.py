@@ -4,9 +4,8 @@ In: intervals without data workers, then the speed with them. Next: `tune` begin
 """
 
 from springtide.domain.data.data_workers import FeedSeen
-from springtide.planning.dataworkers.tuning.thresholds import CHANGED, LEAST_SHARE, WORTH
 from springtide.planning.dataworkers.tuning.trainer_cores import speed
-from springtide.planning.dataworkers.tuning.tuner_state import TrainerBehaviour
+from springtide.planning.dataworkers.tuning.tuner_state import CHANGED, LEAST_SHARE, WORTH, TrainerBehaviour
 
 
 def unfed(seen: FeedSeen) -> TrainerBehaviour:

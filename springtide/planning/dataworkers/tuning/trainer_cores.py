@@ -9,8 +9,7 @@ import math
 from dataclasses import replace
 
 from springtide.domain.data.data_workers import FeedSeen
-from springtide.planning.dataworkers.tuning.thresholds import FASTER, HOT, SLOWER
-from springtide.planning.dataworkers.tuning.tuner_state import StageNotes, TrainerNotes
+from springtide.planning.dataworkers.tuning.tuner_state import FASTER, HOT, SLOWER, StageNotes, TrainerNotes
 
 _HAIR = 1e-9
 

@@ -12,16 +12,19 @@ In: the user's `FeedRules`, and a `FeedSeen` for each interval (`seeing` makes i
 from dataclasses import replace
 
 from springtide.domain.data.data_workers import FeedRules, FeedSeen, FeedTarget, StageSeen
-from springtide.planning.dataworkers.tuning import (
-    benefit,
-    limits,
-    queue_balance,
-    trainer_cores,
-    worker_count,
-    worker_size,
+from springtide.planning.dataworkers.tuning import benefit, trainer_cores, tuner_state, worker_count
+from springtide.planning.dataworkers.tuning.tuner_state import (
+    FRAGMENT,
+    LATE,
+    MARGIN,
+    PATIENCE,
+    STRANGE_FOR,
+    TUNE_FOR,
+    StageNotes,
+    TrainerNotes,
+    Tuning,
+    TuningPhase,
 )
-from springtide.planning.dataworkers.tuning.thresholds import FRAGMENT, LATE, MARGIN, PATIENCE, STRANGE_FOR, TUNE_FOR
-from springtide.planning.dataworkers.tuning.tuner_state import StageNotes, TrainerNotes, Tuning, TuningPhase
 
 _HAIR = 1e-6
 Decided = tuple[Tuning, FeedTarget]
@@ -41,7 +44,7 @@ def decide(tuning: Tuning, seen: FeedSeen) -> Decided:
         return _after_baseline(tuning, seen)
     if tuning.phase is TuningPhase.OFF:
         return _while_off(tuning, seen)
-    if len(tuning.stages) != len(queue_balance.stages(seen)):
+    if len(tuning.stages) != len(tuner_state.stages(seen)):
         return _for_other_stages(tuning, seen)
     if tuning.trainers != seen.trainers:
         return _for_other_trainers(tuning, seen)
@@ -94,11 +97,11 @@ def _after_baseline(tuning: Tuning, seen: FeedSeen) -> Decided:
 def _first_stages(tuning: Tuning, seen: FeedSeen) -> tuple[StageNotes, ...]:
     """One data worker for each trainer and stage, of one unit, while there are cores; 0 workers: there are none."""
     rules, free = tuning.rules, seen.free_cpu
-    stages = queue_balance.stages(seen)
+    stages = tuner_state.stages(seen)
     most = rules.most
     begun = []
     for left, stage in zip(reversed(range(len(stages))), stages, strict=True):
-        allowed = limits.StageLimits(
+        allowed = tuner_state.StageLimits(
             free, rules.cpu or seen.share_cpu or free, None if most is None else max(1, most - left)
         )
         if stage.gpu:
@@ -151,7 +154,7 @@ def _for_other_trainers(tuning: Tuning, seen: FeedSeen) -> Decided:
     stages = []
     for at, notes in enumerate(tuning.stages):
         wanted = -(-notes.workers * seen.trainers // max(tuning.trainers, 1))
-        count = max(1, min(wanted, limits.of(seen, tuning.rules, at).workers(notes.cpu)))
+        count = max(1, min(wanted, tuner_state.stage_limits(seen, tuning.rules, at).workers(notes.cpu)))
         fresh = StageNotes(workers=count, cpu=notes.cpu, sized=notes.sized, linear=(), rate=notes.rate)
         stages.append(fresh)
     why = f"{seen.trainers} trainers, {tuning.trainers} before: data workers in proportion"
@@ -162,7 +165,7 @@ def _for_other_trainers(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 def _for_other_stages(tuning: Tuning, seen: FeedSeen) -> Decided:
     """How many stages there are is known once the program was cut: each begins as the only one did."""
-    held = sum(stage.workers * stage.cpu for stage in queue_balance.stages(seen))
+    held = sum(stage.workers * stage.cpu for stage in tuner_state.stages(seen))
     begun = _first_stages(tuning, replace(seen, free_cpu=seen.free_cpu + held))
     count = len(begun)
     if any(notes.workers == 0 for notes in begun):
@@ -178,7 +181,7 @@ def _fit_in(tuning: Tuning, seen: FeedSeen) -> Decided | None:
         return None
     stages = list(tuning.stages)
     for at, notes in enumerate(stages):
-        there = limits.of(seen, tuning.rules, at).workers(notes.cpu)
+        there = tuner_state.stage_limits(seen, tuning.rules, at).workers(notes.cpu)
         if notes.workers > there:
             stages[at] = replace(notes, workers=max(1, there), before=None, cut_from=0, settled=False)
     if tuple(stages) == tuning.stages:
@@ -189,7 +192,7 @@ def _fit_in(tuning: Tuning, seen: FeedSeen) -> Decided | None:
 
 def _is_there(tuning: Tuning, seen: FeedSeen) -> bool:
     """Whether what was decided has been done, and batches come of it."""
-    stages = queue_balance.stages(seen)
+    stages = tuner_state.stages(seen)
     if seen.made_per_s <= 0:
         return False
     wanted = [(notes.workers, notes.cpu) for notes in tuning.stages]
@@ -204,7 +207,7 @@ def _is_there(tuning: Tuning, seen: FeedSeen) -> bool:
 def _wait(tuning: Tuning, seen: FeedSeen) -> Decided:
     """Until what was decided has been done; then go on with what did come."""
     tuning = replace(tuning, late_for=tuning.late_for + 1)
-    there = queue_balance.stages(seen)
+    there = tuner_state.stages(seen)
     if tuning.late_for < LATE or len(there) != len(tuning.stages):
         last = tuning.stages[-1]
         made = f", {seen.made_per_s:.3g} batches/s come of them"
@@ -236,8 +239,8 @@ def _tune(tuning: Tuning, seen: FeedSeen) -> Decided:
         tuning = replace(tuning, settled_on=was, strange_for=0)
     if tuning.phase is TuningPhase.TRAINER:
         return _trainer(tuning, seen)
-    stages = queue_balance.stages(seen)
-    at = queue_balance.limit(stages)
+    stages = tuner_state.stages(seen)
+    at = tuner_state.limit(stages)
     before = tuning.stages
     tuning, why = _all_keep_up(tuning, seen, stages) if at is None else _one_is_short(tuning, seen, stages, at)
     if tuple(n.target for n in tuning.stages) != tuple(n.target for n in before):
@@ -259,17 +262,17 @@ def _tune(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _one_is_short(tuning: Tuning, seen: FeedSeen, stages: tuple[StageSeen, ...], at: int) -> tuple[Tuning, str]:
-    notes, stage, allowed = tuning.stages[at], stages[at], limits.of(seen, tuning.rules, at)
+    notes, stage, allowed = tuning.stages[at], stages[at], tuner_state.stage_limits(seen, tuning.rules, at)
     said = ""
     if not notes.sized:
-        notes, said = worker_size.tune(notes, stage, allowed, tuning.unit)
+        notes, said = worker_count.tune_size(notes, stage, allowed, tuning.unit)
         if notes.sized and notes.cpu != stage.cpu:
             # sub-linear: what the last linear size made is known, so the number that is needed is too
             wanted = worker_count.needed(stage.capable_per_s, notes.rate, 0.0)
             count = max(notes.workers, min(wanted, 2 * notes.workers, allowed.workers(notes.cpu)))
             notes = replace(notes, workers=count)
     if notes.sized and notes.cpu == stage.cpu:
-        notes, why = worker_count.tune(notes, stage, allowed)
+        notes, why = worker_count.tune_count(notes, stage, allowed)
         said = f"{said}; {why}" if said else why
     if len(stages) > 1:
         said = f"stage {at + 1} of {len(stages)}: {said}"
@@ -280,12 +283,12 @@ def _all_keep_up(tuning: Tuning, seen: FeedSeen, stages: tuple[StageSeen, ...]) 
     """Every stage is as fast as it need be: sizes are settled, and surplus data workers go, one stage at a time."""
     why = ""
     for at, (notes, stage) in enumerate(zip(tuning.stages, stages, strict=True)):
-        allowed = limits.of(seen, tuning.rules, at)
+        allowed = tuner_state.stage_limits(seen, tuning.rules, at)
         if not notes.sized:
-            notes, _ = worker_size.tune(notes, stage, allowed, tuning.unit)
-        if queue_balance.keeps_up(stage):
+            notes, _ = worker_count.tune_size(notes, stage, allowed, tuning.unit)
+        if tuner_state.keeps_up(stage):
             was = notes
-            notes, why = worker_count.tune(notes, stage, allowed)
+            notes, why = worker_count.tune_count(notes, stage, allowed)
             tuning = replace(tuning, stages=_with(tuning.stages, at, notes))
             if notes.target != was.target:
                 break
@@ -315,7 +318,7 @@ def _conclude(tuning: Tuning, seen: FeedSeen, why: str) -> Decided:
 def _trainer(tuning: Tuning, seen: FeedSeen, why: str = "") -> Decided:
     """Fewer cores for trainers whose queues are ideal; where they are not, they stay."""
     notes = tuning.trainer
-    if queue_balance.limit(queue_balance.stages(seen)) is not None and not notes.held:
+    if tuner_state.limit(tuner_state.stages(seen)) is not None and not notes.held:
         notes, said = replace(notes, done=True), "trainers wait: their cores stay"
     else:
         notes, said = trainer_cores.shrink(notes, seen, tuning.unit)
@@ -334,12 +337,16 @@ def _lend(tuning: Tuning, seen: FeedSeen, at: int, *, lasts: bool) -> Decided | 
     notes, steady = tuning.stages[at], tuning.phase is TuningPhase.STEADY
     if not notes.settled or notes.ceiling is not None or tuning.trainer.lent_in_vain or (steady and not lasts):
         return None
-    feeding = sum(stage.workers * stage.cpu for stage in queue_balance.stages(seen))
+    feeding = sum(stage.workers * stage.cpu for stage in tuner_state.stages(seen))
     each = trainer_cores.lendable(seen, feeding, tuning.unit)
-    if each <= 0 or seen.free_cpu < 0 or limits.of(seen, tuning.rules, at).workers(notes.cpu) > notes.workers:
+    if (
+        each <= 0
+        or seen.free_cpu < 0
+        or tuner_state.stage_limits(seen, tuning.rules, at).workers(notes.cpu) > notes.workers
+    ):
         return None
-    with_it = limits.of(replace(seen, free_cpu=seen.free_cpu + each * seen.trainers), tuning.rules, at)
-    wanted = worker_count.needed(queue_balance.stages(seen)[at].capable_per_s, notes.rate, MARGIN)
+    with_it = tuner_state.stage_limits(replace(seen, free_cpu=seen.free_cpu + each * seen.trainers), tuning.rules, at)
+    wanted = worker_count.needed(tuner_state.stages(seen)[at].capable_per_s, notes.rate, MARGIN)
     count = min(wanted, with_it.workers(notes.cpu))
     if count <= notes.workers:
         return None

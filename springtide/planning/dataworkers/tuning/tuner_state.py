@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from springtide.domain.data.data_workers import FeedRules, StageTarget
+from springtide.domain.data.data_workers import FeedRules, FeedSeen, StageSeen, StageTarget
 
 
 class TuningPhase(StrEnum):
@@ -109,3 +109,113 @@ class Tuning:
     doubted_for: int = 0
     late_for: int = 0
     strange_for: int = 0
+
+
+LEAST_SHARE = 0.1
+"""Of a trainer's time in what data workers could do. With less they bring a ninth at most: not worth the cores."""
+WORTH = 1.05
+"""Times the speed without data workers: for less than a twentieth their cores are better left to others."""
+WAITS_LITTLE = 0.05
+"""Share of a consumer's time spent waiting up to which its queue is ideal: the producer is as fast as the consumer."""
+WAITS = 0.1
+"""Share from which a job that was tuned counts as short of data: twice the other, so that noise starts nothing."""
+FULL = 0.75
+"""Fill of a queue from which more data workers cannot help: batches wait, not the consumer; the rest is under way."""
+LINEAR = 0.85
+"""Of the rate a core seen so far: as many batches a core as smaller sizes made, less what an interval's noise is."""
+RETURNS = 0.5
+"""Of the growth that more data workers should have brought: with less something else is the limit."""
+MARGIN = 0.05
+"""Made beyond what is needed: batches are not all alike. No more: who waits as little as that is fed well."""
+SPARE = 0.25
+"""Made beyond what is needed before data workers are let go: more than MARGIN, so that none goes as soon as it came."""
+FASTEST = 2.0
+"""Times as many data workers at one step: the next is assumed to bring what the last did, then it is looked at."""
+SLOWER = 0.05
+"""Loss of speed from which a trainer has too few cores: twice the noise of an interval."""
+FASTER = 0.05
+"""Gain of speed for which a trainer keeps a core that it was given more."""
+HOT = 0.85
+"""Of its cores in use: only then is a trainer that takes no more batches short of cores, and not of the network."""
+PATIENCE = 2
+"""Intervals in a row that must say the same before a job that was tuned is changed."""
+TUNE_FOR = 20
+"""Intervals after which tuning must have brought something: 10 minutes; the largest walk seen took 17."""
+LATE = 4
+"""Intervals that data workers may take to come before tuning goes on with those that did."""
+CHANGED = 2.0
+"""Times another speed, or another share of time: the program does something else now. Busy machines make it 1.5."""
+STRANGE_FOR = 4
+"""Intervals in a row that it must do so: a checkpoint or an evaluation is no other program."""
+FRAGMENT = 0.25
+"""Of a unit of cores: the least that a first data worker is started with where a whole unit is not free."""
+
+
+_HAIR = 1e-9  # sums of fractions of cores
+
+
+class StageLimits(NamedTuple):
+    """What one stage may have in all."""
+
+    cores: float
+    size: float
+    """Cores of one data worker at most."""
+    most: int | None
+    """Data workers at most, by the user's word or by the number of GPUs."""
+
+    def workers(self, cpu: float) -> int:
+        fit = int((self.cores + _HAIR) / cpu) if cpu > 0 else 0
+        return max(0, fit if self.most is None else min(fit, self.most))
+
+
+def stage_limits(seen: FeedSeen, rules: FeedRules, at: int) -> StageLimits:
+    seen_stages = stages(seen)
+    stage = seen_stages[at]
+    cores = stage.workers * stage.cpu + seen.free_cpu
+    size = rules.cpu or seen.share_cpu or max(cores / max(stage.consumers, 1), 0.0)
+    others = sum(other.workers for place, other in enumerate(seen_stages) if place != at)
+    most = None if rules.most is None else max(1, rules.most - others)
+    if stage.gpu:
+        by_gpu = stage.workers + seen.free_gpu
+        most = by_gpu if most is None else min(most, by_gpu)
+    return StageLimits(cores, size, most)
+
+
+def stages(seen: FeedSeen) -> tuple[StageSeen, ...]:
+    """First to last; where only one is spoken of, that one."""
+    if seen.stages:
+        return seen.stages
+    only = StageSeen(
+        consumers=seen.trainers,
+        workers=seen.data_workers,
+        cpu=seen.data_worker_cpu,
+        cpu_used=seen.data_worker_cpu_used,
+        made_per_s=seen.made_per_s,
+        capable_per_s=seen.capable_per_s,
+        fill=seen.fill,
+        wait_share=seen.wait_share,
+    )
+    return (only,)
+
+
+def keeps_up(stage: StageSeen) -> bool:
+    """The ideal state: data workers are as fast as those who take from them."""
+    return stage.wait_share <= WAITS_LITTLE or stage.fill >= FULL
+
+
+def is_short(stage: StageSeen) -> bool:
+    """Clearly not ideal: what it takes for a job that was tuned to be changed."""
+    return stage.wait_share > WAITS and stage.fill < FULL
+
+
+def limit(seen: tuple[StageSeen, ...]) -> int | None:
+    """The stage that holds up the job: waited for, and not waiting itself. None: all keep up.
+
+    Looked for from the trainers backwards: a stage that waits for the one before cannot be judged, nor helped.
+    """
+    if keeps_up(seen[-1]):
+        return None
+    at = len(seen) - 1
+    while at > 0 and not keeps_up(seen[at - 1]):
+        at -= 1
+    return at

@@ -6,19 +6,29 @@ judged by what it brought; what was let go comes back at once if it is missed, a
 
 import math
 from dataclasses import replace
+from statistics import fmean
 
 from springtide.domain.data.data_workers import StageSeen
-from springtide.planning.dataworkers.tuning import queue_balance
-from springtide.planning.dataworkers.tuning.limits import StageLimits
-from springtide.planning.dataworkers.tuning.thresholds import FASTEST, MARGIN, PATIENCE, RETURNS, SLOWER, SPARE
-from springtide.planning.dataworkers.tuning.tuner_state import StageNotes, StageRate
+from springtide.planning.dataworkers.tuning import tuner_state
+from springtide.planning.dataworkers.tuning.tuner_state import (
+    FASTEST,
+    LINEAR,
+    MARGIN,
+    PATIENCE,
+    RETURNS,
+    SLOWER,
+    SPARE,
+    StageLimits,
+    StageNotes,
+    StageRate,
+)
 
 _IDLE = 0.05  # of its cores: below that nothing can be told from what a data worker uses
 
 
-def tune(notes: StageNotes, seen: StageSeen, room: StageLimits) -> tuple[StageNotes, str]:
+def tune_count(notes: StageNotes, seen: StageSeen, room: StageLimits) -> tuple[StageNotes, str]:
     """One step for a stage that nothing before it holds up."""
-    if queue_balance.keeps_up(seen):
+    if tuner_state.keeps_up(seen):
         return _let_go(replace(notes, before=None, cut_from=0, short_for=0, settled=True), seen)
     if notes.cut_from:
         back = replace(notes, workers=notes.cut_from, floor=notes.cut_from, cut_from=0, spare_for=0)
@@ -30,7 +40,7 @@ def tune(notes: StageNotes, seen: StageSeen, room: StageLimits) -> tuple[StageNo
             return judged
         notes = replace(notes, before=None)
     if notes.settled:
-        if not queue_balance.is_short(seen):
+        if not tuner_state.is_short(seen):
             return replace(notes, short_for=0), f"trainers wait {seen.wait_share:.0%}: little enough"
         if notes.short_for + 1 < PATIENCE:
             return replace(notes, short_for=notes.short_for + 1), f"trainers wait {seen.wait_share:.0%}: if it lasts..."
@@ -88,3 +98,38 @@ def _per_worker(notes: StageNotes, seen: StageSeen) -> float:
     busy = min(1.0, seen.cpu_used / seen.cpu) if seen.cpu > 0 else 0.0
     each = seen.made_per_s / seen.workers
     return max(notes.rate, each / busy if busy > _IDLE else 0.0, each)
+
+
+_HAIR = 1e-9
+
+
+def tune_size(notes: StageNotes, seen: StageSeen, room: StageLimits, unit: float) -> tuple[StageNotes, str]:
+    """One step. The notes are `sized` when it was the last, and say the size then."""
+    if seen.gpu:
+        return replace(notes, sized=True), "has a GPU each: cores as they are"
+    now = StageRate(seen.workers, seen.cpu, seen.made_per_s)
+    if tuner_state.keeps_up(seen):
+        kept = replace(notes, sized=True, linear=(*notes.linear, now))
+        return kept, f"{now.cpu:g} cores each are enough: trainers wait {seen.wait_share:.0%} of their time"
+    if notes.linear and (share := _of_linear(notes.linear, now)) < LINEAR:
+        best = notes.linear[-1]
+        rate = best.made_per_s / best.workers
+        back = replace(notes, sized=True, cpu=best.cpu, rate=rate, before=None)
+        return back, (
+            f"{now.cpu:g} cores each made {now.made_per_s:.3g} batches/s, {share:.0%} of linear: back to {best.cpu:g}"
+        )
+    linear = (*notes.linear, now)
+    larger = now.cpu + unit
+    if larger > room.size + _HAIR or room.workers(larger) < notes.workers:
+        kept = replace(notes, sized=True, linear=linear, rate=now.made_per_s / now.workers)
+        why = f"{room.size:g} for one" if larger > room.size + _HAIR else f"{room.cores:g} in all"
+        return kept, f"{now.cpu:g} cores each make {now.made_per_s:.3g} batches/s; larger ones may not be had ({why})"
+    return replace(notes, cpu=larger, linear=linear), (
+        f"{now.cpu:g} cores each make {now.made_per_s:.3g} of {seen.capable_per_s:.3g} batches/s wanted: try {larger:g}"
+    )
+
+
+def _of_linear(linear: tuple[StageRate, ...], now: StageRate) -> float:
+    """Batches a second of a core, against those of the sizes that paid; their mean, as each is a noisy interval."""
+    usual = fmean(one.per_core for one in linear)
+    return now.per_core / usual if usual > 0 else 1.0

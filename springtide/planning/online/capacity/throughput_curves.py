@@ -7,13 +7,16 @@ w / p, which Optimus has and real jobs show: "shared" is Eqn 8 with it. Next: `s
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from springtide import errors
-from springtide.planning.online.capacity.capacity_model import relative
+from springtide.planning.online.capacity import capacity_model
+from springtide.planning.online.capacity.capacity_model import CapacitySample, relative
+from springtide.planning.online.capacity.capacity_model import Kind as CurveKind
 
 Kind = Literal["sync", "async", "shared", "optimus", "optimus-async"]
 Array = NDArray[np.float64]
@@ -85,3 +88,56 @@ def fit_surface(kind: Kind, seen: Sequence[SurfaceSample], *, batch: float = 1.0
 def mape(surface: CapacitySurface, seen: Sequence[SurfaceSample]) -> float:
     """Mean absolute error of its throughput, as a share of what was seen."""
     return float(np.mean([abs(surface(one.workers, one.servers) - one.throughput) / one.throughput for one in seen]))
+
+
+class CapacityErrors(NamedTuple):
+    """Errors of foretold throughput."""
+
+    mape: float
+    """Mean of absolute errors, each as a share of what was measured."""
+    mae: float
+    """Mean absolute error, samples a second."""
+    rmse: float
+    worst: float
+    """The largest, as a share."""
+
+
+def judged(foretold: Sequence[float], measured: Sequence[float]) -> CapacityErrors:
+    said, came = np.asarray(foretold, dtype=float), np.asarray(measured, dtype=float)
+    off = np.abs(said - came)
+    return CapacityErrors(
+        float(np.mean(off / came)), float(off.mean()), float(np.sqrt(np.mean(off**2))), float(np.max(off / came))
+    )
+
+
+def peers(kind: CurveKind) -> tuple[CurveKind, ...]:
+    return (kind, "ernest", "optimus" if kind == "sync" else "optimus-async")
+
+
+def judge(
+    kind: CurveKind, seen: Sequence[CapacitySample], held: Sequence[CapacitySample], *, batch: float = 1.0
+) -> dict[CurveKind, CapacityErrors]:
+    """Fit each model to `seen`, the same way, and let it foretell `held`."""
+    found: dict[CurveKind, CapacityErrors] = {}
+    for each in peers(kind):
+        curve: Callable[[float], float] = capacity_model.fit(each, seen, batch=batch)
+        found[each] = judged([curve(one.workers) for one in held], [one.throughput for one in held])
+    return found
+
+
+def left_out(kind: CurveKind, seen: Sequence[CapacitySample], *, batch: float = 1.0) -> dict[str, CapacityErrors]:
+    """The same, each measurement foretold from all others: where there are few. Also as a live job learns it."""
+    models: dict[str, Callable[[Sequence[CapacitySample]], Callable[[float], float]]] = {
+        "learned": lambda some: capacity_model.learn(kind, some, batch=batch),
+        **{each: partial(_fitted, each, batch) for each in peers(kind)},
+    }
+    said: dict[str, list[float]] = {each: [] for each in models}
+    for place, one in enumerate(seen):
+        others = [*seen[:place], *seen[place + 1 :]]
+        for each, model in models.items():
+            said[each].append(model(others)(one.workers))
+    return {each: judged(so_far, [one.throughput for one in seen]) for each, so_far in said.items()}
+
+
+def _fitted(kind: CurveKind, batch: float, seen: Sequence[CapacitySample]) -> Callable[[float], float]:
+    return capacity_model.fit(kind, seen, batch=batch)

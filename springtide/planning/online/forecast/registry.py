@@ -19,7 +19,7 @@ from springtide import errors
 from springtide.planning.online.forecast.seasonal import calibrated, forecast
 from springtide.planning.online.forecast.simple_forecasts import last_day, last_week
 from springtide.planning.online.forecast.traffic import PastTraffic, RateForecast
-from springtide.planning.policy import plugins
+from springtide.planning.policy import registry
 
 Forecaster = Callable[[PastTraffic, int], RateForecast]
 GROUP = "springtide.forecasters"
@@ -33,7 +33,7 @@ BUILT_IN: dict[str, Forecaster] = {
 
 
 def names() -> tuple[str, ...]:
-    return tuple(sorted({*BUILT_IN, *plugins.offered(GROUP)}))
+    return tuple(sorted({*BUILT_IN, *registry.offered(GROUP)}))
 
 
 def load(name: str) -> Forecaster:
@@ -41,14 +41,14 @@ def load(name: str) -> Forecaster:
     if name in BUILT_IN:
         return BUILT_IN[name]
     if ":" in name:
-        return partial(_checked, name, plugins.by_dotted_name(name, KIND))
-    offered = plugins.by_entry_point(name, GROUP, KIND)
+        return partial(_checked, name, registry.by_dotted_name(name, KIND))
+    offered = registry.by_entry_point(name, GROUP, KIND)
     if offered is None:
         raise errors.UnknownName(KIND, name, names())
     return partial(_checked, name, offered)
 
 
-def _checked(name: str, theirs: plugins.Plugin, history: PastTraffic, steps: int) -> RateForecast:
+def _checked(name: str, theirs: registry.Plugin, history: PastTraffic, steps: int) -> RateForecast:
     return sound(name, theirs(history, steps), history, steps)
 
 

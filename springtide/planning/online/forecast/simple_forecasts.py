@@ -76,3 +76,27 @@ MEMBERS: dict[str, tuple[Member, int]] = {
     "like the last weeks, from the last hours": (from_the_last_hours(at_todays_level(usual_week)), 9),
 }
 """With the days that each needs."""
+
+
+COARSE = 48  # steps of a day
+
+
+def coarse(past: Array, day: int) -> tuple[Array, int, int]:
+    """Means of half hours, the newest whole; how many steps each is of; how many there are in a day."""
+    times = day // COARSE if day > COARSE and day % COARSE == 0 else 1
+    return past[len(past) % times :].reshape(-1, times).mean(axis=1), times, day // times
+
+
+def fine(said: Array, times: int) -> Array:
+    if times == 1:
+        return said
+    at = (np.arange(len(said) * times) + 0.5) / times - 0.5
+    return np.interp(at, np.arange(len(said)), said)
+
+
+def coarsely(member: Member) -> Member:
+    def forecast(past: Array, day: int, steps: int) -> Array:
+        halves, times, half_day = coarse(past, day)
+        return fine(member(halves, half_day, -(-steps // times)), times)[:steps]
+
+    return forecast

@@ -10,10 +10,9 @@ from dataclasses import replace
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.core.shape import GIB, Shape
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.plan import Decision
 from springtide.domain.plan.view import ClusterView, FindingKind, JobView, PastJob
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.perf_model import measurements
 from springtide.planning.policy.baselines import es, starts
 

@@ -2,7 +2,7 @@
 
 In: a `TrafficOutlook`, capacity by workers. Out: a plan by steps of 5 minutes, and what to do about unforeseen lag
 (section 3.4). The parts are those of planning/online: planning/online/scaling/min_workers.py and
-planning/online/scaling/stabilizer.py. What the text leaves open is a setting: whether stabilization is repeated until
+planning/online/scaling/min_workers.py. What the text leaves open is a setting: whether stabilization is repeated until
 nothing is short, how much before a step its change begins, where in the forecast's interval is planned, and from which
 lag on it falls back on utilization.
 """
@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide.domain.data.online_view import TrafficOutlook
-from springtide.planning.online.scaling import stabilizer
+from springtide.planning.online.scaling import min_workers
 from springtide.planning.policy.baselines.hpa import Array, Counts
 
 STEP_S = 300.0
@@ -48,7 +48,7 @@ def plan(outlook: TrafficOutlook, settings: KaleSettings, *, workers: int, capac
     fewest = np.minimum(np.searchsorted(capacity[: best + 1], traffic, side="right"), best)
     calm = (workers, *map(int, fewest))
     while True:
-        calmer = stabilizer.stabilize(calm, step_s=STEP_S, change=settings.change, short_s=settings.short_s)
+        calmer = min_workers.stabilize(calm, step_s=STEP_S, change=settings.change, short_s=settings.short_s)
         if calmer == calm or not settings.repeated:
             return np.asarray(calmer[1:])
         calm = calmer

@@ -5,10 +5,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from springtide.domain.core.shape import Shape, cost
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.plan import Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView, JobView
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.candidates import clamp
 from springtide.planning.lifecycle import warm_start
 from springtide.planning.perf_model import measurements

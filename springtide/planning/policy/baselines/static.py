@@ -1,9 +1,8 @@
 """Pure. What the user asked for, from beginning to end. In: a view. Out: starts, and nothing after."""
 
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.plan import Decision
 from springtide.domain.plan.view import ClusterView, JobView
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.policy.baselines import starts
 
 

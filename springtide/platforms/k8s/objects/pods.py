@@ -12,7 +12,7 @@ from typing import Any
 
 from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.domain.plan.scale_plan import PodWish
-from springtide.domain.spec import script_settings
+from springtide.domain.spec import schema
 from springtide.platforms.agent import run_plan
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.objects import names
@@ -145,7 +145,7 @@ def environment(job: JobObject, site: Site, life: Life, *, cpu: float | None = N
         tls=names.CREDENTIALS if job.job.kubernetes.tls else "", patience_s=PATIENCE_S,
     )  # fmt: skip
     settings = run_plan.settings_of(
-        life, there, report_usage=True, script=script_settings.told(job.job), arguments=job.job.arguments
+        life, there, report_usage=True, script=schema.settings_of(job.job), arguments=job.job.arguments
     )
     told = {f"SPRINGTIDE_{name.upper()}": value for name, value in settings.items()}
     told["SPRINGTIDE_SHARED_MEMORY"] = "0"  # pods of one node share none

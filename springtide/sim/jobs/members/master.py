@@ -12,7 +12,7 @@ from typing import Any
 
 from springtide import errors
 from springtide.checkpoint.transfer.claims import RunClaim
-from springtide.domain.plan.advice import Adviser
+from springtide.domain.plan.plan import Adviser
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.master.autoscale.loop import AdviserSetup
 from springtide.master.checkpoint.round import CheckpointStore

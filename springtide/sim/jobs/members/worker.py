@@ -9,6 +9,7 @@ time, heeding revocations.
 import asyncio
 import contextlib
 from collections.abc import Iterable
+from typing import Any
 
 from springtide import errors
 from springtide.domain.data.leases import LeaseHolder
@@ -33,7 +34,7 @@ class VirtualWorker:
     """One life of a worker."""
 
     def __init__(
-        self, holder: LeaseHolder, card: DatasetCard, network: Network, pace: StepTime, stride_s: float
+        self, holder: LeaseHolder, card: DatasetCard, network: Network[Any], pace: StepTime, stride_s: float
     ) -> None:
         """`stride_s`: about so much work is done between two pushes, one batch at least."""
         self._holder, self._card, self._network, self._pace, self._stride_s = holder, card, network, pace, stride_s

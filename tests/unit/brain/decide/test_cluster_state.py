@@ -12,8 +12,7 @@ from springtide.brain.decide.cluster_state import BrainRules, ClusterState
 from springtide.brain.store import persistence
 from springtide.domain.core.shape import ResourceBudget
 from springtide.domain.data.data_workers import FeedShare
-from springtide.domain.plan.advice import Advice
-from springtide.domain.plan.plan import Decision, ShapePlan, nothing
+from springtide.domain.plan.plan import Advice, Decision, ShapePlan, nothing
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.policy import registry, sanitize
 from tests.unit.planning import views

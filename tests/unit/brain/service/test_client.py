@@ -7,10 +7,8 @@ import pytest
 
 from springtide import errors
 from springtide.brain.service import messages as counsel
-from springtide.brain.service.client import RemoteAdviser
-from springtide.brain.service.failover import FailoverAdviser
-from springtide.domain.plan.advice import Advice
-from springtide.domain.plan.plan import ShapePlan
+from springtide.brain.service.client import FailoverAdviser, RemoteAdviser
+from springtide.domain.plan.plan import Advice, ShapePlan
 from springtide.domain.plan.view import PastJob
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import frames
@@ -191,7 +189,7 @@ def test_a_brain_that_does_not_answer_at_the_end_of_a_job_leaves_time_to_remembe
         async def conclude(self, past):
             await asyncio.Event().wait()
 
-    monkeypatch.setattr("springtide.brain.service.failover.REMEMBER_S", 0.01)
+    monkeypatch.setattr("springtide.brain.service.client.REMEMBER_S", 0.01)
     own = Own()
     asyncio.run(FailoverAdviser(Silent(), own).conclude(PastJob(name="job", shape=views.shape())))
     assert own.past

@@ -7,10 +7,9 @@ import pytest
 
 from springtide import errors
 from springtide.brain.service.embedded import EmbeddedAdviser
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.plan.view import PastJob
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.policy import registry
 from tests.unit.planning import views
 

@@ -17,7 +17,7 @@ from springtide.data import ElasticLoader
 from springtide.data.stream.decode import Fixed
 from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.stream import create
-from springtide.domain.core.plain_numbers import plain, takes_numbers
+from springtide.domain.core.validation import plain, takes_numbers
 from springtide.domain.spec import elastic_job, platform_options, schema
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.zoo.clicklog.spec import LogSpec

@@ -9,7 +9,7 @@ from springtide.domain.core.shape import Shape
 from springtide.domain.plan import capacity as room
 from springtide.domain.plan.capacity import PlatformCapacity, bounds, first_shape
 from springtide.domain.spec.elastic_job import Quota, RoleWish
-from springtide.domain.spec.plan_rules import PlanRules
+from springtide.domain.spec.planning_config import PlanRules
 
 GIB = 2.0**30
 COUNTS = st.none() | st.integers(1, 8)

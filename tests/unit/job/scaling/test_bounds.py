@@ -7,10 +7,9 @@ import pytest
 
 from springtide import errors
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.data.data_workers import FeedRules, StageTarget
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.domain.spec.plan_rules import PlanRules
+from springtide.domain.spec.planning_config import PlanningStage, PlanRules
 from springtide.job.core import events
 from springtide.job.scaling import plan
 from springtide.job.state import JobState

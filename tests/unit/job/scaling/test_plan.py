@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.domain.spec.plan_rules import PlanRules
+from springtide.domain.spec.planning_config import PlanningStage, PlanRules
 from springtide.job.core import actions, events
 from springtide.job.scaling import plan
 from springtide.job.state import JobState

@@ -1,7 +1,7 @@
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from springtide.domain.spec.plan_rules import PlanRules
+from springtide.domain.spec.planning_config import PlanRules
 from springtide.job.core import actions, events
 from springtide.job.core.nodes import NodeState
 from springtide.job.scaling import plan, unschedulable

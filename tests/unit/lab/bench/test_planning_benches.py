@@ -5,9 +5,9 @@ from dataclasses import replace
 
 from springtide.domain.plan.profile import Profile, TimingSum
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.planning.perf_model import core_speed, equations, fit
-from springtide.planning.perf_model.core_speed import CoreSpeed
+from springtide.planning.perf_model import equations, fit, measurements
 from springtide.planning.perf_model.equations import Coefficients
+from springtide.planning.perf_model.measurements import CoreSpeed
 from springtide.planning.policy import registry
 from springtide_lab.bench.control import fit as fit_bench
 from springtide_lab.bench.control import plan
@@ -27,7 +27,7 @@ def planted(tried, *, twice_as_slow=(), pace=FREE):
     for one in tried:
         shape = one.shape
         terms = [float(term) for term in equations.terms(TRUE, facts, shape)]
-        step_s = max(sum(terms), facts.batch * shape.workers / core_speed.ceiling_of(pace, shape))
+        step_s = max(sum(terms), facts.batch * shape.workers / measurements.ceiling_of(pace, shape))
         step_s *= 2.0 if shape in twice_as_slow else 1.0
         timing = TimingSum(
             steps=1,

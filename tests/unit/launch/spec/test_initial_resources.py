@@ -8,10 +8,10 @@ import pytest
 from springtide import errors
 from springtide.brain.service.embedded import EmbeddedAdviser
 from springtide.domain.core.shape import UNBOUNDED, Shape
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.plan.view import PastJob
 from springtide.domain.spec.elastic_job import ElasticJob, Quota, RoleWish
+from springtide.domain.spec.planning_config import PlanningStage
 from springtide.launch.spec import initial_resources
 from springtide.planning.policy import registry
 

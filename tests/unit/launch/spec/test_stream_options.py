@@ -3,7 +3,7 @@
 import pytest
 
 from springtide import errors
-from springtide.domain.core import durations
+from springtide.domain.core import validation
 from springtide.domain.spec.elastic_job import ElasticJob, FollowingWish, RoleWish
 from springtide.launch.spec.resolve import online_of
 
@@ -30,7 +30,7 @@ def test_workers_follow_a_stream_unless_their_number_was_given():
 
 
 def test_times_are_read_as_people_write_them():
-    read = [durations.seconds("slo_lag", text) for text in ("20m", "90s", "1.5h", "30", "250ms")]
+    read = [validation.parse_duration("slo_lag", text) for text in ("20m", "90s", "1.5h", "30", "250ms")]
     assert read == [1200, 90, 5400, 30, 0.25]
     assert given(slo_lag="5m").rules.slo_lag_s == 300
 

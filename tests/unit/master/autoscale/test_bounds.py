@@ -8,7 +8,7 @@ import pytest
 from springtide import errors
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.spec.plan_rules import PlanRules
+from springtide.domain.spec.planning_config import PlanRules
 from springtide.job.core import events
 from springtide.job.scaling import plan
 from springtide.master.autoscale import bounds as bounding

@@ -8,10 +8,10 @@ from springtide.domain.core.roles import Life, Role, RoleExit, RoleKind, RoleUsa
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.model import outline
+from springtide.domain.model import tables
 from springtide.domain.plan.view import FindingKind
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.domain.spec.plan_rules import PlanRules
+from springtide.domain.spec.planning_config import PlanRules
 from springtide.job.core import events
 from springtide.job.scaling import plan
 from springtide.master.autoscale import job_view
@@ -57,11 +57,11 @@ def sources(record, watching=None, guards=Quiet, usage=None):
 
 def test_facts_come_from_the_models_outline_and_the_data_sets_card():
     record = begun()
-    made = outline.Outline(
-        tables=(outline.TableOutline(name="a", paths=("a", "b"), rows=10, dim=16),),
-        dense=(outline.DenseOutline(name="w", shape=(3, 5), dtype="float32", table=0, first=0, chunks=1),),
+    made = tables.Outline(
+        tables=(tables.TableOutline(name="a", paths=("a", "b"), rows=10, dim=16),),
+        dense=(tables.DenseOutline(name="w", shape=(3, 5), dtype="float32", table=0, first=0, chunks=1),),
     )
-    record.share(outline.SHARED_KEY, msgspec.msgpack.encode(made))
+    record.share(tables.SHARED_KEY, msgspec.msgpack.encode(made))
     view = job_view.view(sources(record), now=4.0)
     assert (view.facts.dense_bytes, view.facts.dim, view.facts.batch) == (60.0, 32.0, 8)
     assert view.features["tables"] == 1.0 and view.features["sync"] == "async"
@@ -90,7 +90,7 @@ def test_workers_in_step_are_no_more_than_share_the_smallest_rest_of_the_data():
 @pytest.mark.parametrize("told", [b"", b"\xc1", b"\x01"])
 def test_a_model_that_is_not_told_or_garbled_is_no_reason_to_fail(told):
     record = begun()
-    record.share(outline.SHARED_KEY, told)
+    record.share(tables.SHARED_KEY, told)
     assert job_view.view(sources(record), now=4.0).facts.dim == 1.0
 
 

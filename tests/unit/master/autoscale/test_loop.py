@@ -7,14 +7,11 @@ import pytest
 from springtide import errors
 from springtide.domain.core.roles import Role, RoleExit, RoleKind, RoleUsage
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.data.data_workers import FeedRules, FeedShare
 from springtide.domain.data.samples import DatasetCard
-from springtide.domain.plan.advice import WITHOUT_BRAIN, Advice
-from springtide.domain.plan.plan import ShapePlan
+from springtide.domain.plan.plan import WITHOUT_BRAIN, Advice, ShapePlan
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from springtide.domain.spec.plan_rules import PlanRules
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage, PlanRules
 from springtide.job.core import events
 from springtide.master.autoscale.loop import AdviserSetup
 from springtide.master.core.record import JobRecord

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from springtide import errors
-from springtide.domain.plan.advice import Advice
+from springtide.domain.plan.plan import Advice
 from springtide.master.autoscale.threaded_adviser import ThreadedAdviser
 from tests import waiting
 

@@ -10,9 +10,8 @@ import pytest
 from springtide import errors
 from springtide.checkpoint.format.manifest import Manifest, SavedProgress
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
-from springtide.domain.data.epochs import EpochPlace
 from springtide.domain.data.leases import LeaseHolder, Progress, ReadFailure
-from springtide.domain.data.samples import DatasetCard
+from springtide.domain.data.samples import DatasetCard, EpochPlace
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.job.core import events
 from springtide.master import main

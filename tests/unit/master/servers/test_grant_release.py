@@ -4,7 +4,7 @@ from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.job.core.job_core import RoleSize
 from springtide.job.core.nodes import RoleNode
 from springtide.master.servers.grant_release import GrantRelease
-from springtide.planning.guards.grant_release import CALM_S
+from springtide.planning.guards.hot_servers import CALM_S
 
 GIB = 2**30
 USUAL = RoleSize(cpu=1.0, memory=GIB)

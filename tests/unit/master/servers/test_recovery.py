@@ -10,9 +10,8 @@ from springtide import errors
 from springtide.checkpoint.format.manifest import name_of
 from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
-from springtide.domain.data.epochs import EpochPlace
 from springtide.domain.data.leases import LeaseHolder, Progress
-from springtide.domain.data.samples import DatasetCard
+from springtide.domain.data.samples import DatasetCard, EpochPlace
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.job.core import events

@@ -12,8 +12,7 @@ from springtide.domain.plan.profile import ModelFacts
 from springtide.domain.plan.view import LaunchTime
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.allocate import choose
-from springtide.planning.allocate.options import Bid
-from springtide.planning.allocate.priorities import Standing
+from springtide.planning.allocate.choose import Bid, Standing
 from springtide.planning.perf_model import equations
 from springtide.planning.perf_model.shape_columns import columns
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from springtide.planning.allocate import ilp, knapsack
+from springtide.planning.allocate import knapsack
 from springtide.planning.allocate.knapsack import KnapsackCapacity
 from springtide_lab.bench.control import plan
 
@@ -44,7 +44,7 @@ def instances(draw):
 def test_no_allotment_is_over_capacity_nor_above_its_bound_and_the_exact_one_is_the_best(case):
     options, limits = case
     best = best_by_hand(options, limits)
-    found = ilp.allot(options, limits, ilp.Effort(seconds=10.0))
+    found = knapsack.allot(options, limits, knapsack.Effort(seconds=10.0))
     if found is None:  # the cheapest do not fit together, so none are given
         assert not limits.hold(*options.used(np.zeros(len(options.scale), dtype=np.int64)))
         return
@@ -52,7 +52,7 @@ def test_no_allotment_is_over_capacity_nor_above_its_bound_and_the_exact_one_is_
     assert found.value == pytest.approx(best, abs=1e-6)
     assert found.greedy_value <= found.value + 1e-9
     assert found.value == pytest.approx(options.total(found.taken))
-    greedy = ilp.allot(options, limits, ilp.Effort(seconds=0.0))
+    greedy = knapsack.allot(options, limits, knapsack.Effort(seconds=0.0))
     assert limits.hold(*options.used(greedy.taken))
     assert greedy.bound >= best - 1e-6 * max(1.0, best)
 
@@ -66,18 +66,18 @@ def test_the_greedy_reaches_nearly_all_of_the_optimum_and_the_choice_all_of_it()
 
 def test_an_exact_answer_that_does_not_come_in_time_leaves_the_greedy_one_and_what_it_may_have_missed(monkeypatch):
     options, limits = plan.instance(np.random.default_rng(0))
-    known = ilp.allot(options, limits, ilp.Effort(seconds=10.0))
+    known = knapsack.allot(options, limits, knapsack.Effort(seconds=10.0))
     assert known.by == "exact" and known.gap > 0
-    late = ilp.allot(options, limits, ilp.Effort(seconds=10.0, most_options=0))  # too many to be tried
+    late = knapsack.allot(options, limits, knapsack.Effort(seconds=10.0, most_options=0))  # too many to be tried
     monkeypatch.setattr("scipy.optimize.milp", lambda *_, **__: SimpleNamespace(status=1, x=None))  # its time is over
-    for found in (late, ilp.allot(options, limits, ilp.Effort(seconds=10.0))):
+    for found in (late, knapsack.allot(options, limits, knapsack.Effort(seconds=10.0))):
         assert found.by == "greedy" and found.value == known.greedy_value
         assert found.bound >= known.value and found.gap >= known.gap
 
 
 def test_where_there_is_enough_for_all_each_has_its_best():
     rows = [(np.array([0.0, 5.0]), np.array([1.0, 2.0]), np.array([1.0, 2.0]), np.array([1.0, 2.0]))] * 3
-    found = ilp.allot(knapsack.options_of(rows, np.zeros(3)), KnapsackCapacity(cpu=6, memory=6), ilp.Effort())
+    found = knapsack.allot(knapsack.options_of(rows, np.zeros(3)), KnapsackCapacity(cpu=6, memory=6), knapsack.Effort())
     assert list(found.taken) == [1, 1, 1]
     assert found.gap == 0.0
 
@@ -98,6 +98,6 @@ def test_thousands_of_jobs_are_shared_out_with_a_bound_on_what_was_missed():
         rows.append((speed - speed[0], cpu, cpu, cpu * 2))
     options = knapsack.options_of(rows, np.zeros(2_000))
     limits = KnapsackCapacity(cpu=60_000.0, memory=200_000.0)
-    found = ilp.allot(options, limits, ilp.Effort(seconds=0.0))
+    found = knapsack.allot(options, limits, knapsack.Effort(seconds=0.0))
     assert limits.hold(*options.used(found.taken))
     assert found.gap < 0.002

@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from springtide.domain.core.shape import Shape
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.planning.allocate import options
-from springtide.planning.allocate.options import Bid
-from springtide.planning.allocate.priorities import Standing
+from springtide.planning.allocate import choose
+from springtide.planning.allocate.choose import Bid, Standing
 from springtide.planning.perf_model.shape_columns import columns
 
 points = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 60)), min_size=1, max_size=12)
@@ -40,7 +39,7 @@ def by_one(cost, speed, least_marginal):
 def test_what_is_worth_having_ends_where_the_next_step_brings_too_little():
     cost = np.array([[1.0, 2.0, 4.0, 8.0, 16.0]])
     speed = np.array([[10.0, 19.0, 30.0, 31.0, 31.1]])
-    assert [int(options.worth_having(cost, speed, least)[0]) for least in (0.0, 0.01, 0.5)] == [4, 3, 2]
+    assert [int(choose.worth_having(cost, speed, least)[0]) for least in (0.0, 0.01, 0.5)] == [4, 3, 2]
 
 
 @settings(max_examples=60, deadline=None)
@@ -50,7 +49,7 @@ def test_all_rows_at_once_end_where_each_alone_does(rows, least_marginal):
     cost, speed = np.full((len(rows), width), np.inf), np.full((len(rows), width), -np.inf)
     for at, row in enumerate(rows):
         cost[at, : len(row)], speed[at, : len(row)] = np.array(row, dtype=float).T
-    found = options.worth_having(cost, speed, least_marginal)
+    found = choose.worth_having(cost, speed, least_marginal)
     for at, row in enumerate(rows):
         alone = by_one(*np.array(row, dtype=float).T, least_marginal)
         mine = int(found[at])
@@ -78,9 +77,9 @@ def bid(name, drawn):
 def test_a_job_is_weighed_as_if_it_were_alone():
     drawn, config = np.random.default_rng(5), PlanningConfig()
     bids = [bid(f"job-{number}", drawn) for number in range(40)]
-    together = options.considered(bids, config)
+    together = choose.considered(bids, config)
     for at, one in enumerate(bids):
-        alone, count = options.considered([one], config), int(together.there[at].sum())
+        alone, count = choose.considered([one], config), int(together.there[at].sum())
         assert alone.there.all() and alone.cost.shape == (1, count) and alone.stays[0] == together.stays[at]
         for mine, other in (
             *zip(alone.shapes, together.shapes, strict=True),

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from springtide import errors
-from springtide.planning.allocate import priorities
-from springtide.planning.allocate.priorities import Standing
+from springtide.planning.allocate import choose
+from springtide.planning.allocate.choose import Standing
 
 SHORT = Standing(samples_left=1_000.0, throughput=10.0, waited_s=10.0, given=1.0)
 LONG = Standing(samples_left=50_000.0, throughput=10.0, waited_s=900.0, given=4.0)
@@ -13,7 +13,7 @@ SPEEDS = np.array([10.0, 20.0])
 
 
 def weights(name, rho, epsilon=1e-3):
-    weigh = priorities.priority(name)
+    weigh = choose.priority(name)
     return [weigh(job, SPEEDS, rho, epsilon)[0] for job in (SHORT, LONG)]
 
 
@@ -39,16 +39,16 @@ def test_below_nothing_the_job_that_ends_last_comes_first(name):
 
 
 def test_the_weight_is_that_of_eqn_14():
-    (weight, faster) = np.exp(priorities.remaining(SHORT, SPEEDS, 2.5, 0.5))
+    (weight, faster) = np.exp(choose.remaining(SHORT, SPEEDS, 2.5, 0.5))
     assert weight == pytest.approx(1 / (100 + 0.5) ** 2.5)
     assert faster == pytest.approx(1 / (50 + 0.5) ** 2.5)
 
 
 def test_epsilon_keeps_a_job_at_its_very_end_from_weighing_without_bounds():
     done = Standing(samples_left=0.0, throughput=10.0)
-    assert np.isfinite(priorities.remaining(done, SPEEDS, 2.5, 1.0)).all()
-    assert np.isfinite(priorities.remaining(done, SPEEDS, 2.5, 0.0)).all()
-    assert np.isfinite(priorities.remaining(SHORT, np.zeros(2), 2.5, 1.0)).all()
+    assert np.isfinite(choose.remaining(done, SPEEDS, 2.5, 1.0)).all()
+    assert np.isfinite(choose.remaining(done, SPEEDS, 2.5, 0.0)).all()
+    assert np.isfinite(choose.remaining(SHORT, np.zeros(2), 2.5, 1.0)).all()
 
 
 def test_other_preferences_look_at_the_user_or_at_the_wait():
@@ -60,4 +60,4 @@ def test_other_preferences_look_at_the_user_or_at_the_wait():
 
 def test_a_preference_nobody_knows_is_answered_with_the_nearest():
     with pytest.raises(errors.UnknownName, match="Did you mean 'remaining'"):
-        priorities.priority("remaning")
+        choose.priority("remaning")

@@ -13,7 +13,7 @@ from springtide import errors
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.core.shape import GIB, MemoryNeed, Prices, ResourceBudget, Shape, ShapeBounds, cost
 from springtide.domain.plan.view import LaunchTime
-from springtide.planning.candidates import grids, nsga2, pareto, switch_cost
+from springtide.planning.candidates import grids, pareto, switch_cost
 from springtide.planning.candidates.query import FrontQuery
 from springtide.planning.perf_model import equations
 from springtide.planning.perf_model.equations import Coefficients, Shapes
@@ -171,7 +171,7 @@ def test_a_space_too_large_to_be_listed_is_made_coarser_without_the_extra(monkey
     def missing(_):
         raise errors.MissingExtra("a search by NSGA-II", "brain")
 
-    monkeypatch.setattr(nsga2, "front", missing)
+    monkeypatch.setattr(pareto, "front", missing)
     monkeypatch.setattr(grids, "MOST", 200)
     found = pareto.front(TRUE, FACTS, bounds=BOUNDS)
     assert found.how == "coarse" and len(found) > 3
@@ -187,12 +187,12 @@ def test_evolution_finds_nothing_that_the_whole_list_does_not_equal_or_beat():
         need=MemoryNeed(worker=GIB, server=GIB, rows=20 * GIB),
         pace=(3000.0, 4000.0),
     )
-    true, found = pareto.listed([ask])[0], nsga2.front(ask, population=40, generations=25)
+    true, found = pareto.listed([ask])[0], pareto.evolved_front(ask, population=40, generations=25)
     assert found.how == "evolved" and len(found) > 5
     for price, gain in zip(found.cost, found.gain, strict=True):
         as_cheap = true.gain[true.cost <= price * (1 + 1e-9)]
         assert len(as_cheap) and as_cheap.max() >= gain * (1 - 1e-9)
-    again = nsga2.front(ask, population=40, generations=25)
+    again = pareto.evolved_front(ask, population=40, generations=25)
     numpy.testing.assert_array_equal(again.cost, found.cost)
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from springtide.domain.core.shape import ResourceBudget, ShapeBounds
-from springtide.domain.core.stages import PlanningStage
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.lifecycle import rollback
 from springtide.planning.policy import registry
 from tests.unit.planning import views

@@ -7,10 +7,9 @@ import pytest
 
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.core.shape import GIB, MemoryNeed, ResourceBudget, Shape, ShapeBounds
-from springtide.domain.core.stages import PlanningStage
 from springtide.domain.plan.profile import TimingSum
 from springtide.domain.plan.view import FindingKind, GuardFinding, PastJob, RoleUse
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.lifecycle import initial_size
 from springtide.planning.policy import registry
 from tests.unit.planning import views

@@ -7,8 +7,8 @@ import pytest
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.plan.profile import Profile, TimingSum
-from springtide.planning.perf_model import core_speed, fit, measurements
-from springtide.planning.perf_model.core_speed import CoreSpeed
+from springtide.planning.perf_model import fit, measurements
+from springtide.planning.perf_model.measurements import CoreSpeed
 from springtide.planning.perf_model.shape_columns import columns
 from tests.unit.planning import views
 from tests.unit.planning.views import FACTS, profile, running, shape, speed, uses
@@ -16,20 +16,20 @@ from tests.unit.planning.views import FACTS, profile, running, shape, speed, use
 
 def test_a_core_is_worth_what_was_done_over_what_was_used():
     job = running(shape(), uses=uses(shape(), worker=0.5, server=0.25))
-    assert core_speed.pace_of(job, 400.0) == pytest.approx((400 / 8, 400 / 4))
+    assert measurements.pace_of(job, 400.0) == pytest.approx((400 / 8, 400 / 4))
 
 
 def test_a_role_that_is_seen_to_use_more_than_it_was_given_counts_by_what_it_was_given():
     job = running(shape(), uses=uses(shape(), worker=1.1, server=0.25))
-    pace = core_speed.pace_of(job, 400.0)
+    pace = measurements.pace_of(job, 400.0)
     assert pace == pytest.approx((400 / 16, 400 / 4))
-    assert core_speed.ceiling_of(pace, shape()) == pytest.approx(400.0), "it can do what it does"
+    assert measurements.ceiling_of(pace, shape()) == pytest.approx(400.0), "it can do what it does"
 
 
 def test_where_nothing_is_known_of_cores_they_bound_nothing():
-    pace = core_speed.pace_of(running(uses=()), 400.0)
+    pace = measurements.pace_of(running(uses=()), 400.0)
     assert pace == CoreSpeed()
-    assert core_speed.ceiling(pace, columns([shape()]))[0] == math.inf
+    assert measurements.ceiling(pace, columns([shape()]))[0] == math.inf
 
 
 def counted(of, *, worker, server, at=200.0):
@@ -42,7 +42,9 @@ def test_windows_together_say_what_a_core_is_worth_and_the_odd_ones_among_them_n
     windows = [counted(shape(), worker=0.5, server=part) for part in (0.25, 0.26, 0.24, 0.01, 0.25, 0.99)]
     job = running(shape(), profiles=tuple(windows), uses=uses(shape(), worker=0.9, server=0.9))
     done = measurements.now(job).throughput
-    assert core_speed.pace_of(job, 1.0) == pytest.approx((done / 8, done / 4)), "not what was used in the last seconds"
+    assert measurements.pace_of(job, 1.0) == pytest.approx((done / 8, done / 4)), (
+        "not what was used in the last seconds"
+    )
     assert measurements.use(job, RoleKind.SERVER).used == pytest.approx(4.0)
     assert measurements.use(job, RoleKind.SERVER).share == pytest.approx(0.25)
 
@@ -52,14 +54,14 @@ def test_windows_of_other_shapes_count_too_and_of_more_than_was_given_only_that(
     halves = [counted(small, worker=1.2, server=0.1), counted(large, worker=1.2, server=0.4)]
     job = running(large, profiles=tuple(halves))
     each = [4.0 / speed(small), 16.0 / speed(large)]
-    assert core_speed.pace_of(job, 1.0).worker == pytest.approx(2 / sum(each))
+    assert measurements.pace_of(job, 1.0).worker == pytest.approx(2 / sum(each))
 
 
 def test_counts_that_are_no_numbers_say_nothing():
     odd = [replace(profile(shape()), worker_cores=part, server_cores=None) for part in (math.nan, -1.0, math.inf, 0.0)]
     job = running(shape(), profiles=tuple(odd), uses=uses(shape(), worker=0.5, server=0.25))
     assert measurements.spent(job, RoleKind.WORKER) is None
-    assert core_speed.pace_of(job, 400.0) == pytest.approx((400 / 8, 400 / 4))
+    assert measurements.pace_of(job, 400.0) == pytest.approx((400 / 8, 400 / 4))
 
 
 def test_fewer_cores_of_either_role_bound_a_shape():
@@ -67,14 +69,14 @@ def test_fewer_cores_of_either_role_bound_a_shape():
     many = columns(
         [shape(workers=4, worker_cpu=4, servers=2, server_cpu=8), shape(workers=99, servers=1, server_cpu=1)]
     )
-    assert core_speed.ceiling(pace, many).tolist() == [160.0, 20.0]
-    assert [core_speed.ceiling_of(pace, many.shape(at)) for at in (0, 1)] == [160.0, 20.0]
+    assert measurements.ceiling(pace, many).tolist() == [160.0, 20.0]
+    assert [measurements.ceiling_of(pace, many.shape(at)) for at in (0, 1)] == [160.0, 20.0]
 
 
 def bound(of, pace):
     """A profile of a shape that waits for its cores: the wait is in the time of updates, where workers see it."""
     free = profile(of)
-    longer = free.timing.total_s * (speed(of) / core_speed.ceiling_of(pace, of) - 1)
+    longer = free.timing.total_s * (speed(of) / measurements.ceiling_of(pace, of) - 1)
     timing = replace(free.timing, update_s=free.timing.update_s + longer, total_s=free.timing.total_s + longer)
     return replace(free, timing=timing)
 
@@ -101,12 +103,12 @@ def test_where_cores_bound_everything_the_equations_allow_at_least_that():
     found = fit.fit(measured, FACTS, pace)
     assert found.mape < 0.01
     for one in shapes:
-        assert found.predict(one) > 0.95 * core_speed.ceiling_of(pace, one)
+        assert found.predict(one) > 0.95 * measurements.ceiling_of(pace, one)
 
 
 def by_cores(of, pace):
     """A profile of a shape that is as fast as its cores allow, timed as a whole."""
-    step_s = of.workers * FACTS.batch / core_speed.ceiling_of(pace, of)
+    step_s = of.workers * FACTS.batch / measurements.ceiling_of(pace, of)
     timing = TimingSum(steps=100, samples=100 * FACTS.batch, total_s=100 * step_s)
     return Profile(shape=of, batch=FACTS.batch, timing=timing, at=0.0)
 

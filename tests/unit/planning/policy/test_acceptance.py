@@ -9,12 +9,10 @@ from hypothesis import strategies as st
 
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
-from springtide.domain.core.stages import PlanningStage
-from springtide.domain.plan.advice import Advice
-from springtide.domain.plan.plan import ShapePlan
+from springtide.domain.plan.plan import Advice, ShapePlan
 from springtide.domain.plan.profile import ModelFacts
 from springtide.domain.plan.view import JobView, RoleUse
-from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.policy.acceptance import refused
 
 NOW = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)

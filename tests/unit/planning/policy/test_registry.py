@@ -8,8 +8,8 @@ import pytest
 
 from springtide import errors
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.planning.dataworkers.cluster import allocation, metrics
-from springtide.planning.policy import plugins, registry
+from springtide.planning.dataworkers.cluster import allocation
+from springtide.planning.policy import registry
 from tests.unit.planning import views
 
 EXAMPLE = pathlib.Path(__file__).parents[4] / "examples" / "policy_plugin"
@@ -59,16 +59,16 @@ def test_a_policy_is_found_by_dotted_name_without_being_installed(monkeypatch):
 
 
 def test_a_metric_of_an_installed_package_shares_out_data_workers(installed):
-    assert "soonest" in metrics.names() and "soonest" not in registry.names()
+    assert "soonest" in allocation.names() and "soonest" not in registry.names()
     jobs = [
         allocation.FedJob(name=name, gpus=1, speed=0.1, capable=1.0, cpu=1.0, steps_left=left)
         for name, left in (("late", 900.0), ("soon", 90.0))
     ]
-    assert allocation.allot(jobs, 6, metrics.load("soonest")).cores == {"late": 1.0, "soon": 5.0}
+    assert allocation.allot(jobs, 6, allocation.load("soonest")).cores == {"late": 1.0, "soon": 5.0}
 
 
 def test_an_entry_point_that_leads_nowhere_says_which_package_to_mend(installed):
-    (installed / "entry_points.txt").write_text(f"[{plugins.GROUP}]\nhalf = nowhere_at_all:half\n")
+    (installed / "entry_points.txt").write_text(f"[{registry.GROUP}]\nhalf = nowhere_at_all:half\n")
     with pytest.raises(errors.BadInput, match="package half-policy cannot be loaded"):
         registry.load("half")
 

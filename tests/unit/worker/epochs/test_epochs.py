@@ -14,8 +14,8 @@ from torch import nn
 from torch.utils.data import IterableDataset, TensorDataset
 
 from springtide import config, errors
-from springtide.domain.data.epochs import EpochPlace
 from springtide.domain.data.leases import LeaseHolder, NoLease
+from springtide.domain.data.samples import EpochPlace
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.master.core.record import JobRecord
 from springtide.rpc.messages.messages import DataEnd, EpochBegun, LeaseReply

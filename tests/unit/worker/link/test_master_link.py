@@ -6,8 +6,7 @@ import pytest
 
 from springtide import config, errors
 from springtide.domain.core.roles import Placement
-from springtide.domain.data.epochs import EpochPlace
-from springtide.domain.data.samples import DatasetCard
+from springtide.domain.data.samples import DatasetCard, EpochPlace
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.messages import DataEnd, MemberReport
 from springtide.telemetry.host.own_usage import OwnUsage

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from springtide.planning.dataworkers.cluster import metrics
+from springtide.planning.dataworkers.cluster import allocation
 from springtide_lab.reproduce.goldminer.simulation import systems
 from springtide_lab.reproduce.goldminer.simulation.cluster import Host
 from springtide_lab.reproduce.goldminer.simulation.elastic import Feeding
@@ -79,7 +79,7 @@ class _World:
         self._now, self._next_round, self._story = 0.0, float("inf"), ClusterStory()
         self._feeding = None
         if system.elastic:
-            metric = metrics.load(system.metric)
+            metric = allocation.load(system.metric)
             self._feeding = Feeding(self._hosts, metric, preset, seed)
 
     def live(self) -> ClusterStory:

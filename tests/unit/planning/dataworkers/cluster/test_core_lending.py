@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from springtide.planning.dataworkers.cluster import allocation, core_lending, metrics
+from springtide.planning.dataworkers.cluster import allocation, core_lending
 from springtide.planning.dataworkers.cluster.allocation import FedJob
 from springtide.planning.dataworkers.cluster.core_lending import TrainerCores
 
-METRICS = st.sampled_from(list(metrics.METRICS.values()))
+METRICS = st.sampled_from(list(allocation.METRICS.values()))
 
 
 @st.composite
@@ -63,9 +63,9 @@ def test_a_starved_job_lends_to_one_that_makes_more_of_it_and_has_it_back():
     slow = FedJob(name="slow", gpus=1, speed=0.1, capable=1.0, cpu=6.0, steps_left=900.0)
     quick = FedJob(name="quick", gpus=1, speed=0.5, capable=1.0, cpu=2.0, steps_left=10.0)
     trainers = {"slow": TrainerCores(1, 4.0), "quick": TrainerCores(1, 2.0)}
-    given, kept = core_lending.share([slow, quick], trainers, 9.0, metrics.srtf)
+    given, kept = core_lending.share([slow, quick], trainers, 9.0, allocation.srtf)
     assert kept == {"slow": 1.0, "quick": 2.0} and given.cores == {"slow": 2.0, "quick": 4.0}
-    given, kept = core_lending.share([slow, quick], trainers, 100.0, metrics.srtf)
+    given, kept = core_lending.share([slow, quick], trainers, 100.0, allocation.srtf)
     assert kept == {"slow": 4.0, "quick": 2.0} and given.cores["slow"] == pytest.approx(60.0)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide.domain.data.data_workers import FeedShare
-from springtide.planning.dataworkers.cluster import core_shares, metrics
+from springtide.planning.dataworkers.cluster import allocation, core_lending
 from tests.unit.planning import views
 
 
@@ -20,7 +20,7 @@ def job(name, fed=None):
 
 
 def shared(jobs, cpu, metric="maxtp", before=None):
-    return core_shares.shared(jobs, before or {}, cpu, metrics.load(metric))
+    return core_lending.shared(jobs, before or {}, cpu, allocation.load(metric))
 
 
 def test_each_job_gets_what_it_can_use_while_there_are_cores():

@@ -3,8 +3,7 @@ import pytest
 
 from springtide.domain.data.data_workers import FeedRules
 from springtide.planning.dataworkers.tuning import tuner
-from springtide.planning.dataworkers.tuning.thresholds import LATE, STRANGE_FOR
-from springtide.planning.dataworkers.tuning.tuner_state import Tuning, TuningPhase
+from springtide.planning.dataworkers.tuning.tuner_state import LATE, STRANGE_FOR, Tuning, TuningPhase
 from tests.unit.planning.dataworkers.walks import KEEPS_UP, begun, fed, seen, stage
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.planning.online.capacity import model_errors
+from springtide.planning.online.capacity import throughput_curves
 from springtide.planning.online.capacity.capacity_model import CapacityCurve, CapacitySample, fit, learn, mape
 from springtide.planning.online.scaling.min_workers import WorkerNeed, least, plan
 
@@ -104,7 +104,7 @@ def test_one_number_that_was_measured_too_low_says_less_of_fewer_workers_than_of
 def test_small_errors_of_measurements_make_no_curve():
     """What each of one to five workers trained on a real machine: four coefficients foretold them 2.5% off."""
     seen = [CapacitySample(w, w * each) for w, each in enumerate((3291, 3280, 3375, 3262, 3320), start=1)]
-    found = model_errors.left_out("async", seen)
+    found = throughput_curves.left_out("async", seen)
     assert found["learned"].mape < 0.015 and found["learned"].worst < 0.03
     assert found["learned"].mape <= min(found["ernest"].mape, found["optimus-async"].mape)
 
@@ -117,7 +117,7 @@ def test_what_is_in_proportion_is_foretold_better_than_by_all_coefficients_and_w
         for truth, of in off.items():
             shared = 0.5 if truth == "half is shared" else 0.0
             seen = [CapacitySample(w, w / (1 - shared + shared * w) * chance.normal(100, 2)) for w in range(1, 6)]
-            found = model_errors.left_out("async", seen)
+            found = throughput_curves.left_out("async", seen)
             of["learned"] += found["learned"].mape
             of["kale"] += found["async"].mape
     assert off["in proportion"]["learned"] < 0.85 * off["in proportion"]["kale"]

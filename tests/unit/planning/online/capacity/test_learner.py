@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide.domain.data.streams import StepSums
-from springtide.planning.online.capacity.learner import FADES_S, LearnedCapacity, WorkerRate, window_s
-from springtide.planning.online.capacity.measurements import WorkerWork
+from springtide.planning.online.capacity.learner import FADES_S, LearnedCapacity, WorkerRate, WorkerWork, window_s
 
 BATCH = 64
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide.domain.data.streams import StepSums
-from springtide.planning.online.capacity.measurements import (
+from springtide.planning.online.capacity.learner import (
     WorkerWork,
     full,
     quicker_when_full,

@@ -3,7 +3,7 @@
 import pytest
 
 from springtide.planning.online.capacity.capacity_model import CapacityCurve, CapacitySample
-from springtide.planning.online.capacity.model_errors import judge, judged, left_out
+from springtide.planning.online.capacity.throughput_curves import judge, judged, left_out
 
 TRUTH = CapacityCurve(kind="async", coefficients=(0.000566, 0.000224, 0.0))
 

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from springtide.planning.online.forecast.resample import coarsely
-from springtide.planning.online.forecast.simple_forecasts import last_day
+from springtide.planning.online.forecast.simple_forecasts import coarsely, last_day
 
 
 @pytest.mark.parametrize(("day", "sees"), [(144, 48), (1440, 48), (48, 48), (24, 24), (100, 100)])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from springtide.planning.online.scaling.record_age import MOST, PartitionEnds, lag_s
+from springtide.planning.online.scaling.slo_metrics import MOST, PartitionEnds, lag_s
 
 
 def test_an_offset_came_between_the_two_looks_around_it():

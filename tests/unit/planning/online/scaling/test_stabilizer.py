@@ -5,7 +5,7 @@ from itertools import groupby
 from hypothesis import given
 from hypothesis import strategies as st
 
-from springtide.planning.online.scaling.stabilizer import stabilize
+from springtide.planning.online.scaling.min_workers import stabilize
 
 PLANS = st.lists(st.integers(1, 9), min_size=1, max_size=60)
 

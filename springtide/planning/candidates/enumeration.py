@@ -18,7 +18,7 @@ from springtide.planning.candidates import grids, prune, query
 from springtide.planning.candidates.grids import Side
 from springtide.planning.candidates.prune import PruneLimits, RoleOptions
 from springtide.planning.candidates.query import FrontQuery
-from springtide.planning.perf_model import equations, ragged
+from springtide.planning.perf_model import equations, shape_columns
 from springtide.planning.perf_model.equations import Array, Index
 from springtide.planning.perf_model.shape_columns import ShapeColumns
 
@@ -68,7 +68,7 @@ def listed(asks: Sequence[FrontQuery]) -> list[Listed]:
     cpu = workers.cpu.take(left) + servers.cpu.take(right)
     memory = workers.memory.take(left) + servers.memory.take(right)
     (fits,) = numpy.nonzero((cpu <= wanted.cpu.take(job)) & (memory <= memory_left.take(job)))
-    rows = ragged.of_owners(job[fits], len(asks))
+    rows = shape_columns.of_owners(job[fits], len(asks))
     cost = (cpu * wanted.cpu_price.take(job) + memory / GIB * wanted.memory_price.take(job))[fits]
     order = rows.ordered(cost)
     job, left, right, cost = rows.owner, left[fits][order], right[fits][order], cost[order]
@@ -176,5 +176,5 @@ def _options(asks: Sequence[FrontQuery], wanted: EnumerationQuery) -> tuple[Role
 
 def _padded(sides: Sequence[Side]) -> tuple[Array, ...]:
     """Counts, cores of each and cores of all, a line a job; 0 beyond its options."""
-    rows = ragged.of_lengths([len(one.number) for one in sides])
+    rows = shape_columns.of_lengths([len(one.number) for one in sides])
     return tuple(rows.padded(numpy.concatenate(parts), 0.0) for parts in zip(*sides, strict=True))
