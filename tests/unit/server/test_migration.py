@@ -93,7 +93,7 @@ def test_a_goal_is_worked_off_once_and_told(two):
 
     connect(two[0]).declare([TableSpec(id=0, name="items", dim=5)])
     handing = migration.SlotHandover(two[0], tell)
-    parcel = messages.Parcel(1, two[1].address, tuple(range(10)))
+    parcel = messages.SlotParcel(1, two[1].address, tuple(range(10)))
     goal = messages.SlotGoal(OWNERS, (two[0].address, two[1].address), (parcel,))
     for _ in range(3):
         handing.heed(goal)
@@ -113,7 +113,7 @@ def test_a_server_in_a_hurry_says_nothing_of_its_slots_until_they_have_gone(two,
 
     connect(two[0]).declare([TableSpec(id=0, name="items", dim=5)])
     handing = migration.SlotHandover(two[0], tell)
-    parcel = messages.Parcel(1, two[1].address, tuple(range(SLOTS)))
+    parcel = messages.SlotParcel(1, two[1].address, tuple(range(SLOTS)))
     assert not handing.hurried
     handing.heed(messages.SlotGoal(OWNERS, (two[0].address, two[1].address), (parcel,), hurry=True))
     assert done.wait(20)
