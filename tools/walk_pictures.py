@@ -91,7 +91,7 @@ DECISION = (
     Stop("planning.perf_model.equations", "speed of a shape", "planning.perf_model.fit"),
     Stop("planning.allocate.bids", "shapes that a job would pay for", "planning.policy.springtide_policy"),
     Stop("planning.candidates.pareto", "shapes worth having", "planning.allocate.bids"),
-    Stop("planning.candidates.enumerate", "all shapes within bounds", "planning.candidates.pareto"),
+    Stop("planning.candidates.enumeration", "all shapes within bounds", "planning.candidates.pareto"),
     Stop("planning.allocate.choose", "one shape a job", "planning.policy.springtide_policy"),
     Stop("planning.allocate.knapsack", "within the quota", "planning.allocate.choose"),
     Stop("planning.policy.acceptance", "is it worth the change?", "master.autoscale.loop"),
