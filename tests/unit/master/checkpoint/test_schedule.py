@@ -123,7 +123,7 @@ def test_the_first_one_begins_with_training_and_is_complete_when_all_servers_hav
         await job.save(1)
         assert job.outcomes == [(1, "complete")] and job.told()[0]["full"]
         found = reader.latest(str(job.folder)).manifest
-        assert found.number == 1 and found.samples == 10 and found.job == "job"
+        assert found.number == 1 and found.progress.samples == 10 and found.job == "job"
         assert job.master.status().checkpoint == 1
 
     with_job(test, tmp_path)
@@ -152,7 +152,7 @@ def test_the_ledger_is_noted_before_the_slots_are_copied(tmp_path):
         await job.train()  # after the note, before the copies
         await job.save()
         found = reader.latest(str(job.folder)).manifest
-        note = msgspec.msgpack.decode(found.ledger, type=JobProgress)
+        note = msgspec.msgpack.decode(found.progress.ledger, type=JobProgress)
         assert note.ledgers[0].samples_done == 10
         again = stores._native.Store(slots=stores.SLOTS, seed=5)
         restore.restore(again, str(job.folder), 1, range(stores.SLOTS))
