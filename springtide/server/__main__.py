@@ -1,4 +1,4 @@
-"""A parameter server's process: `python -m springtide.server.__main__`, told its job by the environment.
+"""The parameter server process: `python -m springtide.server.__main__`, configured by the environment.
 
 In: the master's address, this server's name and the job's secret (`config`). Out: a `ServerRole` that serves the data
 plane until the job is over; its counters ride on heartbeats.
@@ -33,7 +33,6 @@ TIDY_S = 1.0  # at the end, to leave the disk as it was
 
 
 def main() -> int:
-    """Join, serve, leave when told to."""
     settings = config.load()
     child_guard.die_with(settings.parent)
     logs.log_to_stderr(debug=settings.debug)
@@ -50,7 +49,6 @@ def main() -> int:
 
 
 def serve(settings: config.Settings, over: threading.Event) -> None:
-    """Serve until the job is over, or the master is lost."""
     secret = config.job_secret(settings)
     link = channel.for_member(settings, secret)
     try:

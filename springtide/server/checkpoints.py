@@ -1,4 +1,4 @@
-"""A server's part of checkpoints: copies the slots it owns into a segment file, on the master's word, while it serves.
+"""Write a server's part of a checkpoint: copy its slots into a segment file while it serves.
 
 In: orders, for which a thread of its own asks the master. Out: a file in the job's folder or on a disk of its own, and
 `Saved`: where each slot lies. Each slot is copied by the native store and then written, both in small pieces and
@@ -42,9 +42,7 @@ class SlotStore(Protocol):
     hurried: bool
     """Somebody waits for the checkpoint that is being written."""
 
-    def owns(self, slot: int) -> bool:
-        """Whether the slot is this server's to save."""
-        ...
+    def owns(self, slot: int) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +155,6 @@ class SlotSaver:
                 self._folder.rmdir()  # unless another server is here too
 
     def _write(self, order: messages.SaveOrder, file: SegmentWriter, pace: "WritePace") -> None:
-        """All slots that are ours, those that come to us meanwhile too."""
         store, cut = self._role.store, self._role.store.cut()
         while left := [slot for slot in range(store.slots) if slot not in self._pending and self._role.owns(slot)]:
             for slot in left:
@@ -198,7 +195,6 @@ class SlotSaver:
         return file.append(slot, write, since=since.number if since else 0)
 
     def _settle(self, base: int) -> None:
-        """The checkpoint of that number is the last complete one."""
         self._chains |= {slot: chain for slot, chain in self._pending.items() if chain.number == base}
         self._chains = {slot: chain for slot, chain in self._chains.items() if chain.number == base}
         self._pending = {}
@@ -223,7 +219,6 @@ class SlotSaver:
 
 
 def grown(since: Chain | None, piece: SlotExtent, number: int, cut: int, file: str) -> Chain:
-    """A slot's chain with one more image, which is in that file."""
     if not piece.since or since is None:
         return Chain(number, cut, (file,), full_bytes=piece.length)
     files, more = (*since.files, file), since.more_bytes + piece.length
@@ -258,15 +253,12 @@ class WritePace:
 
     @property
     def hurried(self) -> bool:
-        """Whether somebody waits for what is done."""
         return self._waited_for()
 
     def __enter__(self) -> None:
-        """Work begins."""
         self._began = time.monotonic()
 
     def __exit__(self, *_: object) -> None:
-        """Work ends: rest, if there is enough to rest for."""
         self._owed += (time.monotonic() - self._began) * self._factor
         if self.hurried:
             self._owed = 0.0

@@ -1,4 +1,4 @@
-"""A server's own part in a migration: it hands over the slots that the goal gives to others, and tells the master.
+"""Hand over slots to other servers as the master's goal says, and report it.
 
 In: goals, as they come with the pulse. Out: slots at their new owners, `SlotsMoved` to the master. The native core
 moves them while both servers serve (cpp/migrate/handover.h); the order of steps is here: docs/design/migration.md.
@@ -65,7 +65,6 @@ class SlotHandover:
         return messages.SlotHoldings(self._call, dict(self._role.in_doubt), self._role.leaves)
 
     def stop(self) -> None:
-        """No more slots; what is under way ends by itself."""
         with self._news:
             self._over = True
             self._news.notify_all()

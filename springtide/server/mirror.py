@@ -1,4 +1,4 @@
-"""The mirror of a checkpoint: each server sends its segment files to another server, and takes those of others.
+"""Mirror checkpoints: each server sends its segment files to another server, and keeps those of others.
 
 In: what `server.checkpoints` has written, and the buddy that the master names with its order. Out: `Written` that names
 the copies; a server listens for them in a thread of its own, at a port that it tells the master with every request for
@@ -98,22 +98,18 @@ class MirrorServer:
         self.address: str = asyncio.run_coroutine_threadsafe(self._listener.start(host, 0), self._loop).result()
 
     def sweep(self, needed: Collection[str], upto: int) -> list[str]:
-        """Remove what no checkpoint needs, but nothing that others rely on."""
         return self._copies.sweep(needed, upto)
 
     def close(self) -> None:
-        """Hang up on whoever sends."""
         asyncio.run_coroutine_threadsafe(self._listener.close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
 
     def __enter__(self) -> "MirrorServer":
-        """Itself."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Closed."""
         self.close()
 
     async def _handle(self, _: Peer, request: messages.Request) -> messages.Reply:

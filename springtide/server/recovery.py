@@ -1,4 +1,4 @@
-"""What the next life of a lost server does before it serves: its slots come back from the newest whole checkpoint.
+"""Restore a lost server's slots from the newest complete checkpoint before its next life serves.
 
 In: the master's word on which checkpoint and which slots. Out: the store with these slots, and which checkpoint it was
 in the end: one that is damaged is left for an older one, or for a copy of it in storage. Next:

@@ -1,4 +1,4 @@
-"""Brings slots back from a checkpoint, into a store that has nothing of them.
+"""Restore slots of a checkpoint into an empty store.
 
 In: where the checkpoint lies, its number, the slots that are wanted. Out: the store with its tables declared and those
 slots as they were, identities included. Next: `server.__main__` says that the server is ready.

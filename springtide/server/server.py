@@ -1,4 +1,4 @@
-"""A parameter server: tables behind a port, served by native threads; Python only starts, places, watches and stops it.
+"""The parameter server: native threads serve the tables; Python starts, places, watches and stops them.
 
 In: the job's settings and secret. Out: an address that `embedding.lookup.table_client` connects to, and counters.
 Next: cpp/server/server.h. The process around it: server/__main__.py. What travels: docs/design/wire.md.
@@ -120,7 +120,6 @@ class ServerRole:
         self._server.learn_placement(placement.epoch, owners, known)
 
     def owned(self) -> tuple[int, ...]:
-        """The slots that this server has at this moment."""
         return tuple(self._server.owned()) if self._placed else ()
 
     def owns(self, slot: int) -> bool:
@@ -128,7 +127,6 @@ class ServerRole:
         return self._placed and bool(self.store.is_open(slot))
 
     def slot_counts(self) -> list[SlotCount]:
-        """What each of its slots weighs."""
         loads = ((slot, self.store.load(slot)) for slot in self.owned())
         return [SlotCount(slot, load.bytes, load.requests) for slot, load in loads]
 
@@ -192,19 +190,15 @@ class ServerRole:
         return self._stopped.wait(timeout_s)
 
     def stop(self, drain_s: float = DRAIN_S) -> None:
-        """Answer what has arrived, then close. Twice is fine."""
         self._server.stop(drain_s)
         self._stopped.set()
 
     def __enter__(self) -> "ServerRole":
-        """Started."""
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stopped."""
         self.stop()
 
     def __repr__(self) -> str:
-        """Which server, where."""
         return f"ServerRole(index={self.index}, address={self.address!r})"

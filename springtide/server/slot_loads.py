@@ -1,4 +1,4 @@
-"""Pure. The slots that a server owns and what each weighs, as the bytes that ride on its heartbeat.
+"""Pure. Pack a server's slots and their loads into the bytes of its heartbeat.
 
 In: (slot, bytes, requests so far) of a server's slots. Out: the same at the master. Next: `master.servers.migration`.
 """
@@ -22,7 +22,6 @@ class SlotCount(NamedTuple):
 
 
 def pack(counts: Iterable[SlotCount]) -> bytes:
-    """Three numbers a slot."""
     return np.fromiter(itertools.chain.from_iterable(counts), dtype="<i8").tobytes()
 
 

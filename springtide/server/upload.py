@@ -1,4 +1,4 @@
-"""Copies of a server's files to storage, where it has a disk of its own: on the master's word, by a process of its own.
+"""Upload a server's checkpoint files to storage in a process of its own, where its disk is not shared.
 
 In: orders, for which a thread asks the master; the process is `checkpoint.transfer.upload_part`. Out: `Copied`. When
 all servers have done their part, the master publishes the manifest there (`master.checkpoint.server_copies`).
@@ -24,7 +24,6 @@ ENDS_S = 10.0  # a process that has said what became of it is waited for so long
 
 
 def send(folder: pathlib.Path, order: messages.CopyOrder) -> messages.CopyReport:
-    """Have the files sent; what became of it, failures too."""
     files = msgspec.json.encode(order.files).decode()
     command = [sys.executable, "-m", "springtide.checkpoint.transfer.upload_part"]
     environment = config.with_arguments([str(folder), order.url, files])

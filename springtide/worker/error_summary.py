@@ -1,4 +1,4 @@
-"""What a user's script raised, in brief: the error, the line of their own code, and a traceback without ours.
+"""Summarize an error of the user's script: the error, the user's line, a traceback without our frames.
 
 In: an exception and the script. Out: words for worker/runner.py, worker/explain_split.py and worker/excepthook.py.
 """
@@ -71,7 +71,6 @@ def is_all_ours(error: BaseException, script: str) -> bool:
 
 
 def is_ours(path: str) -> bool:
-    """Whether a file belongs to this package rather than to the user."""
     return path.startswith(os.path.dirname(os.path.abspath(errors.__file__)) + os.sep)
 
 

@@ -1,4 +1,4 @@
-"""How a script that trains alone ends by a mistake of its user's: with the message and the line, and no traceback.
+"""End a script that trains alone with a short message for a user error, instead of a traceback.
 
 In: `st.join()` without a master. Out: Python's own `sys.excepthook` with one case before it. What is none of our
 errors is shown as ever, and so are ours where a debugger, a notebook or anyone else has a hook of their own.
@@ -14,13 +14,11 @@ from springtide.worker import error_summary
 
 
 def show_briefly() -> None:
-    """From now on, in a script that was started as such."""
     if sys.excepthook is sys.__excepthook__ and not hasattr(sys, "ps1") and not sys.flags.interactive:
         sys.excepthook = _show
 
 
 def show_all() -> None:
-    """Tracebacks again."""
     if sys.excepthook is _show:
         sys.excepthook = sys.__excepthook__
 

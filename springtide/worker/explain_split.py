@@ -1,4 +1,4 @@
-"""A process that runs a user's script alone for a few batches, and tells what of it data workers could do.
+"""Run a user's script for a few batches, and report what data workers could do of it.
 
 `python -m springtide.worker.explain_split REPORT train.py ...`: the script runs as `__main__`, as under `springtide
 run`. Out: a `ScriptReport`, as JSON in the file REPORT; the process ends there, in the middle of the script's loop.
@@ -52,7 +52,6 @@ class ScriptExplainer:
         splitting.watch()
 
     def explain(self) -> ScriptReport:
-        """What can be said after what was seen."""
         if self._shown is None:
             return ScriptReport(
                 error="it ended and never called job.prepare(model, optimizer, dataset), so there is nothing to split",
@@ -75,7 +74,6 @@ class ScriptExplainer:
 
 
 def report(splitting: Splitting, source: SampleSource, made: Made) -> ScriptReport:
-    """A report of what a script's split has become."""
     first = made.pipeline.stages[0].run
     assert isinstance(first, FirstStage)
     explanation = made.explanation
@@ -104,7 +102,6 @@ def read_seconds(source: SampleSource) -> float:
 
 
 def main(file: str, given: list[str], end: Callable[[int], Any] = os._exit) -> None:
-    """Run the script until enough was seen."""
     script = os.path.abspath(given[0])
     explaining = ScriptExplainer(file, end)
     Job.witness = explaining.prepared

@@ -1,4 +1,4 @@
-"""`st.join()` and `job.prepare(...)`: from a plain PyTorch script to one whose tables are served.
+"""`st.join()` and `job.prepare(...)`: turn a plain PyTorch script into a worker of a job.
 
 In: the user's model, optimizer and data set. Out: the same three, as the loop uses them. Next: worker/input/batches.py
 (what it iterates over), worker/link/optimizer.py (what it steps), worker/step/step.py (where both meet).
@@ -14,6 +14,7 @@ from torch import nn
 from springtide import config, errors
 from springtide.data import shards
 from springtide.data import source as sources
+from springtide.data.stream.dataset import StreamDataset
 from springtide.domain.core import validation
 from springtide.domain.core.validation import takes_numbers
 from springtide.domain.data.samples import DatasetCard
@@ -44,7 +45,10 @@ from springtide.worker.link import master_link, progress
 from springtide.worker.link.step_timer import StepMeter
 from springtide.worker.load_guard import LoadGuard
 from springtide.worker.online import stream_setup as online
+from springtide.worker.online.bsp_batches import BspStreamFeed
+from springtide.worker.online.stream_batches import StreamFeed
 from springtide.worker.split.controller import Splitting
+from springtide.worker.step.step import NoListener, StepListener
 
 One = torch.optim.Optimizer
 Registered = TypeVar("Registered")
@@ -169,16 +173,17 @@ class Job:
         how: Any = {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last, "num_workers": num_workers}
         opened = self._opened(sources.open_source(dataset, collate_fn=collate_fn, **how))
         given: Any = optimizer
-        several = isinstance(given, list | tuple)
-        own: list[Any] = list(given) if several else [given]
+        own: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
         shared = self._shared(opened, mode, cache, cache_staleness, allocation, reduction)
-        told = self._reports.step
-        wired = setup.wire(model, own, mode, self._link, self._settings, self.meter, told, max_staleness, shared)
-        self._keep(wired)
         card = self._card(opened, mode, scaling, epochs, self._settings.seed if seed is None else seed, accumulate)
         each = opened.batch_size if mode == "bsp" and scaling == "worker_batch" else None
-        loop = self._batches(opened, card, mode, wired, accumulate, each)
-        back: Any = type(given)(wired.optimizers) if several else wired.optimizers[0]
+        feed = None if opened.online is None else self._stream_feed(opened.online, card, accumulate, each)
+        wired = self._wire(model, own, mode, max_staleness, shared, NoListener() if feed is None else feed)
+        if feed is None:
+            loop = self._batches(opened, card, mode, wired, accumulate, each)
+        else:
+            loop = online.batches_of(feed, wired, self.meter, self._registry.rest)
+        back: Any = type(given)(wired.step.optimizers) if isinstance(given, list | tuple) else wired.step.optimizers[0]
         return wired.model, back, loop
 
     @takes_numbers("self")
@@ -241,12 +246,28 @@ class Job:
         rules = cache_rules.rules(cache, allocation=allocation, staleness=staleness, base=self._welcome.cache)
         return setup.SharingOptions(opened, rules, unit_of(reduction))
 
+    def _wire(
+        self,
+        model: nn.Module,
+        own: list[Any],
+        mode: setup.Mode,
+        max_staleness: int | None,
+        shared: setup.SharingOptions,
+        listener: StepListener,
+    ) -> setup.Wired:
+        told = self._reports.step
+        wired = setup.wire(
+            model, own, mode, self._link, self._settings, self.meter, told, max_staleness, shared, listener
+        )
+        self._keep(wired)
+        return wired
+
     def _keep(self, wired: setup.Wired) -> None:
         self._wired = wired
-        self._tracker.schedules = Schedules(wired.optimizers, self._registry.holds)
+        self._tracker.schedules = Schedules(wired.step.optimizers, self._registry.holds)
         self._registry.add(self._tracker.schedules, SCHEDULES)
-        if wired.step.sharing is not None:
-            self._reports.cache = wired.step.sharing.use
+        if wired.sharing is not None:
+            self._reports.cache = wired.sharing.use
         if (kept := wired.copies) is not None:
             self._reports.cache = kept.use
         self._link.before_finish(wired.step.retire)
@@ -313,24 +334,24 @@ class Job:
         )
         return card if card.in_step else dataclasses.replace(card, shard_batches=shards.batches_a_shard(card.batches))
 
+    def _stream_feed(
+        self, dataset: StreamDataset, card: DatasetCard, accumulate: int, each: int | None
+    ) -> StreamFeed | BspStreamFeed:
+        if not self.alone:
+            feed_switch.refuse(self._link, online.NO_DATA_WORKERS)
+        return online.open_feed(dataset, card, self._link, self._reports, parts=accumulate, each=each)
+
     def _batches(
         self, opened: sources.SampleSource, card: DatasetCard, mode: setup.Mode, wired: setup.Wired, accumulate: int,
         each: int | None,
     ) -> batches.Batches:  # fmt: skip
-        if opened.online is not None:
-            if not self.alone:
-                feed_switch.refuse(self._link, online.NO_DATA_WORKERS)
-            return online.batches_of(
-                opened.online, card, self._link, wired, self._reports, self.meter, at_rest=self._registry.rest,
-                parts=accumulate, each=each,
-            )  # fmt: skip
         in_step = mode == "bsp"
         group = self.workers if in_step else 1
         cutting = wired.cutting
         unit = 1 if cutting is None else cutting.unit
         if cutting is not None:
             unsupported.refuse_batch(min(card.batch_size, card.samples_used), unit, group)
-        together = wired.step.group
+        together = wired.group
         place = None if together is None else lambda: together.place
         if opened.samples is not None:
             card = batch_plan.fit_to_group(card, group * unit)
@@ -343,7 +364,9 @@ class Job:
             first = passes * card.epochs
             epochs = range(first, first + card.epochs)
             if opened.samples is None and in_step:
-                return IterableRounds(opened, rank=self.rank, workers=self.workers).shared(wired.step, epochs)
+                return IterableRounds(opened, rank=self.rank, workers=self.workers).shared(
+                    wired.sharing, wired.group, epochs
+                )
             if opened.samples is None:
                 return iterable.leased(opened, card, epochs, self._link, alone=self.alone, parts=accumulate)
             this_pass = dataclasses.replace(card, first_epoch=first)
@@ -352,7 +375,7 @@ class Job:
             source = lease_prefetch.DirectLeases(ask) if direct else lease_prefetch.PrefetchedLeases(ask, tracker)
             draining = lambda: self._link.draining  # noqa: E731
             wanted = batch_plan.leased(source, tracker, this_pass, unit=unit, each=each, place=place, draining=draining)
-            sharing = wired.step.sharing
+            sharing = wired.sharing
             if together is None or sharing is None:
                 back = None if direct else tracker
                 if accumulate == 1:
@@ -379,7 +402,7 @@ class Job:
         how: Any = {}
         if wired.cutting is not None:
             how = {"forbidden": lambda: IN_ORDER}
-        elif (sharing := wired.step.sharing) is not None:
+        elif (sharing := wired.sharing) is not None:
             how = {"forbidden": lambda: sharing.forbids_split, "on_split": sharing.give_up_cache}
         return Splitting(wired.model, opened, seed=self._welcome.seed, mode=self._welcome.feeding.split, **how)
 

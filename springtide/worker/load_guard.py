@@ -1,4 +1,4 @@
-"""Weights are loaded before a job is prepared, not after: then they are given to it once, whoever is lost.
+"""Refuse to load weights after `job.prepare`: each worker would do it, over trained rows.
 
 In: the model that a job trains, from job.py. Out: BadInput when the script loads it, or a part of it, later: each
 worker would do so, and one that is started again would write over what was trained since. Tables refuse by themselves
@@ -25,7 +25,6 @@ class LoadGuard:
             module.register_load_state_dict_pre_hook(self)
 
     def __call__(self, module: nn.Module, *_: Any) -> None:
-        """Torch is about to load this module."""
         if module in self._watched:
             raise errors.BadInput(LOAD_BEFORE)
 

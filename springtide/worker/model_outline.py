@@ -1,4 +1,4 @@
-"""Tells the master what the model is made of, so that checkpoints can be exported without the script.
+"""Share the model's outline with the master, so that checkpoints can be exported without the script.
 
 In: a model whose tables are served, and where its dense parameters are. Out: a `domain.model.tables.Outline`, shared.
 """
@@ -52,5 +52,4 @@ def outline(
 
 
 def tell(to_master: master_link.MasterLink, made: Outline) -> None:
-    """Every worker says the same; once is enough."""
     to_master.shared.share(SHARED_KEY, msgspec.msgpack.encode(made))

@@ -1,4 +1,4 @@
-"""A worker's process: `python -m springtide.worker.runner train.py ...` runs the user's script as `__main__`.
+"""The worker process: `python -m springtide.worker.runner train.py ...` runs the user's script as `__main__`.
 
 In: the script; its arguments come by the environment (`config.own_arguments`), which other users cannot read. Out: its
 end, told to the master: finished, or failed with the user's error on the first line.
@@ -26,7 +26,6 @@ FENCED = 75  # exit status of a worker whose work is with another: nobody waits 
 
 
 def main(arguments: list[str]) -> int:
-    """Run the script; the exit status of the worker."""
     script = os.path.abspath(arguments[0])
     settings = config.load()
     child_guard.die_with(settings.parent)

@@ -1,4 +1,4 @@
-"""Connect a model to its tables: serve its embeddings, place its dense parameters, give every worker the same start.
+"""Wire a model to its tables: serve embeddings, place dense parameters, give all workers the same start.
 
 In: job.py with the user's model and optimizers. Out: Wired, what a loop runs on. Next: worker/step/step.py.
 """
@@ -19,7 +19,7 @@ from springtide.domain.model.cache_rules import CacheRules
 from springtide.domain.spec import schema
 from springtide.embedding.lookup import compile_guard
 from springtide.embedding.lookup.lookup import Lookups
-from springtide.embedding.lookup.table_client import Behind, TableClient
+from springtide.embedding.lookup.table_client import BeforeRead, Behind, TableClient
 from springtide.embedding.lookup.tables import ServedTable
 from springtide.embedding.modules import convert, spec_overrides
 from springtide.embedding.modules.served import NOT_PICKLED
@@ -33,18 +33,21 @@ from springtide.worker.bsp.batch_order.unit_gradients import UnitGradients
 from springtide.worker.bsp.batch_order.units import UnitSplitter
 from springtide.worker.bsp.group import BspGroup, GroupModel
 from springtide.worker.cache import row_cache, stale_cache
+from springtide.worker.cache.coordinator import CacheCoordinator
 from springtide.worker.cache.stale_cache import StaleRowCache
 from springtide.worker.input.subset import SourcePicker
 from springtide.worker.link import master_link
 from springtide.worker.link.optimizer import JobOptimizer
 from springtide.worker.link.step_timer import StepMeter
 from springtide.worker.step import served_dense
+from springtide.worker.step.async_step import AsyncStep
+from springtide.worker.step.bsp_step import BspStep
 from springtide.worker.step.dense_api import Dense
 from springtide.worker.step.hyperparams import TableRates
 from springtide.worker.step.local_dense import LocalDense
 from springtide.worker.step.push_identity import UnsteppedGradients
 from springtide.worker.step.served_dense import DenseGroup
-from springtide.worker.step.step import TrainingStep
+from springtide.worker.step.step import StepContext, StepListener, TrainingStep
 
 Mode = Literal["alone", "async", "bsp"]
 
@@ -54,10 +57,12 @@ class Wired:
     """A model whose tables are served."""
 
     model: nn.Module
-    optimizers: list[JobOptimizer]
     step: TrainingStep
     ahead: bool
     """Whether the next batch's rows are asked for before this one is trained."""
+    group: BspGroup | None = None
+    sharing: CacheCoordinator | None = None
+    """bsp: allocates batches and keeps rows, where that may pay."""
     copies: StaleRowCache | None = None
     """async: rows that this worker keeps."""
     cutting: UnitSplitter | None = None
@@ -79,6 +84,20 @@ class SharingOptions:
             unsupported.refuse_mode(mode, indexed=self.source.samples is not None)
             unsupported.refuse_model(model)
 
+    def coordinator(
+        self,
+        model: nn.Module,
+        lookups: Lookups,
+        served: Sequence[ServedTable],
+        reducer: Reducer,
+        group: BspGroup,
+        meter: StepMeter,
+        to_master: master_link.MasterLink,
+    ) -> CacheCoordinator | None:
+        """Return what allocates the group's batches and keeps rows; None: nothing does."""
+        rules, unit = row_cache.for_model(self.rules, model), max(1, self.unit)
+        return row_cache.share_out(rules, self.source, lookups, served, reducer, group, meter, to_master.join(), unit)
+
     def in_group(self, mode: Mode) -> bool:
         """Whether batches may be shared out: of what has no numbers, a stream or an IterableDataset, if asked for."""
         asked = self.rules.at_once or not self.rules.auto
@@ -95,25 +114,31 @@ def wire(
     on_step: Callable[[], None],
     max_staleness: int | None,
     shared: SharingOptions,
+    listener: StepListener,
 ) -> Wired:
-    """Serve the model's tables, everything else staying what it is."""
     refuse(model, own, max_staleness)
     shared.refuse(mode, model)
     copied = stale_cache.for_async(shared.rules, max_staleness=max_staleness) if mode == "async" else None
-    client = client_of(to_master, settings, cache_of(shared, mode, copied))
+    sharing: CacheCoordinator | None = None
+
+    def check_read(tables: Sequence[int]) -> None:
+        if sharing is not None:
+            sharing.check_read(tables)
+
+    client = client_of(to_master, settings, cache_of(shared, mode, copied), check_read)
+    lookups = Lookups(client)
     meter.spent = connect.spending(client)
-    served = tables_of(model, client, settings)
+    served = tables_of(model, lookups, settings)
     rates = TableRates(own, served)
     groups = dense_groups(model, own, [table.weight for table in served])
     client.declare([table.spec for table in served])
     assign = functools.partial(assign_tables, client, served)
-    group, sharing, reducer = None, None, None
-    lookups = client.lookups or Lookups(client)
+    group, reducer = None, None
     if copied is not None:
         copied.keep(served)
     if mode == "async":
         placed: Dense = serve_dense(client, model, groups, rates, to_master, max_staleness)
-        once(to_master, "springtide: first weights of tables", assign)
+        to_master.shared.once("springtide: first weights of tables", assign)
     else:
         named = [member for each in groups for member in each.members]
         reducer = reducer_of(named, served, ordered=bool(shared.unit)) if mode == "bsp" else None
@@ -125,45 +150,55 @@ def wire(
             held = GroupModel(model, list(own), lambda: [tensor for _, tensor in state_tensors(model)], assign)
             group = BspGroup(to_master, client, held, reducer)
             if shared.in_group(mode):
-                rules = row_cache.for_model(shared.rules, model)
-                welcome, unit = to_master.join(), max(1, shared.unit)
-                sharing = row_cache.share_out(
-                    rules, shared.source, lookups, served, reducer, group, meter, welcome, unit
-                )
+                sharing = shared.coordinator(model, lookups, served, reducer, group, meter, to_master)
     model_outline.tell(to_master, model_outline.outline(model, served, placed, state_tensors(model) if group else ()))
-    kept = UnitGradients(client, reducer) if isinstance(reducer, OrderedReducer) else None
-    bound = max_staleness if mode == "async" else None
-    ahead = mode == "async" and bound is None
-    step = TrainingStep(
-        lookups, served, placed, rates, to_master, meter, group=group, sharing=sharing, kept=kept, ahead=ahead,
-        bound=bound, named=settings.identities, on_step=on_step, waiting=waiting_for(lookups, groups, served) if mode
-        == "async" else None,
-    )  # fmt: skip
-    step.optimizers = [JobOptimizer(one, step.apply, fixed=mode == "async", tables=rates.weights) for one in own]
-    if group is not None:
-        group.form(step)
+    context = StepContext(lookups, served, placed, rates, to_master, meter, on_step, listener)
     model.register_forward_hook(_ForwardMark(meter))
-    cutting = None if kept is None else UnitSplitter(lookups, SourcePicker(shared.source), shared.unit)
-    return Wired(model, step.optimizers, step, ahead, copied, cutting)
+    if group is None:
+        unstepped = unstepped_gradients(lookups, groups, served) if mode == "async" else None
+        return wired_alone(model, context, own, mode, settings, max_staleness, copied, unstepped)
+    units = UnitGradients(client, reducer) if isinstance(reducer, OrderedReducer) else None
+    step = BspStep(context, own, group, coordinator=sharing, units=units, named=settings.identities)
+    group.form(step)
+    cutting = None if units is None else UnitSplitter(lookups, SourcePicker(shared.source), shared.unit)
+    return Wired(model, step, False, group, sharing, cutting=cutting)
 
 
-def client_of(to_master: master_link.MasterLink, settings: config.Settings, behind: Behind | None) -> TableClient:
-    """A client of all servers, which follows them and their slots."""
-    client = connect.to_tables(to_master, settings, behind=behind)
+def wired_alone(
+    model: nn.Module,
+    context: StepContext,
+    own: Sequence[torch.optim.Optimizer],
+    mode: Mode,
+    settings: config.Settings,
+    max_staleness: int | None,
+    copies: StaleRowCache | None,
+    unstepped: UnsteppedGradients | None,
+) -> Wired:
+    """Wire a worker that steps without a group."""
+    served, bound = mode == "async", max_staleness if mode == "async" else None
+    step = AsyncStep(context, own, served=served, named=settings.identities, max_staleness=bound, unstepped=unstepped)
+    return Wired(model, step, ahead=served and bound is None, copies=copies)
+
+
+def client_of(
+    to_master: master_link.MasterLink, settings: config.Settings, behind: Behind | None, before_read: BeforeRead
+) -> TableClient:
+    client = connect.to_tables(to_master, settings, behind=behind, before_read=before_read)
     to_master.news.follow_servers(lambda servers: client.readdress(servers.addresses, servers.lives))
     to_master.news.slots.follow(client.reroute)
     return client
 
 
-def tables_of(model: nn.Module, client: TableClient, settings: config.Settings) -> list[ServedTable]:
+def tables_of(model: nn.Module, lookups: Lookups, settings: config.Settings) -> list[ServedTable]:
     """The model's tables, served, each with what the job's settings say of it."""
-    served = convert.convert(model, client)
+    served = convert.convert(model, lookups)
     spec_overrides.grant(served, schema.tables_of(settings.tables))
     return served
 
 
-def waiting_for(lookups: Lookups, groups: Sequence[DenseGroup], served: Sequence[ServedTable]) -> UnsteppedGradients:
-    """What looks for gradients that no step has taken."""
+def unstepped_gradients(
+    lookups: Lookups, groups: Sequence[DenseGroup], served: Sequence[ServedTable]
+) -> UnsteppedGradients:
     return UnsteppedGradients(lookups, [param for each in groups for _, param in each.members], tables=bool(served))
 
 
@@ -183,7 +218,6 @@ def cache_of(shared: SharingOptions, mode: Mode, kept: StaleRowCache | None) -> 
 
 
 def refuse(model: nn.Module, own: Sequence[torch.optim.Optimizer], max_staleness: int | None) -> None:
-    """Say clearly what cannot be prepared."""
     if not isinstance(model, nn.Module):
         raise errors.BadInput(f"model is a {type(model).__name__}: wanted a torch.nn.Module")
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
@@ -215,7 +249,6 @@ def refuse(model: nn.Module, own: Sequence[torch.optim.Optimizer], max_staleness
 def dense_groups(
     model: nn.Module, own: Sequence[torch.optim.Optimizer], tables: Sequence[nn.Parameter]
 ) -> list[DenseGroup]:
-    """The trainable parameters that are no table, group by group, each once."""
     names = {id(param): name for name, param in model.named_parameters()}
     taken = {id(weight) for weight in tables}
     groups = []
@@ -262,17 +295,10 @@ def serve_dense(
         served.assign()
         still.assign()
 
-    once(to_master, "springtide: first values of dense parameters", begin)
+    to_master.shared.once("springtide: first values of dense parameters", begin)
     served.settle()
     still.settle()
     return served
-
-
-def once(to_master: master_link.MasterLink, what: str, do: Callable[[], None]) -> None:
-    """The first worker that comes here does it, others wait until it is done. If it dies at it, another one does it."""
-    if to_master.shared.claim(what):
-        do()
-        to_master.shared.settle(what)
 
 
 def state_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:

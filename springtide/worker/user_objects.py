@@ -1,4 +1,4 @@
-"""`job.register(obj)`: objects of the user's own that go along with the job's checkpoints.
+"""`job.register(obj)`: save and restore the user's own objects with the job's checkpoints.
 
 In: schedulers, generators of random numbers, and whatever has `state_dict` and `load_state_dict`. Out: their states, as
 bytes, with the worker's heartbeats to the master, and the place in the script where they were taken. A worker that is
@@ -60,7 +60,6 @@ class ObjectRegistry:
             self._tell(taken, self.place)
 
     def holds(self, obj: Any) -> bool:
-        """Whether this very object is registered."""
         return any(each is obj for each in self._objects.values())
 
     def come_back(self) -> None:
@@ -125,7 +124,6 @@ class ObjectRegistry:
 
 
 def state_of(obj: Any) -> Any:
-    """What is to be known of an object."""
     if isinstance(obj, torch.Generator):
         return obj.get_state()
     if isinstance(obj, np.random.Generator):
@@ -141,7 +139,6 @@ def state_of(obj: Any) -> Any:
 
 
 def put_back(obj: Any, state: Any) -> None:
-    """Give an object its state back."""
     if isinstance(obj, torch.Generator):
         obj.set_state(state)
     elif isinstance(obj, np.random.Generator):

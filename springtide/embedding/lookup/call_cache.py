@@ -1,4 +1,4 @@
-"""The calls of a batch from those of a batch laid out alike: addresses move with the leaves, the rest stays.
+"""Derive the lookup calls of a batch from an earlier batch of the same layout, by moving addresses only.
 
 In: what embedding/lookup/lookup.py found for a batch, call by call. Out: the same for the next batch, by arithmetic on
 the addresses of its leaves; None when it is laid out otherwise. Saves making views of every column of every batch.
@@ -42,12 +42,10 @@ class CallCache:
         self._known: dict[Layout, list[_Part] | None] = {}
 
     def forget(self) -> None:
-        """What is known of the modules has changed."""
         self._paths = None
         self._known.clear()
 
     def recall(self, batch: Any) -> list[FoundCall] | None:
-        """The calls of this batch, when one laid out alike was seen."""
         if self._paths is None:
             return None
         leaves: list[Any] = [path.follow(batch) for path in self._paths]

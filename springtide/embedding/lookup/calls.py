@@ -1,4 +1,4 @@
-"""One module's lookup in one forward, as addresses: which ids, how they pool, where the outputs go.
+"""One module's lookup in one forward, as native addresses: ids, pooling and outputs.
 
 In: tensors that a module was called with (checked here). Out: Call, the rows of which embedding/lookup/row_batch.py
 pulls and pools in one native call for all modules of a step.
@@ -52,7 +52,6 @@ class LookupCall:
     """Per-sample weights, where the caller gave some."""
 
     def gather(self, client: TableClient, plan: _native.StepPlan, after_step: int) -> _native.StepRows:
-        """Start pulling the rows of this call alone."""
         return client.gather(plan, self.ids, after_step=after_step)
 
 
@@ -88,7 +87,6 @@ def flat_ids(ids: torch.Tensor) -> tuple[Ids, torch.Tensor]:
 def one_output(
     feature: LookupFeature, ids: torch.Tensor, bag: Bag, shape: tuple[int, ...], keep: Sequence[torch.Tensor] = ()
 ) -> LookupCall:
-    """The call of a module that looks one table up."""
     flat, ids = flat_ids(ids)
     dim = feature.table.spec.dim
     return LookupCall((feature,), [flat], [bag], [shape], [(0, 0, dim)], (ids, *keep))
@@ -134,7 +132,6 @@ def bag_call(
 
 
 def row_call(feature: LookupFeature, ids: torch.Tensor) -> LookupCall:
-    """nn.Embedding's call: ids of any shape, a row each."""
     ids = as_ids(ids, f"table {feature.table.name!r}")
     dim = feature.table.spec.dim
     return one_output(feature, ids, (0, ids.numel(), 1, 0, False, 0), (*ids.shape, dim))

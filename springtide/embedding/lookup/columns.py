@@ -1,4 +1,4 @@
-"""The shortest way through a step: one [batch, tables] tensor of ids in, one [batch, sum of dims] tensor out.
+"""Fast path of a lookup: one [batch, tables] id tensor in, one [batch, sum of dims] tensor out.
 
 In: the ids of st.EmbeddingBags, one id a bag. Out: the rows of all tables side by side; one native call each way whose
 arguments do not grow with the number of tables. Anything else: embedding/lookup/calls.py and
@@ -35,7 +35,6 @@ class ColumnsCall(LookupCall):
         self.shapes = [(ids.shape[0], sum(dims))]
 
     def gather(self, client: TableClient, plan: _native.StepPlan, after_step: int) -> _native.StepRows:
-        """Start pulling the rows of this call alone."""
         rows, columns = self.ids_tensor.stride()
         return client.gather_columns(
             plan, (self.ids_tensor.data_ptr(), self.ids_tensor.shape[0], rows, columns), after_step=after_step
@@ -43,18 +42,15 @@ class ColumnsCall(LookupCall):
 
     @property
     def ids(self) -> list[Ids]:  # type: ignore[override]
-        """A strided column each."""
         address, count, (rows, columns) = self.ids_tensor.data_ptr(), self.ids_tensor.shape[0], self.ids_tensor.stride()
         return [(address + i * columns * ID_BYTES, count, rows) for i in range(len(self.dims))]
 
     @property
     def bags(self) -> list[Bag]:  # type: ignore[override]
-        """One id a bag."""
         return [(self.pooling, self.ids_tensor.shape[0], 1, 0, False, 0)] * len(self.dims)
 
     @property
     def places(self) -> list[tuple[int, int, int]]:  # type: ignore[override]
-        """Side by side in one output."""
         total = sum(self.dims)
         return [(0, sum(self.dims[:i]), total) for i in range(len(self.dims))]
 
@@ -70,7 +66,6 @@ class PooledColumns(torch.autograd.Function):
         call: ColumnsCall,
         after: Callable[[Gathered, list[int]], None],
     ) -> torch.Tensor:
-        """Copy each row to its place."""
         batch, total = call.shapes[0]
         out = torch.empty(batch, total)
         gathered.step.pool_columns(batch, out.data_ptr(), total)
@@ -80,7 +75,6 @@ class PooledColumns(torch.autograd.Function):
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None, None, None]:
-        """Reduce d(output) to one gradient a unique row, in batch order."""
         gathered: Gathered = ctx.gathered
         grad = as_rows(grad)
         gathered.step.accumulate_columns(ctx.batch, grad.data_ptr(), grad.stride(0))

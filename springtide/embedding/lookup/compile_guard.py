@@ -1,4 +1,4 @@
-"""Torch's compiler is loaded by those who compile, and not by a worker's first optimizer: it starts in half the time.
+"""Load torch's compiler only when somebody compiles: a worker then starts in half the time.
 
 torch.optim and `torch.compiler.disable` mark functions as not to be compiled, and load the compiler to do so:
 `torch._dynamo`, 1.5 s of a core in every worker that starts. Here such functions run as they are until somebody else

@@ -1,4 +1,4 @@
-"""Where a module's ids come from: which leaf of the batch, and which view of it. Learnt once, checked every time.
+"""Learn which view of which batch leaf a module's ids are, and find the same view in the next batch.
 
 In: a batch of any shape (tuples, lists, dicts, dataclasses, tensors) and the ids a module was called with.
 Out: a Route that finds the same ids in the next batch. Next: embedding/lookup/lookup.py prefetches by it.
@@ -33,7 +33,6 @@ def leaves(batch: Any, path: tuple[Step, ...] = ()) -> Iterator[tuple[tuple[Step
 
 
 def is_jagged(value: Any) -> bool:
-    """Whether this is TorchRec's KeyedJaggedTensor, without importing it."""
     return type(value).__name__ == "KeyedJaggedTensor"
 
 
@@ -45,7 +44,6 @@ def is_absent(value: Any) -> bool:
 
 
 def real(value: Any) -> Any:
-    """The tensor itself, where something stands for one."""
     while is_absent(value):
         value = value.here()
     return value
@@ -75,7 +73,6 @@ class Route:
     view: tuple[Any, ...] = ()
 
     def follow(self, batch: Any) -> Any | None:
-        """The ids in this batch; None when it has another shape."""
         try:
             for kind, name in self.path:
                 batch = getattr(batch, name) if kind == "attr" else batch[name]

@@ -38,17 +38,13 @@ class LookupRecording(Protocol):
     its business.
     """
 
-    def at_lookup(self, table: str, inputs: Sequence[Any]) -> None:
-        """A table is about to look up ids."""
-        ...
+    def at_lookup(self, table: str, inputs: Sequence[Any]) -> None: ...
 
 
 class Caller(Protocol):
     """A served module: makes a Call of what it is given."""
 
-    def call(self, *inputs: Any) -> LookupCall:
-        """Addresses, bags and outputs of one lookup."""
-        ...
+    def call(self, *inputs: Any) -> LookupCall: ...
 
 
 class _Prefetched:
@@ -94,7 +90,6 @@ class Lookups:
 
     def __init__(self, client: TableClient) -> None:
         self.client = client
-        client.lookups = self
         self._anchor = torch.zeros((), requires_grad=True)
         self._eagerly = compile_guard.outside_graphs(lambda *call, **weights: self.run(*call, **weights))
         self._plans: dict[tuple[int, ...], RowPlan] = {}
@@ -145,7 +140,6 @@ class Lookups:
         return {table for one in calls for table in one.tables}
 
     def _find(self, batch: Any) -> list[FoundCall]:
-        """The same, remembered for batches that are laid out alike."""
         found = self._follow(batch)
         if found:
             self._replays[isinstance(batch, Crossed)].note(batch, found)
@@ -165,13 +159,11 @@ class Lookups:
         return found
 
     def begin(self, handle: LookupHandle) -> None:
-        """The loop gets this batch now: forwards that follow look here first."""
         self._retire()
         self._active = handle
         self._counts.clear()
 
     def learn(self, batch: Any) -> None:
-        """Begin a batch of which nothing was prefetched."""
         self.begin(LookupHandle(batch))
 
     # -- lookups, as modules see them
@@ -213,7 +205,6 @@ class Lookups:
         return self._pool(gathered, [(0, call)])
 
     def run_together(self, calls: Sequence[LookupCall]) -> list[tuple[torch.Tensor, ...]]:
-        """Outputs of several calls whose rows are pulled in one request now."""
         gathered = Gathered(self.client, self._unannounced(calls), calls, after_step=self.after_step)
         firsts = [sum(len(call.features) for call in calls[:i]) for i in range(len(calls))]
         outs = self._pool(gathered, list(zip(firsts, calls, strict=True)))

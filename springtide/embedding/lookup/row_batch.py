@@ -1,4 +1,4 @@
-"""The rows of several calls, pulled together; their outputs, pooled together; their gradients, reduced together.
+"""Pull the rows of several calls together, pool their outputs and reduce their gradients in one native call.
 
 In: calls of a step (embedding/lookup/calls.py). Out: output tensors with autograd behind them, and gradients that wait
 for the push in `weight.grad`. One native call each way for all tables. Next: cpp/step/step_rows.h.
@@ -105,7 +105,6 @@ class Gathered:
             self.plan.weights[group].grad = self.shown[group] = all_grads[group].view(shape)
 
     def shares_weights(self, other: "Gathered") -> bool:
-        """Whether some parameter shows rows of both."""
         mine = {id(self.plan.weights[group]) for group in self.shown}
         return any(id(weight) in mine for weight in other.plan.weights)
 
@@ -151,7 +150,6 @@ class Pooled(torch.autograd.Function):
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
-        """Reduce d(outputs) to one gradient a unique row, in batch order."""
         gathered: Gathered = ctx.gathered
         plan = gathered.plan
         ready = [None if grad is None else as_rows(grad) for grad in grads]

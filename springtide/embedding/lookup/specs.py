@@ -1,4 +1,4 @@
-"""A table's spec for the native core, and back.
+"""Convert a table spec to the native core's and back.
 
 In: `domain.model.tables.TableSpec`. Out: the native one, which servers and backends are told; a checkpoint keeps the
 former.
@@ -12,7 +12,6 @@ from springtide.domain.model import tables
 
 
 def native_spec(spec: tables.TableSpec) -> _native.TableSpec:
-    """The same spec for the native core."""
     kernel = dataclasses.asdict(spec.optim)
     return _native.TableSpec(
         id=spec.id,

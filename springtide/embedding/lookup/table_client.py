@@ -1,11 +1,11 @@
-"""Reaches the tables: in this process or on servers. Everything that crosses to the native core goes through here.
+"""Client of the tables, in this process or on servers; every call to the native core goes through it.
 
 In: table specs, addresses of ids, parts of a step. Out: rows, and the word that a push was applied.
 Next: embedding/lookup/lookup.py uses it for a model's lookups, train/ for dense chunks and pushes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,13 +16,11 @@ from springtide.domain.model import tables
 from springtide.embedding.lookup.specs import native_spec
 from springtide.rpc.transport.addresses import parse as parse_address
 
-if TYPE_CHECKING:
-    from springtide.embedding.lookup import lookup
-
 Part = _native.StepRows | _native.DenseRows
 Keys = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 Behind = Callable[[_native.Backend], _native.Backend]
+BeforeRead = Callable[[Sequence[int]], None]
 
 READ_CHUNK_ROWS = 1 << 18
 READ_CHUNK_BYTES = 1 << 26
@@ -32,7 +30,6 @@ WHOLE_TABLE_BYTES = 1 << 29
 
 
 def chunk_rows(dim: int) -> int:
-    """How many rows of so many floats go into one request."""
     return max(1, min(READ_CHUNK_ROWS, READ_CHUNK_BYTES // (4 * dim)))
 
 
@@ -46,10 +43,13 @@ class TableClient:
         threads: int = 1,
         behind: Behind | None = None,
         whole_table_bytes: int = WHOLE_TABLE_BYTES,
+        loads: bool = True,
+        before_read: BeforeRead = lambda tables: None,
     ) -> None:
         """`threads` take part in deduplicating, pooling and reducing a large batch.
 
-        `behind`: puts a cache of rows before the tables.
+        `behind` puts a cache of rows before the tables. `loads`: load_state_dict may write rows. `before_read` gets the
+        tables of a read that no batch has announced, and may refuse it.
         """
         self.tables = backend
         """Where the tables are."""
@@ -59,12 +59,9 @@ class TableClient:
         copies = isinstance(self.backend, _native.VersionedBackend)
         self._servers = _native.RowSource(backend, threads) if copies else self.source
         """Where rows are read that are no step's: copies may lack something."""
-        self.lookups: lookup.Lookups | None = None
-        self.before_read: Callable[[Sequence[int]], None] = lambda tables: None
-        """Told of the tables of a read that no batch has announced; may refuse it."""
+        self.before_read = before_read
         self.whole_table_bytes = whole_table_bytes
-        self.loads = True
-        """Whether load_state_dict may write rows."""
+        self.loads = loads
         self._specs: dict[str, tables.TableSpec] = {}
 
     @classmethod
@@ -123,12 +120,10 @@ class TableClient:
 
     @property
     def servers(self) -> int:
-        """How many servers hold the slots."""
         return self.tables.servers
 
     @property
     def specs(self) -> tuple[tables.TableSpec, ...]:
-        """Tables declared so far."""
         return tuple(self._specs.values())
 
     def declare(self, specs: Iterable[tables.TableSpec]) -> None:
@@ -143,7 +138,6 @@ class TableClient:
         self._specs.update({spec.name: spec for spec in fresh})
 
     def table(self, name: str) -> tables.TableSpec:
-        """The spec of a declared table."""
         if name not in self._specs:
             raise errors.UnknownName("table", name, self._specs)
         return self._specs[name]
@@ -223,7 +217,6 @@ class TableClient:
                     self.tables.readdress(server, life, *parse_address(address))
 
     def read(self, name: str, keys: npt.NDArray[Any]) -> Floats:
-        """Rows under these keys; one never trained reads as its init."""
         spec = self.table(name)
         keys = _as_keys(keys, name)
         self.before_read([spec.id])
@@ -266,7 +259,6 @@ class TableClient:
             pending.wait()
 
     def scan(self, name: str) -> tuple[Keys, Floats]:
-        """All rows of a table, in order of keys."""
         spec = self.table(name)
         self.before_read([spec.id])
         keys, rows = self.backend.scan(spec.id)

@@ -1,4 +1,4 @@
-"""What a model's modules ask of tables, and the tables they get: names, ids, the parameter that shows each one.
+"""Tables that a model's modules ask for, and the served tables they get.
 
 In: embedding/modules/modules.py makes a TableRequest a table. Out: ServedTable, which train/ declares and assigns.
 Next: embedding/modules/optimizers.py fills in the optimizer, embedding/lookup/lookup.py looks rows up.
@@ -49,7 +49,6 @@ class ServedTable:
 
     @property
     def name(self) -> str:
-        """The table's name: the path of its module."""
         return self.spec.name
 
     @property
@@ -82,7 +81,6 @@ def named_spec(request: TableRequest, *, name: str, table_id: int) -> tables.Tab
 
 
 def _options(one: TableRequest, other: TableRequest) -> str:
-    """Those of the one that the other has not, for a message."""
     names = [each.name for each in fields(TableRequest) if getattr(one, each.name) != getattr(other, each.name)]
     return ", ".join(f"{name}={getattr(one, name)!r}" for name in names)
 

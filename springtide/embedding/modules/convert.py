@@ -1,4 +1,4 @@
-"""Makes a model's tables served, in place: parameters keep their identity, so optimizers and names stay valid.
+"""Convert a model's embeddings to served ones in place; parameters keep their identity.
 
 In: a model with nn.Embedding, nn.EmbeddingBag, st.* or TorchRec collections. Out: the served tables, numbered in the
 order of the model. Next: train/ fits optimizers (embedding/modules/optimizers.py), declares the tables and assigns the
@@ -17,7 +17,7 @@ from springtide import errors
 from springtide.domain.core.validation import plain
 from springtide.domain.model import tables
 from springtide.embedding.lookup import calls
-from springtide.embedding.lookup.table_client import TableClient
+from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.lookup.tables import ServedTable, TableBook, TableRequest
 from springtide.embedding.modules import modules, served, table_weight
 
@@ -33,8 +33,8 @@ OPEN = (modules.EmbeddingBag, modules.Embedding, modules.EmbeddingBags)
 COLLECTIONS = ("EmbeddingBagCollection", "EmbeddingCollection")
 
 
-def convert(model: nn.Module, client: TableClient) -> list[ServedTable]:
-    """Bind every table of the model to the client. The model is changed in place and keeps all its parameters."""
+def convert(model: nn.Module, lookups: Lookups) -> list[ServedTable]:
+    """Bind every table of the model to these lookups. The model is changed in place and keeps all its parameters."""
     book = TableBook()
     paths = _paths(model)
     by_weight: dict[int, ServedTable] = {}
@@ -44,11 +44,11 @@ def convert(model: nn.Module, client: TableClient) -> list[ServedTable]:
     for module, places in paths.items():
         path = places[0] or "table"
         if isinstance(module, OPEN):
-            _bind_open(module, path, client, book)
+            _bind_open(module, path, lookups, book)
         elif isinstance(module, nn.EmbeddingBag | nn.Embedding):
             why = _why_whole(module, paths, tied)
             if why is None:
-                _bind_plain(module, path, client, book, by_weight, init_of.get(module))
+                _bind_plain(module, path, lookups, book, by_weight, init_of.get(module))
             else:
                 log.warning("%r is not served, but trained whole as a dense parameter: %s", path, why)
     for module in collections:
@@ -105,21 +105,21 @@ def _why_whole(module: Any, paths: dict[nn.Module, list[str]], tied: dict[int, n
     return None if other is None else f"{paths[other][0]!r} ({type(other).__name__}) has the same weight"
 
 
-def _bind_open(module: Any, path: str, client: TableClient, book: TableBook) -> None:
+def _bind_open(module: Any, path: str, lookups: Lookups, book: TableBook) -> None:
     if module.springtide_binding is not None:
         raise errors.BadInput(f"{path!r} is bound already: a model is prepared once")
     added = []
     for (name, request), own in zip(module.requests(path), module.state_names(), strict=True):
         keys, rows = module.loaded.pop(own, (None, None))
         added.append(book.add(request, name=name, path=path, weight=module.weight, initial=rows, initial_keys=keys))
-    module.springtide_binding = served.Binding(client, tuple(added), module.features(added))
-    table_weight.serve_weight(module.weight, client, added[0])
+    module.springtide_binding = served.Binding(lookups, tuple(added), module.features(added))
+    table_weight.serve_weight(module.weight, lookups, added[0])
 
 
 def _bind_plain(
     module: Any,
     path: str,
-    client: TableClient,
+    lookups: Lookups,
     book: TableBook,
     by_weight: dict[int, ServedTable],
     init_fn: InitFunction | None,
@@ -152,7 +152,7 @@ def _bind_plain(
         request = TableRequest(dim=module.embedding_dim, rows=module.num_embeddings, dtype=dtype, init=init)
         known = book.add(request, name=path, path=path, weight=weight, initial=initial, initial_keys=keys)
         by_weight[id(weight)] = known
-        table_weight.serve_weight(weight, client, known)
+        table_weight.serve_weight(weight, lookups, known)
     else:
         known.paths = (*known.paths, path)
     feature = calls.LookupFeature(path, known, module.padding_idx, pull_padding=base is nn.Embedding)
@@ -160,7 +160,7 @@ def _bind_plain(
     module.__class__ = (
         served_class if type(module) is base else type(type(module).__name__, (served_class, type(module)), {})
     )
-    module.springtide_binding = served.Binding(client, (known,), (feature,))
+    module.springtide_binding = served.Binding(lookups, (known,), (feature,))
 
 
 def _first_values(

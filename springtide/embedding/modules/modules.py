@@ -1,4 +1,4 @@
-"""Tables without a row count, as modules: any 64-bit id has a row, which exists once it was trained.
+"""Embedding modules without a row count: any 64-bit id has a row, which exists once it is trained.
 
 In: ids of a batch. Out: rows, pooled or not; `job.prepare(model, ...)` binds them to servers first.
 Next: embedding/modules/convert.py binds, embedding/lookup/lookup.py looks up.

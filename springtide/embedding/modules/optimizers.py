@@ -1,4 +1,4 @@
-"""Which kernel trains a table, and what rides on each push: torch.optim optimizers and st.* overrides, translated.
+"""Translate torch.optim optimizers and st.* overrides to table kernels and push hyperparameters.
 
 In: the user's optimizer and its parameter groups. Out: OptimSpec once, (table, lr, weight decay, step) every push.
 Used for embedding tables and for chunks of dense parameters alike.
@@ -26,7 +26,6 @@ NAMED: dict[str, tables.OptimSpec] = {
 
 
 def named(name: str) -> tables.OptimSpec:
-    """The kernel of that name."""
     if name not in NAMED:
         raise errors.UnknownName("table optimizer", name, NAMED)
     return NAMED[name]

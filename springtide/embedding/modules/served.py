@@ -27,18 +27,17 @@ NOT_PICKLED = "a model with served tables cannot be pickled: its rows are on ser
 class Binding:
     """What a module needs to look rows up: set by `convert`, shared by copies of the module."""
 
-    __slots__ = ("client", "dtype", "features", "tables")
+    __slots__ = ("dtype", "features", "lookups", "tables")
 
-    def __init__(self, client: TableClient, tables: tuple[ServedTable, ...], features: tuple[calls.LookupFeature, ...]):
-        self.client = client
+    def __init__(self, lookups: Lookups, tables: tuple[ServedTable, ...], features: tuple[calls.LookupFeature, ...]):
+        self.lookups = lookups
         self.tables = tables
         self.features = features
         self.dtype: torch.dtype = getattr(torch, tables[0].request.dtype)
 
     @property
-    def lookups(self) -> Lookups:
-        """The lookups of the client's model."""
-        return self.client.lookups or Lookups(self.client)
+    def client(self) -> TableClient:
+        return self.lookups.client
 
     def refuse_load(self) -> None:
         """BadInput in a job, where values are given once, before it trains."""
@@ -53,7 +52,6 @@ class Binding:
 
 
 def read_rows(binding: Binding, table: ServedTable) -> torch.Tensor:
-    """The whole table, of a known row count, from the servers."""
     keys = np.arange(table.request.rows, dtype=np.int64)
     return torch.from_numpy(binding.client.read(table.name, keys)).to(binding.dtype)
 
@@ -118,7 +116,6 @@ class ServedEmbeddingBag(_WholeTable, nn.EmbeddingBag):
     def call(
         self, input: torch.Tensor, offsets: torch.Tensor | None = None, weights: torch.Tensor | None = None
     ) -> calls.LookupCall:
-        """The lookup of one forward."""
         mode: Any = self.mode
         who = f"table {self.springtide_binding.tables[0].name!r}"
         input = calls.as_ids(input, who)
@@ -141,7 +138,6 @@ class ServedEmbeddingBag(_WholeTable, nn.EmbeddingBag):
         offsets: torch.Tensor | None = None,
         per_sample_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Pooled rows, one a bag."""
         binding = self.springtide_binding
         (out,) = binding.lookups.run(self, input, offsets, weights=per_sample_weights)
         return out if binding.dtype is torch.float32 else out.to(binding.dtype)
@@ -151,11 +147,9 @@ class ServedEmbedding(_WholeTable, nn.Embedding):
     """nn.Embedding over a served table."""
 
     def call(self, input: torch.Tensor) -> calls.LookupCall:
-        """The lookup of one forward."""
         return calls.row_call(self.springtide_binding.features[0], input)
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
-        """A row for each id."""
         binding = self.springtide_binding
         (out,) = binding.lookups.run(self, input)
         return out if binding.dtype is torch.float32 else out.to(binding.dtype)

@@ -1,4 +1,4 @@
-"""What a job's spec says of tables, laid over what the script says.
+"""Apply the job spec's table settings over those of the script.
 
 In: the served tables of a model and `TableWish`es by table. Out: the same tables with other specs, before any of them
 is declared. Next: worker/setup.py declares them.

@@ -1,4 +1,4 @@
-"""The `weight` of a served table: its rows are on servers, and every read of it gives all of them or is refused.
+"""The `weight` parameter of a served table: reads fetch all rows from the servers, or are refused.
 
 In: the nn.Parameter of an embedding, which `serve_weight` turns into a `TableWeight` in place, so that optimizers and
 names stay valid. Out: sizes, dtype and `grad` without a request; the whole table for anything that needs values, with
@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 from springtide import errors
 from springtide.embedding.lookup import calls, compile_guard
 from springtide.embedding.lookup.lookup import Lookups
-from springtide.embedding.lookup.table_client import TableClient, chunk_rows
+from springtide.embedding.lookup.table_client import chunk_rows
 from springtide.embedding.lookup.tables import ServedTable
 
 Function = Callable[..., Any]
@@ -138,7 +138,6 @@ class TableRows(torch.Tensor):
         return self
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        """Whose rows they are; none are fetched to print it."""
         return f"TableRows({self.springtide_reader})"
 
     def __format__(self, spec: str) -> str:
@@ -146,12 +145,10 @@ class TableRows(torch.Tensor):
         return format(repr(self), spec)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
-        """A plain tensor with all values of now."""
         memo[id(self)] = copy = self.springtide_reader.copy()
         return copy
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As a plain tensor with all values of now."""
         return self.springtide_reader.copy().__reduce_ex__(protocol)
 
 
@@ -175,7 +172,6 @@ class TableWeight(nn.Parameter):
         self.__dict__["springtide_grad"] = None
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        """Whose weight it is; no rows are fetched to print it."""
         return f"TableWeight({self.springtide_reader}, requires_grad={self.requires_grad})"
 
     def __format__(self, spec: str) -> str:
@@ -183,12 +179,10 @@ class TableWeight(nn.Parameter):
         return format(repr(self), spec)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
-        """A parameter with all values of now."""
         memo[id(self)] = copy = nn.Parameter(self.springtide_reader.copy(), self.requires_grad)
         return copy
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As a parameter with all values of now."""
         return nn.Parameter(self.springtide_reader.copy(), self.requires_grad).__reduce_ex__(protocol)
 
 
@@ -213,20 +207,18 @@ class FetchedRows(torch.Tensor):
             return pytree.tree_map_only(torch.Tensor, lambda one: _same_memory(one, source), out)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
-        """A plain tensor."""
         memo[id(self)] = copy = _plain(self).clone()
         return copy
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As a plain tensor."""
         return _plain(self).__reduce_ex__(protocol)
 
 
 class TableReader:
     """Reads one served table whole, for its `TableWeight`."""
 
-    def __init__(self, client: TableClient, table: ServedTable) -> None:
-        self._client, self._table = client, table
+    def __init__(self, lookups: Lookups, table: ServedTable) -> None:
+        self._lookups, self._table = lookups, table
         self._dtype: torch.dtype = getattr(torch, table.request.dtype)
         self._feature = calls.LookupFeature(table.name, table)
 
@@ -243,16 +235,15 @@ class TableReader:
         return rows
 
     def copy(self) -> torch.Tensor:
-        """The whole table of now, as a plain tensor."""
         self._refuse_size()
-        rows = torch.from_numpy(self._client.read(self._table.name, np.arange(self._table.request.rows)))
+        rows = torch.from_numpy(self._lookups.client.read(self._table.name, np.arange(self._table.request.rows)))
         return rows.to(self._dtype)
 
     def read(self, weight: TableRows | TableWeight) -> torch.Tensor:
         """The whole table. Where gradients are recorded, as a lookup of all of its ids: they reach every row."""
         if torch.is_grad_enabled() and weight.requires_grad:
             self._refuse_size()
-            lookups = self._client.lookups or Lookups(self._client)
+            lookups = self._lookups
             ids = torch.arange(self._table.request.rows).split(chunk_rows(self._table.request.dim))
             rows = torch.cat([lookups.run(self, part)[0] for part in ids]).to(self._dtype)
         else:
@@ -264,7 +255,6 @@ class TableReader:
         return fetched
 
     def call(self, ids: torch.Tensor) -> calls.LookupCall:
-        """The lookup of these ids, padding included: reading a weight knows none."""
         return calls.row_call(self._feature, ids)
 
     def _refuse_size(self) -> None:
@@ -274,7 +264,7 @@ class TableReader:
                 f"the weight of table {name!r} is read, but the table has no row count, so there is no whole of it. "
                 f"{INSTEAD}; model.state_dict() has the keys and rows that exist"
             )
-        size, most = request.rows * request.dim * self._dtype.itemsize, self._client.whole_table_bytes
+        size, most = request.rows * request.dim * self._dtype.itemsize, self._lookups.client.whole_table_bytes
         if size > most:
             raise errors.BadInput(
                 f"the weight of table {name!r} is read, which takes all of its {request.rows} rows: {size} bytes, more "
@@ -297,7 +287,7 @@ class TableReader:
         )
 
 
-def serve_weight(weight: nn.Parameter, client: TableClient, table: ServedTable) -> None:
+def serve_weight(weight: nn.Parameter, lookups: Lookups, table: ServedTable) -> None:
     """Turn a parameter into the `TableWeight` of this table, in place."""
     request = table.request
     weight.grad = None
@@ -309,7 +299,7 @@ def serve_weight(weight: nn.Parameter, client: TableClient, table: ServedTable) 
         weight.data = nothing
     weight.__class__ = TableWeight
     served: Any = weight
-    served.springtide_reader = TableReader(client, table)
+    served.springtide_reader = TableReader(lookups, table)
 
 
 WHOLE = (TableWeight, TableRows)
@@ -348,13 +338,11 @@ def _stays(func: Function, rows: torch.Tensor, args: tuple[Any, ...], kwargs: di
 
 
 def _apart(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Both lists of an average without the pairs that are one table."""
     pairs = [(to, of) for to, of in zip(*args[:2], strict=True) if not _one_table(to, of)]
     return [to for to, _ in pairs], [of for _, of in pairs], *args[2:]
 
 
 def _one_table(to: Any, of: Any) -> bool:
-    """Whether a table would be written to itself."""
     if not (isinstance(to, WHOLE) and isinstance(of, WHOLE) and to.springtide_reader is of.springtide_reader):
         return False
     scale, shift = getattr(of, "springtide_scale", 1.0), getattr(of, "springtide_shift", 0.0)
@@ -376,7 +364,6 @@ def _combined(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return None
 
     def at(value: float) -> float:
-        """What the function makes of an element of the table."""
         scaled = lambda one: torch.tensor(one.springtide_scale * value + one.springtide_shift).double()  # noqa: E731
         own, named = pytree.tree_map_only(TableRows, scaled, (args, kwargs))
         return float(func(*own, **named))

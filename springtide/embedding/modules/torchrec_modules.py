@@ -1,4 +1,4 @@
-"""TorchRec's collections over served tables: KeyedJaggedTensor in, KeyedTensor or JaggedTensors out, one request.
+"""TorchRec collections over served tables: KeyedJaggedTensor in, KeyedTensor or JaggedTensors out.
 
 In: a collection whose inner tables embedding/modules/convert.py has bound. Imported only when a model holds one (the
 extra `torchrec`). State dicts keep TorchRec's names, since the inner modules keep their places.
@@ -48,11 +48,10 @@ def bind(collection: Any, path: str) -> None:
             tables = tuple(module.springtide_binding.tables[0] for module in modules)
             collection.__class__ = turned
             collection._device = torch.device("cpu")
-            collection.springtide_binding = Binding(first.client, tables, tuple(features))
+            collection.springtide_binding = Binding(first.lookups, tables, tuple(features))
 
 
 def check_keyed(features: Any, path: str) -> None:
-    """Collections take a KeyedJaggedTensor and nothing else."""
     if not isinstance(features, KeyedJaggedTensor):
         raise errors.BadInput(
             f"{path}: features are a {type(features).__name__}; wanted a KeyedJaggedTensor, as of "
@@ -99,7 +98,6 @@ class ServedBagCollection(EmbeddingBagCollection):  # type: ignore[misc]
         )
 
     def forward(self, features: Any) -> Any:
-        """Pooled rows of every feature."""
         check_keyed(features, type(self).__name__)
         if features.inverse_indices_or_none() is not None or features.variable_stride_per_key():
             raise errors.BadInput("served collections take one batch size for all features; got inverse indices")
@@ -131,7 +129,6 @@ class ServedCollection(EmbeddingCollection):  # type: ignore[misc]
         )
 
     def forward(self, features: Any) -> dict[str, Any]:
-        """A JaggedTensor of rows for every feature."""
         check_keyed(features, type(self).__name__)
         outs = self.springtide_binding.lookups.run(self, features)
         names = [name for names in self._feature_names for name in names]

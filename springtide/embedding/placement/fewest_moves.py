@@ -1,4 +1,4 @@
-"""Pure. The fewest slot moves that balance servers: how many it takes at least, and a layout that needs no more.
+"""Pure. Find a balanced slot layout with the fewest slot moves, and a lower bound on them.
 
 In: `slot_layout.Problem`, and a layout that was found quickly. Out: a number that no balanced layout goes below, or a
 balanced layout with fewer moves. SciPy is imported only when something is solved.
@@ -25,7 +25,6 @@ SECONDS = 2.0
 
 
 def at_least(problem: PlacementProblem) -> int:
-    """Moves that no balanced layout can do without."""
     before, held = problem.before, problem.held(problem.before)
     over, under = held - (1.0 + problem.tolerance), (1.0 - problem.tolerance) - held
     leave = int(np.count_nonzero(before < 0))

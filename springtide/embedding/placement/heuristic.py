@@ -1,4 +1,4 @@
-"""Pure. Slots on servers, and a quick way to a balanced layout: large slots first, what was not needed taken back.
+"""Pure. Balance slots over servers quickly: move large slots first, then undo needless moves.
 
 In: `Problem`, from `embedding.placement.placement`. Out: a server for each slot. Nearly the fewest slots change their
 server; `embedding.placement.fewest_moves` says how few it must be, and finds it in small cases.
@@ -50,11 +50,9 @@ class PlacementProblem:
         return outside
 
     def balanced(self, owners: Ints) -> bool:
-        """Whether nobody is outside the tolerance."""
         return bool(self.off(self.held(owners)).sum() <= NOISE)
 
     def moves(self, owners: Ints) -> int:
-        """How many slots are not where they were."""
         return int(np.count_nonzero(owners != self.before))
 
 
@@ -101,7 +99,6 @@ class _Layout:
 
     @property
     def count(self) -> int:
-        """Moves so far."""
         return int(np.count_nonzero(self.now != self.before))
 
     def settle(self, *, moved_first: bool) -> None:
@@ -126,7 +123,6 @@ class _Layout:
                     some = True
 
     def merge(self) -> bool:
-        """Do with one move what two have done; whether that could be."""
         moved = np.flatnonzero((self.now != self.before) & (self.before >= 0))
         first, second = np.triu_indices(len(moved), 1)
         if not 1 < len(moved) <= MOST_MERGED or self.problem.off(self.held).sum() > NOISE:
@@ -191,7 +187,6 @@ class _Layout:
         return (float(gains[:, target].max()), source, target)
 
     def _best_to(self, target: int, which: Which) -> tuple[float, int, int]:
-        """The same, to a server."""
         others = np.flatnonzero(which & (self.now != target))
         if not len(others):
             return (0.0, target, target)

@@ -1,4 +1,4 @@
-"""Pure. Which server owns which slot: the first layout, and the moves that follow when servers or loads change.
+"""Pure. Place slots on servers, and plan the moves when servers or loads change.
 
 In: slots, servers with what they have, the load of each slot as servers measured it. Out: a `Placement`, or `SlotMove`s
 of single slots. Next: `master.servers.migration` publishes them as the goal, `server.migration` carries them out.
@@ -65,7 +65,6 @@ def moves(
 
 
 def _chosen(problem: heuristic.PlacementProblem) -> heuristic.Ints:
-    """The quick layout, unless one with fewer moves is found."""
     least = fewest_moves.at_least(problem)
     quick = heuristic.settled(problem, least=least)
     if problem.balanced(quick) and problem.moves(quick) <= least:
@@ -90,7 +89,6 @@ def fewest(
 def _problem(
     old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad], tolerance: float
 ) -> heuristic.PlacementProblem:
-    """Slots and servers as numbers, all amounts as parts of the whole."""
     ranks = sorted(servers)
     place = {rank: i for i, rank in enumerate(ranks)}
     shares = [_shares([servers[rank].memory for rank in ranks]), _shares([servers[rank].cpu for rank in ranks])]
@@ -104,7 +102,6 @@ def _problem(
 
 
 def _shares(amounts: Sequence[float]) -> heuristic.Floats:
-    """Of a whole, by these amounts."""
     given = np.array(amounts, dtype=np.float64)
     if not (given > 0).all():
         raise errors.BadInput(f"a server's capacity must be more than nothing, got {amounts}")
@@ -113,7 +110,6 @@ def _shares(amounts: Sequence[float]) -> heuristic.Floats:
 
 
 def _parts(loads: Sequence[float]) -> heuristic.Floats:
-    """Each slot's part of the whole; alike where nothing was measured."""
     given = np.maximum(np.array(loads, dtype=np.float64), 0.0)
     total = given.sum()
     parts: heuristic.Floats = given / total if total > 0 else np.full(len(given), 1.0 / len(given))

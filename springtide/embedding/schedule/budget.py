@@ -1,4 +1,4 @@
-"""Pure. How much an allocation may do within its time: tables to score (Herald's adaptive LAIA), or sweeps to search.
+"""Pure. Fit an allocation into its time: tables to score (Herald's adaptive LAIA) or sweeps to search.
 
 A schedule is free while it takes no longer than the iteration that it runs beside, less the embedding's own traffic:
 the budget. Reading, plan and snapshot are needed in any case, so what is left of the budget is for the allocation, and
@@ -74,6 +74,5 @@ def line(recent: Sequence[ScheduleTime]) -> tuple[float, float]:
 
 
 def high(seconds: Iterable[float]) -> float:
-    """A value that nine of ten stay below."""
     ordered = sorted(seconds)
     return ordered[math.ceil(0.9 * len(ordered)) - 1]

@@ -38,7 +38,6 @@ def volume(plans: Sequence[Any], sizes: Mapping[int, RowSize]) -> PlanVolume:
     value, image = (np.array([sizes.get(id, RowSize(0, 0))[kind] for id in range(tables)], np.int64) for kind in (0, 1))
 
     def count(named: Iterable[tuple[Any, Any]]) -> NDArray[np.int64]:
-        """Rows by table."""
         total = np.zeros(tables, np.int64)
         for ids, _ in named:
             total += np.bincount(np.asarray(ids, np.int64), minlength=tables)

@@ -1,4 +1,4 @@
-"""The ids of each sample of a batch, table by table: what a schedule of samples goes by.
+"""Extract the ids of each sample of a batch by table, for the sample scheduler.
 
 In: the calls that a batch is known to bring (embedding/lookup/lookup.py). Out: `SampleIds`, contiguous copies that live
 on without the batch. Next: embedding/schedule/scheduler.py.
@@ -66,7 +66,6 @@ def _of_feature(feature: LookupFeature, ids: Ids, bag: Bag, rows: int, samples: 
 
 
 def _without(table: int, values: Keys, offsets: Keys | None, padding: int) -> SampleIds:
-    """Ids that are never looked up are nobody's."""
     wanted = values != padding
     if wanted.all():
         return SampleIds(table, values, offsets)

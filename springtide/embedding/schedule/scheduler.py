@@ -1,4 +1,4 @@
-"""Where the samples of a batch are trained, and what every worker's cache sends and asks for: the native scheduler.
+"""Allocate samples of a batch to workers and plan their caches, with the native scheduler.
 
 Every rank makes one with the same settings and gives it the same batches, so all come to the same answer and nobody
 asks anybody. In: ids of the whole next batch, feature by feature. Out: a rank for every sample, and a plan for every
@@ -125,7 +125,6 @@ class Scheduler:
         self._native.flushed(step)
 
     def clear(self) -> None:
-        """All caches are empty, as after a return to a checkpoint."""
         self._native.clear()
 
     def cached(self, worker: int) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.bool_]]:
@@ -140,5 +139,4 @@ class Scheduler:
 
     @property
     def step(self) -> int:
-        """How many batches have been scheduled."""
         return int(self._native.step)

@@ -1,4 +1,4 @@
-"""Pure. What the plans of one step cost: rows pulled, pushed and sent from worker to worker.
+"""Pure. Count what the plans of one step cost: rows pulled, pushed and sent between workers.
 
 In: the plans that `allocate.Scheduler` made, one per rank. Out: counts per worker, their total, and the reward of
 Herald's Appendix A: an iteration waits for the worker that pushes most, and then for the one that pulls most.
@@ -59,7 +59,6 @@ class PlanTraffic:
 
     @property
     def pushes(self) -> tuple[int, ...]:
-        """Everything that goes to the servers."""
         return tuple(map(sum, zip(self.gradients, self.write_backs, strict=True)))
 
     @property
@@ -69,12 +68,10 @@ class PlanTraffic:
 
     @property
     def per_worker(self) -> float:
-        """Transmissions a worker."""
         return self.transmissions / len(self.pulls)
 
     @property
     def hit_rate(self) -> float:
-        """Share of the rows that workers needed and had."""
         needed = sum(self.pulls) + sum(self.hits) + sum(self.received) - sum(self.gradients_received)
         return sum(self.hits) / needed if needed else 0.0
 
@@ -89,7 +86,6 @@ class PlanTraffic:
 
 
 def traffic(plans: Sequence[PlanCounts]) -> PlanTraffic:
-    """Count the plans of all ranks for one step."""
     return PlanTraffic(
         pulls=tuple(plan.pulls for plan in plans),
         gradients=tuple(plan.gradients for plan in plans),

@@ -1,4 +1,4 @@
-"""Dense gradients of a bsp group: one flat bucket a data type, summed over gloo, the same on every rank.
+"""All-reduce the dense gradients of a bsp group over gloo, in one flat bucket a data type.
 
 In: worker/step/step.py, once a step. Out: the group's gradient in every `p.grad`. The user's own optimizer then runs on
 each rank.
@@ -36,7 +36,6 @@ def form_group(store: Any, *, rank: int, workers: int, host: str) -> Any:
 
 
 def said(error: RuntimeError) -> str:
-    """What gloo says, without its place in the source and its advice."""
     return (str(error).partition("] ")[2] or str(error)).partition(". This")[0]
 
 

@@ -1,4 +1,4 @@
-"""What ranks of a bsp group tell one another with every all-reduce, and what they know when all have spoken.
+"""Pure. Flags that ranks of a bsp group add to every all-reduce, and the verdict that follows from them.
 
 In: a rank's own words, numbers whose sum over the ranks everyone gets. Out: a `Verdict`, the same on every rank: what
 follows from it needs no further message. Next: worker/cache/sample_allocation.py, worker/cache/row_cache.py. Pure.
@@ -63,7 +63,6 @@ def length(tables: Sequence[int]) -> int:
 
 
 def said(words: RankWords, tables: Sequence[int]) -> list[float]:
-    """The numbers to be summed."""
     digits = [words.digest >> 8 * place & 0xFF for place in range(DIGITS)]
     return [
         float(words.flush),

@@ -1,4 +1,4 @@
-"""Reach the servers that hold the tables, and say where this worker itself can be reached.
+"""Connect to the servers that hold the tables, and find the host where this worker listens.
 
 In: what the master said in its Welcome. Out: a TableClient, this worker's own address, and a reader of the client's
 clock.
@@ -12,18 +12,23 @@ from typing import Any
 import torch
 
 from springtide import _native, config, errors
-from springtide.embedding.lookup.table_client import Behind, TableClient
+from springtide.embedding.lookup.table_client import BeforeRead, Behind, TableClient
 from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.rpc.transport import addresses
 from springtide.worker.link import master_link
 from springtide.worker.link.step_timer import ClientTime, in_process
 
 NANO = 1e-9
+ANY_READ: BeforeRead = lambda tables: None  # noqa: E731
 ATTEMPT_S = 5.0  # between two looks at where servers are now: one that was lost comes back elsewhere
 
 
 def to_tables(
-    to_master: master_link.MasterLink, settings: config.Settings, *, behind: Behind | None = None
+    to_master: master_link.MasterLink,
+    settings: config.Settings,
+    *,
+    behind: Behind | None = None,
+    before_read: BeforeRead = ANY_READ,
 ) -> TableClient:
     """The tables of the job, on servers of which some may be lost and come back at another address meanwhile.
 
@@ -34,7 +39,9 @@ def to_tables(
         welcome = to_master.join()
         try:
             left = max(0.1, min(ATTEMPT_S, deadline - time.monotonic()))
-            return tables(welcome, dataclasses.replace(settings, connect_timeout_s=left), behind=behind)
+            return tables(
+                welcome, dataclasses.replace(settings, connect_timeout_s=left), behind=behind, before_read=before_read
+            )
         except errors.ServerUnreachable:
             known = to_master.join().lives
             if known == welcome.lives and time.monotonic() > deadline:
@@ -43,7 +50,13 @@ def to_tables(
                 deadline = time.monotonic() + settings.connect_timeout_s
 
 
-def tables(welcome: WorkerWelcome, settings: config.Settings, *, behind: Behind | None = None) -> TableClient:
+def tables(
+    welcome: WorkerWelcome,
+    settings: config.Settings,
+    *,
+    behind: Behind | None = None,
+    before_read: BeforeRead = ANY_READ,
+) -> TableClient:
     """The tables of the job: on its servers, or in this process when there are none."""
     if not welcome.servers:
         return TableClient.local(
@@ -72,11 +85,14 @@ def tables(welcome: WorkerWelcome, settings: config.Settings, *, behind: Behind 
         lives=list(welcome.lives),
         tls=welcome.certificates,
     )
-    client = TableClient(
-        backend, threads=torch.get_num_threads(), behind=behind, whole_table_bytes=settings.whole_table_bytes
+    return TableClient(
+        backend,
+        threads=torch.get_num_threads(),
+        behind=behind,
+        whole_table_bytes=settings.whole_table_bytes,
+        loads=False,  # first values are given once
+        before_read=before_read,
     )
-    client.loads = False  # by load_state_dict: first values are given once
-    return client
 
 
 def spending(client: TableClient) -> Callable[[], ClientTime]:

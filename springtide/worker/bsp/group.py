@@ -1,4 +1,4 @@
-"""This worker in its bsp group: forming it, and forming it anew when a member is lost or their number changes.
+"""Form the bsp group of this worker, and form it anew when a member is lost or their number changes.
 
 In: worker/step/step.py, when the group does not answer any more or is told to change; worker/setup.py at the beginning.
 Out: the same step, model and place in the data on every rank. Next: allreduce.py (gloo), model_state.py (what a
@@ -58,14 +58,10 @@ class GroupStep(Protocol):
     """What a group needs of the step under way."""
 
     @property
-    def idle(self) -> bool:
-        """No step is in hand."""
-        ...
+    def idle(self) -> bool: ...
 
     @property
-    def count(self) -> int:
-        """Steps so far."""
-        ...
+    def count(self) -> int: ...
 
     @property
     def bound(self) -> bool:
@@ -76,17 +72,11 @@ class GroupStep(Protocol):
         """All steps up to this one are complete on all servers: apply what is not applied here."""
         ...
 
-    def spot(self) -> DataPosition:
-        """Where the next step begins."""
-        ...
+    def position(self) -> DataPosition: ...
 
-    def counts(self) -> list[int]:
-        """Steps of each optimizer before the one in hand."""
-        ...
+    def counts(self) -> list[int]: ...
 
-    def begin_at(self, step: int, spot: DataPosition, counts: list[int]) -> None:
-        """A newcomer goes on after this step, from there."""
-        ...
+    def begin_at(self, step: int, position: DataPosition, counts: list[int]) -> None: ...
 
 
 @dataclass(slots=True)
@@ -167,7 +157,6 @@ class BspGroup:
 
     @property
     def save_due(self) -> bool:
-        """Whether this rank is to see to a checkpoint."""
         return self._link.group.save_due > self._kept and not self.place.rank
 
     def risk(self) -> CrashRisk:
@@ -195,7 +184,7 @@ class BspGroup:
             self._kept = max(self._kept, due)
 
     def _ship(self, number: int, stepper: GroupStep, *, last: bool = False) -> bool:
-        spot = stepper.spot()
+        spot = stepper.position()
         place = group_model.GroupPosition(stepper.count, *spot, stepper.counts())
         try:
             body = model_state.to_bytes(self._model, place)
@@ -225,7 +214,7 @@ class BspGroup:
                 complete = stepper.count if restored is None else restored.step
             self._backend.settle_group(complete, len(formed.ranks), at_rest=formed.at_rest)
             stepper.catch_up(complete)
-            spot, counts = stepper.spot(), stepper.counts()
+            spot, counts = stepper.position(), stepper.counts()
             if restored is not None:
                 spot, counts = DataPosition(restored.shard, restored.first), restored.counts
             news = torch.tensor([complete, *spot, *counts], dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Where a bsp group's dense parameters and optimizers lie on the servers: in the rows of a reserved table.
+"""Store a bsp group's dense parameters and optimizers on the servers, in rows of a reserved table.
 
 In: group.py, when a checkpoint is due. Out: slots that have all there is of the job, so a checkpoint of them needs
 nothing else; and the same bytes for the leader of a group that goes on from one. Next: model_state.py (what they mean),
@@ -15,13 +15,11 @@ from springtide.embedding.lookup.table_client import TableClient
 
 
 def declare(client: TableClient) -> None:
-    """The table has the number after the last one of the model."""
     number = max((spec.id for spec in client.specs), default=-1) + 1
     client.declare([TableSpec(id=number, name=TABLE, dim=group_model.ROW)])
 
 
 def put(client: TableClient, body: bytes) -> None:
-    """Every server has its part of these bytes when this returns."""
     rows = group_model.rows_of(body)
     client.assign(TABLE, np.arange(len(rows)), rows)
 

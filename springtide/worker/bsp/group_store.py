@@ -1,4 +1,4 @@
-"""A torch.distributed store over the link to the master: how the ranks of a bsp group find one another's sockets.
+"""A torch.distributed store over the master: ranks of a bsp group find one another's sockets through it.
 
 In: gloo, while a group is formed, sets where this rank listens and waits for where the others do. Out: the same from
 every rank, through the master (`master.servers.bsp_group`), which knows its members by the job's secret. torch's own
@@ -24,12 +24,10 @@ class GroupStore(distributed.Store):  # type: ignore[misc, name-defined]
         self._known: dict[str, bytes] = {}
 
     def set(self, key: str, value: bytes) -> None:
-        """Give the others a value."""
         self._given[key] = bytes(value)
         self._meet()
 
     def get(self, key: str) -> bytes:
-        """A value, as soon as a rank has given it."""
         self.wait([key])
         return self._known[key]
 

@@ -1,4 +1,4 @@
-"""What a rank that comes to a bsp group is given: dense parameters, buffers, and the optimizers with all they keep.
+"""Give a rank that joins a bsp group the dense parameters, buffers and optimizer states.
 
 In: group.py, on every rank, when a group is formed. Out: the leader's state on the newcomers. It travels over gloo as
 plain tensors, and their arrangement as msgpack: nothing is unpickled. For a checkpoint the same as bytes
@@ -25,13 +25,9 @@ class HeldModel(Protocol):
     """A model as group.py holds it."""
 
     @property
-    def optimizers(self) -> Sequence[torch.optim.Optimizer]:
-        """In the same order on every rank."""
-        ...
+    def optimizers(self) -> Sequence[torch.optim.Optimizer]: ...
 
-    def tensors(self) -> list[torch.Tensor]:
-        """Dense parameters and buffers, in the same order on every rank."""
-        ...
+    def tensors(self) -> list[torch.Tensor]: ...
 
 
 def share(gloo: Any, leader: int, model: HeldModel, *, give: bool, take: bool) -> None:
@@ -56,7 +52,6 @@ def share(gloo: Any, leader: int, model: HeldModel, *, give: bool, take: bool) -
 
 
 def to_bytes(model: HeldModel, place: GroupPosition) -> bytes:
-    """The model as it is after a step."""
     tensors: list[torch.Tensor] = []
     plan = [_pack(one.state_dict(), tensors) for one in model.optimizers]
     saved = SavedGroup(FORMAT, place, [flat(one) for one in model.tensors()], plan, [flat(one) for one in tensors])
@@ -95,7 +90,6 @@ def _broadcast_bytes(gloo: Any, data: bytes, leader: int) -> bytes:
 
 
 def _pack(value: Any, tensors: list[torch.Tensor]) -> Any:
-    """The same with every tensor replaced by its number."""
     if isinstance(value, torch.Tensor):
         tensors.append(value.detach().clone().contiguous())
         return {TENSOR: len(tensors) - 1}

@@ -1,4 +1,4 @@
-"""Whether this group keeps rows, found out by measuring: the lowest rank watches, tries a schedule on paper, decides.
+"""Decide by measuring whether a bsp group keeps rows: the lowest rank watches, simulates, decides.
 
 In: steps as worker/link/step_timer.py has timed them, batches as the reader's thread sees them. Out: a wish to begin or
 to stop, which goes to all ranks with the next all-reduce (worker/bsp/allreduce_header.py). The decision itself is pure:
@@ -47,9 +47,7 @@ class CacheTraffic:
 class PaperLook(Protocol):
     """A schedule whose plans nobody carries out."""
 
-    def look(self, features: Sequence[SampleIds], samples: int) -> CacheTraffic:
-        """The next batch."""
-        ...
+    def look(self, features: Sequence[SampleIds], samples: int) -> CacheTraffic: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +61,24 @@ class JobSurroundings:
     """Bytes between this rank and the servers, so far."""
 
 
+@dataclass(slots=True)
+class CostEstimate:
+    """What a step with a cache should take."""
+
+    reckoned_s: float = 0.0
+    unseen_s: float = 0.0
+    """By how much the last cache was dearer than reckoned."""
+
+
+class DecisionProbes(NamedTuple):
+    """What the decision asks of its job."""
+
+    surroundings: Callable[[], JobSurroundings]
+    open_paper: Callable[[], PaperLook]
+    round_trip: Callable[[], float]
+    """Measures seconds to the servers and back."""
+
+
 class CacheDecision:
     """Looks at every step of the lowest rank. Told of batches in the reader's thread, of steps in the loop's."""
 
@@ -74,8 +90,7 @@ class CacheDecision:
         round_trip: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`steps`: the latest, as they were timed; `round_trip`: seconds to the servers and back, asked for now."""
-        self._steps, self._surroundings, self._open_paper = steps, surroundings, open_paper
-        self._round_trip = round_trip
+        self._steps, self._probes = steps, DecisionProbes(surroundings, open_paper, round_trip)
         self.why = ""
         """The last word on it."""
         self.wish: bool | None = None
@@ -88,35 +103,32 @@ class CacheDecision:
         self._sent: deque[CacheTraffic] = deque(maxlen=TRIED)
         self._before = StepTimes(0.0, 0.0, 0.0)
         self._moved = 0
-        self._reckoned_s = self._unseen_s = 0.0
+        self._cost = CostEstimate()
         self._rest, self._cold, self._workers = AGAIN, COLD, 0
 
     @property
     def trying(self) -> bool:
-        """Whether whole batches are wanted, to be scheduled on paper."""
         return self._stage == "trying"
 
     @property
     def pays(self) -> bool:
-        """Whether a cache was found to pay, and not yet not to."""
         return self._stage in ("begun", "proving", "settled")
 
     def look(self, features: Sequence[SampleIds], samples: int) -> None:
         """A whole batch, in the reader's thread."""
-        paper = self._paper = self._paper or self._open_paper()
+        paper = self._paper = self._paper or self._probes.open_paper()
         began = time.perf_counter()
         sent = paper.look(features, samples)
         self._sent.append(replace(sent, seconds=time.perf_counter() - began))
 
     def hear(self, *, asked: bool) -> None:
-        """Whether everyone is to schedule on paper, by the lowest rank's word."""
         if self.asked and not asked:
             self._paper = None
         self.asked = asked
 
     def regrouped(self) -> None:
         """Another group, some of whose members have not heard what was wished before; of another size: all anew."""
-        if self._surroundings().risk.workers != self._workers:
+        if self._probes.surroundings().risk.workers != self._workers:
             self.why = ""
             self._go_to("watching")
         self.wish = True if self.pays else None
@@ -141,7 +153,7 @@ class CacheDecision:
     def _watch(self) -> None:
         """Does a step wait long enough for servers? Then try what a schedule would spare; else look again later."""
         self._before, self._cold = self._recent(), 0
-        self._unseen_s /= 2  # of an hour ago, perhaps: half as sure with every look
+        self._cost.unseen_s /= 2  # of an hour ago, perhaps: half as sure with every look
         measured = self._measured(saved=1.0, beside_s=0.0)
         self._workers = measured.risk.workers
         verdict = cache_benefit.decide(measured)
@@ -157,7 +169,7 @@ class CacheDecision:
     def _judge(self) -> None:
         """What steps took while every rank scheduled on paper, and what those schedules would have spared."""
         counted = list(self._sent)[TRIED // 2 :]
-        lately, around = self._recent(), self._surroundings()
+        lately, around = self._recent(), self._probes.surroundings()
         moved = (around.moved - self._moved) / self._seen or statistics.fmean(one.without for one in counted)
         spared = statistics.fmean(one.without - one.with_caches for one in counted)
         measured = self._measured(
@@ -166,7 +178,7 @@ class CacheDecision:
             beside_s=around.risk.workers * around.read_s + statistics.fmean(one.seconds for one in counted),
         )
         verdict = cache_benefit.decide(measured)
-        self._reckoned_s = cache_benefit.reckoned_s(measured) - measured.unseen_s
+        self._cost.reckoned_s = cache_benefit.reckoned_s(measured) - measured.unseen_s
         self._paper = None
         self.why, self.wish = verdict.why, True if verdict.on else None
         log.info("cache: %s, since %s", "on" if verdict.on else "off", verdict.why)
@@ -175,9 +187,9 @@ class CacheDecision:
     def _prove(self) -> None:
         first, lately = self._stage == "proving", self._recent().step_s
         if first:
-            self._unseen_s = max(0.0, lately - self._reckoned_s)
+            self._cost.unseen_s = max(0.0, lately - self._cost.reckoned_s)
         sums = self.why if first else self.why.partition("; ")[2]
-        verdict: CacheVerdict = cache_benefit.keep(self._before.step_s, lately, self._surroundings().risk, sums)
+        verdict: CacheVerdict = cache_benefit.keep(self._before.step_s, lately, self._probes.surroundings().risk, sums)
         self.why = verdict.why
         if verdict.on:
             self._rest = AGAIN
@@ -190,16 +202,15 @@ class CacheDecision:
 
     def _go_to(self, stage: str) -> None:
         self._stage, self._seen = stage, 0
-        self._moved = self._surroundings().moved
+        self._moved = self._probes.surroundings().moved
 
     def _recent(self) -> "StepTimes":
-        """Means of the last steps, but for the shortest and the longest."""
         last = sorted(list(self._steps)[-WATCHED:], key=lambda one: one.total_s)
         usual = last[len(last) // ODD : len(last) - len(last) // ODD]
         return StepTimes(
             statistics.fmean(one.total_s for one in usual),
             statistics.fmean(one.pull_wait_s + one.push_wait_s for one in usual),
-            TRIPS * self._round_trip(),
+            TRIPS * self._probes.round_trip(),
         )
 
     def _measured(self, *, saved: float, beside_s: float, slower_s: float = 0.0) -> CacheMeasurement:
@@ -210,9 +221,9 @@ class CacheDecision:
             trips_s=before.trips_s,
             saved=saved,
             slower_s=slower_s,
-            unseen_s=self._unseen_s,
+            unseen_s=self._cost.unseen_s,
             beside_s=beside_s,
-            risk=self._surroundings().risk,
+            risk=self._probes.surroundings().risk,
         )
 
 

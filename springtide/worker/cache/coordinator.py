@@ -1,4 +1,4 @@
-"""How the ranks of a bsp group share out their batches and keep their rows: what is said and done around each step.
+"""Coordinate sample allocation and row caches of a bsp group around each step.
 
 In: worker/step/step.py, before and after every all-reduce and push. Out: words to the other ranks, plans to the cache,
 the end of both when something does not hold. Next: sample_allocation.py (who trains which sample), row_cache.py (rows
@@ -45,9 +45,7 @@ class CacheControl(Protocol):
     """All rows are on the servers as they are."""
 
     @property
-    def crowded(self) -> bool:
-        """More rows than agreed are nowhere else."""
-        ...
+    def crowded(self) -> bool: ...
 
     def check_read(self, tables: Sequence[int]) -> None:
         """Rows are read outside a step: BadInput while servers do not have all of them as they are."""
@@ -63,25 +61,17 @@ class CacheControl(Protocol):
         """Step `number` is about to be pushed; `following` is the batch after it."""
         ...
 
-    def share_gradients(self, number: int, parts: Sequence[Any]) -> None:
-        """Its gradients are final: what of them goes to other ranks."""
-        ...
+    def share_gradients(self, number: int, parts: Sequence[Any]) -> None: ...
 
-    def after_push(self, number: int) -> None:
-        """It is complete on all servers."""
-        ...
+    def after_push(self, number: int) -> None: ...
 
     def postpone(self, number: int) -> None:
         """Step `number` is a flush only: the batch that was expected for it comes one later."""
         ...
 
-    def close(self) -> None:
-        """Forget all rows."""
-        ...
+    def close(self) -> None: ...
 
-    def use(self) -> CacheUse:
-        """What it has done so far."""
-        ...
+    def use(self) -> CacheUse: ...
 
 
 class CacheCoordinator:
@@ -177,13 +167,11 @@ class CacheCoordinator:
             self.cache.check_read(tables)
 
     def end_pass(self, place: GroupPlace, *, early: bool) -> None:
-        """The loop has had its last batch, or was left."""
         self._whole_passes += not early
         self._in_pass = False
         self.restart(place)
 
     def restart(self, place: GroupPlace) -> None:
-        """A pass begins, or a new group, with empty caches."""
         self._now = self._following = None
         if self._deciding is not None and place.generation != self.allotting.place.generation:
             self.allotting.permitted = False

@@ -1,4 +1,4 @@
-"""A worker's cache of embedding rows in a bsp group, step by step: what the schedule plans, the native cache does.
+"""A worker's cache of embedding rows in a bsp group: carries out the schedule's plans step by step.
 
 In: coordinator.py, around every step. Out: plans set on `CachedBackend` before the pulls and pushes that they are for,
 and what the schedule must hear of them. Next: embedding/schedule/scheduler.py (the schedule). Design:
@@ -73,7 +73,6 @@ class Planner:
         return budget.units_within(seconds, self._took, most=max(self._tables, 1))
 
     def flushed(self, step: int) -> None:
-        """All rows of batches up to this one are on the servers."""
         with self._lock:
             self._scheduler.flushed(step)
 
@@ -106,11 +105,9 @@ class RowCache:
 
     @property
     def crowded(self) -> bool:
-        """More rows than agreed are nowhere else."""
         return not self.clean and self.backend.stats()["dirty_bytes"] > self._most_dirty
 
     def tables(self, chosen: Sequence[ServedTable]) -> tuple[CachedTable, ...]:
-        """Plans speak of these tables: what a row of each takes."""
         self._kept = frozenset(table.spec.id for table in chosen)
         self.backend.cache_tables(sorted(self._kept))
         size = self.backend.image_bytes
@@ -170,7 +167,6 @@ class RowCache:
             self._postponed = True
 
     def use(self) -> CacheUse:
-        """What it has done so far."""
         stats = self.backend.stats()
         return CacheUse(
             rows=stats["rows"],
@@ -184,7 +180,6 @@ class RowCache:
         )
 
     def close(self) -> None:
-        """Forget all rows, and what was to come."""
         self.backend.clear()
         self._planner, self._planned, self.clean = None, 0, True
         self._flushing = self._postponed = False
@@ -272,7 +267,6 @@ def share_out(
         reducer, allotting, cache, save_due=lambda: group.save_due, needed_s=lambda: needed_s(meter),
         why=f"asked for: {words(rules)}",
     )  # fmt: skip
-    lookups.client.before_read = sharing.check_read
     if not rules.auto:
         return sharing
 

@@ -1,4 +1,4 @@
-"""Which samples of the group's batch this rank trains: those that a schedule gives it, the same one on every rank.
+"""Allocate samples of the group's batch to this rank, by a schedule that is the same on every rank.
 
 In: batches that were read whole, one ahead (worker/input/readahead.py); what the ranks have said together
 (worker/bsp/allreduce_header.py). Out: this rank's part of each batch. Next: worker/step/step.py trains it; the
@@ -37,13 +37,9 @@ NO_IDS = "the ids of every table are computed inside the model, or by data worke
 class SampleSchedule(Protocol):
     """Gives samples to ranks, batch after batch."""
 
-    def schedule(self, features: Sequence[SampleIds], samples: int, *, effort: int) -> ScheduledBatch:
-        """The next batch, of so many samples."""
-        ...
+    def schedule(self, features: Sequence[SampleIds], samples: int, *, effort: int) -> ScheduledBatch: ...
 
-    def effort_within(self, seconds: float) -> int:
-        """How much a schedule may do in this time."""
-        ...
+    def effort_within(self, seconds: float) -> int: ...
 
 
 class SamplePicker(Protocol):
@@ -54,9 +50,7 @@ class SamplePicker(Protocol):
         """Whether samples can be read once more; otherwise rows of a whole batch are all that can be had."""
         ...
 
-    def fetch(self, samples: Places) -> Any:
-        """The batch of these samples."""
-        ...
+    def fetch(self, samples: Places) -> Any: ...
 
     def pick(self, batch: Any, samples: Places, places: Places, *, jagged: bool) -> Any:
         """The batch of the samples at these places of a batch; `jagged`: not all of it is a row a sample."""
@@ -98,12 +92,10 @@ class SampleAllocator:
 
     @property
     def wholes(self) -> bool:
-        """Whether batches are to be read whole."""
         return self.permitted and not self._refused
 
     @property
     def on(self) -> bool:
-        """Whether batches are scheduled from the next one to be read on."""
         return self._schedule is not None
 
     def effort_within(self, seconds: float) -> int:
@@ -116,13 +108,11 @@ class SampleAllocator:
         self.place = place
 
     def end(self, why: str, *, for_good: bool = False) -> None:
-        """Batches that are read from now on are shared out in runs."""
         self._schedule, self.why, self._turn = None, why, self._turn + 1
         self._refused = why if for_good else self._refused
         self.lookups.fixed = False
 
     def hear(self, verdict: GroupVerdict) -> bool:
-        """Begin once all are ready; whether it begins now."""
         self._effort = verdict.effort
         self.permitted = (self.permitted or verdict.go) and not verdict.stop
         if self._schedule is not None or self._refused or not verdict.ready or not self.permitted:
@@ -190,7 +180,6 @@ class SampleAllocator:
         return sample_ids.in_units(features, samples, self._unit)
 
     def review(self, handed: ReadBatch) -> ReadBatch:
-        """The same, unless the schedule that it is of was ended meanwhile."""
         allotted = handed.plan
         return self._in_runs(handed, allotted.whole) if allotted is not None and allotted.turn != self._turn else handed
 
@@ -205,7 +194,6 @@ class SampleAllocator:
 
 
 def digest_of(features: Sequence[SampleIds], rank_of_sample: NDArray[np.int32]) -> int:
-    """32 bits of what was scheduled and how; never 0."""
     sums = zlib.crc32(rank_of_sample.tobytes())
     for one in features:
         sums = zlib.crc32(one.ids.tobytes(), zlib.crc32(one.table.to_bytes(4, "little"), sums))

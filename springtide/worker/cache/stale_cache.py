@@ -1,4 +1,4 @@
-"""A worker's copies of rows in an async job: used while they lack few trainings by others. Every gradient is pushed.
+"""A worker's row cache in an async job: a copy is used while it lacks few updates of other workers.
 
 In: the job's `CacheRules` and its tables. Out: a native cache between steps and servers, and what it has done. Exactly
 once needs nothing of it: servers see every push. Design: docs/design/caching.md, "A cache that asks how old its copies
@@ -45,7 +45,6 @@ class StaleRowCache:
             )
 
     def use(self) -> CacheUse:
-        """What it has done so far."""
         assert self._backend is not None
         stats = self._backend.stats()
         mean = stats["staleness_sum"] / max(1, stats["hits"])

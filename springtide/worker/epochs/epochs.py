@@ -1,4 +1,4 @@
-"""Where a worker's script is in its epochs, in this life and in the ones before: `job.epochs`, loops over `batches`.
+"""Track where a worker's script is in its epochs, over restarts: `job.epochs` and loops over `batches`.
 
 In: the script begins an epoch, or a loop. Out: the number of the loop, and whether an earlier life has finished it; the
 master is told of every begin, with the states of the script's objects (worker/user_objects.py), before anything of it
@@ -32,6 +32,39 @@ class BegunLoop(NamedTuple):
     """An earlier life was through with it."""
 
 
+class LoopNames:
+    """The statement of the script around its loops over batches."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self.name = ""
+        """Where the statement is, if all loops of the script begin at one line of it; else empty."""
+        self._positions: set[tuple[tuple[str, int], ...]] = set()
+        self._warned = False
+
+    def look(self, frame: FrameType) -> None:
+        """Note a loop that begins in this frame."""
+        position = user_loops.position(frame)
+        if position in self._positions:
+            return
+        self._positions.add(position)
+        loop = user_loops.enclosing(frame) if len(self._positions) == 1 else None
+        self.name = "" if loop is None else loop.named(self._folder)
+
+    def pass_over(self, frame: FrameType, given: EpochPlace) -> None:
+        loop = user_loops.enclosing(frame)
+        if loop is not None and user_loops.continues(loop):
+            raise user_loops.EpochFinished
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "epochs before %d were trained before this worker was started: the script goes through them again, "
+                "with one batch each, which trains nothing. `for epoch in job.epochs(...)` begins with epoch %d",
+                given.epoch,
+                given.epoch,
+            )
+
+
 class EpochTracker:
     """One a job."""
 
@@ -39,7 +72,8 @@ class EpochTracker:
         self, to_master: MasterLink, registry: ObjectRegistry, welcome: WorkerWelcome, *, folder: str = ""
     ) -> None:
         """`folder`: of the script."""
-        self._link, self._registry, self._folder = to_master, registry, folder
+        self._link, self._registry = to_master, registry
+        self._loops = LoopNames(folder)
         self._given = welcome.place
         """Where this life begins; None: at the beginning."""
         self._restored = welcome.place is None
@@ -50,9 +84,6 @@ class EpochTracker:
         """All epochs are done, and the last one has been entered again."""
         self._loops_here = 0
         """Loops begun in this life, without those that an earlier one had finished."""
-        self._positions: set[tuple[tuple[str, int], ...]] = set()
-        self._loop = ""
-        self._warned = False
         self.schedules: Schedules | None = None
         self.epochs_a_loop = 1
         """`job.prepare(epochs=...)`."""
@@ -64,7 +95,6 @@ class EpochTracker:
 
     @property
     def epoch(self) -> int:
-        """The epoch that the next loop begins with, by its data."""
         first = self._given.first if self._given is not None and not self._loops_here else self._next_loop
         return first * self.epochs_a_loop
 
@@ -114,7 +144,7 @@ class EpochTracker:
         self._first = self._next_loop
         if self._given is not None and self._given.boundary:
             self._come_back(frame)
-        self._tell(EpochPlace(epoch, self._first, self._first, self._loop), frame)
+        self._tell(EpochPlace(epoch, self._first, self._first, self._loops.name), frame)
 
     # ---- loops over batches ----
 
@@ -128,21 +158,20 @@ class EpochTracker:
             return BegunLoop(number - 1, finished=True)
         self._next_loop += 1
         if given is not None and self._epoch is None and number < given.first:
-            self._pass_over(frame, given)
+            self._loops.pass_over(frame, given)
             return BegunLoop(number, finished=True)
         self._loops_here += 1
         if given is not None and number >= given.begun - 1:
             self._come_back(frame)
         if not self._behind:
             self._link.started_late = ""
-        self._look_around(frame)
-        in_plain = EpochPlace(number, number, number + 1, self._loop)
-        place = in_plain if self._epoch is None else EpochPlace(self._epoch, self._first, number + 1, self._loop)
+        self._loops.look(frame)
+        in_plain = EpochPlace(number, number, number + 1, self._loops.name)
+        place = in_plain if self._epoch is None else EpochPlace(self._epoch, self._first, number + 1, self._loops.name)
         self._tell(place, frame)
         return BegunLoop(number)
 
     def handed_out(self, epoch: int) -> None:
-        """The loop gets a batch to train."""
         if self._behind:
             self._behind = False
             self._link.started_late = f"{self._started} in epoch {epoch}"
@@ -162,28 +191,6 @@ class EpochTracker:
 
     def _is_leaving(self) -> bool:
         return self._link.draining
-
-    def _pass_over(self, frame: FrameType, given: EpochPlace) -> None:
-        loop = user_loops.enclosing(frame)
-        if loop is not None and user_loops.continues(loop):
-            raise user_loops.EpochFinished
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                "epochs before %d were trained before this worker was started: the script goes through them again, "
-                "with one batch each, which trains nothing. `for epoch in job.epochs(...)` begins with epoch %d",
-                given.epoch,
-                given.epoch,
-            )
-
-    def _look_around(self, frame: FrameType) -> None:
-        """Name the statement around this loop, where all loops of the script begin at one line of it."""
-        position = user_loops.position(frame)
-        if position in self._positions:
-            return
-        self._positions.add(position)
-        loop = user_loops.enclosing(frame) if len(self._positions) == 1 else None
-        self._loop = "" if loop is None else loop.named(self._folder)
 
     def _come_back(self, frame: FrameType) -> None:
         if not self._restored:

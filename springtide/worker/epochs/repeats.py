@@ -1,4 +1,4 @@
-"""A batch that is trained already, handed to a loop that would otherwise get none.
+"""Hand out one trained batch again to a loop that would otherwise get none; its step changes nothing.
 
 Workers at their own pace may be too late for an epoch: all of it is trained by others. One that was started again may
 find nothing left of the epoch it was in. Its loop would be empty, and `total / n` behind it fail. So the loop gets one
@@ -7,7 +7,7 @@ In: worker/input/batches.py. Next: worker/step/step.py drops the step.
 """
 
 import logging
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,25 +15,9 @@ from torch import nn
 from springtide.data import shards
 from springtide.data.source import SampleSource, as_batch, on_one_line
 from springtide.domain.data.samples import DatasetCard
+from springtide.worker.step.step import TrainingStep
 
 log = logging.getLogger(__name__)
-
-
-class Dropping(Protocol):
-    """What worker/step/step.py does with such a batch."""
-
-    @property
-    def seat(self) -> tuple[int, int]:
-        """This worker's rank in its bsp group, and the group's size."""
-        ...
-
-    def hand_again(self, batch: Any) -> None:
-        """The loop is about to get a batch that is trained already."""
-        ...
-
-    def take_again(self) -> None:
-        """The loop is through with it: gradients are dropped."""
-        ...
 
 
 class Repeats:
@@ -44,7 +28,7 @@ class Repeats:
         source: SampleSource,
         card: DatasetCard,
         model: nn.Module,
-        step: Dropping,
+        step: TrainingStep,
         *,
         parts: int = 1,
         unit: int = 1,
@@ -66,7 +50,6 @@ class Repeats:
         return batch
 
     def take_back(self) -> None:
-        """The loop is through with it: the model is as it was."""
         self._step.take_again()
         with torch.no_grad():
             for buffer, before in self._buffers:

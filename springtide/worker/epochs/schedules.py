@@ -1,4 +1,4 @@
-"""Learning-rate schedules of a job's optimizers, kept without being registered: a script need not name them.
+"""Save and restore learning-rate schedules that the script did not register.
 
 In: the optimizers that `job.prepare` was given, and the script's stack when an epoch begins. Out: one object for
 worker/user_objects.py, whose state has the rates of the optimizers' groups and the state of every scheduler over them
@@ -56,7 +56,6 @@ class Schedules:
                 log.warning("%s, a %s, is not kept: %s", name, type(scheduler).__name__, error)
 
     def state_dict(self) -> dict[str, Any]:
-        """Schedules and rates, as they are now."""
         rates = [[_rates(group) for group in each.param_groups] for each in self._optimizers]
         states = {name: scheduler.state_dict() for name, scheduler in self._found.items()}
         return {"initial": self._initial, "rates": rates, "schedules": states}

@@ -84,7 +84,6 @@ def enclosing(frame: types.FrameType | None) -> Loop | None:
 
 
 def position(frame: types.FrameType | None) -> tuple[tuple[str, int], ...]:
-    """Where the script is, as a debugger would show it."""
     found = []
     while frame is not None:
         if not frame.f_code.co_filename.startswith(OURS):
@@ -162,7 +161,6 @@ class _Finder(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Of that module; others are found as ever."""
         spec = importlib.machinery.PathFinder.find_spec(name, path, target)
         if spec is None or spec.origin is None or os.path.normpath(spec.origin) != self._loop.file:
             return None
@@ -179,12 +177,10 @@ class _Loader(importlib.machinery.SourceFileLoader):
         self._loop = loop
 
     def get_code(self, fullname: str) -> types.CodeType | None:
-        """With the statement that continues, unless it is not there any more."""
         return _code(self._loop) or super().get_code(fullname)
 
 
 def _innermost(frame: types.FrameType, path: str) -> tuple[str, int, ast.stmt] | None:
-    """The innermost loop of this frame's function whose body it is in."""
     code = frame.f_code
     at = next((at for index, at in enumerate(code.co_positions()) if index == frame.f_lasti // 2), None)
     if at is None or at[0] is None or at[2] is None:
@@ -231,5 +227,4 @@ def _loops(tree: ast.AST) -> Iterator[tuple[str, int, Any]]:
 
 
 def _is_installed(path: str) -> bool:
-    """Whether a file belongs to a library rather than to the script."""
     return f"{os.sep}site-packages{os.sep}" in path or path.startswith(os.path.dirname(os.__file__) + os.sep)

@@ -1,4 +1,4 @@
-"""A step's batch in parts: the loop gets it in pieces and adds their gradients up, everyone else knows it as one batch.
+"""Split a step's batch into parts for gradient accumulation; leases and pushes know it as one batch.
 
 In: orders of `batch_size * accumulate` samples. Out: as many smaller ones, of which the last completes the step. Leases
 end, and pushes are named, by whole batches; so whoever trains a batch again sums the same samples. Next: batches.py.
@@ -14,7 +14,6 @@ from springtide.worker.input.read_batch import ReadBatch
 
 
 def check(accumulate: int, *, in_step: bool) -> None:
-    """Refuse a number of batches a step that cannot be."""
     validation.number(accumulate, "accumulate", "a whole number of batches a step, 1 or more", least=1)
     if accumulate > 1 and in_step:
         raise errors.BadInput(
@@ -78,12 +77,10 @@ def without_empty(parts: Sequence[ReadBatch]) -> list[ReadBatch]:
 
 
 def named(order: BatchOrder, begin: int, end: int, *, last: bool) -> BatchOrder:
-    """A part with the name of these samples."""
     (own,) = order.ranges
     return dataclasses.replace(order, ranges=(dataclasses.replace(own, first=begin, count=end - begin),), last=last)
 
 
 def whole_samples(part: ReadBatch) -> int:
-    """Of the batch that this is a part of."""
     claim = part.order.claim
     return part.order.samples if claim is None else claim.end - claim.begin

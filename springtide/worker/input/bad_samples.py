@@ -1,4 +1,4 @@
-"""Samples that cannot be made: which they are, and the batch without them.
+"""Find the samples of a batch that cannot be read, and make the batch without them.
 
 In: a data set's `fetch` and the indices of a batch that raised. Out: the culprits with the first of their errors, and
 what is left of the batch. Next: worker/input/feed_switch.py tells of them; batches.py trains the rest, or passes the

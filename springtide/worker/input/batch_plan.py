@@ -1,4 +1,4 @@
-"""Which samples this worker trains next, as orders: index arrays with the identity that was theirs before anyone came.
+"""Turn leases into batch orders: sample indices with an identity that does not depend on the worker.
 
 In: leases in worker/link/lease_tracker.py, and in a bsp group the rank. Next: data/source.py reads them, batches.py
 yields them.
@@ -46,12 +46,10 @@ class BatchOrder:
 
     @property
     def samples(self) -> int:
-        """How many."""
         return sum(one.count for one in self.ranges)
 
     @property
     def epoch(self) -> int:
-        """Epoch it belongs to."""
         return self.ranges[0].epoch
 
 

@@ -1,4 +1,4 @@
-"""The `batches` of a loop: read a batch ahead where rows are fetched ahead, name what was handed out, end when all end.
+"""The `batches` that the user's loop iterates over: read, handed to the step, ended when all workers end.
 
 In: batch_plan.py and data/source.py. Out: batches to the user's loop. Next: worker/step/step.py, which is told of every
 batch.
@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 import torch
 
@@ -27,40 +27,9 @@ from springtide.worker.input.read_batch import PAUSED, RESTING, Fed, ReadBatch
 from springtide.worker.link.lease_tracker import LeaseTracker
 from springtide.worker.link.step_timer import StepMeter
 from springtide.worker.split.controller import Splitting
-
-if TYPE_CHECKING:
-    pass
+from springtide.worker.step.step import TrainingStep
 
 log = logging.getLogger(__name__)
-
-
-class BatchListener(Protocol):
-    """What worker/step/step.py does with the news of a loop."""
-
-    def hand_out(self, now: ReadBatch, following: ReadBatch | None) -> None:
-        """The loop is about to get `now`; `following` is here already."""
-
-    def taken_back(self) -> None:
-        """The loop asks for the next batch."""
-
-    def pause(self) -> None:
-        """There is no batch to be had just now."""
-        ...
-
-    def rest(self) -> None:
-        """There is none just now, but more will come."""
-        ...
-
-    def skip(self, now: ReadBatch) -> None:
-        """Nothing of `now` can be trained, and the loop does not get it."""
-        ...
-
-    def regroup(self, generation: int) -> None:
-        """The bsp group of this generation is formed anew before the next batch."""
-        ...
-
-    def close_pass(self, *, early: bool) -> None:
-        """The loop has had its last batch, or was left early."""
 
 
 class Batches:
@@ -69,7 +38,7 @@ class Batches:
     def __init__(
         self,
         feed: Callable[[int], Iterator[ReadBatch]],
-        follower: BatchListener,
+        step: TrainingStep,
         meter: StepMeter,
         *,
         ahead: bool,
@@ -90,7 +59,7 @@ class Batches:
 
         Only where a loop would else be empty; whoever counts samples leaves such a batch out."""
         self._open_feed = feed
-        self._follower = follower
+        self._step = step
         self._meter = meter
         self._ahead = ahead
         self._length = length
@@ -102,7 +71,6 @@ class Batches:
         self._running = False
 
     def __len__(self) -> int:
-        """Batches of one pass, where this worker's share is fixed."""
         if self._length is None:
             raise TypeError(
                 "len(batches) is not known: shards go to whichever worker is free (or the data set is iterable, or a "
@@ -130,21 +98,21 @@ class Batches:
             while now is not None:
                 following = next(feed, None) if self._ahead else None
                 if now is PAUSED:
-                    self._follower.pause()
+                    self._step.pause()
                 elif now is RESTING:
-                    self._follower.rest()
+                    self._step.rest()
                 elif now.order.regroups is not None:
-                    self._follower.regroup(now.order.regroups)
+                    self._step.regroup(now.order.regroups)
                 elif now.empty:
-                    self._follower.skip(now)
+                    self._step.skip(now)
                 else:
                     self.epoch, self.completes_step = now.order.epoch, now.order.last
                     if self._tracker is not None and not handed_out:
                         self._tracker.handed_out(self.epoch)
                     handed_out = True
-                    self._follower.hand_out(now, None if following is None or following.batch is None else following)
+                    self._step.hand_out(now, None if following is None or following.batch is None else following)
                     yield now.batch if self._splitting is None else self._splitting.hand_out(now)
-                    self._follower.taken_back()
+                    self._step.on_batch_done()
                     self._end_batch()
                     self._at_rest()
                 now = following if self._ahead else next(feed, None)
@@ -181,7 +149,7 @@ class Batches:
                 self._repeats.take_back()
 
     def _end(self, tracker: EpochTracker | None) -> None:
-        self._follower.close_pass(early=False)
+        self._step.close_pass(early=False)
         if tracker is not None:
             tracker.end_loop()
 
@@ -194,7 +162,7 @@ class Batches:
         if sys.is_finalizing():
             return
         try:
-            self._follower.close_pass(early=True)
+            self._step.close_pass(early=True)
             if self._tracker is not None:
                 self._tracker.end_loop()
         except errors.JobFailed as error:

@@ -1,4 +1,4 @@
-"""Where a worker's batches come from: it reads them itself until data workers are there, is fed then, and back.
+"""Switch a worker between reading its batches itself and taking them from data workers.
 
 In: orders of worker/input/batches.py, and the master's word on who feeds (worker/link/master_link.py). Out: batches in
 the same order, wherever they were made. Any two batches may come from different places, so leases, identities and the
@@ -14,7 +14,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -35,6 +35,16 @@ from springtide.worker.split.controller import Made, Splitting
 log = logging.getLogger(__name__)
 
 NO_INDICES = "an IterableDataset has no indices that could be handed to data workers"
+
+
+@dataclass(slots=True)
+class OwnReads:
+    """What this worker has read itself, and the time of its loop."""
+
+    taken: int = 0
+    read_s: float = 0.0
+    looped_s: float = 0.0
+    last: float = 0.0
 
 
 class Feeding:
@@ -58,17 +68,17 @@ class Feeding:
         """Why this worker reads for itself, whoever is there."""
         self._wrong = ""
         """Why nothing that data workers have made may be used any more."""
-        splitting.when_wrong = self._distrust
+        splitting.received.when_wrong = self._distrust
         self._dropped = ""
         self._told_made_here = False
-        self._taken, self._read_s, self._looped_s, self._last = 0, 0.0, 0.0, 0.0
+        self._own = OwnReads()
         if not welcome.feeding.off:
             splitting.watch(looking=True)
         to_master.news.feeders.follow(self._heed)
 
     def read(self, wanted: Iterable[WantedBatch], *, tolerant: bool = False) -> Iterator[Any]:
         """Batches in the order in which they are wanted, as `Source.read` gives them; `Fed` where others made them."""
-        stream, self._last = _Stream(wanted), time.perf_counter()
+        stream, self._own.last = _Stream(wanted), time.perf_counter()
         while not stream.ended:
             fed = self.fed
             part = _Noted(stream.part(lambda fed=fed: self.fed == fed))  # type: ignore[misc]
@@ -87,21 +97,19 @@ class Feeding:
 
     @property
     def state(self) -> FeedState | None:
-        """How this worker is fed; None where data workers are off."""
         if self._feed is None and self._welcome.feeding.off:
             return None
         state = FeedState() if self._feed is None else self._feed.state
         return replace(
             state,
-            taken=state.taken + self._taken,
-            read_s=state.read_s + self._read_s,
-            looped_s=self._looped_s,
+            taken=state.taken + self._own.taken,
+            read_s=state.read_s + self._own.read_s,
+            looped_s=self._own.looped_s,
             stateless_s=self._splitting.stateless_s,
             checked=self._splitting.checked,
         )
 
     def close(self) -> None:
-        """The script is through."""
         if self._feed is not None:
             self._feed.close()
 
@@ -119,16 +127,16 @@ class Feeding:
                 one = next(made)
             except StopIteration:
                 return
-            self._read_s += time.perf_counter() - began
-            self._taken += one is not None
+            self._own.read_s += time.perf_counter() - began
+            self._own.taken += one is not None
             yield one
 
     def _from_others(self, part: "_Noted", tolerant: bool) -> Iterator[Any]:
         assert self._feed is not None
-        own = self._attempt if tolerant else self._splitting.own
+        own = self._attempt if tolerant else self._splitting.received.own
         for made in self._feed.read(part, own, fed=lambda: self._wanted):
             whole = made is None or isinstance(made, Fed | UnreadableBatch)
-            yield made if whole else self._splitting.receive(made, part[0].indices, part[0].name)
+            yield made if whole else self._splitting.received.receive(made, part[0].indices, part[0].name)
 
     def _answer(self, failed: UnreadableBatch, asked: WantedBatch, tolerant: bool, fed: bool) -> Any:
         """In place of a batch that could not be made: its `Rest`, or which of its samples are to blame.
@@ -181,15 +189,14 @@ class Feeding:
 
     def _attempt(self, indices: Any) -> Fed | UnreadableBatch:
         try:
-            return self._splitting.own(indices)
+            return self._splitting.received.own(indices)
         except Exception as error:  # whatever a user's data set may raise
             return UnreadableBatch(on_one_line(error))
 
     def _count(self) -> None:
-        """The loop's time, without what lies between two passes."""
         now = time.perf_counter()
-        self._looped_s += now - self._last
-        self._last = now
+        self._own.looped_s += now - self._own.last
+        self._own.last = now
 
     # ---- the master's word ----
 
@@ -239,8 +246,8 @@ class Feeding:
         self._feed = BatchFeed(
             self._welcome.secret, seed=self._welcome.seed, types=made.types, certificates=self._welcome.certificates
         )
-        self._feed.asks = self._splitting.asks
-        self._feed.draws = lambda: self._splitting.draws
+        self._feed.asks = self._splitting.received.asks
+        self._feed.draws = lambda: self._splitting.received.draws
         threading.Thread(target=self._agree, args=(made,), name="springtide-package", daemon=True).start()
 
     def _agree(self, made: Made) -> None:

@@ -1,4 +1,4 @@
-"""An IterableDataset shared by leases: one reader a worker, which skips to where its lease begins.
+"""Share an IterableDataset by leases: each worker reads all of it and trains its share.
 
 In: leases in worker/link/lease_tracker.py, mini-batches from data/source.py. Out: batches to the loop, like
 batches.read. Next: worker/step/step.py.
@@ -39,7 +39,6 @@ class IterableReader:
         """Mini-batches of an iteration, once its end was seen."""
 
     def read(self, place: int) -> Any:
-        """The mini-batch at that place; None when there are not so many."""
         if self.length is not None and place >= self.length:
             return None
         if self._place < 0 or place < self._place:
@@ -73,7 +72,6 @@ def leased(
 
 @functools.cache
 def say_once() -> None:
-    """What an iterable can promise, once a process."""
     log.warning(
         "an IterableDataset: samples are trained exactly once only if every iteration over it gives the same samples "
         "in the same order, which is not checked. Every worker reads all of it and trains its share"
@@ -91,7 +89,6 @@ def endless(card: DatasetCard, epoch: int) -> DatasetCard:
 def one_epoch(
     source: SampleSource, card: DatasetCard, to_master: master_link.MasterLink, *, alone: bool, parts: int = 1
 ) -> Iterator[ReadBatch]:
-    """Until someone has found the end, and everything before it is trained."""
     tracker, reader = to_master.leases.tracker, IterableReader(source)
     asked: lease_prefetch.LeaseSource = (
         lease_prefetch.DirectLeases(to_master.leases.lease)

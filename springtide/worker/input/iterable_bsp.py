@@ -1,4 +1,4 @@
-"""A bsp group's batches of an IterableDataset, in rounds: every rank reads as many mini-batches as there are ranks.
+"""Batches of an IterableDataset for a bsp group: every rank reads a round of one mini-batch a rank.
 
 In: mini-batches from data/source.py, the same for all ranks. Out: the rank-th of each round, like batches.read; or the
 round as one batch, where a schedule (worker/cache/sample_allocation.py) is to share it out: by rows, or by samples, of
@@ -18,13 +18,14 @@ import torch
 from springtide import errors
 from springtide.data.source import SampleSource, as_batch
 from springtide.domain.data.samples import SampleRange
+from springtide.worker.bsp.group import BspGroup
+from springtide.worker.cache.coordinator import CacheCoordinator
 from springtide.worker.input import subset
 from springtide.worker.input.batch_plan import PAUSE, BatchOrder, Indices
 from springtide.worker.input.batches import samples_in
 from springtide.worker.input.read_batch import ReadBatch
 from springtide.worker.input.readahead import BatchReadahead
 from springtide.worker.input.subset import NotRows
-from springtide.worker.step.step import TrainingStep
 
 log = logging.getLogger(__name__)
 KEPT = 4  # rounds: the one in hand, the next, the one that is being read, and one more
@@ -37,18 +38,12 @@ NOT_BY_ROWS = (
 class DataRound(Protocol):
     """A mini-batch a rank, and any other part of all their samples."""
 
-    def part(self, rank: int) -> Any:
-        """The mini-batch of a rank."""
-        ...
+    def part(self, rank: int) -> Any: ...
 
     @property
-    def whole(self) -> Any:
-        """All of them as one batch."""
-        ...
+    def whole(self) -> Any: ...
 
-    def taken(self, places: Indices) -> Any:
-        """The batch of the samples at these places."""
-        ...
+    def taken(self, places: Indices) -> Any: ...
 
 
 class ByRows:
@@ -59,11 +54,9 @@ class ByRows:
         self.parts, self.size, self.whole = parts, size, joined(parts, size)
 
     def part(self, rank: int) -> Any:
-        """The mini-batch of a rank."""
         return self.parts[rank]
 
     def taken(self, places: Indices) -> Any:
-        """The batch of the samples at these places."""
         rank, total = int(places[0]) // self.size, self.size * len(self.parts)
         if np.array_equal(places, np.arange(rank * self.size, (rank + 1) * self.size)):
             return self.parts[rank]
@@ -78,16 +71,13 @@ class BySamples:
         self._samples = [sample for part in parts for sample in part]
 
     def part(self, rank: int) -> Any:
-        """The mini-batch of a rank."""
         return self._collate(self.parts[rank])
 
     @property
     def whole(self) -> Any:
-        """All samples as one batch."""
         return self._collate(self._samples)
 
     def taken(self, places: Indices) -> Any:
-        """The batch of the samples at these places."""
         return self._collate([self._samples[place] for place in places.tolist()])
 
 
@@ -120,9 +110,8 @@ class IterableRounds:
         """Whether batches of other samples of a round can be made; otherwise rows of it are all that can be had."""
         return self._own is not None
 
-    def shared(self, step: TrainingStep, epochs: range) -> Iterator[ReadBatch]:
+    def shared(self, sharing: CacheCoordinator | None, group: BspGroup | None, epochs: range) -> Iterator[ReadBatch]:
         """A pass: as a schedule shares it out, where there may be one, else a mini-batch a rank."""
-        sharing, group = step.sharing, step.group
         if sharing is None or group is None:
             return self.read(epochs)
         allotting = sharing.allotting
@@ -151,7 +140,6 @@ class IterableRounds:
         raise errors.JobFailed(f"sample {samples[0]} of the pass is not at hand any more")
 
     def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
-        """The same, by their places in a round."""
         return self.fetch(samples[places])
 
     def _made(self, parts: tuple[Any, ...], epoch: int, first: int) -> ReadBatch:

@@ -1,4 +1,4 @@
-"""Ask for leases before they are needed: a loop never waits for the master, and goes on for a while without one.
+"""Ask for leases ahead of need, so that the loop does not wait for the master.
 
 In: the link, which puts what it gets into worker/link/lease_tracker.py. Out: whether there is more, for batch_plan.py.
 Requests run in a thread of their own, since the master holds them for a while when there is nothing to hand out.
@@ -27,17 +27,11 @@ MOST_HELD = 64  # leases: with shards of a batch or two, twelve seconds would be
 class LeaseSource(Protocol):
     """Where leases come from."""
 
-    def more(self, card: DatasetCard) -> Answer:
-        """Nothing is in hand: ask, and wait a little."""
-        ...
+    def more(self, card: DatasetCard) -> Answer: ...
 
-    def keep_up(self, card: DatasetCard, samples: int) -> None:
-        """The loop gets another batch of so many samples."""
-        ...
+    def keep_up(self, card: DatasetCard, samples: int) -> None: ...
 
-    def close(self) -> None:
-        """No more are wanted."""
-        ...
+    def close(self) -> None: ...
 
 
 class DirectLeases:
@@ -47,7 +41,6 @@ class DirectLeases:
         self._ask = ask
 
     def more(self, card: DatasetCard) -> Answer:
-        """One lease."""
         return self._ask(card, 1)
 
     def keep_up(self, card: DatasetCard, samples: int) -> None:
@@ -87,7 +80,6 @@ class PrefetchedLeases:
             return messages.WaitReply()
 
     def keep_up(self, card: DatasetCard, samples: int) -> None:
-        """Ask for more when what is in hand would not last."""
         self._samples += samples
         now = self._clock()
         if self._looks and now < self._looks[-1][0] + LOOK_S:
@@ -114,7 +106,6 @@ class PrefetchedLeases:
         return answer
 
     def _short(self, card: DatasetCard) -> int:
-        """How many leases are missing."""
         (began, before), (now, samples) = self._looks[0], self._looks[-1]
         pace = (samples - before) / (now - began) if now > began else 0.0
         missing = max(pace * self._lead_s, card.batch_size) - self._tracker.unclaimed

@@ -1,4 +1,4 @@
-"""A batch on its way from the reader to the loop, with what is known of it.
+"""A batch on its way from the reader to the loop, with its order and what was added to it.
 
 In: worker/input/batches.py and the other feeds make a `ReadBatch`; caches, units and data workers add to it. Next:
 worker/step trains it.
@@ -87,7 +87,6 @@ class ReadBatch:
 
     @property
     def seen(self) -> Any:
-        """All of it in which ids of tables may be found."""
         return self.batch if self.crossing is None else Crossed(self.batch, self.crossing)
 
 

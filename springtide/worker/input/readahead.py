@@ -1,4 +1,4 @@
-"""One batch ahead, in a thread of its own: what comes after a batch is read and made ready while the loop trains it.
+"""Read and prepare the next batch in a thread while the loop trains the current one.
 
 In: a feed of batches, and what makes one ready (worker/cache/sample_allocation.py). Out: the same feed, each batch with
 a way to what follows it. All ranks of a group see the same sequence: a pause is no part of it, unless more batches may

@@ -1,4 +1,4 @@
-"""Some samples of a batch that was read whole: by their rows where it is plain, else they are read again.
+"""Take some samples out of a whole batch: by rows where possible, else by reading them again.
 
 In: worker/cache/sample_allocation.py, with the batch of a group. Out: the batch that this rank trains.
 """
@@ -29,7 +29,6 @@ class SourcePicker:
         self._source = source
 
     def fetch(self, samples: Indices) -> Any:
-        """The batch of these samples."""
         return as_batch(self._source.fetch(samples))
 
     def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:

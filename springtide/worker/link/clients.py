@@ -95,7 +95,6 @@ class LeaseClient:
         return self._reported
 
     def on_pulse(self, pulse: messages.HeartbeatReply) -> bool:
-        """Return True if the next heartbeat is to follow at once."""
         self.tracker.on_reported(self._reported)
         return self.tracker.apply_changes(pulse.revoked, pulse.truncate, hurry=pulse.hurry, era=pulse.era)
 
@@ -131,7 +130,6 @@ class GroupClient:
         self._ask(messages.Enter(bound))
 
     def leave(self) -> None:
-        """Tell the master that the push computed from those values is applied."""
         self._ask(messages.Leave())
 
     def on_pulse(self, pulse: messages.HeartbeatReply) -> None:
@@ -155,7 +153,6 @@ class SharedValues:
         self._ask(messages.ShareRequest(key, value))
 
     def lookup(self, key: str) -> bytes:
-        """Return a shared value; waits until some worker shares it."""
         reply = self._ask(messages.ValueRequest(key))
         assert isinstance(reply, messages.ValueFound)
         return reply.value
@@ -167,7 +164,6 @@ class SharedValues:
         return reply.yours
 
     def settle(self, key: str) -> None:
-        """Tell the master that the claimed work is done."""
         self._ask(messages.ClaimDone(key))
 
     def once(self, key: str, work: Callable[[], None]) -> None:
@@ -214,11 +210,9 @@ class ReportClient:
         self._ask(messages.CannotFeed(redact(why)))
 
     def note(self, what: str, why: str) -> None:
-        """Put a decision of this worker into the job's event log."""
         self._ask(messages.WorkerDecision(what, redact(why)))
 
     def trained_without(self, left_out: LeftOut) -> None:
-        """Report samples that cannot be read; the job's outcome names them."""
         self._ask(messages.TrainedWithout(left_out._replace(error=redact(left_out.error))))
 
     def take_report(self) -> messages.MemberReport | None:

@@ -98,7 +98,6 @@ class LeaseTracker:
             self._card, self.ends = card, None
 
     def end_at(self, samples: int) -> None:
-        """The data ends after so many samples: cut all leases there."""
         with self._lock:
             assert self._card is not None
             self.ends = samples
@@ -124,7 +123,6 @@ class LeaseTracker:
             return None
 
     def tails(self) -> list[LeaseTail]:
-        """Return where a stream reader continues in each leased partition."""
         with self._lock:
             if self._card is None or self._card.stream is None:
                 return []
@@ -144,7 +142,6 @@ class LeaseTracker:
             return BatchClaim(held.grant.shard, held.grant.first, tail.begin, end, self.era)
 
     def end_run(self, partition: int, end: int) -> None:
-        """Nothing follows this offset of a partition: end its leases there."""
         with self._lock:
             for held in self._held.values():
                 if held.grant.nth == partition:
@@ -157,7 +154,6 @@ class LeaseTracker:
             return held is not None and claim.begin < held.end
 
     def acknowledge(self, claims: Iterable[BatchClaim]) -> None:
-        """Note that every server has applied these batches."""
         with self._lock:
             for claim in claims:
                 held = self._of(claim)
@@ -205,13 +201,11 @@ class LeaseTracker:
 
     @property
     def unclaimed(self) -> int:
-        """Count the samples that the loop has not claimed yet."""
         with self._lock:
             return sum(max(0, held.end - held.claimed) for held in self._unclaimed)
 
     @property
     def is_busy(self) -> bool:
-        """Return True while some lease is not trained to its end."""
         with self._lock:
             return any(not held.is_done for held in self._held.values())
 
@@ -291,7 +285,6 @@ class LeaseTracker:
     # ---- inside, with the lock held ----
 
     def _line_up(self, new: Iterable[HeldLease]) -> None:
-        """Append leases; returned ones go before all that are not."""
         for held in new:
             if held.grant.returned:
                 ahead = sum(1 for _ in itertools.takewhile(lambda other: other.grant.returned, self._unclaimed))
@@ -315,7 +308,6 @@ class LeaseTracker:
         return self._held.get(LeaseKey(claim.shard, claim.first)) if claim.era == self.era else None
 
     def _enter(self, era: int) -> None:
-        """Drop everything if the master's ledger was rolled back."""
         if era > self.era:
             self.era = era
             self._held.clear()

@@ -58,7 +58,6 @@ class LocalMaster:
         )
 
     def lease(self, asked: messages.LeaseRequest) -> messages.Reply:
-        """Grant the next shards, or all partitions of a stream."""
         self._book.report(ALONE, asked.progress, at=0.0)
         if asked.ends is not None:
             self._book.end(ALONE, asked.card, asked.ends)
@@ -79,7 +78,6 @@ class LocalMaster:
         return messages.ValueFound(self._shared[asked.key])
 
     def form(self, asked: messages.GroupRequest) -> messages.GroupReply:
-        """Form a group of one, until its script has ended."""
         return messages.GroupReply(asked.generation + 1, (0,), 0, first=asked.fresh, over=asked.resting)
 
     def meet(self, asked: messages.MeetRequest) -> messages.MeetReply:

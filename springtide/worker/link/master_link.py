@@ -57,7 +57,6 @@ def open_link(settings: config.Settings) -> "MasterLink":
 
 
 def local_link(settings: config.Settings, master: LocalMaster | None = None) -> "MasterLink":
-    """Return a link for one worker without a cluster."""
     return MasterLink(master or LocalMaster(settings), WorkerIdentity(0), OwnUsage(settings))
 
 
@@ -129,7 +128,6 @@ class MasterLink:
         return self._welcome is not None
 
     def first_place(self) -> EpochPlace | None:
-        """Ask where the script begins; the worker need not have joined."""
         reply = self._master.ask(messages.PlaceRequest(self._identity.rank))
         assert isinstance(reply, messages.PlaceReply)
         return reply.place

@@ -1,4 +1,4 @@
-"""The optimizer a loop gets back: the user's own as far as anyone can see, but its step goes through the job.
+"""The optimizer that the loop gets back: it shares the user's groups and state, and steps through the job.
 
 In: the user's torch.optim optimizer, whose groups it shares, so learning-rate schedulers of either act on both.
 Next: worker/step/step.py applies it.
@@ -40,7 +40,6 @@ class JobOptimizer(torch.optim.Optimizer):
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:  # type: ignore[override]
-        """The user's own groups."""
         return self.own.param_groups
 
     @property

@@ -1,4 +1,4 @@
-"""What a worker tells its master about itself, gathered between two reports: steps, samples, loss, where time went.
+"""Collect a worker's totals between two reports: steps, samples, loss, time.
 
 In: every step (worker/step/step.py) and `job.report` of the loop. Out: a report on the link now and then; it rides on a
 heartbeat.
@@ -48,12 +48,10 @@ class ProgressReporter:
         self._losses = 0
 
     def step(self) -> None:
-        """A step is through; now and then that is worth a report."""
         if self._clock() >= self._due:
             self.send()
 
     def add(self, metrics: Mapping[str, Any]) -> None:
-        """Numbers from the user's loop."""
         for name, value in metrics.items():
             try:
                 number = float(value)

@@ -1,4 +1,4 @@
-"""Where a step's time goes, measured as it passes: a few clock readings a step, sums handed on with the reports.
+"""Time each step's phases with a few clock readings, and sum them for the reports.
 
 In: marks from worker/input/batches.py, worker/step/step.py and the model's forward. Out: domain/plan/profile.py
 StepTimings. Next: progress.py.
@@ -40,7 +40,6 @@ NOTHING = ClientTime()
 
 
 def in_process() -> ClientTime:
-    """Tables are in this process: nobody else spends anything."""
     return NOTHING
 
 
@@ -83,7 +82,6 @@ class StepMeter:
         self._data_s = self._lookup_s = 0.0
 
     def data_read(self, seconds: float) -> None:
-        """A batch was read and collated."""
         self._data_s += seconds
 
     def looked_up(self, seconds: float) -> None:
@@ -95,7 +93,6 @@ class StepMeter:
         self._handed = self._forward_end = self.clock()
 
     def forward_done(self) -> None:
-        """The model has returned."""
         self._forward_end = self.clock()
 
     def step_began(self) -> None:
@@ -126,7 +123,6 @@ class StepMeter:
         self._data_s = self._lookup_s = 0.0
 
     def collect(self) -> profile.TimingSum:
-        """Sums over all steps so far; cheap enough for every report."""
         if self._fresh:
             self._total = self._total + profile.summed(self._fresh)
             self._fresh.clear()

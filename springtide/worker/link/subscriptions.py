@@ -80,7 +80,6 @@ class FeedersFollower:
 
     @property
     def epoch(self) -> int:
-        """Return the epoch of the known roster; 0: none."""
         return 0 if self._newest is None else self._newest.epoch
 
     def take(self, news: Feeders) -> None:
@@ -111,7 +110,6 @@ class ShufflersFollower:
         self._call(news)
 
     def follow(self, own_address: str, call: Callable[[Shufflers], None]) -> None:
-        """Announce this worker's address, and call this with every new list."""
         self.own_address, self._call = own_address, call
 
 
@@ -151,14 +149,12 @@ class Subscriptions:
             self.shufflers.take(pulse.shufflers)
 
     def updated(self, welcome: WorkerWelcome) -> WorkerWelcome:
-        """Return the welcome with where slots and servers are now."""
         if (goal := self.slots.newest) is not None:
             welcome = msgspec.structs.replace(welcome, placement=goal.placement, servers=goal.addresses)
         return welcome if self._servers is None else with_current_servers(welcome, self._servers)
 
 
 def with_current_servers(welcome: WorkerWelcome, servers: ServerAddresses) -> WorkerWelcome:
-    """Replace an address and the life that runs there together, or neither."""
     count = max(len(welcome.servers), len(servers.addresses))
     places = [*zip(welcome.servers, (*welcome.lives, *[0] * count), strict=False), *[("", 0)] * count][:count]
     for rank, (address, life) in enumerate(zip(servers.addresses, servers.lives, strict=False)):

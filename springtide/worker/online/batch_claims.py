@@ -1,4 +1,4 @@
-"""Pure. What was read of each partition and is not claimed yet: where its next batch ends, and whether that is here.
+"""Pure. Track what was read of each partition: where its next batch ends, and whether it is complete.
 
 In: tails of leases (worker/link/lease_tracker.py), chunks of a stream. Out: whole batches, where to read on, cuts to
 ask for. Next: stream_reader.py claims the batches and offers them to the loop.
@@ -50,7 +50,6 @@ class PartitionHead:
 
     @property
     def key(self) -> LeaseKey:
-        """The lease."""
         return LeaseKey(self.tail.grant.shard, self.tail.grant.first)
 
     @property
@@ -60,7 +59,6 @@ class PartitionHead:
 
 
 def batch_end(begin: int, batch_size: int, cuts: Iterable[int], end: int) -> int:
-    """Where the batch that begins here ends."""
     full = (begin // batch_size + 1) * batch_size
     return min([full, end, *(at for at in cuts if at > begin)])
 
@@ -89,7 +87,6 @@ class PartitionHeads:
         self._heads = heads
 
     def positions(self) -> dict[int, int]:
-        """What to read: partitions, and from which offset on."""
         return {
             number: head.position
             for number, head in self._heads.items()
@@ -116,7 +113,6 @@ class PartitionHeads:
                     break
 
     def claimed(self, whole: ReadyBatch) -> None:
-        """It is ours: the next one begins behind it."""
         head = self._heads[whole.tail.grant.nth]
         head.tail = whole.tail._replace(begin=whole.end)
         while head.pieces and head.pieces[0].records.offsets[-1] < whole.end:
@@ -127,7 +123,6 @@ class PartitionHeads:
         head.position = max(head.position, whole.end)
 
     def dropped(self, whole: ReadyBatch) -> None:
-        """It is not ours any more."""
         self._heads.pop(whole.tail.grant.nth, None)
 
     def lingering(self, ends: Mapping[int, int], before: float) -> tuple[BatchCut, ...]:

@@ -1,4 +1,4 @@
-"""A bsp group's batches of a stream: ranks read the same stretches of partitions, each trains its part of a batch.
+"""Batches of a stream for a bsp group: all ranks read the same offsets, each trains its part.
 
 In: leases of data/ledger/bsp_stream_ledger.py, in the same order for all ranks. Out: batches like those of
 worker/input/batches.py, with a pause when no records have come. Each rank reads and decodes the whole batch, so that
@@ -8,7 +8,7 @@ all agree which of its records can be trained; these are shared evenly, in runs,
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,9 +24,11 @@ from springtide.domain.data.leases import Grant
 from springtide.domain.data.samples import DatasetCard, SampleRange
 from springtide.domain.data.streams import PartitionRange, PartitionView, StreamUse
 from springtide.rpc.messages import messages
-from springtide.worker.bsp.group import GroupPlace
+from springtide.worker.bsp.group import BspGroup, GroupPlace
+from springtide.worker.cache.coordinator import CacheCoordinator
 from springtide.worker.input.batch_plan import PAUSE, BatchOrder, Indices
 from springtide.worker.input.read_batch import PAUSED, ReadBatch
+from springtide.worker.input.readahead import BatchReadahead
 from springtide.worker.link.lease_tracker import BatchClaim
 from springtide.worker.link.master_link import MasterLink
 from springtide.worker.online.record_decoding import RecordDecoder
@@ -60,20 +62,19 @@ class BspStreamFeed:
         stream: Stream,
         card: DatasetCard,
         link: MasterLink,
-        place: Callable[[], GroupPlace],
+        *,
         each: int | None = None,
+        idle: Callable[[], None] = lambda: None,
     ) -> None:
-        self.stream, self.card, self.link, self.place = stream, card, link, place
-        self.each = each
-        """Records of each rank, where a batch grows with the group; None: the card's, shared by all."""
+        """`each`: records of a rank, where a batch grows with the group; None: the card's, shared by all.
+
+        `idle` is called whenever there is nothing to train.
+        """
+        self.stream, self.card, self.link, self.each, self._idle = stream, card, link, each, idle
         self.use = StreamMeter()
         self.making = RecordDecoder(dataset, self.use)
-        self.idle: Callable[[], None] = lambda: None
-        """Called whenever there is nothing to train."""
-        self.wholes: Callable[[], bool] = lambda: False
-        """Whether batches are wanted whole."""
-        self.ahead: Callable[[Iterator[ReadBatch]], Iterator[ReadBatch]] = lambda feed: feed
-        """What reads in a thread of its own, where something does."""
+        self._group: BspGroup | None = None
+        self._sharing: CacheCoordinator | None = None
         self.event_s = 0
         """How far the stream's own time is with the batch in hand."""
         self._stands: dict[int, int] = {}
@@ -83,25 +84,47 @@ class BspStreamFeed:
         self._bounds: tuple[PartitionRange, ...] = ()
         self._recent: tuple[RecentBatch, ...] = ()
 
+    def join_group(self, group: BspGroup, sharing: CacheCoordinator | None) -> None:
+        """Read for this group from now on; `sharing` may allocate whole batches."""
+        self._group, self._sharing = group, sharing
+        if sharing is not None:
+            sharing.allotting.picker = self
+
     def batches(self) -> Iterator[ReadBatch]:
-        """Until the stream is over, or the group for this worker."""
-        for handed in self.ahead(self.read()):
+        feed, sharing = self.read(), self._sharing
+        if sharing is not None:  # a batch ahead, so that a schedule can plan it
+            sharing.restart(self.place)
+            feed = iter(BatchReadahead(feed, sharing.allotting.make_ready, sharing.allotting.review, pauses=True))
+        for handed in feed:
             if handed is PAUSED:
                 self.use.waits(True)
-                self.idle()
+                self._idle()
             elif handed.order.claim is not None:
                 self._hand_out(handed.order, handed.order.claim)
             yield handed
 
+    @property
+    def place(self) -> GroupPlace:
+        assert self._group is not None
+        return self._group.place
+
+    def on_trained(self, claims: Sequence[BatchClaim]) -> None:
+        self.use.trained(claims)
+
+    def on_torn(self, claims: Sequence[BatchClaim]) -> bool:
+        return False
+
+    def row_clock(self) -> int:
+        return self.event_s
+
     def read(self) -> Iterator[ReadBatch]:
-        """The same, not yet known to anyone."""
         tracker = self.link.leases.tracker
         tracker.begin_pass(self.card)
         reader = self.stream.open()
         self._stands = {}
         try:
             while not self.link.draining:
-                place = self.place()
+                place = self.place
                 size = self.card.batch_size if self.each is None else self.each * place.workers
                 claimed = tracker.claim(size, group=place.workers)
                 if claimed is not None:
@@ -138,7 +161,7 @@ class BspStreamFeed:
     def report(self) -> StreamUse:
         """For the worker's reports; how far partitions are is told by one rank."""
         use = self.use.report(())
-        if self.place().rank:
+        if self.place.rank:
             return use
         places = dict(self._places)
         views = [
@@ -148,7 +171,6 @@ class BspStreamFeed:
         return dataclasses.replace(use, partitions=tuple(views))
 
     def close(self) -> None:
-        """The script is through."""
         self.making.close()
         self.stream.close()
 
@@ -180,7 +202,6 @@ class BspStreamFeed:
         return columns.concat(parts)
 
     def _poll(self, reader: StreamReader) -> list[Chunk]:
-        """What there is. A stream that cannot be reached is waited for."""
         try:
             chunks = reader.poll(POLL_S, self.card.batch_size)
         except errors.TemporaryError as error:
@@ -203,7 +224,7 @@ class BspStreamFeed:
         run = shards.rank_part(count, rank=place.rank, workers=place.workers)
         mine, whole = np.arange(run.start, run.stop), first + np.arange(count)
         order = order_of(claim, len(mine), share=len(mine) / count, whole=whole, places=mine)
-        if self.wholes():
+        if self._sharing is not None and self._sharing.allotting.wholes:
             return ReadBatch(order, shaped(made.batch), whole=True)
         return ReadBatch(order, shaped(made.batch) if place.workers == 1 else self.fetch(whole[run]))
 
@@ -225,5 +246,4 @@ def order_of(
 
 
 def shaped(batch: Any) -> Any:
-    """As the loop gets it."""
     return as_batch(batch) if isinstance(batch, tuple) else batch

@@ -1,4 +1,4 @@
-"""Raw records of a batch into what the loop gets: sifted, decoded; what cannot be trained is counted and dead-lettered.
+"""Filter and decode a batch's raw records; what cannot be trained is counted and dead-lettered.
 
 In: runs that stream_batches.py takes for the loop. Out: a batch, or None when none of its records can be trained; and
 how far the stream's own time is. Which records are left out depends on them alone (data/stream/record_filter.py), so
@@ -45,7 +45,6 @@ class RecordDecoder:
         """Up to which second of the stream's own time batches were made; never goes back."""
 
     def batch(self, partition: int, records: Records) -> record_filter.FilteredBatch:
-        """What the loop gets."""
         return self._made(partition, records, tell=True)
 
     def whole(self, partition: int, records: Records, *, tell: bool) -> DecodedBatch:
@@ -55,11 +54,9 @@ class RecordDecoder:
         return DecodedBatch(made.batch, records[~np.isin(records.offsets, bad)] if made.letters else records)
 
     def again(self, partition: int, records: Records) -> Any:
-        """A batch of some of the records that were in one."""
         return record_filter.batch_of(partition, records, self._rules, self._decoder).batch
 
     def close(self) -> None:
-        """No more come."""
         self._letters.close()
 
     def _made(self, partition: int, records: Records, *, tell: bool) -> record_filter.FilteredBatch:

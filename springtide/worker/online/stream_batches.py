@@ -1,4 +1,4 @@
-"""Batches of a stream for the loop: runs out of the queue, sifted and decoded, until the stream or the job is over.
+"""Batches of a stream for an async worker's loop, until the stream or the job ends.
 
 In: the shuffle unit, which stream_reader.py fills. Out: batches like those of worker/input/batches.py, with a rest
 whenever there is nothing to train. Next: step.py pushes them; `trained` tells everyone who waits for that.
@@ -85,13 +85,11 @@ class StreamFeed:
         finally:
             self._end(asking, reading)
 
-    def trained(self, claims: Sequence[BatchClaim]) -> None:
-        """Every server has these batches."""
+    def on_trained(self, claims: Sequence[BatchClaim]) -> None:
         self._use.trained(claims)
         self._unit.trained(claims)
 
     def report(self) -> StreamUse:
-        """For the worker's reports."""
         shuffled = self._unit.use
         return dataclasses.replace(
             self._use.report(self._link.leases.tracker.tails()),
@@ -101,7 +99,7 @@ class StreamFeed:
             received=shuffled.received,
         )
 
-    def torn(self, claims: Sequence[BatchClaim]) -> bool:
+    def on_torn(self, claims: Sequence[BatchClaim]) -> bool:
         """A server has a part of these batches only: another has cut them where we have not, so they are not ours.
 
         False: they are, so that cannot be.
@@ -116,12 +114,11 @@ class StreamFeed:
         return True
 
     def close(self) -> None:
-        """The script is through."""
         self._unit.close()
         self._making.close()
         self._stream.close()
 
-    def age(self) -> int:
+    def row_clock(self) -> int:
         """The stream's time in seconds, as far as the loop is: what ages of rows are counted in."""
         return self._making.event_s
 
@@ -155,7 +152,6 @@ class StreamFeed:
 
 
 def order_of(claim: BatchClaim, begin: int, end: int) -> BatchOrder:
-    """The part of a batch from one offset to another."""
     identity = SampleRange(epoch=0, shard=claim.shard, first=begin, count=end - begin)
     return BatchOrder(indices=PAUSE.indices, ranges=(identity,), claim=claim, last=end == claim.end)
 

@@ -1,4 +1,4 @@
-"""What a worker says to the master about a stream, in threads of its own: which partitions there are, where it cuts.
+"""Ask the master for partitions and batch cuts of a stream, in threads of their own.
 
 In: the stream's bounds, cuts that stream_reader.py wishes for. Out: leases and noted cuts, which the link puts into
 worker/link/lease_tracker.py; whether the pass is over. The master holds a question until it has something for us, so
@@ -40,11 +40,9 @@ class StreamLeases:
         self._thread = threading.Thread(target=self._run, name="springtide-partitions", daemon=True)
 
     def begin(self) -> None:
-        """Ask from now on."""
         self._thread.start()
 
     def hurry(self) -> None:
-        """Ask now: something has changed."""
         self._wake.set()
 
     def cut(self, cuts: tuple[BatchCut, ...]) -> None:

@@ -1,4 +1,4 @@
-"""The thread that reads a stream: partitions that are ours, whole batches claimed in turn, offered to the loop.
+"""The thread that reads leased partitions, claims whole batches and queues them for the loop.
 
 In: leases in worker/link/lease_tracker.py, chunks of a stream. Out: runs in the shuffle unit
 (worker/online/shuffling/), which keeps or forwards them; a full queue holds this thread up, and so the reading. Next:
@@ -50,7 +50,6 @@ class StreamBatchReader:
         self._thread = threading.Thread(target=self._run, name="springtide-stream", daemon=True)
 
     def begin(self) -> None:
-        """Read from now on."""
         self._thread.start()
 
     def close(self) -> None:

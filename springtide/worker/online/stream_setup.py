@@ -1,20 +1,16 @@
-"""From `springtide.stream(...)` to the batches of a loop: the stream is opened, its card made, reports and steps told.
+"""Open a stream for `job.prepare` and make the loop's batches of it.
 
 In: worker/job.py. Out: a worker/input/batches.py `Batches`. Next: stream_batches.py.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 from springtide import errors
 from springtide.data.stream.dataset import StreamDataset
 from springtide.data.stream.stream import open_stream
 from springtide.domain.data.samples import DatasetCard
-from springtide.worker.bsp.group import GroupPlace
-from springtide.worker.cache.coordinator import CacheCoordinator
 from springtide.worker.input.batches import Batches
-from springtide.worker.input.read_batch import ReadBatch
-from springtide.worker.input.readahead import BatchReadahead
 from springtide.worker.link.master_link import MasterLink
 from springtide.worker.link.progress import ProgressReporter
 from springtide.worker.link.step_timer import StepMeter
@@ -47,55 +43,34 @@ def card_of(
     return DatasetCard(samples=0, batch_size=batch_size, shuffle=False, shard_batches=1, stream=dataset.card)
 
 
-def batches_of(
+def open_feed(
     dataset: StreamDataset,
     card: DatasetCard,
     to_master: MasterLink,
-    wired: Wired,
     reports: ProgressReporter,
-    meter: StepMeter,
     *,
-    at_rest: Callable[[], None],
     parts: int = 1,
     each: int | None = None,
-) -> Batches:
-    """The loop's batches; `parts` of them are one of the card's. `each`: of each rank of a group, with weak scaling."""
-    welcome = to_master.join()
+) -> StreamFeed | BspStreamFeed:
+    """Open the stream; `parts` batches of the loop are one of the card's. `each`: samples a rank, with weak scaling."""
     stream = open_stream(dataset.url)
     assert card.stream is not None
     card = replace(card, stream=replace(card.stream, id=stream.id))
-    if (group := wired.step.group) is not None:
-        in_step = BspStreamFeed(dataset, stream, card, to_master, lambda: group.place, each)
-        return _in_step(in_step, wired, reports, meter, at_rest)
-    unit = shuffling.open_unit(to_master, welcome, strategy=dataset.shuffle, queue=dataset.queue)
-    feed = StreamFeed(dataset, stream, card, to_master, unit, idle=reports.step, parts=parts)
-    wired.step.on_trained, wired.step.on_torn = feed.trained, feed.torn
-    wired.step.age = feed.age
+    feed: StreamFeed | BspStreamFeed
+    if card.in_step:
+        feed = BspStreamFeed(dataset, stream, card, to_master, each=each, idle=reports.step)
+    else:
+        unit = shuffling.open_unit(to_master, to_master.join(), strategy=dataset.shuffle, queue=dataset.queue)
+        feed = StreamFeed(dataset, stream, card, to_master, unit, idle=reports.step, parts=parts)
     reports.stream = feed.report
     to_master.before_finish(feed.close)
-
-    def one_pass(_: int) -> Iterator[ReadBatch]:
-        return feed.batches()
-
-    return Batches(one_pass, wired.step, meter, ahead=wired.ahead, length=None, at_rest=at_rest)
+    return feed
 
 
-def _in_step(
-    feed: BspStreamFeed, wired: Wired, reports: ProgressReporter, meter: StepMeter, at_rest: Callable[[], None]
+def batches_of(
+    feed: StreamFeed | BspStreamFeed, wired: Wired, meter: StepMeter, at_rest: Callable[[], None]
 ) -> Batches:
-    """Those of a bsp group."""
-    feed.idle = reports.step
-    wired.step.on_trained, wired.step.age = feed.use.trained, lambda: feed.event_s
-    reports.stream = feed.report
-    feed.link.before_finish(feed.close)
-    if (sharing := wired.step.sharing) is not None:
-        sharing.allotting.picker = feed
-        feed.wholes = lambda: sharing.allotting.wholes
-        feed.ahead = lambda read: read_ahead(read, sharing, feed.place())
+    if isinstance(feed, BspStreamFeed):
+        assert wired.group is not None
+        feed.join_group(wired.group, wired.sharing)
     return Batches(lambda _: feed.batches(), wired.step, meter, ahead=wired.ahead, length=None, at_rest=at_rest)
-
-
-def read_ahead(read: Iterator[ReadBatch], sharing: CacheCoordinator, place: GroupPlace) -> Iterator[ReadBatch]:
-    """One batch ahead, so that a schedule may plan it. Every rank reads all of it in any case: that costs no more."""
-    sharing.restart(place)
-    return iter(BatchReadahead(read, sharing.allotting.make_ready, sharing.allotting.review, pauses=True))

@@ -1,4 +1,4 @@
-"""What this worker has done with a stream, for its reports: records, dead letters, how far partitions are, the lag.
+"""Meter a worker's use of a stream for its reports: records, dead letters, positions, lag.
 
 In: stream_reader.py (what was read), stream_batches.py (what the loop gets), step.py (what is trained). Out: a
 `StreamUse` with every report. Methods may be called from any thread.
@@ -24,6 +24,65 @@ KEPT_LAGS = 4096  # records that quantiles are taken of
 OF_A_BATCH = 16  # of which every batch gives so many
 
 
+class RecordLags:
+    """Batches under way, and the lag of the records that were trained last."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        """Records trained so far."""
+        self._under_way: dict[BatchClaim, tuple[int, NDArray[np.float64]]] = {}
+        self._lags: deque[float] = deque(maxlen=KEPT_LAGS)
+
+    def begin(self, claim: BatchClaim, count: int, appended_at: NDArray[np.float64]) -> None:
+        self._under_way[claim] = (count, appended_at)
+
+    def forget(self, claim: BatchClaim) -> None:
+        self._under_way.pop(claim, None)
+
+    def end(self, claim: BatchClaim, now: float) -> None:
+        count, appended_at = self._under_way.pop(claim, (0, None))
+        self.records += count
+        if appended_at is not None:
+            self._lags.extend(np.maximum(0.0, now - appended_at).tolist())
+
+    def quantiles(self) -> tuple[float, float]:
+        """Return the median and the 99th percentile."""
+        if not self._lags:
+            return 0.0, 0.0
+        p50, p99 = np.quantile(np.array(self._lags), (0.5, 0.99)).tolist()
+        return p50, p99
+
+
+class LoopTime:
+    """How long the loop waited and worked, and how long its steps took."""
+
+    def __init__(self, counter: Callable[[], float]) -> None:
+        self._counter = counter
+        self.waited_s = self.busy_s = 0.0
+        self.steps = StepSums()
+        self._since, self._idle = counter(), True
+        self._step = (0, 0.0)
+        """Records of the step under way, and when it began."""
+
+    def switch(self, idle: bool, records: int) -> None:
+        now = self.count()
+        size, began = self._step
+        if size:
+            self.steps = self.steps.and_one(size, now - began)
+        self._step = (records, now)
+        self._idle = idle
+
+    def count(self) -> float:
+        """Add the time since the last call; return the counter."""
+        now = self._counter()
+        if self._idle:
+            self.waited_s += now - self._since
+        else:
+            self.busy_s += now - self._since
+        self._since = now
+        return now
+
+
 class StreamMeter:
     """Totals since this worker began."""
 
@@ -31,24 +90,18 @@ class StreamMeter:
         self, clock: Callable[[], float] = time.time, counter: Callable[[], float] = time.perf_counter
     ) -> None:
         self._lock = threading.Lock()
-        self._clock, self._counter = clock, counter
-        self._under_way: dict[BatchClaim, tuple[int, NDArray[np.float64]]] = {}
+        self._clock = clock
+        self._lags, self._time = RecordLags(), LoopTime(counter)
         self._claimed: dict[LeaseKey, deque[tuple[int, float]]] = {}
         """Of each lease, batches that are claimed and not known to be trained: where they end, their first append."""
-        self._lags: deque[float] = deque(maxlen=KEPT_LAGS)
-        self._records = self._read_bytes = self._expired = 0
+        self._read_bytes = self._expired = 0
         self._refused = {"late": 0, "corrupt": 0, "oversized": 0}
         self.unkept, self._unkept_why = 0, ""
         """Of these, letters that could not be kept."""
-        self._waited_s = self._busy_s = 0.0
-        self._since, self._idle = counter(), True
-        self._steps, self._step = StepSums(), (0, 0.0)
-        """Those that are done, and the one under way: its records, and when it began."""
         self._oldest: Mapping[int, float] = {}
         self._ends: dict[int, int] = {}
 
     def read(self, records: Records, expired: int) -> None:
-        """A chunk has come."""
         with self._lock:
             self._read_bytes += records.nbytes
             self._expired += expired
@@ -60,12 +113,10 @@ class StreamMeter:
             batches.append((claim.end, float(records.appended_at[0])))
 
     def refused(self, why: str, count: int = 1) -> None:
-        """Records that are not trained: "late", "corrupt" or "oversized"."""
         with self._lock:
             self._refused[why] += count
 
     def not_kept(self, letters: int, why: str) -> None:
-        """So many of these, in all, have left no letter."""
         with self._lock:
             self.unkept, self._unkept_why = letters, why
 
@@ -73,23 +124,18 @@ class StreamMeter:
         """The loop gets this batch, `count` of whose records can be trained."""
         every = max(1, len(records) // OF_A_BATCH)
         with self._lock:
-            self._under_way[claim] = (count, np.array(records.appended_at[::every]))
+            self._lags.begin(claim, count, np.array(records.appended_at[::every]))
 
     def trained(self, claims: Iterable[BatchClaim]) -> None:
-        """Every server has these batches."""
         now = self._clock()
         with self._lock:
             for claim in claims:
-                count, appended_at = self._under_way.pop(claim, (0, None))
-                self._records += count
-                if appended_at is not None:
-                    self._lags.extend(np.maximum(0.0, now - appended_at).tolist())
+                self._lags.end(claim, now)
 
     def forget(self, claims: Iterable[BatchClaim]) -> None:
-        """These are not trained here."""
         with self._lock:
             for claim in claims:
-                self._under_way.pop(claim, None)
+                self._lags.forget(claim)
 
     def stands(self, oldest: Mapping[int, float], ends: Mapping[int, int]) -> None:
         """How far reading is: append times of what is not claimed yet, and where partitions end."""
@@ -99,21 +145,14 @@ class StreamMeter:
 
     def waits(self, idle: bool, records: int = 0) -> None:
         """From now on the loop has nothing to train, or has a batch of so many records: the one before is done."""
-        now = self._counter()
         with self._lock:
-            self._count_time(now)
-            size, began = self._step
-            if size:
-                self._steps = self._steps.and_one(size, now - began)
-            self._step = (records, now)
-            self._idle = idle
+            self._time.switch(idle, records)
 
     def report(self, tails: Iterable[LeaseTail]) -> StreamUse:
         """All of it but what the shuffle unit knows; `tails`: the partitions that are ours, told once they are read."""
-        now = self._counter()
         with self._lock:
-            self._count_time(now)
-            p50, p99 = np.quantile(np.array(self._lags), (0.5, 0.99)).tolist() if self._lags else (0.0, 0.0)
+            self._time.count()
+            p50, p99 = self._lags.quantiles()
             ours = {LeaseKey(tail.grant.shard, tail.grant.first): tail for tail in tails}
             self._claimed = {key: batches for key, batches in self._claimed.items() if key in ours}
             views = [
@@ -123,12 +162,12 @@ class StreamMeter:
             ]
             return StreamUse(
                 partitions=tuple(sorted(views)),
-                records=self._records,
+                records=self._lags.records,
                 expired=self._expired,
                 read_bytes=self._read_bytes,
-                waited_s=self._waited_s,
-                busy_s=self._busy_s,
-                steps=self._steps,
+                waited_s=self._time.waited_s,
+                busy_s=self._time.busy_s,
+                steps=self._time.steps,
                 lag_p50_s=p50,
                 lag_p99_s=p99,
                 unkept=self.unkept,
@@ -147,10 +186,3 @@ class StreamMeter:
         would seem to come the moment after, and workers be had for it."""
         end = self._ends.get(tail.grant.nth)
         return None if end is None else max(tail.offset, tail.begin, min(tail.end, end))
-
-    def _count_time(self, now: float) -> None:
-        if self._idle:
-            self._waited_s += now - self._since
-        else:
-            self._busy_s += now - self._since
-        self._since = now

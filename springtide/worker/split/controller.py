@@ -1,4 +1,4 @@
-"""What of a loop can be made elsewhere: reading, collating, and the part of forward() that needs no parameters.
+"""Find the part of a loop that data workers can run: reading, collating, the stateless part of forward().
 
 In: the user's model and data set, batches as the loop gets them. Out: a Pipeline for data workers, and what becomes of
 the batches that they send. Next: loop_watcher.py sees how the model is called and records it,
@@ -6,14 +6,13 @@ dataworker/split/search/split.py cuts it, split_forward.py runs it with what dat
 for leaves that stayed behind; worker/input/feed_switch.py brings the batches.
 """
 
-import functools
 import hashlib
 import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,26 +26,21 @@ from springtide.dataworker.feed.stage import Pipeline, PipelineStage
 from springtide.dataworker.split.program import arguments, payload
 from springtide.dataworker.split.recorder import pytree
 from springtide.dataworker.split.recorder.reachable_state import ReachableState
-from springtide.dataworker.split.search import batch_difference, split
+from springtide.dataworker.split.search import split
 from springtide.dataworker.split.search.report import Explanation
 from springtide.dataworker.transport import codec
-from springtide.domain.data.data_workers import BatchName, SplitMode
-from springtide.worker.input.read_batch import Fed, ReadBatch
-from springtide.worker.split import lazy_leaf
+from springtide.domain.data.data_workers import SplitMode
+from springtide.worker.input.read_batch import ReadBatch
 from springtide.worker.split.loop_watcher import Sample, Watching, whole_leaves
 from springtide.worker.split.prefix_timer import Leading
+from springtide.worker.split.received_batches import CHECKED, ReceivedBatches, leaf_at
 from springtide.worker.split.split_forward import SplitForward
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 
 Indices = NDArray[np.int64]
 SHORT_S = 0.01  # nobody would notice
 OFF = "--split off was asked for"
-CHECKED = 64  # of so many batches one is computed here too, and compared
-REREAD = 4  # of so many of these one is read from the data set here, too
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,15 +60,22 @@ class Made:
 
     @property
     def told(self) -> str:
-        """One sentence for the job's story."""
         found = "" if self.explanation is None or self.why else self.explanation.summary
         what = found or f"only the data set moves, forward() stays whole: {self.why}"
         return f"{what}; the loop stood still for {max(self.seconds, SHORT_S):.2g} s"
 
     @property
     def moved(self) -> bool:
-        """Whether a part of forward() runs on data workers."""
         return not self.why
+
+
+class SplitRules(NamedTuple):
+    """What the job allows."""
+
+    forbidden: Callable[[], str]
+    on_split: Callable[[], None]
+    apart: bool
+    """Stages of their own compute the moved part."""
 
 
 class Splitting:
@@ -95,37 +96,22 @@ class Splitting:
         `forbidden`: why forward() must stay whole as things are now; "": it need not. `on_split` is called when a part
         of it moves. Both in the loop's thread, between two batches.
         """
-        self.reread = 0
-        """Batches that were read again here, since somebody wanted a leaf that had stayed behind."""
-        self.draws = False
-        """Whether the data set was seen to draw random numbers."""
+        self.received = ReceivedBatches(source, seed, every=1 if mode == "verify" else CHECKED)
         self.when_ready: Callable[[], None] | None = None
         """Called once enough was seen, between two batches."""
-        self.when_wrong: Callable[[str], None] = lambda why: None
-        """Told when what data workers have made is not what is made here: nothing more of theirs may be used."""
         self._model, self._source, self._seed = model, source, seed
-        self._forbidden: Callable[[], str] = (lambda: OFF) if mode == "off" else forbidden
-        self._on_split = on_split
-        self._enabled = not self._forbidden()
-        self._apart = mode == "stages"
+        forbidden = (lambda: OFF) if mode == "off" else forbidden
+        self._rules = SplitRules(forbidden, on_split, apart=mode == "stages")
+        self._enabled = not forbidden()
         self._watching = Watching(model)
         self._leading = Leading(model)
-        self._every = 1 if mode == "verify" else CHECKED
         self._made: Made | None = None
         self._forward: SplitForward | None = None
-        self._paths: list[arguments.Path] = []
-        """Leaves that may stay behind; the same list on every worker with the same program."""
-        self._wanted: set[int] = set()
         self._seconds_a_batch = 0.0
-        self._checked = self._reread_here = 0
-        self._thread = threading.get_ident()
-        """The loop's own."""
+        self._checked = 0
         self._seen: Any = None
         """The last batch that the loop has had, until there is a split."""
-        self._data: ReachableState | None = None
-        """What the data set reads, as it was when it was sent to data workers."""
         self._seconds = 0.0
-        self._said = False
 
     # ---- before the split ----
 
@@ -147,8 +133,7 @@ class Splitting:
     # ---- the loop ----
 
     def hand_out(self, handed: ReadBatch) -> Any:
-        """What the loop gets as its batch."""
-        self._thread = threading.get_ident()
+        self.received.loop_thread = threading.get_ident()
         if self._forward is not None:
             self._forward.hand_out(handed.batch, handed.crossing, check=handed.check)
             self._seconds += self._seconds_a_batch if handed.crossing is None else 0.0
@@ -161,7 +146,6 @@ class Splitting:
         return self._watching.hand_out(handed.batch, handed.order.indices)
 
     def taken_back(self) -> None:
-        """The loop asks for its next batch."""
         if self._forward is not None:
             self._forward.taken_back()
         self._leading.taken_back()
@@ -182,8 +166,8 @@ class Splitting:
             self._watching.end(self._watching.lacking)
             began = time.perf_counter()
             codec.check(self._one_batch())
-            made = self._whole(why) if (why := self._forbidden()) else self._split()
-            self._data = self._watched_data()
+            made = self._whole(why) if (why := self._rules.forbidden()) else self._split()
+            self.received.data = self._watched_data()
             self._made, self._seen = replace(made, seconds=time.perf_counter() - began), None
             log.info("data workers: %s", self._made.told)
         return self._made
@@ -200,7 +184,7 @@ class Splitting:
     def checked(self) -> int:
         """Batches that were made here too, the moved part of forward() at least, and compared."""
         checked = self._forward.checked if self._forward is not None else self._checked
-        return max(checked, self._reread_here)
+        return max(checked, self.received.compared)
 
     @property
     def place(self) -> str:
@@ -209,7 +193,6 @@ class Splitting:
 
     @property
     def touched(self) -> set[arguments.Path]:
-        """Leaves that the loop reads itself: they travel whatever moves."""
         return self._watching.touched
 
     def drop(self, why: str) -> None:
@@ -263,7 +246,7 @@ class Splitting:
         recorded = self._watching.recorded
         if recorded is None or recorded.why or not recorded.logs:
             return self._whole(recorded.why if recorded is not None and recorded.why else "no call could be recorded")
-        self._paths = whole_leaves(call)
+        self.received.paths = whole_leaves(call)
         found = split.split(recorded.book, recorded.logs, forward_s=recorded.forward_s)
         if isinstance(found, split.Unsplit):
             return self._whole(found.explanation.why, found.explanation)
@@ -273,27 +256,22 @@ class Splitting:
         if "crossing" not in tree:
             return self._whole(f"the moved part does not run by itself: {tree.get('unsplit')}", found.explanation)
         self._seconds_a_batch = found.explanation.moved_s
-        self._forward = SplitForward(self._model, call, found, sample=batch, on_difference=self._differs)
+        self._forward = SplitForward(self._model, call, found, sample=batch, on_difference=self.received.differs)
         types = codec.types_in([tree, payload.LeftTensor(0, (), "")])
-        self._on_split()
+        self._rules.on_split()
         digest = hashlib.sha256(f"{found.digest} {call!r}".encode()).hexdigest()[:16]
         return Made(pipeline=pipeline, digest=digest, types=types, explanation=found.explanation)
-
-    def _differs(self, why: str) -> None:
-        """What came with a batch is not what is made here. This batch is trained right; no other one is taken."""
-        log.error("data workers give something else than this program: %s", why)
-        self.when_wrong(why)
 
     def _pipeline(self, found: split.Split, call: arguments.ModelCall, batch: Any) -> Pipeline:
         flat, _ = pytree.flatten(call.fill(batch))
         needed = {id(flat[number]) for number in found.needs}
         left = [
             (number, path)
-            for number, path in enumerate(self._paths)
-            if path not in self._watching.touched and _can_stay(leaf := _at(batch, path)) and id(leaf) not in needed
+            for number, path in enumerate(self.received.paths)
+            if path not in self._watching.touched and _can_stay(leaf := leaf_at(batch, path)) and id(leaf) not in needed
         ]
         stages = list(found.stages)
-        along = stages and stages[0].device == "cpu" and not self._apart
+        along = stages and stages[0].device == "cpu" and not self._rules.apart
         run = stages.pop(0).run if along else None
         first = payload.FirstStage(self._source.fetch, call, run, tuple(left))
         return Pipeline(
@@ -302,108 +280,6 @@ class Splitting:
                 *(PipelineStage(one.name, payload.LaterStage(one.run), one.device) for one in stages),
             )
         )
-
-    # ---- batches that come through a queue ----
-
-    def own(self, indices: Indices) -> Fed:
-        """A batch that is made here."""
-        return Fed(as_batch(self._source.fetch(indices)))
-
-    def receive(self, tree: Mapping[str, Any], indices: Indices, name: BatchName | None = None) -> Fed:
-        """A batch that a data worker has made of these samples."""
-        if why := self._stale(tree):
-            self._differs(why)
-            return self.own_named(indices, name)
-        batch, crossing = tree["batch"], tree.get("crossing")
-        if "unsplit" in tree and not self._said:
-            self._said = True
-            log.warning("a data worker could not run its part of forward(), so it runs here: %s", tree["unsplit"])
-        self.draws |= "draws" in tree
-        check = self.checks(name)
-        if check and self._rereads(name):
-            mine = self.own_named(indices, name)
-            self._reread_here += 1
-            if at := batch_difference.first(mine.batch, batch):
-                self._differs(f"the data set gives another {at} here than on a data worker")
-                return mine
-        again = _Again(self.read_again, self._paths, indices, name)
-        batch = payload.filled(batch, again.stand_in)  # a later stage may refuse what the first has left leaves out of
-        return Fed(batch, None if crossing is None else tuple(crossing), check and crossing is not None)
-
-    def _rereads(self, name: BatchName | None) -> bool:
-        """Whether a batch that is compared is also read here: now, when the loop would have read it itself. Not where
-        that draws random numbers and another thread, the loop's, may draw from the same meanwhile."""
-        alone = not self.draws or threading.get_ident() == self._thread
-        return alone and (self._every == 1 or self.checks(name, every=REREAD * self._every))
-
-    def _stale(self, tree: Mapping[str, Any]) -> str:
-        """Why data workers read something else by now than this process would; "": as far as is seen, they do not."""
-        if "changed" in tree:
-            return f"the data set changes while it is read: {tree['changed']}"
-        changed = self._data.changed() if self._data is not None else ""
-        return f"the data set has changed since it was sent to data workers: {changed}" if changed else ""
-
-    def own_named(self, indices: Indices, name: BatchName | None) -> Fed:
-        """A batch that is made here in a data worker's place, with the random numbers that it would have had."""
-        alone = threading.get_ident() == self._thread
-        with seeded(self._seed, name if self.draws and alone else None):
-            return self.own(indices)
-
-    def checks(self, name: BatchName | None, *, every: int | None = None) -> bool:
-        """Whether what data workers make of a batch is compared with what is made here: a random share of them."""
-        every = self._every if every is None else every
-        if every == 1 or name is None:
-            return every == 1
-        drawn = hashlib.blake2b(repr((self._seed, *name)).encode(), digest_size=8).digest()
-        return int.from_bytes(drawn, "little") % every == 0
-
-    def asks(self, name: BatchName | None) -> tuple[int, ...]:
-        """Leaves that are to travel with a batch although the moved part alone reads them, by their numbers."""
-        return tuple(range(len(self._paths))) if self.checks(name) else tuple(sorted(self._wanted))
-
-    def read_again(self, indices: Indices, name: BatchName | None, number: int) -> Any:
-        """The whole batch once more, since somebody wants a leaf that had stayed behind."""
-        self.reread += 1
-        if number not in self._wanted:
-            self._wanted.add(number)
-            log.info("%s is read by the loop after all: it travels from now on", arguments.spelled(self._paths[number]))
-        with seeded(self._seed, name):
-            return as_batch(self._source.fetch(indices))
-
-
-class _Again:
-    """One batch that may have to be read again, once for all its leaves."""
-
-    def __init__(
-        self,
-        read: Callable[[Indices, BatchName | None, int], Any],
-        paths: Sequence[arguments.Path],
-        indices: Indices,
-        name: BatchName | None,
-    ) -> None:
-        self._read, self._paths, self._indices, self._name = read, paths, indices, name
-        self._batch: Any = None
-
-    def stand_in(self, left: payload.LeftTensor) -> lazy_leaf.Absent:
-        """For a leaf of it."""
-        read, fresh = functools.partial(self._leaf, left.number), functools.partial(self._fresh, left.number)
-        return lazy_leaf.Absent(left.shape, payload.dtype_of(left), read, fresh)
-
-    def _fresh(self, number: int) -> torch.Tensor:
-        leaf: torch.Tensor = _at(self._read(self._indices, self._name, number), self._paths[number])
-        return leaf
-
-    def _leaf(self, number: int) -> torch.Tensor:
-        if self._batch is None:
-            self._batch = self._read(self._indices, self._name, number)
-        leaf: torch.Tensor = _at(self._batch, self._paths[number])
-        return leaf
-
-
-def _at(batch: Any, path: Any) -> Any:
-    for kind, name in path:
-        batch = getattr(batch, name) if kind == "attr" else batch[name]
-    return batch
 
 
 def _is_plain(leaf: Any) -> bool:

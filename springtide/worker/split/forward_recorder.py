@@ -44,7 +44,6 @@ class Recording(ForwardStandIn):
         self._keep = keep
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The user's own forward, on real tensors, recorded if that is wanted."""
         call, self._call = self._call, None
         if call is None or torch.compiler.is_compiling():
             return self.own(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""Something in the place of a model's forward(): hooks, `state_dict` and copies of the model stay as they were.
+"""Replace a model's forward() without changing its hooks, `state_dict` or copies.
 
 In: a model. It is put into the instance, and taken out again by `remove`. Next: forward_recorder.py, split_forward.py.
 """
@@ -23,7 +23,6 @@ class ForwardStandIn(abc.ABC):
         model.forward = self
 
     def remove(self) -> None:
-        """The model is the user's own again."""
         if vars(self._model).get("forward") is self:
             if self._instances_own:
                 self._model.forward = self._before
@@ -31,7 +30,6 @@ class ForwardStandIn(abc.ABC):
                 del self._model.forward
 
     def own(self, *args: Any, **kwargs: Any) -> Any:
-        """The user's own forward, as its class has it by now."""
         if self._instances_own:
             return self._before(*args, **kwargs)
         return type(self._model).forward(self._model, *args, **kwargs)
@@ -41,13 +39,11 @@ class ForwardStandIn(abc.ABC):
         """What the user's own forward would give."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """A copy of the model has the user's own forward."""
         if self._instances_own:
             return copy.deepcopy(self._before, memo)
         return types.MethodType(type(self._model).forward, memo.get(id(self._model), self._model))
 
     def __reduce__(self) -> Any:
-        """So has one that is pickled."""
         if self._instances_own:
             return functools.partial, (self._before,)
         return getattr, (self._model, "forward")  # looked up in the class: the instance has no attributes by then

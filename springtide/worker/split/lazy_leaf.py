@@ -1,4 +1,4 @@
-"""A leaf that stayed behind: a tensor to everyone, whose values are read again only if somebody wants them.
+"""Stand-in tensor for a leaf that data workers did not send; its values are read only if used.
 
 In: controller.py, in place of leaves that only the moved part of forward() reads. Out: shape and type for nothing; the
 values, by reading the samples once more, at the first operation on it.
@@ -43,7 +43,6 @@ class Absent(torch.Tensor):
         """Everything is done by then."""
 
     def here(self) -> torch.Tensor:
-        """The tensor itself."""
         if self.springtide_here is None:
             self.springtide_here = self.springtide_read()
             self.springtide_version = self.springtide_here._version
@@ -51,7 +50,6 @@ class Absent(torch.Tensor):
 
     @property
     def changed(self) -> bool:
-        """Whether somebody may have written to it, or asks for its gradient."""
         here = self.springtide_here
         return here is not None and (
             self.springtide_exposed or here._version != self.springtide_version or here.requires_grad
@@ -77,12 +75,10 @@ class Absent(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """The same for whoever comes past Python."""
         return func(*present(args), **present(kwargs or {}))
 
 
 def present(tree: Any) -> Any:
-    """The same arguments of an operation with the real tensors."""
     return _pytree.tree_map(lambda leaf: leaf.here() if is_absent(leaf) else leaf, tree)
 
 
@@ -150,7 +146,6 @@ STAYING = {torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.contiguous, *OF_TYPE}
 
 
 def _stays(func: Any, value: Absent, *args: Any, **kwargs: Any) -> bool:
-    """Whether torch itself would give back the very same tensor."""
     if func in OF_TYPE:
         return not args and not kwargs and value.dtype is OF_TYPE[func]
     if func is not torch.Tensor.to:

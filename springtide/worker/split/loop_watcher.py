@@ -1,4 +1,4 @@
-"""Watches some batches of a loop: which of their leaves become arguments of model(...), which the loop reads itself.
+"""Watch some batches of a loop: which leaves become arguments of the model, which the loop reads itself.
 
 In: batches as they go out, calls of the model. Out: a `Call`, the torch calls of some forwards (forward_recorder.py),
 leaves that the loop touches; or the reason why there is no such thing. Next: controller.py makes the split of it.
@@ -89,7 +89,6 @@ class Watching:
         return NOT_CALLED if self.call is None and self._handed >= BATCHES else TOO_FEW
 
     def end(self, why: str = "") -> None:
-        """Watch no more."""
         self.why = self.why or why
         self.begun = self.ready = True
         if self._hook is not None:
@@ -99,7 +98,6 @@ class Watching:
             self._recording.remove()
 
     def hand_out(self, batch: Any, indices: NDArray[np.int64]) -> Any:
-        """What the loop gets in place of this batch."""
         if not self.begun or self.ready:
             return batch
         self._handed += 1
@@ -110,7 +108,6 @@ class Watching:
         return self._batch
 
     def taken_back(self) -> None:
-        """The loop has done with its batch."""
         self._batch = self._indices = None
         if self.begun and not self.ready:
             if self.why or len(self.samples) == BATCHES:
@@ -143,7 +140,6 @@ class Watching:
                     self._recording.record(keep=len(self.samples) == BATCHES)
 
     def _look(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Whether it is called as before, or for the first time."""
         if self.why:
             return False
         if self.call is not None:

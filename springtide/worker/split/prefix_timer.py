@@ -1,4 +1,4 @@
-"""How long a model's forward() takes until it first needs a parameter: what could be done elsewhere, at a guess.
+"""Time a model's forward() until it first needs a parameter: an estimate of what could move.
 
 In: loop_watcher.py, every so many batches. Out: seconds, scaled up to all batches. A guess only, by the clock: whether
 the part can be split off is found out by dataworker/split/search/split.py, what it takes then is measured.
@@ -28,14 +28,12 @@ class Leading:
         self._hooks: list[Any] = []
 
     def hand_out(self) -> None:
-        """A batch goes to the loop."""
         if self._batches % EVERY == 0 and not compiled(self._model):
             self._hooks.append(self._model.register_forward_pre_hook(self._begin))
             self._hooks += [one.register_forward_pre_hook(self._end) for one in with_parameters(self._model)]
         self._batches += 1
 
     def taken_back(self) -> None:
-        """The loop has done with it."""
         for hook in self._hooks:
             hook.remove()
         self._hooks.clear()
@@ -62,6 +60,5 @@ def with_parameters(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def compiled(module: nn.Module) -> bool:
-    """Whether torch runs something else in its place, by torch.compile or TorchScript."""
     whole = type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
     return whole or isinstance(module, torch.jit.ScriptModule)

@@ -1,4 +1,4 @@
-"""A model's own forward(), whose moved torch calls are answered from what data workers have made of the batch.
+"""Run a model's forward() with its moved torch calls answered by what data workers computed.
 
 In: controller.py, with each batch that came with crossings. They are used in training mode, when the model is called
 with the very leaves of the batch in hand, unwritten by any way; anything else is computed here: evaluation, other
@@ -54,7 +54,6 @@ class InHand:
         return all(_mark(part) == mark for part, mark in zip(self.parts, self._marks, strict=True))
 
     def pristine(self, leaf: Any) -> Any:
-        """A part as it was when it came."""
         if type(leaf) is lazy_leaf.Absent:
             return leaf.springtide_fresh()
         return next(self._snapshots[at].copy for at, part in enumerate(self.parts) if _is_same(part, leaf))
@@ -93,11 +92,9 @@ class SplitForward(ForwardStandIn):
         self._in_hand = InHand(self._call, batch, crossing or (), self._read, check=check) if came else None
 
     def taken_back(self) -> None:
-        """The loop has done with it."""
         self._in_hand = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the user's own forward would give."""
         if torch.compiler.is_compiling():
             return self.own(*args, **kwargs)
         now = self._in_hand
@@ -144,7 +141,6 @@ class SplitForward(ForwardStandIn):
         self._on_difference(why)
 
     def _against(self, now: InHand, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-        """Why what came with the batch cannot be used; "": it can."""
         if not self._call.fits(now.parts, args, kwargs):
             return "model(...) was called with something else than the leaves of its batch"
         if not now.untouched:
@@ -163,7 +159,6 @@ class SplitForward(ForwardStandIn):
 
 
 def _is_same(part: Any, leaf: Any) -> bool:
-    """Whether two tensors are one, or the same view of one."""
     return part is leaf or id_routes.key_of(part) == id_routes.key_of(leaf)
 
 
@@ -190,7 +185,6 @@ def _numbers(call: arguments.ModelCall, batch: Any) -> list[frozenset[int]]:
 
 
 def _mark(part: Any) -> Any:
-    """What changes when somebody writes to it."""
     if type(part) is lazy_leaf.Absent:
         return part.changed
     if isinstance(part, torch.Tensor):

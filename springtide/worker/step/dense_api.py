@@ -1,5 +1,4 @@
-"""What a step asks of the place where dense parameters are updated: servers (served_dense.py), this process
-(local_dense.py).
+"""What a step asks of dense parameters, on servers (served_dense.py) or in this process (local_dense.py).
 
 In: step.py, step by step. Next: one of those two.
 """
@@ -19,14 +18,8 @@ class Dense(Protocol):
         """Before anything is applied: the group's gradient, and whether the step is skipped."""
         ...
 
-    def parts(self, stepped: Sequence[JobOptimizer]) -> list[Any]:
-        """What of it goes out with the push."""
-        ...
+    def parts(self, stepped: Sequence[JobOptimizer]) -> list[Any]: ...
 
-    def update(self, stepped: Sequence[JobOptimizer], tables: Sequence[nn.Parameter]) -> None:
-        """After the push is sent."""
-        ...
+    def update(self, stepped: Sequence[JobOptimizer], tables: Sequence[nn.Parameter]) -> None: ...
 
-    def settle(self) -> None:
-        """The latest values into the model, waiting for them."""
-        ...
+    def settle(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Refuse gradients that are not finite before anything is applied, and say whose they are.
+"""Refuse gradients that are not finite, and name the table or parameter.
 
 In: step.py (tables) and local_dense.py or served_dense.py (dense parameters), with names for the message.
 """

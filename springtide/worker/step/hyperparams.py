@@ -1,4 +1,4 @@
-"""Who trains what, and at which rates now: each table follows the parameter group that holds its weight.
+"""Learning rates of every table, read from the live parameter group that holds its weight.
 
 In: the user's optimizers and the served tables. Out: kernels when tables are declared; (table, lr, weight decay, step)
 on every push, read from the live groups, so that schedulers work. Next: embedding/modules/optimizers.py translates.
@@ -66,7 +66,7 @@ class TableRates:
         optimizer.state.pop(table.weight, None)  # servers keep it; Adagrad makes its own at once, as large as the table
         if table.request.optimizer is None:
             table.with_optimizer(optimizers.spec_of(optimizer, optimizer.param_groups[group]))
-        follower = self._follower(optimizer, group)
+        follower = self._tables_of(optimizer, group)
         follower.weights.append(table.weight)
         if table.request.optimizer is None:
             follower.settled = optimizers.settled(optimizer.param_groups[group])
@@ -77,8 +77,7 @@ class TableRates:
             follower.counts |= _counts(table.request.optimizer)
 
     def follow_dense(self, optimizer: torch.optim.Optimizer, group: int, table: int) -> None:
-        """A table of dense chunks is trained by this group."""
-        follower = self._follower(optimizer, group)
+        follower = self._tables_of(optimizer, group)
         follower.tables.append(table)
         follower.settled = optimizers.settled(optimizer.param_groups[group])
 
@@ -92,7 +91,6 @@ class TableRates:
 
     @property
     def steps(self) -> list[int]:
-        """How often each optimizer has stepped."""
         return [self._steps[id(one)] for one in self.optimizers]
 
     @steps.setter
@@ -117,14 +115,13 @@ class TableRates:
         return told
 
     def idle_weights(self, stepped: Sequence[JobOptimizer]) -> list[nn.Parameter]:
-        """Weights of tables that nobody steps on now."""
         if len(stepped) == len(self.optimizers):
             return self._untrained
         awake = {id(one.own) for one in stepped}
         idle = [f.weights for key, followers in self._followers.items() if key not in awake for f in followers]
         return [*self._untrained, *(weight for weights in idle for weight in weights)]
 
-    def _follower(self, optimizer: torch.optim.Optimizer, group: int) -> GroupTables:
+    def _tables_of(self, optimizer: torch.optim.Optimizer, group: int) -> GroupTables:
         followers = self._followers[id(optimizer)]
         for follower in followers:
             if follower.group == group:
@@ -142,5 +139,4 @@ class TableRates:
 
 
 def _counts(own: domain_tables.OptimSpec | None) -> bool:
-    """Whether this kernel corrects its averages by the number of the step."""
     return own is not None and own.kind == "adam" and not own.eps_outside

@@ -1,4 +1,4 @@
-"""Dense parameters in this process: the user's optimizer updates them, after the group's all-reduce if there is one.
+"""Dense parameters in this process: the user's optimizer updates them, after the group's all-reduce.
 
 In: step.py, when the loop has stepped. Used alone and in bsp mode; in async mode served_dense.py serves them instead.
 """
@@ -43,11 +43,9 @@ class LocalDense:
         return skip
 
     def parts(self, stepped: Sequence[JobOptimizer]) -> list[Any]:
-        """Nothing of dense goes to a server."""
         return []
 
     def update(self, stepped: Sequence[JobOptimizer], tables: "Sequence[nn.Parameter]") -> None:
-        """Step the user's optimizers; gradients of tables are kept from them."""
         if tables is not self._tables:  # always the same: looked at once
             self._tables, self._served = tables, {id(weight) for weight in tables}
         working = [optimizer for optimizer in stepped if has_work(optimizer.own, self._served)]

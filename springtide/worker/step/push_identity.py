@@ -1,4 +1,4 @@
-"""What a push trains: the batches that the loop was given since the last one, as their names and their leases.
+"""Identities and leases of the batches that one push trains.
 
 In: batches as the loop gets them. Out: names for the push, claims to acknowledge, and whether gradients wait that no
 step has taken. Next: step.py.
@@ -46,7 +46,6 @@ class PushBatches:
 
     @property
     def share(self) -> float:
-        """Part of the group's samples that is ours."""
         return self.counting / self.group_samples if self.group_samples else 1.0
 
 
@@ -62,7 +61,6 @@ class UnsteppedGradients:
             param.register_post_accumulate_grad_hook(lambda param: touched.add(id(param)))
 
     def clear(self) -> None:
-        """A push has taken them."""
         self._touched.clear()
 
     def refuse(self) -> None:
@@ -78,5 +76,4 @@ class UnsteppedGradients:
 
 
 def is_some(grad: torch.Tensor) -> bool:
-    """Whether it is more than zeros; not-a-number is."""
     return bool((grad.coalesce().values() if grad.is_sparse else grad).any())

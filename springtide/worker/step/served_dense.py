@@ -1,4 +1,4 @@
-"""Dense parameters on servers: cut into chunks, pushed with the tables' gradients, pulled back a step later.
+"""Dense parameters on servers: cut into chunks, pushed with the tables' gradients, pulled a step later.
 
 In: the dense parameters of each optimizer group. Out: one part of the step's push, and new values in the parameters.
 Next: step.py. Where the user's own optimizer updates them (alone, bsp) none of this is used.
@@ -66,7 +66,6 @@ def declare(client: TableClient, groups: Sequence[DenseGroup], rates: TableRates
 
 
 def refuse_shared(groups: Sequence[DenseGroup], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-    """A parameter has one optimizer on a server."""
     names = {id(param): name for group in groups for name, param in group.members}
     holders: dict[int, torch.optim.Optimizer] = {}
     for optimizer in optimizers:
@@ -79,12 +78,10 @@ def refuse_shared(groups: Sequence[DenseGroup], optimizers: Sequence[torch.optim
 
 
 def next_id(client: TableClient) -> int:
-    """The first table number that is free."""
     return max((spec.id for spec in client.specs), default=-1) + 1
 
 
 def check_dtype(name: str, param: torch.Tensor) -> None:
-    """Servers keep dense values as float32."""
     if param.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise errors.BadInput(
             f"parameter {name!r} is {param.dtype}; servers keep dense parameters as float32, so wanted float32, "
@@ -114,12 +111,10 @@ class DenseChunks:
         return views
 
     def take_values(self) -> None:
-        """Copy the parameters' values into the buffer, to assign them."""
         with torch.no_grad():
             torch._foreach_copy_(self.values, [param.detach() for param in self.params])
 
     def give_values(self) -> None:
-        """Copy pulled values into the model's own tensors."""
         with torch.no_grad():
             torch._foreach_copy_(self.params, self.values)
         self.rows.hold_basis()
@@ -154,14 +149,12 @@ class ServedDense:
         self._pulling = False
 
     def assign(self) -> None:
-        """Done once: put this model's values on the servers."""
         if self._all is not None:
             self._all.take_values()
             self._client.backend.assign([self._all.rows], keep=True)
             self._client.finish_first_values({one.table for one in self.held})
 
     def agree(self, *, share: float, skip: bool, again: bool = False) -> bool:
-        """Each worker steps by itself."""
         return skip
 
     def parts(self, stepped: Sequence[JobOptimizer]) -> list[Any]:
@@ -191,7 +184,6 @@ class ServedDense:
             self._ask()
 
     def settle(self) -> None:
-        """The latest values into the model, waiting for them."""
         self._take()
         self._ask()
         self._take()
@@ -236,14 +228,12 @@ class FrozenDense:
             self._all = DenseChunks(client, self.held)
 
     def assign(self) -> None:
-        """Done once: put the values where the others find them."""
         if self._all is not None:
             self._all.take_values()
             self._client.backend.assign([self._all.rows], keep=True)
             self._client.finish_first_values({one.table for one in self.held})
 
     def settle(self) -> None:
-        """Take the first worker's values."""
         if self._all is not None:
             self._client.pull([self._all.rows])
             self._all.rows.wait()

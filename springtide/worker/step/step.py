@@ -1,115 +1,101 @@
-"""A step: what the loop did since the last one goes out as a single push, named by the batches that it trains.
+"""What every training step does: take the batches in, collect the optimizers, send one push for all of it.
 
-In: worker/input/batches.py says which batch the loop has, worker/link/optimizer.py that it steps. Out: gradients to
-tables and dense parameters, new values back. Next: served_dense.py or local_dense.py (dense),
-embedding/lookup/lookup.py (rows), worker/link/step_timer.py (times).
+In: worker/input/batches.py says which batch the loop has, worker/link/optimizer.py that an optimizer steps. Out:
+gradients to tables and dense parameters. Next: async_step.py (each worker alone) or bsp_step.py (all ranks together).
 """
 
-import functools
+import abc
 import itertools
-import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 
 from springtide import _native, errors
 from springtide.embedding.lookup.lookup import LookupHandle, Lookups
-from springtide.embedding.lookup.table_client import TableClient
 from springtide.embedding.lookup.tables import ServedTable
-from springtide.worker.bsp.batch_order.unit_gradients import UnitGradients
-from springtide.worker.bsp.group import BspGroup, DataPosition
-from springtide.worker.cache.coordinator import CacheCoordinator
 from springtide.worker.input.read_batch import ReadBatch
-from springtide.worker.link import master_link as links
 from springtide.worker.link.lease_tracker import BatchClaim
+from springtide.worker.link.master_link import MasterLink
 from springtide.worker.link.optimizer import JobOptimizer, unscale
 from springtide.worker.link.step_timer import StepMeter
 from springtide.worker.step.dense_api import Dense
 from springtide.worker.step.finite import check_finite
 from springtide.worker.step.hyperparams import Hyper, TableRates
-from springtide.worker.step.push_identity import PushBatches, UnsteppedGradients
-
-log = logging.getLogger(__name__)
+from springtide.worker.step.push_identity import PushBatches
 
 
-class TrainingStep:
-    """Collects what the loop does and sends it. One a `job.prepare`."""
+class StepListener(Protocol):
+    """Hears what becomes of batches, beside the lease tracker: a stream's feed."""
 
-    def __init__(
-        self,
-        lookups: Lookups,
-        tables: Sequence[ServedTable],
-        dense: Dense,
-        rates: TableRates,
-        link: links.MasterLink,
-        meter: StepMeter,
-        *,
-        group: BspGroup | None,
-        sharing: CacheCoordinator | None = None,
-        kept: UnitGradients | None = None,
-        ahead: bool,
-        bound: int | None = None,
-        named: bool = True,
-        waiting: UnsteppedGradients | None = None,
-        on_step: Callable[[], None],
-    ) -> None:
-        self.optimizers: list[JobOptimizer] = []
-        self.count = 0
-        """Pushes so far."""
-        self._client: TableClient = lookups.client
-        self._lookups = lookups
-        self._tables = [(f"table {table.name!r}", table.weight) for table in tables]
-        self._weights = [table.weight for table in tables]
-        self._dense, self._rates = dense, rates
-        self._link, self._meter = link, meter
-        self.group, self._bsp = group, group is not None
-        self.sharing = sharing
-        """bsp: how batches are shared out and rows kept, where that is not as plain as can be."""
-        self._kept = kept
-        """bsp: what units have made, where gradients are summed in the order of the batch."""
-        self._ahead = ahead
-        self._bound = bound
-        """How many pushes the values behind a push may lack; None: any."""
-        self._inside = False
-        self.named = named
-        """Whether pushes name their batches."""
-        self._waiting = waiting
-        """Where a worker may be lost and the others go on: gradients that would have to wait for a later batch."""
-        self._due = True
-        """Whether the batch in hand completes a step."""
-        self._on_step = on_step
-        self._trained = PushBatches()
-        self._stepped: list[JobOptimizer] = []
-        self._skip = self._again = False  # again: the batch in hand is trained already, steps on it are dropped
+    def on_trained(self, claims: Sequence[BatchClaim]) -> None:
+        """Every server has these batches."""
+
+    def on_torn(self, claims: Sequence[BatchClaim]) -> bool:
+        """Some server has a part of these batches only. Return True if this worker no longer holds their lease."""
+        ...
+
+    def row_clock(self) -> int | None:
+        """Return the clock that ages of rows are counted in; None: the number of the step."""
+        ...
+
+
+class NoListener:
+    """Nobody but the lease tracker wants to know."""
+
+    def on_trained(self, claims: Sequence[BatchClaim]) -> None:
+        pass
+
+    def on_torn(self, claims: Sequence[BatchClaim]) -> bool:
+        return False
+
+    def row_clock(self) -> int | None:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class StepContext:
+    """The parts of a prepared model that a step works with."""
+
+    lookups: Lookups
+    tables: Sequence[ServedTable]
+    dense: Dense
+    rates: TableRates
+    link: MasterLink
+    meter: StepMeter
+    on_step: Callable[[], None]
+    """Called after every step."""
+    listener: StepListener
+
+
+class TableGradients:
+    """The gradients of table rows that a push takes along."""
+
+    def __init__(self, context: StepContext) -> None:
+        self._lookups, self._rates = context.lookups, context.rates
+        self._named = [(f"table {table.name!r}", table.weight) for table in context.tables]
+        self.weights = [table.weight for table in context.tables]
+
+    def parts(self, stepped: Sequence[JobOptimizer]) -> list[_native.StepRows]:
+        """Return the rows that these optimizers train; NonFiniteGradient if one of them is not finite."""
+        for weight in self._rates.idle_weights(stepped):
+            weight.grad = None  # no optimizer of this table has stepped: it is left out of the push
+        parts = self._lookups.pending_parts()
+        if not all(part.finite() for part in parts):
+            check_finite(self._named)
+        return parts
+
+
+class RowPrefetcher:
+    """Asks for the rows of a batch, and of the one after it where rows may be read ahead."""
+
+    def __init__(self, lookups: Lookups, meter: StepMeter, *, ahead: bool) -> None:
+        self._lookups, self._meter, self._ahead = lookups, meter, ahead
         self._expected: tuple[Any, LookupHandle] | None = None
-        self._pending: _native.Pending | None = None
-        self._under_way: list[BatchClaim] = []
-        self._applying: _native.Pending | None = None
-        self._finish: Callable[[], None] | None = None
-        """bsp: what is left to do for the step in hand once it is complete on all servers."""
-        self._spot = DataPosition()
-        self._counted: set[int] = set()
-        self.on_trained: Callable[[Sequence[BatchClaim]], None] = lambda claims: None
-        """Called with batches that every server has; set where others than `hands` want to know."""
-        self.on_torn: Callable[[Sequence[BatchClaim]], bool] = lambda claims: False
-        """Called with batches that a server has in part; whether they are none of our business any more."""
-        self.age: Callable[[], int] | None = None
-        """What ages of rows are counted in, where that is not steps."""
 
-    # ---- what worker/input/batches.py tells ----
-
-    def hand_out(self, now: ReadBatch, following: ReadBatch | None) -> None:
-        """The loop is about to get `now`: its rows are asked for unless they were, then those of the batch after it."""
-        self._due = now.order.last
-        if now.unit is None or now.unit.first:
-            self._trained.add(now)
-            if self.sharing is not None:
-                self.sharing.hand_out(now, self.count + 1)
-        if self._kept is not None and now.unit is not None:
-            self._kept.begin(now.unit)
-        began = self._meter.clock()
-        self._enter()
+    def hand_out(self, now: ReadBatch, following: ReadBatch | None, began: float) -> None:
+        """Have the rows of `now` under way, then those of `following`; `began`: the clock before that."""
         if self._expected is not None and self._expected[0] is now.batch:
             handle = self._expected[1]
         else:
@@ -121,121 +107,100 @@ class TrainingStep:
         self._meter.looked_up(self._meter.clock() - began)
         self._meter.handed_out()
 
-    def taken_back(self) -> None:
-        """Of several optimizers only some have stepped on this batch: they are not kept waiting for the others.
+    def drop(self) -> None:
+        self._expected = None
 
-        A bsp group may stop here for a checkpoint: schedules have been stepped by now.
-        """
-        if self._stepped:
-            self._send()
-        elif self._waiting is not None and self._due and self.named and self._trained.ranges:
-            self._waiting.refuse()
-            self._send()  # a batch that the loop has passed over: named by itself, for sums of names may be torn
-        if self._kept is not None and not self.idle:
-            self._kept.check_kept()
-            return
-        if self.sharing is not None and not self.idle and self.sharing.bound:
-            self.flush()
-            self.sharing.accumulated()
-        if self.group is not None and self.idle and not self.bound:
-            self.group.keep(self, self._applying)
 
-    def pause(self) -> None:
-        """What was handed out is pushed and reported done, so that the tail of a pass can end for everyone.
+class TrainingStep(abc.ABC):
+    """Collects what the loop does and sends it. One a `job.prepare`."""
 
-        Ranks of a group wait for no one's shards, and must all push alike: there it is only the master that is slow.
-        """
-        if not self._bsp:
-            self._finish_batches()
-
-    def rest(self) -> None:
-        """What was pushed is waited for and reported done; batches that were not stepped on stay in hand."""
-        self._await_push()
-
-    def skip(self, now: ReadBatch) -> None:
-        """Named in a push of its own, so that slots have no gaps to remember; gradients in hand stay there.
-
-        In a group it is a step that does nothing: it is skipped by all ranks, even should one have found something.
-        """
-        empty = PushBatches()
-        empty.add(now)
-        if self.group is not None:
-            in_hand, number = self._trained, self.count + 1
-            self._step_together(self.group, [], empty, True, empty=True)
-            if self.count == number:  # else the job stops, and what is in hand stays undone
-                self._trained = in_hand
-            return
-        self._await_push()
-        self._push([], empty, [], [], True)
-        self._under_way = empty.claims
-        self.count += 1
+    def __init__(
+        self, context: StepContext, own: Sequence[torch.optim.Optimizer], *, fixed: bool, ahead: bool, named: bool
+    ) -> None:
+        """`own`: the user's optimizers; `fixed`: none of them may get more parameters."""
+        self.optimizers = [
+            JobOptimizer(optimizer, self.apply, fixed=fixed, tables=context.rates.weights) for optimizer in own
+        ]
+        self.count = 0
+        """Pushes so far."""
+        self.named = named
+        """Whether pushes carry the identities of their batches."""
+        self._context = context
+        self._client = context.lookups.client
+        self._gradients = TableGradients(context)
+        self._prefetcher = RowPrefetcher(context.lookups, context.meter, ahead=ahead)
+        self._due = True
+        """Whether the batch in hand completes a step."""
+        self._again = False
+        """The batch in hand is trained already: steps on it are dropped."""
+        self._skip = False
+        """A GradScaler found an infinity: the step is skipped."""
+        self._stepped: list[JobOptimizer] = []
+        self._batches = PushBatches()
 
     @property
     def seat(self) -> tuple[int, int]:
-        """This worker's rank in its bsp group, and the group's size."""
-        return (0, 1) if self.group is None else (self.group.place.rank, self.group.place.workers)
+        return (0, 1)
+
+    # ---- what the loop's batches do ----
+
+    @abc.abstractmethod
+    def hand_out(self, now: ReadBatch, following: ReadBatch | None) -> None:
+        """The loop is about to get `now`; `following` is read already."""
+
+    @abc.abstractmethod
+    def on_batch_done(self) -> None:
+        """The loop asks for its next batch."""
+
+    @abc.abstractmethod
+    def skip(self, now: ReadBatch) -> None:
+        """Push a batch of which nothing can be trained alone: a push of several batches can be applied in part."""
+
+    def pause(self) -> None:
+        """No batch can be had: push what was handed out, so that the tail of a pass can end for everyone."""
+        return
+
+    def rest(self) -> None:
+        """No batch can be had just now, but more will come: wait for the last push."""
+        return
+
+    def regroup(self, generation: int) -> None:
+        """The bsp group of this generation is formed anew before the next batch."""
+        return
+
+    def flush_now(self) -> None:
+        """`job.flush()`: bring rows that workers keep to the servers."""
+        return
+
+    def retire(self) -> None:
+        """The script has ended well."""
+        return
 
     def hand_again(self, batch: Any) -> None:
         """The loop is about to get a batch that is trained already (worker/epochs/repeats.py)."""
         self._again = self._due = True
-        self._lookups.learn(batch)
+        self._context.lookups.learn(batch)
 
     def take_again(self) -> None:
-        """The loop is through with it: gradients are dropped."""
         self._again = False
         self._forget_gradients()
 
     def close_pass(self, *, early: bool) -> None:
-        """Everything is applied before this returns, batches that were not stepped on being named in an empty push.
+        """Apply everything before this returns; batches that were not stepped on are named in an empty push.
 
-        Where the loop was left early, the batch it had in hand is not named: nobody has trained it.
+        If the loop was left `early`, the batch that it had in hand is not named: it is not trained.
         """
-        if early and (not self._stepped or self._kept is not None):
-            self._trained, self._stepped, self._skip = PushBatches(), [], False
-            if self._kept is not None:
-                self._kept.drop()
-            if self._waiting is not None or not self._due:
-                self._forget_gradients()
-        self._finish_batches()
-        if self.sharing is not None and self.group is not None:
-            self.flush()
-            self.sharing.end_pass(self.group.place, early=early)
-        self._expected = None
-        self._leave()
-        self._dense.settle()
-        self._link.leases.tracker.release_all()
-
-    def _forget_gradients(self) -> None:
-        """Those of batches that are given back: whoever gets them computes them anew."""
-        for optimizer in self.optimizers:
-            optimizer.zero_grad()
-        self._lookups.clear()
-        if self._waiting is not None:
-            self._waiting.clear()
-
-    def _finish_batches(self) -> None:
-        if self._stepped or self._trained.ranges:
+        if early:
+            self._drop_unstepped()
+        if self._stepped or self._batches.ranges:
             self._send()
-        self._await_push()
-
-    # ---- bounded staleness ----
-
-    def _enter(self) -> None:
-        """Values are read from here on, tables' rows too; what was handed out before without a step is of one push."""
-        if self._bound is not None and not self._inside:
-            self._link.group.enter(self._bound)
-            self._inside = True
-            self._dense.settle()
-
-    def _leave(self) -> None:
-        if self._inside:
-            self._inside = False
-            self._link.group.leave()
-
-    # ---- what worker/link/optimizer.py tells ----
+        self._end_pass(early=early)
+        self._prefetcher.drop()
+        self._context.dense.settle()
+        self._context.link.leases.tracker.release_all()
 
     def apply(self, optimizer: JobOptimizer) -> None:
-        """One optimizer steps; with the last of them the push goes out."""
+        """Note that one optimizer steps; with the last of them the push goes out."""
         if self._again:
             optimizer.bring_back()
             return
@@ -253,222 +218,50 @@ class TrainingStep:
 
     # ---- the push ----
 
+    @abc.abstractmethod
+    def _send_gradients(self, stepped: list[JobOptimizer]) -> None:
+        """Push the gradients of these optimizers with the batches in hand."""
+
+    @abc.abstractmethod
+    def _end_pass(self, *, early: bool) -> None:
+        """Wait for everything that was pushed."""
+
+    def _drop_unstepped(self) -> None:
+        """The loop was left early: forget the batch in hand unless some optimizer has stepped on it."""
+        if not self._stepped:
+            self._batches, self._skip = PushBatches(), False
+            if not self._due:
+                self._forget_gradients()
+
+    def _forget_gradients(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad()
+        self._context.lookups.clear()
+
     def _send(self) -> None:
-        self._meter.step_began()
+        self._context.meter.step_began()
         stepped, self._stepped = self._stepped, []
         newer = [optimizer.bring_back() for optimizer in stepped]
         try:
-            if self._kept is None or self._keep_unit(self._kept, stepped):
-                self._send_for(stepped)
+            self._send_gradients(stepped)
         finally:
             for param, grad in itertools.chain.from_iterable(newer):
                 param.grad = grad
 
-    def _keep_unit(self, kept: UnitGradients, stepped: list[JobOptimizer]) -> bool:
-        """The gradients of a unit stay here until the last one's are there; whether they are."""
-        parts = [] if self._skip else self._table_parts(stepped, kept.share)  # infinities are of no use to anyone
-        last = kept.keep(stepped, parts)
-        self._lookups.clear()
-        return last
-
-    def _send_for(self, stepped: list[JobOptimizer]) -> None:
-        skip, self._skip = self._skip, False
-        trained = self._trained
-        if self.group is not None:
-            self._step_together(self.group, stepped, trained, skip)
-        else:
-            skip = self._dense.agree(share=trained.share, skip=skip) or not stepped
-            self._await_push()
-            rows = [] if skip else self._table_parts(stepped, trained.share)
-            self._push(stepped, trained, rows, [] if skip else self._rates.now(stepped), skip)
-            self._trained, self._under_way = PushBatches(), trained.claims
-            self.count += 1
-            if not skip:
-                self._dense.update(stepped, self._weights)
-        if self._inside:
-            self._await_push()
-            self._leave()
-        self._lookups.clear()
-        if self._waiting is not None:
-            self._waiting.clear()
-        self._meter.step_done(samples=trained.samples)
-        self._on_step()
-
     def _push(
-        self, stepped: list[JobOptimizer], trained: PushBatches, rows: Sequence[Any], hyper: Sequence[Hyper], skip: bool
-    ) -> None:
-        self._pending = self._client.push(
-            [] if skip else [*rows, *self._dense.parts(stepped)],
+        self, parts: Sequence[Any], batches: PushBatches, hyper: Sequence[Hyper], *, bsp: bool = False
+    ) -> _native.Pending:
+        clock = self._context.listener.row_clock()
+        return self._client.push(
+            parts,
             step=self.count + 1,
             hyper=hyper,
-            bsp=self._bsp,
-            batches=trained.ranges if self.named else (),
-            clock=self.count + 1 if self.age is None else self.age(),
+            bsp=bsp,
+            batches=batches.ranges if self.named else (),
+            clock=self.count + 1 if clock is None else clock,
         )
 
-    # ---- bsp ----
-
-    def flush_now(self) -> None:
-        """`job.flush()`: the same between two steps; BadInput in the middle of one."""
-        if self.sharing is not None and not self.idle:
-            raise errors.BadInput(
-                "job.flush() with a batch in hand: its rows are being trained. Call it right after optimizer.step()"
-            )
-        self.flush()
-
-    def flush(self) -> None:
-        """All rows go to the servers now, in a step of their own that every rank must take, unless they are there."""
-        if self.group is None or self.sharing is None or self.sharing.clean:
-            return
-        trained, number = self._trained, self.count + 1
-        self._step_together(self.group, [], PushBatches(), True, empty=True)
-        if self.count == number:  # else the job stops, and what is in hand stays undone
-            self._trained = trained
-
-    def _step_together(
-        self,
-        group: BspGroup,
-        stepped: list[JobOptimizer],
-        trained: PushBatches,
-        wants_skip: bool,
-        *,
-        empty: bool = False,
-    ) -> None:
-        """All-reduce, push, and once the step is complete on all servers apply it; if a member is lost before that,
-        the same again with the group that forms then.
-        """
-        number, again = self.count + 1, False
-        rows: list[Any] | None = None
-        hyper: list[Hyper] = []
-        if self.sharing is not None:
-            self.sharing.speak(empty=empty)
-        while self.count < number:
-            try:
-                skip = self._dense.agree(share=trained.share, skip=wants_skip, again=again) or not stepped
-                if self.sharing is not None:
-                    self.sharing.listen(number)
-                if rows is None and not skip:  # once: shares and counts are worked into them
-                    rows = self._table_parts(stepped, trained.share) if self._kept is None else []
-                    hyper, self._counted = self._rates.now(stepped), {id(one.own) for one in stepped}
-                if self._kept is not None and not skip:
-                    rows = self._kept.parts()  # with the group of now
-                if self.sharing is not None:
-                    self.sharing.pushing(number, [] if skip else rows or [])
-                self._finish = functools.partial(self._count_step, number, stepped, trained, skip)
-                self._push(stepped, trained, [] if skip else rows or [], [] if skip else hyper, skip)
-                assert self._pending is not None
-                self._pending.wait()
-                group.await_complete(number)
-                self.catch_up(number)
-                if self.sharing is not None:
-                    self.sharing.stepped(number, empty=empty)
-            except errors.GroupChanged as changed:
-                log.warning("step %d is interrupted: %s", number, changed)
-                self._pending = None
-                if trained.ranges and not trained.claims:
-                    raise errors.JobFailed(
-                        "a member of the bsp group is lost, and a group over an IterableDataset does not form anew: "
-                        "nobody could tell where in the data it was"
-                    ) from None
-                if group.form(self) < 0:  # the job stops, and the step stays undone on all ranks
-                    self._finish, self._trained = None, PushBatches()
-                    if self._kept is not None:
-                        self._kept.drop()
-                    return
-                if self.sharing is not None:
-                    self.sharing.restart(group.place)
-                    self.sharing.speak(empty=empty)  # what was said before was of the schedule that is gone
-            again = True
-        self._applying = self._client.tables.apply_step(number)  # type: ignore[attr-defined]
-
-    def _count_step(self, number: int, stepped: list[JobOptimizer], trained: PushBatches, skip: bool) -> None:
-        self.count = self._lookups.after_step = number
-        self._trained, self._pending, self._counted = PushBatches(), None, set()
-        if self._kept is not None:
-            self._kept.drop()
-        if trained.claims:
-            self._spot = DataPosition(trained.claims[-1].shard, trained.claims[-1].end)
-        self._link.leases.tracker.acknowledge(trained.claims)
-        self.on_trained(trained.claims)
-        if not skip:
-            self._dense.update(stepped, self._weights)
-
-    @property
-    def idle(self) -> bool:
-        """No step is in hand."""
-        return self._finish is None and not self._trained.ranges
-
-    @property
-    def bound(self) -> bool:
-        """What is in hand is lost with any one rank: rows in caches, or a part of a batch that a schedule gave it."""
-        return self.sharing is not None and self.sharing.bound
-
-    def catch_up(self, step: int) -> None:
-        """This step is complete on all servers: if it is the one in hand, it counts, and its dense part is applied."""
-        finish = self._finish
-        if finish is not None and step > self.count:
-            self._finish = None
-            finish()
-
-    def spot(self) -> DataPosition:
-        """Where the data of the next step begins."""
-        claims = self._trained.claims
-        return DataPosition(claims[0].shard, claims[0].begin) if claims else self._spot
-
-    def counts(self) -> list[int]:
-        """Steps of each optimizer before the one in hand."""
-        return [
-            count - (id(one) in self._counted)
-            for one, count in zip(self._rates.optimizers, self._rates.steps, strict=True)
-        ]
-
-    def begin_at(self, step: int, spot: DataPosition, counts: list[int]) -> None:
-        """Go on after this step, with the sample of that spot: a newcomer to a group."""
-        self._rates.steps = counts
-        self.count = self._lookups.after_step = step
-        self._spot = spot
-        self._link.leases.tracker.skip_to(spot.shard, spot.first)
-
-    def regroup(self, generation: int) -> None:
-        """The group changes here, where no step is in hand."""
-        if self.group is not None and self.group.place.generation == generation:
-            self.group.form(self)
-            if self.sharing is not None:
-                self.sharing.restart(self.group.place)
-
-    def retire(self) -> None:
-        """The script has ended well."""
-        if self.group is not None:
-            self.group.rest(self)
-
-    def _table_parts(self, stepped: Sequence[JobOptimizer], share: float) -> list[_native.StepRows]:
-        for weight in self._rates.idle_weights(stepped):
-            weight.grad = None  # whoever trains this table has not stepped: it is left out of the push
-        parts = self._lookups.pending_parts()
-        if not all(part.finite() for part in parts):
-            check_finite(self._tables)
-        if self._bsp and share != 1.0:
-            for part in parts:
-                torch.from_numpy(part.grads()).mul_(share)
-        return parts
-
-    def _await_push(self) -> None:
-        """Wait until the last push is applied; then its batches are done."""
-        if self._pending is not None:
-            torn = self._torn(self._pending)
-            self._pending = None
-            claims, self._under_way = self._under_way, []
-            if not torn:
-                self._link.leases.tracker.acknowledge(claims)
-                self.on_trained(claims)
-
-    def _torn(self, pending: _native.Pending) -> bool:
-        """Wait for a push. Whether it was refused, and rightly so: its batches are with another by now."""
-        try:
-            pending.wait()
-        except errors.PartlyApplied as error:
-            if not self.on_torn(self._under_way):
-                raise
-            log.info("a batch that is with another by now was not applied: %s", error)
-            return True
-        return False
+    def _end_step(self, samples: int) -> None:
+        self._context.lookups.clear()
+        self._context.meter.step_done(samples=samples)
+        self._context.on_step()

@@ -21,8 +21,8 @@ class Served:
     ) -> None:
         self.model = model
         self.client = table_client.TableClient.local(slots=64, seed=7, servers=servers)
-        self.tables = convert.convert(model, self.client)
         self.lookups = lookup.Lookups(self.client)
+        self.tables = convert.convert(model, self.lookups)
         self.optimizer = make_optimizer(model.parameters())
         self.rates = TableRates([self.optimizer], self.tables)
         self.stepped = [JobOptimizer(self.optimizer, lambda _: None, fixed=False)]

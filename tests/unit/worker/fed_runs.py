@@ -33,7 +33,7 @@ class Run:
             shuffle=False,
         )
         self.splitting = self.job._splitting
-        self.splitting.when_wrong = self.stop
+        self.splitting.received.when_wrong = self.stop
         if fed:
             self.splitting.watch()
 
@@ -49,16 +49,18 @@ class Run:
                 self.made = self.splitting.make()
             except errors.BadInput:  # a job does without data workers then
                 self.fed = False
-                return self.splitting.own(indices)
+                return self.splitting.received.own(indices)
             self.package = cloudpickle.loads(cloudpickle.dumps(self.made.pipeline))
         if self.package is None or self.wrong:
-            return self.splitting.own(indices)
+            return self.splitting.received.own(indices)
         name = BatchName(0, 0, self.number, len(indices))
-        tree = self.package.stages[0].run.keeping(indices, self.splitting.asks(name))
+        tree = self.package.stages[0].run.keeping(indices, self.splitting.received.asks(name))
         for stage in self.package.stages[1:]:
             tree = stage.run(tree)
         message = codec.pack(tree).copied()
-        return self.splitting.receive(codec.unpack(message.header, message.keep[0], self.made.types), indices, name)
+        return self.splitting.received.receive(
+            codec.unpack(message.header, message.keep[0], self.made.types), indices, name
+        )
 
     def run(self):
         """Losses, the model in the end, and whatever else the program is judged by."""

@@ -2,6 +2,7 @@
 
 import gc
 
+import msgspec
 import pytest
 import torch
 
@@ -34,8 +35,8 @@ def relays():
 @pytest.mark.parametrize("sync", ["async", "bsp"])
 def test_a_batch_is_acknowledged_only_when_all_servers_have_its_push(served_job, relays, monkeypatch, sync):
     job = served_job(servers=2, sync=sync, shared_memory=False)
-    relays += [Relay(address) for address in job._link.addresses]
-    job._link.addresses = [relay.address for relay in relays]
+    relays += [Relay(address) for address in job._link.join().servers]
+    job._link._welcome = msgspec.structs.replace(job._link.join(), servers=tuple(relay.address for relay in relays))
     model, dataset = clicks.make(samples=20)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     # one batch a pass: nothing else is asked of the servers between its push and its acknowledgement

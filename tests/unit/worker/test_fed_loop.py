@@ -33,13 +33,13 @@ class FedLoop:
         self.splitting = job._splitting
         self.splitting.watch()
         self.feed = BatchFeed(SECRET, seed=1)
-        self.feed.asks = self.splitting.asks
+        self.feed.asks = self.splitting.received.asks
         self.serving = None
 
     def read(self, indices):
         wanted = iter(indices)
         while not self.splitting.ready:
-            yield self.splitting.own(next(wanted))
+            yield self.splitting.received.own(next(wanted))
         self.serve(self.splitting.make())
         under_way = deque()
 
@@ -48,11 +48,11 @@ class FedLoop:
                 under_way.append(one)
                 yield WantedBatch(one, None)
 
-        for made in self.feed.read(naming(), self.splitting.own, fed=lambda: self.fed(self.number)):
+        for made in self.feed.read(naming(), self.splitting.received.own, fed=lambda: self.fed(self.number)):
             one = under_way.popleft()
             self.number += 1
             as_it_is = made is None or isinstance(made, Fed | UnreadableBatch)
-            yield made if as_it_is else self.splitting.receive(made, one)
+            yield made if as_it_is else self.splitting.received.receive(made, one)
 
     def serve(self, made):
         job_package.write(self.folder, made.pipeline, secret=SECRET, paths=[])
@@ -94,14 +94,16 @@ def test_a_fed_loop_trains_the_model_that_it_would_train_by_itself(monkeypatch, 
     loop = FedLoop(monkeypatch, tmp_path, fed)
     assert same(loop.run(), plain)
     forward = loop.splitting._forward
-    assert forward.split_calls == loop.feed.state.made > 5 and forward.whole_calls == loop.splitting.reread == 0
+    assert (
+        forward.split_calls == loop.feed.state.made > 5 and forward.whole_calls == loop.splitting.received.reread == 0
+    )
     assert (loop.feed.state.read_s > 0) is not fed(9)
 
 
 def test_a_leaf_that_is_wanted_after_all_is_read_again_until_it_travels(monkeypatch, tmp_path, plain):
     loop = FedLoop(monkeypatch, tmp_path, lambda number: True)
     assert same(loop.run(lambda batch: batch[0].sum()), plain)
-    assert loop.splitting.reread == 0  # seen while it was watched: it travels from the first batch on
+    assert loop.splitting.received.reread == 0  # seen while it was watched: it travels from the first batch on
     later = FedLoop(monkeypatch, tmp_path / "later", lambda number: True)
     assert same(later.run(lambda batch: batch[0].sum() if later.number > 4 else None), plain)
-    assert 0 < later.splitting.reread < later.feed.state.made // 2
+    assert 0 < later.splitting.received.reread < later.feed.state.made // 2

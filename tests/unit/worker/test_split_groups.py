@@ -12,6 +12,7 @@ from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.model import cache_rules
 from springtide.rpc.messages.data_workers import Feeders
 from springtide.worker.cache import coordinator
+from springtide.worker.link.subscriptions import FeedersFollower
 from springtide.worker.split import controller
 from tests.unit.worker import hashed, ranks
 
@@ -21,13 +22,15 @@ BATCH = 16
 @pytest.fixture
 def all_fed(monkeypatch):
     """Every rank is fed what data workers would make."""
-    monkeypatch.setattr(ranks.RankLink, "follow_feeders", lambda self, call: call(Feeders(1, 1)))
+    monkeypatch.setattr(FeedersFollower, "follow", lambda self, call: call(Feeders(1, 1)))
     fed = {}
 
     def read(source, indices, *, tolerant=False):
         for one in indices:
             parts = fed.get(id(source))
-            yield source.fetch(one) if parts is None or not len(one) else parts.receive(parts.package(one), one)
+            yield (
+                source.fetch(one) if parts is None or not len(one) else parts.received.receive(parts.package(one), one)
+            )
 
     def make(self, make=controller.Splitting.make):
         made = make(self)
@@ -52,7 +55,7 @@ def train(tmp_path, *, rules, split="auto", **options):
         )
         losses = [hashed.step(model, optimizer, *batch) for batch in batches]
         job.finish()
-        return losses, model.state_dict(), job._splitting, job._wired.step.sharing
+        return losses, model.state_dict(), job._splitting, job._wired.sharing
 
     with ranks.Group(workers=2, rules=rules, feeding=FeedRules(workers=1, split=split), report_every_s=60.0) as group:
         return group.run(work)

@@ -61,10 +61,10 @@ class Trainer:
 
     def compare(self, some: bool) -> None:
         """Whether some of the batches of data workers are compared, as in every job."""
-        from springtide.worker.split import controller
+        from springtide.worker.split import received_batches
 
         if self.job._splitting is not None:
-            self.job._splitting._every = controller.CHECKED if some else sys.maxsize
+            self.job._splitting.received.every = received_batches.CHECKED if some else sys.maxsize
 
     def train(self, request: dict[str, Any]) -> dict[str, Any]:
         """Some steps that do not count, then some seconds that do."""

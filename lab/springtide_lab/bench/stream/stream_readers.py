@@ -122,7 +122,7 @@ def batches_of(url: str, kind: str, batch_size: int) -> Iterator[dict[str, torch
             order = handed.order
             if order is not PAUSE and order.claim is not None:
                 yield handed.batch
-                feed.trained([order.claim])
+                feed.on_trained([order.claim])
     finally:
         feed.close()
 

@@ -67,7 +67,7 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
             model, optimizer, data, batch_size=data.size, epochs=1_000_000, shuffle=False
         )
         feed = iter(batches)
-        step: Any = batches._follower
+        step: Any = batches._step
         for first in range(0, options.get("history", 0), HISTORY_A_PUSH):
             named = [(0, OLD_SHARD, 2 * at, 1) for at in range(first, first + HISTORY_A_PUSH)]
             step._client.push([], step=0, hyper=[], batches=named).wait()

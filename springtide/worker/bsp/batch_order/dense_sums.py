@@ -1,4 +1,4 @@
-"""Dense gradients of a bsp group, summed unit after unit in the order of the batch, the same on every rank.
+"""Sum the dense gradients of a bsp group in batch order, the same on every rank.
 
 In: step.py through unit_gradients.py, unit by unit; then `load` and `reduce`, as of allreduce.py's. Out: the group's
 gradient in every `p.grad`. Each rank sums a slice of all parameters: it gets that slice of every unit, and gives away
@@ -44,12 +44,10 @@ class OrderedReducer(Reducer):
         self._units.append((place, flats))
 
     def drop(self) -> None:
-        """Forget what was kept."""
         self._units = []
         self._present = [[False] * len(members) for members in self._members]
 
     def load(self, *, share: float, skip: bool) -> None:
-        """What was kept is what counts, each unit by its own share."""
         self._skip = skip
         for bucket, present in zip(self._buckets, self._present, strict=True):
             words = self.words if bucket is self._buckets[0] else ()
@@ -110,10 +108,8 @@ def summed(group: Any, units: Sequence[tuple[int, torch.Tensor]]) -> torch.Tenso
 
 
 def raw(flat: torch.Tensor) -> bytes:
-    """The bytes of a tensor of any type."""
     return flat.contiguous().view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 
 def cooked(parcel: bytes, kind: torch.dtype) -> torch.Tensor:
-    """The tensor of these bytes."""
     return torch.from_numpy(np.frombuffer(parcel, np.uint8).copy()).view(kind) if parcel else torch.empty(0, dtype=kind)

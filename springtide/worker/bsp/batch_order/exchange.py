@@ -1,4 +1,4 @@
-"""What ranks give one another, each a parcel of its own size, over the group's gloo.
+"""Exchange variable-size buffers between ranks over gloo.
 
 In: dense_sums.py and unit_gradients.py. Out: the parcels of all ranks for this one.
 """

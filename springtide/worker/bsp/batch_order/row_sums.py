@@ -1,4 +1,4 @@
-"""Pure. Gradients of table rows, unit after unit, and their sums in the order of the units.
+"""Pure. Sum gradients of table rows in the order of their units.
 
 In: unit_gradients.py, with what each unit's backward has made. Out: one gradient a row. Next: unit_gradients.py pushes
 it.
@@ -27,19 +27,16 @@ class RowGradients(NamedTuple):
     grads: Floats
 
     def where(self, wanted: NDArray[np.bool_]) -> "RowGradients":
-        """Some of them."""
         here = np.repeat(wanted, self.dims)
         return RowGradients(
             self.tables[wanted], self.keys[wanted], self.places[wanted], self.dims[wanted], self.grads[here]
         )
 
     def to_bytes(self) -> bytes:
-        """For another rank."""
         return len(self.keys).to_bytes(8, "little") + b"".join(column.tobytes() for column in self)
 
     @staticmethod
     def from_bytes(parcel: bytes) -> "RowGradients":
-        """From another rank."""
         rows = int.from_bytes(parcel[:8], "little")
         keys, places, dims = (np.frombuffer(parcel, np.int64, rows, 8 + 2 * rows + 8 * rows * nth) for nth in range(3))
         grads = np.frombuffer(parcel, np.float32, -1, 8 + 26 * rows)
@@ -52,7 +49,6 @@ NONE = RowGradients(
 
 
 def together(parts: Sequence[RowGradients]) -> RowGradients:
-    """One after the other."""
     return RowGradients(*(np.concatenate(columns) for columns in zip(*parts, strict=True))) if parts else NONE
 
 
@@ -66,7 +62,6 @@ class Distinct(NamedTuple):
 
 
 def distinct(tables: Tables, keys: Numbers) -> Distinct:
-    """Number the distinct pairs."""
     order = np.lexsort((keys, tables))  # stable: of the same pairs the first stays first
     new = np.ones(len(keys), dtype=bool)
     new[1:] = (np.diff(keys[order]) != 0) | (np.diff(tables[order]) != 0)

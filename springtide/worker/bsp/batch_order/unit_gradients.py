@@ -1,4 +1,4 @@
-"""The units of a step that are trained, until the last one is: their gradients, and the sums of all ranks'.
+"""Keep the gradients of a step's units until the last one, and sum those of all ranks.
 
 In: step.py, after every unit. Out: parts of the push, which hold each row once over all ranks. Next: the servers,
 or the rank that keeps the row, apply it as it is. Design: docs/design/batch-order.md.
@@ -45,11 +45,9 @@ class UnitGradients:
 
     @property
     def share(self) -> float:
-        """Of the unit in hand."""
         return 1.0 if self._now is None else self._now.share
 
     def begin(self, unit: BatchUnit) -> None:
-        """The loop gets this unit."""
         self._now, self._done = unit, False
 
     def keep(self, stepped: Sequence[JobOptimizer], parts: Sequence[_native.StepRows]) -> bool:
@@ -85,13 +83,11 @@ class UnitGradients:
         return [part]
 
     def drop(self) -> None:
-        """The step is taken, or left."""
         self._now, self._rows, self._as, self._done = None, [], None, True
         self._reducer.drop()
 
 
 def rates_of(optimizer: JobOptimizer) -> list[Rate]:
-    """What a schedule may change of it, group after group."""
     return [
         (told, [float(one) for one in (group[name] if isinstance(group[name], tuple | list) else [group[name]])])
         for group in optimizer.param_groups
@@ -101,7 +97,6 @@ def rates_of(optimizer: JobOptimizer) -> list[Rate]:
 
 
 def changed(before: Stepped, now: Stepped) -> str:
-    """What differs, in words."""
     if before[0] != now[0]:
         return "the optimizers that step"
     pairs = zip(before[1], now[1], strict=False)
@@ -109,7 +104,6 @@ def changed(before: Stepped, now: Stepped) -> str:
 
 
 def exchanged(group: Any, mine: row_sums.RowGradients) -> row_sums.RowGradients:
-    """The gradients of all ranks of the rows that this one sums."""
     ranks, rank = group.size(), group.rank()
     number, first = row_sums.distinct(mine.tables, mine.keys)
     ids = mine.keys[first].tobytes() + mine.tables[first].tobytes()
@@ -120,7 +114,6 @@ def exchanged(group: Any, mine: row_sums.RowGradients) -> row_sums.RowGradients:
 
 
 def ids_of(parcel: bytes) -> tuple[row_sums.Tables, row_sums.Numbers]:
-    """The rows that a rank has."""
     count = int.from_bytes(parcel[:8], "little")
     keys = np.frombuffer(parcel, np.int64, count, 8)
     return np.frombuffer(parcel, np.uint16, count, 8 + keys.nbytes), keys

@@ -1,4 +1,4 @@
-"""A rank's part of a batch, a unit at a time: samples that are trained together whichever rank has them.
+"""Split a rank's part of a batch into units: samples that are trained together on any rank.
 
 In: batches as ranks share them out. Out: the same samples in units, each with its place in the group's batch. Next:
 step.py keeps the gradients of each (unit_gradients.py) and sends them with the last one.
@@ -6,7 +6,7 @@ step.py keeps the gradients of each (unit_gradients.py) and sends them with the 
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +14,6 @@ from numpy.typing import NDArray
 from springtide.embedding.lookup.lookup import Lookups
 from springtide.worker.input.read_batch import BatchUnit, ReadBatch
 from springtide.worker.input.subset import SourcePicker
-
-if TYPE_CHECKING:
-    pass
 
 Places = NDArray[np.int64]
 
@@ -29,7 +26,6 @@ class UnitSplitter:
         self._lookups, self._picker = lookups, picker
 
     def cut(self, feed: Iterator[ReadBatch]) -> Iterator[ReadBatch]:
-        """The batches of a feed in units; what is no batch passes."""
         for handed in feed:
             if handed.batch is None:
                 yield handed
@@ -37,7 +33,6 @@ class UnitSplitter:
                 yield from self.units(handed)
 
     def units(self, handed: ReadBatch) -> Iterator[ReadBatch]:
-        """The units of one batch, in the order of the group's batch."""
         order, jagged = handed.order, self._jagged(handed.batch)
         assert order.places is not None and order.whole is not None
         numbers = order.places // self.unit

@@ -1,4 +1,4 @@
-"""What cannot be summed in the order of the batch, said before anything is trained.
+"""Refuse at `job.prepare` what cannot be summed in batch order.
 
 In: worker/job.py and worker/setup.py, at `job.prepare`. Out: BadInput, or nothing.
 """
@@ -13,7 +13,6 @@ OPTION = 'reduction="batch-order"'
 
 
 def refuse_mode(mode: str, *, indexed: bool) -> None:
-    """It takes a group, and samples that have numbers."""
     if mode == "async":
         raise errors.BadInput(f'{OPTION} needs sync="bsp": in async mode every worker\'s gradients are applied alone')
     if mode == "bsp" and not indexed:
@@ -41,7 +40,6 @@ def refuse_model(model: nn.Module) -> None:
 
 
 def refuse_batch(batch_size: int, unit: int, workers: int) -> None:
-    """Every worker needs a unit of every batch."""
     if batch_size < unit * workers:
         raise errors.BadInput(
             f'reduction="batch-order:{unit}" with a batch of {batch_size} samples: each of {workers} workers needs '

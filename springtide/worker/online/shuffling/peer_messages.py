@@ -1,4 +1,4 @@
-"""What workers say to each other about batches of a stream: msgpack in frames, types and sizes checked.
+"""Messages between workers that shuffle a stream: msgpack frames with checked types and sizes.
 
 In: worker/online/shuffling/peers.py. NoLease is unpickled: records go as the bytes that data/stream/records.py writes,
 checked again when they are read. A worker that calls says who it is and sends batches; the one that is called says
@@ -70,7 +70,6 @@ from_called: "msgspec.msgpack.Decoder[PeerAlive | PeerReady | BatchTrained | Bat
 
 
 def batch_of(run: RecordRun) -> bytes:
-    """A batch as a frame."""
     return frames.pack(BatchForwarded(run.claim, run.partition, run.records.to_bytes()), limit=MAX_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""The way between the workers of a job: each calls all others, sends them batches, and hears what became of them.
+"""Connections between the workers that shuffle a stream: each calls all others and sends batches.
 
 In: worker/online/shuffling/shuffle_unit.py says what to send, the master (by way of worker/link/master_link.py) where
 workers are. Out: calls of the unit, in this channel's own thread. Both sides prove that they know the job's secret
@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from springtide import errors
 from springtide.rpc.transport import addresses, auth, frames, handshake_limits, tls
@@ -38,6 +38,14 @@ BUFFER = 2**20
 _open: "weakref.WeakSet[Peers]" = weakref.WeakSet()
 
 
+class PeerIdentity(NamedTuple):
+    """How this worker proves who it is."""
+
+    name: str
+    secret: bytes
+    certificates: str
+
+
 @dataclass(slots=True, eq=False)
 class PeerLine:
     """One connection."""
@@ -57,7 +65,7 @@ class Peers:
         self, unit: ShuffleUnit, secret: bytes, name: str, *, host: str, port: int = 0, certificates: str = ""
     ) -> None:
         """`certificates`: a folder (`rpc.transport.tls`), where the job has TLS."""
-        self._unit, self._secret, self._name, self._certificates = unit, secret, name, certificates
+        self._unit, self._own = unit, PeerIdentity(name, secret, certificates)
         self.sent_bytes = 0
         self._lines: dict[str, PeerLine] = {}
         """Peers that we have called, and that take batches from us."""
@@ -81,12 +89,11 @@ class Peers:
 
     def follow(self, addresses: Mapping[str, str]) -> None:
         """Where the workers of the job are, by name; a connection that works is kept even if it is not among them."""
-        self._soon(self._follow, {name: at for name, at in addresses.items() if name != self._name})
+        self._soon(self._follow, {name: at for name, at in addresses.items() if name != self._own.name})
 
     # ---- what the unit says ----
 
     def send(self, peer: str, run: RecordRun) -> None:
-        """Give a peer a batch."""
         self._soon(self._send, peer, run)
 
     def done(self, peer: str, claims: Mapping[BatchClaim, int]) -> None:
@@ -94,15 +101,12 @@ class Peers:
         self._soon(self._say, self._callers, peer, peer_messages.BatchTrained(tuple(claims), tuple(claims.values())))
 
     def back(self, peer: str, claims: Sequence[BatchClaim]) -> None:
-        """Tell a caller that these are not."""
         self._soon(self._say, self._callers, peer, peer_messages.BatchReturned(tuple(claims)))
 
     def tell(self, ready: bool) -> None:
-        """Tell all callers whether we take batches."""
         self._soon(self._broadcast, peer_messages.PeerReady(ready))
 
     def close(self) -> None:
-        """Say what is left to say, and hang up."""
         if self._closed:
             return
         self._closed = True
@@ -158,13 +162,13 @@ class Peers:
         """One connection to a peer, from its first word to its last. EOFError when it ends."""
         host, port = addresses.parse(address)
         async with asyncio.timeout(handshake_limits.DEADLINE_S):
-            connecting = tls.connecting(self._certificates)
+            connecting = tls.connecting(self._own.certificates)
             reader, writer = await asyncio.open_connection(host, port, limit=BUFFER, **connecting)
         with self._noted(writer):
-            tls.check_stream(writer, self._certificates, "worker")
-            await auth.answer(reader, writer, self._secret, plane=peer_messages.PLANE)
+            tls.check_stream(writer, self._own.certificates, "worker")
+            await auth.answer(reader, writer, self._own.secret, plane=peer_messages.PLANE)
             line = PeerLine(name, writer, self._loop.time(), self._loop.time())
-            self._write(line, frames.pack(peer_messages.PeerHello(self._name)))
+            self._write(line, frames.pack(peer_messages.PeerHello(self._own.name)))
             try:
                 while True:
                     said = await frames.read(reader, peer_messages.from_called, limit=peer_messages.MAX_WORD_BYTES)
@@ -185,7 +189,6 @@ class Peers:
                     self._unit.peer_lost(name)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """A peer has called, or a stranger."""
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
@@ -194,8 +197,8 @@ class Peers:
         try:
             with self._noted(writer):
                 async with self._pending.handshake():
-                    await tls.admit(writer, self._certificates)
-                    await auth.challenge(reader, writer, self._secret, 0, plane=peer_messages.PLANE)
+                    await tls.admit(writer, self._own.certificates)
+                    await auth.challenge(reader, writer, self._own.secret, 0, plane=peer_messages.PLANE)
                 async with asyncio.timeout(handshake_limits.DEADLINE_S):
                     hello = await frames.read(reader, peer_messages.from_caller, limit=frames.MAX_HANDSHAKE_BYTES)
                 if not isinstance(hello, peer_messages.PeerHello):
@@ -223,7 +226,6 @@ class Peers:
 
     @contextlib.contextmanager
     def _noted(self, writer: asyncio.StreamWriter) -> Iterator[None]:
-        """While a connection is open."""
         sock = writer.get_extra_info("socket")
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._descriptors.add(descriptor := sock.fileno())

@@ -1,4 +1,4 @@
-"""A batch of a stream on its way to the loop: raw records of one partition, named before anyone trains it.
+"""A batch of a stream before decoding: raw records of one partition with their claim.
 
 In: worker/online/ cuts it from what it reads, or a peer has sent it. Next: worker/online/shuffling/shuffle_unit.py
 keeps or sends it.

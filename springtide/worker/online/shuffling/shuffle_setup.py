@@ -1,4 +1,4 @@
-"""A worker's unit with its way to the others, from the first word to the last.
+"""Open a worker's shuffle unit and its connections to the other workers.
 
 In: worker/online/ asks for it when a job trains from a stream. Out: a `Unit` that takes from peers and gives to them as
 soon as the master has told where they are.

@@ -1,4 +1,4 @@
-"""A worker's shuffle unit: batches of a stream from its reader and its peers in, batches to its loop out.
+"""A worker's shuffle unit: queues stream batches of its reader and its peers for the loop.
 
 In: the reader's thread offers, the loop's takes, the channel's tells of peers. Out: runs to the loop, and to peers by
 way of `Wires` (worker/online/shuffling/peers.py). What goes where is decided in data/peer_shuffle.py; here are the
@@ -38,21 +38,13 @@ class Wires(Protocol):
     sent_bytes: int
     """Bytes that have gone to peers, with all that was said about batches."""
 
-    def send(self, peer: str, run: RecordRun) -> None:
-        """Give a peer a batch."""
-        ...
+    def send(self, peer: str, run: RecordRun) -> None: ...
 
-    def done(self, peer: str, claims: Mapping[BatchClaim, int]) -> None:
-        """Tell the peer that these batches of its are trained."""
-        ...
+    def done(self, peer: str, claims: Mapping[BatchClaim, int]) -> None: ...
 
-    def back(self, peer: str, claims: Sequence[BatchClaim]) -> None:
-        """Tell the peer that these are not."""
-        ...
+    def back(self, peer: str, claims: Sequence[BatchClaim]) -> None: ...
 
-    def tell(self, ready: bool) -> None:
-        """Tell all peers whether this worker takes from them."""
-        ...
+    def tell(self, ready: bool) -> None: ...
 
     def close(self) -> None:
         """Say what is left to say, and hang up: the one call that waits, for a moment."""
@@ -60,7 +52,6 @@ class Wires(Protocol):
 
 
 def strategy_named(name: str) -> Strategy:
-    """A strategy that the user has named."""
     if name not in peer_shuffle.STRATEGIES:
         raise errors.UnknownName("shuffle strategy", name, list(peer_shuffle.STRATEGIES))
     return cast(Strategy, name)
@@ -95,7 +86,6 @@ class ShuffleUnit:
         self._closed = False
 
     def connect(self, wires: Wires) -> None:
-        """There is a way to peers from now on."""
         self._wires = wires
 
     # ---- the reader ----
@@ -108,12 +98,10 @@ class ShuffleUnit:
 
     @property
     def wait_s(self) -> float:
-        """How long a batch that is offered now waits for the loop."""
         with self._lock:
             return self._shuffle.wait_s(self._clock())
 
     def await_room(self, timeout_s: float) -> bool:
-        """Wait until there is some. False: there is none yet."""
         with self._lock:
             return self._changed.wait_for(lambda: self._closed or self._shuffle.room > 0, timeout_s)
 
@@ -157,7 +145,6 @@ class ShuffleUnit:
                 self._tracker.note_void(claim, 0)
 
     def drop(self, run: RecordRun) -> None:
-        """A batch that the loop has taken and will not train."""
         with self._lock:
             self._act(self._shuffle.drop(run.claim, self._clock()))
             self._prune([run.claim])
@@ -184,7 +171,6 @@ class ShuffleUnit:
             return True
 
     def close(self) -> None:
-        """Whoever waits here gets nothing. The last words to peers go out."""
         with self._lock:
             self._closed = True
             self._changed.notify_all()
@@ -194,13 +180,11 @@ class ShuffleUnit:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is here, in the loop's hand or with a peer."""
         with self._lock:
             return not self._runs and not self._early
 
     @property
     def use(self) -> ShuffleUse:
-        """What was done so far."""
         with self._lock:
             sent = 0 if self._wires is None else self._wires.sent_bytes
             waiting = len(self._shuffle.queue)
@@ -210,12 +194,10 @@ class ShuffleUnit:
 
     @property
     def ready(self) -> bool:
-        """What a peer that calls now is told."""
         with self._lock:
             return self._shuffle.ready
 
     def peer_ready(self, peer: str, ready: bool) -> None:
-        """A peer tells that it takes batches, or takes no more."""
         with self._lock:
             self._act(self._shuffle.heard(peer, ready, self._clock()))
 
@@ -246,18 +228,15 @@ class ShuffleUnit:
             self._prune(claims)
 
     def peer_gave_back(self, peer: str, claims: Sequence[BatchClaim]) -> None:
-        """A peer will not train these."""
         with self._lock:
             for claim in claims:
                 self._act(self._shuffle.given_back(peer, claim, self._clock()))
 
     def peer_silent(self, peer: str) -> None:
-        """Nothing is heard of a peer that is still connected."""
         with self._lock:
             self._act(self._shuffle.silent(peer, self._clock()))
 
     def peer_lost(self, peer: str) -> None:
-        """A peer is not connected any more."""
         with self._lock:
             self._act(self._shuffle.lost(peer, self._clock()))
 
@@ -279,7 +258,6 @@ class ShuffleUnit:
         self._prune([run.claim])
 
     def _admit(self) -> None:
-        """The era that some batches waited for may be known by now."""
         if self._early:
             era = self._tracker.era
             early, self._early = self._early, [run for run in self._early if run.claim.era > era]
@@ -288,13 +266,11 @@ class ShuffleUnit:
                     self._take_in(run)
 
     def _forget(self) -> None:
-        """Our own whose lease is gone: nobody here waits for them."""
         gone = [key for key, run in self._runs.items() if not run.owner and not self._tracker.holds(key)]
         self._shuffle.forget(gone)
         self._prune(gone)
 
     def _prune(self, claims: Iterable[BatchClaim]) -> None:
-        """Let go of records that nobody needs."""
         kept = self._shuffle
         for claim in claims:
             if claim not in kept.owners and not any(claim in other.away for other in kept.peers.values()):

@@ -29,11 +29,12 @@ def served():
     model, plain = Model(), Model()
     plain.load_state_dict(model.state_dict())
     client = TableClient.local(slots=64)
-    tables = convert.convert(model, client)
+    lookups = Lookups(client)
+    tables = convert.convert(model, lookups)
     client.declare([table.spec for table in tables])
     for table in tables:
         client.assign(table.name, np.arange(ROWS), table.initial.numpy())
-    return model, plain, client.lookups or Lookups(client)
+    return model, plain, lookups
 
 
 def make(rng, size, *, transposed=False):

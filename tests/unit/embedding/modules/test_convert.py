@@ -9,11 +9,12 @@ from torch import nn
 import springtide
 from springtide import errors
 from springtide.embedding.lookup import table_client
+from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.modules import convert
 
 
 def converted(model):
-    return convert.convert(model, table_client.TableClient.local(slots=64))
+    return convert.convert(model, Lookups(table_client.TableClient.local(slots=64)))
 
 
 def test_tables_are_named_by_their_place_and_numbered_in_order():

@@ -16,9 +16,9 @@ from springtide.embedding.schedule import sample_ids
 
 def ids_of(module, *inputs, samples):
     client = TableClient.local()
-    Lookups(client)
+    lookups = Lookups(client)
     model = nn.ModuleList([module])
-    convert.convert(model, client)
+    convert.convert(model, lookups)
     found = sample_ids.of_calls([model[0].call(*inputs)], samples)
     return found and [by_sample(one, samples) for one in found]
 

@@ -47,7 +47,7 @@ def train(group, *, samples=200, epochs=1, model_of=clicks.make, optimizer=torch
             optimizer_.step()
             losses.append(loss.item())
         job.finish()
-        sharing = job._wired.step.sharing
+        sharing = job._wired.sharing
         return had, losses, model.state_dict(), sharing
 
     return group.run(work)
@@ -230,7 +230,7 @@ def test_bags_of_several_ids_are_scheduled_too_and_read_again_for_the_rank_that_
             optimizer.step()
             optimizer.zero_grad()
         job.finish()
-        return had, job._wired.step.sharing.allotting
+        return had, job._wired.sharing.allotting
 
     with ranks.Group(workers=2) as group:
         (first, _), (second, _) = group.run(work)

@@ -44,7 +44,7 @@ def train(group, *, steps, kind="sgd", passes=1, keep=True, after=lambda job, nu
         model, optimizer, batches = job.prepare(
             model, OPTIMIZERS[kind](model.parameters()), dataset, batch_size=BATCH, **options
         )
-        sharing, losses = job._wired.step.sharing, []
+        sharing, losses = job._wired.sharing, []
         if not keep:
             sharing.cache = None
         for _ in range(passes):
@@ -257,7 +257,7 @@ def test_a_group_that_finds_out_that_a_cache_pays_begins_together_and_stops_toge
     seen = {}
 
     def look(job, number):
-        seen[job.rank, number] = job._wired.step.sharing.use()
+        seen[job.rank, number] = job._wired.sharing.use()
 
     with ranks.Group(workers=2, rules=cache_rules.rules("auto")) as group:
         found = train(group, steps=30, after=look)

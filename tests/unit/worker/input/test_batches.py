@@ -28,7 +28,7 @@ class Diary:
             self.tracker.acknowledge([now.order.claim])
         self.entries.append(("hand", number(now), None if following is None else number(following)))
 
-    def taken_back(self):
+    def on_batch_done(self):
         self.entries.append("back")
 
     def pause(self):

@@ -115,7 +115,7 @@ def train(*, keep, **options):
         model, visits = made[job.rank]
         optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
         model, optimizer, batches = job.prepare(model, optimizer, visits, batch_size=PART, **options)
-        sharing, losses = job._wired.step.sharing, []
+        sharing, losses = job._wired.sharing, []
         if not keep:
             sharing.cache = None
         for x, y in batches:

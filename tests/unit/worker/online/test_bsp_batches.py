@@ -1,5 +1,7 @@
 """Ranks of a bsp group read the same batches of a stream, and each trains its part of them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -68,10 +70,10 @@ def ranks(log, workers, **options):
     card = card_of(dataset, BATCH, "bsp", epochs=1, scaling=None, workers=workers)
     for rank in range(workers):
         book.report(LeaseHolder(rank), (), 0.0)  # all are there from the beginning
-    return [
-        BspStreamFeed(dataset, log, card, GroupLink(book, rank), lambda rank=rank: GroupPlace(rank, workers, 1))
-        for rank in range(workers)
-    ]
+    feeds = [BspStreamFeed(dataset, log, card, GroupLink(book, rank)) for rank in range(workers)]
+    for rank, feed in enumerate(feeds):
+        feed.join_group(SimpleNamespace(place=GroupPlace(rank, workers, 1)), None)
+    return feeds
 
 
 def everything(feeds):
@@ -123,7 +125,7 @@ def test_a_schedule_gets_whole_batches_and_takes_any_part_of_the_last_ones(log):
     append(log, 0, range(100, 100 + BATCH - 1))
     log.seal()
     _, feed = ranks(log, 2, max_record_bytes=12)
-    feed.wholes = lambda: True
+    feed._sharing = SimpleNamespace(allotting=SimpleNamespace(wholes=True))
     first, *_, last = handed = [one for one in feed.read() if one is not PAUSED]
     assert all(one.whole for one in handed)
     assert first.batch.tolist() == list(range(BATCH)) and first.order.places.tolist() == [4, 5, 6, 7]
@@ -137,7 +139,7 @@ def test_what_is_told_of_a_batch_is_told_when_the_loop_gets_it(log):
     append(log, 0, range(3 * BATCH))
     log.seal()
     (feed,) = ranks(log, 1)
-    feed.ahead = lambda read: iter(list(read))  # all of it is read before the loop gets any
+    feed.read = lambda read=feed.read: iter(list(read()))  # all of it is read before the loop gets any
     batches = feed.batches()
     for number in range(3):
         handed = next(batches)

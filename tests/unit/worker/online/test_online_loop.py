@@ -135,7 +135,7 @@ def test_a_loop_that_is_left_goes_on_where_it_was(log):
 def test_gradients_of_several_batches_add_up_though_records_are_waited_for_in_between(log, monkeypatch):
     log.append(B)
     _, model, optimizer, batches, counts = prepared(log)
-    rest, rests = batches._follower.rest, []
+    rest, rests = batches._step.rest, []
 
     def resting():
         rest()
@@ -143,7 +143,7 @@ def test_gradients_of_several_batches_add_up_though_records_are_waited_for_in_be
         if len(rests) == 3:
             log.append(B)  # the loop has waited for it with a batch in hand
 
-    monkeypatch.setattr(batches._follower, "rest", resting)
+    monkeypatch.setattr(batches._step, "rest", resting)
     optimizer.zero_grad()
     for handed, batch in enumerate(batches):
         model(batch).backward()
@@ -234,12 +234,12 @@ def test_a_batch_that_another_has_cut_elsewhere_is_dropped_unless_it_is_ours(log
     log.append(2 * B)
     log.seal()
     job, *_, batches, _ = prepared(log)
-    step_of = batches._follower
+    step_of = batches._step
     for _ in batches:
-        claims = list(step_of._trained.claims)
-        assert not step_of.on_torn(claims), "it is ours: that cannot be"
+        claims = list(step_of._batches.claims)
+        assert not step_of._context.listener.on_torn(claims), "it is ours: that cannot be"
         job._link.leases.tracker.apply_changes([(claims[0].shard, claims[0].first)], ())
-        assert step_of.on_torn(claims)
+        assert step_of._context.listener.on_torn(claims)
         break
 
 

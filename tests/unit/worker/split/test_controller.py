@@ -65,8 +65,8 @@ class Training:
             self.made = self.splitting.make()
             self.package = cloudpickle.loads(cloudpickle.dumps(self.made.pipeline))
         if self.made is None or not self.fed(self.number):
-            return self.splitting.own(indices)
-        return self.splitting.receive(carried(self.package(indices), self.made.types), indices)
+            return self.splitting.received.own(indices)
+        return self.splitting.received.receive(carried(self.package(indices), self.made.types), indices)
 
     def run(self):
         losses = []
@@ -101,7 +101,7 @@ def test_fed_or_not_and_switching_at_any_batch_trains_the_same_model(monkeypatch
     assert same(training.run(), plain)
     fed_batches = sum(fed(number) for number in range(BATCHES + 1, training.number + 1))
     assert training.splitting._forward.split_calls == fed_batches > 0
-    assert training.splitting._forward.whole_calls == training.splitting.reread == 0
+    assert training.splitting._forward.whole_calls == training.splitting.received.reread == 0
 
 
 def test_what_moved_is_told_and_what_only_it_reads_stays_behind(monkeypatch):
@@ -167,7 +167,7 @@ def test_batches_with_lists_of_tensors_are_trained_whatever_their_length(monkeyp
 def test_rows_of_crossings_are_found_before_the_model_asks(monkeypatch):
     training = Training(monkeypatch, lambda number: True)
     training.run()
-    lookups = training.job._wired.step._lookups
+    lookups = training.job._wired.step._context.lookups
     assert lookups.hits == training.splitting._forward.split_calls - 1
 
 
@@ -175,10 +175,12 @@ def test_rows_of_crossings_are_asked_for_a_batch_ahead_where_servers_have_them(m
     training = Training(monkeypatch, lambda number: number % 3 > 0, job=served_job())
     step = training.job._wired.step
     ahead = []
-    training.touch = lambda batch: ahead.append(step._expected is not None and bool(step._expected[1].calls))
+    training.touch = lambda batch: ahead.append(
+        bool(step._prefetcher._expected and step._prefetcher._expected[1].calls)
+    )
     training.run()
     fed = training.splitting._forward.split_calls
-    assert step._lookups.hits == fed - 2  # the second was here already when the first showed where its ids are
+    assert step._context.lookups.hits == fed - 2  # the second was here already when the first showed where its ids are
     assert fed - 3 <= sum(ahead) <= fed
 
 
@@ -188,21 +190,21 @@ def test_what_only_the_moved_part_reads_stays_behind(monkeypatch):
     tree = training.package(np.arange(4))
     raw, dense, y = tree["batch"]
     assert raw == LeftTensor(0, (4, 3), "int64") and type(dense) is type(y) is torch.Tensor
-    fed = training.splitting.receive(tree, np.arange(4))
+    fed = training.splitting.received.receive(tree, np.arange(4))
     assert type(fed.batch[0]) is Absent and torch.equal(fed.batch[0].clone(), hashed.data()[:4][0])
 
 
 def test_a_leaf_that_the_loop_reads_travels(monkeypatch):
     training = Training(monkeypatch, lambda number: True, touch=lambda batch: batch[0].sum())
     training.run()
-    assert training.splitting.reread == 0 and type(training.package(np.arange(4))["batch"][0]) is torch.Tensor
+    assert training.splitting.received.reread == 0 and type(training.package(np.arange(4))["batch"][0]) is torch.Tensor
 
 
 def test_a_leaf_that_is_wanted_later_is_read_again_and_then_asked_for(monkeypatch, plain):
     training = Training(monkeypatch, lambda number: True)
     training.touch = lambda batch: batch[0].sum() if training.number > 20 else None
     assert same(training.run(), plain)
-    assert training.splitting.reread == 10 and training.splitting.asks(None) == (0,)
+    assert training.splitting.received.reread == 10 and training.splitting.received.asks(None) == (0,)
     assert type(training.package.stages[0].run.keeping(np.arange(4), (0,))["batch"][0]) is torch.Tensor
 
 
@@ -304,7 +306,7 @@ def test_equal_programs_have_equal_digests_and_others_do_not():
         splitting.watch()
         for first in range(0, BATCHES * BATCH, BATCH):
             handed = type("Handed", (), {})()
-            handed.batch = splitting.own(np.arange(first, first + BATCH)).batch
+            handed.batch = splitting.received.own(np.arange(first, first + BATCH)).batch
             handed.crossing, handed.order = None, type("Order", (), {"indices": np.arange(first, first + BATCH)})
             raw, dense, _ = splitting.hand_out(handed)
             model(raw, dense=dense) if named else model(raw, dense)
@@ -317,5 +319,5 @@ def test_equal_programs_have_equal_digests_and_others_do_not():
 def test_a_batch_made_here_has_no_crossings():
     splitting = Splitting(hashed.make(), sources.open_source(hashed.data()), mode="off")
     assert splitting.ready and splitting.make().why
-    fed = splitting.own(np.arange(3))
+    fed = splitting.received.own(np.arange(3))
     assert isinstance(fed, Fed) and fed.crossing is None and len(fed.batch[0]) == 3

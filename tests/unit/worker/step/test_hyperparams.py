@@ -7,13 +7,14 @@ from torch import nn
 import springtide
 from springtide import errors
 from springtide.embedding.lookup import table_client
+from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.modules import convert
 from springtide.worker.link.optimizer import JobOptimizer
 from springtide.worker.step.hyperparams import TableRates
 
 
 def served(model):
-    return convert.convert(model, table_client.TableClient.local(slots=64, seed=0))
+    return convert.convert(model, Lookups(table_client.TableClient.local(slots=64, seed=0)))
 
 
 def stepping(optimizer):

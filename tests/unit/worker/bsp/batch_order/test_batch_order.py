@@ -37,7 +37,7 @@ def train(workers, *, steps=6, kind="adam", servers=1, how="batch-order:4", **op
             loss.backward()
             optimizer.step()
             losses.setdefault((batches.epoch, x.numpy().tobytes()), []).append(loss.item())
-        state, use = model.state_dict(), job._wired.step.sharing
+        state, use = model.state_dict(), job._wired.sharing
         job.finish()
         return losses, state, None if use is None else use.use()
 
@@ -155,7 +155,7 @@ def test_a_step_in_which_one_unit_of_one_rank_overflows_is_skipped_on_all():
                 scaler.step(optimizer)
                 scaler.update()
             states.append(copy.deepcopy(model.state_dict()))
-        steps = batches._follower.count
+        steps = batches._step.count
         job.finish()
         return states, steps
 
@@ -176,7 +176,7 @@ def test_an_overflow_in_a_batch_that_the_loop_has_left_skips_no_other_batch():
                 clicks.loss_of(model, x, y).backward()
                 optimizer.found_inf = torch.tensor(float(leaves))
                 optimizer.step()
-                if leaves or batches._follower.count == 1:
+                if leaves or batches._step.count == 1:
                     break
         changed.append(any(not torch.equal(value, before[name]) for name, value in model.state_dict().items()))
 
@@ -303,7 +303,7 @@ def test_a_loop_that_is_left_in_the_middle_of_a_batch_has_taken_its_whole_batche
             optimizer.step()
             if number == 8:
                 break
-        steps.append(batches._follower.count)
+        steps.append(batches._step.count)
 
     loop(work)
     assert steps == [1]

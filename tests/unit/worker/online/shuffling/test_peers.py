@@ -45,7 +45,7 @@ def worker(name, *, secret=SECRET, queue=(1, 2), certificates=""):
 
 
 def meet(*units):
-    addresses = {unit.way._name: unit.way.address for unit in units}
+    addresses = {unit.way._own.name: unit.way.address for unit in units}
     for unit in units:
         unit.way.follow(addresses)
     until(lambda: all(len(unit._shuffle.peers) == len(units) - 1 for unit in units))

@@ -1,0 +1,139 @@
+"""The step of a worker that trains at its own pace, in an async job or without a cluster.
+
+In: worker/step/step.py. Out: one push a step, named by its batches; the next step waits for it. With a bound on
+staleness the master says when values may be read. Next: served_dense.py (async) or local_dense.py (alone).
+"""
+
+import logging
+from collections.abc import Sequence
+
+import torch
+
+from springtide import _native, errors
+from springtide.worker.input.read_batch import ReadBatch
+from springtide.worker.link.lease_tracker import BatchClaim
+from springtide.worker.link.optimizer import JobOptimizer
+from springtide.worker.step.push_identity import PushBatches, UnsteppedGradients
+from springtide.worker.step.step import StepContext, TrainingStep
+
+log = logging.getLogger(__name__)
+
+
+class AsyncStep(TrainingStep):
+    """Pushes the gradients of this worker alone."""
+
+    def __init__(
+        self,
+        context: StepContext,
+        own: Sequence[torch.optim.Optimizer],
+        *,
+        served: bool,
+        named: bool,
+        max_staleness: int | None = None,
+        unstepped: UnsteppedGradients | None = None,
+    ) -> None:
+        """`served`: tables and dense parameters are on servers. `unstepped`: refuses sums that have no name."""
+        ahead = served and max_staleness is None
+        super().__init__(context, own, fixed=served, ahead=ahead, named=named)
+        self._max_staleness = max_staleness
+        """Pushes that the values behind a push may lack; None: any number."""
+        self._entered = False
+        """The master has let this worker read values."""
+        self._unstepped = unstepped
+        self._pending: _native.Pending | None = None
+        self._under_way: list[BatchClaim] = []
+
+    def hand_out(self, now: ReadBatch, following: ReadBatch | None) -> None:
+        self._due = now.order.last
+        self._batches.add(now)
+        began = self._context.meter.clock()
+        self._enter()
+        self._prefetcher.hand_out(now, following, began)
+
+    def on_batch_done(self) -> None:
+        if self._stepped:  # of several optimizers only some have stepped: do not wait for the others
+            self._send()
+        elif self._unstepped is not None and self._due and self.named and self._batches.ranges:
+            self._unstepped.refuse()
+            self._send()  # the loop passed over this batch: push it alone, a push of several can be applied in part
+
+    def pause(self) -> None:
+        if self._stepped or self._batches.ranges:
+            self._send()
+        self._await_push()
+
+    def rest(self) -> None:
+        self._await_push()
+
+    def skip(self, now: ReadBatch) -> None:
+        batches = PushBatches()
+        batches.add(now)
+        self._await_push()
+        self._pending, self._under_way = self._push([], batches, []), batches.claims
+        self.count += 1
+
+    def _send_gradients(self, stepped: list[JobOptimizer]) -> None:
+        context, batches = self._context, self._batches
+        skip, self._skip = self._skip, False
+        skip = context.dense.agree(share=batches.share, skip=skip) or not stepped
+        self._await_push()
+        rows = [] if skip else self._gradients.parts(stepped)
+        hyper = [] if skip else context.rates.now(stepped)
+        self._pending = self._push([] if skip else [*rows, *context.dense.parts(stepped)], batches, hyper)
+        self._batches, self._under_way = PushBatches(), batches.claims
+        self.count += 1
+        if not skip:
+            context.dense.update(stepped, self._gradients.weights)
+        if self._entered:
+            self._await_push()
+            self._leave()
+        if self._unstepped is not None:
+            self._unstepped.clear()
+        self._end_step(batches.samples)
+
+    def _end_pass(self, *, early: bool) -> None:
+        self._await_push()
+        self._leave()
+
+    def _drop_unstepped(self) -> None:
+        keep = bool(self._stepped)
+        super()._drop_unstepped()
+        if not keep and self._due and self._unstepped is not None:
+            self._forget_gradients()
+
+    def _forget_gradients(self) -> None:
+        super()._forget_gradients()
+        if self._unstepped is not None:
+            self._unstepped.clear()
+
+    def _enter(self) -> None:
+        """Wait until values may be read; batches that are summed in one push enter once."""
+        if self._max_staleness is not None and not self._entered:
+            self._context.link.group.enter(self._max_staleness)
+            self._entered = True
+            self._context.dense.settle()
+
+    def _leave(self) -> None:
+        if self._entered:
+            self._entered = False
+            self._context.link.group.leave()
+
+    def _await_push(self) -> None:
+        if self._pending is not None:
+            torn = self._is_torn(self._pending)
+            self._pending = None
+            claims, self._under_way = self._under_way, []
+            if not torn:
+                self._context.link.leases.tracker.acknowledge(claims)
+                self._context.listener.on_trained(claims)
+
+    def _is_torn(self, pending: _native.Pending) -> bool:
+        """Wait for a push. Return True if servers refused it because another worker holds its batches by now."""
+        try:
+            pending.wait()
+        except errors.PartlyApplied as error:
+            if not self._context.listener.on_torn(self._under_way):
+                raise
+            log.info("a batch that is with another by now was not applied: %s", error)
+            return True
+        return False

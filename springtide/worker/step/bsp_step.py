@@ -1,0 +1,248 @@
+"""The step of a bsp group: all ranks sum their gradients, push, and apply the step once all servers have it.
+
+In: worker/step/step.py. Out: the same step on every rank; if a member is lost, the step is taken again with the group
+that forms then. Next: worker/bsp/group.py (the group), worker/cache/coordinator.py (rows that workers keep),
+worker/bsp/batch_order/unit_gradients.py (sums in batch order). Design: docs/design/training.md.
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from springtide import _native, errors
+from springtide.worker.bsp.batch_order.unit_gradients import UnitGradients
+from springtide.worker.bsp.group import BspGroup, DataPosition
+from springtide.worker.cache.coordinator import CacheCoordinator
+from springtide.worker.input.read_batch import ReadBatch
+from springtide.worker.link.optimizer import JobOptimizer
+from springtide.worker.step.hyperparams import Hyper
+from springtide.worker.step.push_identity import PushBatches
+from springtide.worker.step.step import StepContext, TrainingStep
+
+log = logging.getLogger(__name__)
+
+
+class BspStep(TrainingStep):
+    """Takes each step together with the other ranks."""
+
+    def __init__(
+        self,
+        context: StepContext,
+        own: Sequence[torch.optim.Optimizer],
+        group: BspGroup,
+        *,
+        coordinator: CacheCoordinator | None,
+        units: UnitGradients | None,
+        named: bool,
+    ) -> None:
+        """`coordinator`: where batches may be allocated or rows kept. `units`: where sums are in batch order."""
+        super().__init__(context, own, fixed=False, ahead=False, named=named)
+        self._group, self._coordinator, self._units = group, coordinator, units
+        self._applying: _native.Pending | None = None
+        self._finish: Callable[[], None] | None = None
+        """What is left to do for the step in hand once it is complete on all servers."""
+        self._position = DataPosition()
+        self._counted: set[int] = set()
+        """Optimizers whose count includes the step in hand, by id."""
+
+    @property
+    def seat(self) -> tuple[int, int]:
+        return self._group.place.rank, self._group.place.workers
+
+    def hand_out(self, now: ReadBatch, following: ReadBatch | None) -> None:
+        self._due = now.order.last
+        if now.unit is None or now.unit.first:
+            self._batches.add(now)
+            if self._coordinator is not None:
+                self._coordinator.hand_out(now, self.count + 1)
+        if self._units is not None and now.unit is not None:
+            self._units.begin(now.unit)
+        self._prefetcher.hand_out(now, following, self._context.meter.clock())
+
+    def on_batch_done(self) -> None:
+        """Send what some optimizers have stepped on. A group may stop here for a checkpoint."""
+        if self._stepped:
+            self._send()
+        if self._units is not None and not self.idle:
+            self._units.check_kept()
+            return
+        if self._coordinator is not None and not self.idle and self._coordinator.bound:
+            self.flush()
+            self._coordinator.accumulated()
+        if self.idle and not self.bound:
+            self._group.keep(self, self._applying)
+
+    def skip(self, now: ReadBatch) -> None:
+        """Take a step that does nothing: all ranks skip it, even if one could read some of its samples."""
+        batches = PushBatches()
+        batches.add(now)
+        self._step_aside(batches)
+
+    def flush_now(self) -> None:
+        if self._coordinator is not None and not self.idle:
+            raise errors.BadInput(
+                "job.flush() with a batch in hand: its rows are being trained. Call it right after optimizer.step()"
+            )
+        self.flush()
+
+    def flush(self) -> None:
+        """Bring all kept rows to the servers, in a step of their own that every rank must take."""
+        if self._coordinator is not None and not self._coordinator.clean:
+            self._step_aside(PushBatches())
+
+    def regroup(self, generation: int) -> None:
+        if self._group.place.generation == generation:
+            self._group.form(self)
+            if self._coordinator is not None:
+                self._coordinator.restart(self._group.place)
+
+    def retire(self) -> None:
+        self._group.rest(self)
+
+    # ---- what the group asks ----
+
+    @property
+    def idle(self) -> bool:
+        return self._finish is None and not self._batches.ranges
+
+    @property
+    def bound(self) -> bool:
+        """Return True while any lost rank takes rows, or its part of the batch in hand, with it."""
+        return self._coordinator is not None and self._coordinator.bound
+
+    def catch_up(self, step: int) -> None:
+        """This step is complete on all servers: if it is the one in hand, count it and apply its dense part."""
+        finish = self._finish
+        if finish is not None and step > self.count:
+            self._finish = None
+            finish()
+
+    def position(self) -> DataPosition:
+        claims = self._batches.claims
+        return DataPosition(claims[0].shard, claims[0].begin) if claims else self._position
+
+    def counts(self) -> list[int]:
+        rates = self._context.rates
+        return [
+            count - (id(optimizer) in self._counted)
+            for optimizer, count in zip(rates.optimizers, rates.steps, strict=True)
+        ]
+
+    def begin_at(self, step: int, position: DataPosition, counts: list[int]) -> None:
+        """Go on after this step, from that sample: this rank is new to the group."""
+        self._context.rates.steps = counts
+        self.count = self._context.lookups.after_step = step
+        self._position = position
+        self._context.link.leases.tracker.skip_to(position.shard, position.first)
+
+    # ---- the step ----
+
+    def _send_gradients(self, stepped: list[JobOptimizer]) -> None:
+        if self._units is not None and not self._keep_unit(self._units, stepped):
+            return
+        skip, self._skip = self._skip, False
+        batches = self._batches
+        self._step_together(stepped, batches, skip)
+        self._end_step(batches.samples)
+
+    def _keep_unit(self, units: UnitGradients, stepped: list[JobOptimizer]) -> bool:
+        """Keep the gradients of a unit; return True if it is the last one of this rank's part."""
+        parts = [] if self._skip else self._table_parts(stepped, units.share)
+        last = units.keep(stepped, parts)
+        self._context.lookups.clear()
+        return last
+
+    def _table_parts(self, stepped: list[JobOptimizer], share: float) -> list[_native.StepRows]:
+        parts = self._gradients.parts(stepped)
+        if share != 1.0:
+            for part in parts:
+                torch.from_numpy(part.grads()).mul_(share)
+        return parts
+
+    def _step_aside(self, batches: PushBatches) -> None:
+        in_hand, number = self._batches, self.count + 1
+        self._step_together([], batches, True, empty=True)
+        if self.count == number:  # else the job stops, and what is in hand stays undone
+            self._batches = in_hand
+
+    def _step_together(
+        self, stepped: list[JobOptimizer], batches: PushBatches, wants_skip: bool, *, empty: bool = False
+    ) -> None:
+        """All-reduce, push, and apply the step once all servers have it; again with the next group if one is lost."""
+        number, again = self.count + 1, False
+        rows: list[Any] | None = None
+        hyper: list[Hyper] = []
+        context, coordinator, units = self._context, self._coordinator, self._units
+        if coordinator is not None:
+            coordinator.speak(empty=empty)
+        while self.count < number:
+            try:
+                skip = context.dense.agree(share=batches.share, skip=wants_skip, again=again) or not stepped
+                if coordinator is not None:
+                    coordinator.listen(number)
+                if rows is None and not skip:  # once: shares and counts are worked into them
+                    rows = self._table_parts(stepped, batches.share) if units is None else []
+                    hyper = context.rates.now(stepped)
+                    self._counted = {id(optimizer.own) for optimizer in stepped}
+                if units is not None and not skip:
+                    rows = units.parts()  # sums of the group that is formed now
+                pushed = [] if skip else rows or []
+                if coordinator is not None:
+                    coordinator.pushing(number, pushed)
+                self._finish = functools.partial(self._count_step, number, stepped, batches, skip)
+                parts = [] if skip else [*pushed, *context.dense.parts(stepped)]
+                self._push(parts, batches, [] if skip else hyper, bsp=True).wait()
+                self._group.await_complete(number)
+                self.catch_up(number)
+                if coordinator is not None:
+                    coordinator.stepped(number, empty=empty)
+            except errors.GroupChanged as changed:
+                log.warning("step %d is interrupted: %s", number, changed)
+                if not self._form_anew(batches, empty=empty):
+                    return
+            again = True
+        self._applying = self._client.tables.apply_step(number)  # type: ignore[attr-defined]
+
+    def _form_anew(self, batches: PushBatches, *, empty: bool) -> bool:
+        """Join the next group; False if the job stops, and the step stays undone on all ranks."""
+        if batches.ranges and not batches.claims:
+            raise errors.JobFailed(
+                "a member of the bsp group is lost, and a group over an IterableDataset does not form anew: "
+                "nobody could tell where in the data it was"
+            ) from None
+        if self._group.form(self) < 0:
+            self._finish, self._batches = None, PushBatches()
+            if self._units is not None:
+                self._units.drop()
+            return False
+        if self._coordinator is not None:
+            self._coordinator.restart(self._group.place)
+            self._coordinator.speak(empty=empty)  # what was said before was of the schedule that is gone
+        return True
+
+    def _count_step(self, number: int, stepped: list[JobOptimizer], batches: PushBatches, skip: bool) -> None:
+        self.count = self._context.lookups.after_step = number
+        self._batches, self._counted = PushBatches(), set()
+        if self._units is not None:
+            self._units.drop()
+        if batches.claims:
+            self._position = DataPosition(batches.claims[-1].shard, batches.claims[-1].end)
+        self._context.link.leases.tracker.acknowledge(batches.claims)
+        self._context.listener.on_trained(batches.claims)
+        if not skip:
+            self._context.dense.update(stepped, self._gradients.weights)
+
+    def _drop_unstepped(self) -> None:
+        if self._units is None:
+            super()._drop_unstepped()
+            return
+        self._batches, self._stepped, self._skip = PushBatches(), [], False
+        self._units.drop()
+
+    def _end_pass(self, *, early: bool) -> None:
+        if self._coordinator is not None:
+            self.flush()
+            self._coordinator.end_pass(self._group.place, early=early)
