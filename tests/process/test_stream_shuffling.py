@@ -18,7 +18,7 @@ import pathlib as _pathlib
 import sys as _sys
 import springtide.worker.online.shuffling.shuffle_unit as _unit
 
-_took = _unit.Unit.peer_sent
+_took = _unit.ShuffleUnit.peer_sent
 
 
 def _noted(self, peer, run):
@@ -26,7 +26,7 @@ def _noted(self, peer, run):
     _took(self, peer, run)
 
 
-_unit.Unit.peer_sent = _noted
+_unit.ShuffleUnit.peer_sent = _noted
 """
 
 

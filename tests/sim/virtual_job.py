@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.data.leases import LeaseHolder, LeaseKey, NoLease
 from springtide.domain.data.samples import DatasetCard
-from springtide.master.data.stragglers import Balance
+from springtide.master.data.stragglers import LeaseBalancer
 from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
 
 STEP_S = 0.05
@@ -82,7 +82,7 @@ class VirtualJob:
         self.workers = [VirtualWorker(rank, self.batch_s / speed) for rank, speed in enumerate(self.speeds)]
         for worker in self.workers:
             worker.tracker.begin_pass(self.card)
-        balance, now, tick = Balance(), 0.0, 0
+        balance, now, tick = LeaseBalancer(), 0.0, 0
         while self.book.samples_done < self.card.epochs * self.card.samples_used:
             now = tick * STEP_S
             change(self, now)

@@ -8,13 +8,13 @@ from springtide.domain.data.leases import Grant, Progress, ShrinkRequest
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import FAR, BatchCut, PartitionRange, PartitionView, StreamCard, StreamUse
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.master import dispatcher
 from springtide.master.autoscale.online_loop import OnlineAutoscaler
 from springtide.master.core import journal_entries
 from springtide.master.core.record import JobRecord
 from springtide.master.data import leases, partitions
 from springtide.master.main import build_service
 from springtide.rpc.messages import messages
+from springtide.telemetry.events import EventLog
 from tests.unit.master.test_dispatcher import Clock, everyone, with_desk
 
 CARD = DatasetCard(samples=0, batch_size=10, stream=StreamCard(url="log:///tmp/clicks"))
@@ -45,7 +45,7 @@ def test_what_was_handed_out_cut_and_given_to_others_is_the_same_for_a_master_th
     journal = Kept()
 
     async def run():
-        story = dispatcher.EventLog(tmp_path / "events.jsonl")
+        story = EventLog(tmp_path / "events.jsonl")
         master = build_service(JobRecord(JobSpec(name="job", workers=1)), story, Clock(), journal)
         worker = (await everyone(master))["worker-0"]
         leased = await master.handle(worker, ask())

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from springtide import errors
-from springtide.checkpoint.format.manifest import name_of
+from springtide.checkpoint.format.manifest import ScriptStates, name_of
 from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.leases import LeaseHolder, Progress
@@ -262,7 +262,8 @@ def test_a_group_that_goes_back_begins_in_the_epoch_of_the_checkpoint_and_with_i
         early, late = EpochPlace(1, 1, 2), EpochPlace(4, 4, 5)
         note = msgspec.msgpack.encode(job.desk.record.book.note())
         written = stores.save(stores.store(), tmp_path, 2)
-        stores.publish(tmp_path, 2, written, ledger=note, objects={0: {"schedule": b"early"}}, places={0: early})
+        scripts = ScriptStates(objects={0: {"schedule": b"early"}}, places={0: early})
+        stores.publish(tmp_path, 2, written, ledger=note, scripts=scripts)
         job.desk.context.apply(events.CheckpointSaved(2))
         await job.ask("worker-0", messages.EpochBegun(late, {"schedule": b"late"}))
         record = job.desk.record
