@@ -137,7 +137,7 @@ def export(
 
     return verb.export(
         job, url, since=since, checkpoint=checkpoint, every=every, format=format, folder=folder, as_json=as_json
-    )  # fmt: skip
+    )
 
 
 @command(app, "Train on a generated click log, in about a minute.", "springtide demo")

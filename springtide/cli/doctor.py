@@ -98,9 +98,11 @@ def check_compiler() -> HostCheck:
     if found:
         return HostCheck(what="compiler", state="ok", found=found)
     return HostCheck(
-        what="compiler", state="slow", found="none (needed only to build from source)",
+        what="compiler",
+        state="slow",
+        found="none (needed only to build from source)",
         fix="apt-get install g++, or your system's C++20 compiler",
-    )  # fmt: skip
+    )
 
 
 def check_huge_pages() -> HostCheck:

@@ -40,7 +40,7 @@ class ContinuousExport:
 
     def __init__(
         self, place: FileStore, url: str, *, format: Format = "safetensors", copies: FileStore | None = None
-    ) -> None:  # fmt: skip
+    ) -> None:
         """`copies`: a second place with the job's checkpoints, for those that lie on servers' disks."""
         self._place, self._url, self._format, self._copies = place, url, format, copies
         self._tidy = False

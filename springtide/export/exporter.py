@@ -33,9 +33,14 @@ def why_not_on(url: str, base: ExportCard, manifest: Manifest, tables: list[Tabl
 
 
 def make(
-    place: FileStore, manifest: Manifest, url: str, *, format: Format, since: int | None = None,
+    place: FileStore,
+    manifest: Manifest,
+    url: str,
+    *,
+    format: Format,
+    since: int | None = None,
     progress: Callable[[int], None] = lambda slot: None,
-) -> ExportCard:  # fmt: skip
+) -> ExportCard:
     """Export this checkpoint; call `progress` per slot. Raises `UnusableBase` if no delta on `since` is possible."""
     table_file.check(format)
     if since is not None and since >= manifest.number:
@@ -67,19 +72,33 @@ def make(
             for i, (part, spec, table) in enumerate(zip(outline.tables, specs, tables, strict=True))
         )
     card = ExportCard(
-        job=manifest.job, number=manifest.number, since=since,
-        samples=manifest.progress.samples, step=manifest.progress.step,
-        made_at=time.time(), format=format, tables=written, dense_crc=export_folder.write_dense(there, dense.tensors()),
-        left_out=outline.in_workers, slots=manifest.slots, index_crc=out.crc,
-    )  # fmt: skip
+        job=manifest.job,
+        number=manifest.number,
+        since=since,
+        samples=manifest.progress.samples,
+        step=manifest.progress.step,
+        made_at=time.time(),
+        format=format,
+        tables=written,
+        dense_crc=export_folder.write_dense(there, dense.tensors()),
+        left_out=outline.in_workers,
+        slots=manifest.slots,
+        index_crc=out.crc,
+    )
     export_folder.publish(there, card)
     return card
 
 
 def _sort_out(
-    slot_rows: SlotRows, slots: int, specs: list[TableSpec], tables: list[TableSpool], dense: DenseParts,
-    old: row_index.IndexReader | None, out: export_folder.ChecksummedFile, progress: Callable[[int], None],
-) -> None:  # fmt: skip
+    slot_rows: SlotRows,
+    slots: int,
+    specs: list[TableSpec],
+    tables: list[TableSpool],
+    dense: DenseParts,
+    old: row_index.IndexReader | None,
+    out: export_folder.ChecksummedFile,
+    progress: Callable[[int], None],
+) -> None:
     """Read each slot once: spool new and changed rows, and write all keys and sums to the index."""
     index = row_index.IndexWriter(out)
     nothing = np.empty(0, dtype=np.int64)
@@ -109,6 +128,12 @@ def _write(
         table_file.pack(format, table, out)
     table.drop()
     return TableFile(
-        outline=part, dtype=spec.dtype, dim=spec.dim, file=file, keys=table.rows, removed=table.removed,
-        crc=out.crc, bytes=out.size,
-    )  # fmt: skip
+        outline=part,
+        dtype=spec.dtype,
+        dim=spec.dim,
+        file=file,
+        keys=table.rows,
+        removed=table.removed,
+        crc=out.crc,
+        bytes=out.size,
+    )

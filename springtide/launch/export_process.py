@@ -24,9 +24,14 @@ LAST_S = 120.0  # for the last export, after the job has ended
 
 
 def follow(
-    where: str, url: str, *, every_s: float, format: str = "safetensors", ended: threading.Event | None = None,
+    where: str,
+    url: str,
+    *,
+    every_s: float,
+    format: str = "safetensors",
+    ended: threading.Event | None = None,
     copies: str = "",
-) -> int:  # fmt: skip
+) -> int:
     """Export every `every_s` seconds until a signal or `ended`; then once more."""
     from springtide.export import table_file
     from springtide.export.continuous import ContinuousExport
@@ -95,9 +100,13 @@ class Exporter:
         while not self._stopping:
             with logs.open_log(self._log) as out:
                 self._process = await asyncio.create_subprocess_exec(
-                    *self._command, stdin=asyncio.subprocess.PIPE, stdout=out, stderr=out, start_new_session=True,
+                    *self._command,
+                    stdin=asyncio.subprocess.PIPE,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
                     env=config.with_arguments(self._arguments),
-                )  # fmt: skip
+                )
             await self._process.wait()
             if not self._stopping:
                 await asyncio.sleep(AGAIN_S)

@@ -35,7 +35,7 @@ def local_capacity() -> PlatformCapacity:
     trouble = cgroups.why_not()
     return PlatformCapacity(
         cpu=here, memory=room, node_cpu=here, node_memory=room, own=True, holds=not trouble, trouble=trouble
-    )  # fmt: skip
+    )
 
 
 EXPORT_EVERY = "5m"

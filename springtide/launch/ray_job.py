@@ -15,9 +15,7 @@ from springtide.platforms.ray_cluster.job import job_order
 from springtide.platforms.ray_cluster.job import submit as submitting
 
 
-def submit(
-    job: ElasticJob, folder: pathlib.Path | None, where: Mapping[str, str], say: Callable[[str], None]
-) -> str:  # fmt: skip
+def submit(job: ElasticJob, folder: pathlib.Path | None, where: Mapping[str, str], say: Callable[[str], None]) -> str:
     """Submit to the cluster at `where["address"]`; ship `folder`, unless the nodes have the code (None)."""
     cluster.connect(where.get("address", ""))
     plan = resolve.resolve(job, job_order.capacity_of(cluster.nodes()), code=folder, say=say)

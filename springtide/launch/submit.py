@@ -40,9 +40,12 @@ def submit(job: ElasticJob, where: JobLocation, *, code: pathlib.Path | None = N
 def here(job: ElasticJob, where: JobLocation, *, code: pathlib.Path) -> str:
     runs = pathlib.Path(where.folder).absolute()
     agent = subprocess.Popen(
-        [sys.executable, "-m", "springtide.launch.detached_agent", str(runs)], cwd=code,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "springtide.launch.detached_agent", str(runs)],
+        cwd=code,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
     assert agent.stdin is not None and agent.stdout is not None
     with agent, agent.stdin, agent.stdout:
         agent.stdin.write(msgspec.json.encode(schema.to_plain(job)))
@@ -63,9 +66,13 @@ def to_cluster(job: ElasticJob, where: JobLocation, *, code: pathlib.Path | None
         resolve.find_script(code / job.script)
     name = job_lookup.load(where.platform, job_lookup.SUBMITTERS).submit(job, code, where.options, say) or job.name
     card = RunCard(
-        name=name, script=job.script, arguments=redactor.redact_arguments(job.arguments), began_at=time.time(),
-        platform=where.platform, where=dict(where.options),
-    )  # fmt: skip
+        name=name,
+        script=job.script,
+        arguments=redactor.redact_arguments(job.arguments),
+        began_at=time.time(),
+        platform=where.platform,
+        where=dict(where.options),
+    )
     job_lookup.note(pathlib.Path(where.folder), card)
     return str(name)
 

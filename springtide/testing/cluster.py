@@ -61,9 +61,12 @@ class LocalCluster:
         self._warm = warm or self.warm
         self.files = logs.make_run(folder, spec.name)
         self._plan = RunPlan(
-            spec=spec, script=os.fspath(script), arguments=tuple(str(each) for each in arguments), grace_s=grace_s,
+            spec=spec,
+            script=os.fspath(script),
+            arguments=tuple(str(each) for each in arguments),
+            grace_s=grace_s,
             **more,
-        )  # fmt: skip
+        )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=f"springtide-{spec.name}")
         self._agent: Agent | None = None
@@ -151,9 +154,7 @@ class LocalCluster:
 
         return asyncio.run_coroutine_threadsafe(hold(), self._loop).result()
 
-    def scale(
-        self, workers: int | None = None, *, servers: int | None = None, data_workers: int | None = None
-    ) -> None:  # fmt: skip
+    def scale(self, workers: int | None = None, *, servers: int | None = None, data_workers: int | None = None) -> None:
         work = self._ask(messages.ScaleRequest(workers, servers, "asked by a test", data_workers))
         try:
             asked = asyncio.run_coroutine_threadsafe(work, self._loop)

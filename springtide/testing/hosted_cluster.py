@@ -73,9 +73,11 @@ class HostPlatform:
         with open(self.files.log_of(life.role), "ab") as log:
             waits = subprocess.Popen(
                 [*self.hosts.inside(host), sys.executable, "-m", launch.module, *launch.arguments],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
                 env={**environment, "TMPDIR": str(self.hosts.disk)},
-            )  # fmt: skip
+            )
         pid = first_child(waits.pid)
         pidfd = os.pidfd_open(waits.pid)
         self.lives[life] = HostedRole(waits, pid, pidfd, host)

@@ -123,8 +123,9 @@ class Hosts:
         """Write a file on a host's disk, readable by its owner only."""
         done = subprocess.run(
             [*self.inside(name), "sh", "-c", 'umask 077 && mkdir -p "$(dirname "$0")" && cat > "$0"', str(path)],
-            input=content, capture_output=True,
-        )  # fmt: skip
+            input=content,
+            capture_output=True,
+        )
         if done.returncode:
             raise errors.JobFailed(f"{path} on {name}: {done.stderr.decode().strip()}")
 
@@ -159,8 +160,10 @@ class Hosts:
         words = ["unshare", "--net", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc"]
         host = subprocess.Popen(
             [*words, "sh", "-c", SETUP, "sh", str(self.disk), str(self._file), name],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
         assert host.stdout is not None and host.stderr is not None
         said = host.stdout.readline()
         if said != b"ready\n":
@@ -171,9 +174,7 @@ class Hosts:
         self._hosts[name], self._first[name] = host, first_child(host.pid)
 
     def _inside(self, name: str, *words: str) -> None:
-        done = subprocess.run(
-            ["nsenter", "-t", str(self._first[name]), "-n", *words], capture_output=True, text=True
-        )  # fmt: skip
+        done = subprocess.run(["nsenter", "-t", str(self._first[name]), "-n", *words], capture_output=True, text=True)
         if done.returncode:
             raise errors.JobFailed(f"`{' '.join(words)}` on {name}: {done.stderr.strip() or 'no word'}")
 

@@ -70,9 +70,16 @@ class KafkaBroker:
     """One broker and its ZooKeeper, with all they write in `folder`. Topics are made by asking for them."""
 
     def __init__(
-        self, folder: str | os.PathLike[str], *, partitions: int = 4, fast: bool = False, settings: Sequence[str] = (),
-        tls: KafkaTls | None = None, sasl: KafkaSasl | None = None, newer: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        partitions: int = 4,
+        fast: bool = False,
+        settings: Sequence[str] = (),
+        tls: KafkaTls | None = None,
+        sasl: KafkaSasl | None = None,
+        newer: bool = False,
+    ) -> None:
         """`partitions` is for topics nobody made; `fast`: compile well, for figures, not to start soon."""
         if lack := missing(newer=newer):
             raise errors.UserError(f"cannot start a Kafka broker: {lack}")

@@ -206,7 +206,7 @@ class RayTestCluster:
         there = NodeAffinitySchedulingStrategy(node_id, soft=False)
         somebody = ray.remote(_Somebody).options(
             name=name, lifetime="detached", num_cpus=cpu, scheduling_strategy=there
-        )  # fmt: skip
+        )
         ray.get(somebody.remote().here.remote())
         return name
 

@@ -1,7 +1,6 @@
 """The limits that keep the code easy to take over: narrow classes, no import circles, one meaning a name, one format.
 
-Each limit is one constant. A comment beside a constant that is not there yet gives the goal: lower the constant with
-every change that comes nearer, never raise it.
+Each limit is one constant: lower it when a change makes that possible, never raise it.
 """
 
 import ast
@@ -10,10 +9,43 @@ import pathlib
 
 from tests.architecture import sources
 
-ATTRIBUTES = 50  # goal: 15
-CIRCLES = 4  # goal: 0
-REPEATED_CLASS_NAMES = 33  # goal: 20
-FORMAT_SKIPS = 187  # goal: 60
+ATTRIBUTES = 15
+WIDE = {
+    "JobStatus": 50,
+    "ClusterWorld": 46,
+    "ElasticJob": 37,
+    "SimulatedJob": 33,
+    "OnlineState": 32,
+    "JobSpec": 28,
+    "PlanningConfig": 25,
+    "Summary": 24,
+    "TrueJob": 23,
+    "WorkerWelcome": 22,
+    "VirtualWorker": 22,
+    "VirtualServer": 22,
+    "OnlineAutoscaler": 22,
+    "KubernetesWish": 21,
+    "JobView": 21,
+    "EnumerationQuery": 21,
+    "BrainService": 21,
+    "SlotMigration": 20,
+    "ForwardReplay": 20,
+    "PlanRules": 19,
+    "JobRecord": 19,
+    "StreamUse": 18,
+    "JobRecordState": 17,
+    "FeedSeen": 17,
+    "CheckpointStore": 17,
+    "CheckpointRound": 17,
+    "BrainStatus": 17,
+    "VirtualJob": 16,
+    "Simulation": 16,
+    "Journal": 16,
+}
+"""Classes that are wider than that today, with their width: narrow them, and take them from this list."""
+CIRCLES = 0
+REPEATED_CLASS_NAMES = 4
+FORMAT_SKIPS = 16
 GERUNDS = 0
 
 SKIP = "# fmt: " + "skip"
@@ -52,7 +84,7 @@ def test_a_class_has_few_attributes():
     wide = {
         f"{sources.short(path)}: {node.name}": count
         for path, node in classes("springtide", "lab")
-        if (count := len(attributes(node))) > ATTRIBUTES
+        if (count := len(attributes(node))) > WIDE.get(node.name, ATTRIBUTES)
     }
     assert not wide, f"over {ATTRIBUTES} attributes: {wide}"
 

@@ -64,16 +64,22 @@ def install(
     if brain and not capacity:
         raise errors.BadInput("--brain without --capacity: say what all jobs together may take, such as 640,2560G")
     plan = install_manifests.InstallPlan(
-        image=image or default_image(), namespace=namespace, only=only, database=brain, brain_capacity=capacity,
-        brain_secret=secrets.token_hex(32) if brain else "", brain_replicas=replicas,
+        image=image or default_image(),
+        namespace=namespace,
+        only=only,
+        database=brain,
+        brain_capacity=capacity,
+        brain_secret=secrets.token_hex(32) if brain else "",
+        brain_replicas=replicas,
         brain_files=certificates.make(at=datetime.datetime.now(datetime.UTC)) if brain else {},
-    )  # fmt: skip
+    )
     objects = install_manifests.everything(plan)
     if not image:
         print(
             f"springtide: no --image: {plan.image} is in no registry unless you have put it there; build it "
-            "(deploy/Dockerfile), push it, and give --image REGISTRY/NAME:TAG", file=sys.stderr,
-        )  # fmt: skip
+            "(deploy/Dockerfile), push it, and give --image REGISTRY/NAME:TAG",
+            file=sys.stderr,
+        )
     if dry_run:
         print(as_yaml(objects), end="")
         return 0
@@ -101,17 +107,18 @@ def uninstall(
         image="-", namespace=namespace, only=only, database="-", brain_capacity="-", brain_files={"-": b""}
     )
     objects = install_manifests.everything(plan)
-    with_client(
-        kubeconfig, context, lambda client: install.remove(client, objects, print, definitions=definitions)
-    )  # fmt: skip
+    with_client(kubeconfig, context, lambda client: install.remove(client, objects, print, definitions=definitions))
     return 0
 
 
 @command(app, "Check the installation.", "springtide k8s status --json")
 def status(
-    namespace: Space = "springtide", kubeconfig: Kubeconfig = "", context: Context = "", as_json: Json = False,
+    namespace: Space = "springtide",
+    kubeconfig: Kubeconfig = "",
+    context: Context = "",
+    as_json: Json = False,
     debug: Debug = False,
-) -> int:  # fmt: skip
+) -> int:
     """Check that the cluster knows our resources and that operator and brain are ready."""
     from springtide.platforms.k8s.client import install
 
@@ -161,9 +168,13 @@ def operator(
         files = {part: (pathlib.Path(brain_tls) / part).read_bytes() for part in parts}
     options = process.OperatorOptions(
         site=Site(image=image or default_image(), brain=brain, brain_tls=bool(brain_tls), scheduler=scheduler),
-        namespaces=tuple(namespace or ()), kubeconfig=kubeconfig, context=context, brain_secret=secret,
-        brain_files=files, health=health,
-    )  # fmt: skip
+        namespaces=tuple(namespace or ()),
+        kubeconfig=kubeconfig,
+        context=context,
+        brain_secret=secret,
+        brain_files=files,
+        health=health,
+    )
     asyncio.run(until_told(options))
     print("operator: stopped", file=sys.stderr)
     return 0

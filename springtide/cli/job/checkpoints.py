@@ -50,10 +50,19 @@ def at_place(place: FileStore, *, verify: bool = False) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for number in sorted(reader.numbers(place)):
         one: dict[str, Any] = {
-            "number": number, "at": 0.0, "outcome": "complete", "kind": "", "bytes": 0, "seconds": 0.0, "samples": 0,
-            "where": place.where, "uploaded": place.where if "://" in place.where else "", "mirror": "", "run": "",
+            "number": number,
+            "at": 0.0,
+            "outcome": "complete",
+            "kind": "",
+            "bytes": 0,
+            "seconds": 0.0,
+            "samples": 0,
+            "where": place.where,
+            "uploaded": place.where if "://" in place.where else "",
+            "mirror": "",
+            "run": "",
             "why": "",
-        }  # fmt: skip
+        }
         state = state_of(place, number, verify=verify)
         if state is None:
             continue
@@ -61,10 +70,13 @@ def at_place(place: FileStore, *, verify: bool = False) -> list[dict[str, Any]]:
         if state.manifest is not None:
             manifest = state.manifest
             one |= {
-                "at": manifest.begun_at, "kind": "full" if manifest.full else "incremental",
-                "bytes": manifest.bytes_written, "seconds": manifest.completed_at - manifest.begun_at,
-                "samples": manifest.progress.samples, "run": manifest.run,
-            }  # fmt: skip
+                "at": manifest.begun_at,
+                "kind": "full" if manifest.full else "incremental",
+                "bytes": manifest.bytes_written,
+                "seconds": manifest.completed_at - manifest.begun_at,
+                "samples": manifest.progress.samples,
+                "run": manifest.run,
+            }
         found.append(one)
     return found
 

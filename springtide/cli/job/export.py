@@ -23,9 +23,16 @@ if TYPE_CHECKING:
 
 
 def export(
-    name: str, url: str, *, since: str, checkpoint: int | None, every: str, format: str, folder: str,
+    name: str,
+    url: str,
+    *,
+    since: str,
+    checkpoint: int | None,
+    every: str,
+    format: str,
+    folder: str,
     as_json: bool,
-) -> int:  # fmt: skip
+) -> int:
     from springtide.export import exporter, table_file
 
     chosen = table_file.format_named(format)
@@ -44,9 +51,13 @@ def export(
             with Progress(console=console.Console(stderr=True), transient=True) as bar:
                 task = bar.add_task(f"checkpoint {manifest.number}", total=manifest.slots)
                 card = exporter.make(
-                    place, manifest, url, format=chosen, since=built_on,
+                    place,
+                    manifest,
+                    url,
+                    format=chosen,
+                    since=built_on,
                     progress=functools.partial(showing, bar, task),
-                )  # fmt: skip
+                )
         except reader.DamagedImage as error:
             if checkpoint is not None:
                 raise

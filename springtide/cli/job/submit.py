@@ -35,7 +35,7 @@ ELSEWHERE = (KubernetesWish, RayWish)
 
 def submit(
     spec: str, where: JobLocation, *, name: str, follow: bool, dry_run: bool, as_json: bool, debug: bool = False
-) -> int:  # fmt: skip
+) -> int:
     found = spec_reader.read(pathlib.Path(spec))
     job = replace(found.job, name=name) if name else found.job
     if where.platform == "k8s" and found.namespace and "namespace" not in where.options:

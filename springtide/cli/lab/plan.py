@@ -129,9 +129,14 @@ def candidates(options: tuple[ShapeOption, ...]) -> table.Table:
         speed = "-" if one.throughput is None else f"{one.throughput:,.0f}"
         remark = ", ".join(["now"] * one.now + ["chosen"] * one.chosen)
         shown.add_row(
-            "->" if one.chosen else "", *sides(one.shape), f"{one.shape.cpu:.3g}", f"{one.cost:.3g}", speed, remark,
+            "->" if one.chosen else "",
+            *sides(one.shape),
+            f"{one.shape.cpu:.3g}",
+            f"{one.cost:.3g}",
+            speed,
+            remark,
             style="bold" if one.chosen else "",
-        )  # fmt: skip
+        )
     return shown
 
 
@@ -141,22 +146,34 @@ def sides(shape: Shape) -> tuple[str, str]:
 
 def as_object(path: pathlib.Path, policy: str, decision: Decision, seen: tuple[JobOutlook, ...]) -> dict[str, Any]:
     return {
-        "source": str(path), "policy": policy, "why": decision.why, "notes": decision.notes,
+        "source": str(path),
+        "policy": policy,
+        "why": decision.why,
+        "notes": decision.notes,
         "jobs": [
             {
-                "job": one.job, "measured": one.measured, "model": model(one.model), "candidates": one.options,
-                "plan": one.plan, "next_probe": one.probe,
+                "job": one.job,
+                "measured": one.measured,
+                "model": model(one.model),
+                "candidates": one.options,
+                "plan": one.plan,
+                "next_probe": one.probe,
             }
             for one in seen
         ],
-    }  # fmt: skip
+    }
 
 
 def model(found: Any) -> dict[str, Any]:
     if not isinstance(found, FittedModel):
         return {"why": found.why, "fitted": False}
     return {
-        "fitted": True, "why": found.why, "coefficients": found.coefficients, "rmsle": found.rmsle, "mape": found.mape,
-        "unclear": found.unclear, "configurations": len(found.table),
+        "fitted": True,
+        "why": found.why,
+        "coefficients": found.coefficients,
+        "rmsle": found.rmsle,
+        "mape": found.mape,
+        "unclear": found.unclear,
+        "configurations": len(found.table),
         "uncertainty": {name: off if math.isfinite(off) else None for name, off in found.uncertainty.items()},
-    }  # fmt: skip
+    }

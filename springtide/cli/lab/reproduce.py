@@ -42,10 +42,11 @@ def reproduce(name: str, wish: ReproduceOptions, *, out: str | None, as_json: bo
     if name not in PAPERS:
         raise errors.UnknownName("reproduction", name, PAPERS)
     for option, given, takers in (
-        ("--ids", wish.ids, ("herald",)), ("--trace", wish.trace, ("goldminer", "kale")),
+        ("--ids", wish.ids, ("herald",)),
+        ("--trace", wish.trace, ("goldminer", "kale")),
         ("--metric", next(iter(wish.metrics), None), ("goldminer",)),
         ("--jobs", wish.jobs, ("dlrover-rm", "goldminer")),
-    ):  # fmt: skip
+    ):
         if given is not None and name not in takers:
             others = " and ".join(takers)
             raise errors.BadInput(
@@ -64,9 +65,13 @@ def reproduce(name: str, wish: ReproduceOptions, *, out: str | None, as_json: bo
             print(path, file=sys.stderr)
     if as_json:
         whole = {
-            "rows": found, "reproduction": name, **said, "seeds": len(chosen), "quick": wish.quick,
+            "rows": found,
+            "reproduction": name,
+            **said,
+            "seeds": len(chosen),
+            "quick": wish.quick,
             "date": datetime.date.today().isoformat(),
-        }  # fmt: skip
+        }
         print(msgspec.json.encode(whole).decode(), flush=True)
     return 0
 

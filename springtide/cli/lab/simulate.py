@@ -86,9 +86,11 @@ def progress(name: str, total: int) -> Iterator[Watch | None]:
         yield None
         return
     columns = (
-        rich_progress.TextColumn("{task.description}"), rich_progress.BarColumn(bar_width=20),
-        rich_progress.MofNCompleteColumn(), rich_progress.TimeElapsedColumn(),
-    )  # fmt: skip
+        rich_progress.TextColumn("{task.description}"),
+        rich_progress.BarColumn(bar_width=20),
+        rich_progress.MofNCompleteColumn(),
+        rich_progress.TimeElapsedColumn(),
+    )
     with rich_progress.Progress(*columns, console=rich_console.Console(stderr=True), transient=True) as shown:
         task = shown.add_task(name, total=total)
         yield lambda now, ended: shown.update(task, completed=min(ended, total))

@@ -63,9 +63,15 @@ def show(found: Fleet, *, title: str) -> None:
         shown.add_column(head, justify="left" if head in ("job", "ended") else "right")
     for one in found.outcomes:
         shown.add_row(
-            one.name, str(one.phase), f"{one.jct_s / 3600:.2f}", str(one.relaunches), str(one.eras), str(one.moved),
-            str(one.counts.lost), str(one.counts.repeated),
-        )  # fmt: skip
+            one.name,
+            str(one.phase),
+            f"{one.jct_s / 3600:.2f}",
+            str(one.relaunches),
+            str(one.eras),
+            str(one.moved),
+            str(one.counts.lost),
+            str(one.counts.repeated),
+        )
     screen.print(shown)
     happened = ", ".join(f"{kind} {times} times" for kind, times in sorted(found.happened.items())) or "nothing"
     screen.print(
@@ -88,15 +94,30 @@ def trouble(one: VirtualOutcome) -> str:
 
 def facts(found: Fleet, *, seconds: float, policy: str, seed: int, path: str | None) -> dict[str, object]:
     return {
-        "policy": policy, "seed": None if path else seed, "trace": path, "seconds": round(seconds, 3),
-        "hours": found.hours, "decisions": found.decisions, "plans": dict(found.plans),
-        "happened": dict(found.happened), "right": all(one.right for one in found.outcomes),
+        "policy": policy,
+        "seed": None if path else seed,
+        "trace": path,
+        "seconds": round(seconds, 3),
+        "hours": found.hours,
+        "decisions": found.decisions,
+        "plans": dict(found.plans),
+        "happened": dict(found.happened),
+        "right": all(one.right for one in found.outcomes),
         "jobs": [
             {
-                "name": one.name, "phase": str(one.phase), "why": one.why, "jct_s": one.jct_s, "samples": one.samples,
-                "lost": one.counts.lost, "repeated": one.counts.repeated, "relaunches": one.relaunches,
-                "ledger_back": one.eras, "masters": one.terms, "slots_moved": one.moved, "events": dict(one.told),
+                "name": one.name,
+                "phase": str(one.phase),
+                "why": one.why,
+                "jct_s": one.jct_s,
+                "samples": one.samples,
+                "lost": one.counts.lost,
+                "repeated": one.counts.repeated,
+                "relaunches": one.relaunches,
+                "ledger_back": one.eras,
+                "masters": one.terms,
+                "slots_moved": one.moved,
+                "events": dict(one.told),
             }
             for one in found.outcomes
         ],
-    }  # fmt: skip
+    }

@@ -51,10 +51,15 @@ class DashboardData:
         told = story.sentences(self._run.card.began_at, events.read(files.events))[-SENTENCES:]
         return msgspec.json.encode(
             {
-                "job": self._run.job, "running": self._run.running, "now": time.time(), "status": self._look(),
-                "points": points, "forecast": read_plain(files.forecast), "story": told,
+                "job": self._run.job,
+                "running": self._run.running,
+                "now": time.time(),
+                "status": self._look(),
+                "points": points,
+                "forecast": read_plain(files.forecast),
+                "story": told,
             }
-        )  # fmt: skip
+        )
 
     def _look(self) -> dict[str, Any]:
         if time.monotonic() > self._asked_at + STATUS_S:

@@ -34,9 +34,7 @@ def forecast(
         models.check(name)
         if name == models.AUTO:
             raise errors.BadInput("model 'auto' is the best of those that are tried; name the ones to try")
-    scores = {
-        name: backtest.backtest(history, models.load(name), known_days=known_days, last=last) for name in chosen
-    }  # fmt: skip
+    scores = {name: backtest.backtest(history, models.load(name), known_days=known_days, last=last) for name in chosen}
     best = min(scores, key=lambda name: scores[name].wape)
     said = models.load(best)(history.before(len(history.values), days=known_days), history.day)
     show(path, history, scores, known_days)
@@ -44,10 +42,14 @@ def forecast(
     show_day(said)
     if as_json:
         told = {
-            "trace": path, "step_s": history.step_s, "days": history.days, "known_days": known_days, "best": best,
+            "trace": path,
+            "step_s": history.step_s,
+            "days": history.days,
+            "known_days": known_days,
+            "best": best,
             "models": {name: one._asdict() for name, one in scores.items()},
             "next": {"mean": said.mean.tolist(), "low": said.low.tolist(), "high": said.high.tolist(), "why": said.why},
-        }  # fmt: skip
+        }
         typer.echo(msgspec.json.encode(told).decode())
     return 0
 

@@ -60,12 +60,15 @@ def look(stream: Stream) -> dict[str, Any]:
         "sealed": bool(seen) and all(one.final for one in seen),
         "partitions": [
             {
-                "partition": one.partition, "start": one.start, "end": one.end, "bytes": kept[one.partition],
+                "partition": one.partition,
+                "start": one.start,
+                "end": one.end,
+                "bytes": kept[one.partition],
                 "oldest_at": oldest.get(one.partition),
             }
             for one in seen
         ],
-    }  # fmt: skip
+    }
 
 
 def text(found: dict[str, Any], rows: int, now: float) -> list[str]:

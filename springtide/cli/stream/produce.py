@@ -34,9 +34,14 @@ def produce(url: str, which: RecordOptions, flow: PaceOptions, into: TargetOptio
     maker, pace = maker_of(which), pace_of(flow)
     mixed = FaultMix(late=which.late, corrupt=which.corrupt, oversized=which.oversized, seed=which.seed)
     order = ProduceOrder(
-        records=which.records, seconds=flow.seconds, pace=pace, skew=into.skew, enveloped=not which.raw,
-        mixed=mixed, first=which.first,
-    )  # fmt: skip
+        records=which.records,
+        seconds=flow.seconds,
+        pace=pace,
+        skew=into.skew,
+        enveloped=not which.raw,
+        mixed=mixed,
+        first=which.first,
+    )
     stream = open_or_make(url, into)  # last: what is refused leaves no log behind
     try:
         with _Interrupted() as interrupted:

@@ -98,9 +98,13 @@ class PodJob:
         self._asks = UserRequests(client, job, self.files, self._settings, self._statuses)
         self._leaving = LeavingPods(self._asks.ask, lambda: self._platform.running())
         self._platform = KubernetesPlatform(
-            client, job.name, pending_s=job.job.kubernetes.pending_s, resize_s=job.job.kubernetes.resize_s,
-            notice=self._leaving.notice, user_plan=self._asks.user_plan,
-        )  # fmt: skip
+            client,
+            job.name,
+            pending_s=job.job.kubernetes.pending_s,
+            resize_s=job.job.kubernetes.resize_s,
+            notice=self._leaving.notice,
+            user_plan=self._asks.user_plan,
+        )
 
     async def run(self) -> None:
         """Run until the job is over; `Fenced` if another agent holds it."""
@@ -124,9 +128,12 @@ class PodJob:
     def _plan(self, job: ElasticJob) -> RunPlan:
         offered = self._platform.status
         capacity = PlatformCapacity(
-            cpu=offered.cpu or 0.0, memory=float(offered.memory or 0), node_cpu=offered.node_cpu or 0.0,
-            node_memory=float(offered.node_memory or 0), holds=True,
-        )  # fmt: skip
+            cpu=offered.cpu or 0.0,
+            memory=float(offered.memory or 0),
+            node_cpu=offered.node_cpu or 0.0,
+            node_memory=float(offered.node_memory or 0),
+            holds=True,
+        )
         code = pathlib.Path() if self._job.code else None
         plan = resolve.resolve(job, capacity, code=code, key=self._job.uid, say=log.info)
         if plan.spec.planning.on or plan.spec.online.on:
@@ -134,10 +141,15 @@ class PodJob:
         wish = self._job.job.kubernetes
         spec = replace(plan.spec, join_s=plan.spec.join_s + wish.pending_s, gang=wish.start == "gang")
         return replace(
-            plan, spec=spec, host=self._settings.host or "0.0.0.0", port=names.MASTER_PORT,
+            plan,
+            spec=spec,
+            host=self._settings.host or "0.0.0.0",
+            port=names.MASTER_PORT,
             advertise=names.master_address(self._job.name, self._job.namespace).partition(":")[0],
-            secret_file=self._settings.secret_file, adopt=True, report_usage=True,
-        )  # fmt: skip
+            secret_file=self._settings.secret_file,
+            adopt=True,
+            report_usage=True,
+        )
 
     def _journal_lost(self) -> bool:
         """True if an earlier agent has started pods but its journal is gone."""
@@ -171,9 +183,7 @@ class PodJob:
 
     async def _attend(self, plan: RunPlan) -> None:
         near = LocalPlatform(self.files, log.info)
-        agent = Agent(
-            plan, self.files, CompositePlatform(near, self._platform), log.info, next_term=self._next_term
-        )  # fmt: skip
+        agent = Agent(plan, self.files, CompositePlatform(near, self._platform), log.info, next_term=self._next_term)
         self._asks.agent = agent
         output = PodOutput(self.files)
         beside = [

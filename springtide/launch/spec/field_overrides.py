@@ -23,9 +23,7 @@ NAMED = (POLICY, "priority", "data_workers")
 """Fields of `PlanningConfig` that name a function."""
 
 NUMBER, WHOLE = "a number", "a whole number"
-VALUES: dict[Any, str] = {
-    int: WHOLE, int | None: WHOLE, float: NUMBER, float | None: NUMBER, bool: "true or false"
-}  # fmt: skip
+VALUES: dict[Any, str] = {int: WHOLE, int | None: WHOLE, float: NUMBER, float | None: NUMBER, bool: "true or false"}
 
 
 def planning_fields(*, policy: bool) -> tuple[str, ...]:
@@ -71,8 +69,10 @@ def check_names(config: PlanningConfig) -> None:
     from springtide.planning.policy import registry
 
     look_up: dict[str, Callable[[str], Any]] = {
-        POLICY: registry.found, "priority": choose.priority, "data_workers": allocation.load
-    }  # fmt: skip
+        POLICY: registry.found,
+        "priority": choose.priority,
+        "data_workers": allocation.load,
+    }
     for name in named:
         look_up[name](getattr(config, name))
 

@@ -74,10 +74,13 @@ def start(job: ElasticJob, capacity: PlatformCapacity, *, history: str = "", key
     shape, rules = warm(job, small, rules)
     held = capacity.holds
     return InitialSizes(
-        workers=shape.workers, servers=shape.servers, threads=math.ceil(limits.most.worker_cpu), planning=rules,
+        workers=shape.workers,
+        servers=shape.servers,
+        threads=math.ceil(limits.most.worker_cpu),
+        planning=rules,
         worker_cpu=shape.worker_cpu if held else job.workers.cpu,
         server_cpu=shape.server_cpu if held else job.servers.cpu,
-    )  # fmt: skip
+    )
 
 
 def planned(job: ElasticJob) -> bool:
@@ -88,9 +91,7 @@ def planned(job: ElasticJob) -> bool:
 
 def fixed(job: ElasticJob, capacity: PlatformCapacity) -> InitialSizes:
     cores = max(1, math.floor(capacity.node_cpu or capacity.cpu or 1))
-    usual = resources.size_locally(
-        cores, servers=job.servers.count, workers=job.workers.count, cpu=job.workers.cpu
-    )  # fmt: skip
+    usual = resources.size_locally(cores, servers=job.servers.count, workers=job.workers.count, cpu=job.workers.cpu)
     workers, servers = within(usual.workers, job.workers), within(usual.servers, job.servers)
     worker_cpu, server_cpu = job.workers.cpu, job.servers.cpu
     if job.quota.cpu is not None or job.quota.memory is not None:
@@ -101,9 +102,13 @@ def fixed(job: ElasticJob, capacity: PlatformCapacity) -> InitialSizes:
             worker_cpu, server_cpu = shape.worker_cpu, shape.server_cpu
     threads = usual.threads_per_worker if worker_cpu is None else max(1, math.ceil(worker_cpu))
     return InitialSizes(
-        workers=workers, servers=servers, worker_cpu=worker_cpu, server_cpu=server_cpu,
-        threads=min(usual.threads_per_worker, threads), planning=PlanRules(),
-    )  # fmt: skip
+        workers=workers,
+        servers=servers,
+        worker_cpu=worker_cpu,
+        server_cpu=server_cpu,
+        threads=min(usual.threads_per_worker, threads),
+        planning=PlanRules(),
+    )
 
 
 def within(usual: int, wish: RoleWish) -> int:
@@ -114,22 +119,33 @@ def rules_of(
     job: ElasticJob, capacity: PlatformCapacity, limits: ShapeBounds, *, history: str, key: str = ""
 ) -> PlanRules:
     own = PlanningConfig(
-        extra_workers=0, total_cpu=limits.quota.cpu,
-        node_cpu=max(limits.most.worker_cpu, limits.most.server_cpu), server_cpu=limits.most.server_cpu,
-    )  # fmt: skip
+        extra_workers=0,
+        total_cpu=limits.quota.cpu,
+        node_cpu=max(limits.most.worker_cpu, limits.most.server_cpu),
+        server_cpu=limits.most.server_cpu,
+    )
     if capacity.own:
         own = replace(own, sample_s=SAMPLE_S, between_changes_s=BETWEEN_S, workers_stay=capacity.holds)
     own_settings = config.load()
     brain = job.brain or own_settings.brain
     rules = PlanRules(
-        bounds=limits, resize=capacity.holds, overlap=capacity.own and job.quota.cpu is None and not brain, config=own,
-        key=key or uuid.uuid4().hex, user=user(), history=history, priority=job.priority,
-        brain=brain, brain_secret_file=own_settings.brain_secret_file, brain_tls=own_settings.brain_tls,
+        bounds=limits,
+        resize=capacity.holds,
+        overlap=capacity.own and job.quota.cpu is None and not brain,
+        config=own,
+        key=key or uuid.uuid4().hex,
+        user=user(),
+        history=history,
+        priority=job.priority,
+        brain=brain,
+        brain_secret_file=own_settings.brain_secret_file,
+        brain_tls=own_settings.brain_tls,
         features={
-            "script": pathlib.PurePath(job.script).name, "job": job.name,
+            "script": pathlib.PurePath(job.script).name,
+            "job": job.name,
             "arguments": " ".join(redactor.redact_arguments(job.arguments)),
         },
-    )  # fmt: skip
+    )
     return changed(rules, job.planning)
 
 
@@ -143,8 +159,10 @@ def user() -> str:
 def changed(rules: PlanRules, given: Mapping[str, str]) -> PlanRules:
     config, others, bounds = field_overrides.changed(
         [f"{name}={value}" for name, value in given.items()],
-        (rules.config, field_overrides.planning_fields(policy=True)), (rules, TIMES), (rules.bounds, BOUNDS),
-    )  # fmt: skip
+        (rules.config, field_overrides.planning_fields(policy=True)),
+        (rules, TIMES),
+        (rules.bounds, BOUNDS),
+    )
     known: PlanRules = replace(others, config=config, bounds=bounds)
     return known
 
@@ -173,7 +191,7 @@ def first_view(job: ElasticJob, rules: PlanRules) -> JobView:
     features: Mapping[str, str | float] = {**rules.features, "sync": job.sync}
     return JobView(
         name=job.name, facts=UNKNOWN, bounds=rules.bounds, user=rules.user, priority=rules.priority, features=features
-    )  # fmt: skip
+    )
 
 
 def known(history: str) -> bool:

@@ -94,9 +94,12 @@ def parse(text: str, path: pathlib.Path) -> ParsedSpec:
     metadata = plain.get("metadata")
     namespace = metadata.get("namespace") if isinstance(metadata, dict) else None
     return ParsedSpec(
-        job=job, path=path, namespace=namespace.text if isinstance(namespace, Scalar) else "",
-        given=frozenset(_bare(each) for each in tree.values), folder=path.parent / job.working_dir,
-    )  # fmt: skip
+        job=job,
+        path=path,
+        namespace=namespace.text if isinstance(namespace, Scalar) else "",
+        given=frozenset(_bare(each) for each in tree.values),
+        folder=path.parent / job.working_dir,
+    )
 
 
 def _bare(path: Path) -> Path:

@@ -111,14 +111,21 @@ class Agent:
     ) -> None:
         self.plan, self._files, self._platform, self._say = plan, files, platform, say
         redactor.remember(
-            msgspec.json.encode(plan.spec).decode(), *redactor.option_pairs(plan.arguments), *plan.settings.values(),
+            msgspec.json.encode(plan.spec).decode(),
+            *redactor.option_pairs(plan.arguments),
+            *plan.settings.values(),
             variables=plan.environment,
-        )  # fmt: skip
+        )
         self._awake = AwakeClock()
         self._keeper = MasterSupervisor(
-            platform, files, self._master_launch, next_term or master_keeper.counting(), awake=self._awake,
-            disk_s=plan.spec.disk_s, say=say,
-        )  # fmt: skip
+            platform,
+            files,
+            self._master_launch,
+            next_term or master_keeper.counting(),
+            awake=self._awake,
+            disk_s=plan.spec.disk_s,
+            say=say,
+        )
         self._story: events.EventLog | None = None
         self._reconciler = reconcile.Reconciler()
         self._exits: deque[RoleExit] = deque()
@@ -166,9 +173,7 @@ class Agent:
         except BaseException as error:  # a fault of this process; where another agent may follow, the job is not over
             if not self.plan.adopt:
                 why = f"the process that kept the job failed: {type(error).__name__}: {error}".rstrip(": ")
-                status = msgspec.structs.replace(
-                    self._last, phase=JobPhase.FAILED, why=why, blame=Blame.INFRASTRUCTURE
-                )  # fmt: skip
+                status = msgspec.structs.replace(self._last, phase=JobPhase.FAILED, why=why, blame=Blame.INFRASTRUCTURE)
             raise
         finally:
             if status.phase.over or not self.plan.adopt:
@@ -308,9 +313,11 @@ class Agent:
         limits = ProcessLimits(cpu=wanted.cpu, memory=wanted.memory, low=wanted.low)
         file = str(self._files.master.absolute())
         there = run_plan.RoleEndpoints(
-            master=self._where.address, master_file=file, secret_file=str(self._secret.absolute()),
+            master=self._where.address,
+            master_file=file,
+            secret_file=str(self._secret.absolute()),
             patience_s=run_plan.PATIENCE_S if self.plan.adopt else None,
-        )  # fmt: skip
+        )
         return self._launch(Life(wanted.role, wanted.incarnation), there, limits)
 
     def _master_launch(self, life: Life) -> RoleLaunch:
@@ -321,14 +328,21 @@ class Agent:
         plan, kind = self.plan, life.role.kind
         there = replace(there, tls=self._files.certificates(kind))
         return RoleLaunch(
-            life=life, module=run_plan.module_of(kind), limits=limits,
+            life=life,
+            module=run_plan.module_of(kind),
+            limits=limits,
             arguments=run_plan.arguments_of(kind, plan, root=str(self._files.root)),
             settings=run_plan.settings_of(
-                life, there, debug=plan.debug, report_usage=plan.report_usage, script=plan.settings,
+                life,
+                there,
+                debug=plan.debug,
+                report_usage=plan.report_usage,
+                script=plan.settings,
                 arguments=plan.arguments,
             ),
-            environment=run_plan.environment_of(plan, limits), given=plan.environment,
-        )  # fmt: skip
+            environment=run_plan.environment_of(plan, limits),
+            given=plan.environment,
+        )
 
     # ---- the story ----
 
@@ -394,10 +408,13 @@ def write_card(plan: RunPlan, files: logs.RunFiles) -> None:
     pid = os.getpid()
     before = run_registry.read_card(files) if plan.adopt else None
     card = run_registry.RunCard(
-        name=plan.spec.name, script=plan.script, arguments=redactor.redact_arguments(plan.arguments),
+        name=plan.spec.name,
+        script=plan.script,
+        arguments=redactor.redact_arguments(plan.arguments),
         began_at=time.time() if before is None else before.began_at,
-        agent_pid=pid, agent_start=run_registry.start_of(pid) or 0,
-    )  # fmt: skip
+        agent_pid=pid,
+        agent_start=run_registry.start_of(pid) or 0,
+    )
     try:
         run_registry.write_card(files, card)
     except OSError as error:

@@ -29,9 +29,13 @@ EARLY = datetime.timedelta(hours=1)
 
 
 def make(
-    job: str, *, at: datetime.datetime, life: datetime.timedelta = LIFE, roles: Sequence[str] = ROLES,
+    job: str,
+    *,
+    at: datetime.datetime,
+    life: datetime.timedelta = LIFE,
+    roles: Sequence[str] = ROLES,
     hosts: Sequence[str] = (),
-) -> dict[str, bytes]:  # fmt: skip
+) -> dict[str, bytes]:
     """Make an authority and one certificate per role. `at`: the time now; `hosts`: extra names, for clients that check
     only those.
     """
@@ -74,9 +78,14 @@ def folder_of(root: pathlib.Path, role: str) -> pathlib.Path:
 
 
 def _leaf(
-    authority: Any, signer: Any, whose: Identity, hosts: Sequence[str], *, at: datetime.datetime,
+    authority: Any,
+    signer: Any,
+    whose: Identity,
+    hosts: Sequence[str],
+    *,
+    at: datetime.datetime,
     until: datetime.datetime,
-) -> dict[str, bytes]:  # fmt: skip
+) -> dict[str, bytes]:
     x509, key = _x509(), _new_key()
     unsigned = _unsigned(_name(*whose), authority.subject, key, at, until)
     unsigned = unsigned.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -111,9 +120,16 @@ def _unsigned(subject: Any, issuer: Any, key: Any, at: datetime.datetime, until:
 def _with_usage(unsigned: Any, signer: Any, *, signs: bool) -> Any:
     x509 = _x509()
     usage = x509.KeyUsage(
-        digital_signature=not signs, key_cert_sign=signs, crl_sign=signs, content_commitment=False,
-        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
+        digital_signature=not signs,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
     by = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     return unsigned.add_extension(usage, critical=True).add_extension(by, critical=False)
 

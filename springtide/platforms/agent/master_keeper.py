@@ -55,9 +55,16 @@ class MasterSupervisor:
     """One master at a time. The one before is dead when the next is started."""
 
     def __init__(
-        self, platform: Platform, files: logs.RunFiles, launch: Callable[[Life], RoleLaunch], next_term: NextTerm, *,
-        awake: AwakeClock, disk_s: float = 0.0, say: Callable[[str], None] = lambda _: None,
-    ) -> None:  # fmt: skip
+        self,
+        platform: Platform,
+        files: logs.RunFiles,
+        launch: Callable[[Life], RoleLaunch],
+        next_term: NextTerm,
+        *,
+        awake: AwakeClock,
+        disk_s: float = 0.0,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
         self._platform, self._files, self._launch, self._next_term = platform, files, launch, next_term
         self._awake, self._disk_s, self._say = awake, disk_s, say
         self.term = 0

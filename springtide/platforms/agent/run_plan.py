@@ -87,9 +87,14 @@ def arguments_of(kind: RoleKind, plan: RunPlan, *, root: str = "") -> tuple[str,
 
 
 def settings_of(
-    life: Life, there: RoleEndpoints, *, debug: bool = False, report_usage: bool = False,
-    script: Mapping[str, str] | None = None, arguments: Sequence[str] = (),
-) -> dict[str, str]:  # fmt: skip
+    life: Life,
+    there: RoleEndpoints,
+    *,
+    debug: bool = False,
+    report_usage: bool = False,
+    script: Mapping[str, str] | None = None,
+    arguments: Sequence[str] = (),
+) -> dict[str, str]:
     """Return fields of `config.Settings`. `script`: fields for processes with user code; `arguments`: the script's."""
     said = {
         "member": str(life.role),

@@ -99,14 +99,25 @@ class ForkServerClient:
         return self._is_ready() and self._common(environment) == self._environment
 
     def start(
-        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], log: int, *,
-        process_group: int, folders: Sequence[str] = (), priority: int = 0,
-    ) -> ForkedProcess | None:  # fmt: skip
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        log: int,
+        *,
+        process_group: int,
+        folders: Sequence[str] = (),
+        priority: int = 0,
+    ) -> ForkedProcess | None:
         """Fork `python -m module arguments`; None if the server cannot or does not answer."""
         birth = ForkRequest(
-            module=module, arguments=arguments, environment=environment, process_group=process_group, folders=folders,
+            module=module,
+            arguments=arguments,
+            environment=environment,
+            process_group=process_group,
+            folders=folders,
             priority=priority,
-        )  # fmt: skip
+        )
         assert self._asking is not None, "nobody has asked whether it suits"
         (ending, told), (waits, gate) = os.pipe(), os.pipe()
         try:

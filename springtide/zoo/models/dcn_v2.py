@@ -56,9 +56,16 @@ class DCNv2(nn.Module):
             raise errors.UnknownName("structure of DCNv2", structure, STRUCTURES)
         optional = {} if rank is None else {"rank": rank}
         sizes.check(
-            "DCNv2", tables=tables, dense=dense, dim=dim, hidden=hidden, crosses=crosses, filled=["hidden"],
-            dropout=dropout, **optional,
-        )  # fmt: skip
+            "DCNv2",
+            tables=tables,
+            dense=dense,
+            dim=dim,
+            hidden=hidden,
+            crosses=crosses,
+            filled=["hidden"],
+            dropout=dropout,
+            **optional,
+        )
         width = len(tables) * dim + dense
         self.stacked = structure == "stacked"
         self.ids = FieldTables(tables, dim, sparse=sparse, open_ended=open_ended)

@@ -52,9 +52,16 @@ class MMoE(nn.Module):
         if any(not isinstance(group, Sequence) or len(group) != 2 for group in groups):
             raise errors.BadInput(f"MMoE: groups are {groups!r}; wanted (width, features) of each, as in [(64, 2)]")
         sizes.check(
-            "MMoE", tables=tables, groups=[size for group in groups for size in group], experts=experts,
-            expert_units=expert_units, tower=tower, last=last, filled=["groups"], dropout=dropout,
-        )  # fmt: skip
+            "MMoE",
+            tables=tables,
+            groups=[size for group in groups for size in group],
+            experts=experts,
+            expert_units=expert_units,
+            tower=tower,
+            last=last,
+            filled=["groups"],
+            dropout=dropout,
+        )
         dims = [dim for dim, count in groups for _ in range(count)]
         if len(tables) != len(dims):
             raise errors.BadInput(f"the embedding groups have {len(dims)} features but there are {len(tables)} tables")

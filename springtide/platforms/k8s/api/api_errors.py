@@ -46,9 +46,12 @@ def read(status: int, body: bytes, retry_after: str | None = None) -> Refusal:
     except ValueError:  # a date
         after_s = None
     return Refusal(
-        status=status, message=said.get("message") or f"HTTP {status}", reason=said.get("reason") or "",
-        after_s=after_s, begun=status != 429,
-    )  # fmt: skip
+        status=status,
+        message=said.get("message") or f"HTTP {status}",
+        reason=said.get("reason") or "",
+        after_s=after_s,
+        begun=status != 429,
+    )
 
 
 def pause(refusal: Refusal, attempt: int, *, repeatable: bool) -> float | None:

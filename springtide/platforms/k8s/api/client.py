@@ -132,14 +132,26 @@ class Client:
         query = {"dryRun": "All"} if dry_run else {}
         part = f" ({subresource})" if subresource else ""
         return await self._ask(
-            "PATCH", path, f"patch {kind} {name}{part}", query=query, body=body, content=PATCHES[how],
+            "PATCH",
+            path,
+            f"patch {kind} {name}{part}",
+            query=query,
+            body=body,
+            content=PATCHES[how],
             repeatable=how != "json",
-        )  # fmt: skip
+        )
 
     async def delete(
-        self, kind: ObjectKind, name: str, *, namespace: str = "", grace_s: int | None = None, propagation: str = "",
-        uid: str = "", version: str = "",
-    ) -> None:  # fmt: skip
+        self,
+        kind: ObjectKind,
+        name: str,
+        *,
+        namespace: str = "",
+        grace_s: int | None = None,
+        propagation: str = "",
+        uid: str = "",
+        version: str = "",
+    ) -> None:
         """Delete an object if it still matches `uid` and `version`; `NotFound` if it is gone."""
         body: Object = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if grace_s is not None:
@@ -214,9 +226,15 @@ class Client:
                 await asyncio.sleep(min(api_errors.LONGEST_PAUSE_S, api_errors.FIRST_PAUSE_S * 2 ** min(failures, 10)))
 
     async def logs(
-        self, pod: str, *, namespace: str = "", container: str = "", lines: int | None = None, follow: bool = False,
+        self,
+        pod: str,
+        *,
+        namespace: str = "",
+        container: str = "",
+        lines: int | None = None,
+        follow: bool = False,
         previous: bool = False,
-    ) -> AsyncIterator[str]:  # fmt: skip
+    ) -> AsyncIterator[str]:
         query = {"follow": "true"} if follow else {}
         query |= {"container": container} if container else {}
         query |= {"tailLines": str(lines)} if lines is not None else {}
@@ -244,10 +262,14 @@ class Client:
         timeout = self._http.ClientTimeout(total=None, sock_connect=ONE_TRY_S, sock_read=silence_s)
         try:
             async with self._session.get(
-                self.access.server + path, params=dict(query), headers=await self.access.headers(anew=anew),
-                ssl=self.access.verify, server_hostname=self.access.server_name, proxy=self.access.proxy,
+                self.access.server + path,
+                params=dict(query),
+                headers=await self.access.headers(anew=anew),
+                ssl=self.access.verify,
+                server_hostname=self.access.server_name,
+                proxy=self.access.proxy,
                 timeout=timeout,
-            ) as response:  # fmt: skip
+            ) as response:
                 if response.status >= 400:
                     refusal = api_errors.read(response.status, await response.read())
                     raise Unauthenticated(refusal) if refusal.status == 401 else self._error(refusal, what)
@@ -264,9 +286,16 @@ class Client:
     # ---- one request ----
 
     async def _ask(
-        self, method: str, path: str, what: str, *, query: Mapping[str, str] | None = None,
-        body: Object | Sequence[Object] | None = None, content: str = "application/json", repeatable: bool = True,
-    ) -> Object:  # fmt: skip
+        self,
+        method: str,
+        path: str,
+        what: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Object | Sequence[Object] | None = None,
+        content: str = "application/json",
+        repeatable: bool = True,
+    ) -> Object:
         """Send a request; retry while that is safe and can help."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._within_s
@@ -293,10 +322,16 @@ class Client:
             headers["Content-Type"] = content
         try:
             async with self._session.request(
-                method, self.access.server + path, params=dict(query), data=data, headers=headers,
-                ssl=self.access.verify, server_hostname=self.access.server_name, proxy=self.access.proxy,
+                method,
+                self.access.server + path,
+                params=dict(query),
+                data=data,
+                headers=headers,
+                ssl=self.access.verify,
+                server_hostname=self.access.server_name,
+                proxy=self.access.proxy,
                 timeout=self._http.ClientTimeout(total=ONE_TRY_S),
-            ) as response:  # fmt: skip
+            ) as response:
                 said = await response.read()
                 if response.status >= 400:
                     return api_errors.read(response.status, said, response.headers.get("Retry-After")), {}

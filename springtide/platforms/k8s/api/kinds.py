@@ -10,9 +10,19 @@ from typing import Any
 from springtide import errors
 
 _UNITS = {
-    "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40, "Pi": 1 << 50, "Ei": 1 << 60,
-    "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15, "E": 10**18,
-}  # fmt: skip
+    "Ki": 1 << 10,
+    "Mi": 1 << 20,
+    "Gi": 1 << 30,
+    "Ti": 1 << 40,
+    "Pi": 1 << 50,
+    "Ei": 1 << 60,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "T": 10**12,
+    "P": 10**15,
+    "E": 10**18,
+}
 
 
 def parse_quantity(value: Any) -> float:
@@ -94,10 +104,27 @@ ELASTIC_JOBS = ObjectKind(f"{GROUP}/{VERSION}", "ElasticJob", "elasticjobs")
 SCALE_PLANS = ObjectKind(f"{GROUP}/{VERSION}", "ScalePlan", "scaleplans")
 
 KNOWN = (
-    PODS, SERVICES, SECRETS, CONFIG_MAPS, SERVICE_ACCOUNTS, CLAIMS, EVENTS, NAMESPACES, NODES, DEPLOYMENTS, ROLES,
-    ROLE_BINDINGS, CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, DISRUPTION_BUDGETS, PRIORITY_CLASSES, LEASES, DEFINITIONS,
-    ELASTIC_JOBS, SCALE_PLANS,
-)  # fmt: skip
+    PODS,
+    SERVICES,
+    SECRETS,
+    CONFIG_MAPS,
+    SERVICE_ACCOUNTS,
+    CLAIMS,
+    EVENTS,
+    NAMESPACES,
+    NODES,
+    DEPLOYMENTS,
+    ROLES,
+    ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    CLUSTER_ROLE_BINDINGS,
+    DISRUPTION_BUDGETS,
+    PRIORITY_CLASSES,
+    LEASES,
+    DEFINITIONS,
+    ELASTIC_JOBS,
+    SCALE_PLANS,
+)
 
 
 def kind_of(manifest: Mapping[str, Any]) -> ObjectKind | None:

@@ -176,9 +176,12 @@ async def printed_by(program: Mapping[str, Any]) -> dict[str, Any]:
     variables = {each["name"]: each["value"] for each in program.get("env") or []}
     try:
         process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
             env={**config.child_environment({}, {}), **variables},
-        )  # fmt: skip
+        )
         out, said = await process.communicate()
     except OSError as error:
         raise errors.MissingFile(f"the kubeconfig wants {command[0]!r} for credentials: {error.strerror}") from None

@@ -52,9 +52,7 @@ async def remove(
             say(f"{kind.kind} {name}: left")
             continue
         try:
-            await client.delete(
-                kind, name, namespace=body["metadata"].get("namespace", ""), propagation="Background"
-            )  # fmt: skip
+            await client.delete(kind, name, namespace=body["metadata"].get("namespace", ""), propagation="Background")
             say(f"{kind.kind} {name}: deleted")
         except errors.NotFound:
             say(f"{kind.kind} {name}: was not there")

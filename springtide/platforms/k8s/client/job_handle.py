@@ -146,9 +146,12 @@ class KubernetesJobHandle:
         """Create a ScalePlan and wait for the master's answer."""
         name = f"{self.name}-scale-{secrets.token_hex(3)}"
         plan = ScalePlan(
-            job=self.name, workers=request.workers, servers=request.servers, data_workers=request.data_workers,
+            job=self.name,
+            workers=request.workers,
+            servers=request.servers,
+            data_workers=request.data_workers,
             reason=request.why,
-        )  # fmt: skip
+        )
         body = SCALE_PLANS.body(name, client.namespace, spec=schema.plain_of(plan))
         owner = job_object.owner(job_object.read(await client.get(ELASTIC_JOBS, self.name)))
         body["metadata"] |= {"labels": called.labels_of(self.name), "ownerReferences": [owner | {"controller": False}]}

@@ -64,9 +64,14 @@ class PodLogReader:
     """Reads the logs of one job's pods."""
 
     def __init__(
-        self, open_client: Open, job: str, wanted: Sequence[str], lines: int, follow: bool,
+        self,
+        open_client: Open,
+        job: str,
+        wanted: Sequence[str],
+        lines: int,
+        follow: bool,
         give: Callable[[LogLine], None],
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._open, self._job, self._wanted, self._lines, self._follow = open_client, job, wanted, lines, follow
         self._give = give
         self.over = asyncio.Event()

@@ -157,4 +157,4 @@ def readable_credentials(job: ElasticJob) -> list[str]:
     found = [] if redaction.redact_arguments(job.arguments) == job.arguments else ["arguments"]
     return found + [
         name for name, value in plain.items() if name != "arguments" and redaction.redact_all(value) != value
-    ]  # fmt: skip
+    ]

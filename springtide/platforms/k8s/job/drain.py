@@ -24,9 +24,7 @@ async def drain(settings: config.Settings, why: str = WHY) -> bool:
     try:
         role, secret = role_of(settings.member), config.job_secret(settings)
         asked = messages.EvictionNotice(role, settings.incarnation, why)
-        master = await connection.connect(
-            settings.master, secret, within_s=CONNECT_S, certificates=settings.tls
-        )  # fmt: skip
+        master = await connection.connect(settings.master, secret, within_s=CONNECT_S, certificates=settings.tls)
     except errors.SpringtideError as error:
         print(f"drain: {error}", file=sys.stderr)
         return False

@@ -13,9 +13,22 @@ from springtide.platforms.k8s.objects import names
 from springtide.telemetry import logs
 
 TAKEN = frozenset(
-    {"Evicted", "Preempting", "Preempted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "NodeAffinity",
-     "UnexpectedAdmissionError", "OutOfcpu", "OutOfmemory", "OutOfpods", "DeadlineExceeded"}
-)  # fmt: skip
+    {
+        "Evicted",
+        "Preempting",
+        "Preempted",
+        "NodeLost",
+        "NodeShutdown",
+        "Shutdown",
+        "Terminated",
+        "NodeAffinity",
+        "UnexpectedAdmissionError",
+        "OutOfcpu",
+        "OutOfmemory",
+        "OutOfpods",
+        "DeadlineExceeded",
+    }
+)
 """Reasons of a pod's status by which the cluster says that it took it away."""
 KILLED = 137
 """Exit status of what SIGKILL ended: inside of a memory limit as a rule by the kernel, whatever the reason says."""
@@ -56,9 +69,15 @@ def exit_of(pod: Object, life: Life, *, asked: bool, present: bool = True) -> Ro
         name = "SIGKILL" if asked else ""
     raised = bool(code) and not name and life.role.kind is not RoleKind.WORKER
     return RoleExit(
-        role=life.role, incarnation=life.incarnation, pid=0, code=None if name else code, signal=name, oom=oom,
-        evicted=evicted or (code is None and not asked), error=logs.error_in(_said(pod)) if raised else "",
-    )  # fmt: skip
+        role=life.role,
+        incarnation=life.incarnation,
+        pid=0,
+        code=None if name else code,
+        signal=name,
+        oom=oom,
+        evicted=evicted or (code is None and not asked),
+        error=logs.error_in(_said(pod)) if raised else "",
+    )
 
 
 def why_absent(pod: Object | None, told: str = "") -> str:

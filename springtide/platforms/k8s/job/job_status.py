@@ -63,9 +63,7 @@ def fields(status: messages.JobStatus, *, generation: int) -> Object:
 def conditions(status: messages.JobStatus) -> list[JobCondition]:
     """Ready: it trains. Progressing: it starts, changes or drains. Degraded: it lacks roles. Finished."""
     phase, over = status.phase, status.phase.over
-    all_there = (
-        status.workers_alive >= status.workers_wanted > 0 and status.servers_alive >= status.servers_wanted > 0
-    )  # fmt: skip
+    all_there = status.workers_alive >= status.workers_wanted > 0 and status.servers_alive >= status.servers_wanted > 0
     running = phase is JobPhase.RUNNING
     changing = not over and (
         phase in (JobPhase.STARTING, JobPhase.DRAINING) or not all_there or status.slots_moving > 0
@@ -78,11 +76,13 @@ def conditions(status: messages.JobStatus) -> list[JobCondition]:
         ),
         JobCondition(type="Progressing", status=changing, reason="Changes" if changing else "Settled"),
         JobCondition(
-            type="Degraded", status=bool(lacking) and not over, reason="Lacks" if lacking else "Whole",
+            type="Degraded",
+            status=bool(lacking) and not over,
+            reason="Lacks" if lacking else "Whole",
             message=clipped(lacking),
         ),
         JobCondition(type="Finished", status=over, reason=PHASES[phase], message=clipped(status.why) if over else ""),
-    ]  # fmt: skip
+    ]
 
 
 def failed(name: str, why: str, blame: Blame = Blame.USER) -> messages.JobStatus:

@@ -89,9 +89,7 @@ class PlanWriter:
         other = int(annotations.get(TERM) or 0)
         if other > self.term:
             raise errors.Fenced(f"the plan of {self.job} is by master number {other}; this is number {self.term}")
-        plan = ScalePlan(
-            job=self.job, origin="master", pods=tuple(self.pods.values()), kill=tuple(sorted(self.kill))
-        )  # fmt: skip
+        plan = ScalePlan(job=self.job, origin="master", pods=tuple(self.pods.values()), kill=tuple(sorted(self.kill)))
         spec = schema.plain_of(plan)
         if thing["spec"] == spec and other == self.term:
             return

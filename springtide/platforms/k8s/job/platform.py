@@ -116,9 +116,13 @@ class KubernetesPlatform:
     def start(self, launch: RoleLaunch, on_exit: OnExit) -> int:
         role, limits = launch.life.role, launch.limits
         wish = PodWish(
-            role=str(role.kind), rank=role.rank, incarnation=launch.life.incarnation, cpu=limits.cpu,
-            memory=limits.memory, low=limits.low,
-        )  # fmt: skip
+            role=str(role.kind),
+            rank=role.rank,
+            incarnation=launch.life.incarnation,
+            cpu=limits.cpu,
+            memory=limits.memory,
+            low=limits.low,
+        )
         self._add(wish, on_exit)
         self.writer.change()
         return 0

@@ -200,9 +200,13 @@ def _definition(
         "additionalPrinterColumns": columns,
     }
     named = {
-        "kind": kind.kind, "listKind": f"{kind.kind}List", "plural": kind.plural, "singular": kind.kind.lower(),
-        "shortNames": [short], "categories": ["springtide"],
-    }  # fmt: skip
+        "kind": kind.kind,
+        "listKind": f"{kind.kind}List",
+        "plural": kind.plural,
+        "singular": kind.kind.lower(),
+        "shortNames": [short],
+        "categories": ["springtide"],
+    }
     body = kinds.DEFINITIONS.body(f"{kind.plural}.{names.GROUP}")
     body["metadata"]["labels"] = {"app.kubernetes.io/name": "springtide"}
     return body | {"spec": {"group": names.GROUP, "scope": "Namespaced", "names": named, "versions": [version]}}

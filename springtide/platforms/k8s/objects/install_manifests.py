@@ -132,8 +132,9 @@ def operator_rights(plan: InstallPlan) -> list[Object]:
 def user_roles() -> list[Object]:
     found = []
     for name, given, extends in (
-        ("springtide-edit", EDIT_RIGHTS, ("edit", "admin")), ("springtide-view", VIEW_RIGHTS, ("view",)),
-    ):  # fmt: skip
+        ("springtide-edit", EDIT_RIGHTS, ("edit", "admin")),
+        ("springtide-view", VIEW_RIGHTS, ("view",)),
+    ):
         body = _object(kinds.CLUSTER_ROLES, name) | {"rules": role_rules(given)}
         body["metadata"]["labels"] |= {f"rbac.authorization.k8s.io/aggregate-to-{each}": "true" for each in extends}
         found.append(body)
@@ -220,12 +221,15 @@ def _deployment(
 def _pod_spec(container: Object, volumes: list[Object]) -> Object:
     return {
         "securityContext": {
-            "runAsNonRoot": True, "runAsUser": pods.USER, "runAsGroup": pods.USER, "fsGroup": pods.USER,
+            "runAsNonRoot": True,
+            "runAsUser": pods.USER,
+            "runAsGroup": pods.USER,
+            "fsGroup": pods.USER,
             "seccompProfile": {"type": "RuntimeDefault"},
         },
         "containers": [container],
         "volumes": [{"name": "tmp", "emptyDir": {}}, *volumes],
-    }  # fmt: skip
+    }
 
 
 def _container(name: str, image: str, command: list[str], *, cpu: str, memory: str, secrets: list[Object]) -> Object:
@@ -240,9 +244,11 @@ def _container(name: str, image: str, command: list[str], *, cpu: str, memory: s
         "resources": {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}},
         "volumeMounts": mounts,
         "securityContext": {
-            "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
         },
-    }  # fmt: skip
+    }
 
 
 def _brain_volumes(plan: InstallPlan, role: str, below: str) -> list[Object]:

@@ -61,11 +61,18 @@ def read(thing: Mapping[str, Any]) -> JobObject:
         fault, job = str(error), schema.from_spec(known, metadata["name"])
         job = replace(job, stopped=job.stopped or spec.get("stopped") is True)
     return JobObject(
-        name=metadata["name"], namespace=metadata["namespace"], uid=metadata["uid"], job=job, fault=fault,
-        generation=int(metadata.get("generation", 0)), code=annotations.get(names.CODE, ""),
-        deleting="deletionTimestamp" in metadata, status=status,
-        labels=schema.for_pods(metadata.get("labels") or {}), annotations=schema.for_pods(annotations),
-    )  # fmt: skip
+        name=metadata["name"],
+        namespace=metadata["namespace"],
+        uid=metadata["uid"],
+        job=job,
+        fault=fault,
+        generation=int(metadata.get("generation", 0)),
+        code=annotations.get(names.CODE, ""),
+        deleting="deletionTimestamp" in metadata,
+        status=status,
+        labels=schema.for_pods(metadata.get("labels") or {}),
+        annotations=schema.for_pods(annotations),
+    )
 
 
 def owned(job: JobObject, name: str, *, labels: Mapping[str, str] | None = None) -> Object:
@@ -111,9 +118,13 @@ def with_conditions(
         old = found.get(each.type, {})
         since = old.get("lastTransitionTime", at) if old.get("status") == status else at
         found[each.type] = {
-            "type": each.type, "status": status, "reason": each.reason, "message": each.message,
-            "lastTransitionTime": since, "observedGeneration": generation,
-        }  # fmt: skip
+            "type": each.type,
+            "status": status,
+            "reason": each.reason,
+            "message": each.message,
+            "lastTransitionTime": since,
+            "observedGeneration": generation,
+        }
     return list(found.values())
 
 

@@ -102,9 +102,7 @@ def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
     arguments = (job.job.script,) if kind is RoleKind.WORKER else ()
     container = _container(job, site, entry.role, run_plan.module_of(kind), arguments, resources_of(job, entry))
     container["env"] += environment(job, site, life, cpu=entry.cpu)
-    container["resizePolicy"] = [
-        {"resourceName": each, "restartPolicy": "NotRequired"} for each in ("cpu", "memory")
-    ]  # fmt: skip
+    container["resizePolicy"] = [{"resourceName": each, "restartPolicy": "NotRequired"} for each in ("cpu", "memory")]
     if kind is not RoleKind.DATA_WORKER:  # which holds nothing, and leaves on SIGTERM
         container["lifecycle"] = {"preStop": {"exec": {"command": ["python", "-m", DRAIN_MODULE]}}}
     shared = _run_volume(job) if wish.run_volume.shared else {"name": "run", "emptyDir": {}}
@@ -141,9 +139,11 @@ def resources_of(job: JobObject, entry: PodWish) -> Object:
 def environment(job: JobObject, site: Site, life: Life, *, cpu: float | None = None) -> list[Object]:
     """Variables of a role; the user's may not override what identifies the job."""
     there = run_plan.RoleEndpoints(
-        master=names.master_address(job.name, job.namespace), secret_file=f"{names.CREDENTIALS}/secret",
-        tls=names.CREDENTIALS if job.job.kubernetes.tls else "", patience_s=PATIENCE_S,
-    )  # fmt: skip
+        master=names.master_address(job.name, job.namespace),
+        secret_file=f"{names.CREDENTIALS}/secret",
+        tls=names.CREDENTIALS if job.job.kubernetes.tls else "",
+        patience_s=PATIENCE_S,
+    )
     settings = run_plan.settings_of(
         life, there, report_usage=True, script=schema.settings_of(job.job), arguments=job.job.arguments
     )
@@ -205,8 +205,10 @@ def _pod(job: JobObject, site: Site, life: Life, name: str, container: Object, *
     metadata = owned(job, name)
     metadata["labels"] = {**job.labels, **wish.labels, **names.role_labels(job.name, life)}
     metadata["annotations"] = {  # scratch folders need not keep a node from being given back
-        "cluster-autoscaler.kubernetes.io/safe-to-evict": "true", **job.annotations, **wish.annotations,
-    }  # fmt: skip
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "true",
+        **job.annotations,
+        **wish.annotations,
+    }
     volumes = [_credentials_volume(job, life.role.kind), {"name": "tmp", "emptyDir": {}}, *volumes]
     if job.code:
         volumes += [{"name": "archive", "configMap": {"name": job.code}}, {"name": "code", "emptyDir": {}}]
@@ -217,13 +219,17 @@ def _pod(job: JobObject, site: Site, life: Life, name: str, container: Object, *
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": wish.grace_s,
         "securityContext": {
-            "runAsNonRoot": True, "runAsUser": USER, "runAsGroup": USER, "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch", "seccompProfile": {"type": "RuntimeDefault"},
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "runAsGroup": USER,
+            "fsGroup": USER,
+            "fsGroupChangePolicy": "OnRootMismatch",
+            "seccompProfile": {"type": "RuntimeDefault"},
         },
         "tolerations": [*(dict(each) for each in wish.tolerations), *lost_nodes(wish.tolerations)],
         "volumes": [*volumes, *(dict(each) for each in wish.volumes)],
         "containers": [container],
-    }  # fmt: skip
+    }
     optional = {
         "schedulerName": wish.scheduler_name or site.scheduler,
         "nodeSelector": dict(wish.node_selector),

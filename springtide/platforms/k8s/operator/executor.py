@@ -91,11 +91,19 @@ class Executor:
                 fault = str(error)
         nodes = tuple(self.nodes.values())
         return OperatorView(
-            job=job, site=self._site, at=time.time(), pods=own, foreign=foreign, plan=asked, plan_fault=fault,
+            job=job,
+            site=self._site,
+            at=time.time(),
+            pods=own,
+            foreign=foreign,
+            plan=asked,
+            plan_fault=fault,
             plan_generation=int(plan["metadata"].get("generation", 0)) if plan is not None else 0,
             plan_status=job_view.read_status((plan or {}).get("status") or {}) if ours else job_view.read_status({}),
-            can_resize=self.can_resize, nodes=nodes, doomed=doomed(nodes),
-        )  # fmt: skip
+            can_resize=self.can_resize,
+            nodes=nodes,
+            doomed=doomed(nodes),
+        )
 
     @staticmethod
     def _decide(seen: OperatorView) -> steps.OperatorSteps:
@@ -133,9 +141,12 @@ class Executor:
                     log.info("%s/%s is deleted: %s", seen.job.namespace, seen.job.name, why)
                     with contextlib.suppress(errors.NotFound, errors.Conflict):
                         await self._client.delete(
-                            kinds.ELASTIC_JOBS, seen.job.name, namespace=seen.job.namespace, uid=seen.job.uid,
+                            kinds.ELASTIC_JOBS,
+                            seen.job.name,
+                            namespace=seen.job.namespace,
+                            uid=seen.job.uid,
                             propagation="Background",
-                        )  # fmt: skip
+                        )
         makes = [step for step in todo if isinstance(step, steps.MakePod)]
         for step, state in zip(makes, await asyncio.gather(*(self._make(seen, each) for each in makes)), strict=True):
             pods[step.entry.pod_name(seen.job.name)] = state
@@ -199,9 +210,7 @@ class Executor:
         )  # what nodes offer: the master wants to know it at its start
         if change := status_reports.plan_patch({}, status):
             body = {"status": change}
-            await self._client.patch(
-                kinds.SCALE_PLANS, job.name, body, namespace=job.namespace, subresource="status"
-            )  # fmt: skip
+            await self._client.patch(kinds.SCALE_PLANS, job.name, body, namespace=job.namespace, subresource="status")
 
     async def _take_away(self, seen: OperatorView, step: steps.DeletePod | steps.EvictPod) -> None:
         space = seen.job.namespace
@@ -211,9 +220,11 @@ class Executor:
                 await self._client.delete(kinds.PODS, step.name, namespace=space, grace_s=step.grace_s, uid=step.uid)
                 return
             body = {
-                "apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": step.name, "namespace": space},
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": step.name, "namespace": space},
                 "deleteOptions": {"preconditions": {"uid": step.uid}},
-            }  # fmt: skip
+            }
             try:
                 await self._hasty.post(kinds.PODS, step.name, "eviction", body, namespace=space)
             except errors.ClusterUnreachable as error:  # the budget does not allow it now: 429
@@ -225,7 +236,7 @@ class Executor:
         try:
             await self._client.patch(
                 kinds.PODS, step.name, change, namespace=seen.job.namespace, subresource="resize", how="strategic"
-            )  # fmt: skip
+            )
         except errors.NotFound:
             return state
         except (errors.ClusterRefused, errors.Forbidden) as error:
@@ -251,9 +262,12 @@ class Executor:
         if plan is not None and (change := status_reports.plan_patch(plan.get("status") or {}, status)):
             with contextlib.suppress(errors.NotFound):
                 await self._client.patch(
-                    kinds.SCALE_PLANS, seen.job.name, {"status": change}, namespace=seen.job.namespace,
+                    kinds.SCALE_PLANS,
+                    seen.job.name,
+                    {"status": change},
+                    namespace=seen.job.namespace,
                     subresource="status",
-                )  # fmt: skip
+                )
         if lifecycle.stopped_early(seen):
             await self._say(thing, status_reports.stopped(seen.job, "stopped before it began", seen.at))
         elif lifecycle.left_alone_s(seen) == 0:
@@ -275,7 +289,7 @@ class Executor:
         try:
             await self._client.patch(
                 kinds.ELASTIC_JOBS, metadata["name"], body, namespace=metadata["namespace"], subresource="status"
-            )  # fmt: skip
+            )
         except errors.NotFound:
             return
         for each in status_reports.news(thing.get("status") or {}, change):
@@ -284,15 +298,24 @@ class Executor:
     async def _tell(self, thing: Object, news: JobNotice) -> None:
         metadata, now = thing["metadata"], pod_states.stamp(time.time())
         body = {
-            "apiVersion": "v1", "kind": "Event",
+            "apiVersion": "v1",
+            "kind": "Event",
             "metadata": {"generateName": f"{metadata['name']}.", "namespace": metadata["namespace"]},
             "involvedObject": {
-                "apiVersion": names.API_VERSION, "kind": schema.KIND, "name": metadata["name"],
-                "namespace": metadata["namespace"], "uid": metadata["uid"],
+                "apiVersion": names.API_VERSION,
+                "kind": schema.KIND,
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "uid": metadata["uid"],
             },
-            "type": news.kind, "reason": news.reason, "message": news.message[:1000], "count": 1,
-            "firstTimestamp": now, "lastTimestamp": now, "source": {"component": "springtide-operator"},
-        }  # fmt: skip
+            "type": news.kind,
+            "reason": news.reason,
+            "message": news.message[:1000],
+            "count": 1,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "source": {"component": "springtide-operator"},
+        }
         try:
             await self._client.create(kinds.EVENTS, body, namespace=metadata["namespace"])
         except errors.SpringtideError as error:

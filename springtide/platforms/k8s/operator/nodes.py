@@ -36,7 +36,7 @@ def capacity_for(job: JobObject, nodes: Iterable[Mapping[str, Any]]) -> NodeCapa
         return NodeCapacity()
     return NodeCapacity(
         nodes=len(cpus), cpu=sum(cpus), memory=sum(memories), node_cpu=max(cpus), node_memory=max(memories)
-    )  # fmt: skip
+    )
 
 
 def usable(node: Mapping[str, Any], selector: Mapping[str, str], tolerations: Iterable[Mapping[str, Any]]) -> bool:

@@ -14,8 +14,14 @@ from springtide.platforms.k8s.objects import names
 Pod = Mapping[str, Any]
 
 PENDING, RUNNING, ENDING, SUCCEEDED, FAILED, GONE, REFUSED = (
-    "Pending", "Running", "Ending", "Succeeded", "Failed", "Gone", "Refused",
-)  # fmt: skip
+    "Pending",
+    "Running",
+    "Ending",
+    "Succeeded",
+    "Failed",
+    "Gone",
+    "Refused",
+)
 PARTS = ("requests", "limits")
 """Of a container's resources."""
 

@@ -74,10 +74,15 @@ async def run(options: OperatorOptions, stop: asyncio.Event, ready: asyncio.Even
         settings.process.ultimate_exiting_timeout = None
         over = asyncio.Event()
         watches = kopf.operator(
-            registry=handlers(kopf, listener, client, everywhere=not options.namespaces), settings=settings,
-            standalone=True, clusterwide=not options.namespaces, namespaces=options.namespaces,
-            liveness_endpoint=options.health or None, stop_flag=over, ready_flag=ready,
-        )  # fmt: skip
+            registry=handlers(kopf, listener, client, everywhere=not options.namespaces),
+            settings=settings,
+            standalone=True,
+            clusterwide=not options.namespaces,
+            namespaces=options.namespaces,
+            liveness_endpoint=options.health or None,
+            stop_flag=over,
+            ready_flag=ready,
+        )
         await together(watches, over, queue, stop)
 
 
@@ -183,7 +188,9 @@ async def connection(kopf: Any, reached: kubeconfig.Access) -> Any:
             return super().as_ssl_context() if isinstance(reached.verify, bool) else reached.verify
 
     return KopfConnection(
-        server=reached.server, token=headers.get("Authorization", "").removeprefix("Bearer ") or None,
-        proxy_url=reached.proxy, default_namespace=reached.namespace,
+        server=reached.server,
+        token=headers.get("Authorization", "").removeprefix("Bearer ") or None,
+        proxy_url=reached.proxy,
+        default_namespace=reached.namespace,
         expiration=datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=LOGIN_S),
-    )  # fmt: skip
+    )

@@ -61,9 +61,13 @@ def plan_status(view: OperatorView, outcome: StepOutcome) -> PlanStatus:
     plan, before = pod_plan.wanted(view), view.plan_status
     room = nodes.capacity_for(view.job, view.nodes)
     known = replace(
-        before, in_place_resize=view.can_resize, cpu=room.cpu or None, memory=room.memory or None,
-        node_cpu=room.node_cpu or None, node_memory=room.node_memory or None,
-    )  # fmt: skip
+        before,
+        in_place_resize=view.can_resize,
+        cpu=room.cpu or None,
+        memory=room.memory or None,
+        node_cpu=room.node_cpu or None,
+        node_memory=room.node_memory or None,
+    )
     if plan is None:
         return replace(known, phase="", message=view.plan_fault)
     states = {
@@ -78,9 +82,14 @@ def plan_status(view: OperatorView, outcome: StepOutcome) -> PlanStatus:
             made[role] = max(lives)
     message = pods_message(states)
     return replace(
-        known, phase="Applying" if message else "Applied", message=message, made=made, pods=states,
-        budget=before.budget if outcome.budget is None else outcome.budget, observed_generation=view.plan_generation,
-    )  # fmt: skip
+        known,
+        phase="Applying" if message else "Applied",
+        message=message,
+        made=made,
+        pods=states,
+        budget=before.budget if outcome.budget is None else outcome.budget,
+        observed_generation=view.plan_generation,
+    )
 
 
 def pods_message(states: Mapping[str, PodState]) -> str:

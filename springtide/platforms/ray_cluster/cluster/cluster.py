@@ -50,9 +50,13 @@ def _init(address: str, runtime_env: Mapping[str, Any], tries: int = 4) -> None:
     """Call `ray.init`; retry while a busy client server fails to start a session."""
     try:
         ray.init(
-            address=address or "auto", namespace=job_order.NAMESPACE, runtime_env=dict(runtime_env),
-            log_to_driver=False, logging_level=logging.ERROR, configure_logging=True,
-        )  # fmt: skip
+            address=address or "auto",
+            namespace=job_order.NAMESPACE,
+            runtime_env=dict(runtime_env),
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            configure_logging=True,
+        )
     except ConnectionError as error:
         if NOT_BEGUN not in str(error):
             raise

@@ -43,17 +43,24 @@ class RayJobRecord(msgspec.Struct, frozen=True, kw_only=True):
 def fresh(wanted: job_order.JobOrder) -> RayJobRecord:
     plan = wanted.plan
     return RayJobRecord(
-        name=wanted.name, script=plan.script, arguments=redactor.redact_arguments(plan.arguments),
-        began_at=wanted.began_at, run_folder=wanted.run_folder,
-    )  # fmt: skip
+        name=wanted.name,
+        script=plan.script,
+        arguments=redactor.redact_arguments(plan.arguments),
+        began_at=wanted.began_at,
+        run_folder=wanted.run_folder,
+    )
 
 
 def ended(wanted: job_order.JobOrder, status: messages.JobStatus, files: logs.RunFiles) -> RayJobRecord:
     tails = {path.stem: logs.tail(path, TAIL) for path in sorted(files.logs.glob("*.log"))}
     return msgspec.structs.replace(
-        fresh(wanted), begun=True, ended_at=time.time(), status=status,
-        story=tuple(events.read(files.events)[-EVENTS:]), logs=tails,
-    )  # fmt: skip
+        fresh(wanted),
+        begun=True,
+        ended_at=time.time(),
+        status=status,
+        story=tuple(events.read(files.events)[-EVENTS:]),
+        logs=tails,
+    )
 
 
 def write(record: RayJobRecord) -> None:

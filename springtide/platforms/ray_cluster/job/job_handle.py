@@ -132,6 +132,9 @@ class RayJobHandle:
         if record.status is not None:
             return record.status
         return messages.JobStatus(
-            name=self.name, phase=JobPhase.FAILED, why="its steward was ended from outside, and the job with it",
-            elapsed_s=max(0.0, time.time() - record.began_at), blame=Blame.INFRASTRUCTURE,
-        )  # fmt: skip
+            name=self.name,
+            phase=JobPhase.FAILED,
+            why="its steward was ended from outside, and the job with it",
+            elapsed_s=max(0.0, time.time() - record.began_at),
+            blame=Blame.INFRASTRUCTURE,
+        )

@@ -104,10 +104,13 @@ def capacity_of(nodes: Sequence[Mapping[str, Any]]) -> PlatformCapacity:
     if not any(has.get("CPU") for has in each):
         raise errors.BadInput("this Ray cluster has no node with processors (CPU): see `ray status`")
     return PlatformCapacity(
-        cpu=sum(has.get("CPU", 0.0) for has in each), memory=sum(has.get("memory", 0.0) for has in each),
-        node_cpu=max(has.get("CPU", 0.0) for has in each), node_memory=max(has.get("memory", 0.0) for has in each),
-        holds=False, trouble="Ray keeps what a role asked for as it is, all its life",
-    )  # fmt: skip
+        cpu=sum(has.get("CPU", 0.0) for has in each),
+        memory=sum(has.get("memory", 0.0) for has in each),
+        node_cpu=max(has.get("CPU", 0.0) for has in each),
+        node_memory=max(has.get("memory", 0.0) for has in each),
+        holds=False,
+        trouble="Ray keeps what a role asked for as it is, all its life",
+    )
 
 
 def whole(cpu: float) -> float:

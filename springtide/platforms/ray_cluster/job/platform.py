@@ -43,9 +43,7 @@ def exit_unplaced(life: Life, why: str) -> RoleExit:
 
 def exit_of_lost(life: Life, pid: int, error: Exception, *, node_lives: bool) -> RoleExit:
     oom = node_lives and any(word in str(error) for word in OOM)
-    return RoleExit(
-        role=life.role, incarnation=life.incarnation, pid=pid, signal="SIGKILL", oom=oom, evicted=not oom
-    )  # fmt: skip
+    return RoleExit(role=life.role, incarnation=life.incarnation, pid=pid, signal="SIGKILL", oom=oom, evicted=not oom)
 
 
 def first_line(error: Exception) -> str:
@@ -83,13 +81,13 @@ class RayPlatform:
 
     def __init__(
         self, wanted: job_order.JobOrder, files: logs.RunFiles, say: Callable[[str], None] = lambda _: None
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._order, self._files, self._say = wanted, files, say
         self._held: dict[Life, ActorEntry] = {}
         self._known_master = b""
         leaving = node_drain.NodeDrain(
             cluster.draining, self._placed, lambda request: ask_master.ask(files, request), self._take
-        )  # fmt: skip
+        )
         moves = data_worker_placement.DataWorkerMover(
             self._seated, self._nodes, lambda request: ask_master.ask(files, request)
         )
@@ -102,10 +100,18 @@ class RayPlatform:
             node := data_worker_placement.choose(asked["num_cpus"], self._nodes())
         ):
             asked["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True)
-        actor = ray.remote(RoleActor).options(
-            name=job_order.holder_of(self._order.name, launch.life), namespace=job_order.NAMESPACE, lifetime="detached",
-            max_restarts=0, max_task_retries=0, **asked,
-        ).remote()  # fmt: skip
+        actor = (
+            ray.remote(RoleActor)
+            .options(
+                name=job_order.holder_of(self._order.name, launch.life),
+                namespace=job_order.NAMESPACE,
+                lifetime="detached",
+                max_restarts=0,
+                max_task_retries=0,
+                **asked,
+            )
+            .remote()
+        )
         self._keep(ActorEntry(launch.life, actor, on_exit, launch))
         return 0
 

@@ -82,11 +82,16 @@ def options_of(wanted: job_order.JobOrder, runtime_env: Mapping[str, Any]) -> di
     near = scheduling_strategies.NodeAffinitySchedulingStrategy(head, soft=True) if head else "DEFAULT"
     custom = dict(wanted.resources.get("master", {}))
     return {
-        "name": job_order.steward_of(wanted.name), "namespace": job_order.NAMESPACE, "lifetime": "detached",
-        "max_restarts": -1, "max_task_retries": 0, "max_concurrency": CALLS, "num_cpus": 0,
+        "name": job_order.steward_of(wanted.name),
+        "namespace": job_order.NAMESPACE,
+        "lifetime": "detached",
+        "max_restarts": -1,
+        "max_task_retries": 0,
+        "max_concurrency": CALLS,
+        "num_cpus": 0,
         **({"runtime_env": dict(runtime_env)} if runtime_env else {}),
         **({"resources": custom} if custom else {"scheduling_strategy": near}),
-    }  # fmt: skip
+    }
 
 
 def refuse_taken(name: str) -> None:
