@@ -1,1 +1,1 @@
-"""Batches from data workers to trainers: dispatch, connections, the worker's loop."""
+"""Deliver batches from data workers to trainers: dispatch, connections, the worker's loop."""

@@ -1,8 +1,9 @@
-"""Random numbers by the name of a batch: augmentations are the same, whoever makes the batch and however often.
+"""Seed the global random generators by batch name, so that augmentations of a batch are always the same.
 
-In: a seed and a name (domain/data/data_workers.py). Out: torch's, NumPy's and Python's global generators (CPU) start
-there while a block runs, and are restored afterwards. Next: worker.py and feed.py make batches with it;
-dataworker/loader/custom_sampler.py draws with it.
+In: a seed and a batch name (domain/data/data_workers.py). Out: inside a `with` block, the CPU generators of torch,
+NumPy and Python start from this seed. Afterwards they are restored. A batch is thus the same, no matter which process
+makes it, or how often. Next: worker.py and feed.py make batches with it; dataworker/loader/custom_sampler.py draws with
+it.
 """
 
 import ctypes
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy.random as np_random  # now: loaded on first use, it would cost every forked data worker a tenth of a second
+import numpy.random as np_random  # imported here: a lazy import would cost every forked data worker 0.1 s
 import torch
 
 MT19937_BYTES = 625 * 4  # 624 words and a position
@@ -21,7 +22,7 @@ States = tuple[torch.Tensor, Any, Any]
 
 @contextmanager
 def seeded(seed: int, name: Sequence[int] | None) -> Iterator[None]:
-    """Inside, global random numbers are a function of (seed, name) alone; None: they are left as they are."""
+    """Make global random numbers a function of (seed, name) inside the block. With name None, change nothing."""
     if name is None:
         yield
         return
@@ -37,7 +38,7 @@ def seeded(seed: int, name: Sequence[int] | None) -> Iterator[None]:
 
 
 class Strand:
-    """Random numbers for one purpose: they go on where they were left each time it is entered."""
+    """A separate sequence of random numbers, which continues at each entry where it stopped."""
 
     def __init__(self, seed: int, name: Sequence[int]) -> None:
         before = _states()
@@ -47,7 +48,7 @@ class Strand:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Inside, global random numbers are these."""
+        """Use this sequence for global random numbers inside the block."""
         before = _states()
         _put_back(self._own)
         try:
@@ -58,20 +59,20 @@ class Strand:
 
 
 def mark() -> Any:
-    """Where all global random numbers are: equal to an earlier one where none was drawn since."""
+    """Return the position of all global generators. Two results are equal if no number was drawn in between."""
     memory = _memory()
     numpys = ctypes.string_at(*memory) if memory is not None else repr(np_random.get_state(legacy=False))
     return torch.default_generator.get_state().numpy().tobytes(), numpys, random.getstate()
 
 
 def sow(seed: int, name: Sequence[int], *, cuda: bool = False) -> None:
-    """Global random numbers begin at (seed, name), and go on from there: for a process that has no others to keep."""
+    """Seed the global generators from (seed, name), without restoring them later."""
     written = ",".join(map(str, (seed, *name))).encode()
     words = hashlib.blake2b(written, digest_size=16).digest()
     torch.default_generator.manual_seed(int.from_bytes(words[:8], "little"))
     if cuda:
         torch.cuda.manual_seed_all(int.from_bytes(words[:8], "little"))
-    if _memory() is not None:  # NumPy seeds no other kind of generator
+    if _memory() is not None:  # NumPy cannot seed any other kind of generator
         np_random.seed(int.from_bytes(words[8:12], "little"))
     random.seed(int.from_bytes(words[12:], "little"))
 
@@ -87,18 +88,18 @@ def _put_back(states: States) -> None:
 
 
 class _NumPy:
-    """NumPy's global state takes it 0.3 ms to give and take, so where its memory has not changed it is not asked again.
+    """Fast save and restore of NumPy's global random state.
 
-    Its memory is the generator, but not the second normal deviate of a pair, which may be kept besides: while there is
-    one, or another kind of generator, NumPy is asked.
+    NumPy needs 0.3 ms to get or set its state. If the generator's memory has not changed, this class reuses the last
+    state. NumPy may also hold the second normal deviate of a pair outside this memory. In that case, or with another
+    kind of generator, this class asks NumPy.
     """
 
     def __init__(self) -> None:
         self._known: tuple[bytes, Any] | None = None
-        """Memory and state of a moment when no deviate was kept."""
+        """Memory and state at a time when NumPy held no second deviate."""
 
     def state(self) -> Any:
-        """The state as it is."""
         memory = _memory()
         raw = ctypes.string_at(*memory) if memory is not None else b""
         if self._known is not None and self._known[0] == raw:
@@ -108,21 +109,21 @@ class _NumPy:
         return state
 
     def seeded(self) -> bytes:
-        """Its memory, just after it was seeded."""
+        """Return the generator's memory right after seeding."""
         memory = _memory()
         return ctypes.string_at(*memory) if memory is not None else b""
 
     def put_back(self, state: Any, seeded: bytes) -> None:
-        """Make it what it was before it was seeded."""
+        """Restore the state from before seeding."""
         memory = _memory()
         if memory is None or self._known is None or self._known[1] is not state or self.seeded() != seeded:
             np_random.set_state(state)
-        else:  # nobody has drawn from it since
+        else:  # no number was drawn since seeding
             ctypes.memmove(memory[0], self._known[0], memory[1])
 
 
 def _memory() -> tuple[int, int] | None:
-    """Where the global generator keeps its state, and how many bytes."""
+    """Return address and size of the global generator's state; None for another kind of generator."""
     generator = np_random.get_bit_generator()  # type: ignore[attr-defined]  # since NumPy 1.24
     return (generator.ctypes.state_address, MT19937_BYTES) if type(generator) is np_random.MT19937 else None
 

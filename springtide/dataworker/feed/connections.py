@@ -1,8 +1,8 @@
-"""A trainer's connections to data workers: requests go out, batches come in.
+"""Connect a trainer to its data workers: send requests, receive batches.
 
-In: requests of dataworker/feed/feed.py (or of a middle stage, dataworker/feed/worker.py). Out: batches by number, each
-once. dataworker/feed/dispatch.py decides who makes what; here are the threads, one for each data worker. Nothing
-outlives `close`, and a forked child needs none of it.
+In: requests of dataworker/feed/feed.py, or of a middle stage (dataworker/feed/worker.py). Out: batches by number, each
+once. dataworker/feed/dispatch.py assigns the requests. This module has the threads, one for each data worker. All
+threads end with `close`, and a forked child needs none of them.
 """
 
 import contextlib
@@ -31,17 +31,17 @@ from springtide.rpc.transport.frames import BadFrame
 
 log = logging.getLogger(__name__)
 
-CALL_AGAIN_S = (0.05, 2.0)  # first and longest pause between two attempts to connect
+CALL_AGAIN_S = (0.05, 2.0)  # first and longest pause between two connection attempts
 JOIN_S = 5.0  # limit for joining a thread in `close`; threads have nothing left to wait for
 
 
 class WantedBatch(NamedTuple):
-    """One mini-batch that a trainer wants. Without indices it only keeps its place in the order."""
+    """A mini-batch that a trainer wants. A request without indices only keeps its place in the order."""
 
     indices: NDArray[np.int64]
     name: BatchName | None
     group: "WantedBatch | None" = None
-    """The batch of the whole bsp group, if this is one rank's part of it."""
+    """The batch of the whole bsp group, if this request is the part of a single rank."""
 
 
 class StepAnswer(NamedTuple):
@@ -54,21 +54,21 @@ class StepAnswer(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Link:
-    """One data worker and the thread that talks to it."""
+    """A data worker, and the thread that talks to it."""
 
     worker: str
     address: str
     wake: int
     outbox: deque[messages.FeedMessage] = field(default_factory=deque)
     channel: BatchChannel | None = None
-    """None: not connected."""
+    """The open channel; None if not connected."""
     stopped: bool = False
-    """True once nothing more is wanted of it."""
+    """True if the trainer wants nothing more of this data worker."""
     thread: threading.Thread | None = None
 
 
 class WorkerConnections:
-    """Connections of one trainer. Thread-safe. The thread that noticed a change calls `heard` after it."""
+    """Connections of a trainer. Thread-safe. A thread that notices a change calls `heard` afterwards."""
 
     def __init__(
         self,
@@ -80,13 +80,14 @@ class WorkerConnections:
     ) -> None:
         self.types = dict(types)
         self.made = 0
-        """Batches that came and were new."""
+        """Number of new batches received."""
         self.batch_bytes: int | None = None
-        """Size of a large one among the last batches."""
+        """Size of a large batch among the last ones."""
         self._connect = functools.partial(connect, secret=secret, certificates=certificates)
         self._heard = heard
         self._pid = os.getpid()
-        self._lock = threading.RLock()  # entered directly: an interrupt within Condition.__enter__ would leave it held
+        # entered directly: an interrupt inside Condition.__enter__ would leave the lock held
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._dispatch = Dispatch()
         self._links: dict[str, _Link] = {}
@@ -97,7 +98,7 @@ class WorkerConnections:
         self._closed = False
 
     def attach(self, worker: str, address: str) -> None:
-        """Take batches from this data worker too, once it can be reached. Known ones stay."""
+        """Connect to this data worker as soon as it can be reached. Existing connections stay."""
         with self._lock:
             known = self._links.get(worker)
             if self._closed or (known is not None and known.address == address):
@@ -110,13 +111,13 @@ class WorkerConnections:
             link.thread.start()
 
     def detach(self, worker: str) -> None:
-        """Ask it for nothing more; batches under way are still fetched."""
+        """Send no more requests to this data worker, but fetch its pending batches."""
         with self._lock:
             if worker in self._links:
                 self._leave(self._links[worker])
 
     def want(self, wanted: WantedBatch, asks: tuple[int, ...] = ()) -> int:
-        """Have this batch made, with the leaves in `asks` besides; returns its number."""
+        """Request this batch, with the extra leaves in `asks`; return its number."""
         with self._lock:
             step, self._steps = self._steps, self._steps + 1
             self._wanted[step] = (wanted, asks)
@@ -124,7 +125,7 @@ class WorkerConnections:
             return step
 
     def wait(self, step: int, seconds: float) -> StepAnswer | None:
-        """The result of a step, waiting at most this long; None: none so far, or no data worker is left."""
+        """Wait for the result of a step. Return None after `seconds`, or if no data worker is left."""
         with self._lock:
             if self._settled(step) is None and not self._dispatch.deserted and seconds > 0:
                 self._carry_out(self._dispatch.look(at=time.monotonic()))
@@ -149,37 +150,39 @@ class WorkerConnections:
             self._carry_out(self._dispatch.look(at=time.monotonic()))
 
     def overdue(self, step: int) -> bool:
-        """True if a step is so late that its data worker may never answer."""
+        """Return True if a step is so late that its data worker may never answer."""
         with self._lock:
             return self._dispatch.overdue(step, at=time.monotonic())
 
     @property
     def workers(self) -> int:
-        """Data workers that take steps now."""
+        """Number of data workers that accept steps."""
         return self._dispatch.open
 
     @property
     def alone(self) -> bool:
-        """True if no data worker takes steps or has some left."""
+        """True if no data worker accepts steps or still holds some."""
         return self._dispatch.deserted
 
     @property
     def queued(self) -> int:
-        """Batches that are here and not taken."""
+        """Number of received batches that the loop has not taken."""
         return len(self._answers)
 
     def space(self, room: int) -> int:
-        """How many more steps may be wanted, of `room` in all."""
+        """Return how many more steps may be wanted, with `room` steps in total."""
         self._dispatch.room = room
         return self._dispatch.space
 
     @property
     def under_way(self) -> int:
-        """Steps that are wanted and not taken."""
+        """Number of steps that are wanted and not taken."""
         return len(self._wanted)
 
     def close(self) -> None:
-        """Disconnect from all; idempotent. Does nothing in a forked child: the threads are the parent's."""
+        """Disconnect from all data workers; idempotent. Does nothing in a forked child, whose parent owns the
+        threads.
+        """
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -191,7 +194,7 @@ class WorkerConnections:
             if link.thread is not None and link.thread is not threading.current_thread():
                 link.thread.join(JOIN_S)
 
-    # With the lock held:
+    # These methods run with the lock held:
 
     def _settled(self, step: int) -> StepAnswer | None:
         state = self._dispatch.steps[step]
@@ -244,9 +247,9 @@ class WorkerConnections:
         self._lose(link)
         self._stop(link)
         if link.channel is not None:
-            link.channel.close()  # wakes its thread
+            link.channel.close()  # wakes the thread
 
-    # In the thread of a link:
+    # These methods run in the thread of a link:
 
     def _run(self, link: _Link) -> None:
         pause = CALL_AGAIN_S[0]
@@ -267,7 +270,7 @@ class WorkerConnections:
             self._heard()
 
     def _call(self, link: _Link) -> bool:
-        """Connect and join; False if nobody answers."""
+        """Connect and join; return False if nobody answers."""
         try:
             connected = self._connect(link.address)
         except auth.Rejected as error:
@@ -288,7 +291,7 @@ class WorkerConnections:
         return True
 
     def _talk(self, link: _Link) -> None:
-        """Serve one connection until the data worker is gone or no longer wanted."""
+        """Serve a connection until the data worker is gone or no longer wanted."""
         assert link.channel is not None
         ready = select.poll()
         ready.register(link.channel.fileno(), select.POLLIN)
@@ -350,7 +353,7 @@ class WorkerConnections:
             return StepAnswer(payload.tree(self.types), made=True)
         except BadFrame:
             raise
-        except Exception as error:  # a type that only this trainer can tell us of, or the user's own that raises
+        except Exception as error:  # a type that only this trainer can report, or a user type that raises
             log.info("a batch cannot be put together, it is made here: %s", error)
             return StepAnswer()
 
@@ -362,7 +365,7 @@ class WorkerConnections:
 
 
 def _first(outbox: deque[messages.FeedMessage]) -> messages.FeedMessage | None:
-    """The next message; another thread may empty the outbox at any time."""
+    """Return the next message, or None: another thread may empty the outbox at any time."""
     try:
         return outbox.popleft()
     except IndexError:

@@ -1,11 +1,11 @@
-"""Pure. Decide which data worker makes which step: early, counted once, taken over if it does not come.
+"""Pure. Assign steps to data workers ahead of time; reassign late steps, and count each step once.
 
 In: dataworker/feed/connections.py reports workers, wanted steps and answers, each with the time. Out: orders for
 workers. Next: dataworker/feed/feed.py takes batches in the order of steps.
 
-A step is a mini-batch of one trainer, by number. It is wanted once, made any number of times by any worker, and settled
-by the first answer. Workers are stateless: a lost worker's step goes to another. An idle worker takes over a step that
-it can finish before its current worker. A worker answers every assigned step once.
+A step is a numbered mini-batch of a trainer. The trainer wants a step once. Any number of workers may make the step,
+and the first answer settles it. Workers are stateless, so the step of a lost worker goes to another worker. An idle
+worker takes over a step that it can finish earlier than the current worker. A worker answers every assigned step once.
 """
 
 from collections.abc import Iterator
@@ -13,17 +13,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-AHEAD = (
-    3  # steps at one worker: one in the making, one to begin with while that is sent, one for the way there and back
-)
-TRIES = 2  # a step that raised is tried once more, by another worker where there is one
-DEATHS = 5  # a step that so many workers died of is not given to a sixth
-HOLDERS = 3  # at most so many workers make one step at a time
-HASTE = 1.5  # a step is taken over if that comes so many times sooner: a repetition costs a core its time
-GRACE_S = 0.05  # and so much sooner: a busy machine lets a process wait that long now and then
-PATIENCE_S = 10.0  # a step is overdue for good after five times what it takes and this
-GUESS_S = 1.0  # what a step takes, before anyone has made one
-NEWS = 0.3  # weight of the last duration in a mean: some ten steps tell a change
+AHEAD = 3  # steps per worker: one that it makes, one to start while that is sent, one in transit
+TRIES = 2  # a step that raised is tried once more, by another worker if possible
+DEATHS = 5  # a step fails after this many workers died of it
+HOLDERS = 3  # most workers that make the same step at a time
+# an idle worker takes over a step only if it is this many times faster, because the repetition costs CPU time
+HASTE = 1.5
+GRACE_S = 0.05  # and faster by this much: a busy machine sometimes delays a process that long
+PATIENCE_S = 10.0  # a step is overdue after this time plus five times its usual duration
+GUESS_S = 1.0  # assumed duration of a step before the first measurement
+NEWS = 0.3  # weight of the newest duration in the mean: a change shows after about ten steps
 
 
 class AssignStep(NamedTuple):
@@ -34,14 +33,14 @@ class AssignStep(NamedTuple):
 
 
 class DropStep(NamedTuple):
-    """Order: nobody waits for this step any more. The worker answers when it skips the step or has made it."""
+    """Order: the trainer no longer needs this step. The worker answers when it has skipped or made the step."""
 
     worker: str
     step: int
 
 
 class ReleaseWorker(NamedTuple):
-    """Order: the leaving worker has nothing left of ours."""
+    """Order: the leaving worker holds no more steps of this trainer."""
 
     worker: str
 
@@ -50,7 +49,7 @@ DispatchOrder = AssignStep | DropStep | ReleaseWorker
 
 
 class StepFate(Enum):
-    """Result of a step."""
+    """State of a step: waiting, made or failed."""
 
     WAITING = "waiting"
     MADE = "made"
@@ -59,19 +58,19 @@ class StepFate(Enum):
 
 @dataclass(slots=True)
 class StepState:
-    """A step that is wanted and not taken."""
+    """A step that the trainer wants and has not taken."""
 
     fate: StepFate = StepFate.WAITING
     holders: list[str] = field(default_factory=list)
-    """Workers that were told to make it and have not answered."""
+    """Workers that were assigned the step and have not answered."""
     failures: list[tuple[str, str]] = field(default_factory=list)
-    """Which worker said what of it."""
+    """Failures of the step: worker and error."""
     deaths: int = 0
-    """Workers that were lost while they made it."""
+    """Number of workers that were lost while they made the step."""
 
     @property
     def why(self) -> str:
-        """Why it cannot be made."""
+        """Reason why the step cannot be made."""
         if self.deaths >= DEATHS:
             return f"{self.deaths} data workers died while they made it"
         return self.failures[-1][1] if self.failures else ""
@@ -79,76 +78,77 @@ class StepState:
 
 @dataclass(slots=True)
 class WorkerState:
-    """What a trainer knows of a data worker."""
+    """A trainer's view of a data worker."""
 
     steps: list[int] = field(default_factory=list)
-    """Told to make, not answered; the first is in the making. Some may be settled meanwhile."""
+    """Assigned steps without an answer. The worker makes the first; some may already be settled."""
     since: float = 0.0
-    """When it began with the first."""
+    """Time when the worker began the first step."""
     mean_s: float | None = None
-    """Seconds that a step takes it."""
+    """Mean seconds for a step."""
     leaving: bool = False
 
 
 class Dispatch:
-    """Steps of one trainer and the workers that make them. Methods return the orders that follow."""
+    """Steps of a trainer, and the workers that make them. Methods return the resulting orders."""
 
     def __init__(self, *, room: int = 1) -> None:
         self.room = room
-        """Steps that are wanted and not taken, at most; may be changed at any time."""
+        """Most steps that may be wanted and not taken; may change at any time."""
         self.steps: dict[int, StepState] = {}
-        """All that are wanted and not taken."""
+        """Steps that the trainer wants and has not taken."""
         self.workers: dict[str, WorkerState] = {}
         self._pending: list[int] = []
-        """Of these the ones that are with no worker, earliest first."""
+        """Steps without a worker, earliest first."""
         self._mean_s: float | None = None
-        """Seconds that a step takes, whoever makes it."""
+        """Mean seconds for a step over all workers."""
 
     @property
     def space(self) -> int:
-        """How many more steps may be wanted."""
+        """Number of further steps that the trainer may want."""
         return max(0, self.room - len(self.steps))
 
     @property
     def open(self) -> int:
-        """Workers that take steps."""
+        """Number of workers that accept steps."""
         return sum(not worker.leaving for worker in self.workers.values())
 
     @property
     def deserted(self) -> bool:
-        """Whether there is nobody who could make anything: none that takes steps, none that still has some."""
+        """True if no worker accepts steps or still holds some."""
         return not self.workers
 
     def joined(self, worker: str, *, at: float) -> list[DispatchOrder]:
-        """A worker can be given steps from now on."""
+        """Start assigning steps to a worker."""
         if worker in self.workers:
             raise ValueError(f"data worker {worker} is here already")
         self.workers[worker] = WorkerState(since=at)
         return self._hand_out(at)
 
     def leaving(self, worker: str, *, at: float) -> list[DispatchOrder]:
-        """A worker gets no more steps; those that it has are waited for."""
+        """Assign no more steps to a worker, but wait for its current steps."""
         if (leaver := self.workers.get(worker)) is None:
             return []
         leaver.leaving = True
         return [*self._released(worker), *self._hand_out(at)]
 
     def lost(self, worker: str, *, at: float) -> list[DispatchOrder]:
-        """A worker is gone: others make what it had."""
+        """Remove a lost worker, and reassign its steps."""
         gone = self.workers.pop(worker, None)
         orders: list[DispatchOrder] = []
         for place, number in enumerate(gone.steps if gone else ()):
             if (step := self.steps.get(number)) is not None:
                 step.holders.remove(worker)
                 step.deaths += place == 0
-                if step.deaths >= DEATHS:  # also where another has it: who hangs with it must not lure all others
+                # also if another worker holds it: a step that hangs must not occupy every worker
+                if step.deaths >= DEATHS:
                     orders += self._settle(number, StepFate.FAILED)
                 else:
                     self._give_back(number)
         return [*orders, *self._hand_out(at)]
 
     def wanted(self, step: int, *, at: float) -> list[DispatchOrder]:
-        """The trainer wants this step, which it has not wanted before, after all others that it wants."""
+        """Add a new step, after all other wanted steps."""
         if step in self.steps:
             raise ValueError(f"step {step} is wanted already")
         self.steps[step] = StepState()
@@ -156,11 +156,11 @@ class Dispatch:
         return self._hand_out(at)
 
     def awaits(self, step: int) -> bool:
-        """Whether an answer for this step would be news."""
+        """Return True if the step still needs an answer."""
         return step in self.steps and self.steps[step].fate is StepFate.WAITING
 
     def made(self, worker: str, step: int, *, at: float) -> list[DispatchOrder]:
-        """A worker has made a step. Late and repeated answers change nothing but what is known of its speed."""
+        """Note that a worker has made a step. Late and repeated answers only update the worker's mean duration."""
         known = self.workers.get(worker)
         if known is not None and step in known.steps:
             took = max(0.0, at - known.since)
@@ -172,7 +172,7 @@ class Dispatch:
         return [*orders, *self._hand_out(at)]
 
     def failed(self, worker: str, step: int, why: str, *, at: float) -> list[DispatchOrder]:
-        """The user's code raised at a worker."""
+        """Note that user code raised on a worker."""
         held = worker in self.workers and step in self.workers[worker].steps
         orders = self._answered(worker, step, at)
         if held and self.awaits(step):
@@ -185,33 +185,35 @@ class Dispatch:
         return [*orders, *self._hand_out(at)]
 
     def dropped(self, worker: str, step: int, *, at: float) -> list[DispatchOrder]:
-        """A worker has let a step go, as it was told; if it needed longer than for others, it is slower than known."""
+        """Note that a worker has dropped a step. If this took longer than its mean, the mean duration rises."""
         known = self.workers.get(worker)
         if known is None or step not in known.steps:
             return []
         if (took := at - known.since) > self._mean(known):
             known.mean_s = _blend(known.mean_s, took)
         orders = self._answered(worker, step, at)
-        if self.awaits(step):  # a word too many, but the step must not be lost by it
+        if self.awaits(step):  # an unexpected answer: assign the step again, so that it is not lost
             self._give_back(step)
         return [*orders, *self._hand_out(at)]
 
     def taken(self, step: int, *, at: float) -> list[DispatchOrder]:
-        """The trainer has the step, whoever made it, or wants it no more."""
+        """Remove a step that the trainer has, or no longer wants."""
         orders = self._settle(step, StepFate.MADE)
         del self.steps[step]
         return [*orders, *self._hand_out(at)]
 
     def look(self, *, at: float) -> list[DispatchOrder]:
-        """Time has passed."""
+        """Reassign late steps; call this regularly."""
         return self._hand_out(at)
 
     def remaining_s(self, step: int, *, at: float) -> float | None:
-        """Seconds until someone should have made a step that is waited for; None: nobody has been told to."""
+        """Estimate the seconds until a step is made; None if no worker holds it."""
         return min((self._finish_in(name, step, at) for name in self.steps[step].holders), default=None)
 
     def overdue(self, step: int, *, at: float) -> bool:
-        """Whether a step is so late that nobody here may ever answer. One that workers died of is waited for longer."""
+        """Return True if a step is so late that its workers may never answer. After worker deaths the limit is
+        longer.
+        """
         state = self.steps[step]
         if state.fate is not StepFate.WAITING:
             return False
@@ -219,7 +221,7 @@ class Dispatch:
         silent = [self.workers[name] for name in state.holders] or list(self.workers.values())
         return all(one.steps and at - one.since > patience_s + 5 * self._mean(one) for one in silent)
 
-    # What follows changes the books of workers and of steps together, so that they always agree.
+    # The methods below update workers and steps together, to keep them consistent.
 
     def _answered(self, worker: str, step: int, at: float) -> list[DispatchOrder]:
         known = self.workers.get(worker)
@@ -232,7 +234,7 @@ class Dispatch:
         return self._released(worker)
 
     def _settle(self, step: int, fate: StepFate) -> list[DispatchOrder]:
-        """Nobody need make it any more; those who were told to are told so and answer once more."""
+        """Settle a step, and order its holders to drop it. Each holder still answers."""
         state = self.steps[step]
         if state.fate is not StepFate.WAITING:
             return []
@@ -242,7 +244,7 @@ class Dispatch:
         return [DropStep(worker, step) for worker in state.holders]
 
     def _give_back(self, step: int) -> None:
-        """To be given out, unless someone has it: before all that is wanted later."""
+        """Queue a step before all later steps, unless a worker holds it."""
         state = self.steps[step]
         if state.fate is not StepFate.WAITING or state.holders:
             return
@@ -277,9 +279,9 @@ class Dispatch:
         return AssignStep(worker, step)
 
     def _choose(self, tried: set[str]) -> str | None:
-        """The worker that should have one more step first; none that has failed it, while there is another.
+        """Return the worker for the next step. Workers that failed this step come only if no other worker is left.
 
-        A slow one gets a second step only where it would have made it before a quick one that has all it may have.
+        A slow worker gets a second step only if it finishes that step before a fast, fully loaded worker would.
         """
         workers = {name: worker for name, worker in self.workers.items() if not worker.leaving}
         if not tried.issuperset(workers):
@@ -296,13 +298,13 @@ class Dispatch:
         return min(free, key=lambda name: (costs[name], len(workers[name].steps)), default=None)
 
     def _mean(self, worker: WorkerState) -> float:
-        """A worker that nothing is known of counts as the average one."""
+        """Return the worker's mean duration; an unmeasured worker counts as average."""
         if worker.mean_s is not None:
             return worker.mean_s
         return self._mean_s if self._mean_s is not None else GUESS_S
 
     def _take_over(self, at: float) -> list[DispatchOrder]:
-        """Idle workers repeat the earliest steps that they would have sooner than those that hold them."""
+        """Let idle workers repeat the earliest steps that they can finish before the current holders."""
         orders: list[DispatchOrder] = []
         idle = [name for name, worker in self.workers.items() if not worker.leaving and not worker.steps]
         waiting = [number for number, step in self.steps.items() if step.fate is StepFate.WAITING] if idle else []
@@ -322,9 +324,9 @@ class Dispatch:
                     yield number
 
     def _finish_in(self, worker: str, step: int, at: float) -> float:
-        """Seconds until a worker should have made a step that it holds.
+        """Estimate the seconds until a worker finishes a step that it holds.
 
-        One that is overdue is thought to need as long again as it is overdue: what hangs looks worse with time.
+        An overdue step is expected to need as long again as it is overdue, so a hanging worker looks worse with time.
         """
         known = self.workers[worker]
         each = self._mean(known)
@@ -333,9 +335,9 @@ class Dispatch:
 
 
 def fitting_room(asked: int, *, workers: int, most_bytes: int, batch_bytes: int | None) -> int:
-    """How many batches a trainer may want ahead: enough to keep all workers busy, no more than memory allows.
+    """Return how many batches a trainer may want ahead: enough to keep all workers busy, within the memory limit.
 
-    Before the size of a batch is known, a few; and one always, however large.
+    The result is at least 1. Before the size of a batch is known, it is at most 2.
     """
     if batch_bytes is None:
         return min(asked, 2)

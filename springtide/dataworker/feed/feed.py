@@ -1,8 +1,8 @@
-"""A trainer's batches, made by data workers and yielded in order, each once.
+"""Yield a trainer's batches in order, each once, made by data workers or locally.
 
-In: batches that a trainer wants, in order, and a function that makes one locally. Out: the batches in the same order.
-Requests run ahead of the loop by at most `room` batches and `most_bytes`. Without data workers the trainer makes
-batches itself, and returns to data workers when some come. Next: the training loop.
+In: the wanted batches in order, and a function that makes a batch locally. Out: the batches in the same order. Requests
+run ahead of the loop by at most `room` batches and `most_bytes`. Without data workers the trainer makes batches itself.
+It returns to data workers when some connect. Next: the training loop.
 """
 
 import time
@@ -24,7 +24,7 @@ from springtide.domain.data.data_workers import BatchName, FeedState
 
 __all__ = ["BatchFeed", "Own", "WantedBatch"]
 
-LOOK_S = 0.05  # while a loop waits for a batch: how often it is seen who could take it over
+LOOK_S = 0.05  # interval between two checks for late steps, while the loop waits for a batch
 
 Own = Callable[[NDArray[np.int64]], Any]
 
@@ -37,7 +37,7 @@ class _Totals:
 
 
 class BatchFeed:
-    """Attach data workers at any time, from any thread; `read` in the loop's own. Close it, or drop it."""
+    """Ordered source of batches. Any thread may attach data workers at any time; the loop's thread calls `read`."""
 
     def __init__(
         self,
@@ -49,39 +49,42 @@ class BatchFeed:
         types: Mapping[str, type] | None = None,
         certificates: str = "",
     ) -> None:
-        """`certificates`: a folder (`rpc.transport.tls`), where the job has TLS."""
+        """Create a feed without data workers. `certificates`: a folder (`rpc.transport.tls`), if the job uses TLS."""
         if room < 1 or most_bytes < 1:
             raise errors.BadInput(f"a queue of {room} batches and {most_bytes} bytes: wanted 1 or more of each")
         self.asks: Callable[[BatchName | None], tuple[int, ...]] = lambda name: ()
-        """Numbers that go with a request, for `run.keeping(indices, asks)` of the first stage where it has that."""
+        """Leaf numbers to request for a batch; the first stage gets them through `run.keeping(indices, asks)`, if it
+        has that.
+        """
         self.draws: Callable[[], bool] = lambda: True
-        """Whether making a batch draws random numbers. If not, global ones are left alone: the loop, in another thread,
-        may draw from them meanwhile."""
+        """True if making a batch draws random numbers. If False, the feed leaves the global generators alone, because
+        the loop may draw from them in another thread.
+        """
         self._pool = WorkerConnections(secret, types=types or {}, certificates=certificates)
         self._room, self._most_bytes, self._seed = room, most_bytes, seed
         self._totals = _Totals()
         self._refused = False
-        self._closing = weakref.finalize(self, self._pool.close)  # at exit too, while threads can still end in order
+        self._closing = weakref.finalize(self, self._pool.close)  # also at exit, while threads can still end in order
 
     def attach(self, worker: str, address: str) -> None:
-        """Be fed by this data worker too, from when it can be reached; it is called again when it was lost."""
+        """Use this data worker too, as soon as it can be reached. After a lost connection the feed reconnects."""
         self._pool.attach(worker, address)
 
     def detach(self, worker: str) -> None:
-        """Ask it for nothing more; what it has been asked for is fetched."""
+        """Send no more requests to this data worker, but fetch its pending batches."""
         self._pool.detach(worker)
 
     def refuse(self) -> None:
-        """Take nothing more of what data workers make or have made: whatever is still wanted is made here."""
+        """Stop using batches from data workers, also finished ones. The trainer makes all further batches itself."""
         self._refused = True
 
     def close(self) -> None:
-        """Hang up on all data workers. Nothing is left of it."""
+        """Disconnect from all data workers."""
         self._closing()
 
     @property
     def types(self) -> Mapping[str, type]:
-        """Named types of batches, by name: those of batches that were made here are added."""
+        """Named types of batches, by name. Types of locally made batches are added."""
         return self._pool.types
 
     @types.setter
@@ -90,14 +93,14 @@ class BatchFeed:
 
     @property
     def room(self) -> int:
-        """How many batches are wanted ahead at most, now."""
+        """Current limit of batches that are requested ahead."""
         return dispatch.fitting_room(
             self._room, workers=self._pool.workers, most_bytes=self._most_bytes, batch_bytes=self._pool.batch_bytes
         )
 
     @property
     def state(self) -> FeedState:
-        """How this trainer is fed. Time of the loop and of forward() are for others to add."""
+        """Statistics of this feed. Callers add the times of the loop and of forward()."""
         workers = self._pool.workers
         return FeedState(
             made=self._pool.made,
@@ -117,13 +120,14 @@ class BatchFeed:
         fed: Callable[[], bool] = lambda: True,
         timeout_s: float | None = None,
     ) -> Iterator[Any]:
-        """Batches in the order in which they are wanted; None for one without indices, which keeps its place.
+        """Yield batches in the wanted order, and None for a request without indices.
 
-        `Unreadable` stands in place of a batch that raised at data workers. While nobody is attached, or `fed()` is
-        False, batches are made by `own`, in this thread and with the random numbers that a data worker would have
-        had; what that raises is raised here. With `timeout_s` the wait for one batch may end in TimeoutError. Beyond
-        one without indices nothing is wanted before that is yielded. What is under way when the loop is left early is
-        forgotten.
+        An `UnreadableBatch` replaces a batch that raised on data workers. While no data worker is attached, or `fed()`
+        is False, `own` makes batches in this thread. `own` gets the random numbers that a data worker would have, and
+        its errors are raised here.
+
+        timeout_s: raise TimeoutError after waiting this long for a batch. A request without indices is a barrier: later
+        requests wait until it is yielded. If the loop ends early, pending batches are dropped.
         """
         source = iter(wanted)
         window: deque[tuple[int | None, WantedBatch]] = deque()
@@ -143,7 +147,7 @@ class BatchFeed:
                 made = self._next(step, one, own, timeout_s)
                 window.popleft()
                 yield made
-                del made  # a batch that the loop has dropped must not be kept here
+                del made  # frees a batch that the loop has dropped
         finally:
             self._pool.take(*(step for step, _ in window if step is not None))
 
@@ -165,7 +169,7 @@ class BatchFeed:
         return UnreadableBatch(answer.error) if answer.error else self._make(one, own)
 
     def _wait(self, step: int, timeout_s: float | None) -> StepAnswer:
-        """What became of it; an empty answer where nobody can be waited for."""
+        """Wait for the result of a step; return an empty answer if no data worker can make it."""
         answer = self._pool.settled(step)
         began = time.monotonic()
         while answer is None and not self._pool.alone and not self._pool.overdue(step):

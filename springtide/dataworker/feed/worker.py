@@ -1,9 +1,11 @@
-"""A data worker: makes the mini-batches that trainers ask for, one at a time, each trainer in turn.
+"""Data worker: makes the mini-batches that trainers request, one at a time, each trainer in turn.
 
-In: a pipeline and the stage that runs here (dataworker/processes/job_package.py). Out: batches, each under the name it
-was asked for. It keeps nothing: a batch that is asked for again, here or elsewhere, comes out the same. A middle stage
-asks the stage before it as a trainer would (dataworker/feed/connections.py), at once for every request; with no such
-data worker it runs the earlier stages itself. Next: dataworker/transport/channel.py.
+In: a pipeline, and the stage that runs here (dataworker/processes/job_package.py). Out: batches, each under its
+requested name. A data worker keeps no state: a repeated request gives the same batch, on any data worker.
+
+A middle stage requests its input from the previous stage, like a trainer (dataworker/feed/connections.py). It forwards
+each request immediately. If no data worker runs the previous stage, it runs the earlier stages itself. Next:
+dataworker/transport/channel.py.
 """
 
 import logging
@@ -29,20 +31,20 @@ from springtide.rpc.transport.frames import BadFrame
 
 log = logging.getLogger(__name__)
 
-MOST_ASKED = 64  # open requests of one trainer; ours have at most dispatch.AHEAD
-MOST_UNSENT = 3  # unsent batches for one trainer on another host
-LOOK_S = 0.05  # pause between two checks for overdue steps of the stage before
+MOST_ASKED = 64  # most open requests of a trainer; our trainers send at most dispatch.AHEAD
+MOST_UNSENT = 3  # most unsent batches for a trainer on another host
+LOOK_S = 0.05  # pause between two checks for overdue steps of the previous stage
 JOIN_S = 5.0
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
-    """One batch that a trainer has asked for."""
+    """A batch that a trainer has requested."""
 
     ask: messages.AskBatch
     indices: NDArray[np.int64]
     before: int | None = None
-    """Its number at the stage before this one; None: it is made here from its indices."""
+    """Number of the request at the previous stage; None if this worker makes the batch from its indices."""
     dropped: bool = False
 
 
@@ -53,14 +55,14 @@ class _Trainer:
     channel: BatchChannel
     requests: deque[_Request] = field(default_factory=deque)
     outbox: deque[tuple[messages.FeedMessage, codec.BatchMessage | None]] = field(default_factory=deque)
-    """Batches for another host, sent by a thread so that the next one is made meanwhile."""
+    """Batches for a trainer on another host. A thread sends them while the next batch is made."""
     making: _Request | None = None
     told_leaving: bool = False
     gone: bool = False
 
 
 class _StageRunner:
-    """Runs one stage of a pipeline, and the stages before it where nobody else has run them."""
+    """Runs a stage of a pipeline, and also earlier stages if no other worker has run them."""
 
     def __init__(self, pipeline: Pipeline, stage: int, seed: int, before: WorkerConnections | None) -> None:
         self._pipeline, self._stage, self._seed, self._before = pipeline, stage, seed, before
@@ -80,7 +82,7 @@ class _StageRunner:
 
 
 class DataWorker:
-    """Serves from construction on. `drain` ends it in order, `close` at once."""
+    """Data worker that serves from construction on. `drain` ends it gracefully, `close` immediately."""
 
     def __init__(
         self,
@@ -94,13 +96,13 @@ class DataWorker:
         seed: int = 0,
         certificates: str = "",
     ) -> None:
-        """`certificates`: a folder (`rpc.transport.tls`), if the job has TLS."""
+        """Start serving. `certificates`: a folder (`rpc.transport.tls`), if the job uses TLS."""
         if not 0 <= stage < len(pipeline.stages):
             raise errors.BadInput(f"stage {stage} of a pipeline of {len(pipeline.stages)}: they count from 0")
         self.done = threading.Event()
-        """Set when everything asked for before `drain` is fetched, or on `close`."""
+        """Set when all requests from before `drain` are fetched, or on `close`."""
         self.made = 0
-        """Batches made here."""
+        """Number of batches made here."""
         self._threads = threads
         self._changed = threading.Condition()
         self._trainers: list[_Trainer] = []
@@ -120,7 +122,7 @@ class DataWorker:
             thread.start()
 
     def attach(self, worker: str, address: str) -> None:
-        """Add a data worker of the stage before this one."""
+        """Connect to a data worker of the previous stage."""
         if self._before is not None:
             self._before.attach(worker, address)
 
@@ -129,7 +131,7 @@ class DataWorker:
             self._before.detach(worker)
 
     def drain(self) -> None:
-        """Accept no more trainers and requests; `done` is set when all trainers have their batches."""
+        """Accept no more trainers and requests; set `done` when all trainers have their batches."""
         with self._changed:
             self._draining = True
             trainers = list(self._trainers)
@@ -139,7 +141,7 @@ class DataWorker:
         self._wake()
 
     def close(self) -> None:
-        """End now; trainers ask another data worker. Idempotent."""
+        """Stop immediately; trainers ask another data worker. Idempotent."""
         with self._changed:
             self._closed = True
             trainers = list(self._trainers)
@@ -156,7 +158,7 @@ class DataWorker:
 
     @property
     def state(self) -> FeedState | None:
-        """How the stage before feeds this one, and how long this one waited for it; None: this is the first stage."""
+        """Statistics of the input from the previous stage, with this stage's waiting time; None for the first stage."""
         before = self._before
         if before is None:
             return None
@@ -178,7 +180,7 @@ class DataWorker:
         with self._changed:
             self._changed.notify_all()
 
-    # Each trainer has a thread that receives; one on another host has another thread that sends.
+    # Each trainer has a receiving thread; a trainer on another host also has a sending thread.
 
     def _accept_all(self) -> None:
         while True:
@@ -248,7 +250,7 @@ class DataWorker:
         self._send(trainer, messages.WorkerLeaving())
 
     def _send(self, trainer: _Trainer, word: messages.FeedMessage, message: codec.BatchMessage | None = None) -> None:
-        """Send a message now or queue it. User code may change a batch afterwards, so queued ones are copied."""
+        """Send a message now or queue it. Queued batches are copied, because user code may change a batch later."""
         if trainer.channel.local:
             _deliver(trainer.channel, word, message)
             return
@@ -268,10 +270,10 @@ class DataWorker:
                 trainer.outbox.popleft()
                 self._changed.notify_all()
 
-    # One thread makes batches.
+    # A single thread makes batches.
 
     def _make_all(self) -> None:
-        torch.set_num_threads(self._threads)  # of this thread alone
+        torch.set_num_threads(self._threads)  # sets the threads of this thread only
         while (found := self._next()) is not None:
             trainer, request = found
             word, message = self._answer(request)
@@ -282,7 +284,7 @@ class DataWorker:
         self.done.set()
 
     def _next(self) -> tuple[_Trainer, _Request] | None:
-        """Wait for the next request, each trainer in turn. None: there will be none."""
+        """Wait for the next request, with trainers in turn. None: no more requests will come."""
         with self._changed:
             while not self._closed:
                 for trainer in self._trainers:
@@ -304,7 +306,7 @@ class DataWorker:
             return None
 
     def _ready(self, trainer: _Trainer) -> _Request | None:
-        """The first request that can be answered. A trainer that does not fetch its batches gets no more."""
+        """Return the first request that can be answered. A trainer that does not fetch its batches gets no more."""
         if len(trainer.outbox) >= MOST_UNSENT:
             return None
         for request in trainer.requests:
@@ -335,7 +337,7 @@ class DataWorker:
             return request.dropped
 
     def _fetch(self, request: _Request) -> StepAnswer:
-        """What the stage before has made of it; empty if it must be made here."""
+        """Wait for the result of the previous stage; an empty answer if this worker must make it."""
         if self._before is None or request.before is None:
             return StepAnswer()
         answer = self._before.settled(request.before) or StepAnswer()
@@ -344,11 +346,11 @@ class DataWorker:
 
 
 def _deliver(channel: BatchChannel, message: messages.FeedMessage, batch: codec.BatchMessage | None) -> None:
-    """Send a message. A trainer that cannot be answered is disconnected, so that it asks others."""
+    """Send a message. Disconnect a trainer that cannot be answered, so that it asks another data worker."""
     try:
         try:
             channel.send(messages.number(message), message, batch)
-        except errors.BadInput as error:  # larger than a message may be; nothing was sent
+        except errors.BadInput as error:  # larger than the message limit; nothing was sent
             if not isinstance(message, messages.BatchMade | messages.BatchFailed):
                 raise
             channel.send(messages.number(failed := messages.BatchFailed(message.step, str(error))), failed)

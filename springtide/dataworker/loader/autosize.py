@@ -1,7 +1,7 @@
-"""Pure. How many data workers a loader should have: the rules of jobs, with the cores of one machine.
+"""Pure. Choose the number of data workers of a loader: the rules of jobs, limited to the cores of a machine.
 
-In: the loader's queue, now and then. Out: a `FeedTarget`, once an interval. Next: loader.py resizes its pool.
-planning/dataworkers has the rules: none if making batches takes little of the loop's time.
+In: the state of the loader's queue after each batch. Out: a `FeedTarget`, once per interval. Next: loader.py resizes
+its pool. planning/dataworkers has the rules: no data workers if making batches takes little of the loop's time.
 """
 
 from collections import deque
@@ -9,11 +9,11 @@ from collections import deque
 from springtide.domain.data.data_workers import FeedRules, FeedState, FeedTarget
 from springtide.planning.dataworkers.tuning import observation, tuner
 
-EVERY_S = 3.0  # a loader's data workers are there within two seconds, so it may decide ten times as often as a job
+EVERY_S = 3.0  # a loader's data workers start within two seconds, so it may decide ten times as often as a job
 
 
 class Autosize:
-    """Observes the queue with every batch, and answers when an interval is over."""
+    """Observer of a loader's queue, which proposes a number of data workers once per interval."""
 
     def __init__(self, cores: int, *, every_s: float = EVERY_S) -> None:
         self._cores = cores
@@ -25,7 +25,7 @@ class Autosize:
         self._workers = 0
 
     def told(self, at: float, state: FeedState) -> FeedTarget | None:
-        """The queue as it is now. None: nothing to decide yet."""
+        """Record the current queue. Return None if there is nothing to decide yet."""
         if self._cores < 2:
             return None
         if self._decided_at is None:

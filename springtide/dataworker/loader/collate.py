@@ -1,7 +1,7 @@
-"""Make a batch from its indices; find unreadable samples one by one, to skip or report them.
+"""Make a batch from its indices; on an error, find the unreadable samples one by one, to skip or report them.
 
-In: indices (sampler.py). Out: a `CollatedBatch`, in the trainer's process or, as a plain tuple, from a data worker
-(dataworker/feed/stage.py). `pinned` moves a batch into pinned memory. Next: loader.py gives the batch to the loop, or
+In: indices (sampler.py). Out: a `CollatedBatch` in the trainer's process. A data worker (dataworker/feed/stage.py)
+sends it as a plain tuple. `pinned` moves a batch into pinned memory. Next: loader.py gives the batch to the loop, or
 raises.
 """
 
@@ -20,20 +20,20 @@ from springtide.domain.data.data_workers import Poison
 
 
 class CollatedBatch(NamedTuple):
-    """A batch, or the samples that could not be made."""
+    """A batch, with the samples that could not be read."""
 
     batch: Any
-    """None: nothing of it could be made."""
+    """The batch; None if no sample could be read."""
     poison: list[int]
-    """Indices of samples that are not in it."""
+    """Indices of the samples that are missing from the batch."""
     why: list[str]
-    """The error of each, on one line."""
+    """The error of each missing sample, on one line."""
     trace: str
-    """The first error's traceback; empty without."""
+    """The traceback of the first error; empty without errors."""
 
 
 class BatchMaker:
-    """Call it with the indices of a batch; it returns the fields of a `CollatedBatch`."""
+    """Callable that takes the indices of a batch, and returns the fields of a `CollatedBatch`."""
 
     def __init__(
         self,
@@ -50,15 +50,16 @@ class BatchMaker:
         self._plain = batched and collate_fn is None
         self._on_error = on_error
         self._begin = begin
-        """Called once in a process, before its first batch."""
+        """Function that runs once per process, before the first batch."""
 
     def __call__(self, indices: Indices) -> tuple[Any, list[int], list[str], str]:
         if self._begin is not None:
             begin, self._begin = self._begin, None
             begin()
-        with contextlib.suppress(Exception):  # whatever the user's data set may raise; it is tried again, and told of
+        # the user's data set may raise anything; `_salvaged` tries again and reports
+        with contextlib.suppress(Exception):
             return CollatedBatch(self._whole(indices), [], [], "")[:]
-        return self._salvaged(indices)[:]  # outside: its errors are not told as if they had come of handling another
+        return self._salvaged(indices)[:]  # outside the `with`, so that its errors do not chain to the first one
 
     def _whole(self, indices: Indices) -> Any:
         dataset = self._dataset
@@ -82,7 +83,7 @@ class BatchMaker:
             try:
                 self._whole(np.array([index], dtype=np.int64))
                 good.append(index)
-            except Exception as error:  # whatever the user's data set may raise
+            except Exception as error:  # the user's data set may raise anything
                 bad[index] = source.on_one_line(error)
                 trace = trace or _trace(error)
                 if self._on_error == "fail":
@@ -90,7 +91,7 @@ class BatchMaker:
         try:
             batch = self._whole(np.array(good, dtype=np.int64)) if good else None
             return CollatedBatch(batch, list(bad), list(bad.values()), trace)
-        except Exception as error:  # the same, now of the samples together
+        except Exception as error:  # collating the remaining samples may raise too
             bad |= dict.fromkeys(good, f"together with others: {source.on_one_line(error)}")
             return CollatedBatch(None, list(bad), list(bad.values()), trace or _trace(error))
 
@@ -104,7 +105,7 @@ def pinned(batch: Any) -> Any:
 
 
 def _pin(item: Any) -> Any:
-    if hasattr(item, "pin_memory"):  # tensors, and what its author gave such a method
+    if hasattr(item, "pin_memory"):  # tensors, and user types with such a method
         return item.pin_memory()
     if isinstance(item, Mapping):
         return type(item)({key: _pin(value) for key, value in item.items()})  # type: ignore[call-arg]

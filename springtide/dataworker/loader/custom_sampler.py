@@ -1,10 +1,12 @@
-"""A user's sampler as the order of batches: drawn as it comes, repeated when a run resumes.
+"""Use a user's sampler as the order of batches, and repeat its draws when a run resumes.
 
-In: `sampler=` or `batch_sampler=` of loader.py. Out: `DrawnBatch`es as from sampler.py. Next: loader.py.
+In: `sampler=` or `batch_sampler=` of loader.py. Out: `DrawnBatch`es, as from sampler.py. Next: loader.py.
 
-Its draws from torch's, NumPy's or Python's global random numbers are a function of (seed, epoch). A generator of its
-own continues as in a DataLoader, and its state at the beginning of an epoch is saved. To resume within an epoch the
-sampler draws again and drops consumed batches; a checksum shows whether it repeated itself.
+The sampler's draws from torch's, NumPy's or Python's global generators are a function of (seed, epoch). A generator of
+its own continues as in a DataLoader, and its state at the start of an epoch is saved.
+
+To resume within an epoch, the sampler draws again, and consumed batches are dropped. A checksum shows whether the
+sampler repeated itself.
 """
 
 import base64
@@ -24,7 +26,7 @@ from springtide.domain.data.data_workers import BatchName
 
 
 class UserSampler:
-    """Batches of the indices of a sampler or, with `batch_size` None, of a batch sampler."""
+    """Batches from the indices of a sampler or, with `batch_size` None, of a batch sampler."""
 
     def __init__(
         self, sampler: Iterable[Any], *, batch_size: int | None, drop_last: bool = False, seed: int = 0
@@ -47,12 +49,12 @@ class UserSampler:
         return count // self._batch_size if self._drop_last else -(-count // self._batch_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Passed on to a sampler that wants to know."""
+        """Pass the epoch on to a sampler with `set_epoch`."""
         if hasattr(self._sampler, "set_epoch"):
             self._sampler.set_epoch(epoch)
 
     def batches(self, place: LoaderPosition) -> Iterator[DrawnBatch]:
-        """All batches from a place to the end of its epoch."""
+        """Yield all batches from a position to the end of its epoch."""
         generator = self._generator()
         self._generator_began = None if generator is None else _written(generator)
         mark = 0
@@ -69,14 +71,14 @@ class UserSampler:
                 )
 
     def state(self) -> dict[str, Any]:
-        """What else must be known to repeat the epoch under way: plain values."""
+        """Return the extra state that is needed to repeat the current epoch, as plain values."""
         epoch = getattr(self._sampler, "epoch", None)
         generator = self._generator()
         began = self._generator_began or (None if generator is None else _written(generator))
         return {"sampler_epoch": epoch if isinstance(epoch, int) else None, "sampler_generator": began}
 
     def load(self, state: dict[str, Any]) -> None:
-        """The next `batches` repeats the epoch that `state` was taken in."""
+        """Make the next `batches` repeat the epoch of this state."""
         if state.get("sampler_epoch") is not None:
             self.set_epoch(int(state["sampler_epoch"]))
         generator, began = self._generator(), state.get("sampler_generator")
@@ -85,7 +87,7 @@ class UserSampler:
             generator.set_state(torch.from_numpy(raw.copy()))
 
     def ended(self) -> None:
-        """The epoch is over: what is saved from now on belongs to the next one."""
+        """End the epoch: later states belong to the next epoch."""
         self._generator_began = None
 
     def _draw(self, epoch: int) -> Iterator[Indices]:

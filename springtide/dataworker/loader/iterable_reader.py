@@ -1,9 +1,9 @@
-"""Batches of an IterableDataset: one reader, in its own order, each sample at most once.
+"""Read batches of an IterableDataset with a single reader, each sample at most once.
 
 In: an IterableDataset (loader.py). Out: its batches, each with the position reached. Next: the loop.
 
-Batch k can only be made by reading all before it, so data workers cannot share the work, and nothing can be dispatched
-again: batches that a reader has read ahead are lost with it.
+Batch k requires reading all batches before it, so data workers cannot share the work. No batch can be requested again,
+so batches that a reader has read ahead are lost with the reader.
 """
 
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class IterablePasses:
-    """Passes over an IterableDataset, read in this process or in one other."""
+    """Passes over an IterableDataset, read in this process or in a single other process."""
 
     def __init__(self, dataset: Any, *, apart: bool, **options: Any) -> None:
         self._dataset = dataset
@@ -33,7 +33,7 @@ class IterablePasses:
         return len(self._loader())
 
     def batches(self, place: LoaderPosition) -> Iterator[tuple[Any, LoaderPosition]]:
-        """All batches from a place to the end of its epoch; those before it are read and dropped."""
+        """Yield all batches from a position to the end of its epoch; earlier batches are read and dropped."""
         if place.done:
             log.warning(
                 "%s has no indices: the first %d batches are read and dropped to go on after them. That is exact only "

@@ -1,9 +1,10 @@
-"""`springtide.data.ElasticLoader`: a DataLoader whose workers come and go while it is iterated over.
+"""`springtide.data.ElasticLoader`: a DataLoader whose number of workers can change during iteration.
 
-In: a torch data set and a DataLoader's arguments. Out: its batches, in an order that is a function of (seed, epoch,
-step), made by the data workers present at the time, and a state to resume from. Next: sampler.py draws,
-dataworker/processes/supervisor.py keeps data workers, dataworker/feed/feed.py distributes the batches, collate.py makes
-one.
+In: a torch data set, and a DataLoader's arguments. Out: its batches, and a state to resume from. The order of batches
+is a function of (seed, epoch, step). The current data workers make the batches.
+
+Next: sampler.py draws, dataworker/processes/supervisor.py supervises data workers, dataworker/feed/feed.py distributes
+the batches, collate.py makes a batch.
 """
 
 import dataclasses
@@ -41,7 +42,7 @@ TAKEN = (
 
 
 class LoaderPass:
-    """An iterator over batches that can be ended from outside. A loader has one at a time."""
+    """Iterator over batches that the loader can end. A loader has a single active iterator."""
 
     def __init__(self, batches: Generator[Any, None, None]) -> None:
         self._batches, self._taken = batches, False
@@ -55,7 +56,7 @@ class LoaderPass:
         return next(self._batches)
 
     def end(self, *, taken: bool) -> None:
-        """End the iteration. `taken`: another loop has begun, and a further call raises."""
+        """End the iteration. `taken`: another loop has begun, so a further call raises."""
         self._taken = taken and inspect.getgeneratorstate(self._batches) != inspect.GEN_CLOSED
         self._batches.close()
 
@@ -75,7 +76,7 @@ class Skipped:
 
 
 class ElasticLoader(options.BatchArguments, options.WorkerArguments):
-    """Iterate over it as over torch's DataLoader; `resize`, `state_dict` and `load_state_dict` work at any time."""
+    """DataLoader with elastic workers; `resize`, `state_dict` and `load_state_dict` work at any time."""
 
     @takes_numbers("self", "dataset", "sampler", "batch_sampler", "generator", "multiprocessing_context")
     def __init__(
@@ -120,7 +121,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
         self._wanted = 0 if num_workers == "auto" else num_workers
         self._place = LoaderPosition(0, 0)
         self._next: LoaderPosition | None = self._place
-        """Where the next pass begins; None: with the epoch after the one that was left."""
+        """Start of the next pass; None to start with the next epoch."""
         self._looped_s = 0.0
         self._pass: weakref.ref[LoaderPass] | None = None
         self._order: options.BatchOrder | None = None
@@ -160,7 +161,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
         )
 
     def __len__(self) -> int:
-        """Batches of an epoch of this rank."""
+        """Return the number of this rank's batches in an epoch."""
         if self._stream is not None:
             return len(self._stream)
         assert self._order is not None
@@ -168,12 +169,12 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
 
     @property
     def num_workers(self) -> int:
-        """The target number of data workers."""
+        """Target number of data workers."""
         return self._wanted
 
     @property
     def workers(self) -> int:
-        """Data workers that make batches now; with none, this process makes them."""
+        """Number of data workers that make batches now; with 0, this process makes them."""
         return self._pool.state.workers if self._pool is not None else 0
 
     @property
@@ -183,12 +184,12 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
 
     @property
     def epoch(self) -> int:
-        """The current epoch, or the next one."""
+        """The current epoch, or the next epoch between passes."""
         return (self._next or self._place).epoch
 
     @takes_numbers("self")
     def set_epoch(self, epoch: int) -> None:
-        """Choose the epoch of the next pass. A loaded state within that epoch continues there."""
+        """Choose the epoch of the next pass. If a loaded state lies within that epoch, the pass continues there."""
         if isinstance(self._order, UserSampler):
             self._order.set_epoch(epoch)
         if self._next is None or self._next.epoch != epoch:
@@ -196,22 +197,22 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
 
     @takes_numbers("self")
     def resize(self, workers: int) -> None:
-        """Change the number of data workers, also within an epoch; 0: this process makes its batches."""
+        """Change the number of data workers, also within an epoch. With 0, this process makes the batches."""
         options.check_worker_number(workers)
         self._auto = None
         self._resize(workers)
 
     def state_dict(self) -> dict[str, Any]:
-        """The position after the last batch of the loop. Plain values, to be saved with the model."""
+        """Return the position after the last batch of the loop, as plain values to save with the model."""
         state = loader_state.written(options.kind_of(self._order), self._next or self._place, self._seed)
         return state | (self._order.state() if isinstance(self._order, UserSampler) else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Begin the next pass there. Number of workers, ranks and batch size may differ."""
+        """Start the next pass at this position. The number of workers, ranks and the batch size may differ."""
         reached, seed = loader_state.read(state, options.kind_of(self._order))
         self._leave()
         if seed != self._seed and self._pool is not None:
-            self._pool.dismiss()  # data workers use the seed
+            self._pool.dismiss()  # running data workers have the old seed
         self._seed = seed
         if isinstance(self._order, SampleOrder):
             self._order = dataclasses.replace(self._order, seed=seed)
@@ -221,7 +222,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
         self._place = self._next = reached
 
     def close(self) -> None:
-        """End all data workers. The loader can be used again: it starts with none."""
+        """End all data workers. The loader stays usable, and starts again without data workers."""
         self._leave()
         if self._pool is not None:
             self._pool.dismiss()
@@ -241,7 +242,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
         return running
 
     def _leave(self, *, taken: bool = False) -> None:
-        """End the current pass: there is one at a time. `taken`: another begins."""
+        """End the current pass. `taken`: another pass begins."""
         running = self._pass() if self._pass is not None else None
         self._pass = None
         if running is not None:
@@ -260,7 +261,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
             self._pool.dismiss()
 
     def _made(self, begin: LoaderPosition) -> Iterator[tuple[Any, LoaderPosition]]:
-        """The batches of an indexable data set; None for one without usable samples."""
+        """Yield the batches of an indexable data set; None for a batch without usable samples."""
         assert self._order is not None and self._pool is not None
         under_way: deque[DrawnBatch] = deque()
         last = time.monotonic()
@@ -286,7 +287,8 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
             return self._make_batch(batch.indices)
 
     def _checked(self, answer: Any, drawn: DrawnBatch) -> Any:
-        if isinstance(answer, UnreadableBatch):  # it could not be sent, or killed every data worker that tried
+        # the batch could not be sent, or killed every data worker that tried it
+        if isinstance(answer, UnreadableBatch):
             made = CollatedBatch(None, drawn.indices.tolist(), [answer.error] * len(drawn.indices), "")
         else:
             made = CollatedBatch(*answer)

@@ -1,4 +1,4 @@
-"""Pure. A loader's state as plain values, and whether it fits the loader it is loaded into.
+"""Pure. Convert a loader's state to plain values, and check that a state fits the loader.
 
 In: `state_dict()` and `load_state_dict()` of loader.py. Out: a checked `LoaderPosition`. Next: sampler.py continues
 there.
@@ -17,16 +17,16 @@ Unit = Literal["samples", "batches", "batches read"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderKind:
-    """What a position means: two loaders of equal kind go through the same order."""
+    """Meaning of a position: two loaders of equal kind have the same order."""
 
     unit: Unit
-    """What `Place.done` counts: samples of an indexable data set, batches of the user's sampler or of a stream."""
+    """Unit of `LoaderPosition.done`: samples of an indexable data set, or batches of a user's sampler or a stream."""
     samples: int | None
     shuffle: bool
 
 
 def written(kind: LoaderKind, place: LoaderPosition, seed: int) -> dict[str, Any]:
-    """A state as plain values, for torch.save or JSON."""
+    """Return a state as plain values, for torch.save or JSON."""
     return {
         "format": FORMAT,
         "unit": kind.unit,
@@ -40,7 +40,7 @@ def written(kind: LoaderKind, place: LoaderPosition, seed: int) -> dict[str, Any
 
 
 def read(state: Mapping[str, Any], kind: LoaderKind) -> tuple[LoaderPosition, int]:
-    """The place and the seed of a state, where it belongs to data like ours."""
+    """Return position and seed of a state. Raise an error if the state belongs to a different kind of loader."""
     given = state.get("format") if isinstance(state, Mapping) else type(state).__name__
     if given != FORMAT:
         raise errors.BadInput(

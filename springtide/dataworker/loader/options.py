@@ -1,4 +1,4 @@
-"""Arguments of `ElasticLoader`, named as in torch's DataLoader: check them, and derive the order of batches.
+"""Check the arguments of `ElasticLoader`, named as in torch's DataLoader, and derive the order of batches.
 
 In: the arguments of loader.py. Out: attributes of the loader, and the order of its batches. Next: loader.py.
 """
@@ -20,12 +20,12 @@ BatchOrder = SampleOrder | UserSampler
 
 
 FIXED = frozenset({"dataset", "batch_size", "shuffle", "sampler", "batch_sampler", "drop_last", "collate_fn"})
-"""Arguments that cannot be changed later; DataLoader refuses most of these changes too."""
+"""Arguments that cannot change later; DataLoader refuses most of these changes too."""
 
 
 @dataclass(slots=False, eq=False)
 class BatchArguments:
-    """Arguments of a DataLoader that decide which samples make which batch, as attributes of the loader."""
+    """DataLoader arguments that determine the samples of each batch, as attributes of the loader."""
 
     dataset: Any
     batch_size: int | None
@@ -42,7 +42,7 @@ class BatchArguments:
         super().__setattr__(name, value)
 
     def check_batches(self) -> None:
-        """Refuse arguments that contradict each other, as DataLoader does."""
+        """Raise an error for contradicting arguments, as DataLoader does."""
         size = self.batch_size
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
             raise errors.BadInput(
@@ -65,11 +65,11 @@ class BatchArguments:
 
     @property
     def makes_batches(self) -> bool:
-        """False with batch_size=None: samples come as they are."""
+        """False with batch_size=None: the loader yields single samples."""
         return self.batch_size is not None or self.batch_sampler is not None
 
     def batch_order(self, *, seed: int, rank: int | None, world: int | None) -> BatchOrder:
-        """The order of batches of an indexable data set."""
+        """Return the order of batches of an indexable data set."""
         if self.batch_sampler is not None:
             return UserSampler(self.batch_sampler, batch_size=None, seed=seed)
         if self.sampler is not None:
@@ -93,7 +93,7 @@ class BatchArguments:
 
 @dataclass(slots=False, eq=False)
 class WorkerArguments:
-    """Arguments of a DataLoader about its workers, as attributes of the loader."""
+    """DataLoader arguments for its workers, as attributes of the loader."""
 
     pin_memory: bool
     timeout: float
@@ -126,7 +126,7 @@ def check_worker_number(workers: Any) -> None:
 
 
 def kind_of(order: BatchOrder | None) -> LoaderKind:
-    """What a position in this order means; None: an IterableDataset."""
+    """Return the meaning of a position in this order; None stands for an IterableDataset."""
     if isinstance(order, SampleOrder):
         return LoaderKind(unit="samples", samples=order.samples, shuffle=order.shuffle)
     return LoaderKind(unit="batches read" if order is None else "batches", samples=None, shuffle=False)

@@ -1,11 +1,11 @@
-"""Pure. Which samples the batches of an epoch hold: a function of (seed, epoch, step), for any number of ranks.
+"""Pure. Draw the samples of each batch as a function of (seed, epoch, step), for any number of ranks.
 
-In: the size of a data set and the user's options. Out: a `DrawnBatch`: indices, name, and the position after it. Next:
-loader.py sends them to data workers; custom_sampler.py does the same for a user's sampler.
+In: the size of a data set, and the user's options. Out: a `DrawnBatch` with its indices, its name, and the position
+after it. Next: loader.py sends it to data workers. custom_sampler.py is the counterpart for a user's sampler.
 
-The order of an epoch is data/shards.py's keyed permutation. All ranks go through it together: a round takes up to
-`batch_size` samples for each of them. A position (a number of samples) therefore means the same to every rank, and a
-run that resumes with other ranks or batch sizes still gives each sample once.
+The order of an epoch is the keyed permutation of data/shards.py. All ranks go through this order together: a round
+takes up to `batch_size` samples for each rank. A position is a number of samples, and so means the same to every rank.
+A run that resumes with other ranks or batch sizes still gives each sample once.
 """
 
 from collections.abc import Iterator
@@ -21,31 +21,31 @@ from springtide.domain.data.data_workers import BatchName
 
 Indices = npt.NDArray[np.int64]
 
-TOGETHER = 4096  # samples whose places are computed at once: array operations cost the same for few
+TOGETHER = 4096  # samples whose indices are computed together: array operations cost about as much for a few
 
 
 class LoaderPosition(NamedTuple):
-    """How far a loop has come."""
+    """Position of a loop in its epochs."""
 
     epoch: int
     done: int
-    """Of this epoch: samples that all ranks have had; batches, where a sampler of the user's or a stream decides."""
+    """Samples of this epoch that all ranks have consumed. With a user's sampler or a stream: batches."""
     mark: int = 0
-    """A checksum of the indices had so far, where a sampler of the user's decides."""
+    """Checksum of the consumed indices, with a user's sampler."""
 
 
 class DrawnBatch(NamedTuple):
-    """One batch to make."""
+    """A batch to make."""
 
     indices: Indices
     name: BatchName
     after: LoaderPosition
-    """Where a loop is that has consumed it."""
+    """Position after this batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleOrder:
-    """The batches of one rank, epoch by epoch."""
+    """The batches of a rank, by epoch."""
 
     samples: int
     batch_size: int
@@ -62,16 +62,16 @@ class SampleOrder:
             raise errors.BadInput(f"rank={self.rank} of world={self.world}: wanted 0 to world - 1")
 
     def steps(self, first: int = 0) -> int:
-        """Batches that this rank has of an epoch from sample `first` of its order on."""
+        """Return the number of this rank's batches in an epoch, from sample `first` of its order on."""
         rounds = self._rounds(first)
         return rounds if not rounds or len(self._positions(rounds - 1, first)[0]) else rounds - 1
 
     def batch(self, epoch: int, step: int, first: int = 0) -> DrawnBatch:
-        """The step-th batch from sample `first` of the epoch's order on."""
+        """Return the step-th batch, counted from sample `first` of the epoch's order."""
         return next(self._drawn(LoaderPosition(epoch, first), range(step, step + 1)))
 
     def batches(self, place: LoaderPosition) -> Iterator[DrawnBatch]:
-        """All batches from a place to the end of its epoch."""
+        """Yield all batches from a position to the end of its epoch."""
         steps, many = self.steps(place.done), max(1, TOGETHER // self.batch_size)
         for begin in range(0, steps, many):
             yield from self._drawn(place, range(begin, min(begin + many, steps)))
@@ -92,7 +92,7 @@ class SampleOrder:
         return left // whole if self.drop_last else -(-left // whole)
 
     def _positions(self, step: int, first: int) -> tuple[range, int]:
-        """Places in the epoch's order that this rank takes in a round, and where the round ends."""
+        """Return this rank's positions of the epoch's order in a round, and the end of the round."""
         rounds, whole = self._rounds(first), self.batch_size * self.world
         if not 0 <= step < rounds:
             raise errors.BadInput(f"step {step}: wanted 0 to {rounds - 1} from sample {first} of {self.samples}")
@@ -100,7 +100,8 @@ class SampleOrder:
         end = min(begin + whole, self.samples)
         rest = self.samples - first - (rounds - 1) * whole
         if not self.drop_last and rest < self.world and rounds > 1 and self.batch_size > 1 and step >= rounds - 2:
-            # A last round with less than a sample for each rank: the last two are shared evenly, so all step alike.
+            # A last round with fewer samples than ranks: share the last two rounds evenly, so that all ranks make equal
+            # steps.
             begin = first + (rounds - 2) * whole
             middle = self.samples - (whole + rest) // 2
             begin, end = (begin, middle) if step == rounds - 2 else (middle, self.samples)

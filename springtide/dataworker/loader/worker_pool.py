@@ -1,8 +1,8 @@
-"""A loader's data workers: started once they are wanted and a first batch was made here.
+"""Start a loader's data workers after this process has made a first batch, and read batches from them.
 
-In: batches to make (loader.py), the wanted number of data workers. Out: the batches, in order; made in this process
-while there are no data workers. Next: dataworker/processes/job_package.py packs what they run,
-dataworker/processes/supervisor.py keeps them, dataworker/feed/feed.py feeds the loop.
+In: batches to make (loader.py), and the wanted number of data workers. Out: the batches, in order. Without data
+workers, this process makes them. Next: dataworker/processes/job_package.py packs the pipeline,
+dataworker/processes/supervisor.py supervises data workers, dataworker/feed/feed.py feeds the loop.
 """
 
 import dataclasses
@@ -34,18 +34,18 @@ from springtide.domain.data.data_workers import FeedState
 
 log = logging.getLogger(__name__)
 
-ROOM = 8  # default of batches made ahead: enough for a data worker's pause, little memory
+ROOM = 8  # default for batches made ahead: bridges a data worker's pause with little memory
 
 
-DEADLY = 2  # further tries of a batch at data workers before it counts as poison
-WAIT_S = 120.0  # for a data worker after a death; then this process takes the risk
+DEADLY = 2  # further tries of a batch on data workers before it counts as poison
+WAIT_S = 120.0  # wait for a data worker after a death; then this process makes the batch itself, at the risk of dying
 POLL_S = 0.02
 KILLS = "data workers die whenever they make this batch"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _RunningWorkers:
-    """Data workers over one package, from their start to their end."""
+    """Data workers that run a package, from their start to their end."""
 
     feed: BatchFeed
     supervisor: WorkerSupervisor
@@ -60,7 +60,7 @@ class _RunningWorkers:
 
 
 class WorkerPool:
-    """Reads batches with the data workers present."""
+    """Pool that reads batches from the current data workers."""
 
     def __init__(
         self,
@@ -82,14 +82,14 @@ class WorkerPool:
         self._refused = False
         self._running: _RunningWorkers | None = None
         self._before = FeedState()
-        """Batches that were made here before there was a feed, and by earlier feeds."""
+        """Batches made in this process before the first feed started, and batches of earlier feeds."""
         self._told = False
         self._drawn: deque[tuple[int, WantedBatch]] = deque()
-        """Batches under way, each with the number of data worker deaths when it was drawn."""
+        """Pending batches, each with the number of data worker deaths at the time of its request."""
 
     @property
     def state(self) -> FeedState:
-        """How batches have come so far."""
+        """Statistics of all batches so far."""
         if self._running is None:
             return self._before
         now, before = self._running.feed.state, self._before
@@ -106,13 +106,13 @@ class WorkerPool:
         return self._running.supervisor.pids if self._running is not None else []
 
     def resize(self, workers: int) -> None:
-        """Change the number of data workers; the first start once a batch has shown what they make."""
+        """Change the number of data workers. The first start after a batch has shown what they make."""
         self._wanted = workers
         if self._running is not None:
             self._running.supervisor.resize(workers)
 
     def read(self, drawn: Iterator[DrawnBatch], own: Callable[[DrawnBatch], Any], *, seed: int) -> Iterator[Any]:
-        """Results of `BatchMaker` in the order of the drawn batches; `own` makes one here."""
+        """Yield results of `BatchMaker` in the order of the drawn batches; `own` makes a batch in this process."""
         while self._running is None:
             batch = next(drawn, None)
             if batch is None:
@@ -128,7 +128,7 @@ class WorkerPool:
             yield answer
 
     def dismiss(self) -> None:
-        """End all data workers and forget them. Does nothing in a forked process."""
+        """End all data workers. Does nothing in a forked process."""
         if os.getpid() != self._owner:
             return
         self._before = dataclasses.replace(self.state, queued=0, room=0, workers=0)
@@ -138,7 +138,7 @@ class WorkerPool:
             running.close()
 
     def _noted(self, drawn: Iterator[DrawnBatch]) -> Iterator[WantedBatch]:
-        """Requests, each noted with the number of data worker deaths so far."""
+        """Yield requests, and note the number of data worker deaths at the time of each."""
         assert self._running is not None
         for batch in drawn:
             wanted = WantedBatch(batch.indices, batch.name)
@@ -146,9 +146,10 @@ class WorkerPool:
             yield wanted
 
     def _here(self, indices: Indices) -> Any:
-        """Make a batch for which there is no data worker. One that was under way at a death may have caused it.
+        """Make a batch that no data worker can make now.
 
-        Such a batch is left to the next data worker rather than risk this process.
+        A batch that was pending when a data worker died may have killed it. Such a batch waits for the next data
+        worker, to protect this process.
         """
         assert self._running is not None
         supervisor, feed = self._running.supervisor, self._running.feed
@@ -162,7 +163,7 @@ class WorkerPool:
         return CollatedBatch(None, indices.tolist(), [KILLS] * len(indices), "")[:]
 
     def _wait_for_one(self, supervisor: WorkerSupervisor, feed: BatchFeed) -> bool:
-        """Wait until a data worker can be asked; False: none comes."""
+        """Wait until a data worker accepts requests; return False if none comes."""
         until = time.monotonic() + WAIT_S
         while feed.state.workers == 0:
             self._check_workers()
@@ -179,7 +180,7 @@ class WorkerPool:
         return answer
 
     def _open(self, first: CollatedBatch, seed: int) -> None:
-        """Pack what data workers run and start them; if that fails, this process continues alone."""
+        """Package the pipeline and start data workers. On failure, this process continues alone."""
         if first.batch is None:
             return
         folder = Path(tempfile.mkdtemp(prefix="springtide-loader-"))
@@ -215,7 +216,7 @@ class WorkerPool:
 
 
 def _begin(worker_init_fn: Callable[[int], None] | None, dataset: Any, workers: int) -> None:
-    """In a data worker, before its first batch: set up what torch's DataLoader gives its workers."""
+    """Set up a data worker before its first batch, as torch's DataLoader does for its workers."""
     number = fork_server.NUMBER or 0
     torch.set_num_threads(1)
     torch_worker._worker_info = torch_worker.WorkerInfo(

@@ -1,1 +1,1 @@
-"""Data worker processes: start, supervise, package the user's code."""
+"""Start and supervise data worker processes, and package the user's code for them."""

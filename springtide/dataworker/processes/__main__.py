@@ -1,9 +1,8 @@
-"""A data worker's process in a job: `python -m springtide.dataworker.processes.__main__`; the environment names the
-job.
+"""Process of a data worker in a job: `python -m springtide.dataworker.processes.__main__`.
 
-In: the master's address, this data worker's name and the job's secret (`config`); the job's package, once a trainer has
-written it. Out: mini-batches for trainers (dataworker/feed/worker.py) until the master ends it; then it serves until
-all its batches are fetched. It keeps no state, so it may die at any time.
+In: environment variables with the master's address, this data worker's name and the job's secret (`config`). A trainer
+writes the job's package. Out: mini-batches for trainers (dataworker/feed/worker.py), until the master ends this
+process. It then serves until trainers have fetched all its batches. It keeps no state, so it may die at any time.
 """
 
 import gc
@@ -28,31 +27,31 @@ from springtide.telemetry import logs
 from springtide.telemetry.host.own_usage import OwnUsage
 
 log = logging.getLogger(__name__)
-LOOK_S = 0.1  # between two looks at whether it is to leave
+LOOK_S = 0.1  # interval between two checks for a request to leave
 
 
 class ExitPlan:
-    """Why and when this process ends."""
+    """Requests to end this process, immediately or after draining."""
 
     def __init__(self) -> None:
         self.over, self.drain = threading.Event(), threading.Event()
-        """Leave now; leave when all that was made is fetched."""
+        """Events: leave immediately; leave after trainers have fetched all batches."""
 
     def heed(self, pulse: messages.HeartbeatReply) -> None:
-        """The master's word."""
+        """Apply the master's reply to a heartbeat."""
         if pulse.drain:
             self.drain.set()
         if pulse.stop or pulse.fenced:
             self.leave()
 
     def leave(self) -> None:
-        """At once."""
+        """End immediately."""
         self.over.set()
         self.drain.set()
 
 
 def main() -> int:
-    """Join, serve, leave when told to."""
+    """Join the job, serve, and leave on request."""
     settings = config.load()
     child_guard.die_with(settings.parent)
     logs.log_to_stderr(debug=settings.debug)
@@ -69,7 +68,7 @@ def main() -> int:
 
 
 def serve(settings: config.Settings, leaving: ExitPlan) -> None:
-    """Serve until the job is over, it is not wanted any more, or the master is lost."""
+    """Serve until the job is over, the master ends this process, or the master is lost."""
     secret = config.job_secret(settings)
     rank = config.own_rank(settings, RoleKind.DATA_WORKER)
     link = channel.for_member(settings, secret)
@@ -87,7 +86,7 @@ def serve(settings: config.Settings, leaving: ExitPlan) -> None:
             return
         with package_transfer.at_hand(link.ask, welcome.package, found.sealed) as folder:
             pipeline = job_package.load(folder, secret=secret)
-        gc.freeze()  # the data set stays: no collection of garbage needs to walk over it
+        gc.freeze()  # the data set stays in memory: the garbage collector need not walk it
         stage = stage_of(rank, found.stages)
         host = channel.own_host(settings, link)
         serving = DataWorker(
@@ -115,7 +114,7 @@ def serve(settings: config.Settings, leaving: ExitPlan) -> None:
 
 
 def await_package(link: channel.MasterChannel, leaving: ExitPlan) -> Package | None:
-    """Wait until a trainer has written the job's package; None: there is no need any more."""
+    """Wait until a trainer has written the job's package. Return None if this process must leave first."""
     came: list[messages.Reply] = []
     said: list[errors.SpringtideError] = []
 
@@ -139,7 +138,7 @@ def await_package(link: channel.MasterChannel, leaving: ExitPlan) -> Package | N
 
 
 class FeederRoster:
-    """The other data workers: a middle stage takes batches from those before it."""
+    """The job's data workers. A middle stage takes batches from data workers of the previous stage."""
 
     def __init__(self, usage: OwnUsage | None = None) -> None:
         self._lock, self._usage = threading.Lock(), usage
@@ -149,7 +148,7 @@ class FeederRoster:
         self._attached: dict[str, str] = {}
 
     def beat(self) -> messages.Heartbeat:
-        """A heartbeat: which roster is known here."""
+        """Build a heartbeat, which names the known roster version."""
         made = float(self._serving.made) if self._serving is not None else 0.0
         fed = self._serving.state if self._serving is not None else None
         return messages.Heartbeat(
@@ -159,13 +158,13 @@ class FeederRoster:
         )
 
     def take(self, news: Feeders) -> None:
-        """Another roster."""
+        """Store a new roster, and connect to its data workers."""
         with self._lock:
             self._known = news
             self._connect()
 
     def follow(self, serving: DataWorker, stage: int, stages: int) -> None:
-        """What is served here is made of what the stage before makes."""
+        """Connect this stage to the data workers of the previous stage."""
         with self._lock:
             self._serving, self._stage, self._stages = serving, stage, stages
             self._connect()
@@ -182,7 +181,7 @@ class FeederRoster:
 
 
 def hear(pulse: messages.HeartbeatReply, leaving: ExitPlan, roster: FeederRoster) -> None:
-    """Take in the master's answer to a heartbeat."""
+    """Apply the master's reply to a heartbeat."""
     if pulse.feeders is not None:
         roster.take(pulse.feeders)
     leaving.heed(pulse)

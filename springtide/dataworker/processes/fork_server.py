@@ -1,12 +1,16 @@
-"""The process that a loader's data workers are forked from: it loads torch and the package once for all of them.
+"""Fork a loader's data workers from a process that has loaded torch and the package once.
 
 In: orders of the loader's process (local_processes.py), through a socket. Out: data workers, each a fork that serves
 (dataworker/feed/worker.py), and news of them. Next: supervisor.py watches them.
 
-It has one thread and makes no batches, so it can fork at any time; while it loads the package, a second thread watches
-the loader's process. Data workers end with it, and it ends with the loader's process, which it watches by a pidfd: a
-fork of the trainer may hold the socket open. It then removes the package, so a kill -9 of the trainer leaves nothing
-behind. platforms/local/fork_server.py is the one for roles: it forks modules into control groups and loads no package.
+The fork server has a single thread and makes no batches, so it can fork at any time. While it loads the package, a
+second thread watches the loader's process.
+
+Data workers end with the fork server, and the fork server ends with the loader's process. It watches that process
+through a pidfd, because a fork of the trainer may hold the socket open. At its end it removes the package, so a kill -9
+of the trainer leaves nothing behind.
+
+platforms/local/fork_server.py is the fork server for roles: it forks modules into control groups and loads no package.
 """
 
 import contextlib
@@ -26,41 +30,41 @@ import msgspec
 from springtide import child_guard, errors
 
 NUMBER: int | None = None
-"""In a data worker: its number among those of its loader."""
+"""Environment variable in a data worker: its number within its loader."""
 MOST = 1 << 16  # bytes of the longest message
 KEPT = 400  # characters of an error that are reported
 
 
 class ForkSetup(msgspec.Struct, frozen=True, tag=True):
-    """The first order: the package, its secret, the seed of random numbers."""
+    """First order: the package, its secret and the random seed."""
 
     folder: str
     secret: bytes
     seed: int
     owner: int
-    """Process id of the loader, the parent of this process."""
+    """Process id of the loader, which is the parent of the fork server."""
 
 
 class ForkWorker(msgspec.Struct, frozen=True, tag=True):
-    """Fork a data worker."""
+    """Order: fork a data worker."""
 
     number: int
 
 
 class DrainFork(msgspec.Struct, frozen=True, tag=True):
-    """Let it finish its batches, and end."""
+    """Order: let the data worker finish its batches, and end."""
 
     number: int
 
 
 class KillFork(msgspec.Struct, frozen=True, tag=True):
-    """End it now."""
+    """Order: kill the data worker."""
 
     number: int
 
 
 class ForkReady(msgspec.Struct, frozen=True, tag=True):
-    """It serves at this address."""
+    """News: the data worker serves at this address."""
 
     number: int
     address: str
@@ -68,14 +72,14 @@ class ForkReady(msgspec.Struct, frozen=True, tag=True):
 
 
 class ForkFailed(msgspec.Struct, frozen=True, tag=True):
-    """It cannot begin."""
+    """News: the data worker cannot start."""
 
     number: int
     error: str
 
 
 class ForkEnded(msgspec.Struct, frozen=True, tag=True):
-    """It ended with this exit status (a signal, if negative)."""
+    """News: the data worker ended with this exit status (a signal, if negative)."""
 
     number: int
     status: int
@@ -94,7 +98,7 @@ def main(descriptor: int) -> None:
         begin = msgspec.msgpack.decode(sock.recv(MOST), type=ForkSetup)
         if os.getppid() == begin.owner:
             owner = os.pidfd_open(begin.owner)
-            with contextlib.suppress(ConnectionError):  # the loader's process died with unread news
+            with contextlib.suppress(ConnectionError):  # the loader's process died before it read all news
                 with _OwnerWatch(owner, begin.folder):
                     server = _ForkServer(sock, owner, begin)
                 server.run()
@@ -104,13 +108,13 @@ def main(descriptor: int) -> None:
 
 def _end(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    os._exit(0)  # nothing is left to do, and unloading torch takes time
+    os._exit(0)  # skips unloading torch, which takes time
 
 
 class _OwnerWatch:
-    """Ends this process with the loader's, while the main thread loads the package.
+    """Ends the fork server with the loader's process, while the main thread loads the package.
 
-    Loading may take long for a large data set. No thread is left when data workers are forked.
+    Loading a large data set may take long. The watching thread ends before the first fork.
     """
 
     def __init__(self, owner: int, folder: str) -> None:
@@ -138,7 +142,7 @@ class _ForkServer:
         self._sock, self._owner = sock, owner
         self._begin = begin
         self._children: dict[int, tuple[int, int]] = {}
-        """Process id and pidfd, by number."""
+        """Process id and pidfd of each data worker, by number."""
         self._error = ""
         self._pipeline: Any = None
         try:
@@ -146,12 +150,12 @@ class _ForkServer:
             from springtide.dataworker.processes import job_package
 
             self._pipeline = job_package.load(Path(begin.folder), secret=begin.secret)
-            gc.freeze()  # keeps garbage collection in data workers from walking over the data set and copying its pages
+            gc.freeze()  # keeps the garbage collector of data workers from walking the data set and copying its pages
         except errors.SpringtideError as error:
             self._error = str(error)[:KEPT]
 
     def run(self) -> None:
-        """Serve until the loader's process is gone or has closed its end."""
+        """Serve until the loader's process is gone or has closed its socket."""
         while True:
             ends = {descriptor: number for number, (_, descriptor) in self._children.items()}
             for ready in select.select([self._sock.fileno(), self._owner, *ends], [], [])[0]:

@@ -1,11 +1,13 @@
-"""A job's code and data set for its data workers: pickled, sealed, with large arrays in a file beside the pickle.
+"""Package a job's code and data set for data workers: a sealed pickle, with large arrays in a separate file.
 
 In: a `Pipeline` with the user's objects (dataworker/feed/stage.py). Out: a folder of the job, and the same pipeline in
 another process. Next: dataworker/processes/__main__.py and local_processes.py run it.
 
-The trainer of the same job wrote what is unpickled here: the seal, an HMAC under the job's secret, is checked first.
-The files may come from another host (dataworker/processes/package_transfer.py). Tensors and arrays are not in the
-pickle but in a file that all data workers of a host map copy-on-write: the data set is in memory once.
+Only a trainer of the same job can write the pickle. The reader checks its seal first, an HMAC under the job's secret.
+The files may come from another host (dataworker/processes/package_transfer.py).
+
+Tensors and arrays are in a file that all data workers of a host map copy-on-write. The data set is therefore in memory
+once.
 """
 
 import contextlib
@@ -32,23 +34,26 @@ from springtide.dataworker.processes.package_transfer import ARRAYS, CODE, CONTE
 
 FORMAT = 1
 ALIGNMENT = 64
-OUT_OF_BAND = 1024  # bytes from which an array goes beside the pickle: below, a page of a file costs more than a copy
+# bytes from which an array goes into the separate file; for smaller arrays a file page costs more than a copy
+OUT_OF_BAND = 1024
 
 
 class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Contents of a package; sealed."""
+    """Sealed list of a package's contents."""
 
     format: int
     code: bytes
     """SHA-256 of the pickle."""
     arrays: list[tuple[int, int]]
-    """Offset and bytes of each array in its file."""
+    """Offset and bytes of each array in the array file."""
     paths: list[str]
-    """Where Python looks for the user's modules."""
+    """Python search paths for the user's modules."""
 
 
 def write(folder: Path, pipeline: Pipeline, *, secret: bytes, paths: Sequence[str]) -> str:
-    """Write it down, replacing what was there; who has loaded that is not disturbed. Returns a digest of it."""
+    """Write the package, replacing an older package; return its digest. Processes that have loaded the older package
+    keep it.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -72,7 +77,9 @@ def write(folder: Path, pipeline: Pipeline, *, secret: bytes, paths: Sequence[st
 
 
 def load(folder: Path, *, secret: bytes) -> Pipeline:
-    """The pipeline, its arrays mapped from the folder's file. Only what holders of the secret wrote is loaded."""
+    """Load the pipeline, with its arrays mapped from the folder's file. Only packages sealed with the secret are
+    loaded.
+    """
     contents = _checked(folder, secret)
     code = _read(folder / CODE)
     if not hmac.compare_digest(hashlib.sha256(code).digest(), contents.code):
@@ -80,7 +87,7 @@ def load(folder: Path, *, secret: bytes) -> Pipeline:
     sys.path += [path for path in contents.paths if path not in sys.path]
     try:
         found = pickle.loads(code, buffers=_mapped(folder / ARRAYS, contents.arrays))
-    except Exception as error:  # whatever the user's own classes raise when they are put together again
+    except Exception as error:  # user classes may raise anything when they are unpickled
         raise errors.BadInput(
             f"the job's package cannot be put together here: {type(error).__name__}: {error}. Data workers need the "
             "modules that the training script imports, at the same places"
@@ -91,11 +98,13 @@ def load(folder: Path, *, secret: bytes) -> Pipeline:
 
 
 def unsendable(held: Any) -> str:
-    """Why something cannot be written down; "": it can. (It is not read back here: cloudpickle would set the methods of
-    the script's own classes anew.)"""
+    """Return why an object cannot be pickled; empty if it can.
+
+    The check does not unpickle the object, because cloudpickle would then redefine methods of the script's own classes.
+    """
     try:
         cloudpickle.dumps(held)
-    except Exception as error:  # whatever a user's object raises when it is taken apart
+    except Exception as error:  # user objects may raise anything when they are pickled
         return f"what a marked function reads cannot be sent: {type(error).__name__}: {error}"
     return ""
 
@@ -131,7 +140,7 @@ def _mapped(path: Path, places: Sequence[tuple[int, int]]) -> list[memoryview]:
 
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Any]:
-    """A new file in the place of an old one, whole or not at all; readers of the old one keep it."""
+    """Open a new file that atomically replaces an old one. Readers of the old file keep it."""
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     except OSError as error:
@@ -155,7 +164,7 @@ def _pickled(pipeline: Pipeline, buffers: list[memoryview]) -> bytes:
     file = io.BytesIO()
     try:
         _Pickler(file, buffers).dump(pipeline)
-    except Exception as error:  # whatever a user's object raises when it is taken apart
+    except Exception as error:  # user objects may raise anything when they are pickled
         raise errors.BadInput(
             f"what the data set is made of cannot be sent to another process: {type(error).__name__}: {error}. Open "
             "files, locks and connections on first use in the process that uses them, or leave them out in __getstate__"
@@ -164,7 +173,9 @@ def _pickled(pipeline: Pipeline, buffers: list[memoryview]) -> bytes:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Puts arrays and the memory of CPU tensors beside the pickle; tensors that share memory still share it."""
+    """Pickler that stores arrays and the memory of CPU tensors out of band. Tensors that share memory still share
+    it.
+    """
 
     def __init__(self, file: io.BytesIO, buffers: list[memoryview]) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=self._aside)
@@ -179,7 +190,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         return False
 
     def reducer_override(self, thing: Any) -> Any:
-        """How tensors and files that are mapped already are taken apart; all else as cloudpickle does it."""
+        """Reduce tensors and mapped files specially, and everything else like cloudpickle."""
         if type(thing) is _Memory:
             return _Memory.again, (pickle.PickleBuffer(thing.array),)
         if type(thing) is np.memmap and _is_whole_file(thing):
@@ -202,7 +213,7 @@ class _Memory:
 
     @staticmethod
     def again(buffer: Any) -> "_Memory":
-        """Over memory that was mapped, or, where it is little, copied."""
+        """Rebuild the memory from a mapped buffer, or from a copy if it is small."""
         found = np.frombuffer(buffer, dtype=np.uint8)
         if not found.flags.writeable:
             found = found.copy()

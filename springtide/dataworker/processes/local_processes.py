@@ -1,6 +1,6 @@
-"""Data workers without a job: children of the loader's process, which end with it.
+"""Start data workers without a job, as descendants of the loader's process that end with it.
 
-In: a package (job_package.py) that a loader has written. Out: `WorkerForker.start`, each time a `LocalWorker` with its
+In: a package (job_package.py) that a loader has written. Out: `WorkerForker.start` returns a `LocalWorker` with its
 address. Next: supervisor.py starts and watches them; fork_server.py is the other side.
 """
 
@@ -22,7 +22,7 @@ _RUN = (
     "import sys; sys.path.insert(0, sys.argv[1]); from springtide.dataworker.processes import fork_server;"
     " fork_server.main(int(sys.argv[2]))"
 )
-NO_STATUS = -9  # of a worker whose end nobody saw: it was killed with the fork server
+NO_STATUS = -9  # exit status of a worker that was killed together with the fork server
 
 
 class LocalWorker:
@@ -32,14 +32,15 @@ class LocalWorker:
         self.number = number
         self.pid: int | None = None
         self._server = server
-        self._lock = threading.RLock()  # entered directly: an interrupt within Condition.__enter__ would leave it held
+        # entered directly: an interrupt inside Condition.__enter__ would leave the lock held
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._address = ""
         self._error = ""
         self._status: int | None = None
 
     def ready(self, timeout_s: float) -> str:
-        """Wait until it serves; returns its address."""
+        """Wait until the data worker serves; return its address."""
         with self._lock:
             self._changed.wait_for(lambda: self._address or self._error or self._status is not None, timeout_s)
             if self._address:
@@ -49,7 +50,7 @@ class LocalWorker:
             raise errors.JobFailed(self._error or f"it has not begun within {timeout_s:g} s")
 
     def wait(self) -> tuple[int, str]:
-        """Wait for its end; exit status (a signal, if negative) and its reason."""
+        """Wait for the end of the process; return its exit status (a signal, if negative) and the reason."""
         with self._lock:
             self._changed.wait_for(lambda: self._status is not None)
             return (NO_STATUS if self._status is None else self._status), self._error
@@ -73,7 +74,7 @@ class LocalWorker:
 
 
 class WorkerForker:
-    """Starts data workers over one package. The fork server starts with the first of them."""
+    """Starts data workers from a package. The fork server starts with the first data worker."""
 
     def __init__(self, folder: Path, secret: bytes, *, seed: int = 0) -> None:
         self._owner = os.getpid()
@@ -85,7 +86,7 @@ class WorkerForker:
         return self._home.pid if self._home is not None else None
 
     def start(self, number: int) -> LocalWorker:
-        """Start a data worker; returns at once."""
+        """Start a data worker; returns immediately."""
         if self._home is None or self._home.lost:
             self._close_home()
             self._home = _ForkServerClient(self._begin)
@@ -103,7 +104,7 @@ class WorkerForker:
 
 
 class _ForkServerClient:
-    """One fork server, from its first data worker to its end."""
+    """Client of a fork server, from its first data worker to its end."""
 
     def __init__(self, begin: fork_server.ForkSetup) -> None:
         self.lost = False
@@ -116,7 +117,7 @@ class _ForkServerClient:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=config.child_environment({}, {"OMP_NUM_THREADS": "1"}),
-                start_new_session=True,  # Ctrl-C is for the trainer
+                start_new_session=True,  # keeps Ctrl-C for the trainer
             )
         self.pid = self._process.pid
         self.send(begin)
@@ -133,7 +134,7 @@ class _ForkServerClient:
         return worker
 
     def send(self, order: fork_server.ForkOrder) -> None:
-        """Send an order; ignored if the fork server is gone."""
+        """Send an order; do nothing if the fork server is gone."""
         with contextlib.suppress(OSError):
             fork_server.send(self._sock, order)
 

@@ -1,9 +1,10 @@
-"""Move the files of a package between hosts: trainers send them to the master, data workers fetch them there.
+"""Copy a package between hosts: trainers send its files to the master, and data workers fetch them from there.
 
 In: a folder written by `dataworker.processes.job_package`, and its digest. Out: the same files on another host. On a
-shared disk nothing is sent: each side first looks whether the files are there. The master (`master.data.packages`)
-keeps them, so that data workers can start after the trainer that wrote them is gone. Nothing is unpickled here, and
-torch is not loaded.
+shared disk no file is sent: each side first checks whether the files exist.
+
+The master (`master.data.packages`) keeps the files, so that data workers can start after the trainer is gone. This
+module unpickles nothing and does not import torch.
 """
 
 import contextlib
@@ -20,18 +21,18 @@ from springtide.rpc.messages import messages
 
 CONTENTS, CODE, ARRAYS = "contents", "code", "arrays"
 IN_ORDER = (ARRAYS, CODE, CONTENTS)
-"""The list of contents comes last: whoever sees it sees all."""
+"""Files in order of transfer. The list of contents comes last, so its presence means that all files are present."""
 NAME = re.compile("|".join(IN_ORDER))
 SEAL_BYTES = 32
 MOST_BYTES = 8 << 30
-"""Of what goes over the wire: more should be files that each host reads for itself."""
+"""Most bytes to send. A larger data set belongs in files that each host reads for itself."""
 TRIES = 3
 
 Ask = Callable[[messages.Request], messages.Reply]
 
 
 def sealed_in(folder: pathlib.Path) -> str:
-    """Digest of the package that lies in a folder; empty: none does."""
+    """Return the digest of the package in a folder; empty if there is none."""
     try:
         return hashlib.sha256((folder / CONTENTS).read_bytes()[SEAL_BYTES:]).hexdigest()
     except OSError:
@@ -39,7 +40,7 @@ def sealed_in(folder: pathlib.Path) -> str:
 
 
 def check_size(files: tuple[tuple[str, int], ...]) -> None:
-    """Refuse what is too much for the wire."""
+    """Raise BadInput if the files are too large to send."""
     total = sum(size for _, size in files)
     if total > MOST_BYTES:
         raise errors.BadInput(
@@ -49,7 +50,10 @@ def check_size(files: tuple[tuple[str, int], ...]) -> None:
 
 
 def send(ask: Ask, folder: pathlib.Path, sealed: str) -> None:
-    """See that the master has the package. One that was replaced meanwhile has not heard the begin: once more then."""
+    """Send the package to the master, unless the master has it.
+
+    A replaced master does not know that the transfer has begun, and refuses the files. `send` then starts again.
+    """
     files = tuple((name, (folder / name).stat().st_size) for name in IN_ORDER)
     for left in reversed(range(TRIES)):
         try:
@@ -69,7 +73,7 @@ def _send(ask: Ask, folder: pathlib.Path, sealed: str, files: tuple[tuple[str, i
 
 @contextlib.contextmanager
 def writable(folder: str) -> Iterator[pathlib.Path]:
-    """The run's folder for a package where it can be written to from here, else one that is gone in the end."""
+    """Yield the run's package folder if this process can write to it, else a temporary folder."""
     there = pathlib.Path(folder)
     try:
         there.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -95,9 +99,9 @@ def _own_folder() -> pathlib.Path:
 
 @contextlib.contextmanager
 def at_hand(ask: Ask, folder: str, sealed: str) -> Iterator[pathlib.Path]:
-    """A folder with this package: the run's, where it is seen from here, else a copy that is gone in the end.
+    """Yield a folder with this package: the run's folder if it is visible here, else a temporary copy.
 
-    What is mapped from it stays.
+    Memory mapped from the copy stays valid after the copy is deleted.
     """
     there = pathlib.Path(folder)
     if sealed_in(there) == sealed:
@@ -112,7 +116,7 @@ def at_hand(ask: Ask, folder: str, sealed: str) -> Iterator[pathlib.Path]:
 
 
 def fetch(ask: Ask, folder: pathlib.Path, sealed: str) -> None:
-    """All of its files, from the master."""
+    """Fetch all files of the package from the master."""
     copies = SegmentCopies(folder, NAME)
     for name in IN_ORDER:
         offset, last = 0, False

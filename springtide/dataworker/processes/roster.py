@@ -1,7 +1,7 @@
-"""Pure. The data workers of one process: who is starting, serving or leaving, who is replaced, when to give up.
+"""Pure. Track a process's data workers (starting, serving, leaving), replace dead ones, and decide when to give up.
 
-In: the wanted number and events of processes, one at a time. Out: actions, in order. Next: supervisor.py carries them
-out with real processes.
+In: the wanted number and events of processes, one at a time. Out: actions, in order. Next: supervisor.py applies them
+to real processes.
 """
 
 from dataclasses import dataclass, field
@@ -9,56 +9,60 @@ from enum import Enum
 from typing import NamedTuple
 
 HOPELESS = (
-    12  # data workers in a row, each in place of the one before, that were killed while no batch was made at all:
+    # killed data workers in a row, each replacing the previous, without any batch made. A single deadly batch kills
+    # fewer
+    12
 )
-# more than one deadly batch can kill before it is called poison (dispatch.DEATHS, and again as often as staff.DEADLY)
-UNFIT = 2  # the same of such as ended by themselves: they say why they cannot begin, and the next will say the same
+# before it counts as poison: dispatch.DEATHS, repeated worker_pool.DEADLY times.
+UNFIT = 2  # the same limit for data workers that exit by themselves: the next would report the same startup error
 
 
 class StartWorker(NamedTuple):
-    """Start a data worker under this number."""
+    """Action: start a data worker under this number."""
 
     number: int
 
 
 class AttachWorker(NamedTuple):
-    """Take batches from it."""
+    """Action: take batches from the data worker at this address."""
 
     number: int
     address: str
 
 
 class DrainWorker(NamedTuple):
-    """Send it no more indices; fetch batches under way, then it ends."""
+    """Action: send the data worker no more requests; it ends after its pending batches are fetched."""
 
     number: int
 
 
 class KillWorker(NamedTuple):
-    """It does not serve yet and is no longer wanted."""
+    """Action: kill a data worker that does not serve yet and is no longer wanted."""
 
     number: int
 
 
 class DetachWorker(NamedTuple):
-    """It is gone: its batches under way go to others."""
+    """Action: detach a lost data worker; its pending batches go to other data workers."""
 
     number: int
 
 
 class StopStarting(NamedTuple):
-    """Start no more data workers."""
+    """Action: start no more data workers."""
 
     why: str
     deadly: bool
-    """They were killed by a signal: the same work might kill the trainer too, so it does not do it itself."""
+    """True if signals killed them. The trainer then does not make the batches itself, because they might kill it
+    too.
+    """
 
 
 Action = StartWorker | AttachWorker | DrainWorker | KillWorker | DetachWorker | StopStarting
 
 
 class WorkerPhase(Enum):
-    """Phase of a data worker's life."""
+    """Lifecycle phase of a data worker."""
 
     STARTING = "starting"
     SERVING = "serving"
@@ -69,13 +73,13 @@ class WorkerPhase(Enum):
 class _Member:
     phase: WorkerPhase
     futile: int
-    """How many before it, each in place of the last, died while no batch was made."""
+    """Number of predecessors in a row that died without any batch made."""
     made_before: int
 
 
 @dataclass(slots=True)
 class WorkerRoster:
-    """Events in, actions out."""
+    """State machine of the data workers: events in, actions out."""
 
     wanted: int = 0
     members: dict[int, _Member] = field(default_factory=dict)
@@ -85,22 +89,22 @@ class WorkerRoster:
 
     @property
     def staying(self) -> list[int]:
-        """Those that are here or on their way, and are not asked to leave."""
+        """Data workers that start or serve, and are not asked to leave."""
         return [number for number, member in self.members.items() if member.phase is not WorkerPhase.LEAVING]
 
     @property
     def serving(self) -> int:
-        """How many make batches now."""
+        """Number of data workers that make batches now."""
         return sum(member.phase is WorkerPhase.SERVING for member in self.members.values())
 
     def resized(self, wanted: int, *, made: int) -> list[Action]:
-        """So many are wanted from now on; `made` is how many batches data workers have made in all."""
+        """Change the wanted number. `made` is the number of batches that all data workers have made so far."""
         self.wanted = wanted
         if self.given_up is not None:
             return []
         actions: list[Action] = []
         surplus = len(self.staying) - wanted
-        # The last to come are the first to go, and those that do not serve yet before all others.
+        # Starting data workers leave first, then the newest serving ones.
         order = sorted(self.staying, key=lambda number: (self.members[number].phase is WorkerPhase.SERVING, -number))
         for number in order[: max(0, surplus)]:
             starting = self.members[number].phase is WorkerPhase.STARTING
@@ -111,7 +115,7 @@ class WorkerRoster:
         return actions
 
     def ready(self, number: int, address: str) -> list[Action]:
-        """It serves at this address."""
+        """Note that a data worker serves at this address."""
         member = self.members.get(number)
         if member is None or member.phase is not WorkerPhase.STARTING:
             return []
@@ -119,7 +123,7 @@ class WorkerRoster:
         return [AttachWorker(number, address)]
 
     def ended(self, number: int, how: str, *, killed: bool, made: int) -> list[Action]:
-        """Its process is gone: how, in words, and whether a signal has killed it."""
+        """Note the end of a process: `how` describes it, and `killed` says whether a signal ended it."""
         member = self.members.pop(number, None)
         if member is None:
             return []

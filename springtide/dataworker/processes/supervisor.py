@@ -1,7 +1,8 @@
-"""Keep the data workers of one process: start, watch, replace and drain them.
+"""Supervise the data workers of a process: start, watch, replace and drain them.
 
-In: the number that dataworker/loader/loader.py wants. Out: data workers attached to its `BatchFeed`, or detached.
-roster.py decides; local_processes.py has the processes. Next: dataworker/feed/feed.py dispatches to the attached ones.
+In: the number of data workers that dataworker/loader/loader.py wants. Out: data workers attached to its `BatchFeed`, or
+detached. roster.py decides; local_processes.py has the processes. Next: dataworker/feed/feed.py dispatches batches to
+attached data workers.
 """
 
 import logging
@@ -26,42 +27,42 @@ from springtide.dataworker.processes.roster import (
 
 log = logging.getLogger(__name__)
 
-READY_WITHIN_S = 300.0  # a data set may be large, and its modules slow to import on a busy machine
+READY_WITHIN_S = 300.0  # a large data set loads slowly, and so do modules on a busy machine
 
 
 class WorkerProcess(Protocol):
     """A data worker's process."""
 
     def ready(self, timeout_s: float) -> str:
-        """Wait until it serves; its address."""
+        """Wait until the data worker serves; return its address."""
 
     def wait(self) -> tuple[int, str]:
-        """Wait for its end; exit status and last words."""
+        """Wait for the end of the process; return its exit status and error text."""
         ...
 
     def drain(self) -> None:
-        """Let it finish what it has, and end."""
+        """Let the data worker finish its batches, and end."""
 
     def kill(self) -> None:
-        """End it now."""
+        """End the process now."""
 
 
 class AttachTarget(Protocol):
-    """The part of a `BatchFeed` that is used here."""
+    """The part of a `BatchFeed` that the supervisor uses."""
 
     def attach(self, worker: str, address: str) -> None:
-        """Take batches from it."""
+        """Take batches from this data worker."""
 
     def detach(self, worker: str) -> None:
-        """No new indices for it."""
+        """Send this data worker no more requests."""
 
     @property
     def state(self) -> Any:
-        """How batches come."""
+        """Statistics of the feed."""
 
 
 class WorkerSupervisor:
-    """Call `resize`; one thread does the rest. `failed` says why no more data workers will start."""
+    """Supervisor of data workers. `resize` sets their number; `failed` says why no more will start."""
 
     def __init__(self, feed: AttachTarget, start: Callable[[int], WorkerProcess]) -> None:
         self.failed: StopStarting | None = None
@@ -78,25 +79,26 @@ class WorkerSupervisor:
 
     @property
     def deaths(self) -> int:
-        """Data workers that ended without being asked to."""
+        """Number of data workers that ended without a request to end."""
         return self._roster.deaths
 
     @property
     def pids(self) -> list[int]:
-        """Processes of data workers that are there now."""
+        """Process ids of the current data workers."""
         return [pid for worker in list(self._workers.values()) if (pid := getattr(worker, "pid", None)) is not None]
 
     def resize(self, wanted: int) -> None:
-        """So many from now on; returns at once."""
+        """Set the wanted number of data workers; returns immediately."""
         self._events.put(lambda: self._roster.resized(wanted, made=self._feed.state.made))
 
     def close(self) -> None:
-        """End all of them and wait until they are gone. Nothing in a process forked off this one."""
+        """End all data workers, and wait until they are gone. Does nothing in a forked process."""
         if self._closing or os.getpid() != self._owner:
             return
         self._closing = True
         self._events.put(None)
-        if threading.current_thread() not in (self._thread, *self._watchers):  # a collector may call us from anywhere
+        # the garbage collector may call this from any thread
+        if threading.current_thread() not in (self._thread, *self._watchers):
             self._thread.join()
 
     def _run(self) -> None:
@@ -163,7 +165,7 @@ class WorkerSupervisor:
 
 
 def described(status: int) -> str:
-    """An exit status in words."""
+    """Describe an exit status."""
     if status >= 0:
         return f"exit status {status}"
     name = signal.Signals(-status).name if -status in {one.value for one in signal.Signals} else f"signal {-status}"

@@ -1,1 +1,1 @@
-"""Finds the part of `forward()` that data workers can run, and replays its results in the trainer."""
+"""Split `forward()`: data workers run the part without parameters, and the trainer replays its results."""

@@ -1,1 +1,3 @@
-"""The recorded calls as two programs: what data workers run, and the calls that the trainer replays."""
+"""Turn recorded torch calls into two programs: data workers run the moved calls, and the trainer replays their
+results.
+"""

@@ -1,8 +1,8 @@
-"""Which leaves of a batch become which arguments of `model(...)`: seen once, then made again from any batch.
+"""Map the leaves of a batch to the arguments of `model(...)`, and rebuild these arguments from any other batch.
 
-In: a batch and the arguments that the loop made of it (worker/split/controller.py). Out: a `Call`, which data workers
-fill from their own batches (dataworker/split/program/payload.py), and a list of leaves in the order that
-dataworker/split/search/split.py knows.
+In: a batch, and the arguments that the training loop made of this batch (worker/split/controller.py). Out: a
+`ModelCall`. Data workers fill the `ModelCall` from their own batches (dataworker/split/program/payload.py).
+dataworker/split/search/split.py numbers the leaves in the same order.
 """
 
 import dataclasses
@@ -19,30 +19,32 @@ Path = tuple[id_routes.Step, ...]
 
 
 class Computed(Exception):
-    """An argument is no part of the batch: the loop has computed it. Says which."""
+    """Error for an argument that is not part of the batch, because the loop computed it. The message names the
+    argument.
+    """
 
 
 class Another(Exception):
-    """A batch has no such leaf: it is built otherwise than the one that was seen."""
+    """Error for a batch without an expected leaf: its structure differs from the recorded batch."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BatchLeaf:
-    """A part of the batch, or a view of one."""
+    """A leaf of the batch, or a view of a leaf."""
 
     route: id_routes.Route
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ConstantArgument:
-    """A number, a string, None: the same with every batch."""
+    """A number, string or None that is equal for every batch."""
 
     value: Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ContainerNode:
-    """A container that the loop has made, or that is one of the batch's: its parts by key, index or name."""
+    """A container among the arguments, with its parts by key, index or field name."""
 
     kind: type
     keys: tuple[Any, ...]
@@ -54,21 +56,23 @@ Part = BatchLeaf | ConstantArgument | ContainerNode
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModelCall:
-    """How `model(...)` is called with a batch."""
+    """The mapping from a batch to the arguments of `model(...)`."""
 
     args: tuple[Part, ...]
     kwargs: tuple[tuple[str, Part], ...]
 
     def fill(self, batch: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments that the loop would make of this batch; `Another` where it has no such leaves."""
+        """Return the arguments that the loop would make of this batch. Raise `Another` if the batch lacks a leaf."""
         return tuple(_fill(one, batch) for one in self.args), {name: _fill(one, batch) for name, one in self.kwargs}
 
     def find(self, batch: Any) -> list[Any]:
-        """The parts of this batch that the arguments are made of, as `leaves` has them; None where it has no such."""
+        """Return the leaves of this batch that the arguments use, in the order of `leaves`; None stands for a missing
+        leaf.
+        """
         return [leaf.route.follow(batch) for leaf in self.leaves()]
 
     def fits(self, found: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        """Whether these arguments are the very parts that were found in a batch."""
+        """Return True if these arguments are exactly the leaves that `find` returned."""
         if len(args) != len(self.args) or len(kwargs) != len(self.kwargs):
             return False
         parts = iter(found)
@@ -77,21 +81,21 @@ class ModelCall:
         )
 
     def in_order(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """The same, in the order in which they were seen first: leaves are counted in it."""
+        """Return the keyword arguments in their recorded order, because leaf numbers depend on that order."""
         return {name: kwargs[name] for name, _ in self.kwargs}
 
     def leaves(self) -> list[BatchLeaf]:
-        """Parts of the batch among the arguments, in their order."""
+        """Return the batch leaves among the arguments, in order."""
         return [leaf for one in (*self.args, *(part for _, part in self.kwargs)) for leaf in _leaves(one)]
 
 
 def is_text(value: Any) -> bool:
-    """Whether this is a list of strings: one leaf, however many there are."""
+    """Return True for a list of strings. Such a list is a single leaf, whatever its length."""
     return type(value) in (list, tuple) and bool(value) and all(type(one) is str for one in value)
 
 
 def trace(batch: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ModelCall:
-    """How these arguments come from this batch; `Computed` where one does not."""
+    """Return how these arguments come from this batch. Raise `Computed` if an argument does not come from the batch."""
     places = {id(leaf): path for path, leaf in nodes(batch)}
     return ModelCall(
         tuple(_trace(given, f"argument {i + 1}", batch, places) for i, given in enumerate(args)),
@@ -100,7 +104,7 @@ def trace(batch: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ModelCa
 
 
 def nodes(batch: Any, path: Path = ()) -> list[tuple[Path, Any]]:
-    """Everything in a batch that can be known again by identity, with the way to it."""
+    """Return everything in a batch that can be recognised by identity, each with its path."""
     if isinstance(batch, torch.Tensor) or id_routes.is_jagged(batch) or is_text(batch):
         return [(path, batch)]
     if isinstance(batch, PLAIN):
@@ -187,7 +191,7 @@ def _leaves(part: Part) -> list[BatchLeaf]:
 
 
 def spelled(path: Path, batch: Any = None) -> str:
-    """The way to a leaf of a batch as a user would write it: `batch.x`, `batch['ids'][0]`."""
+    """Write the path of a leaf as user code: `batch.x`, `batch['ids'][0]`."""
     written = "batch"
     for kind, name in path:
         named = kind == "item" and isinstance(batch, tuple) and hasattr(batch, "_fields")

@@ -1,12 +1,17 @@
-"""The trainer's part of a split: the user's own forward(), whose moved torch calls are answered from what crossed.
+"""Run the user's forward() in the trainer, and answer its moved torch calls with values from data workers.
 
-In: what crossed, and the model's inputs. Forward runs as it is, in Python, so all that it reads there (attributes,
-items, globals, closures, the environment, random numbers, the time) is what it is now, and its side effects happen.
-Inputs and moved results are promises (dataworker/split/program/lazy_values.py), so every torch call with one of them is
-seen. It is answered only if it is the very call that data workers have made: the same function, the same plain
-arguments, constants equal bit by bit, and tensors that are inputs, unwritten, or earlier answers. Anything else is made
-here, with the tensors themselves. Nothing that has a gradient is ever answered. Called by:
-worker/split/split_forward.py.
+In: the values from data workers, and the model's inputs.
+
+The user's forward() runs unchanged in Python. It reads current attributes, globals, closures, environment variables,
+random numbers and time, and its side effects happen.
+
+Inputs and moved results are lazy tensors, called promises (dataworker/split/program/lazy_values.py). The replay
+therefore sees every torch call that takes a promise. The replay answers a call only if data workers made exactly this
+call. The function and its plain arguments must be equal, and constants must be equal bit by bit. Each tensor argument
+must be an unwritten input or an earlier answer. The trainer runs every other call itself, on the real tensors. A value
+that requires a gradient is never answered.
+
+Called by: worker/split/split_forward.py.
 """
 
 import threading
@@ -37,11 +42,11 @@ from springtide.embedding.lookup.id_routes import is_absent
 _is_forward_ad, _is_autocast = torch._C._is_fwd_grad_enabled, torch._C._is_any_autocast_enabled
 _dispatch_modes, _is_inference = torch._C._len_torch_dispatch_stack, torch.is_inference_mode_enabled
 _default_dtype = torch.get_default_dtype
-SIZES = 4  # batch sizes whose free values are kept: the usual one, and that of last batches
+SIZES = 4  # batch sizes with cached input-independent values: the usual size, and sizes of last batches
 
 
 class CallReplay:
-    """All known calls of a split, in the order in which they were recorded. One forward at a time."""
+    """All known calls of a split, in recorded order. It replays a single forward at a time."""
 
     def __init__(
         self,
@@ -51,8 +56,12 @@ class CallReplay:
         crossing: int,
         marked: MarkedCode | None = None,
     ) -> None:
-        """`inputs`: dtype and device of each input of the model, None for one that is no tensor; `crossing`: how many
-        values cross; `marked`: the user's marked functions, and the modules that they are methods of, as they are."""
+        """Prepare the replay of these known calls.
+
+        inputs: dtype and device of each model input; None for an input that is not a tensor. crossing: number of values
+        that data workers send. marked: the user's marked functions and the modules that own them, as they are in this
+        process.
+        """
         slots: dict[Term, int] = {InputKey(number): number for number in range(len(inputs))}
         kinds = list(inputs)
         for one in known:
@@ -67,19 +76,23 @@ class CallReplay:
         marked = marked or MarkedCode()
         made = [KnownEntry(at, one, slots, values, free, len(inputs), marked) for at, one in enumerate(known)]
         self.state = marked_calls.state_of(marked.functions, marked.owners) if marked.functions else None
-        """All that marked functions read."""
+        """State that the marked functions read."""
         self.entries = [entry for entry in made if not entry.known.free] + [KnownEntry.none_left(len(known))]
-        """In order: forward makes them one after the other, but for marked ones, which it may make at any time."""
+        """Known calls in order. forward() makes them in this order, except marked functions, which may come at any
+        time.
+        """
         for at, entry in enumerate(self.entries):
             entry.at = at
         self.free = [entry for entry in made if entry.known.free]
         self.makers = {slot: entry for entry in made if entry.first >= 0 for slot in entry.slots}
-        """By slot: the call whose result it is."""
+        """The call that produces each slot."""
         self.by_function: dict[Any, list[KnownEntry]] = {}
         for entry in self.entries[:-1]:
             self.by_function.setdefault(entry.function, []).append(entry)
         self.read = frozenset(slot for entry in self.entries for slot in entry.reads)
-        """Slots that known calls read: they are given out as promises, others as they are."""
+        """Slots that known calls read. forward() gets promises for these slots, and plain values for all other
+        slots.
+        """
         self.promises = Promises(kinds)
         self._by_size: OrderedDict[int, dict[int, bit_compare.TensorConstant]] = OrderedDict()
 
@@ -93,10 +106,10 @@ class CallReplay:
         pristine: Callable[[int], Any],
         check: bool = False,
     ) -> "tuple[Any, ForwardReplay]":
-        """What forward returns, and how it was answered.
+        """Run forward() with these values from data workers. Return its result and the replay.
 
-        `pristine` gives an input as it was before forward, where that has written to it. `check`: everything is
-        computed here, and compared with what crossed.
+        pristine: returns an input as it was before forward() wrote to it. check: compute every call here, and compare
+        the results with the values from data workers.
         """
         flat, _ = pytree.flatten((args, kwargs))
         answers = ForwardReplay(self, flat, crossing, pristine, check=check)
@@ -117,7 +130,7 @@ class CallReplay:
         return result, answers
 
     def free_values(self, size: int) -> dict[int, bit_compare.TensorConstant]:
-        """Results of calls that depend on no input, for batches of a size."""
+        """Return the results of calls that depend on no input, for this batch size."""
         found = self._by_size.get(size)
         if found is None:
             found, values = {}, dict[int, Any]()
@@ -133,7 +146,7 @@ class CallReplay:
 
 
 class ForwardReplay:
-    """One forward, answered."""
+    """State of a single forward() during its replay."""
 
     def __init__(
         self,
@@ -146,22 +159,23 @@ class ForwardReplay:
     ) -> None:
         self.thread = threading.get_ident()
         self.used = 0
-        """Values that crossed and were used."""
+        """Number of values from data workers that forward() used."""
         self.differs = ""
-        """When checked: which value is not what crossed."""
+        """With `check`: the first value that differs from the data worker's value."""
         self.why = ""
-        """Where not all that crossed was used: which call was another one, and in what."""
+        """Reason why forward() did not use all values: the call that did not match, and its difference."""
         self.why_marked = ""
         self.values: list[Any] = [known_calls.NOTHING] * to.slots
-        """What forward has of each slot: a promise, or a value that no known call reads."""
+        """Current content of each slot: a promise, or a list input."""
         self.size = call_recorder.batch_size(given)[1]
         self.free = to.free_values(self.size)
         self._to, self._crossing, self._pristine, self._check = to, crossing, pristine, check
         self._real: dict[int, tuple[Any, int]] = {}
-        """Tensors of slots, with the version that they had when they came; inputs, values that crossed, and computed
-        ones."""
+        """Real tensor of each slot, with its version counter at arrival: inputs, received values and computed
+        values.
+        """
         self._shared: set[int] = set()
-        """Slots at whose memory others look."""
+        """Slots whose memory a view shares."""
         self._done = [False] * len(to.entries)
         self._expected = to.entries[0]
         if self._expected.is_marked:
@@ -169,15 +183,15 @@ class ForwardReplay:
         self._other: tuple[KnownEntry, Any, Any] | None = None
         self._dtype = to.dtype
         self._texts: dict[int, tuple[Any, ...]] = {}
-        """What inputs held that are lists."""
+        """Original content of inputs that are lists."""
         self._inputs: dict[int, Any] = {}
-        """By the identity of an input: the promise that forward is given instead."""
+        """Promises that replace the inputs, by id of the input."""
         for number, leaf in enumerate(given):
             if number in to.read and id(leaf) not in self._inputs:
                 self._begin(number, leaf)
 
     def _begin(self, number: int, leaf: Any) -> None:
-        """An input that known calls read. One that cannot be known stays what it is."""
+        """Register an input that known calls read. An input whose calls cannot be recorded stays a plain value."""
         tensor = leaf.springtide_here if is_absent(leaf) else leaf
         if isinstance(leaf, list | tuple):
             self.values[number], self._texts[number] = leaf, tuple(leaf)
@@ -187,16 +201,16 @@ class ForwardReplay:
             self._inputs[id(leaf)] = self.values[number] = self._to.promises.take(number)
 
     def input(self, leaf: Any) -> Any:
-        """What forward is given for an input."""
+        """Return the value that forward() gets for this input."""
         return self._inputs.get(id(leaf), leaf)
 
     @property
     def complete(self) -> bool:
-        """Whether all that crossed was used."""
+        """True if forward() used all values from data workers."""
         return self.used == self._to.crossing
 
     def end(self) -> None:
-        """Forward is over."""
+        """Finish the replay after forward() returned."""
         if not self.complete:
             other = known_calls.difference(self, *self._other) if self._other is not None else OTHER_CALLS
             self.why = self.why_marked or other
@@ -205,7 +219,7 @@ class ForwardReplay:
         self._inputs.clear()
 
     def unwrapped(self, result: Any) -> Any:
-        """What forward returns, with the tensors themselves."""
+        """Replace promises in the result of forward() by real tensors."""
         parts, shape = pytree.flatten(result)
         if any(isinstance(part, Promise) for part in parts):
             return shape.rebuild([part.here() if isinstance(part, Promise) else part for part in parts])
@@ -214,7 +228,7 @@ class ForwardReplay:
     # ---- calls ----
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """An answer, a promise, or what the function gives."""
+        """Handle a torch call: answer it with a received value or a promise, or run it."""
         entry: KnownEntry | None = self._expected
         if not (func == self._expected.function and self._expected.matches(args, kwargs, self.values, self)):
             entry = self._another(func, args, kwargs)
@@ -239,7 +253,7 @@ class ForwardReplay:
         return func(*lazy_values.here(args), **lazy_values.here(kwargs or {}))
 
     def call_marked(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """What a function gives that the user has marked."""
+        """Handle a call of a marked function: answer it, or run it."""
         entry = self._another(function, args, kwargs)
         if entry is not None and not (changed := self._to.state.changed() if self._to.state is not None else "it"):
             self._done[entry.at] = True
@@ -254,14 +268,14 @@ class ForwardReplay:
             return self._checked(entry, entry.function, args, kwargs)
 
     def _expect(self) -> None:
-        """Go on to the next call that was not made yet."""
+        """Advance to the next known call that forward() has not made yet."""
         at = self._expected.at
         while self._done[at] or self._to.entries[at].is_marked:
             at += 1
         self._expected = self._to.entries[at]
 
     def _another(self, func: Any, args: Any, kwargs: Any) -> KnownEntry | None:
-        """A known call that is not the next one."""
+        """Find a known call that matches, other than the expected next call."""
         for entry in self._to.by_function.get(func, ()):
             if not self._done[entry.at]:
                 if entry.matches(args, kwargs, self.values, self):
@@ -270,7 +284,7 @@ class ForwardReplay:
         return None
 
     def is_unwritten(self, number: int) -> bool:
-        """Whether an input is what it was, and nobody asks for its gradient."""
+        """Return True if the input is unchanged and requires no gradient."""
         leaf, version = self._real[number]
         if number in self._texts:
             return tuple(leaf) == self._texts[number]
@@ -305,7 +319,7 @@ class ForwardReplay:
         return decoded(value, part.kind)
 
     def _give(self, slot: int, value: Any) -> Any:
-        """A value that is here: as it is, unless known calls read it."""
+        """Store a value in its slot. Return a promise if known calls read the slot, else the value."""
         if isinstance(value, torch.Tensor):
             self._real[slot] = value, value._version
             if slot in self._to.read:
@@ -313,9 +327,11 @@ class ForwardReplay:
         return value
 
     def _write(self, entry: KnownEntry, target: Any) -> Any:
-        """A call that writes to a result of another, which nothing else looks at: the result is another from now on."""
+        """Answer an in-place call on an intermediate result that no view shares: its promise moves to the slot of the
+        new result.
+        """
         known, slot = entry.known, target.springtide_slot
-        if slot < self._to.leaves or slot in self._shared or slot in self._real:  # somebody may have it
+        if slot < self._to.leaves or slot in self._shared or slot in self._real:  # user code may hold the target
             return NO_ANSWER
         if known.parts[0].crosses >= 0:
             value = self._crossed(known.parts[0])
@@ -326,7 +342,7 @@ class ForwardReplay:
         return None if known.returns_none else target
 
     def _checked(self, entry: KnownEntry, func: Any, args: Any, kwargs: Any) -> Any:
-        """The call made here, and compared with what crossed."""
+        """Run the call here, and compare its result with the data worker's value."""
         known = entry.known
         if entry.gives_arg >= 0:
             return self.values[entry.gives_arg]
@@ -359,7 +375,7 @@ class ForwardReplay:
     # ---- promises ----
 
     def compute(self, slot: int) -> Any:
-        """What was promised: the calls that lead to it are made after all, as they were recorded."""
+        """Compute the value of a promise by running its recorded calls here."""
         if slot not in self._real:
             with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False), torch.no_grad():
                 self._make(slot)
@@ -373,13 +389,13 @@ class ForwardReplay:
                 self._real.setdefault(at, (value, value._version))
 
     def _look(self, slot: int) -> Any:
-        """The tensor that a view is to be a view of, whatever was written to it since."""
+        """Return the base tensor of a view, with all later writes."""
         if slot in self.free:
             return self.free[slot].value
         return self.compute(slot)
 
     def _read(self, slot: int) -> Any:
-        """What a slot held before anybody wrote to it."""
+        """Return the value that a slot held before any write."""
         value = self._look(slot)
         _, version = self._real.get(slot, (None, 0))
         if slot in self.free or (self.is_unwritten(slot) if slot < self._to.leaves else value._version == version):
@@ -392,7 +408,9 @@ class ForwardReplay:
     # ---- what is written ----
 
     def _before_writing(self, args: Any, kwargs: Any) -> None:
-        """Promises are of what is there until now; what is written to is no longer what it was."""
+        """Compute all held promises before a write changes their inputs, and forget the slots that the write
+        changes.
+        """
         targets = [one for one in (*tensors(args[:1]), *tensors((kwargs or {}).get("out"))) if isinstance(one, Promise)]
         if not targets:
             return
@@ -402,7 +420,7 @@ class ForwardReplay:
         self._forget(targets, written)
 
     def _forget(self, gone: Sequence[Any], written: Set[int]) -> None:
-        """What is one of these, or lies in this memory, is not known any more."""
+        """Forget slots that hold one of these promises, or whose tensor lies in written memory."""
         for slot, value in enumerate(self.values):
             real, _ = self._real.get(value.springtide_slot, (None, 0)) if isinstance(value, Promise) else (None, 0)
             lies = isinstance(real, torch.Tensor) and not is_absent(real) and memory(real) in written
@@ -416,7 +434,9 @@ OTHER_CALLS = "forward() makes other calls than when it was split"
 
 @contextmanager
 def _functions_get_tensors() -> Iterator[None]:
-    """`torch.autograd.Function.apply` is not seen as a torch call: see to it that it is given no promises."""
+    """Make `torch.autograd.Function.apply` receive real tensors, because `__torch_function__` does not see this
+    call.
+    """
     own = vars(torch.autograd.Function)["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,8 +1,8 @@
-"""Moved torch calls as the trainer knows them again: each has a function of its own that compares arguments.
+"""Match the torch calls of a forward() against the recorded calls that moved to data workers.
 
-In: templates (dataworker/split/program/value_keys.py). A forward makes some dozens of moved calls with every batch, so
-what is compared is written out as Python source for each call: which promise, which number, which constant. Used by:
-dataworker/split/program/call_replay.py.
+In: call templates (dataworker/split/program/value_keys.py). A forward makes dozens of moved calls for every batch, so
+matching must be fast. This module therefore generates a Python matcher function for each call. The matcher compares
+promises, numbers and constants. Used by: dataworker/split/program/call_replay.py.
 """
 
 import abc
@@ -33,18 +33,18 @@ SEQUENCES = (tuple, torch.Size)
 
 
 class ReplayState(Protocol):
-    """A forward that is being answered."""
+    """The running replay, as matchers see it."""
 
     values: list[Any]
     size: int
 
     def is_unwritten(self, number: int) -> bool:
-        """Whether an input is what it was."""
+        """Return True if the input is unchanged."""
         ...
 
 
 class NoValue:
-    """In the place of a value that is not there."""
+    """Placeholder for an empty slot."""
 
 
 NOTHING = NoValue()
@@ -52,18 +52,18 @@ NOTHING = NoValue()
 
 @dataclass(frozen=True, slots=True)
 class KnownPart:
-    """One value that a moved call gives."""
+    """A single value that a moved call returns."""
 
     kind: Any
-    """Of a tensor its dtype; else the type of the value."""
+    """The dtype of a tensor, or the Python type of any other value."""
     crosses: int = -1
-    """Its place among what crosses; -1: it does not."""
+    """Index among the values that data workers send; -1 if data workers do not send it."""
     device: str = "cpu"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownCall:
-    """A call that need not be made in the trainer."""
+    """A moved call that the trainer can skip."""
 
     number: int
     name: str
@@ -76,12 +76,12 @@ class KnownCall:
     view: bool = False
     same_as: Term | None = None
     free: bool = False
-    """It depends on no input: the trainer makes it itself, and its result is known by its bits."""
+    """True if the call depends on no input. The trainer then runs it itself, and recognises its result by its bits."""
     line: str = ""
 
 
 class KnownEntry:
-    """A known call, ready to be compared with those that forward makes, and to be made."""
+    """A known call that is ready to be matched and to be run."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class KnownEntry:
         inputs: int,
         marked: MarkedCode,
     ) -> None:
-        """`marked`: the user's functions and the modules that they are methods of, those of this process."""
+        """Compile the matcher. `marked` holds the user's functions and their modules in this process."""
         self.at, self.known = at, known
         self.is_marked = known.name in marked.functions
         self.function: Any = None
@@ -111,11 +111,11 @@ class KnownEntry:
         self.reads = [slots[one] for one in terms_in((known.args, known.kwargs or ()))]
         alone = len(known.parts) == 1 and known.parts[0].crosses < 0 and known.gives.kind is None
         self.plain = alone and own and not known.writes and not known.view
-        """Whether it gives one new tensor that does not cross."""
+        """True if the call returns a single new tensor that data workers do not send."""
 
     @classmethod
     def none_left(cls, at: int) -> "KnownEntry":
-        """After the last call: no function is this one."""
+        """Return a sentinel for the end of the list, which matches no function."""
         return cls(
             at,
             KnownCall(number=-1, name="", args=(), kwargs=None, gives=TreeShape(), parts=()),
@@ -127,7 +127,7 @@ class KnownEntry:
         )
 
     def made(self, read: Callable[[int], Any], size: int) -> list[Any]:
-        """What the call gives, of what is in slots."""
+        """Run the call on the values of its slots, and return its results."""
         args = [one.fill(read, size) for one in self.args]
         kwargs = {name: one.fill(read, size) for name, one in self.kwargs.items()}
         if self.known.writes:
@@ -139,14 +139,14 @@ class KnownEntry:
 
 
 class Argument(abc.ABC):
-    """One argument of a known call."""
+    """An argument of a known call."""
 
     source = ""
-    """Python over `x`, the argument given, `v`, the slots, `s`, the state, and `w`, this object."""
+    """Python expression for the match. `x` is the argument, `v` the slots, `s` the state, and `w` this object."""
 
     @abc.abstractmethod
     def fill(self, read: Callable[[int], Any], size: int) -> Any:
-        """The argument as it was recorded."""
+        """Return the argument as it was recorded."""
 
 
 class Slot(Argument):
@@ -156,7 +156,6 @@ class Slot(Argument):
         self.slot, self.source = slot, f"x is v[{slot}]"
 
     def fill(self, read: Callable[[int], Any], size: int) -> Any:
-        """What is in the slot."""
         return read(self.slot)
 
 
@@ -177,7 +176,7 @@ class Free(Slot):
 
 
 class ConstantValue(Argument):
-    """A constant that is equal to itself alone: a whole number, a string, a dtype."""
+    """A constant that is compared by type and equality: an integer, a string, a dtype."""
 
     def __init__(self, kind: type, value: Any) -> None:
         self.kind, self.value = kind, value
@@ -185,7 +184,6 @@ class ConstantValue(Argument):
         self.source = "x is None" if value is None else f"type(x) is w.kind and {exact}"
 
     def fill(self, read: Callable[[int], Any], size: int) -> Any:
-        """The constant."""
         return self.value
 
 
@@ -200,13 +198,13 @@ class SeveralValues(ConstantValue):
 
 
 class Real(Argument):
-    """A floating-point number, or one of NumPy's: by its bits."""
+    """A Python or NumPy floating-point number, compared by its bits."""
 
     def __init__(self, spec: PlainKey) -> None:
         self.value, self.source = spec.constant, "w.is_it(x)"
 
     def is_it(self, given: Any) -> bool:
-        """Whether a number has the same bits."""
+        """Return True if the number has the same bits."""
         if type(given) is not type(self.value):
             return False
         if isinstance(given, np.generic):
@@ -214,40 +212,38 @@ class Real(Argument):
         return bool(given == self.value) and math.copysign(1.0, given) == math.copysign(1.0, self.value)
 
     def fill(self, read: Callable[[int], Any], size: int) -> Any:
-        """The number."""
         return self.value
 
 
 class BatchSize(Argument):
-    """The size of the batch, so many times."""
+    """A multiple of the batch size."""
 
     def __init__(self, factor: int) -> None:
         self.factor, self.source = factor, f"type(x) is int and x == {factor} * s.size"
 
     def fill(self, read: Callable[[int], Any], size: int) -> Any:
-        """The number, for a batch of this size."""
+        """Return the number for this batch size."""
         return self.factor * size
 
 
 class SameTensor(Argument):
-    """A tensor that no known call made, by its bits."""
+    """A tensor that no known call made, compared by its bits."""
 
     def __init__(self, constant: bit_compare.TensorConstant) -> None:
         self.constant, self.source = constant, "type(x) in KINDS and w.constant.is_still(x)"
 
     def fill(self, read: Callable[[int], Any], size: int) -> Any:
-        """The copy that data workers have."""
+        """Return the copy that data workers have."""
         return self.constant.value
 
 
 class Itself(Argument):
-    """A module of the model."""
+    """A module of the model, compared by identity."""
 
     def __init__(self, value: Any) -> None:
         self.value, self.source = value, "x is w.value"
 
     def fill(self, read: Callable[[int], Any], size: int) -> Any:
-        """The module."""
         return self.value
 
 
@@ -260,7 +256,7 @@ class Nested(Argument):
         self._each = [_matcher([one], {}) for one in items]
 
     def is_it(self, given: Any, values: list[Any], state: ReplayState) -> bool:
-        """Whether a container holds these."""
+        """Return True if the container holds these arguments."""
         if self.kind is slice:
             given = (given.start, given.stop, given.step) if type(given) is slice else None
         elif self.kind is dict:
@@ -272,7 +268,7 @@ class Nested(Argument):
         return all(one((each,), None, values, state) for one, each in zip(self._each, given, strict=True))
 
     def fill(self, read: Callable[[int], Any], size: int) -> Any:
-        """The container of what its arguments are."""
+        """Return the container, with its arguments filled in."""
         items = [one.fill(read, size) for one in self.items]
         if self.kind is dict:
             return dict(zip(self.keys, items, strict=True))
@@ -280,7 +276,7 @@ class Nested(Argument):
 
 
 class _Compiled:
-    """Makes arguments of specs."""
+    """Converter from recorded argument specs to `Argument` objects."""
 
     def __init__(
         self,
@@ -294,7 +290,7 @@ class _Compiled:
         self._owners = marked.owners
 
     def part(self, spec: Any) -> Argument:
-        """The argument that a spec is."""
+        """Return the `Argument` for a spec."""
         if isinstance(spec, InputKey | PartKey):
             slot = self._slots[spec]
             kind = Free if slot in self._free else Input if slot < self._inputs else Slot
@@ -316,12 +312,12 @@ class _Compiled:
 
 
 def _is_whole(spec: Any) -> bool:
-    """Whether a constant is known by its type and by being equal."""
+    """Return True for a constant that is compared by type and equality."""
     return isinstance(spec, PlainKey) and spec.kind is not float and not issubclass(spec.kind, np.generic)
 
 
 def _matcher(args: Sequence[Argument], kwargs: Mapping[str, Argument]) -> Callable[[Any, Any, list[Any], Any], bool]:
-    """A function that says whether the arguments of a call are these."""
+    """Generate a function that returns True if the arguments of a call match."""
     scope: dict[str, Any] = {"KINDS": bit_compare.KINDS, "Tensor": torch.Tensor, "Size": torch.Size}
     lines = [f"if len(args) != {len(args)}: return False"]
     lines += [f"if len(kwargs or ()) != {len(kwargs)}: return False" if kwargs else "if kwargs: return False"]
@@ -335,7 +331,7 @@ def _matcher(args: Sequence[Argument], kwargs: Mapping[str, Argument]) -> Callab
 
 
 def difference(state: ReplayState, entry: KnownEntry, args: Any, kwargs: Any) -> str:
-    """In what a call is not the known one."""
+    """Describe how a call differs from the known call."""
     what = f"{torch_functions.operation(entry.known.name)} of {entry.known.line or 'forward()'}"
     for one, given in zip(entry.args, args, strict=False):
         if not _matcher([one], {})((given,), None, state.values, state):

@@ -1,8 +1,9 @@
-"""A tensor that is promised: an input or a result of the moved part, which becomes real only if somebody reads it.
+"""Lazy tensors ("promises") for inputs and moved results: computed only when code reads their values.
 
-In: who answers for it. Out: something that is a tensor to everyone. Every torch call with one among its arguments is
-seen: it is answered, or made with the tensors themselves. Given out by: dataworker/split/program/call_replay.py. Nearly
-all of them are only handed to the next moved call, and never computed.
+In: an `Answerer`, which supplies values. Out: a `torch.Tensor` subclass that user code can treat as a tensor. The
+answerer sees every torch call that takes a promise. The answerer either answers the call or runs it on real tensors.
+Most promises only pass from one moved call to the next, and are never computed. Created by:
+dataworker/split/program/call_replay.py.
 """
 
 import sys
@@ -15,33 +16,32 @@ from torch.utils import _pytree
 
 
 class Answerer(Protocol):
-    """Who gives out promises while a forward runs."""
+    """The object that supplies the values of promises while a forward runs."""
 
     thread: int
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What a torch call gives that has a promise among its arguments."""
+        """Return the result of a torch call that takes a promise."""
         ...
 
     def compute(self, slot: int) -> Any:
-        """What was promised."""
+        """Return the value of a promise."""
         ...
 
 
 class Promise(torch.Tensor):
-    """Stands for a tensor; becomes it when it is touched."""
+    """A lazy tensor that computes its value at the first access."""
 
     springtide_absent = True
-    """By which others know that its values may not be here: embedding/lookup/id_routes.py."""
+    """Marker that values may be missing in this process; embedding/lookup/id_routes.py reads it."""
     springtide_running: ClassVar[Answerer | None] = None
     springtide_slot: int
-    """Its place among the inputs and results of a forward."""
+    """Slot number among the inputs and results of a forward."""
     springtide_made: Any
-    """The tensor itself, once forward is over."""
+    """The real tensor, set after forward() ends."""
 
     @staticmethod
     def __new__(cls, dtype: torch.dtype, device: str, slot: int) -> "Promise":
-        """Of a tensor of this kind."""
         made: Promise = torch.Tensor._make_wrapper_subclass(
             cls, (), dtype=dtype, device=torch.device(device), dispatch_sizes_strides_policy="sizes"
         )
@@ -49,10 +49,10 @@ class Promise(torch.Tensor):
         return made
 
     def __init__(self, dtype: torch.dtype, device: str, slot: int) -> None:
-        """Everything is done by then."""
+        """Do nothing: `__new__` sets all attributes."""
 
     def here(self) -> Any:
-        """The tensor itself."""
+        """Return the real tensor."""
         if self.springtide_made is not None:
             return self.springtide_made
         running = type(self).springtide_running
@@ -61,7 +61,7 @@ class Promise(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """An answer, or whatever is done with it is done with the tensor."""
+        """Let the answerer handle the call; without an answerer, run the call on real tensors."""
         running = cls.springtide_running
         if running is not None and running.thread == threading.get_ident():
             return running.call(func, args, kwargs)
@@ -69,26 +69,26 @@ class Promise(torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        """For whoever comes past Python: the tensor itself."""
+        """Run an operation from C++ code on the real tensors."""
         return func(*here(args), **here(kwargs or {}))
 
 
 def here(tree: Any) -> Any:
-    """The same with the tensors themselves."""
+    """Return the tree with real tensors in place of promises."""
     return _pytree.tree_map(lambda leaf: leaf.here() if isinstance(leaf, Promise) else leaf, tree)
 
 
 class Promises:
-    """One promise for each slot, given out once a forward. One that somebody keeps is replaced by a new one."""
+    """Promises by slot, reused for every forward. A new promise replaces one that user code still holds."""
 
-    ALONE = 2  # references to one that nobody holds: the list's, the argument of getrefcount
-    OWN = 2  # attributes that a promise has if nobody else has given it any
+    ALONE = 2  # reference count of a promise that user code does not hold: the list, and the argument of getrefcount
+    OWN = 2  # attributes of a promise without attributes set by user code
     COUNTS = hasattr(torch.Tensor, "_use_count")
 
     def __init__(self, kinds: Sequence[tuple[torch.dtype, str] | None]) -> None:
-        """`kinds`: dtype and device of each slot; None: what is there is no tensor."""
+        """Create a promise for each slot. `kinds` has dtype and device by slot; None if the slot holds no tensor."""
         self.type: Any = type("Promise", (Promise,), {})
-        """Of these promises: `springtide_running` is set in it."""
+        """Subclass for these promises, which carries their `springtide_running`."""
         self._kinds = kinds
         self._all: list[Any] = [self._new(slot) for slot in range(len(kinds))]
         self._out: list[int] = []
@@ -98,15 +98,14 @@ class Promises:
         return None if kind is None else self.type(*kind, slot)
 
     def take(self, slot: int) -> Any:
-        """The promise of a slot."""
         self._out.append(slot)
         return self._all[slot]
 
     def settle(self) -> None:
-        """Forward is over: those that somebody holds are computed now, and are theirs."""
+        """Compute the promises that user code still holds after forward(), and replace them here."""
         every, count = self._all, sys.getrefcount
         kept = [slot for slot in self._out if count(every[slot]) > self.ALONE]
-        with torch._C.DisableTorchFunctionSubclass():  # to be asked about itself, not about what it stands for
+        with torch._C.DisableTorchFunctionSubclass():  # access the promise itself, not its value
             kept += [slot for slot in self._out if not self._is_as_new(slot)]
         for slot in dict.fromkeys(kept):
             every[slot].springtide_made = every[slot].here()
@@ -119,14 +118,16 @@ class Promises:
         return alone and one.springtide_slot == slot and len(one.__dict__) == self.OWN
 
     def compute(self, known: Set[int]) -> None:
-        """Compute all that are held by somebody: what they are made of is about to change. Those of these slots are
-        held once more, by who gives them out."""
+        """Compute all promises that user code holds, before their inputs change.
+
+        `known`: slots whose promise the caller also holds, which adds a reference.
+        """
         for slot in self._out:
             if sys.getrefcount(self._all[slot]) > self.ALONE + (slot in known):
                 self._all[slot].here()
 
     def drop(self) -> None:
-        """Forward has failed: what was given out is not given out again."""
+        """Replace all promises of a failed forward()."""
         for slot in self._out:
             self._all[slot] = self._new(slot)
         self._out.clear()

@@ -1,12 +1,14 @@
-"""Pure. Choose the cut: which of the movable operations move, so that the trainer saves most.
+"""Pure. Choose the operations that move to data workers, so that the trainer saves the most time (a minimum cut).
 
-In: `CutNode`s, the nodes of a program with bytes and estimated seconds. Seconds are estimated from elements and the
-kind of operation, not measured, because every worker of a job must choose the same cut. If moving everything sends no
-more than the raw inputs, everything moves but views, which cost nothing. Else the cut minimises `seconds that stay +
-bytes that cross / BYTES_PER_S + VALUE_S for each value`. Both are exact minimum cuts (closures with precedence, maximum
-flow). Next: moved_program.py makes programs of it.
+In: `CutNode`s, the nodes of a program with bytes and estimated seconds. The estimate uses the number of elements and
+the kind of operation. Seconds are not measured, because every worker of a job must choose the same cut.
 
-Own Dinic rather than scipy.sparse.csgraph.maximum_flow: its capacities are 32-bit, ours are bytes and nanoseconds.
+Some programs send no more bytes than their raw inputs when everything moves. Then everything moves except views, which
+cost nothing. Otherwise the cut minimises `seconds that stay + bytes that cross / BYTES_PER_S + VALUE_S for each value`.
+Both cuts are exact (closures with precedence, maximum flow). Next: moved_program.py makes programs of the cut.
+
+This module has its own Dinic algorithm, because the capacities of scipy.sparse.csgraph.maximum_flow are 32-bit.
+Capacities here are bytes and nanoseconds.
 """
 
 from collections import deque
@@ -14,11 +16,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-CALL_S = 3e-6  # to call an operation at all
-VIEW_S = 1e-6  # one that touches no element
-MARKED_S = 1.0  # a function of the user's own: it moves, whatever it sends
-EACH_S = 1e-9  # an element of an elementwise operation
-# measured on 1 M rows, one thread: unique with inverse 112 ms, an integer hash of five operations 15 ms
+CALL_S = 3e-6  # overhead of a call
+VIEW_S = 1e-6  # a call that reads no element
+MARKED_S = 1.0  # a marked function of the user: this large estimate makes it move, whatever its result costs to send
+EACH_S = 1e-9  # per element of an elementwise operation
+# Measured on 1 M rows with one thread: unique with inverse takes 112 ms, an integer hash of five operations 15 ms.
 SLOW_S: dict[str, float] = {
     "unique": 1.1e-7,
     "sort": 8e-8,
@@ -45,39 +47,39 @@ SLOW_S: dict[str, float] = {
 
 
 def estimate(operation: str, elements: int, *, view: bool) -> float:
-    """Seconds of one call on one core, by its kind and the most elements that it reads or makes."""
+    """Estimate the seconds of a call on one core, from its kind and the largest tensor that it reads or makes."""
     if view:
         return VIEW_S
     each = next((cost for word, cost in SLOW_S.items() if operation.startswith(word)), EACH_S)
     return CALL_S + each * elements
 
 
-BYTES_PER_S = 1.25e9  # what a trainer takes in: 10 Gbit/s, about a copy out of shared memory beside busy cores
-VALUE_S = 4e-6  # to take one more tensor out of a message: 29 of them, 3.5 MB, in 0.46 ms, of which 0.35 are the copy
+BYTES_PER_S = 1.25e9  # receive rate of a trainer: 10 Gbit/s, about a copy out of shared memory next to busy cores
+VALUE_S = 4e-6  # to unpack one more tensor: 29 tensors of 3.5 MB in total take 0.46 ms, of which the copy takes 0.35 ms
 NEVER = 1 << 60  # capacity of an edge that no cut may sever
-UNIT_S = 1e-10  # capacities are whole numbers of this
+UNIT_S = 1e-10  # unit of capacities, which are integers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutNode:
-    """One node of the program, in the order in which it runs."""
+    """A node of the program, in execution order."""
 
     name: str
     inputs: tuple[str, ...]
     bytes: int | None
-    """None: it cannot travel, such as a tuple of tensors."""
+    """Bytes on the wire; None if the value cannot be sent, such as a tuple of tensors."""
     seconds: float
     place: Literal["data", "trainer", "either"]
     """"data": an input of the model. "trainer": depends on state. "either": may move."""
     view: bool = False
-    """Looks at the memory of its input, or at its size: costs next to nothing where that is."""
+    """True if the node reads only the memory address or the size of its input, and so costs almost nothing."""
     bound: tuple[str, ...] = ()
-    """Values that must be made on the same side."""
+    """Values that must be computed on the same side as this node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramCut:
-    """Which values data workers make, and which of them (or of the inputs) the trainer reads."""
+    """The values that data workers compute, and the values or inputs that the trainer reads from them."""
 
     moved: frozenset[str]
     crossing: tuple[str, ...]
@@ -87,7 +89,7 @@ class ProgramCut:
 
 
 def choose(values: Sequence[CutNode]) -> ProgramCut:
-    """The cut, with its reason."""
+    """Choose the cut, and give the reason."""
     raw = sum(value.bytes or 0 for value in values if value.place == "data")
     everything = frozenset(value.name for value in values if value.place == "either")
     if all(value.view for value in values if value.place == "either"):
@@ -112,7 +114,7 @@ def choose(values: Sequence[CutNode]) -> ProgramCut:
 
 
 def crossing(values: Sequence[CutNode], moved: frozenset[str]) -> tuple[str, ...]:
-    """Inputs and moved values that the trainer reads, in order."""
+    """Return the inputs and moved values that the trainer reads, in order."""
     here = {value.name for value in values if value.place == "data"} | moved
     read = {name for value in values if value.name not in here for name in value.inputs if name in here}
     return tuple(value.name for value in values if value.name in read)
@@ -125,7 +127,7 @@ def _cut(values: Sequence[CutNode], moved: frozenset[str], raw: int, why: str) -
 
 
 def minimum(values: Sequence[CutNode], *, views_only: bool = False) -> frozenset[str]:
-    """Names of the values that move in the cut of least cost. `views_only`: all but views must move."""
+    """Return the names of the values that move in the cheapest cut. `views_only`: everything except views must move."""
     flow = _Flow(2)
     source, sink = 0, 1
     place: dict[str, int] = {}
@@ -136,13 +138,13 @@ def minimum(values: Sequence[CutNode], *, views_only: bool = False) -> frozenset
         at = place[value.name]
         if value.place == "either":
             must = views_only and not value.view
-            flow.edge(source, at, NEVER if must else stays_cost(value))  # severed when it stays
+            flow.edge(source, at, NEVER if must else stays_cost(value))  # severed when the value stays
             for name in (*value.inputs, *value.bound):
                 if place[name] not in (source, at):
-                    flow.edge(at, place[name], NEVER)  # what moves needs its inputs there
+                    flow.edge(at, place[name], NEVER)  # a moved value needs its inputs on the same side
         if value.place != "trainer" and value.name in users:
             sent = flow.node()
-            flow.edge(at, sent, crossing_cost(value))  # severed when it crosses, once for all its readers
+            flow.edge(at, sent, crossing_cost(value))  # severed when the value crosses, once for all its readers
             for other in values:
                 if value.name in other.inputs and place[other.name] != source:
                     flow.edge(sent, place[other.name], NEVER)
@@ -152,17 +154,17 @@ def minimum(values: Sequence[CutNode], *, views_only: bool = False) -> frozenset
 
 
 def stays_cost(value: CutNode) -> int:
-    """What it costs the trainer to make a value itself."""
+    """Return the cost of computing a value in the trainer."""
     return max(1, round(value.seconds / UNIT_S))
 
 
 def crossing_cost(value: CutNode) -> int:
-    """What it costs the trainer to be sent a value."""
+    """Return the cost of sending a value to the trainer."""
     return NEVER if value.bytes is None else round((value.bytes / BYTES_PER_S + VALUE_S) / UNIT_S)
 
 
 class _Flow:
-    """Maximum flow over whole numbers (Dinic): shortest paths first, several at a time."""
+    """Maximum flow with integer capacities (Dinic's algorithm)."""
 
     def __init__(self, nodes: int) -> None:
         self._out: list[list[int]] = [[] for _ in range(nodes)]
@@ -180,7 +182,7 @@ class _Flow:
             self._room.append(free)
 
     def reached(self, begin: int) -> dict[int, int]:
-        """Nodes that more could flow to, and how many edges away they are."""
+        """Return the nodes with residual capacity from `begin`, each with its distance in edges."""
         away = {begin: 0}
         queue = deque([begin])
         while queue:
@@ -192,7 +194,7 @@ class _Flow:
         return away
 
     def fill(self, begin: int, end: int) -> int:
-        """Send as much as there is room for."""
+        """Saturate the network, and return the flow."""
         total = 0
         while end in (away := self.reached(begin)):
             tried = [0] * len(self._out)
@@ -201,7 +203,7 @@ class _Flow:
         return total
 
     def _push(self, begin: int, end: int, away: dict[int, int], tried: list[int]) -> int:
-        """One way from begin to end along edges that lead further, or 0."""
+        """Push flow along one path of increasing distance; return 0 if no path is left."""
         way: list[int] = []
         node = begin
         while node != end:

@@ -1,8 +1,8 @@
-"""The moved part of a forward(): recorded torch calls, replayed by data workers on the inputs of another batch.
+"""Replay the moved torch calls of a forward() on data workers, with the inputs of another batch.
 
-In: calls that dataworker/split/search/split.py has chosen. Out: a `MovedProgram` for each stage, which pickles as
-names, plain values and constant tensors, and needs no model. Calls that write do so to a copy. Next:
-dataworker/split/program/payload.py runs it on data workers.
+In: the calls that dataworker/split/search/split.py chose. Out: a `MovedProgram` for each stage. A program pickles as
+names, plain values and constant tensors, and needs no model. Calls that write in place write to a copy. Next:
+dataworker/split/program/payload.py runs the program on data workers.
 """
 
 import functools
@@ -22,36 +22,36 @@ from springtide.dataworker.split.recorder.marked_calls import MarkedCode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instruction:
-    """One call."""
+    """A single torch call of a program."""
 
     number: int
     name: str
     args: tuple[Spec, ...]
     kwargs: NestKey | None = None
     parts: int = 1
-    """How many values it gives."""
+    """Number of values that the call returns."""
     writes: bool = False
-    """It writes to its first argument: to a copy of it, here."""
+    """True if the call writes to its first argument. The program passes a copy of this argument."""
     rounds: bool = False
-    """The number of threads may show in the last bits of its result."""
+    """True if the number of threads can change the last bits of the result."""
     line: str = ""
     text: str = ""
 
     @property
     def terms(self) -> list[Term]:
-        """Inputs and results that it reads."""
+        """Inputs and earlier results that the call reads."""
         return [*value_keys.terms_in(self.args), *value_keys.terms_in(self.kwargs or ())]
 
 
 @dataclass(frozen=True, slots=True)
 class LeafKind:
-    """Fixed facts about an input that the program reads."""
+    """Properties that an input of the program must have."""
 
     dtype: torch.dtype
     dimensions: int
 
     def differs(self, given: Any) -> str:
-        """Why an input is not of this kind; "": it is."""
+        """Return why an input does not have these properties; empty if it has them."""
         if type(given) is not torch.Tensor:
             return f"is a {type(given).__name__}; the program was recorded with a tensor"
         if given.dtype is not self.dtype or given.dim() != self.dimensions:
@@ -64,30 +64,32 @@ class LeafKind:
 
 @dataclass(slots=True)
 class MovedProgram:
-    """Calls in order. It takes the list of values of the program before it, and returns the next list."""
+    """Torch calls of a single stage, in order. The program takes the value list of the previous stage and returns the
+    next list.
+    """
 
     instructions: tuple[Instruction, ...]
     takes: tuple[Term, ...]
-    """What the list given holds, in order."""
+    """Terms of the input list, in order."""
     gives: tuple[Term, ...]
-    """What it makes; the last one's list crosses."""
+    """Terms of the returned list. The last stage's list goes to the trainer."""
     constants: Mapping[ContentKey, torch.Tensor]
     kinds: Mapping[int, LeafKind] = field(default_factory=dict)
-    """Of inputs that the program reads; for the first stage."""
+    """Required properties of the inputs that the first stage reads."""
     sized_by: int = 0
-    """Place in the list given of the tensor whose first size is that of the batch."""
+    """Position in the input list of the tensor whose first dimension is the batch size."""
     threads: int = 0
-    """So many were used where the program was recorded; 0: the number does not matter."""
+    """Number of torch threads at recording; 0 if the number does not matter."""
     machine: str = ""
-    """Where the program was recorded; "": that does not matter."""
+    """Machine type at recording; empty if it does not matter."""
     devices: Mapping[Term, str] = field(default_factory=dict)
-    """Where values lie that are not in main memory."""
+    """Devices of values outside main memory."""
     marked: MarkedCode = field(default_factory=MarkedCode)
-    """The user's functions that it calls."""
+    """The user's marked functions that the program calls."""
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
-    """Torch's default where the program was recorded."""
+    """Torch's default dtype at recording."""
     why: str = ""
-    """Why the last list was not made."""
+    """Reason why the last call returned None."""
     _ready: "list[_Step]" = field(default_factory=list, repr=False)
 
     def __reduce__(self) -> Any:
@@ -106,7 +108,7 @@ class MovedProgram:
         )
 
     def __call__(self, given: Sequence[Any]) -> list[Any] | None:
-        """The next list; None where the batch is not of the kind that was recorded, or this machine is another."""
+        """Return the next value list. Return None if the batch or this machine differs from the recording."""
         self.why = self._refuses(given) or self.marked.begin()
         if self.why:
             return None
@@ -156,7 +158,7 @@ class MovedProgram:
 
 
 class _Step:
-    """An instruction, ready to run."""
+    """An instruction with its function resolved."""
 
     __slots__ = ("_call", "_free", "_function", "_parts")
 
@@ -167,7 +169,7 @@ class _Step:
         self._parts = [PartKey(call.number, at) for at in range(call.parts)]
 
     def run(self, values: dict[Any, Any], size: int) -> None:
-        """Make the call, and forget what nobody reads any more."""
+        """Run the call, and drop values that no later call reads."""
         call = self._call
         args = [value_keys.filled(one, values, size) for one in call.args]
         kwargs = value_keys.filled(call.kwargs, values, size) if call.kwargs is not None else {}
@@ -184,19 +186,19 @@ class _Step:
 
 
 def put(value: Any, device: str) -> Any:
-    """A tensor on a device; anything else as it is."""
+    """Move a tensor to a device; return any other value unchanged."""
     return value.to(device) if isinstance(value, torch.Tensor) and str(value.device) != device else value
 
 
 def encoded(value: Any) -> Any:
-    """A result that is no tensor, in a form that can cross."""
+    """Encode a result that is not a tensor, so that a message can carry it."""
     if isinstance(value, torch.Size):
         return list(value)
     return str(value) if isinstance(value, torch.dtype | torch.device) else value
 
 
 def decoded(value: Any, kind: type) -> Any:
-    """What was encoded, again of its kind."""
+    """Decode such a result into its original type."""
     if kind is torch.Size:
         return torch.Size(value)
     if kind is torch.dtype:
@@ -206,7 +208,7 @@ def decoded(value: Any, kind: type) -> Any:
 
 @functools.cache
 def this_machine() -> str:
-    """What the last bits of elementary functions depend on."""
+    """Return the machine properties that can change the last bits of elementary functions."""
     gpu = f" {torch.cuda.get_device_name()}" if torch.cuda.is_initialized() else ""
     flushes = " flushing denormals" if bool((torch.tensor([1e-310], dtype=torch.float64) * 1 == 0).item()) else ""
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}{gpu} torch {torch.__version__}{flushes}"
@@ -214,7 +216,7 @@ def this_machine() -> str:
 
 @contextmanager
 def defaulting_to(dtype: torch.dtype) -> Iterator[None]:
-    """With this for torch's default type, as in the process where something was recorded."""
+    """Set torch's default dtype to the dtype of the recording process."""
     before = torch.get_default_dtype()
     if dtype is before:
         yield
@@ -228,7 +230,7 @@ def defaulting_to(dtype: torch.dtype) -> Iterator[None]:
 
 @contextmanager
 def _threads(number: int) -> Iterator[None]:
-    """As many threads as the trainer has, so that sums are added up in the same order."""
+    """Use as many torch threads as the trainer, so that sums add up in the same order."""
     before = torch.get_num_threads()
     if not number or number == before:
         yield
@@ -241,5 +243,5 @@ def _threads(number: int) -> Iterator[None]:
 
 
 def leaf_terms(count: int) -> tuple[Term, ...]:
-    """The inputs of a model, in order."""
+    """Return the terms of the model's inputs, in order."""
     return tuple(InputKey(number) for number in range(count))

@@ -1,10 +1,13 @@
-"""What travels to a trainer: the results of the moved part of forward(), and the leaves still needed.
+"""Build the payload for a trainer: results of the moved part of forward(), and the batch leaves that the trainer needs.
 
-In: sample indices, on a data worker. Out: a tree `{"batch": ..., "crossing": [...]}`, in which `LeftTensor` stands for
-an unneeded leaf. Without a split, or if it does not hold for a batch, `{"batch": ...}` alone: the trainer then runs the
-user's own forward. `changed`: the data set has changed itself; `draws`: it draws random numbers. Errors of the data set
-pass through. All classes here are plain: they are pickled into the job's package. Next: worker/split/controller.py
-receives the tree.
+In: sample indices, on a data worker. Out: a tree `{"batch": ..., "crossing": [...]}`. In this tree, a `LeftTensor`
+replaces each leaf that the trainer does not need.
+
+Without a split, or if the split does not hold for a batch, the tree is `{"batch": ...}`. The trainer then runs the
+user's own forward. The flag `changed` says that the data set modified itself. The flag `draws` says that the data set
+draws random numbers. Errors of the data set pass through.
+
+All classes here are plain, because the job's package pickles them. Next: worker/split/controller.py receives the tree.
 """
 
 import copy
@@ -29,7 +32,7 @@ Run = Callable[[Sequence[Any]], Sequence[Any] | None]
 
 @dataclass(frozen=True, slots=True)
 class LeftTensor:
-    """Stands for a tensor that was not sent: what is known of it without its data."""
+    """Placeholder for a tensor that was not sent, with its metadata."""
 
     number: int
     shape: tuple[int, ...]
@@ -37,7 +40,7 @@ class LeftTensor:
 
     @classmethod
     def of(cls, number: int, leaf: torch.Tensor) -> "LeftTensor":
-        """For this tensor, the leaf of that number."""
+        """Return the placeholder for this leaf."""
         return cls(number, tuple(leaf.shape), str(leaf.dtype).removeprefix("torch."))
 
 
@@ -47,21 +50,21 @@ class FirstStage:
 
     fetch: Fetch
     call: arguments.ModelCall | None = None
-    """How the loop calls the model with a batch; None: nothing of forward() has moved."""
+    """The mapping from a batch to the model's arguments; None if no part of forward() moved."""
     run: Run | None = None
-    """The first part of what has moved; None: it runs elsewhere, and gets the leaves as they are."""
+    """The first moved program; None if it runs on another stage, which then gets the leaves unchanged."""
     left: tuple[tuple[int, arguments.Path], ...] = ()
-    """Leaves that the trainer does not need, by their number."""
+    """Leaves that the trainer does not need, by leaf number."""
     watch: CopyWatch = field(default_factory=CopyWatch, compare=False)
     dtype: torch.dtype = field(default_factory=torch.get_default_dtype)
-    """Torch's default type in the trainer: the data set is to have the same."""
+    """Torch's default dtype in the trainer, which the data set must also see."""
 
     def __call__(self, indices: Indices) -> Any:
-        """What becomes of these samples."""
+        """Return the payload for these samples."""
         return self.keeping(indices, ())
 
     def keeping(self, indices: Indices, asked: Sequence[int]) -> Any:
-        """The same, with some of the `left` leaves, which a trainer has asked for by their number."""
+        """Return the payload with some of the `left` leaves. The trainer asked for these leaves by number."""
         self.watch.begin(dataset=self.fetch)
         before = batch_rng.mark()
         with defaulting_to(self.dtype):
@@ -73,7 +76,7 @@ class FirstStage:
         return {**made, **told}
 
     def made(self, batch: Any, asked: Sequence[int]) -> dict[str, Any]:
-        """What becomes of a batch that was read."""
+        """Return the payload for a batch that was already read."""
         if self.call is None:
             return {"batch": batch}
         try:
@@ -81,7 +84,7 @@ class FirstStage:
             crossing = self.run(crossing) if self.run is not None and crossing is not None else crossing
         except arguments.Another as error:
             return {"batch": batch, "unsplit": str(error)}
-        except Exception as error:  # whatever a part of the user's forward may raise: it raises again in the trainer
+        except Exception as error:  # user code in forward() may raise anything, and raises again in the trainer
             return {"batch": batch, "unsplit": f"{type(error).__name__}: {error}"}
         if crossing is None:
             return {"batch": batch, "unsplit": _why(self.run)}
@@ -91,17 +94,17 @@ class FirstStage:
 
 @dataclass(frozen=True, slots=True)
 class LaterStage:
-    """A further stage: continues with the results of the stage before."""
+    """A later stage: continues with the results of the previous stage."""
 
     run: Run
 
     def __call__(self, made: Any) -> Any:
-        """The same tree, one stage further."""
+        """Return the payload after this stage."""
         if not isinstance(made, Mapping) or "crossing" not in made:
             return made
         try:
             crossing = self.run(made["crossing"])
-        except Exception as error:  # as above: it raises again in the trainer
+        except Exception as error:  # user code in forward() may raise anything, and raises again in the trainer
             return {**_without(made), "unsplit": f"{type(error).__name__}: {error}"}
         if crossing is None:
             return {**_without(made), "unsplit": _why(self.run)}
@@ -109,7 +112,7 @@ class LaterStage:
 
 
 def tried(pipeline: Pipeline, batch: Any) -> Any:
-    """What becomes of a batch that is here already, without the data set."""
+    """Run all stages on a batch that was already read, without the data set."""
     first, *others = pipeline.stages
     made = first.run.made(batch, ())  # type: ignore[attr-defined]
     for stage in others:
@@ -126,7 +129,7 @@ def _why(run: Any) -> str:
 
 
 def dtype_of(left: LeftTensor) -> torch.dtype:
-    """The type that a leaf left behind has."""
+    """Return the dtype of a leaf that was not sent."""
     found = getattr(torch, left.dtype, None)
     if not isinstance(found, torch.dtype):
         raise TypeError(f"a leaf was left behind with type {left.dtype!r}, which torch does not know")
@@ -134,9 +137,9 @@ def dtype_of(left: LeftTensor) -> torch.dtype:
 
 
 def replaced(batch: Any, places: Mapping[arguments.Path, Callable[[Any], Any]]) -> Any:
-    """A batch with something else at some places, made of what was there; all the rest is the same objects.
+    """Return the batch with the values at some paths changed. All other objects stay identical.
 
-    Places that this batch does not have (its list is shorter, a key is missing) are passed over.
+    The function skips paths that this batch does not have, such as a missing key.
     """
     if not places:
         return batch
@@ -162,7 +165,7 @@ def replaced(batch: Any, places: Mapping[arguments.Path, Callable[[Any], Any]]) 
 
 
 def filled(batch: Any, fill: Callable[[LeftTensor], Any]) -> Any:
-    """A batch with something in every place that was left; where there is none, the batch itself."""
+    """Return the batch with every placeholder filled; return the batch itself if it has no placeholder."""
     if isinstance(batch, LeftTensor):
         return fill(batch)
     if isinstance(batch, torch.Tensor | str | bytes | int | float | None):

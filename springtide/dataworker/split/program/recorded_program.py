@@ -1,8 +1,8 @@
-"""The torch calls that all recorded forwards of a model have in common: the program that may move.
+"""Find the torch calls that all recorded forwards of a model have in common. Only these calls may move.
 
-In: a `CallLog` for each forward (dataworker/split/recorder/call_recorder.py). A call counts if every forward made it,
-with the same arguments (integers may follow the batch size) and the same kind of result. Out: a `RecordedProgram`, with
-the values that the trainer reads. Next: dataworker/split/search/split.py cuts it.
+In: a `CallLog` for each forward (dataworker/split/recorder/call_recorder.py). A call counts if every forward made it
+with the same arguments and the same kind of result. Integer arguments may follow the batch size. Out: a
+`RecordedProgram`, with the values that the trainer reads. Next: dataworker/split/search/split.py cuts it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,19 +19,19 @@ from springtide.dataworker.split.recorder.call_recorder import CallLog, Recorded
 
 @dataclass(frozen=True, slots=True)
 class RecordedProgram:
-    """Calls that every forward has made, in order."""
+    """Calls that every recorded forward made, in order."""
 
     calls: dict[int, RecordedCall]
     others: tuple[RecordedCall, ...]
-    """Calls of the first forward that not every one has made."""
+    """Calls of the first forward that some other forward did not make."""
     read: frozenset[Term]
-    """Inputs and results that the trainer reads, whatever moves."""
+    """Inputs and results that the trainer reads in every cut."""
     leaf_bytes: dict[int, int]
-    """Of the inputs that are tensors."""
+    """Properties of the tensor inputs."""
 
     @property
     def free(self) -> frozenset[int]:
-        """Calls that depend on no input: made on both sides, never sent."""
+        """Calls that depend on no input. Both sides run these calls, and no message carries their results."""
         reached: set[Any] = set()
         for number, call in self.calls.items():
             if any(isinstance(one, InputKey) or one.call in reached for one in call.terms):
@@ -39,13 +39,13 @@ class RecordedProgram:
         return frozenset(self.calls.keys() - reached)
 
     def original(self, term: Term) -> Term:
-        """What a result is, where a call gave back its own argument."""
+        """Resolve a result to the original term, if a call returned its own argument."""
         while isinstance(term, PartKey) and (same := self.calls[term.call].same_as) is not None:
             term = same
         return term
 
     def values(self) -> list[min_cut.CutNode]:
-        """The program as the cut sees it: inputs, calls that may move, and one reader, the trainer."""
+        """Return the program as nodes for the cut: inputs, movable calls, and a single reader, the trainer."""
         free = self.free
         found = [
             min_cut.CutNode(name=name(InputKey(number)), inputs=(), bytes=size, seconds=0.0, place="data")
@@ -95,22 +95,22 @@ class RecordedProgram:
 
 
 def name(term: Term) -> str:
-    """What a value is called in the cut."""
+    """Return the name of a value in the cut."""
     return f"input {term.number}" if isinstance(term, InputKey) else f"{term.call}.{term.at}"
 
 
 def sent_bytes(call: RecordedCall, at: int) -> int | None:
-    """Bytes of a value on the wire; None: it cannot be sent.
+    """Return the bytes of a value on the wire; None if it cannot be sent.
 
-    A view is not: whoever writes to it writes to what it is a view of. Nor is what is not laid out in order: a message
-    would lay it out, and sums over it might be added up in another order.
+    A view cannot be sent, because a write to the view also writes to its base. A non-contiguous tensor cannot be sent
+    either. A message would make it contiguous, and sums over it might then add up in another order.
     """
     part = call.parts[at]
     return part.bytes if part.contiguous and not (call.view and part.is_tensor) else None
 
 
 def common(logs: Sequence[CallLog]) -> RecordedProgram:
-    """What all logs have in common."""
+    """Return the program that all logs have in common."""
     calls: dict[int, RecordedCall] = {}
     for number in logs[0].calls:
         heard = [log.calls.get(number) for log in logs]
@@ -138,7 +138,7 @@ def common(logs: Sequence[CallLog]) -> RecordedProgram:
 def _merged(
     heard: Sequence[RecordedCall], logs: Sequence[CallLog], known: dict[int, RecordedCall]
 ) -> RecordedCall | None:
-    """One call as all forwards made it; None: they did not make the same."""
+    """Merge a call over all forwards; return None if the forwards made different calls."""
     first = heard[0]
     if any(isinstance(term, PartKey) and term.call not in known for term in first.terms):
         return None

@@ -1,8 +1,8 @@
-"""torch.unique of integers in data workers, natively: bit-identical in a fraction of the time.
+"""Run torch.unique of integers natively in data workers: bit-identical, in a fraction of the time.
 
-In: a recorded call of unique (dataworker/split/program/moved_program.py), which becomes a call of a function here.
-Sparse features are deduplicated often, and torch sorts by comparison; cpp/batch/distinct.cpp counts, or sorts by
-digits. Other cases go to torch.
+In: a recorded call of unique. dataworker/split/program/moved_program.py replaces it by a function of this module.
+Models often deduplicate sparse features. torch sorts by comparison; cpp/batch/distinct.cpp counts, or uses a radix
+sort. All other cases go to torch.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ import torch
 
 from springtide import _native
 
-FEWEST, MOST = 1024, 1 << 31  # of fewer torch is as quick
+FEWEST, MOST = 1024, 1 << 31  # below this number of elements torch is as fast
 Found = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 _torchs = torch.ops.aten._unique2.default
@@ -25,7 +25,7 @@ def unique(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> Any:
-    """What torch.unique gives."""
+    """Return the result of torch.unique."""
     if dim is not None or not sorted:
         return torch.unique(input, sorted, return_inverse, return_counts, dim)
     found = unique2(input, sorted, return_inverse, return_counts)
@@ -35,13 +35,13 @@ def unique(
 
 
 QUICKER: dict[str, Callable[..., Any]] = {"torch.unique": unique, "Tensor.unique": unique}
-"""By the name of a torch function: what is called instead on data workers."""
+"""Replacement functions on data workers, by name of the torch function."""
 
 
 def unique2(
     given: torch.Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
 ) -> Found:
-    """Distinct values, the place of each element among them, and how often each came; empty what is not wanted."""
+    """Return distinct values, the inverse indices and the counts. A result that the caller does not want is empty."""
     if given.dtype not in (torch.int64, torch.int32) or not given.is_cpu or not FEWEST <= given.numel() < MOST:
         found: Found = _torchs(given, sorted, return_inverse, return_counts)
         return found

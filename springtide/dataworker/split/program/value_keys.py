@@ -1,8 +1,8 @@
-"""Arguments of torch calls written down: which input, which earlier result, which constant each of them is.
+"""Describe the arguments of torch calls as templates of inputs, earlier results and constants.
 
-In: the arguments of one call, and what is known of the tensors among them. Out: a template, which is hashable, pickles,
-and is filled with the values of another batch. Two forwards, in whichever process, make the same value where they make
-the same call with the same template. Used by: dataworker/split/recorder/call_recorder.py,
+In: the arguments of a call, and the known tensors among them. Out: a hashable template that pickles. `filled` replaces
+its keys by the values of another batch. Two forwards compute the same value if they make the same call with the same
+template, in any process. Used by: dataworker/split/recorder/call_recorder.py,
 dataworker/split/program/moved_program.py, dataworker/split/program/call_replay.py.
 """
 
@@ -32,7 +32,7 @@ TYPES = (int, float, bool, complex)
 
 
 class UnknownKey(Exception):
-    """An argument that cannot be written down: something of the user's own, or a tensor of unknown making."""
+    """Error for an argument that no template can describe: a user-defined object, or a tensor of unknown origin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class InputKey:
 
 @dataclass(frozen=True, slots=True)
 class PartKey:
-    """One of the values that a recorded call gave."""
+    """A single result of a recorded call."""
 
     call: int
     at: int
@@ -52,14 +52,14 @@ class PartKey:
 
 @dataclass(frozen=True, slots=True)
 class OwnerKey:
-    """A module of the model, by its path: a marked function is a method of it."""
+    """A module of the model, by its path. It owns a marked method."""
 
     path: str
 
 
 @dataclass(frozen=True, slots=True)
 class ContentKey:
-    """A tensor that no recorded call made, by its bits."""
+    """A tensor that no recorded call made, by a digest of its bits."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -69,28 +69,27 @@ class ContentKey:
 
 @dataclass(frozen=True, slots=True)
 class NumberKey:
-    """A whole number, by its place among those of the call: what it is may follow the size of the batch."""
+    """An integer argument, by its position among the integers of the call. Its value may follow the batch size."""
 
     place: int
 
 
 @dataclass(frozen=True, slots=True)
 class TimesKey:
-    """The size of the batch, so many times."""
+    """A multiple of the batch size."""
 
     factor: int
 
 
 @dataclass(frozen=True, slots=True)
 class PlainKey:
-    """A constant. Floating-point numbers are told apart by their bits."""
+    """A constant. Floating-point constants are compared by their bits."""
 
     kind: type
     value: Any
 
     @property
     def constant(self) -> Any:
-        """The constant itself."""
         if self.kind is float:
             return float.fromhex(self.value)
         return np.frombuffer(self.value, self.kind)[0] if issubclass(self.kind, np.generic) else self.value
@@ -110,16 +109,18 @@ Spec = InputKey | PartKey | OwnerKey | ContentKey | NumberKey | TimesKey | Plain
 
 
 class Writer:
-    """Writes down the arguments of one call."""
+    """Builder of the template for a single call."""
 
     def __init__(self, term: Callable[[torch.Tensor], Spec | None], other: Callable[[Any], Spec | None]) -> None:
-        """`term` names a tensor, `other` an input that is none, or a module; None: unknown."""
+        """Create the builder. `term` names a tensor, and `other` names a module or a non-tensor input. Both return None
+        if unknown.
+        """
         self._term, self._other = term, other
         self.numbers: list[int] = []
-        """Whole numbers among the arguments, in order."""
+        """Integers among the arguments, in order."""
 
     def write(self, value: Any) -> Spec:
-        """A spec for a value; `Unknown` where there is none."""
+        """Return the spec of a value. Raise `UnknownKey` if the value has none."""
         kind = type(value)
         if isinstance(value, torch.Tensor):
             term = self._term(value)
@@ -147,7 +148,7 @@ class Writer:
 
 
 def terms_in(spec: Any) -> Iterator[Term]:
-    """Inputs and results that a template names."""
+    """Yield the inputs and results that a template names."""
     if isinstance(spec, InputKey | PartKey):
         yield spec
     elif isinstance(spec, NestKey):
@@ -159,7 +160,7 @@ def terms_in(spec: Any) -> Iterator[Term]:
 
 
 def owners_in(spec: Any) -> Iterator[OwnerKey]:
-    """Modules that a template names."""
+    """Yield the modules that a template names."""
     if isinstance(spec, OwnerKey):
         yield spec
     elif isinstance(spec, NestKey | tuple):
@@ -168,7 +169,7 @@ def owners_in(spec: Any) -> Iterator[OwnerKey]:
 
 
 def contents_in(spec: Any) -> Iterator[ContentKey]:
-    """Constant tensors that a template names."""
+    """Yield the constant tensors that a template names."""
     if isinstance(spec, ContentKey):
         yield spec
     elif isinstance(spec, NestKey | tuple):
@@ -177,7 +178,7 @@ def contents_in(spec: Any) -> Iterator[ContentKey]:
 
 
 def replaced(spec: Any, change: Callable[[Any], Any]) -> Any:
-    """The same template with some of its leaves changed."""
+    """Return the template with some of its leaves changed."""
     if isinstance(spec, NestKey):
         return NestKey(spec.kind, tuple([replaced(one, change) for one in spec.items]), spec.keys)
     if isinstance(spec, tuple):
@@ -186,7 +187,7 @@ def replaced(spec: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def filled(spec: Any, values: Mapping[Any, Any], size: int) -> Any:
-    """What a template means: `values` has inputs, results and constant tensors; `size` is that of the batch."""
+    """Fill a template. `values` has inputs, results and constant tensors; `size` is the batch size."""
     kind = type(spec)
     if kind is PlainKey:
         return spec.constant
@@ -201,10 +202,11 @@ def filled(spec: Any, values: Mapping[Any, Any], size: int) -> Any:
 
 
 def decided(spec: Any, numbers: Sequence[Sequence[int]], sizes: Sequence[int]) -> Any | None:
-    """A template whose numbers are constants or sizes: those of each batch, whose size is given. None: neither.
+    """Decide for each integer of a template whether it is a constant or a multiple of the batch size. None: it is
+    neither.
 
-    A number that is the batch size wherever it was seen may be a constant by chance. Then it is wrong for a batch of
-    another size only, and a call with another number is not taken for this one.
+    `numbers` and `sizes` have the integers and the batch size of each recorded batch. A constant may equal the batch
+    size by chance. The template is then wrong for other batch sizes, but a call with another number does not match it.
     """
     found: list[Any] = []
     for each in zip(*numbers, strict=True):
@@ -220,5 +222,5 @@ def decided(spec: Any, numbers: Sequence[Sequence[int]], sizes: Sequence[int]) -
 
 
 def _is_likely(factor: int, size: int) -> bool:
-    """Whether a constant would hardly be this multiple of the batch size by chance."""
+    """Return True if a constant is unlikely to equal this multiple of the batch size by chance."""
     return size > 1 and (factor == 1 or size >= 16)

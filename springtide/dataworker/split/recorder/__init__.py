@@ -1,1 +1,1 @@
-"""Records the torch calls of a running `forward()`, and what user code can read."""
+"""Record the torch calls of a running `forward()`, and the state that user code can read."""

@@ -1,8 +1,8 @@
-"""Tensors compared bit by bit: values of two programs, and constants against what was sent to data workers.
+"""Compare tensors bit by bit: results of two programs, and constants against the copies on data workers.
 
-Versions and identities are no proof: `.data`, NumPy and DLPack write to memory without a new version. So a constant
-that the moved part reads is compared by its bits with every batch. Used by: dataworker/split/program/call_replay.py,
-dataworker/split/search/split.py.
+Version counters and identities prove nothing: `.data`, NumPy and DLPack write to memory without a new version. The
+trainer therefore compares the bits of every constant that the moved part reads, for every batch. Used by:
+dataworker/split/program/call_replay.py, dataworker/split/search/split.py.
 """
 
 import ctypes
@@ -15,18 +15,19 @@ from torch import nn
 _memcmp = ctypes.CDLL(None).memcmp
 _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 
-MOST_BYTES = 1 << 20  # of a constant: 0.1 ms to compare on a slow core; more stays with the trainer
+# largest constant: comparing 1 MiB takes 0.1 ms on a slow core; calls with larger constants stay in the trainer
+MOST_BYTES = 1 << 20
 _STRIDED = torch.strided
 KINDS = (torch.Tensor, nn.Parameter, nn.Buffer)
 
 
 def same_bytes(left: int, right: int, size: int) -> bool:
-    """Whether as many bytes are equal at two addresses."""
+    """Return True if `size` bytes at two addresses are equal."""
     return bool(_memcmp(left, right, size) == 0)
 
 
 def same(left: torch.Tensor, right: torch.Tensor) -> bool:
-    """Whether two tensors are equal bit by bit, NaN to NaN, zero to zero of the same sign."""
+    """Return True if two tensors are equal bit by bit: NaN equals NaN, and zeros must have the same sign."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
     one, other = left.detach().cpu().contiguous(), right.detach().cpu().contiguous()
@@ -34,7 +35,7 @@ def same(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def is_comparable(value: torch.Tensor) -> bool:
-    """Whether a tensor can be compared by its bits with every batch."""
+    """Return True if the tensor can be compared by its bits for every batch."""
     return (
         type(value) in KINDS
         and not value.requires_grad
@@ -47,7 +48,7 @@ def is_comparable(value: torch.Tensor) -> bool:
 
 
 def digest(value: torch.Tensor) -> bytes:
-    """A digest of a comparable tensor's bits."""
+    """Return a digest of a comparable tensor's bits."""
     flat = value.detach().reshape(-1)
     held: Any = flat.view(torch.uint8).numpy() if flat.numel() else b""
     return hashlib.blake2b(held, digest_size=16).digest()
@@ -62,10 +63,12 @@ class TensorConstant:
         self.value, self._dtype, self._shape = value, value.dtype, value.shape
         self._bytes, self._address = value.numel() * value.element_size(), value.data_ptr()
         self._odd = value.is_floating_point() or value.is_complex()
-        """Whether a tensor of this type may show the opposite of what is in its memory."""
+        """True if a tensor of this dtype may have a conjugate or negative bit, and so show other values than its
+        memory.
+        """
 
     def is_still(self, given: torch.Tensor) -> bool:
-        """Whether a tensor of one of `KINDS` has these bits, and asks for no gradient."""
+        """Return True if the tensor has these bits and requires no gradient."""
         return (
             given.dtype is self._dtype
             and given.shape == self._shape
@@ -79,7 +82,7 @@ class TensorConstant:
 
 
 class Snapshot:
-    """A tensor as it was at one moment."""
+    """A tensor's content at a point in time."""
 
     __slots__ = ("_bytes", "_strides", "_tensor", "_version", "copy")
 
@@ -90,7 +93,7 @@ class Snapshot:
 
     @property
     def is_still(self) -> bool:
-        """Whether nobody has written to it, by whichever way, nor asked for its gradient."""
+        """True if no code has written to the tensor by any way, or requested its gradient."""
         tensor = self._tensor
         if tensor._version != self._version or tensor.requires_grad or tensor.shape != self.copy.shape:
             return False

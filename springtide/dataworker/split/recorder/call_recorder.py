@@ -1,9 +1,12 @@
-"""Records the torch calls of a forward() that is running anyway, so that those without state can be made elsewhere.
+"""Record the torch calls of a running forward(), to find the stateless calls that data workers can make.
 
-In: the model's inputs, and one of the loop's own calls of the model: nothing is run a second time. A call is recorded
-where each of its arguments is an input, the result of a recorded call or a constant, and where it was seen to draw no
-random numbers and to write to nothing but fresh memory. Everything else escapes: it is the trainer's. Out: a `CallLog`
-for each forward. Next: dataworker/split/search/split.py keeps what all logs have in common.
+In: the model's inputs, and a call of the model by the training loop. Nothing runs a second time.
+
+The recorder keeps a call if each argument is an input, the result of a recorded call, or a constant. The call must also
+draw no random numbers, and write only to fresh memory. All other calls stay in the trainer, and the values that they
+read "escape".
+
+Out: a `CallLog` for each forward. Next: dataworker/split/search/split.py keeps the calls that all logs have in common.
 """
 
 import sys
@@ -33,19 +36,20 @@ from springtide.dataworker.split.recorder import bit_compare, marked_calls, pytr
 from springtide.dataworker.split.recorder.call_watch import OperationWatch, memory, tensors
 from springtide.dataworker.split.recorder.pytree import TreeShape
 
-UNHELD = 3  # references to a tensor that only its recorder has: the list's, a variable, the argument of getrefcount
+# reference count of a tensor that only the recorder holds: the list, a variable, the argument of getrefcount
+UNHELD = 3
 CROSSING = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Size)
-"""Results that are no tensors and may cross."""
+"""Types of results, other than tensors, that a message can carry."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartSeen:
-    """One value that a call gave."""
+    """A single result of a recorded call."""
 
     value: Any
-    """Of a tensor a copy, where values are kept, else None; anything else as it is."""
+    """A copy of a tensor if the recorder keeps values, else None. Any other value is stored directly."""
     kind: Any
-    """Of a tensor its dtype, else its type."""
+    """The dtype of a tensor, or the Python type of any other value."""
     bytes: int = 8
     elements: int = 0
     device: str = "cpu"
@@ -53,13 +57,12 @@ class PartSeen:
 
     @property
     def is_tensor(self) -> bool:
-        """Whether it is a tensor."""
         return isinstance(self.kind, torch.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedCall:
-    """One call."""
+    """A torch call that data workers may make."""
 
     number: int
     name: str
@@ -69,68 +72,68 @@ class RecordedCall:
     gives: TreeShape
     parts: tuple[PartSeen, ...]
     writes: bool = False
-    """It writes to its first argument, which is its result from then on."""
+    """True if the call writes to its first argument, which then is its result."""
     returns_none: bool = False
     view: bool = False
-    """What it gives looks at memory of an argument."""
+    """True if the result shares memory with an argument."""
     same_as: Term | None = None
-    """It gave back this very argument."""
+    """The argument that the call returned unchanged."""
     rounds: bool = False
     line: str = ""
     text: str = ""
 
     @property
     def terms(self) -> list[Term]:
-        """Inputs and results that it reads."""
+        """Inputs and earlier results that the call reads."""
         return [*terms_in(self.args), *terms_in(self.kwargs or ())]
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerCall:
-    """A call that is the trainer's, and why."""
+    """A call that stays in the trainer, with the reason."""
 
     line: str
     text: str
     operation: str
     why: str
     reads_input: bool = False
-    """Whether it reads an input of the model as it is."""
+    """True if the call reads a model input directly."""
 
 
 @dataclass(slots=True)
 class CallLog:
-    """One forward."""
+    """The recording of a single forward."""
 
     leaves: tuple[Any, ...]
-    """Its inputs; copies, where values are kept."""
+    """The model's inputs; copies if the recorder keeps values."""
     size: int
-    """Samples: the first size of the first tensor."""
+    """Batch size: the first dimension of the first tensor."""
     calls: dict[int, RecordedCall] = field(default_factory=dict)
     escaped: set[Term] = field(default_factory=set)
-    """Inputs and results that something else than a recorded call has read, or that outlive forward()."""
+    """Inputs and results that a call outside the recording has read, or that outlive forward()."""
     stays: list[TrainerCall] = field(default_factory=list)
     seconds: float = 0.0
 
 
 class CallBook:
-    """Calls by what they are, over several forwards; and the constants that they read."""
+    """Numbers of calls across several forwards, and the constants that these calls read."""
 
     def __init__(self) -> None:
         self.constants: dict[ContentKey, torch.Tensor] = {}
         self.names: dict[ContentKey, str] = {}
-        """What a constant is called in the model, if it is one of its buffers."""
+        """Buffer names of constants that belong to the model."""
         self.functions: dict[str, Callable[..., Any]] = {}
-        """Marked functions, by their names."""
+        """Marked functions, by name."""
         self.modules: Mapping[str, nn.Module] = {}
-        """Of the model, by path."""
+        """Modules of the model, by path."""
         self._numbers: dict[Any, int] = {}
 
     def number(self, key: Any) -> int:
-        """Of a call; a new one, if it was not heard before."""
+        """Return the number of a call; a new call gets a new number."""
         return self._numbers.setdefault(key, len(self._numbers))
 
     def constant(self, value: torch.Tensor) -> ContentKey:
-        """A constant by its bits."""
+        """Return the key of a constant, by its bits."""
         found = ContentKey(value.dtype, tuple(value.shape), value.stride(), bit_compare.digest(value))
         if found not in self.constants:
             self.constants[found] = value.detach().clone()
@@ -138,7 +141,7 @@ class CallBook:
 
 
 def batch_size(given: Sequence[Any]) -> tuple[int, int]:
-    """The input that tells the size of a batch, and that size; (-1, 0): none does."""
+    """Return the index of the input that determines the batch size, and that size; (-1, 0) if no input does."""
     for number, leaf in enumerate(given):
         if isinstance(leaf, torch.Tensor) and leaf.dim():
             return number, leaf.shape[0]
@@ -146,7 +149,7 @@ def batch_size(given: Sequence[Any]) -> tuple[int, int]:
 
 
 class Recorder(TorchFunctionMode):
-    """One forward; `finish` when it is over."""
+    """Recorder of a single forward; call `finish` at its end."""
 
     def __init__(
         self,
@@ -157,8 +160,11 @@ class Recorder(TorchFunctionMode):
         modules: Mapping[str, nn.Module] | None = None,
         keep: bool = False,
     ) -> None:
-        """`known`: what a tensor is called in the model, "" if it is none of its own. `modules`: those of the model, by
-        path. `keep`: copies of values too."""
+        """Prepare the recording.
+
+        known: returns a tensor's name in the model, or "" if the tensor is not the model's. modules: modules of the
+        model, by path. keep: also keep copies of values.
+        """
         super().__init__()
         kept = tuple([leaf.detach().clone() if keep and isinstance(leaf, torch.Tensor) else leaf for leaf in given])
         self.log = CallLog(kept, batch_size(given)[1])
@@ -170,10 +176,10 @@ class Recorder(TorchFunctionMode):
             if not isinstance(leaf, (torch.Tensor, *CROSSING))
         }
         self._inside = False
-        """Whether a marked function is running: its calls are its own."""
+        """True while a marked function runs. The recorder ignores its inner calls."""
         self._times: Counter[Any] = Counter()
         self._fresh: set[int] = set()
-        """Memory that recorded calls have made, and that nothing looks at but their own results."""
+        """Memory that recorded calls allocated and that only their own results share."""
         book.modules = modules or book.modules
         self._modules = {id(one): path for path, one in book.modules.items()}
         self._began = time.perf_counter()
@@ -182,7 +188,7 @@ class Recorder(TorchFunctionMode):
                 self._name(leaf, InputKey(number))
 
     def finish(self) -> CallLog:
-        """Forward is over: what somebody still holds was read by somebody."""
+        """End the recording. Values that some object still holds have escaped."""
         self.log.seconds = time.perf_counter() - self._began
         held = [(term, tensor) for term, tensor, _ in self._named.values() if isinstance(term, PartKey)]
         self._named.clear()
@@ -194,13 +200,13 @@ class Recorder(TorchFunctionMode):
         return self.log
 
     def at_lookup(self, table: str, inputs: Sequence[Any]) -> None:
-        """A served table is about to look up ids: what it does inside is its own."""
+        """Note a lookup in a served table; the recorder ignores the torch calls inside."""
         line, text = source_lines.users_line()
         self.log.stays.append(TrainerCall(line, text, "table lookup", f"table {table}" if table else "a table"))
         self._escape(inputs)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Everything is done as it would be."""
+        """Run the torch call, and record it if possible."""
         kwargs = kwargs or {}
         if self._inside:
             return func(*args, **kwargs)
@@ -227,7 +233,7 @@ class Recorder(TorchFunctionMode):
         return result
 
     def call_marked(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """A function that is marked `@springtide.stateless` is called: one call, whatever it does inside."""
+        """Record a call of a `@springtide.stateless` function as a single call."""
         if self._inside:
             return function(*args, **kwargs)
         name = marked_calls.name_of(function)
@@ -255,7 +261,7 @@ class Recorder(TorchFunctionMode):
     # ---- what a call is ----
 
     def _told(self, name: str, args: Any, kwargs: Any) -> "tuple[str, _CallTell | None]":
-        """A call written down; or why it cannot be."""
+        """Return the template of a call, or the reason why it has none."""
         if not name or name in torch_functions.UNMOVED or torch_functions.exposes(name):
             return "it is no plain function of torch's", None
         if why := surroundings():
@@ -290,7 +296,7 @@ class Recorder(TorchFunctionMode):
         return self._others.get(id(value))
 
     def _stranger(self, args: Any, kwargs: Any) -> str:
-        """Why arguments cannot be written down."""
+        """Return why the arguments have no template."""
         for one in tensors((args, kwargs)):
             name = self._known(one)
             if one.requires_grad:
@@ -301,7 +307,7 @@ class Recorder(TorchFunctionMode):
         return "an argument that is neither a tensor nor a plain value"
 
     def _may_write(self, args: Any, kwargs: Any) -> bool:
-        """Whether a write would go to memory that only one recorded result looks at."""
+        """Return True if a write would only change memory of a single recorded result."""
         target = args[0] if args else None
         if not isinstance(target, torch.Tensor) or kwargs.get("out") is not None:
             return False
@@ -365,7 +371,7 @@ class Recorder(TorchFunctionMode):
         self._named[id(value)] = term, value, value._version
 
     def _pass(self, func: Any, name: str, args: Any, kwargs: Any, why: str) -> Any:
-        """A call that is not recorded."""
+        """Run a call without recording it."""
         written = torch_functions.writes(func, args, kwargs) or torch_functions.exposes(name)
         touched = {memory(one) for one in tensors((args[:1], kwargs.get("out")))} if written else set[int]()
         self._leave(name or getattr(func, "__name__", str(func)), args, kwargs, why, touched)
@@ -397,7 +403,7 @@ class _CallTell:
 
 
 def surroundings() -> str:
-    """What makes calls mean something else than by themselves; "": nothing."""
+    """Describe the active torch context that changes the meaning of calls; empty if there is none."""
     if not torch._C._is_fwd_grad_enabled():
         return "a backward of its own (torch.autograd.Function)"
     if torch._C._is_any_autocast_enabled():
@@ -408,7 +414,7 @@ def surroundings() -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether an input is a tensor whose calls can be recorded."""
+    """Return True if the recorder can record calls with this input."""
     return (
         type(value) is torch.Tensor
         and value.layout is torch.strided
@@ -421,7 +427,7 @@ def _flat(result: Any) -> tuple[list[Any], TreeShape]:
 
 
 def _strange(result: Any) -> str:
-    """Why a result cannot be known again; "": it can."""
+    """Return why a result cannot be recognised later; empty if it can."""
     for one in _flat(result)[0]:
         if isinstance(one, torch.Tensor):
             if type(one) is not torch.Tensor or one.layout is not torch.strided or one.requires_grad:

@@ -1,7 +1,8 @@
-"""Observe one torch call: the operations it runs, what they write, whether they draw random numbers.
+"""Observe a torch call: the operations that it runs, their writes, and their random draws.
 
-In: a call, run once under `watched`. Names and schemas of Python functions do not tell (`F.relu(x, inplace=True)`,
-`F.dropout`), so the operations below them are observed. Used by: dataworker/split/recorder/call_recorder.py.
+In: a call, run once under `OperationWatch`. Names and schemas of Python functions do not tell enough (`F.relu(x,
+inplace=True)`, `F.dropout`). This module therefore observes the aten operations below them. Used by:
+dataworker/split/recorder/call_recorder.py.
 """
 
 from collections.abc import Iterator, Mapping
@@ -95,35 +96,35 @@ EXACT = frozenset(
         "resize_",
     }
 )
-"""Operations that round nothing: any number of threads gives the same bits."""
+"""Operations without rounding: any number of threads gives the same bits."""
 
 
 UNSTEADY = getattr(torch.Tag, "nondeterministic_bitwise", None)
 
 
 class OperationWatch(TorchDispatchMode):
-    """Records the operations that run while it is on."""
+    """Dispatch mode that records operations while it is active."""
 
     supports_higher_order_operators = True
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Compiled code is not recorded; to keep dynamo off would import it, which takes seconds."""
+        """Return False: compiled code is not recorded, and disabling dynamo would import it, which takes seconds."""
         return False
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.against = ""
-        """Why the call cannot move; "": nothing speaks against it."""
+        """Reason why the call cannot move; empty if it can."""
         self.rounds = False
-        """Whether the number of threads may show in the result's last bits."""
+        """True if the number of threads can change the last bits of the result."""
         self.writes: set[int] = set()
-        """Memory that was written to."""
+        """Memory that the call wrote to."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Look at an operation, and run it."""
+        """Inspect an operation, and run it."""
         kwargs = kwargs or {}
         if isinstance(func, torch._ops.OpOverload):
             self._look(func, args, kwargs)
@@ -157,7 +158,7 @@ class OperationWatch(TorchDispatchMode):
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Tensors among the arguments or results of a call."""
+    """Yield the tensors among the arguments or results of a call."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
@@ -169,5 +170,5 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def memory(tensor: torch.Tensor) -> int:
-    """A number for the memory that a tensor looks at, the same for all views of it."""
+    """Return an id of the memory behind a tensor, equal for all its views."""
     return int(tensor.untyped_storage()._cdata)

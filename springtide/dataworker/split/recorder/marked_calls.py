@@ -1,8 +1,10 @@
-"""Calls of functions marked `@springtide.stateless`: what they read is watched on both sides.
+"""Watch the state that functions marked `@springtide.stateless` read, in the trainer and on data workers.
 
-In: a marked function and the modules that it is a method of. A copy of what they reach runs on data workers, modules
-without parameters. The mark is checked: a function that reaches unwatchable state, changes what it reads, or draws
-random numbers stays with the trainer. Used by: call_recorder.py, dataworker/split/search/split.py.
+In: a marked function, and the modules that own it. Data workers run a copy of these objects; module copies have no
+parameters.
+
+The mark is checked. A function stays in the trainer if it reaches unwatchable state, changes state that it reads, or
+draws random numbers. Used by: call_recorder.py, dataworker/split/search/split.py.
 """
 
 import random
@@ -20,21 +22,21 @@ PREFIX = "marked:"
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What a marked function is called among torch's."""
+    """Return the name of a marked function, next to names of torch functions."""
     return f"{PREFIX}{function.__module__}:{function.__qualname__}"
 
 
 class MarkedCall:
-    """One call of a marked function: whether it left everything unchanged."""
+    """A single call of a marked function, checked for side effects."""
 
     def __init__(self, function: Callable[..., Any], owners: Mapping[str, nn.Module]) -> None:
-        """`owners`: modules that it is given, by path."""
+        """Record the state before the call. `owners`: modules among its arguments, by path."""
         self.state = state_of({name_of(function): function}, owners)
         self._chance = _chance()
 
     @property
     def why(self) -> str:
-        """Why the call cannot move; "": nothing speaks against it."""
+        """Reason why the call cannot move; empty if it can."""
         if self.state.opaque:
             return f"it reads {self.state.opaque[0]}, which cannot be watched"
         if changed := self.state.changed():
@@ -43,14 +45,14 @@ class MarkedCall:
 
 
 def state_of(functions: Mapping[str, Callable[..., Any]], owners: Mapping[str, nn.Module]) -> ReachableState:
-    """All that marked functions read, of modules what travels."""
+    """Return all state that marked functions read. For modules, this is the state that travels to data workers."""
     roots: dict[str, Any] = {one.__name__: one for one in functions.values()}
     roots.update({f"model.{path}" if path else "model": one for path, one in owners.items()})
     return ReachableState(roots, parameters=False)
 
 
 def without_parameters(module: nn.Module) -> nn.Module:
-    """A copy of a module for its methods to run on elsewhere: plain attributes and buffers, no parameters."""
+    """Return a copy of a module for data workers: plain attributes and buffers, no parameters."""
     copy: nn.Module = object.__new__(type(module))
     nn.Module.__init__(copy)
     copy.training = module.training
@@ -66,11 +68,11 @@ def without_parameters(module: nn.Module) -> nn.Module:
 
 @dataclass(slots=True)
 class MarkedCode:
-    """The marked functions of a program, and the modules they are methods of: what travels with it."""
+    """The marked functions of a program, and the modules that own them. They travel with the program."""
 
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     owners: Mapping[str, nn.Module] = field(default_factory=dict)
-    """By path under the model; copies without parameters."""
+    """Module copies without parameters, by path in the model."""
     _state: ReachableState | None = None
     _changed: str = ""
 
@@ -78,13 +80,13 @@ class MarkedCode:
         return MarkedCode, (self.functions, self.owners)
 
     def begin(self) -> str:
-        """Before a batch: why the functions may not be called any more; "": they may."""
+        """Check the state before a batch. Return why the functions may no longer be called; empty if they may."""
         if self.functions and self._state is None:
             self._state = state_of(self.functions, self.owners)
         return self._changed
 
     def end(self) -> str:
-        """After a batch: whether they have changed what they read."""
+        """Check the state after a batch. Return which state the functions changed; empty if none."""
         if self._state is not None and not self._changed and (changed := self._state.changed(lenient=True)):
             self._changed = f"a function marked @springtide.stateless has changed {changed}"
         return self._changed

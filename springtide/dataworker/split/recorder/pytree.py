@@ -1,8 +1,8 @@
-"""Flatten a call's arguments into leaves, and rebuild them: split programs read and write leaves.
+"""Flatten a call's arguments into leaves, and rebuild them. Split programs read and write leaves.
 
 In: trees of tuples, lists, dicts, named tuples, dataclasses and types known to torch's pytree (TorchRec registers its
-own). Out: the leaves in order, and a `TreeShape` that rebuilds the tree. A list of strings is one leaf, because a batch
-has one for each sample; so is an object that cannot be rebuilt.
+own). Out: the leaves in order, and a `TreeShape` that rebuilds the tree. A list of strings is a single leaf, because it
+has a string for each sample. An object that cannot be rebuilt is also a single leaf.
 """
 
 import dataclasses
@@ -18,16 +18,15 @@ from springtide.dataworker.transport import layout
 
 @dataclass(frozen=True, slots=True)
 class TreeShape:
-    """How a tree is built from its leaves."""
+    """The structure of a tree, without its leaves."""
 
     kind: Any = None
-    """Type of this node; None: it is a leaf."""
+    """Type of this node; None for a leaf."""
     context: Any = None
-    """Keys of a dict, names of a dataclass's fields, what pytree wants back."""
+    """Keys of a dict, field names of a dataclass, or the pytree context."""
     children: tuple["TreeShape", ...] = ()
 
     def rebuild(self, leaves: Sequence[Any]) -> Any:
-        """The tree of these leaves."""
         rest = iter(leaves)
         tree = self._take(rest)
         if next(rest, self) is not self:
@@ -42,7 +41,7 @@ class TreeShape:
             return self.kind(parts)
         if self.kind is dict:
             return dict(zip(self.context, parts, strict=True))
-        if hasattr(self.kind, "_fields"):  # torch.return_types are tuples too, of another making
+        if hasattr(self.kind, "_fields"):  # torch.return_types are tuples too, but their constructor differs
             return self.kind(*parts)
         if self.kind in pytree.SUPPORTED_NODES:
             return pytree.SUPPORTED_NODES[self.kind].unflatten_fn(parts, self.context)
@@ -53,7 +52,7 @@ class TreeShape:
 
 
 def flatten(tree: Any) -> tuple[list[Any], TreeShape]:
-    """Leaves of a tree from left to right, and how to rebuild it."""
+    """Return the leaves of a tree from left to right, and its structure."""
     found: list[Any] = []
     return found, _walk(tree, found)
 
@@ -82,16 +81,16 @@ def _walk(tree: Any, found: list[Any]) -> TreeShape:
 
 
 def is_text(tree: Any) -> bool:
-    """Whether this is a list of strings: one leaf."""
+    """Return True for a list of strings, which is a single leaf."""
     return type(tree) in (list, tuple) and len(tree) > 0 and all(isinstance(one, str | bytes) for one in tree)
 
 
 @contextmanager
 def substituted(tree: Any, change: Callable[[Any], Any]) -> Iterator[Any]:
-    """The same tree with other leaves, as long as it is needed.
+    """Replace the leaves of a tree inside this context.
 
-    Lists, dicts and dataclasses stay the same objects, so that what is written to them is seen by who has them; when it
-    is over they have their own leaves again, where nobody has put something else there.
+    Lists, dicts and dataclasses stay the same objects, so that their owners see all writes. At exit, each container
+    gets its own leaf back, unless user code has put another object there.
     """
     undo: list[Callable[[], None]] = []
     try:

@@ -1,10 +1,13 @@
-"""The state that user code can read: attributes, items, globals, closures, class attributes, the environment.
+"""Detect changes of the state that user code can read: attributes, items, globals, closures, class attributes,
+environment.
 
-In: a data set and its functions, or a function marked `@springtide.stateless`. All objects that they reach are walked
-once. Out: `ReachableState.changed()`, called with every batch, says what changed: small containers and arrays by
-content, dicts of any size by version, large lists and arrays a part at a time. Data workers run a copy of the objects;
-it is invalid once the originals or the copy change. Used by: worker/split/controller.py for the data set,
-dataworker/split/recorder/marked_calls.py, and on data workers dataworker/split/program/payload.py.
+In: a data set and its functions, or a function marked `@springtide.stateless`. `ReachableState` walks all reachable
+objects once. Out: `ReachableState.changed()` names the state that changed; it runs for every batch. It compares small
+containers and arrays by content, and dicts of any size by version. It compares large lists and arrays a part at a time.
+
+Data workers run a copy of the objects. This copy becomes invalid when the originals or the copy change. Used by:
+worker/split/controller.py for the data set, dataworker/split/recorder/marked_calls.py, and on data workers
+dataworker/split/program/payload.py.
 """
 
 import abc
@@ -38,7 +41,7 @@ try:
 except ImportError:  # a torch without it: large dicts are compared like large lists
 
     def dict_version(d: dict[Any, Any]) -> int:
-        """A number that is another one when a dict has changed; here: its length."""
+        """Return a number that changes with the dict; this fallback returns its length."""
         return len(d)
 
 
@@ -76,7 +79,7 @@ ATOMS = (
     types.GetSetDescriptorType,
     property,
 )
-"""Never change."""
+"""Types whose objects never change."""
 UNREAD = frozenset(
     {
         "__dict__",
@@ -96,17 +99,18 @@ UNREAD = frozenset(
         "__firstlineno__",
     }
 )
-"""Entries of classes that programs do not read."""
+"""Class attributes that programs do not read."""
 FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, staticmethod, classmethod)
-ALWAYS = 64  # things that are compared with every batch, the nearest first: some tens of microseconds
-IN_TURN = 16  # of the others, with every batch
-FEW = 16  # items of a container that is like an object of as many attributes
-SMALL = 256  # items that are compared with every batch: some microseconds
-SMALL_BYTES = 1 << 14  # of an array: a microsecond
-PART_BYTES = 1 << 16  # of a larger one, with every batch: some microseconds
-MOST_COPIED = 1 << 26  # bytes of all copies; arrays beyond that are known by their address alone
-MOST_COPIED_THERE = 1 << 20  # the same of each data worker, which has its arrays from a file that all share
-MOST_OBJECTS = 4096  # that are walked; what lies deeper is seen when samples are read again and compared
+ALWAYS = 64  # checks that run for every batch, nearest objects first: some tens of microseconds
+IN_TURN = 16  # further checks that run for each batch, in turn
+FEW = 16  # a container with at most this many items is walked like an object with attributes
+SMALL = 256  # items that are compared for every batch: some microseconds
+SMALL_BYTES = 1 << 14  # size of a small array, which takes a microsecond to compare
+PART_BYTES = 1 << 16  # part of a larger array that is compared for each batch: some microseconds
+MOST_COPIED = 1 << 26  # bytes of all copies; arrays beyond this limit are compared by address only
+MOST_COPIED_THERE = 1 << 20  # the same limit on a data worker, whose arrays come from a shared file
+# objects that are walked; changes in deeper objects show when a sample of batches is read again and compared
+MOST_OBJECTS = 4096
 
 
 class Check(abc.ABC):
@@ -119,28 +123,28 @@ class Check(abc.ABC):
 
     @abc.abstractmethod
     def holds(self, lenient: bool) -> bool:
-        """Whether it is as it was; `lenient`: names that meant nothing may mean something by now."""
+        """Return True if the state is unchanged. `lenient`: a name that was None or missing may have got a value."""
 
     @property
     def broken(self) -> str:
-        """What is not as it was, by its name."""
+        """Name of the changed state."""
         return self.name
 
 
 class NamespaceCheck(Check):
-    """Entries of a namespace: attributes of an object or class, globals, a closure's cell."""
+    """Names in a namespace: attributes of an object or class, globals, a closure's cell."""
 
     __slots__ = ("_count", "_get", "_length", "_were")
 
     def __init__(
         self, name: str, get: Callable[[str], Any], names: Sequence[str], count: Callable[[], int] = lambda: 0
     ) -> None:
-        """`count`: how many entries there are, where another one would be read."""
+        """Remember the values of `names`. `count` returns the number of entries, if new entries matter."""
         super().__init__(name)
         self._get, self._were, self._count, self._length = get, {one: get(one) for one in names}, count, count()
 
     def holds(self, lenient: bool) -> bool:
-        """Whether all names mean what they meant."""
+        """Return True if all names still refer to the same values."""
         for name, was in self._were.items():
             now = self._get(name)
             if now is not was:
@@ -152,13 +156,13 @@ class NamespaceCheck(Check):
 
     @property
     def broken(self) -> str:
-        """The first that is another."""
+        """First name with another value."""
         changed = (name for name, was in self._were.items() if self._get(name) is not was)
         return f"{self.name}{next(changed, '')}".removesuffix(".")
 
 
 class ItemsCheck(Check):
-    """A list, deque or set: the same objects; of a long one a part at a time."""
+    """A list, deque or set, compared by the identity of its items; a long list is compared a part at a time."""
 
     __slots__ = ("_at", "_held", "_were")
 
@@ -167,7 +171,7 @@ class ItemsCheck(Check):
         self._held, self._were, self._at = held, list(held), 0
 
     def holds(self, lenient: bool) -> bool:
-        """Whether nothing was put in, taken out or replaced."""
+        """Return True if no item was added, removed or replaced."""
         if len(self._held) != len(self._were):
             return False
         if isinstance(self._held, set):
@@ -183,7 +187,7 @@ class ItemsCheck(Check):
 
 
 class DictCheck(Check):
-    """A dict of any size: its version and keys."""
+    """A dict of any size, compared by version and keys."""
 
     __slots__ = ("_held", "_length", "_version", "_were")
 
@@ -193,7 +197,7 @@ class DictCheck(Check):
         self._were = dict(held) if len(held) <= SMALL else None
 
     def holds(self, lenient: bool) -> bool:
-        """Whether nothing was put in, taken out or replaced."""
+        """Return True if no item was added, removed or replaced."""
         version = dict_version(self._held)
         if version == self._version and len(self._held) == self._length:
             return True
@@ -204,7 +208,7 @@ class DictCheck(Check):
 
 
 class TensorCheck(Check):
-    """A tensor or array: its memory, version and bits; of a large one a part at a time."""
+    """A tensor or array, compared by address, version and bits; a large array is compared a part at a time."""
 
     __slots__ = ("_array", "_at", "_copy", "_kind", "_now")
 
@@ -215,7 +219,7 @@ class TensorCheck(Check):
         self._copy = self._now.copy() if self._now is not None else None
 
     def holds(self, lenient: bool) -> bool:
-        """Whether nothing was written to it."""
+        """Return True if the array was not written to."""
         if _kind_of(self._array) != self._kind:
             return False
         if self._now is None or self._copy is None:
@@ -229,7 +233,7 @@ class TensorCheck(Check):
 
 
 class GeneratorCheck(Check):
-    """A random number generator: its position."""
+    """A random number generator, compared by its position."""
 
     __slots__ = ("_state", "_where")
 
@@ -238,36 +242,39 @@ class GeneratorCheck(Check):
         self._state, self._where = state, state()
 
     def holds(self, lenient: bool) -> bool:
-        """Whether nothing was drawn from it."""
+        """Return True if no number was drawn."""
         return bool(self._state() == self._where)
 
 
 TORCHS_OWN = frozenset(vars(nn.Module())) | {"forward", "springtide_binding"}
-"""Attributes of modules that are torch's, or ours."""
+"""Module attributes that belong to torch or to this package."""
 
 
 class MissingName:
-    """Stands for a name that does not exist."""
+    """Placeholder for a name that does not exist."""
 
 
 MISSING = MissingName()
 
 
 class ReachableState:
-    """Everything that some objects can read, as it was at construction."""
+    """All state that some objects can read, as it was at construction."""
 
     def __init__(self, roots: Mapping[str, Any], *, parameters: bool = True, most_copied: int = MOST_COPIED) -> None:
-        """`roots`: objects by the names under which they are spoken of; `parameters`: those of modules count too;
-        `most_copied`: bytes of arrays that are compared, and not only known by their address."""
+        """Walk the objects.
+
+        roots: objects by the name that messages use. parameters: also watch parameters of modules. most_copied: bytes
+        of arrays whose content is compared; further arrays are compared by address only.
+        """
         self.opaque: list[str] = []
-        """What can be known by nothing but its identity: objects of other libraries, open files."""
+        """Objects that can only be compared by identity: objects of other libraries, open files."""
         self._checks: list[Check] = []
         self._seen: dict[int, Any] = {}
         self._copied = 0
         self._parameters, self._most_copied = parameters, most_copied
         self._queue: deque[tuple[str, Any]] = deque(roots.items())
         self._later: deque[tuple[str, Any]] = deque()
-        """What is in containers of many: after all that is nearer."""
+        """Items of large containers, walked after all nearer objects."""
         while (left := self._queue or self._later) and len(self._seen) < MOST_OBJECTS:
             self._visit(*left.popleft())
         self.opaque += [f"{left[0][0]} and more"] if left else []
@@ -277,13 +284,13 @@ class ReachableState:
 
     @property
     def objects(self) -> int:
-        """How many were walked."""
+        """Number of objects that were walked."""
         return len(self._seen)
 
     def changed(self, *, lenient: bool = False) -> str:
-        """The first thing that is not as it was, by its name; "": all is.
+        """Return the name of the first changed state; empty if nothing changed.
 
-        `lenient`: what was None or not there may have become something: files and indices are opened on first use.
+        lenient: a value that was None or missing may now exist, because files and indices open at first use.
         """
         begin, self._at = self._at, self._at + IN_TURN if self._at + IN_TURN < len(self._checks) else ALWAYS
         for one in (*self._checks[:ALWAYS], *self._checks[begin : begin + IN_TURN]):
@@ -296,7 +303,7 @@ class ReachableState:
             return
         if not self._parameters and isinstance(value, torch.Tensor) and value.requires_grad:
             return
-        self._seen[id(value)] = value  # kept, so that no other object gets its id
+        self._seen[id(value)] = value  # keeps the object alive, so that no other object gets its id
         if isinstance(value, torch.Tensor | np.ndarray):
             self._array(name, value)
         elif isinstance(value, dict):
@@ -312,14 +319,14 @@ class ReachableState:
         elif isinstance(value, type):
             self._class(name, value)
         elif isinstance(value, types.ModuleType):
-            pass  # what a function reads of it is asked for there
+            pass  # functions that use the module add what they read of it
         elif (state := _generator(value)) is not None:
             self._checks.append(GeneratorCheck(name, state))
         else:
             self._object(name, value)
 
     def _several(self, name: str, parts: list[tuple[str, Any]], values: list[Any]) -> None:
-        """What is in a container, unless it is nothing that can change."""
+        """Queue the items of a container, unless none of them can change."""
         if not all(issubclass(kind, ATOMS) for kind in set(map(type, values))):
             queue = self._queue if len(parts) <= FEW else self._later
             queue += [(f"{name}{part}", one) for part, one in parts[:MOST_OBJECTS]]
@@ -349,7 +356,7 @@ class ReachableState:
         self._queue.append((type(value).__name__, type(value)))
 
     def _torch_module(self, name: str, module: nn.Module) -> None:
-        """Its plain attributes, its buffers, the modules below it: not what torch keeps in it, such as hooks."""
+        """Watch plain attributes, buffers and submodules; skip torch's internals, such as hooks."""
         held = vars(module)
         names = [one for one in held if one not in TORCHS_OWN]
         self._watch(f"{name}.", functools.partial(_from, held), names, lambda: len(held.keys() - TORCHS_OWN))
@@ -397,7 +404,7 @@ class ReachableState:
             self._of_module(path[0], sys.modules.get(path[0]), path[1:])
 
     def _of_module(self, name: str, module: Any, names: Sequence[str]) -> None:
-        """What a function reads of a module, through others perhaps: `settings.model.size`."""
+        """Watch the names that a function reads from a module, also through attributes: `settings.model.size`."""
         if not isinstance(module, types.ModuleType) or not names:
             return
         first, *rest = names
@@ -424,7 +431,7 @@ def _same(was: Any, now: Any) -> bool:
 
 
 def _equal_atoms(was: Any, now: Any) -> bool:
-    """Whether two objects are the same constant."""
+    """Return True if two objects are equal constants."""
     return type(was) is type(now) and isinstance(was, ATOMS) and bool(was == now)
 
 
@@ -435,7 +442,7 @@ def _slots(kind: type) -> list[str]:
 
 
 def _globals_in(code: types.CodeType) -> Iterator[list[str]]:
-    """Globals that a function reads, each with the attributes that it reads of it at once: ["settings", "size"]."""
+    """Yield the globals that a function reads, each with the attributes that it reads of it: ["settings", "size"]."""
     chain: list[str] = []
     for one in dis.get_instructions(code):
         if one.opname in ("LOAD_ATTR", "LOAD_METHOD") and chain:
@@ -450,7 +457,7 @@ def _globals_in(code: types.CodeType) -> Iterator[list[str]]:
 
 
 def _imports_in(code: types.CodeType) -> Iterator[list[str]]:
-    """Modules that a function imports itself, with what it takes out of them."""
+    """Yield the modules that a function imports, with the names that it takes from them."""
     module = ""
     for one in dis.get_instructions(code):
         if one.opname == "IMPORT_NAME":
@@ -463,19 +470,21 @@ def _imports_in(code: types.CodeType) -> Iterator[list[str]]:
 
 
 def _is_users(item: Any) -> bool:
-    """Whether a class, function or module is the user's own: neither Python's, nor an installed package's, nor ours."""
+    """Return True if a class, function or module is user code: not from Python, an installed package or this
+    package.
+    """
     if isinstance(item, types.FunctionType):
         return source_lines.is_users(item.__code__.co_filename)
     module = item if isinstance(item, types.ModuleType) else sys.modules.get(getattr(item, "__module__", ""))
     if module is None:
-        return isinstance(item, type)  # of a script that is no module here
+        return isinstance(item, type)  # a class of a script that is not imported here
     if module.__name__ == "__main__":
         return True
     return bool(getattr(module, "__file__", None)) and source_lines.is_users(str(module.__file__))
 
 
 def _generator(value: Any) -> Callable[[], Any] | None:
-    """How to ask a generator of random numbers where it is; None: it is none."""
+    """Return a function that reads the position of a random number generator; None for any other object."""
     if isinstance(value, random.Random):
         return value.getstate
     if isinstance(value, np.random.Generator):
@@ -502,14 +511,14 @@ def _has_bytes(array: Any) -> bool:
 
 
 def _bytes_of(array: Any) -> Any:
-    """The memory of an array, as bytes that show what is written to it."""
+    """Return the memory of an array as bytes; later writes show in them."""
     if isinstance(array, torch.Tensor):
         return array.detach().reshape(-1).view(torch.uint8).numpy() if array.numel() else np.empty(0, np.uint8)
     return array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)
 
 
 class CopyWatch:
-    """Whether a data set, or a function, changes itself on a data worker. Not pickled with it."""
+    """Watch over a data set or function that changes itself on a data worker. The watch does not pickle its state."""
 
     def __init__(self) -> None:
         self._state: ReachableState | None = None
@@ -519,12 +528,12 @@ class CopyWatch:
         return CopyWatch, ()
 
     def begin(self, **roots: Any) -> None:
-        """Before it is called; at the first time it is what it is to stay."""
+        """Record the state before the first call."""
         if self._state is None:
             self._state = ReachableState(roots, most_copied=MOST_COPIED_THERE)
 
     def changed(self) -> str:
-        """After it was called: what has changed, now or before; "": nothing."""
+        """Check the state after a call. Return the first change ever seen; empty if there was none."""
         if self._state is not None and not self._changed:
             self._changed = self._state.changed(lenient=True)
         return self._changed

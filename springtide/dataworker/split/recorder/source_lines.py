@@ -1,4 +1,4 @@
-"""Lines of the user's program: where a call stands, and its text.
+"""Find the line of the user's program that makes a torch call, and its text.
 
 Used by: dataworker/split/recorder/call_recorder.py, for `springtide explain-split`; dataworker/split/search/split.py,
 for errors.
@@ -14,16 +14,18 @@ import torch
 from springtide import errors
 
 OWN = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(errors.__file__) + os.sep, "<")
-"""Torch's files, this package's, and code that is in no file."""
+"""Files of torch and of this package, and code without a file."""
 TABLES = os.path.join(OWN[1], "embedding", "")
-"""Code of served tables. Other files of this package may be models (zoo), which are split like any other."""
+"""Code of served tables. Other files of this package may be models (zoo), which are split like user models."""
 PYTHON = os.path.dirname(os.__file__) + os.sep
 PACKAGES = f"{os.sep}site-packages{os.sep}"
 
 
 def users_line() -> tuple[str, str]:
-    """The innermost line that is running and is the user's own, as ("model.py:12", its text); of an installed package
-    where there is no other; empty when none is."""
+    """Return the innermost running line of user code, as ("model.py:12", its text).
+
+    If no user code runs, return a line of an installed package, or empty strings.
+    """
     installed: FrameType | None = None
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
@@ -37,7 +39,9 @@ def users_line() -> tuple[str, str]:
 
 
 def is_served_table() -> bool:
-    """Whether the innermost code that is running, but for torch's and what records it, is a served table's."""
+    """Return True if the innermost running code belongs to a served table. Frames of torch and the recorder do not
+    count.
+    """
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith((OWN[0], "<")):
         frame = frame.f_back
@@ -45,10 +49,10 @@ def is_served_table() -> bool:
 
 
 def is_users(path: str) -> bool:
-    """Whether a file is neither torch's, nor Python's, nor of an installed package, nor of this one."""
+    """Return True if a file belongs neither to torch, Python, an installed package nor this package."""
     return not path.startswith((*OWN, PYTHON)) and PACKAGES not in path
 
 
 def place(path: str, number: int) -> tuple[str, str]:
-    """A line as people write it, and its text."""
+    """Return "file:line" and the text of the line."""
     return f"{os.path.basename(path)}:{number}", linecache.getline(path, number).strip()

@@ -1,7 +1,7 @@
 """`@springtide.stateless`: the user's promise that a function depends only on its arguments, not on parameters.
 
-It is for code without torch calls: strings, NumPy, other libraries. A call of a marked function with inputs of the
-model, or results of moved calls, moves to data workers; elsewhere the mark does nothing. Read by:
+The mark is for code without torch calls: strings, NumPy, other libraries. A marked call moves to data workers if it
+takes model inputs or results of moved calls. Elsewhere the mark has no effect. Read by:
 dataworker/split/recorder/call_recorder.py and dataworker/split/program/call_replay.py, while they run a forward.
 """
 
@@ -15,20 +15,23 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 Listener = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
-"""Is given the function and what it was called with, and answers for it."""
+"""Handler that receives the function and its arguments, and returns its result."""
 
 _hearing = threading.local()
 
 
 def stateless(function: Callable[P, R]) -> Callable[P, R]:
-    """Say that `function` (or method) depends on its arguments and constants of its object only.
+    """Declare that `function` (or method) depends only on its arguments and on constants of its object.
 
-    It must read no parameter, write nothing, and draw no random numbers. Data workers may call it in your place.
+    The function must not read parameters, write anything, or draw random numbers. Data workers may then call it instead
+    of the trainer.
     """
 
     @functools.wraps(function)
     def marked(*args: P.args, **kwargs: P.kwargs) -> R:
-        answer: R = _called(function, args, kwargs)  # by name: a script's own functions are pickled with all they use
+        # A module-level helper, which pickles by name: cloudpickle pickles a script's own functions with everything
+        # they use.
+        answer: R = _called(function, args, kwargs)
         return answer
 
     marked.__springtide_stateless__ = True  # type: ignore[attr-defined]
@@ -42,7 +45,7 @@ def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
 
 @contextmanager
 def heard_by(listener: Listener | None) -> Iterator[None]:
-    """Let `listener` answer for marked functions that this thread calls meanwhile; None: they run as they are."""
+    """Let `listener` handle this thread's calls of marked functions inside the context; None runs them directly."""
     before = getattr(_hearing, "listener", None)
     _hearing.listener = listener
     try:

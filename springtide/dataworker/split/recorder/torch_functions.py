@@ -1,7 +1,7 @@
-"""Facts about torch's functions that the split rests on: their names, whether they write, read memory or compute.
+"""Classify torch functions for the split: stable names, in-place writes, memory access, rounding.
 
-In: function objects as a `TorchFunctionMode` is given them. Out: a name that another process resolves to the same
-function, and what a call of it may do. Used by: dataworker/split/recorder/call_recorder.py,
+In: function objects from a `TorchFunctionMode`. Out: a name that every process resolves to the same function, and the
+possible effects of a call. Used by: dataworker/split/recorder/call_recorder.py,
 dataworker/split/program/call_replay.py, dataworker/split/program/moved_program.py.
 """
 
@@ -24,7 +24,7 @@ PLACES = (
     "torch._C._special",
     "torch._C._linalg",
 )
-"""Modules in which a function is looked for by its name."""
+"""Modules that are searched for a function by name."""
 GETTER, SETTER = ".__get__", ".__set__"
 
 EXPOSING = frozenset(
@@ -49,7 +49,7 @@ EXPOSING = frozenset(
         "Tensor.as_strided",
     }
 )
-"""Give access to a tensor's memory by which it can be written without a new version."""
+"""Functions that expose a tensor's memory, so that a write creates no new version."""
 DESCRIBING = frozenset(
     {
         *(
@@ -102,7 +102,7 @@ DESCRIBING = frozenset(
         "torch.is_inference",
     }
 )
-"""Read no values: a tensor that stayed behind answers these itself."""
+"""Functions that read no values. A tensor that was not sent answers them itself."""
 UNMOVED = frozenset(
     {
         "torch.empty",
@@ -135,7 +135,7 @@ UNMOVED = frozenset(
         "torch.seed",
     }
 )
-"""Never moved: what they give is no value of their arguments alone, or cannot cross."""
+"""Functions that never move: their result depends on more than their arguments, or cannot be sent."""
 HIDDEN_WRITES = frozenset(
     {
         "native_batch_norm",
@@ -148,7 +148,7 @@ HIDDEN_WRITES = frozenset(
         "native_batch_norm_backward",
     }
 )
-"""aten operations that write to their arguments, and whose schema does not say so."""
+"""aten operations that write to their arguments although their schema does not say so."""
 PRODUCTS = frozenset(
     {
         "mm",
@@ -176,7 +176,7 @@ PRODUCTS = frozenset(
         "rnn_relu",
     }
 )
-"""aten operations computed by libraries whose rounding depends on the machine's cores."""
+"""aten operations of libraries whose rounding depends on the machine's cores."""
 
 
 @functools.cache
@@ -195,7 +195,7 @@ _names: dict[Any, str] = {}
 
 
 def name_of(function: Any) -> str:
-    """A name that `resolve` finds again in any process; "" where there is none."""
+    """Return a name that `resolve` finds in any process; empty if the function has none."""
     found = _names.get(function)
     if found is None:
         found = _name(function)
@@ -220,7 +220,6 @@ def _name(function: Any) -> str:
 
 
 def resolve(name: str) -> Callable[..., Any]:
-    """The function of this name."""
     if name.startswith("Tensor."):
         found: Any = torch.Tensor
         for part in name.split(".")[1:]:
@@ -236,7 +235,7 @@ def resolve(name: str) -> Callable[..., Any]:
 
 
 def operation(name: str) -> str:
-    """A function's name as people write it."""
+    """Return a function's name as users write it."""
     if name.startswith("marked:"):
         return name.rpartition(":")[2]
     short = name.removesuffix(GETTER).rpartition(".")[2]
@@ -244,7 +243,7 @@ def operation(name: str) -> str:
 
 
 def writes(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
-    """Whether a call may write to a tensor that it is given, as far as names and schemas say."""
+    """Return True if a call may write to one of its tensors, according to names and schemas."""
     known = _writes.get(function)
     if known is None:
         known = _writes[function] = _by_name_or_schema(function)
@@ -258,7 +257,7 @@ READING = ("__index__", "__int__", "__invert__", "__iter__")
 
 
 def _by_name_or_schema(function: Any) -> bool | int:
-    """True, False, or at which place an argument `inplace` says so."""
+    """Return True, False, or the position of the argument `inplace` that decides."""
     if isinstance(function, torch._ops.OpOverload):
         return bool(function._schema.is_mutable)
     if isinstance(function, torch._ops.OpOverloadPacket):
@@ -278,12 +277,12 @@ def _by_name_or_schema(function: Any) -> bool | int:
 
 
 def exposes(name: str) -> bool:
-    """Whether a function gives access to memory past torch's version counters."""
+    """Return True if a function exposes memory to writes without a new version."""
     return name in EXPOSING
 
 
 def touches(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
-    """Whether a call writes to a tensor that it is given, or lets others do so unseen."""
+    """Return True if a call writes to one of its tensors, or exposes its memory."""
     exposing = _exposing.get(function)
     if exposing is None:
         exposing = _exposing[function] = exposes(name_of(function))
@@ -294,5 +293,5 @@ _exposing: dict[Any, bool] = {}
 
 
 def describes(name: str) -> bool:
-    """Whether a function reads no values of its tensor, only what kind it is."""
+    """Return True if a function reads only metadata of its tensor, and no values."""
     return name in DESCRIBING

@@ -1,1 +1,1 @@
-"""Chooses the cut, makes the split, and reports it."""
+"""Choose the cut of a forward(), build the split, and report it."""

@@ -1,4 +1,4 @@
-"""Compare two batches: one from a data worker, and the same samples read here.
+"""Compare a batch from a data worker with the same samples read in the trainer.
 
 Used by: worker/split/controller.py, for a random share of batches.
 """
@@ -15,8 +15,9 @@ from springtide.dataworker.split.recorder import bit_compare
 
 
 def first(mine: Any, theirs: Any, path: str = "batch") -> str:
-    """The first part that is not equal bit by bit, as a user would write it; "": all are, but for those that stayed
-    behind."""
+    """Return the path of the first part that differs in any bit; empty if all are equal. Parts that were not sent are
+    skipped.
+    """
     if isinstance(theirs, LeftTensor):
         return ""
     if isinstance(mine, torch.Tensor):

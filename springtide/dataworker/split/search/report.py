@@ -1,7 +1,7 @@
-"""Explain a split: what moved, what stayed and why, what it costs, in 80 columns or JSON.
+"""Explain a split as text of 80 columns or JSON: moved operations, remaining operations with reasons, and costs.
 
-In: dataworker/split/search/split.py fills in an `Explanation`; worker/explain_split.py fills in a `ScriptReport`, in
-the script's process. Out: `springtide explain-split` prints them, and the job's log has a summary.
+In: dataworker/split/search/split.py fills in an `Explanation`. worker/explain_split.py fills in a `ScriptReport`, in
+the script's process. Out: `springtide explain-split` prints both, and the job's log has a summary.
 """
 
 import textwrap
@@ -13,35 +13,35 @@ WIDTH = 80
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationGroup:
-    """Operations of one line of the user's program."""
+    """Operations of a single line of the user's program."""
 
     line: str
-    """Where: "model.py:12", or "" when torch does not tell."""
+    """Position of the line, such as "model.py:12"; empty if torch does not tell."""
     text: str
-    """The line itself."""
+    """Text of the line."""
     operations: tuple[str, ...]
     why: str = ""
-    """What keeps them with the trainer; empty for those that moved."""
+    """Reason why the operations stay in the trainer; empty if they moved."""
     seconds: float = 0.0
-    """Of one batch, as measured here."""
+    """Measured time for a batch, in this process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guard:
-    """A condition that is checked with every batch before a result of data workers is used."""
+    """A condition that the trainer checks for every batch before it uses a result of data workers."""
 
     line: str = ""
-    """Where it is read; "": it is not of one line."""
+    """Position of the line that reads the state; empty if no single line does."""
     text: str = ""
     what: str
-    """What is compared, as it was when the split was made."""
+    """The compared state, as it was when the split was made."""
     breaks: str
-    """What would be noticed, and what happens then."""
+    """The change that the guard detects, and its consequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """Everything known of a split, or of why there is none."""
+    """All facts about a split, or the reason why there is none."""
 
     moved: tuple[OperationGroup, ...] = ()
     stayed: tuple[OperationGroup, ...] = ()
@@ -49,21 +49,21 @@ class Explanation:
     why: str = ""
     """How the cut was chosen, or why there is none."""
     stages: tuple[str, ...] = ()
-    """Name and device of each."""
+    """Name and device of each stage."""
     raw_bytes: int = 0
-    """Of the model's inputs, one batch: what would travel without a split."""
+    """Bytes of the model's inputs for a batch, which would travel without a split."""
     cut_bytes: int = 0
-    """What travels instead: crossing values, and inputs that the trainer still reads."""
+    """Bytes that travel with the split: values for the trainer, and inputs that the trainer still reads."""
     moved_s: float = 0.0
-    """Seconds of one batch that move, as measured here."""
+    """Measured seconds of moved work for a batch, in this process."""
     forward_s: float = 0.0
-    """Seconds of one whole forward, as measured here."""
+    """Measured seconds of a whole forward, in this process."""
     constants: tuple[str, ...] = ()
-    """Tensors that travel with the stages, once."""
+    """Tensors that travel once, together with the stages."""
     recorded: int = 0
-    """Forwards of the loop's own that were recorded."""
+    """Number of forwards of the training loop that were recorded."""
     compared: int = 0
-    """Values that cross and were compared bit by bit with those of a recorded forward."""
+    """Number of values that were compared bit by bit with those of a recorded forward."""
 
     @property
     def moved_share(self) -> float:
@@ -72,7 +72,6 @@ class Explanation:
 
     @property
     def summary(self) -> str:
-        """One line for the log."""
         if not self.moved:
             return f"forward() stays whole: {self.why}"
         count = sum(len(group.operations) for group in self.moved)
@@ -82,11 +81,10 @@ class Explanation:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values."""
         return {**asdict(self), "moved_share": self.moved_share, "summary": self.summary}
 
     def text(self) -> str:
-        """The whole story, for a terminal of 80 columns."""
+        """Return the full report for a terminal of 80 columns."""
         lines = [*_wrap(self.summary), ""]
         if self.moved:
             lines += ["Moves to data workers:", *_groups(self.moved), ""]
@@ -138,7 +136,7 @@ def _guards(guards: tuple[Guard, ...]) -> list[str]:
 
 
 def counted(operations: tuple[str, ...]) -> str:
-    """Names with how often each comes, in the order of their first."""
+    """List names with their counts, in the order of first occurrence."""
     times: dict[str, int] = {}
     for name in operations:
         times[name] = times.get(name, 0) + 1
@@ -159,26 +157,26 @@ def _size(count: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptReport:
-    """The outcome of the script."""
+    """The outcome of `springtide explain-split` for a script."""
 
     error: str = ""
-    """Why nothing can be said; "" where something can."""
+    """Reason why there is no report; empty if there is one."""
     blame: str = ""
-    """"script": it raised, "usage": it is no training script."""
+    """"script": the script raised. "usage": it is not a training script."""
     trace: str = ""
     why: str = ""
-    """Why forward() stays whole; "": a part of it moves."""
+    """Reason why no part of forward() moves; empty if a part moves."""
     called: str = ""
-    """Where the script calls its model."""
+    """Position where the script calls its model."""
     read_s: float = 0.0
-    """Seconds to read and collate a batch: this part moves whatever becomes of forward()."""
+    """Seconds to read and collate a batch. This work always moves, with or without a split."""
     found_s: float = 0.0
-    """Seconds that the loop stood still to find this out, once."""
+    """Seconds that the loop paused, once, for this analysis."""
     left: tuple[str, ...] = ()
-    """Leaves of a batch that do not travel."""
+    """Batch leaves that do not travel."""
     touched: tuple[str, ...] = ()
-    """Leaves that travel because the loop itself reads them."""
+    """Batch leaves that travel because the training loop reads them."""
     text: str = ""
-    """The explanation of the split, for people."""
+    """The explanation of the split as text."""
     split: dict[str, Any] | None = None
-    """The same, for programs."""
+    """The explanation of the split as plain values."""

@@ -1,6 +1,6 @@
-"""Build the explanation of a split: operations by the user's lines, reasons, bytes, seconds, guards.
+"""Build the report of a split: operations by user line, reasons, bytes, seconds, guards.
 
-In: the findings of dataworker/split/search/split.py. Out: dataworker/split/search/report.py's `Explanation`.
+In: the findings of dataworker/split/search/split.py. Out: the `Explanation` of dataworker/split/search/report.py.
 """
 
 from collections.abc import Sequence
@@ -48,7 +48,7 @@ def tell(
     stages: Sequence[PipelineStage] = (),
     crossing: Sequence[PartKey] = (),
 ) -> Explanation:
-    """What is to be said of a program that was cut."""
+    """Build the explanation of a program that was cut."""
     gone = {call.number for call in moved}
     stay = [
         call
@@ -76,7 +76,7 @@ def tell(
 
 
 def _why_not(log: CallLog, why: str) -> str:
-    """Why nothing moves, with the line that stands against it."""
+    """Return why no operation moves, with the line that prevents it."""
     if not why.startswith(("nothing", "only")):
         return f"nothing is worth moving: {why}"
     if not any(isinstance(leaf, torch.Tensor) for leaf in log.leaves):
@@ -116,7 +116,7 @@ def _is_silent(call: RecordedCall) -> bool:
 
 
 def _guards(book: CallBook, moved: Sequence[RecordedCall]) -> list[Guard]:
-    """Constants of moved calls, by the line that reads them."""
+    """Return the constants of moved calls as guards, by the line that reads them."""
     plain: dict[tuple[str, str], list[str]] = {}
     tensors: dict[tuple[str, str], list[str]] = {}
     for call in moved:

@@ -1,4 +1,4 @@
-"""The result for a forward: `Split` in two parts, or `Unsplit`, each with its explanation.
+"""The result of a split search: `Split` in two parts, or `Unsplit`, each with its explanation.
 
 Made by: dataworker/split/search/split.py. Used by: worker/split/controller.py, which sends the stages to data workers,
 and worker/split/split_forward.py, which runs the user's forward with their results.
@@ -18,20 +18,22 @@ class Split:
     """A forward in two parts."""
 
     stages: tuple[PipelineStage, ...]
-    """The first takes the list of the model's input leaves, each the list that the one before made; the last one's list
-    crosses. None instead of a list: this batch is not of the kind that was recorded, run the model's own forward."""
+    """Programs for data workers. The first takes the list of input leaves. Each later program takes the list of the
+    program before it. The last list goes to the trainer. A program returns None if the batch differs from the
+    recording; the trainer then runs the model's own forward.
+    """
     answering: CallReplay
-    """Runs the model's own forward with what crossed."""
+    """Replay that runs the model's own forward with the values from data workers."""
     needs: frozenset[int]
     """Numbers of the input leaves that the trainer still reads."""
     explanation: Explanation
     digest: str
-    """Equal on every worker that recorded the same program and cut it alike."""
+    """Digest that is equal on all workers with the same program and cut."""
     threads: int = 0
-    """So many threads of torch's are taken for granted; 0: any number."""
+    """Required number of torch threads; 0 for any number."""
 
     def crossing(self, leaves: Sequence[Any]) -> list[Any] | None:
-        """All stages, in this process."""
+        """Run all stages in this process."""
         made: Any = list(leaves)
         for stage in self.stages:
             made = None if made is None else stage.run(made)
@@ -40,6 +42,6 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Unsplit:
-    """A forward that stays whole, and why."""
+    """A forward that stays whole, with the reason."""
 
     explanation: Explanation

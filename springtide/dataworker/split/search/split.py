@@ -1,11 +1,13 @@
-"""Split a model's forward into the part for data workers and the part for the trainer.
+"""Split a model's forward into a part for data workers and a part for the trainer.
 
-In: the torch calls of some forwards that the loop made anyway (dataworker/split/recorder/call_recorder.py). The calls
-that all forwards have in common (recorded_program) are cut (dataworker/split/program/min_cut.py). The moved part
-becomes programs for data workers (moved_program), in stages by device; the trainer runs the user's own forward and
-replays the moved calls (call_replay). The program is run once here and compared bit by bit with forward's own results.
-No user code runs, and nothing changes. Out: `Split`, or `Unsplit` with the reason. Called by:
-worker/split/controller.py.
+In: recorded torch calls of some forwards of the training loop (dataworker/split/recorder/call_recorder.py).
+
+1. `recorded_program` finds the calls that all forwards have in common. 2. dataworker/split/program/min_cut.py cuts
+them. 3. The moved calls become programs for data workers (`moved_program`), in stages by device. 4. The trainer runs
+the user's own forward and replays the moved calls (`call_replay`).
+
+The program runs once here, and its results must equal forward's own results bit by bit. Apart from marked functions, no
+user code runs. Out: `Split`, or `Unsplit` with the reason. Called by: worker/split/controller.py.
 """
 
 import hashlib
@@ -40,16 +42,17 @@ from springtide.dataworker.split.search.result import Split, Unsplit
 __all__ = ["Label", "Split", "Unsplit", "split"]
 
 Label = Callable[[RecordedCall], str]
-"""The kind of device that a call runs on."""
-TIMES = 3  # runs of the moved part, of which the quickest counts: others share the cores
+"""Function that returns the device label of a call."""
+TIMES = 3  # runs of the moved part; the fastest counts, because other processes share the cores
 
 
 def split(
     book: CallBook, logs: Sequence[CallLog], *, forward_s: float = 0.0, label: Label | None = None
 ) -> Split | Unsplit:
-    """Split the forward that was recorded in these logs; the last has kept its values.
+    """Split the forward that these logs recorded. The last log has kept its values.
 
-    `forward_s`: what it takes, to be told. `label` names the device of a call, where that is not what it ran on.
+    forward_s: duration of a forward, for the report. label: names the device of a call, if it differs from the recorded
+    device.
     """
     program = recorded_program.common(logs)
     chosen = min_cut.choose(program.values())
@@ -90,7 +93,7 @@ def split(
 
 
 def _moved(program: RecordedProgram, chosen: min_cut.ProgramCut) -> list[int]:
-    """Numbers of the calls that move, in order."""
+    """Return the numbers of the calls that move, in order."""
     return [
         number
         for number, call in program.calls.items()
@@ -99,7 +102,7 @@ def _moved(program: RecordedProgram, chosen: min_cut.ProgramCut) -> list[int]:
 
 
 def _crossing(program: RecordedProgram, moved: Sequence[int]) -> list[PartKey]:
-    """Results of what moves that the trainer reads, or calls that stay."""
+    """Return the moved results that the trainer or a remaining call reads."""
     here = set(moved)
     read = set(program.read)
     for number, call in program.calls.items():
@@ -114,7 +117,7 @@ def _crossing(program: RecordedProgram, moved: Sequence[int]) -> list[PartKey]:
 
 
 def _needs(program: RecordedProgram, moved: Sequence[int]) -> frozenset[int]:
-    """Inputs that the trainer reads."""
+    """Return the inputs that the trainer reads."""
     here, read = set(moved), {one for one in program.read if isinstance(one, InputKey)}
     for number, call in program.calls.items():
         if number not in here and call.same_as is None:
@@ -123,7 +126,7 @@ def _needs(program: RecordedProgram, moved: Sequence[int]) -> frozenset[int]:
 
 
 def _with_free(program: RecordedProgram, moved: Sequence[int]) -> list[int]:
-    """What moves, and the calls without inputs that it reads, in the program's order."""
+    """Return the moved calls and the input-independent calls that they read, in program order."""
     wanted, queue = set(moved), list(moved)
     while queue:
         for term in program.calls[queue.pop()].terms:
@@ -135,7 +138,7 @@ def _with_free(program: RecordedProgram, moved: Sequence[int]) -> list[int]:
 
 
 def _marked(book: CallBook, program: RecordedProgram, moved: Sequence[int]) -> MarkedCode:
-    """The user's functions among what moves, and copies of the modules that they are methods of."""
+    """Return the marked functions among the moved calls, with copies of the modules that own them."""
     calls = [program.calls[number] for number in moved if program.calls[number].name in book.functions]
     paths = {one.path for call in calls for one in value_keys.owners_in((call.args, call.kwargs or ()))}
     owners = {path: marked_calls.without_parameters(book.modules[path]) for path in sorted(paths)}
@@ -151,7 +154,7 @@ def _stages(
     label: Label,
     code: MarkedCode,
 ) -> tuple[PipelineStage, ...]:
-    """What moves, in programs of one device each, which hand on what later ones or the trainer read."""
+    """Build a program for each stage. Each program passes on the values that later stages or the trainer read."""
     groups = _grouped(program, moved, label)
     takes: tuple[Term, ...] = leaf_terms(len(log.leaves))
     rounds = any(program.calls[one].rounds for one in moved)
@@ -196,7 +199,7 @@ def _stages(
 
 
 def _alive(instructions: list[Instruction], gives: Sequence[Term]) -> list[Instruction]:
-    """Without those that nothing that is given depends on."""
+    """Return the instructions that contribute to the given results."""
     wanted, found = set(gives), list[Instruction]()
     for one in reversed(instructions):
         if any(PartKey(one.number, at) in wanted for at in range(one.parts)):
@@ -223,7 +226,9 @@ def _instruction(program: RecordedProgram, call: RecordedCall) -> Instruction:
 
 
 def _grouped(program: RecordedProgram, moved: Sequence[int], label: Label) -> list[list[int]]:
-    """Calls in stages of one device each: all that can run before another device must have been used."""
+    """Group the calls into stages of a single device. A stage takes every call that needs no result of another device
+    first.
+    """
     left, done, found, known = list(moved), set[int](), list[list[int]](), set(moved)
 
     def ready(number: int) -> bool:
@@ -262,7 +267,7 @@ def _constants(book: CallBook, program: RecordedProgram, moved: Sequence[int]) -
 
 
 def _known(program: RecordedProgram, moved: Sequence[int], crossing: Sequence[PartKey]) -> list[KnownCall]:
-    """The moved calls as forward makes them, and those that give back an argument."""
+    """Return the moved calls as forward() makes them, including calls that return their own argument."""
     places = {part: at for at, part in enumerate(crossing)}
     here = set(_with_free(program, moved))
     known: list[KnownCall] = []
@@ -299,13 +304,13 @@ def _known(program: RecordedProgram, moved: Sequence[int], crossing: Sequence[Pa
 def _differs(
     stages: Sequence[PipelineStage], log: CallLog, program: RecordedProgram, crossing: Sequence[PartKey]
 ) -> str:
-    """In what the moved part, run by itself, is not what forward made; "": it is the same to the bit."""
+    """Run the moved part alone, and return how it differs from forward's results; empty if all bits are equal."""
     made: Any = list(log.leaves)
     for stage in stages:
         run: Any = stage.run
         try:
             made = run(made)
-        except Exception as error:  # a marked function that reads a parameter, for one
+        except Exception as error:  # for example, a marked function that reads a parameter
             return f"the moved part does not run by itself: {type(error).__name__}: {error}"
         if made is None:
             return f"the moved part does not run by itself: {run.why}"
@@ -322,7 +327,7 @@ def _differs(
 
 
 def _seconds(stages: Sequence[PipelineStage], log: CallLog) -> float:
-    """What the moved part takes here: the quickest of some runs, or the only one where it is the user's own code."""
+    """Measure the moved part: the fastest of some runs, or a single run if it contains user code."""
     least, marked = float("inf"), any(stage.run.marked.functions for stage in stages)  # type: ignore[attr-defined]
     for _ in range(1 if marked else TIMES):
         made: Any = list(log.leaves)
