@@ -8,12 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-HOPELESS = (
-    # killed data workers in a row, each replacing the previous, without any batch made. A single deadly batch kills
-    # fewer
-    12
-)
-# before it counts as poison: dispatch.DEATHS, repeated worker_pool.DEADLY times.
+HOPELESS = 12  # limit of killed data workers in a row, each replacing the previous one, without any batch made.
+# The limit is higher than the deaths by a single poison batch: dispatch.DEATHS, then worker_pool.DEADLY further tries.
 UNFIT = 2  # the same limit for data workers that exit by themselves: the next would report the same startup error
 
 

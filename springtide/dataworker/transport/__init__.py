@@ -1,1 +1,1 @@
-"""Batches between processes: layout, codec, sockets, shared memory."""
+"""Send batches between processes: layout, codec, sockets, shared memory."""

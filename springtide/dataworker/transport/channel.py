@@ -1,8 +1,8 @@
-"""One connection between a data worker and a trainer: small messages both ways, and batches with them.
+"""Connection between a data worker and a trainer: small messages in both directions, with batches.
 
-In: dataworker/transport/handshake.py has authenticated the peer. Out: `send` and `recv`. A batch is one message:
-through memory that both processes map on one host (dataworker/transport/shared_memory.py), else through the socket. A
-caller on the listener's Unix socket is on its host; there is no other test. Next: dataworker/feed/feed.py and
+In: a peer that dataworker/transport/handshake.py has authenticated. Out: `send` and `recv`. A batch is a single
+message. Within a host it goes through shared memory (dataworker/transport/shared_memory.py), else through the socket. A
+peer counts as local if it connected through the listener's Unix socket. Next: dataworker/feed/feed.py and
 dataworker/feed/worker.py.
 
     head: magic, version, kind, flags, bytes of fields, header and payload, segment │ fields │ header │ payload
@@ -31,18 +31,18 @@ from springtide.rpc.transport.frames import BadFrame
 HEAD = struct.Struct("<4sBBHIIQI")
 MAGIC, VERSION = b"STDB", 1
 _BEGINS = MAGIC + bytes([VERSION])
-SHARED, NEW_SEGMENT = 1, 2  # flags: the payload lies in a segment; its file descriptor comes with this head
+SHARED, NEW_SEGMENT = 1, 2  # flags: the payload is in a segment; the segment's file descriptor comes with this head
 
 MAX_FIELDS = 16 * 2**20
 MAX_HEADER = 64 * 2**20
 MAX_PAYLOAD = 8 * 2**30
-SHARE_FROM = 1 << 14  # a payload smaller than that is through the socket before the peer has looked into a segment
-SHARED_BYTES = 1 << 30  # address space of segments a connection; pages cost memory once they are written
-ASK_AFTER_S = 10  # a silent peer's host is asked whether it is still there
+SHARE_FROM = 1 << 14  # smaller payloads arrive faster through the socket
+SHARED_BYTES = 1 << 30  # address space for segments of a connection; pages cost memory only after a write
+ASK_AFTER_S = 10  # keepalive: probe a peer's host after this long without traffic
 DEAD_AFTER_MS = 30_000
 
-EARLY_FROM = 1 << 16  # a payload of so many bytes is long enough under way to make its views meanwhile
-EARLY_TO = 1 << 26  # a larger one does not get memory before it is there
+EARLY_FROM = 1 << 16  # a payload of this size takes long enough to arrive that its views can be made meanwhile
+EARLY_TO = 1 << 26  # a larger payload gets no memory before it arrives
 _NOT_MADE = object()
 _encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
 
@@ -59,7 +59,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """The batch of a message: a tree, mostly not yet unpacked."""
+    """The batch of a message: usually a tree that is not yet unpacked."""
 
     header: bytes
     buffer: Any
@@ -67,15 +67,15 @@ class Payload:
     size: int
     """Bytes of the payload."""
     made: Any = _NOT_MADE
-    """The tree, where it was put together while its payload was still under way."""
+    """The tree, if it was unpacked while its payload was still arriving."""
 
     def tree(self, types: Mapping[str, type] | None = None) -> Any:
-        """The batch. Its tensors are views; the memory is used again when the last of them is dropped."""
+        """Return the batch. Its tensors are views. The memory is reused after the last view is dropped."""
         return codec.unpack(self.header, self.buffer, types) if self.made is _NOT_MADE else self.made
 
 
 class _Awaited(NamedTuple):
-    """Memory for a batch that looks like the last one, and its tree as views of that memory."""
+    """Memory for a batch with the layout of the last one, and its tree as views of that memory."""
 
     header: bytes
     buffer: Any
@@ -86,7 +86,7 @@ class _Awaited(NamedTuple):
 
 
 class ReceivedMessage(NamedTuple):
-    """One message. `fields` are what msgpack decodes: lists, dicts, numbers, strings."""
+    """A received message. `fields` is decoded msgpack: lists, dicts, numbers, strings."""
 
     kind: int
     fields: Any
@@ -94,11 +94,11 @@ class ReceivedMessage(NamedTuple):
 
 
 class BatchChannel:
-    """Full duplex: any thread may send, one thread receives."""
+    """Full-duplex channel: any thread may send, a single thread receives."""
 
     def __init__(self, sock: socket.socket | SecureSocket, *, shared_bytes: int = SHARED_BYTES) -> None:
         self.local = sock.family == socket.AF_UNIX
-        """Whether the peer is on this host, so that payloads go through shared memory."""
+        """True if the peer is on this host, so that payloads go through shared memory."""
         sock.settimeout(None)
         if not self.local:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -110,21 +110,23 @@ class BatchChannel:
         self._plain = not self.local and isinstance(sock, socket.socket)
         self._sending = threading.Lock()
         self._receiving = threading.Lock()
-        """Held while the native side reads: a descriptor that is closed meanwhile could be another's by then."""
+        """Held while native code reads. Otherwise the descriptor could be closed and reused for another file during the
+        read.
+        """
         self._outgoing = shared_memory.OutgoingSegments(shared_bytes)
         self._incoming = shared_memory.IncomingSegments()
         self._blocks = shared_memory.BlockPool()
         self._descriptors: list[int] = []
         self._last: tuple[bytes, int] | None = None
-        """Header and size of the last batch that came through the socket."""
+        """Header and size of the last batch from the socket."""
         self._awaited: _Awaited | None = None
         self._closed = False
         _open.add(self)
 
     def send(self, kind: int, fields: Any = None, message: codec.BatchMessage | None = None) -> None:
-        """Send one message; blocks while the peer's socket is full. OSError when the peer is gone.
+        """Send a message; blocks while the peer's socket is full. Raise OSError if the peer is gone.
 
-        With a batch the caller may change its tensors as soon as this returns.
+        The caller may change the batch's tensors as soon as `send` returns.
         """
         written = _encode(fields)
         header = message.header if message is not None else b""
@@ -156,10 +158,10 @@ class BatchChannel:
                 raise OSError(error, os.strerror(error))
 
     def recv(self, types: Mapping[str, type] | None = None) -> ReceivedMessage:
-        """The next message. EOFError when the peer has closed or is gone; BadFrame when it talks nonsense.
+        """Return the next message. Raise EOFError if the peer has closed or is gone, and BadFrame for an invalid
+        message.
 
-        Where `types` are given, a batch that comes through the socket may be put together while it is under way, or
-        before (`await_like`).
+        With `types`, a batch from the socket may be unpacked while it arrives, or even before (`await_like`).
         """
         if not self._plain:
             return self._rest(self._read_head() if self.local else self._take(HEAD.size), types)
@@ -181,9 +183,9 @@ class BatchChannel:
         return ReceivedMessage(kind, _read(fields), Payload(says, awaited.buffer, size, awaited.made))
 
     def await_like(self, types: Mapping[str, type] | None) -> None:
-        """Make memory and views for one more batch like the last: then it is taken off the socket in one go.
+        """Allocate memory and views for another batch like the last, so that it is received in a single read.
 
-        Worth its time before one waits; `recv` does what is left to do.
+        Call this before waiting for a batch; `recv` does any remaining work.
         """
         if types is None or self._last is None or not self._plain:
             return
@@ -203,7 +205,7 @@ class BatchChannel:
     def _rest(
         self, head: bytes, types: Mapping[str, type] | None, text: tuple[bytes, bytes] | None = None
     ) -> ReceivedMessage:
-        """What comes after a head, and after the text where that was read with it."""
+        """Receive the rest of a message after its head, and after its text if the text was read with the head."""
         magic, version, kind, flags, fields, header, size, number = HEAD.unpack(head)
         if magic != MAGIC or version != VERSION:
             raise BadFrame(f"not a message of ours, or of another version: {magic!r}, {version}")
@@ -227,17 +229,19 @@ class BatchChannel:
                 made = codec.unpack(says, buffer, types, arrived=False)
                 self._last = (says, size) if size <= EARLY_TO else None
             except (codec.PayloadMissing, errors.SpringtideError):
-                made = _NOT_MADE  # an error is raised again by tree()
+                made = _NOT_MADE  # tree() raises the error again
         self._fill(buffer, size)
         return ReceivedMessage(kind, told, Payload(says, buffer, size, made))
 
     def fileno(self) -> int:
-        """For select and poll: readable when a message begins, none of which is ever read ahead."""
+        """Return the descriptor for select and poll. It is readable when a message begins, because nothing is read
+        ahead.
+        """
         return self._sock.fileno()
 
     def close(self) -> None:
-        """Hang up. A thread in `recv` gets EOFError; batches that came stay valid as long as they are held."""
-        with contextlib.suppress(OSError):  # the peer was first
+        """Disconnect. A thread in `recv` gets EOFError; received batches stay valid while they are referenced."""
+        with contextlib.suppress(OSError):  # the peer closed first
             self._sock.shutdown(socket.SHUT_RDWR)
         with self._sending, self._receiving:
             self._closed = True
@@ -245,14 +249,15 @@ class BatchChannel:
             self._outgoing.close()
 
     def _abandon(self) -> None:
-        """In a forked child: this connection is the parent's; keep nothing of it open."""
+        """Release the connection in a forked child, because it belongs to the parent."""
         self._closed = True
-        self._sending, self._receiving = threading.Lock(), threading.Lock()  # others may have held them in the parent
+        # other threads may have held the locks in the parent
+        self._sending, self._receiving = threading.Lock(), threading.Lock()
         self._sock.close()
         self._outgoing.close()
 
     def _read_head(self) -> bytes:
-        """The next head on one host, and any file descriptors that come with it."""
+        """Read the next head from a peer on this host, with any file descriptors that come with it."""
         head, rights, _, _ = self._receive(HEAD.size)
         for level, kind, found in rights:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -269,7 +274,7 @@ class BatchChannel:
             raise EOFError(f"the connection is gone: {error}") from error
 
     def _take(self, size: int) -> bytes:
-        """So many bytes from the socket."""
+        """Read exactly this many bytes from the socket."""
         if isinstance(self._sock, socket.socket):
             try:
                 came = self._sock.recv(size, socket.MSG_WAITALL) if size else b""
@@ -286,7 +291,7 @@ class BatchChannel:
         return came + rest
 
     def _fill(self, into: Any, size: int) -> None:
-        """The first so many bytes of a buffer from the socket."""
+        """Read exactly this many bytes from the socket into a buffer."""
         view, done = memoryview(into).cast("B")[:size], 0
         while done < size:
             try:
@@ -308,10 +313,10 @@ def _read(fields: bytes) -> Any:
 def connect(
     address: str, secret: bytes, *, shared: bool = True, shared_bytes: int = SHARED_BYTES, certificates: str = ""
 ) -> BatchChannel:
-    """A channel to the listener at "host:port", both sides proved; through shared memory where it is on this host.
+    """Connect to the listener at "host:port"; both sides authenticate. On the same host, use shared memory.
 
-    With `certificates` (a folder, `rpc.transport.tls`) by TLS, except within this host.
-    OSError when nobody listens there, `Rejected` when it is not a process of this job.
+    With `certificates` (a folder, `rpc.transport.tls`) the connection uses TLS, except within this host. Raise OSError
+    if nothing listens there, and `Rejected` if the peer is not a process of this job.
     """
     plain = socket.create_connection(addresses.parse(address), timeout=handshake_limits.DEADLINE_S)
     sock: socket.socket | SecureSocket = plain
@@ -331,7 +336,7 @@ def connect(
 
 
 def _reach(name: str, secret: bytes) -> socket.socket | None:
-    """The listener's Unix socket, if it is on this host."""
+    """Connect to the listener's Unix socket, if it is on this host."""
     near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     near.settimeout(handshake_limits.DEADLINE_S)
     try:

@@ -1,12 +1,12 @@
-"""One mini-batch as one message: a small header with the layout, and the bytes of all tensors.
+"""Encode a mini-batch as a message: a small header with the layout, and the bytes of all tensors.
 
-In: the tree that a stage has made (dataworker/feed/stage.py). Out: a `BatchMessage`; and back, tensors that are views
-of the payload. Nothing is unpickled: a header is msgpack, and its types, sizes and offsets are checked before anything
-is allocated. Next: dataworker/transport/channel.py carries it.
+In: the tree that a stage has made (dataworker/feed/stage.py). Out: a `BatchMessage`. Decoded tensors are views of the
+payload. Nothing is unpickled: a header is msgpack. Its types, sizes and offsets are checked before any allocation.
+Next: dataworker/transport/channel.py carries it.
 
-A payload holds only buffers, each at a multiple of 64 bytes. Numbers, short strings and the shape of the tree are in
-the header. Named tuples, dataclasses and types registered with torch's pytree go by their qualified name; the receiver
-must know them (`types_in` of a batch of its own).
+A payload holds only buffers, each at a multiple of 64 bytes. The header holds numbers, short strings and the structure
+of the tree. Named tuples, dataclasses and types registered with torch's pytree are sent by qualified name. The receiver
+must know these types (`types_in` of its own batch).
 """
 
 import collections
@@ -27,7 +27,8 @@ from springtide.domain.data.samples import Batch
 from springtide.rpc.transport.frames import BadFrame
 
 ALIGNMENT = layout.ALIGNMENT
-INLINE_BYTES = 1024  # what the header carries itself of strings, bytes and lists of plain values; more is a buffer
+# strings, bytes and lists of plain values up to this size are in the header; larger ones are buffers
+INLINE_BYTES = 1024
 
 ALWAYS_KNOWN: Mapping[str, type] = {
     f"{kind.__module__}.{kind.__qualname__}": kind for kind in (Batch, UnreadableBatch, collections.OrderedDict)
@@ -42,23 +43,23 @@ NO_PIECES: Pieces = []
 
 @dataclass(frozen=True, slots=True)
 class BatchMessage:
-    """A tree, ready to be sent."""
+    """A tree that is ready to be sent."""
 
     header: bytes
     pieces: Pieces
-    """The payload's buffers: where each begins in it (rising, multiples of `ALIGNMENT`), its address, its bytes."""
+    """Buffers of the payload: offset in the payload (rising, multiples of `ALIGNMENT`), address and bytes."""
     size: int
     """Bytes of the payload."""
     keep: list[Any]
-    """What the addresses belong to; they are valid as long as this lives."""
+    """Objects that own the buffers; the addresses are valid while these objects live."""
 
     @property
     def places(self) -> list[tuple[int, int, int]]:
-        """The pieces as numbers."""
+        """The buffers as numbers."""
         return self.pieces if isinstance(self.pieces, list) else self.pieces.told()
 
     def copied(self) -> "BatchMessage":
-        """The same with memory of its own: what it was made of may change."""
+        """Return a message with its own memory, so that the original tensors may change."""
         whole = np.empty(self.size, np.uint8)
         begin = whole.__array_interface__["data"][0]
         _native.gather_pieces(self.pieces, begin, self.size)
@@ -77,7 +78,7 @@ _KINDS: dict[str, Callable[[Iterable[Any]], Any]] = {"list": list, "tuple": tupl
 
 
 class _Unfit(Exception):
-    """A leaf that cannot be sent; its path is added on the way up."""
+    """Error for a leaf that cannot be sent. Each level of the tree adds its part of the path."""
 
     def __init__(self, what: str) -> None:
         super().__init__(what)
@@ -85,7 +86,9 @@ class _Unfit(Exception):
 
 
 def pack(tree: Any) -> BatchMessage:
-    """The tree as one message. Contiguous tensors are not copied; `BadInput` names a leaf that cannot travel."""
+    """Encode the tree as a message. Contiguous tensors are not copied. Raise `BadInput` for a leaf that cannot be
+    sent.
+    """
     packing = None
     try:
         try:
@@ -102,12 +105,13 @@ def pack(tree: Any) -> BatchMessage:
         raise errors.BadInput(f"a batch cannot be sent: {error}") from None
     finally:
         if packing is not None:
-            packing.by_type.clear()  # it holds itself by these: batches would stay until the next collection of garbage
+            # breaks reference cycles, which would keep batches in memory until the next garbage collection
+            packing.by_type.clear()
     return BatchMessage(header, packing.pieces, packing.size, packing.keep)
 
 
 def check(tree: Any) -> None:
-    """`BadInput` where a batch of this kind cannot be sent, or would come out of a message as something else."""
+    """Raise `BadInput` if a batch cannot be sent, or would change its type on the way."""
     packing = _Packing()
     try:
         packing.node(tree)
@@ -122,14 +126,14 @@ def _refused(unfit: _Unfit) -> errors.BadInput:
 
 
 class PayloadMissing(Exception):
-    """A tree that cannot be unpacked before its payload has come."""
+    """Error for a tree that cannot be unpacked before its payload arrives."""
 
 
 def unpack(header: bytes, payload: Any, types: Mapping[str, type] | None = None, *, arrived: bool = True) -> Any:
-    """The tree again. Tensors and arrays are views of `payload`, which they keep alive; it must be writable.
+    """Decode the tree. Tensors and arrays are views of `payload`, which must be writable; the views keep it alive.
 
-    `payload` is any object with the buffer protocol that is at least as long as the message's payload. If that has not
-    `arrived`, views are made of the memory that it will come into; `NotYet` where more than views is wanted.
+    `payload`: a buffer at least as long as the message's payload. If it has not `arrived`, the tensors are views of
+    memory that the payload will fill. Raise `PayloadMissing` if the tree needs the values themselves.
     """
     read = layout_cache.plan(header)
     there = memoryview(payload).nbytes
@@ -142,7 +146,7 @@ def unpack(header: bytes, payload: Any, types: Mapping[str, type] | None = None,
 
 
 def types_in(tree: Any) -> dict[str, type]:
-    """The named types of a tree: what `unpack` must know to put together others like it."""
+    """Return the named types of a tree, which `unpack` needs for similar trees."""
     found: dict[str, type] = {}
 
     def look(item: Any) -> None:
@@ -169,7 +173,7 @@ def types_in(tree: Any) -> dict[str, type]:
 
 
 class _Packing:
-    """Collects buffers while it walks over a tree."""
+    """Walker over a tree that collects its buffers."""
 
     def __init__(self) -> None:
         self.pieces: list[tuple[int, int, int]] = []
@@ -214,7 +218,7 @@ class _Packing:
             item = item.cpu().resolve_conj().resolve_neg().contiguous()
         size = item.nbytes
         if size and not item.data_ptr():
-            item = item.clone()  # zeros that nobody has written anywhere
+            item = item.clone()  # zeros without memory behind them
         return layout.Tensor(name, tuple(item.shape), self.add(item, item.data_ptr(), size) if size else 0)
 
     def array(self, item: np.ndarray[Any, Any], scalar: bool = False) -> layout.Node:
@@ -274,7 +278,7 @@ class _Packing:
 
 
 class _Unpacking:
-    """Unpacks a tree; every node is checked against the payload's size first."""
+    """Decoder of a tree; it checks every node against the payload's size first."""
 
     def __init__(self, payload: Any, read: layout_cache.CachedHeader, types: Mapping[str, type], arrived: bool) -> None:
         self.payload, self.size, self.types, self.arrived = payload, read.size, types, arrived
@@ -346,7 +350,8 @@ class _Unpacking:
         if kind not in _decode_long:
             raise BadFrame(f"a long {kind!r}")
         self.need_payload()
-        written = bytes(memoryview(self.payload).cast("B")[offset : offset + size])  # the sender may still hold it
+        # copied, because the sender may still hold the memory
+        written = bytes(memoryview(self.payload).cast("B")[offset : offset + size])
         try:
             made = _decode_long[kind](written)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -363,7 +368,7 @@ class _Unpacking:
 
 
 def _wanted(item: Any) -> str:
-    """What may be there instead of something that cannot travel."""
+    """Name a supported replacement for an object that cannot be sent."""
     if isinstance(item, torch.Tensor):
         return "wanted a plain tensor, not a subclass (x.as_subclass(torch.Tensor))"
     if dataclasses.is_dataclass(item):
@@ -372,7 +377,7 @@ def _wanted(item: Any) -> str:
 
 
 def _assemble(kind: type, items: list[Any]) -> Any:
-    """A named tuple or dataclass of these fields, without running its own code once more."""
+    """Build a named tuple or dataclass from its fields, without running the user's constructor."""
     if layout.is_named_tuple(kind):
         wanted = len(kind._fields)  # type: ignore[attr-defined]
         if len(items) == wanted:

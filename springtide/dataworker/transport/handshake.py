@@ -1,8 +1,7 @@
-"""The handshake between trainer and data worker: each proves that it knows the job's secret.
+"""Authenticate trainer and data worker to each other: each proves that it knows the job's secret.
 
-In: a connected socket. Out: a trusted peer, and the address of its Unix socket on the same host. Next:
-dataworker/transport/channel.py. The proof is that of the control plane (rpc/transport/auth.py), with its own names for
-the sides.
+In: a connected socket. Out: a trusted peer, and the address of its Unix socket on the same host. The proof is the same
+as in the control plane (rpc/transport/auth.py), with other names for the sides. Next: dataworker/transport/channel.py.
 
     listener: FeedChallenge ─► caller: FeedAnswer ─► listener: FeedWelcome ─► caller: FeedAccepted, or it reconnects
     over the Unix socket
@@ -23,7 +22,7 @@ LISTENER, CALLER = "batches-listener", "batches-caller"
 
 
 class _Said(msgspec.Struct, array_like=True, frozen=True):
-    """A message of the handshake."""
+    """Base of the handshake messages."""
 
 
 class FeedChallenge(_Said, frozen=True, tag=0):
@@ -34,7 +33,7 @@ class FeedChallenge(_Said, frozen=True, tag=0):
 
 
 class FeedAnswer(_Said, frozen=True, tag=1):
-    """The caller's nonce, and its proof over both."""
+    """The caller's nonce, and its proof over both nonces."""
 
     version: int
     nonce: bytes
@@ -42,7 +41,7 @@ class FeedAnswer(_Said, frozen=True, tag=1):
 
 
 class FeedWelcome(_Said, frozen=True, tag=2):
-    """The listener's proof, and the name of its Unix socket, which only a caller on the same host can reach."""
+    """The listener's proof, and the name of its Unix socket, which only callers on the same host can reach."""
 
     proof: bytes
     local: str
@@ -65,9 +64,10 @@ _decoder: "msgspec.msgpack.Decoder[Word]" = msgspec.msgpack.Decoder(Word)
 def receive(
     sock: socket.socket | SecureSocket, secret: bytes, local: str, *, proved: Callable[[], object] = lambda: None
 ) -> bool:
-    """Listener's part. True once the caller has proved itself and chosen this connection; False when it hung up.
+    """Run the listener's side. Return True if the caller is authenticated and uses this connection, False if it
+    disconnected.
 
-    `proved` is called as soon as the caller is no stranger any more.
+    The listener calls `proved` as soon as the caller is authenticated.
     """
     nonce = secrets.token_bytes(auth.NONCE_BYTES)
     _say(sock, FeedChallenge(VERSION, nonce))
@@ -91,7 +91,9 @@ def receive(
 
 
 def call(sock: socket.socket | SecureSocket, secret: bytes) -> str:
-    """Caller's part up to the choice: the name of the listener's Unix socket. `stay` comes next."""
+    """Run the caller's side; return the name of the listener's Unix socket. The caller then calls `stay` or
+    reconnects.
+    """
     asked = _hear(sock)
     if not isinstance(asked, FeedChallenge):
         raise auth.Rejected(f"expected a challenge, got {type(asked).__name__}")
@@ -108,7 +110,7 @@ def call(sock: socket.socket | SecureSocket, secret: bytes) -> str:
 
 
 def stay(sock: socket.socket | SecureSocket) -> None:
-    """Caller: this connection it is."""
+    """Tell the listener that the caller uses this connection."""
     _say(sock, FeedAccepted())
 
 

@@ -1,7 +1,7 @@
-"""The header of a batch: one node for each thing in a tree.
+"""Header format of a batch: a node for each object of a tree.
 
-In: dataworker/transport/codec.py walks over a tree. Out: small, typed msgpack: bytes from a socket are a valid header
-or refused as a whole. The tags are the format: raise `VERSION` when they change.
+In: dataworker/transport/codec.py walks a tree. Out: small, typed msgpack. Bytes from a socket are either a valid
+header, or refused as a whole. The tags define the format: raise `VERSION` when they change.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 VERSION = 1
-ALIGNMENT = 64  # of what lies in a payload: a cache line, and more than any vector instruction asks for
+ALIGNMENT = 64  # alignment of payload buffers: a cache line, and enough for any vector instruction
 DTYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in vars(torch).values()
@@ -19,11 +19,11 @@ DTYPES = {
 }
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 PLAIN = (bool, int, float, str, bytes, type(None))
-Value = Any  # one of PLAIN: msgspec cannot tell strings from bytes in one field, so codec.py checks
+Value = Any  # one of PLAIN; codec.py checks it, because msgspec cannot tell strings from bytes in one field
 
 
 class _Base(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A node of a tree. The order of these classes' tags is the format; see `VERSION`."""
+    """A node of a tree. The tags of the subclasses define the format; see `VERSION`."""
 
 
 class Tensor(_Base, frozen=True, tag=0):
@@ -35,7 +35,7 @@ class Tensor(_Base, frozen=True, tag=0):
 
 
 class Array(_Base, frozen=True, tag=1):
-    """A NumPy array, or a scalar of its types."""
+    """A NumPy array or scalar."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -44,7 +44,7 @@ class Array(_Base, frozen=True, tag=1):
 
 
 class PlainValue(_Base, frozen=True, tag=2):
-    """A value in the header itself."""
+    """A value in the header."""
 
     value: Value
 
@@ -58,7 +58,7 @@ class LongValue(_Base, frozen=True, tag=3):
 
 
 class SequenceNode(_Base, frozen=True, tag=4):
-    """A list or tuple of anything."""
+    """A list or tuple of any nodes."""
 
     kind: str
     items: "list[Node]"
@@ -97,7 +97,7 @@ Node = Tensor | Array | PlainValue | LongValue | SequenceNode | PlainSequence | 
 
 
 class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Everything of a message but the bytes of its buffers."""
+    """The whole message, except the bytes of its buffers."""
 
     version: int
     size: int
@@ -105,14 +105,14 @@ class Header(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 def is_named_tuple(kind: type) -> bool:
-    """Whether a type goes as `Named`, being a tuple."""
+    """Return True for a named tuple type, which is sent as `Named`."""
     return issubclass(kind, tuple) and kind is not tuple and hasattr(kind, "_fields")
 
 
 def is_record(item: Any) -> bool:
-    """Whether something goes as `Named`, being a dataclass that is nothing but its fields.
+    """Return True for a dataclass that has only its fields, which is sent as `Named`.
 
-    One with further attributes (from `__post_init__`, or given later), or that is a dict or list too, would lose them.
+    A dataclass with further attributes would lose them. So would a dataclass that is also a dict or list.
     """
     if not dataclasses.is_dataclass(item) or isinstance(item, type) or type(item).__new__ is not object.__new__:
         return False
@@ -121,5 +121,5 @@ def is_record(item: Any) -> bool:
 
 
 def type_name(kind: type) -> str:
-    """What a type is called in a header."""
+    """Return the name of a type in a header."""
     return f"{kind.__module__}.{kind.__qualname__}"

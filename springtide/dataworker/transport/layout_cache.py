@@ -1,14 +1,15 @@
-"""Cache headers: batches of a job look alike, so their layout is computed once.
+"""Cache batch headers: batches of a job have the same layout, so it is computed once.
 
-In: dataworker/transport/codec.py asks for the header of a tree to be packed, and for the layout of a received header.
-Out: both from a small cache. The key is everything that matters: containers, names, dtypes and shapes of a tree, or all
-bytes of a header. Any difference computes a new entry.
+In: dataworker/transport/codec.py asks for the header of a tree to pack, and for the layout of a received header. Out:
+both from a small cache. The key for packing holds containers, names, dtypes and shapes of the tree. The key for
+unpacking holds all bytes of the header.
 
-Only dense CPU tensors in dicts with string keys, lists, tuples, named tuples and dataclasses are cached. Everything
-else is packed leaf by leaf, which also reports what cannot be sent.
+The cache handles only dense CPU tensors in dicts with string keys, lists, tuples, named tuples and dataclasses. All
+other trees are packed leaf by leaf, which also reports leaves that cannot be sent.
 
-Native code reads the layout of all tensors at once and makes new ones over a payload (cpp/bindings/batch/tensors.cpp),
-through torch's DLPack functions. Versions of torch before 2.10 have none: there Python does it one by one.
+Native code reads the layout of all tensors at once, and creates tensors over a payload
+(cpp/bindings/batch/tensors.cpp). It uses torch's DLPack functions. Versions of torch before 2.10 lack these functions:
+there Python handles the tensors one by one.
 """
 
 import array
@@ -26,18 +27,18 @@ from springtide import _native
 from springtide.dataworker.transport import layout
 from springtide.rpc.transport.frames import BadFrame
 
-REMEMBERED = 32  # entries: the last batch of an epoch, one of an evaluation, and some to spare
-LONGEST_HEADER = 1 << 16  # bytes; longer ones are not cached, so that a peer cannot fill our memory
+REMEMBERED = 32  # entries: the usual batch, the last batch of an epoch, an evaluation batch, and some spare
+LONGEST_HEADER = 1 << 16  # bytes; longer headers are not cached, so that a peer cannot fill our memory
 MOST_TENSORS = 1 << 12
 
-Outline = Any  # what is around tensors: None for a tensor; (type, names, number of tensors, or outlines of the parts)
+Outline = Any  # structure around tensors: None for a tensor; (type, names, number of tensors, or outlines of the parts)
 
 Laid = tuple[torch.dtype, int, int, tuple[int, ...]]
 
 _KINDS = {list: "list", tuple: "tuple"}
 _SEQUENCES: dict[str, type] = {"list": list, "tuple": tuple}
 _ONLY_TENSORS, _ONLY_STRINGS = {torch.Tensor}, {str}
-_CAST = frozenset(dtype for dtype in layout.DTYPE_NAMES if not dtype.is_complex)  # those may be conjugates
+_CAST = frozenset(dtype for dtype in layout.DTYPE_NAMES if not dtype.is_complex)  # complex tensors may be conjugates
 _read = operator.attrgetter("dtype", "shape", "requires_grad", "is_cpu")
 _requires_grad = operator.attrgetter("requires_grad")
 _pointer, _is_dense, _is_negated = torch.Tensor.data_ptr, torch.Tensor.is_contiguous, torch.Tensor.is_neg
@@ -47,11 +48,11 @@ _decode = msgspec.msgpack.Decoder(layout.Header).decode
 
 
 class UncachedTree(Exception):
-    """A tree that the cache does not handle."""
+    """Error for a tree that the cache does not handle."""
 
 
 class TreeLayout(NamedTuple):
-    """What is the same for all trees of one outline, dtypes and shapes."""
+    """Layout shared by all trees with the same outline, dtypes and shapes."""
 
     header: bytes
     layout: _native.Layout
@@ -59,7 +60,7 @@ class TreeLayout(NamedTuple):
 
 
 class CastTree(NamedTuple):
-    """A tree with its cached layout: a message without a name."""
+    """A tree with its cached layout: the fields of a message."""
 
     header: bytes
     pieces: _native.Pieces
@@ -68,20 +69,20 @@ class CastTree(NamedTuple):
 
 
 class CachedHeader(NamedTuple):
-    """A header whose tensors are known to lie within its payload."""
+    """A decoded header whose tensors lie within the payload."""
 
     size: int
     tree: layout.Node
     tensors: list[Laid]
-    """Of each, in the order of the tree: dtype, elements, offset, shape."""
+    """Tensors in the order of the tree: dtype, elements, offset, shape."""
     native: _native.TensorPlan | None = None
-    """Makes all of them at once, if torch supports it."""
+    """Native plan that creates all tensors at once, if torch supports it."""
     outline: Outline = None
-    """How to rebuild the tree, if it has only lists, tuples and dicts with string keys."""
+    """Outline to rebuild the tree, if it has only lists, tuples and dicts with string keys."""
 
 
 def cast(tree: Any) -> CastTree:
-    """A tree as the fields of a message; raises `UncachedTree` if it cannot be cached."""
+    """Return a tree as the fields of a message. Raise `UncachedTree` if the cache does not handle it."""
     tensors: list[torch.Tensor] = []
     outline = _outline(tree, tensors)
     if not 0 < len(tensors) <= MOST_TENSORS:
@@ -90,12 +91,12 @@ def cast(tree: Any) -> CastTree:
     header, layout, size = _tree_layout(outline, key, tensors)
     pieces = layout.at(addresses)
     if pieces is None:
-        raise UncachedTree  # zeros that nobody has written anywhere
+        raise UncachedTree  # zeros without memory behind them
     return CastTree(header, pieces, size, tensors)
 
 
 def _outline(item: Any, tensors: list[torch.Tensor]) -> Outline:
-    """What an item looks like around its tensors, which are added to those found."""
+    """Return the structure around the tensors of an item, and append its tensors to `tensors`."""
     kind = type(item)
     if kind is torch.Tensor:
         tensors.append(item)
@@ -115,7 +116,7 @@ def _outline(item: Any, tensors: list[torch.Tensor]) -> Outline:
     else:
         raise UncachedTree
     if not parts:
-        raise UncachedTree  # it would be plain values, of which there are none
+        raise UncachedTree  # an empty sequence would be encoded as plain values
     if _ONLY_TENSORS.issuperset(map(type, parts)):
         tensors.extend(parts)
         return kind, names, len(parts)
@@ -123,7 +124,10 @@ def _outline(item: Any, tensors: list[torch.Tensor]) -> Outline:
 
 
 def _look(tensors: list[torch.Tensor]) -> tuple[Hashable, bytes]:
-    """What decides about dtypes and shapes, and addresses as bytes; `Odd` if one is not plain memory of the CPU."""
+    """Return the cache key for dtypes and shapes, and the addresses as bytes.
+
+    Raise `UncachedTree` if a tensor is not plain CPU memory.
+    """
     try:
         if any(map(_is_negated, tensors)):
             raise UncachedTree
@@ -135,7 +139,7 @@ def _look(tensors: list[torch.Tensor]) -> tuple[Hashable, bytes]:
         dtypes, shapes, grads, near = zip(*map(_read, tensors), strict=True)
         pointers = array.array("Q", map(_pointer, tensors)).tobytes()
         fit = all(near) and not any(grads) and all(map(_is_dense, tensors))
-    except RuntimeError:  # one without memory, or without a shape: sparse, nested
+    except RuntimeError:  # a tensor without memory or shape: sparse, nested
         raise UncachedTree from None
     if not fit:
         raise UncachedTree
@@ -146,7 +150,7 @@ _moulds: dict[Hashable, TreeLayout] = {}
 
 
 def _tree_layout(outline: Outline, key: Hashable, tensors: list[torch.Tensor]) -> TreeLayout:
-    """The mould of trees that look like this one."""
+    """Return the cached layout of trees like this one."""
     known = _moulds.get((outline, key))
     if known is None:
         dtypes = tuple(tensor.dtype for tensor in tensors)
@@ -159,7 +163,7 @@ def _tree_layout(outline: Outline, key: Hashable, tensors: list[torch.Tensor]) -
 
 
 def _lay_out(outline: Outline, dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...]) -> TreeLayout:
-    """Lay tensors out side by side, and say so in a header."""
+    """Lay out the tensors one after the other, and build the header."""
     told, size = [], 0
     said: list[layout.Node] = []
     for place, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True)):
@@ -176,7 +180,7 @@ def _lay_out(outline: Outline, dtypes: tuple[torch.dtype, ...], shapes: tuple[tu
 
 
 def _node(outline: Outline, said: Iterator[layout.Node]) -> layout.Node:
-    """The node of an outline, with those of its tensors put in."""
+    """Return the header node of an outline, with the nodes of its tensors."""
     if outline is None:
         return next(said)
     kind, names, inner = outline
@@ -187,7 +191,7 @@ def _node(outline: Outline, said: Iterator[layout.Node]) -> layout.Node:
 
 
 def plan(header: bytes) -> CachedHeader:
-    """What a header says, every tensor checked against the payload; `BadFrame` if it is none, or lies."""
+    """Decode a header, and check every tensor against the payload. Raise `BadFrame` if the header is invalid."""
     return _plan(header) if len(header) <= LONGEST_HEADER else _plan.__wrapped__(header)
 
 
@@ -208,7 +212,7 @@ def _plan(header: bytes) -> CachedHeader:
 
 
 def _plain_outline(node: layout.Node) -> Outline:
-    """The outline that a tree has for `put_together`; None: it holds more than that."""
+    """Return the outline of a tree for `put_together`; None if the tree has other nodes."""
     names: tuple[str, ...] = ()
     match node:
         case layout.SequenceNode(kind, items) if kind in _SEQUENCES:
@@ -224,7 +228,7 @@ def _plain_outline(node: layout.Node) -> Outline:
 
 
 def put_together(outline: Outline, tensors: Iterator[torch.Tensor]) -> Any:
-    """A tree of this outline, of tensors in their order."""
+    """Build a tree of this outline from tensors in order."""
     kind, names, inner = outline
     if isinstance(inner, int):
         parts: Iterable[Any] = itertools.islice(tensors, inner)
@@ -234,20 +238,20 @@ def put_together(outline: Outline, tensors: Iterator[torch.Tensor]) -> Any:
 
 
 def _natively(tensors: list[Laid], size: int) -> _native.TensorPlan | None:
-    """The same tensors for the native side; None: torch does not hand out what it takes."""
+    """Return the native plan for these tensors; None if torch lacks the functions."""
     if _FUNCTIONS is None or not tensors or not all(count for _, count, _, _ in tensors):
-        return None  # what has no elements may have any shape
+        return None  # a tensor without elements may have any shape
     places = {dtype: place for place, dtype in enumerate(dict.fromkeys(dtype for dtype, _, _, _ in tensors))}
     like = [torch.empty(0, dtype=dtype) for dtype in places]
     if _native.look_at_tensors(_FUNCTIONS, like) is None:
-        return None  # a dtype that DLPack has no name for
+        return None  # DLPack has no such dtype
     return _native.TensorPlan(
         _FUNCTIONS, like, [(places[dtype], shape, offset) for dtype, _, offset, shape in tensors], size
     )
 
 
 def _tensors_of(node: layout.Node, found: list[layout.Tensor]) -> None:
-    """All tensors of a tree, in the order in which it is put together."""
+    """Collect all tensors of a tree, in the order in which the tree is rebuilt."""
     match node:
         case layout.Tensor():
             found.append(node)
@@ -267,7 +271,7 @@ def _checked(tensor: layout.Tensor, size: int) -> Laid:
 
 
 def elements(shape: Sequence[int], itemsize: int, offset: int, size: int) -> int:
-    """How many elements a shape has; `BadFrame` unless they lie within a payload of that size."""
+    """Return the number of elements of a shape. Raise `BadFrame` unless they lie within a payload of this size."""
     if len(shape) > 64:
         raise BadFrame(f"a tensor of {len(shape)} dimensions")
     count = 1
@@ -280,13 +284,15 @@ def elements(shape: Sequence[int], itemsize: int, offset: int, size: int) -> int
 
 
 def within(offset: int, length: int, size: int) -> None:
-    """`BadFrame` unless so many bytes from there lie within a payload of that size."""
+    """Raise `BadFrame` unless these bytes lie within a payload of this size."""
     if offset < 0 or length < 0 or offset % layout.ALIGNMENT or offset + length > size:
         raise BadFrame(f"bytes {offset} to {offset + length} of a payload of {size}")
 
 
 def views(plan: CachedHeader, payload: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a plan as views of a payload, each with a storage of its own: one that is saved is saved alone."""
+    """Yield the tensors of a plan as views of a payload. Each has its own storage, so that saving a tensor saves only
+    that.
+    """
     if plan.native is not None:
         return iter(plan.native.make(payload))
     made, view = [], torch.frombuffer

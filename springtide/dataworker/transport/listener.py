@@ -1,7 +1,7 @@
-"""The listening side of data workers: a TCP port, and a Unix socket for callers on this host.
+"""Accept connections to data workers: a TCP port, and a Unix socket for callers on this host.
 
 In: connections. Out: a `BatchChannel` for each authenticated caller (dataworker/transport/handshake.py). Each handshake
-has its own thread, so that no caller delays another, and limits in number and time (`rpc.transport.handshake_limits`).
+has its own thread, so that no caller delays another. `rpc.transport.handshake_limits` limits their number and duration.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ os.register_at_fork(after_in_child=_after_fork)
 
 
 class FeedListener:
-    """Accepts callers from construction on. `host` "0.0.0.0": also from other hosts."""
+    """Listener that accepts callers from construction on. With `host` "0.0.0.0", also from other hosts."""
 
     def __init__(self, secret: bytes, *, host: str = "127.0.0.1", port: int = 0, certificates: str = "") -> None:
         self._secret, self._certificates = secret, certificates
@@ -41,7 +41,7 @@ class FeedListener:
             raise errors.PortTaken(f"cannot listen at {host}:{port}: {error.strerror}") from error
         self._name = f"springtide-batches-{os.getpid()}-{secrets.token_hex(16)}"
         self._unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._unix.bind("\0" + self._name)  # abstract: gone with the process, whatever ends it
+        self._unix.bind("\0" + self._name)  # abstract: disappears with the process
         self._unix.listen(128)
         self.port = int(self._tcp.getsockname()[1])
         self.address = addresses.join(host, self.port)
@@ -54,15 +54,15 @@ class FeedListener:
         _open.add(self)
 
     def accept(self) -> channel.BatchChannel:
-        """The next caller that has proved itself. EOFError once this is closed."""
+        """Return a channel to the next authenticated caller. Raise EOFError after `close`."""
         found = self._proved.get()
         if found is None:
-            self._proved.put(None)  # for other threads that wait here
+            self._proved.put(None)  # wakes the next thread that waits here
             raise EOFError("this listener is closed")
         return found
 
     def close(self) -> None:
-        """Take no more callers. Channels that were accepted go on."""
+        """Accept no more callers. Accepted channels stay open."""
         if self._closed:
             return
         self._closed = True
@@ -90,10 +90,11 @@ class FeedListener:
     def _begin(self, listening: socket.socket) -> None:
         try:
             sock, _ = listening.accept()
-        except OSError:  # the caller has gone again
+        except OSError:  # the caller has disconnected
             return
         limits = contextlib.ExitStack()
-        limits.enter_context(self._pending.limited(lambda: _shut(sock)))  # before the next select: it has a deadline
+        # set before the next select, because the handshake has a deadline
+        limits.enter_context(self._pending.limited(lambda: _shut(sock)))
         threading.Thread(target=self._greet, args=(sock, limits), name="batch-greeting", daemon=True).start()
 
     def _greet(self, plain: socket.socket, limits: contextlib.ExitStack) -> None:
@@ -108,12 +109,12 @@ class FeedListener:
                     self._proved.put(channel.BatchChannel(sock))
                     return
             except (errors.SpringtideError, OSError, EOFError):
-                pass  # a stranger, or one that changed its mind
+                pass  # an unauthenticated caller, or a caller that disconnected
         with contextlib.suppress(OSError):
             plain.close()
 
 
 def _shut(sock: socket.socket) -> None:
-    """End whatever waits for this peer."""
+    """Shut the socket down, to wake any thread that waits for this peer."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)

@@ -1,7 +1,7 @@
 """Messages between a trainer and a data worker, beside batches.
 
-In: dataworker/feed/connections.py is the trainer's side, dataworker/feed/worker.py the data worker's. Next:
-dataworker/transport/channel.py carries them.
+In: dataworker/feed/connections.py is the trainer's side, dataworker/feed/worker.py the data worker's side. Next:
+dataworker/transport/channel.py carries the messages.
 
     trainer: AskBatch, DropBatch
     data worker: BatchMade (with the batch), BatchFailed or BatchDropped for every AskBatch; WorkerLeaving
@@ -20,44 +20,44 @@ class FeedMessage(msgspec.Struct, array_like=True, frozen=True):
 
 
 class AskBatch(FeedMessage, frozen=True):
-    """Make the batch of these samples."""
+    """Request the batch of these samples."""
 
     step: int
     indices: bytes
-    """Little-endian int64."""
+    """Sample indices, little-endian int64."""
     name: BatchName | None
     asks: tuple[int, ...] = ()
-    """Leaves that this trainer needs besides what a split has found (dataworker/split/program/payload.py)."""
+    """Leaves that this trainer needs in addition to those of the split (dataworker/split/program/payload.py)."""
 
 
 class DropBatch(FeedMessage, frozen=True):
-    """Nobody waits for it any more."""
+    """Cancel a request: the trainer no longer needs the batch."""
 
     step: int
 
 
 class BatchMade(FeedMessage, frozen=True):
-    """Here is the batch, under its name."""
+    """The batch, under its requested name."""
 
     step: int
     name: BatchName | None
 
 
 class BatchFailed(FeedMessage, frozen=True):
-    """The user's code raised."""
+    """Report that user code raised."""
 
     step: int
     why: str
 
 
 class BatchDropped(FeedMessage, frozen=True):
-    """The batch was dropped, as asked."""
+    """Confirm that the batch was dropped."""
 
     step: int
 
 
 class WorkerLeaving(FeedMessage, frozen=True):
-    """Ask for no more batches; open requests are still answered."""
+    """Announce that this data worker accepts no more requests. It still answers open requests."""
 
 
 KINDS: tuple[type[FeedMessage], ...] = (AskBatch, DropBatch, BatchMade, BatchFailed, BatchDropped, WorkerLeaving)
@@ -65,12 +65,12 @@ _NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 
 
 def number(word: FeedMessage) -> int:
-    """The kind of a word, as a channel carries it."""
+    """Return the number of a message's type, as a channel carries it."""
     return _NUMBERS[type(word)]
 
 
 def read(kind: int, fields: Any) -> FeedMessage:
-    """The word that came; `BadFrame` for anything that is none."""
+    """Decode a message; raise `BadFrame` if it is invalid."""
     if not 0 <= kind < len(KINDS):
         raise BadFrame(f"a message of kind {kind}: wanted 0 to {len(KINDS) - 1}")
     try:

@@ -1,11 +1,11 @@
-"""Memory for payloads: segments shared with a process of the same host, and private blocks.
+"""Allocate memory for payloads: segments shared with a process on the same host, and private blocks.
 
-In: dataworker/transport/channel.py asks for room for a message, or receives one. Out: a buffer; a view of it (a tensor,
-an array) keeps it alive, and the memory is reused after the last view. Nobody waits for that: a sender without a free
-segment sends through the socket.
+In: dataworker/transport/channel.py asks for room for a message, or receives a message. Out: a buffer. A view of the
+buffer (a tensor, an array) keeps it alive, and the memory is reused after the last view is dropped. A sender never
+waits for that: without a free segment it sends through the socket.
 
-A segment is a sealed memfd, passed over a Unix socket. It has no name, so nothing in /dev/shm can clash or be left
-behind: the memory goes with the two processes. Its first byte says whether it is in use: the sender sets it, the
+A segment is a sealed memfd, passed over a Unix socket. It has no name, so nothing in /dev/shm can clash or stay behind:
+the memory is freed with the two processes. Its first byte says whether it is in use: the sender sets this byte, and the
 receiver clears it.
 """
 
@@ -21,11 +21,11 @@ from typing import Any
 from springtide import _native
 from springtide.rpc.transport.frames import BadFrame
 
-CONTROL_BYTES = 64  # before the payload; so the payload is aligned too
+CONTROL_BYTES = 64  # space before the payload, which keeps the payload aligned
 LEAST_BYTES = 1 << 16
 MOST_SEGMENTS = 32
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-SPARE_BLOCKS = 8  # kept for the next messages once their views are gone
+SPARE_BLOCKS = 8  # free blocks that are kept for later messages
 
 
 class SharedSegment:
@@ -39,30 +39,30 @@ class SharedSegment:
         self.pages = mmap.mmap(self.fd, capacity)
         self._begin = ctypes.addressof(ctypes.c_ubyte.from_buffer(self.pages)) + CONTROL_BYTES
         self.told = False
-        """Whether the peer has its file descriptor."""
+        """True if the peer has the file descriptor."""
 
     @property
     def busy(self) -> bool:
-        """Whether the peer, or a message under way, still has it."""
+        """True if the peer, or a message in transit, uses the segment."""
         return self.pages[0] != 0
 
     def take(self) -> None:
-        """Mark it as in use; from here on the receiver alone may free it."""
+        """Mark the segment as in use; from then on only the receiver may free it."""
         self.pages[0] = 1
 
     def fill(self, pieces: list[tuple[int, int, int]] | _native.Pieces) -> None:
-        """Copy these (offset in the payload, address, bytes) into it."""
+        """Copy these pieces (offset in the payload, address, bytes) into the segment."""
         _native.gather_pieces(pieces, self._begin, self.capacity - CONTROL_BYTES)
 
     def close(self) -> None:
-        """Give up this side of it; views of the peer stay valid."""
+        """Release this side of the segment; views of the peer stay valid."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
 class OutgoingSegments:
-    """The sender's segments, reused: the one freed last is still in the CPU caches."""
+    """The sender's segments. The segment freed last is reused first, because it is still in the CPU caches."""
 
     def __init__(self, most_bytes: int, most_segments: int = MOST_SEGMENTS) -> None:
         self.most_bytes, self.most_segments = most_bytes, most_segments
@@ -70,7 +70,7 @@ class OutgoingSegments:
         self.recent: list[int] = []  # least recently used first
 
     def take(self, size: int) -> SharedSegment | None:
-        """A segment with room for that many bytes, marked as in use; None when there is none to be had."""
+        """Return a segment with room for this many bytes, marked as in use; None if there is none."""
         needed = size + CONTROL_BYTES
         free = [number for number in self.recent if not self.segments[number].busy]
         fitting = [number for number in free if self.segments[number].capacity >= needed]
@@ -88,7 +88,7 @@ class OutgoingSegments:
         return segment
 
     def _make(self, capacity: int, free: list[int]) -> int | None:
-        """A new segment, in place of free ones that are too small where the limits ask for it."""
+        """Create a segment. If the limits require it, remove free segments that are too small."""
         while free and not self._room_for(capacity):
             number = free.pop(0)
             self.recent.remove(number)
@@ -104,7 +104,6 @@ class OutgoingSegments:
         return held + capacity <= self.most_bytes and len(self.segments) < self.most_segments
 
     def close(self) -> None:
-        """Give all of them up."""
         for segment in self.segments.values():
             segment.close()
         self.segments.clear()
@@ -118,7 +117,7 @@ class IncomingSegments:
         self.mapped: dict[int, mmap.mmap] = {}
 
     def map(self, number: int, fd: int) -> None:
-        """Look at a segment that the peer has passed; one of the same number before it is forgotten."""
+        """Map a segment that the peer has passed, replacing an older segment with the same number."""
         try:
             if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & fcntl.F_SEAL_SHRINK == 0:
                 raise BadFrame("a segment that could shrink under its reader")
@@ -129,7 +128,7 @@ class IncomingSegments:
             os.close(fd)
 
     def view(self, number: int, size: int) -> Any:
-        """The payload in a segment. It is the sender's again once this and all views of it are dropped."""
+        """Return the payload in a segment. The sender can reuse the segment after all views are dropped."""
         pages = self.mapped.get(number)
         if pages is None or len(pages) < CONTROL_BYTES + size:
             raise BadFrame(f"{size} bytes announced in segment {number}, which is not that large")
@@ -137,7 +136,7 @@ class IncomingSegments:
 
 
 class _Release:
-    """Frees a segment; does nothing in a forked child, which has views of the same pages."""
+    """Callback that frees a segment. It does nothing in a forked child, which has views of the same pages."""
 
     def __init__(self, pages: mmap.mmap) -> None:
         self.pages, self.pid = pages, os.getpid()
@@ -148,7 +147,7 @@ class _Release:
 
 
 class BlockPool:
-    """Memory for payloads from a socket: freed blocks are reused, so their pages are warm."""
+    """Pool of memory for payloads from a socket; reused blocks have warm pages."""
 
     def __init__(self, spare: int = SPARE_BLOCKS) -> None:
         self.spare: list[mmap.mmap] = []
@@ -156,7 +155,7 @@ class BlockPool:
         self.lock = threading.Lock()
 
     def take(self, size: int) -> Any:
-        """A buffer of at least that many bytes."""
+        """Return a buffer of at least this many bytes."""
         pages = None
         with self.lock:
             for index in reversed(range(len(self.spare))):
@@ -171,7 +170,7 @@ class BlockPool:
 
 
 class _Return:
-    """Returns a block; runs wherever its last view is dropped, so it never waits for the lock."""
+    """Callback that returns a block. It may run in any thread, so it never waits for the lock."""
 
     def __init__(self, blocks: BlockPool, pages: mmap.mmap) -> None:
         self.blocks, self.pages = blocks, pages
@@ -186,9 +185,10 @@ class _Return:
 
 
 def _lent(pages: mmap.mmap, offset: int, after: "_Release | _Return") -> Any:
-    """A buffer object over these pages; `after` is called once neither it nor a view of it is left.
+    """Return a buffer over these pages; `after` is called when the buffer and all its views are gone.
 
-    A ctypes array: tensors and NumPy arrays made of it hold it by reference, which they do not do with a memoryview.
+    The buffer is a ctypes array: tensors and NumPy arrays made of it keep a reference to it, which they do not with a
+    memoryview.
     """
     lent = _lent_type(len(pages) - offset).from_buffer(pages, offset)
     lent.after = after
@@ -197,7 +197,7 @@ def _lent(pages: mmap.mmap, offset: int, after: "_Release | _Return") -> Any:
 
 @functools.lru_cache(64)
 def _lent_type(size: int) -> Any:
-    """Arrays of so many bytes that say when they are dropped."""
+    """Return an array type of this size that reports when an array is dropped."""
 
     def dropped(self: Any) -> None:
         self.after()
