@@ -1,6 +1,6 @@
-"""Where samples come from: source.py reads them, shards.py cuts them, ledger/job_ledger.py hands them out.
+"""Training data: source.py reads samples, shards.py cuts them into shards, ledger/job_ledger.py leases them to workers.
 
-`springtide.data.ElasticLoader` is for programs without a job: a DataLoader whose workers come and go
+`springtide.data.ElasticLoader` is for programs without a job: a DataLoader whose number of workers can change
 (dataworker/loader/loader.py).
 """
 

@@ -1,7 +1,7 @@
 """Pure. Assign partitions of a stream to workers: equal numbers, similar traffic, few moves.
 
-In: current owners, present workers, records a second by partition. Out: an owner for every partition, and why. Next:
-master/data/partitions.py puts the owners into the ledger; a worker gives a reassigned partition back between two
+In: current owners, present workers, records per second by partition. Out: an owner for every partition, and the reason.
+Next: master/data/partitions.py puts the owners into the ledger. A worker returns a reassigned partition between two
 batches.
 """
 
@@ -10,14 +10,16 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 UNEVEN = 1.25
-"""Partitions are exchanged when the busiest worker has this many times the mean traffic."""
+"""Exchange partitions if the busiest worker has this many times the mean traffic."""
 WORTH = 0.05
-"""An exchange must relieve the busiest worker by this part of the mean: less is not worth the moves."""
-MOST_EXCHANGES = 16  # at a time
+"""Least relief of the busiest worker by an exchange, as a share of the mean; a smaller relief does not justify the
+moves.
+"""
+MOST_EXCHANGES = 16  # exchanges per call
 
 
 class PartitionAssignment(NamedTuple):
-    """By partition, the rank that it is assigned to."""
+    """The rank of each partition."""
 
     owners: dict[int, int]
     why: str
@@ -30,11 +32,11 @@ def assign(
     rates: Mapping[int, float] | None = None,
     slow: Collection[int] = (),
 ) -> PartitionAssignment:
-    """Assign all partitions, keeping owners as far as that is fair. Without ranks nothing is assigned.
+    """Assign all partitions, and keep owners where that is fair. Without ranks, assign nothing.
 
-    Numbers differ by at most one. Where rates are known, the busiest worker exchanges partitions with the idlest as
-    long as that helps. A partition with most of the traffic stays where it is and gets quiet neighbours. A `slow` rank
-    keeps only its quietest partition, which shows when it has recovered.
+    Numbers of partitions differ by at most one. If rates are known, the busiest worker exchanges partitions with the
+    idlest while that helps. A partition with most of the traffic stays with its owner, and its other partitions become
+    quiet ones. A `slow` rank keeps only its quietest partition, whose progress shows when the rank has recovered.
     """
     if not ranks:
         return PartitionAssignment({}, "no worker asks for partitions")
@@ -65,7 +67,9 @@ def assign(
 def _ease(
     mine: dict[int, list[int]], slow: Collection[int], rates: Mapping[int, float]
 ) -> tuple[dict[int, list[int]], list[int]]:
-    """Take slow ranks out of the sharing, if others are left: return what each keeps, and what goes to the others."""
+    """Exclude slow ranks, if other ranks are left. Return the partitions that each slow rank keeps, and the freed
+    partitions.
+    """
     kept: dict[int, list[int]] = {}
     eased: list[int] = []
     if any(rank not in slow for rank in mine):
@@ -77,7 +81,7 @@ def _ease(
 
 
 def _take(mine: dict[int, list[int]], total: int, rates: Mapping[int, float]) -> list[int]:
-    """Take partitions from ranks that have too many, busy and quiet ones alike."""
+    """Take partitions from ranks that have too many, both busy and quiet ones."""
     least, more = divmod(total, len(mine))
     taken: list[int] = []
     for place, rank in enumerate(sorted(mine, key=lambda rank: (-len(mine[rank]), rank))):
@@ -91,13 +95,13 @@ def _take(mine: dict[int, list[int]], total: int, rates: Mapping[int, float]) ->
 
 
 def _give(mine: dict[int, list[int]], free: list[int], total: int, rates: Mapping[int, float]) -> None:
-    """Give free partitions to ranks that have too few, the busiest first, each to the rank with the least load."""
+    """Give free partitions to ranks that have too few: the busiest first, each to the rank with the least load."""
     least = total // len(mine)
     loads = {rank: sum(rates.get(partition, 0.0) for partition in part) for rank, part in mine.items()}
     left = len(free)
     for partition in sorted(free, key=lambda partition: (-rates.get(partition, 0.0), partition)):
         short = {rank: max(0, least - len(part)) for rank, part in mine.items()}
-        forced = sum(short.values()) >= left  # each that is left has its place already
+        forced = sum(short.values()) >= left  # all remaining partitions are needed by ranks that are short
         room = [rank for rank in mine if (short[rank] if forced else len(mine[rank]) <= least)]
         rank = min(room, key=lambda rank: (loads[rank], len(mine[rank]), rank))
         mine[rank].append(partition)
@@ -111,7 +115,7 @@ def _uneven(mine: Mapping[int, list[int]], rates: Mapping[int, float]) -> float:
 
 
 def _exchange(mine: dict[int, list[int]], rates: Mapping[int, float]) -> int:
-    """Exchange partitions of the busiest worker with quieter ones of the idlest. Returns how often."""
+    """Exchange partitions of the busiest worker with quieter ones of the idlest. Return the number of exchanges."""
     done = 0
     while done < MOST_EXCHANGES and _uneven(mine, rates) > UNEVEN:
         loads = {rank: sum(rates.get(partition, 0.0) for partition in part) for rank, part in mine.items()}

@@ -1,9 +1,10 @@
-"""Pure. Decide which worker of a job trains a batch that was read from a stream: its reader, or a peer with time.
+"""Pure. Decide which worker trains a batch from a stream: the worker that read it, or a peer with free capacity.
 
-In: batches and messages of worker/online/shuffling/shuffle_unit.py. Out: actions for it. Each worker has one
-`PeerShuffle` and decides by what its peers announced last; nothing coordinates them. A batch from a peer is never sent
-on, and a batch that was sent comes home before it is sent again. A batch that is trained twice (a peer was only slow)
-does no harm: slots skip batches that they have.
+In: batches and messages from worker/online/shuffling/shuffle_unit.py. Out: actions for that module. Each worker has its
+own `PeerShuffle`, and decides by the last announcements of its peers. There is no coordinator.
+
+A worker never forwards a batch from a peer. A batch that was sent returns to its owner before it is sent again. A batch
+may be trained twice, if a peer was only slow. This is harmless, because slots skip batches that they already have.
 
     offer ─► queue ─► take ─► trained ─► ReportTrained, to the peer that sent it
                └► SendBatch, to a peer ─► done, or home again: returned, peer lost, peer silent
@@ -20,14 +21,15 @@ from springtide import errors
 Strategy = Literal["none", "basic", "advanced"]
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
 
-QUEUE_S = 1.0  # default upper bound: batches of this much training time; a shorter lag than users notice
+QUEUE_S = 1.0  # default upper bound, as training time of the queued batches; users do not notice a shorter lag
 FEWEST, MOST = 4, 256  # limits of the default upper bound, in batches
-STALL_S = 2.0  # a loop that took nothing for this long, and for this many of its steps, has stalled
+STALL_S = 2.0  # a loop that took no batch for this long, and for this many of its steps, has stalled
 STALL_STEPS = 8.0
-PATIENCE_S = 10.0  # a peer that has not trained a batch after this long, and this many times the usual turn, is slow
+# a peer is slow if it has not trained a batch after this long, and this many times the usual duration
+PATIENCE_S = 10.0
 PATIENCE_TIMES = 4.0
-MOST_RECEIVED = 1024  # batches that may wait here: further ones are returned
-SMOOTH = 0.2  # weight of the newest in the average time of a step
+MOST_RECEIVED = 1024  # most received batches in the queue; further batches are returned
+SMOOTH = 0.2  # weight of the newest step in the average step time
 
 K = TypeVar("K", bound=Hashable)
 
@@ -37,9 +39,9 @@ class QueueBounds:
     """Bounds of a worker's queue, in batches."""
 
     lower: int
-    """At this length or below, the worker is ready to take batches from peers again."""
+    """At or below this length, the worker accepts batches from peers again."""
     upper: int
-    """At this length the worker takes no more from peers, and sends further batches of its own to ready peers."""
+    """At this length, the worker accepts no batches from peers, and sends further batches of its own to ready peers."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.lower < self.upper:
@@ -49,34 +51,34 @@ class QueueBounds:
 
 
 def bounds_for(step_s: float) -> QueueBounds:
-    """Default bounds for this training time of a batch; 0: not known yet."""
+    """Return default bounds for this training time of a batch; 0 if it is unknown."""
     upper = min(MOST, max(FEWEST, math.ceil(QUEUE_S / step_s))) if step_s > 0 else FEWEST
     return QueueBounds(lower=upper // 2, upper=upper)
 
 
 class SendBatch(NamedTuple, Generic[K]):
-    """Give a peer one of our batches to train."""
+    """Action: send a peer a batch of this worker to train."""
 
     peer: str
     key: K
 
 
 class ReportTrained(NamedTuple, Generic[K]):
-    """Tell a peer that its batch is trained."""
+    """Action: tell a peer that its batch is trained."""
 
     peer: str
     key: K
 
 
 class ReturnBatch(NamedTuple, Generic[K]):
-    """Tell a peer that its batch is not trained here."""
+    """Action: tell a peer that this worker will not train its batch."""
 
     peer: str
     key: K
 
 
 class AnnounceReady(NamedTuple):
-    """Tell all peers whether this worker is ready to take batches."""
+    """Action: tell all peers whether this worker accepts batches."""
 
     ready: bool
 
@@ -86,60 +88,62 @@ Action = SendBatch[K] | ReportTrained[K] | ReturnBatch[K] | AnnounceReady
 
 @dataclass(slots=True)
 class PeerState(Generic[K]):
-    """What this worker knows of a peer."""
+    """This worker's view of a peer."""
 
     ready: bool = False
-    """As the peer announced last."""
+    """True if the peer's last announcement was "ready"."""
     slow: bool = False
-    """True if it kept a batch too long and was not heard of since."""
+    """True if the peer kept a batch too long and has not announced anything since."""
     away: dict[K, float] = field(default_factory=dict)
-    """Our batches that the peer has, and since when."""
+    """This worker's batches at the peer, with the time of sending."""
 
 
 class PeerShuffle(Generic[K]):
-    """One worker's batches by where they are. Not thread-safe; `draw(n)` gives a random number below n."""
+    """Batches of a worker by location. Not thread-safe; `draw(n)` returns a random number below n."""
 
     def __init__(self, strategy: Strategy, bounds: QueueBounds | None, draw: Callable[[int], int]) -> None:
         self.strategy, self._draw = strategy, draw
         self._fixed, self.bounds = bounds is not None, bounds or bounds_for(0.0)
         self.queue: deque[K] = deque()
-        """Batches that the training loop takes next."""
+        """Batches for the training loop, in order."""
         self.owners: dict[K, set[str]] = {}
-        """By queued or training batch: the peers to tell when it is trained; "" is this worker itself."""
+        """Peers to notify when a batch is trained, by queued or training batch; "" is this worker."""
         self.peers: dict[str, PeerState[K]] = {}
         self.ready = True
-        """What peers were told last."""
+        """Last state announced to peers."""
         self.draining = False
         self.came_home = 0
-        """Our batches that peers had and did not train, as far as is known here."""
+        """Number of this worker's batches that peers did not train."""
         self._staying: set[K] = set()
         """Queued batches that must not be sent."""
         self._took_at, self._idled = -math.inf, True
-        """When the loop took last, or what waits began to; whether it had to wait for what it took then."""
+        """Time of the loop's last take, or of the first waiting batch; and whether the queue then ran empty."""
         self._step_s = self._turn_s = 0.0
 
     # ---- this worker's reader and loop ----
 
     @property
     def room(self) -> int:
-        """Batches that the reader may add before it should wait; more are accepted all the same."""
+        """Number of batches that the reader may add before it should wait. Further batches are still accepted."""
         room = self.bounds.upper - len(self.queue)
         if self.strategy == "basic":
             return room + sum(self.bounds.upper - len(other.away) for other in self.peers.values())
         return room + sum(self.bounds.upper - len(self.peers[name].away) for name in self._open())
 
     def wait_s(self, at: float) -> float:
-        """How long a batch offered now waits for the loop; 0 where peers would take it at once."""
+        """Return the expected wait of a batch offered now; 0 if the loop has stalled, because peers then take its
+        batches.
+        """
         return 0.0 if self._stalled(at) else len(self.queue) * self._step_s
 
     @property
     def away(self) -> int:
-        """Our batches that peers have."""
+        """Number of this worker's batches at peers."""
         return sum(len(other.away) for other in self.peers.values())
 
     def offer(self, key: K, at: float, *, stays: bool = False) -> list[Action[K]]:
-        """Queue or send a batch of this worker's own; with `stays` it must be trained here."""
-        if key in self.owners:  # a peer sent it, and its lease is ours by now
+        """Queue or send a batch of this worker. With `stays`, the batch must be trained here."""
+        if key in self.owners:  # a peer sent this batch, and this worker has got its lease since
             self.owners[key].add("")
             return []
         if stays:
@@ -150,7 +154,7 @@ class PeerShuffle(Generic[K]):
         return self._settle(at)
 
     def take(self, at: float) -> tuple[K | None, list[Action[K]]]:
-        """Give the loop the batch that has waited longest."""
+        """Give the loop the oldest batch."""
         if not self.queue:
             self._took_at = at
             return None, self._settle(at)
@@ -167,12 +171,12 @@ class PeerShuffle(Generic[K]):
         return [*(ReportTrained(owner, key) for owner in sorted(owners) if owner), *self._settle(at)]
 
     def drop(self, key: K, at: float) -> list[Action[K]]:
-        """Note that the loop took this batch and will not train it: a peer's goes back, our own is forgotten."""
+        """Note that the loop will not train this batch: return a peer's batch, forget an own batch."""
         owners = self.owners.pop(key, set())
         return [*(ReturnBatch(owner, key) for owner in sorted(owners) if owner), *self._settle(at)]
 
     def forget(self, keys: Iterable[K]) -> None:
-        """Forget batches of ours that another worker has taken over."""
+        """Forget own batches that another worker has taken over."""
         gone = set(keys)
         for key in gone & self.owners.keys():
             self._disown(key, "")
@@ -181,7 +185,7 @@ class PeerShuffle(Generic[K]):
                 del other.away[key]
 
     def drain(self, at: float) -> list[Action[K]]:
-        """Take no more from peers, and give back their batches that wait here."""
+        """Accept no more batches from peers, and return their queued batches."""
         self.draining = True
         actions: list[Action[K]] = []
         for key in list(self.queue):
@@ -193,13 +197,13 @@ class PeerShuffle(Generic[K]):
     # ---- peers ----
 
     def heard(self, peer: str, ready: bool, at: float) -> list[Action[K]]:
-        """Note a peer's announcement whether it is ready; its first one makes it known."""
+        """Record a peer's announcement; the first announcement adds the peer."""
         other = self.peers.setdefault(peer, PeerState())
         other.ready, other.slow = ready, False
         return self._settle(at)
 
     def came(self, peer: str, key: K, at: float) -> list[Action[K]]:
-        """Queue a batch from a peer, or return it; it is never sent to a third worker."""
+        """Queue a batch from a peer, or return it. The batch never goes to a third worker."""
         if key in self.owners:
             self.owners[key].add(peer)
             return []
@@ -209,7 +213,9 @@ class PeerShuffle(Generic[K]):
         return self._settle(at)
 
     def done(self, peer: str, key: K, at: float) -> list[Action[K]]:
-        """Note that a peer trained a batch of ours, perhaps after we gave it up there: nobody else need train it."""
+        """Note that a peer trained an own batch, perhaps after this worker took it back. No other worker need train
+        it.
+        """
         if (other := self.peers.get(peer)) is not None:
             sent_at = other.away.pop(key, None)
             other.slow = False
@@ -221,14 +227,14 @@ class PeerShuffle(Generic[K]):
         return self._settle(at)
 
     def given_back(self, peer: str, key: K, at: float) -> list[Action[K]]:
-        """Take back a batch of ours that a peer will not train."""
+        """Take back an own batch that a peer will not train."""
         if (other := self.peers.get(peer)) is not None and other.away.pop(key, None) is not None:
-            other.ready = False  # until it announces itself again
+            other.ready = False  # until its next announcement
             self._come_home([key], at)
         return self._settle(at)
 
     def silent(self, peer: str, at: float) -> list[Action[K]]:
-        """Take our batches back from a reachable peer that was not heard of for a while."""
+        """Take own batches back from a reachable peer that has been silent for a while."""
         if (other := self.peers.get(peer)) is not None:
             other.slow = True
             homeward, other.away = list(other.away), {}
@@ -236,16 +242,16 @@ class PeerShuffle(Generic[K]):
         return self._settle(at)
 
     def lost(self, peer: str, at: float) -> list[Action[K]]:
-        """Forget a peer that cannot be reached, and take our batches back.
+        """Forget an unreachable peer, and take own batches back.
 
-        Batches that it sent are still trained here; a worker that reads them again finds that slots have them.
+        This worker still trains the batches of the lost peer. If another worker reads them again, slots skip them.
         """
         if (other := self.peers.pop(peer, None)) is not None:
             self._come_home(list(other.away), at)
         return self._settle(at)
 
     def forgive(self, away_s: float) -> None:
-        """Shift all times: this process did not run for that long, and no peer is to blame."""
+        """Shift all times after this process was suspended, so that no peer counts as slow."""
         self._took_at += away_s
         for other in self.peers.values():
             other.away = {key: since + away_s for key, since in other.away.items()}
@@ -270,18 +276,18 @@ class PeerShuffle(Generic[K]):
             self.bounds = bounds_for(self._step_s)
 
     def _stalled(self, at: float) -> bool:
-        """True if the loop has ignored waiting batches so long that it may be in trouble."""
+        """Return True if the loop has ignored waiting batches so long that it may hang."""
         return bool(self.queue) and at - self._took_at > max(STALL_S, STALL_STEPS * self._step_s)
 
     def _queue(self, key: K, owner: str, at: float) -> None:
         if not self.queue:
-            self._took_at = max(self._took_at, at)  # it begins to wait now
+            self._took_at = max(self._took_at, at)  # the batch starts to wait now
             self._idled = True
         self.queue.append(key)
         self.owners[key] = {owner}
 
     def _come_home(self, keys: list[K], at: float) -> None:
-        """Queue batches first: they are the oldest that this worker has."""
+        """Put these batches at the front of the queue, because they are the oldest."""
         self.came_home += len(keys)
         for key in reversed(keys):
             if key in self.owners:
@@ -298,7 +304,9 @@ class PeerShuffle(Generic[K]):
             del self.owners[key]
 
     def _open(self) -> list[str]:
-        """Peers that would take another batch; at most `upper` each, because announcements take time to arrive."""
+        """Return the peers that accept another batch: at most `upper` each, because announcements take time to
+        arrive.
+        """
         if self.strategy != "advanced":
             return []
         return [
@@ -312,7 +320,7 @@ class PeerShuffle(Generic[K]):
         return SendBatch(peer, key)
 
     def _settle(self, at: float) -> list[Action[K]]:
-        """After any change: send surplus batches to ready peers, and announce whether we are ready."""
+        """Send surplus batches to ready peers, and announce readiness. Called after every change."""
         stalled = self._stalled(at)
         actions: list[Action[K]] = list(self._overflow(0 if stalled else self.bounds.upper, at))
         full = stalled or self.draining or len(self.queue) >= self.bounds.upper
@@ -323,7 +331,7 @@ class PeerShuffle(Generic[K]):
         return actions
 
     def _overflow(self, keep: int, at: float) -> Iterable[SendBatch[K]]:
-        """Send our newest surplus batches, each to a random ready peer."""
+        """Send the newest surplus batches, each to a random ready peer."""
         spare = len(self.queue) - keep
         if spare <= 0 or not (names := self._open()):
             return

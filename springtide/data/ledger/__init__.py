@@ -1,4 +1,4 @@
-"""Pure. Which samples are pending, leased or trained.
+"""Pure. Track which samples are pending, leased or trained.
 
-Place on the sample walk: after the master's leases. Start at job_ledger.py.
+The master's lease service calls this package. Start reading at job_ledger.py.
 """

@@ -1,8 +1,8 @@
-"""Pure. One pass over one data set, each worker at its own pace: samples go from pending to leased to trained.
+"""Pure. Lease the samples of a pass to workers that train at their own pace: pending, leased, trained.
 
-In: data/ledger/job_ledger.py asks for leases and passes on reports of their holders. Out: grants and verdicts. The
-clock is an argument, and every changing method depends only on its arguments, so a journal of calls can be replayed.
-Samples that were never handed out are one cursor, so a pass over any number of samples costs the same few bytes.
+In: data/ledger/job_ledger.py asks for leases, and forwards the holders' reports. Out: grants and replies. The clock is
+an argument, and every changing method depends only on its arguments. A journal of calls can therefore be replayed. A
+single cursor marks the samples that were never leased, so a pass of any size takes the same few bytes.
 """
 
 import itertools
@@ -35,21 +35,23 @@ class ShardRange(NamedTuple):
 
 @dataclass(slots=True)
 class PendingQueue:
-    """Samples of a pass that nobody holds, cut on batch boundaries. Order: returned (oldest first), fresh, failed."""
+    """Samples of a pass that no worker holds, cut at batch boundaries. Order: returned (oldest first), never leased,
+    failed.
+    """
 
     card: DatasetCard
     running: int = 0
-    """First shard with samples that were never handed out."""
+    """First shard with samples that were never leased."""
     cut: int = 0
-    """First such sample of that shard."""
+    """First sample of that shard that was never leased."""
     returned: deque[ShardRange] = field(default_factory=deque)
     failed: deque[ShardRange] = field(default_factory=deque)
     length: int | None = None
-    """Samples of an epoch, where the card does not know."""
+    """Samples of an epoch, if the card does not know the number."""
     samples: int = field(init=False)
-    """Samples in the queue."""
+    """Number of samples in the queue."""
     shards: int = field(init=False)
-    """Shards of the pass. This and the next three fields are computed once from the card."""
+    """Number of shards in the pass. This field and the next three are computed once from the card."""
     an_epoch: int = field(init=False)
     whole: int = field(init=False)
     last: int = field(init=False)
@@ -72,7 +74,9 @@ class PendingQueue:
         return self.whole if (running + 1) % self.an_epoch else self.last
 
     def take(self, most: int, may_try: Callable[[ShardRange], bool] = lambda _: True) -> ShardRange | None:
-        """Take the next range of at most `most` samples; of failed ranges, one that `may_try` accepts."""
+        """Take the next range of at most `most` samples. Failed ranges come last, and only if `may_try` accepts
+        them.
+        """
         if self.returned:
             return self._cut_from(self.returned, most)
         if self.running < self.shards:
@@ -87,7 +91,7 @@ class PendingQueue:
         return None if at is None else self._cut_from(self.failed, most, at)
 
     def put_back(self, piece: ShardRange, *, failed: bool = False) -> None:
-        """Queue a range again; one that could not be read comes last."""
+        """Queue a range again. A range that could not be read goes to the end."""
         if piece.end > piece.first:
             (self.failed if failed else self.returned).append(piece)
             self.samples += piece.end - piece.first
@@ -105,37 +109,37 @@ class PendingQueue:
 
 @dataclass(slots=True)
 class ShardLease:
-    """A run of batches of one shard, held by one worker."""
+    """A lease of consecutive batches of a shard, held by a worker."""
 
     holder: LeaseHolder
     running: int
     first: int
     offset: int
-    """End of the samples that are trained."""
+    """End of the trained samples."""
     end: int
     deadline: float
     wish: int | None = None
-    """Where the holder was asked to end it."""
+    """New end that the master asked the holder for."""
     returned: bool = False
-    """True if another worker held it before."""
+    """True if another worker held these samples before."""
     void: int = 0
-    """Of a stream: offsets that are done and held nothing to train."""
+    """For a stream: number of finished offsets without a record to train."""
 
 
 class ReportEffect(NamedTuple):
-    """What a holder's report changed."""
+    """Effect of a holder's report."""
 
     held: bool
-    """False if the lease is not the holder's; nothing has changed then."""
+    """False if the reporting worker does not hold the lease; nothing has changed then."""
     samples: int = 0
-    """Newly trained samples."""
+    """Number of newly trained samples."""
     freed: bool = False
-    """True if the lease is over, or its tail was returned."""
+    """True if the lease ended, or its tail was returned."""
 
 
 NOT_HELD = ReportEffect(held=False)
 Failures = dict[int, dict[int, tuple[int, ...]]]
-"""By shard and first unreadable sample: the ranks that failed to read it, once for each try."""
+"""Ranks that failed to read a range, once per try, by shard and first unreadable sample."""
 
 
 def copied(failures: Failures) -> Failures:
@@ -165,29 +169,29 @@ class AsyncLedgerState:
 
 @dataclass(slots=True)
 class AsyncLedger:
-    """Who trains which samples of one pass."""
+    """Leases and trained samples of a single pass."""
 
     card: DatasetCard
     base: int
-    """Number of the first shard; the numbers of a job's passes do not overlap."""
+    """Number of the first shard. Numbers of different passes do not overlap."""
     max_failures: int = 3
-    """Tries after which an unreadable range is given up."""
+    """Number of tries after which an unreadable range is given up."""
     todo: PendingQueue = field(init=False)
     numbers: int = field(init=False)
-    """How many shard numbers the pass takes."""
+    """Number of shard numbers that the pass uses."""
     leases: dict[LeaseKey, ShardLease] = field(default_factory=dict)
     held: dict[int, dict[LeaseKey, ShardLease]] = field(default_factory=dict)
-    """The same leases by rank; a rank has one incarnation at a time."""
+    """The same leases by rank. A rank has a single incarnation at a time."""
     left: dict[int, int] = field(default_factory=dict)
-    """Untrained samples of each shard that was begun and is not done."""
+    """Number of untrained samples of each begun, unfinished shard."""
     done: int = 0
     samples_done: int = 0
     failures: Failures = field(default_factory=dict)
-    """Read failures of shards that are not done."""
+    """Read failures of unfinished shards."""
     poisoned: list[Poisoned] = field(default_factory=list)
     closed: bool = False
     asked_back: set[int] = field(default_factory=set)
-    """Ranks that were asked to end a lease sooner: they get no other lease while they hold one."""
+    """Ranks that were asked to shorten a lease. They get no further lease while they hold that one."""
 
     def __post_init__(self) -> None:
         self.todo = PendingQueue(self.card)
@@ -197,7 +201,7 @@ class AsyncLedger:
         self.closed = True
 
     def again(self, holder: LeaseHolder, known: Container[tuple[int, int]]) -> tuple[Grant, ...]:
-        """Leases that the holder does not know: the reply that granted them was lost."""
+        """Return leases that the holder does not know, because the reply that granted them was lost."""
         mine = self.held.get(holder.rank, {})
         return tuple(
             self._grant(lease.running, key.first, lease.end, returned=lease.returned)
@@ -208,9 +212,10 @@ class AsyncLedger:
     def lease(
         self, holder: LeaseHolder, *, most: int, size: int, budget: int, deadline: float, others: Collection[int] = ()
     ) -> tuple[Grant, ...] | NoLease:
-        """Grant up to `most` leases of at most `size` samples, together about `budget` samples, and at least one.
+        """Grant up to `most` leases of at most `size` samples each, about `budget` samples in total, and at least one
+        lease.
 
-        A range that this rank failed to read is left to the `others` until each of them has tried it.
+        A range that this rank failed to read waits until each of the `others` has tried it.
         """
         mine = self.held.setdefault(holder.rank, {})
 
@@ -239,13 +244,13 @@ class AsyncLedger:
         return NoLease.WAIT if waits and not self.closed else NoLease.END
 
     def report(self, holder: LeaseHolder, report: Progress, deadline: float) -> ReportEffect:
-        """Apply a holder's report on a lease and extend the lease to `deadline`."""
+        """Apply a holder's report on a lease, and extend the lease to `deadline`."""
         key = LeaseKey(report.shard, report.first)
         lease = self.leases.get(key)
         if lease is None or lease.holder != holder:
             return NOT_HELD
         lease.deadline = deadline
-        if report.offset == report.end == lease.end:  # the common case: all of the lease is trained
+        if report.offset == report.end == lease.end:  # the common case: the whole lease is trained
             samples = lease.end - lease.offset
             self._trained(lease, lease.end)
             self._drop(key, lease)
@@ -262,7 +267,7 @@ class AsyncLedger:
         return ReportEffect(True, offset - trained_before, freed)
 
     def end_at(self, samples: int) -> bool:
-        """Set the samples of an epoch of a data set without a length, and drop everything beyond."""
+        """Set the length of an epoch for a data set without a known length, and drop all samples beyond it."""
         old = self.todo
         if not self.card.endless or old.length is not None:
             return False
@@ -285,8 +290,9 @@ class AsyncLedger:
         return True
 
     def fail(self, holder: LeaseHolder, failure: ReadFailure) -> bool:
-        """Note that the holder cannot read on from `failure.offset`; samples before it stay its own. False: not its
-        lease.
+        """Note that the holder cannot read from `failure.offset` on. The holder keeps the samples before it.
+
+        Return False if the worker does not hold the lease.
         """
         key = LeaseKey(failure.shard, failure.first)
         lease = self.leases.get(key)
@@ -310,9 +316,9 @@ class AsyncLedger:
         return True
 
     def take_back(self, keys: Iterable[LeaseKey]) -> int:
-        """End these leases and queue what is left, in the order in which it would have been trained.
+        """Revoke these leases, and queue their untrained samples again. Return the number of revoked leases.
 
-        Begun leases come first, then those that came from another worker. Returns how many there were.
+        Partly trained leases are queued first, then leases that another worker held before.
         """
         ended = [(key, lease) for key in keys if (lease := self.leases.get(key)) is not None]
         ended.sort(key=lambda ended_lease: (ended_lease[1].offset == ended_lease[1].first, not ended_lease[1].returned))
@@ -322,7 +328,9 @@ class AsyncLedger:
         return len(ended)
 
     def wish(self, wish: ShrinkRequest) -> bool:
-        """Ask the holder of a lease to end it sooner. False: no such lease, or it ends there anyway."""
+        """Ask the holder of a lease to end it earlier. Return False if there is no such lease, or if it ends there
+        anyway.
+        """
         lease = self.leases.get(LeaseKey(wish.shard, wish.first))
         if lease is None:
             return False
@@ -335,7 +343,7 @@ class AsyncLedger:
         return True
 
     def wishes(self, rank: int) -> tuple[ShrinkRequest, ...]:
-        """Leases that this rank is asked to end sooner and has not answered for."""
+        """Return the open requests to this rank to end leases earlier."""
         mine = self.held.get(rank)
         if not mine:
             return ()
@@ -350,7 +358,7 @@ class AsyncLedger:
 
     @property
     def tries(self) -> int:
-        """Read failures of ranges that are still to be read."""
+        """Number of read failures of ranges that are still to be read."""
         return sum(len(tried) for of_shard in self.failures.values() for tried in of_shard.values())
 
     def totals(self) -> Totals:
@@ -437,7 +445,7 @@ class AsyncLedger:
         return Grant(self.base + running, self.card.first_epoch + epoch, nth, first, end, returned)
 
     def _cut(self, lease: ShardLease, end: int) -> None:
-        """End the lease at `end` and queue its tail."""
+        """End the lease at `end`, and queue its tail."""
         if end < lease.end:
             self.todo.put_back(ShardRange(lease.running, end, lease.end))
             lease.end, lease.wish = end, None

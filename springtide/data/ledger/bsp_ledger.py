@@ -1,8 +1,9 @@
-"""Pure. One pass over one data set for a bsp group: every rank gets the same shards in the same order.
+"""Pure. Lease the shards of a pass to a bsp group: every rank gets the same shards in the same order.
 
-In: data/ledger/job_ledger.py. Out: grants. No rank can train another's part, so a lost member returns nothing: its next
-incarnation begins with a shard that the group has not finished, and learns from the others how far they are in it. A
-checkpoint records a pass at one step (`note`); the whole group goes back to it, or on from it, together.
+In: data/ledger/job_ledger.py. Out: grants. A rank cannot train another rank's part, so a lost rank returns no samples.
+Its next incarnation starts with the first unfinished shard, and the other ranks tell it their position in that shard. A
+checkpoint records a pass at a single step (`note`). The whole group rolls back to this step, or continues from it,
+together.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from springtide.domain.data.samples import DatasetCard
 
 
 class OffsetRange(NamedTuple):
-    """Offsets `first` to `end` of a partition: the shard of a group's pass over a stream."""
+    """Offsets `first` to `end` of a partition. This is the shard of a bsp pass over a stream."""
 
     partition: int
     first: int
@@ -25,7 +26,7 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BspStreamState:
-    """The extra state of a group's pass over a stream; see data/ledger/bsp_stream_ledger.py."""
+    """Additional state of a bsp pass over a stream; see data/ledger/bsp_stream_ledger.py."""
 
     starts: dict[int, int]
     ends: dict[int, int]
@@ -53,7 +54,7 @@ class BspLedgerState:
 
 @dataclass(slots=True)
 class BspLedger:
-    """How far each rank of the group is."""
+    """Progress of each rank of the group."""
 
     card: DatasetCard
     base: int
@@ -62,9 +63,9 @@ class BspLedger:
     leased_to: list[int] = field(init=False)
     done_by: list[int] = field(init=False)
     boundary: int | None = None
-    """The first shard that is not handed out before the group is formed again."""
+    """First shard that is not leased before the group is formed again."""
     first: int = 0
-    """Samples beyond whole shards that were trained when the group continued from a checkpoint."""
+    """Samples that were trained when the group resumed from a checkpoint, including a partial shard."""
 
     def __post_init__(self) -> None:
         self.total = self.card.epochs * self.card.shards
@@ -77,19 +78,21 @@ class BspLedger:
 
     @property
     def over(self) -> bool:
-        """True unless closing the job cut something off."""
+        """True unless the job was closed before the end of the pass."""
         return self.total == self.numbers
 
     def close(self) -> None:
-        """Hand out no new shard. Ranks that are behind still get begun shards, or the others would wait forever."""
+        """Lease no new shard. Slower ranks still get shards that another rank has begun, else the other ranks would
+        wait forever.
+        """
         self.total = max(self.leased_to)
 
     def halt(self) -> None:
-        """Hand out no shard that nobody has begun: the group changes before it."""
+        """Lease no further new shard, because the group will change first."""
         self.boundary = max(self.leased_to)
 
     def regroup(self, seats: Sequence[int | None]) -> None:
-        """Form the group of ranks that had these seats; new ranks begin with the first shard that is not finished."""
+        """Form a group from ranks with these former seats. New ranks start with the first unfinished shard."""
         least = min(self.done_by)
         self.boundary, self.workers = None, len(seats)
         for counts in (self.leased_to, self.done_by):
@@ -97,9 +100,9 @@ class BspLedger:
 
     @property
     def smallest(self) -> int:
-        """Samples of the smallest batch, of which each rank must have one.
+        """Samples of the smallest batch, which limits the number of ranks.
 
-        The rest of a shard joins the batch before it, so only a shard of less than a batch is smaller than a batch.
+        The remainder of a shard joins the batch before it. Only a shard with less than a batch gives a smaller batch.
         """
         card = self.card
         return min(card.batch_size, card.samples_used % card.shard_size or card.shard_size)
@@ -113,13 +116,15 @@ class BspLedger:
             )
 
     def rejoin(self, seat: int | None) -> None:
-        """Start a new incarnation of the rank in this seat: it has done what all others have done."""
+        """Start a new incarnation of the rank in this seat, at the first shard that some other rank has not
+        finished.
+        """
         others = [done for other, done in enumerate(self.done_by) if other != seat]
         if others and seat is not None and seat < self.workers:
             self.leased_to[seat] = self.done_by[seat] = min(others)
 
     def lease(self, seat: int | None, rank: int) -> tuple[Grant, ...] | NoLease:
-        """Grant the rank's next shard: one at a time, so that a group that must stop is soon there."""
+        """Grant the rank's next shard. Each call grants a single shard, so that the group can stop soon."""
         if seat is None or not 0 <= seat < self.workers:
             raise errors.BadInput(f"worker-{rank} is not in the bsp group of {self.workers}")
         running = self.leased_to[seat]
@@ -133,7 +138,9 @@ class BspLedger:
         return (Grant(self.base + running, self.card.first_epoch + epoch, index, 0, size),)
 
     def report(self, seat: int | None, report: Progress) -> bool:
-        """Apply a rank's report on its part of a shard; ranks finish shards in order. True if it is news."""
+        """Apply a rank's report on its part of a shard. Ranks finish shards in order. Return True if the report is
+        new.
+        """
         if seat is None or seat >= self.workers:
             return False
         running = report.shard - self.base
@@ -148,7 +155,7 @@ class BspLedger:
         return True
 
     def totals(self) -> Totals:
-        """Shards by state; a shard is done when every rank has done its part."""
+        """Return the shards by state. A shard is done when every rank has trained its part."""
         done = min(self.done_by)
         return Totals(
             total=self.total,
@@ -160,16 +167,16 @@ class BspLedger:
 
     @property
     def void(self) -> int:
-        """Offsets that held nothing to train: only a stream has any."""
+        """Number of offsets without a record to train; always 0 without a stream."""
         return 0
 
     @property
     def samples_done(self) -> int:
-        """Samples of the shards of which every rank has done its part."""
+        """Samples of shards that all ranks have finished."""
         return max(self.first, self._samples(min(self.done_by)))
 
     def note(self, shard: int, first: int) -> BspLedgerState:
-        """The pass at the step after which everything before this sample of this shard is trained."""
+        """Return the state of the pass after all samples before this sample of this shard are trained."""
         done = min(max(0, shard - self.base), self.numbers)
         trained = self._samples(done)
         if done < self.numbers and shard >= self.base:
@@ -187,7 +194,7 @@ class BspLedger:
 
     @staticmethod
     def at(noted: BspLedgerState, workers: int) -> "BspLedger":
-        """A pass that a group of this size continues where a checkpoint recorded it."""
+        """Return the pass for a group of this size, continued from a checkpoint."""
         lockstep = BspLedger(noted.card, noted.base, workers)
         lockstep.first = noted.first
         lockstep.leased_to = [min(noted.done_by)] * workers

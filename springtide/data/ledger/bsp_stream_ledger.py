@@ -1,8 +1,8 @@
-"""Pure. One pass over a stream for a bsp group: every rank gets the same offset ranges in the same order.
+"""Pure. Lease ranges of a stream to a bsp group: every rank gets the same offset ranges in the same order.
 
-In: data/ledger/job_ledger.py. Out: grants. The sequence of ranges is made while records come. When a rank needs more,
-master/data/leases.py chooses the fullest partition (`choose`) and journals the choice (`plan`) before any rank gets it.
-A range plays the part of a shard in data/ledger/bsp_ledger.py, and everything else is as there.
+In: data/ledger/job_ledger.py. Out: grants. The sequence of ranges grows as records arrive. When a rank needs another
+range, master/data/leases.py chooses the partition with the most records (`choose`). It journals the choice (`plan`)
+before any rank gets the range. A range takes the role of a shard in data/ledger/bsp_ledger.py.
 """
 
 from collections.abc import Iterable
@@ -13,25 +13,26 @@ from springtide.data.ledger.bsp_ledger import BspLedger, BspLedgerState, BspStre
 from springtide.domain.data.leases import Grant, NoLease, Progress, Totals
 from springtide.domain.data.streams import MOST_PARTITIONS, PartitionRange
 
-NUMBERS = 2**30  # of a pass: ten ranges a second for three years
-KEPT = 4  # ranges behind the slowest rank: a checkpoint may still name the last one
+NUMBERS = 2**30  # shard numbers of a pass: ten ranges a second for three years
+KEPT = 4  # ranges kept behind the slowest rank, because a checkpoint may still name the last one
 
 
 @dataclass(slots=True)
 class BspStreamLedger(BspLedger):
-    """How far each rank is, and which ranges come next."""
+    """Progress of each rank, and the planned sequence of ranges."""
 
     starts: dict[int, int] = field(default_factory=dict)
-    """By partition, where the job began with it."""
+    """First offset of the job in each partition."""
     ends: dict[int, int] = field(default_factory=dict)
-    """Final ends of the partitions that have one."""
+    """Final ends of the partitions that have ended."""
     places: dict[int, int] = field(default_factory=dict)
-    """By partition, the end of what is in the sequence."""
+    """End of the planned offsets in each partition."""
     stretches: dict[int, OffsetRange] = field(default_factory=dict)
-    """The sequence by number, without its oldest part."""
+    """Planned ranges by number, without the oldest."""
     void_of: dict[int, int] = field(default_factory=dict)
-    """By range that a rank has finished: offsets that held nothing to train. All ranks find the same. After a return to
-    the middle of a range, offsets before that place are not counted again.
+    """Number of offsets without a record to train, by finished range. All ranks find the same number.
+
+    After a rollback to the middle of a range, offsets before that point are not counted again.
     """
     void_before: int = 0
     """The same count for ranges that are no longer kept."""
@@ -43,23 +44,23 @@ class BspStreamLedger(BspLedger):
 
     @property
     def over(self) -> bool:
-        """True if all partitions have ended and the sequence has all of them."""
+        """True if all partitions have ended and are completely planned."""
         return bool(self.starts) and all(
             self.places[partition] >= self.ends.get(partition, NUMBERS**2) for partition in self.starts
         )
 
     def close(self) -> None:
-        """Plan nothing more. Ranks that are behind still get ranges that another has begun."""
+        """Plan no further range. Slower ranks still get ranges that another rank has begun."""
         self.total, self.closed = max(self.leased_to), True
         for running in sorted(self.stretches, reverse=True):
-            if running >= self.total:  # no rank has begun it: another run plans it again
+            if running >= self.total:  # no rank has begun this range: another run plans it again
                 stretch = self.stretches.pop(running)
                 self.places[stretch.partition] = stretch.first
 
     # ---- the stream ----
 
     def news(self, seen: Iterable[PartitionRange]) -> tuple[PartitionRange, ...]:
-        """Those of these partitions that are not known yet. Changes nothing."""
+        """Return the partitions that are not known yet, or whose end is new. Changes nothing."""
         if self.over:
             return ()
         return tuple(
@@ -70,7 +71,9 @@ class BspStreamLedger(BspLedger):
         )
 
     def see(self, seen: Iterable[PartitionRange]) -> bool:
-        """Add partitions as a reader sees them; the first report on each counts. True if there is news."""
+        """Add partitions from a reader's report; the first report of each partition counts. Return True if something is
+        new.
+        """
         news, first = self.news(seen), not self.starts
         for partition in news:
             if partition.partition not in self.starts:
@@ -82,15 +85,15 @@ class BspStreamLedger(BspLedger):
         return bool(news)
 
     def wants(self, seat: int | None) -> bool:
-        """True if the rank in this seat has had all of the sequence, and the sequence may go on."""
+        """Return True if the rank in this seat has leased all planned ranges, and more may follow."""
         there = seat is not None and seat < self.workers and self.leased_to[seat] == self.total
         return there and self.boundary is None and not self.closed
 
     def choose(self, seen: Iterable[PartitionRange], *, lingered: bool) -> tuple[OffsetRange | None, bool]:
-        """Choose the next range: batches of the fullest partition. Also say whether records wait to fill a batch.
+        """Choose the next range: batches of the partition with the most records. Changes nothing.
 
-        A batch that is not full is chosen only when records have `lingered`, or nothing can fill it any more. Changes
-        nothing.
+        Also return True if records wait to fill a batch. A partial batch is chosen only after records have `lingered`,
+        or if the partition has ended.
         """
         left = [
             (min(partition.end, self.ends.get(partition.partition, partition.end)) - place, partition.partition)
@@ -107,7 +110,9 @@ class BspStreamLedger(BspLedger):
         return OffsetRange(partition, first, first + (full * batch or most)), False
 
     def plan(self, seat: int | None, stretch: OffsetRange) -> bool:
-        """Append a range to the sequence. False: not now, or the range does not continue its partition."""
+        """Append a range to the sequence. Return False if no range is needed, or if it does not continue its
+        partition.
+        """
         place = self.places.get(stretch.partition)
         if not self.wants(seat) or stretch.first != place or stretch.first >= stretch.end:
             return False
@@ -120,7 +125,7 @@ class BspStreamLedger(BspLedger):
 
     @property
     def smallest(self) -> int:
-        """Records of a full batch, of which each rank must have one."""
+        """Records of a full batch, which limits the number of ranks."""
         return self.card.batch_size
 
     def check_group(self, workers: int) -> None:
@@ -142,7 +147,9 @@ class BspStreamLedger(BspLedger):
         return (Grant(self.base + running, 0, partition, first, end),)
 
     def report(self, seat: int | None, report: Progress) -> bool:
-        """Apply a rank's report on its part of a range; ranks finish ranges in order. True if it is news."""
+        """Apply a rank's report on its part of a range. Ranks finish ranges in order. Return True if the report is
+        new.
+        """
         if seat is None or seat >= self.workers:
             return False
         running = report.shard - self.base
@@ -166,7 +173,7 @@ class BspStreamLedger(BspLedger):
 
     @property
     def samples_done(self) -> int:
-        """Offsets of which every rank has done its part."""
+        """Offsets that all ranks have finished."""
         done = min(self.done_by)
         planned = sum(place - self.starts[partition] for partition, place in self.places.items())
         return planned - sum(span.end - span.first for running, span in self.stretches.items() if running >= done)
@@ -176,7 +183,7 @@ class BspStreamLedger(BspLedger):
         return self._void(min(self.done_by))
 
     def totals(self) -> Totals:
-        """Partitions by state."""
+        """Return the partitions by state."""
         done, ended = min(self.done_by), len(self.ends) == len(self.starts)
         unfinished = {span.partition for running, span in self.stretches.items() if running >= done}
         through = [
@@ -195,7 +202,7 @@ class BspStreamLedger(BspLedger):
         )
 
     def note(self, shard: int, first: int) -> BspLedgerState:
-        """The pass at the step after which everything before this offset of this range is trained."""
+        """Return the state of the pass after all offsets before this offset of this range are trained."""
         running = min(shard - self.base, self.total)
         if running < 0 or (shard, first) == (self.base, 0):
             stream = replace(self._stream(dict(self.starts), {}), void=0, void_of={})
@@ -217,7 +224,7 @@ class BspStreamLedger(BspLedger):
         return BspStreamLedger.from_state(state)
 
     def reopen(self) -> None:
-        """Forget where the stream ends: another run finds that out again."""
+        """Forget the ends of partitions, because another run finds them again."""
         self.ends.clear()
 
     def check(self) -> None:
@@ -263,12 +270,12 @@ class BspStreamLedger(BspLedger):
         )
 
     def _void(self, running: int) -> int:
-        """Void offsets of the sequence before this range, as far as ranks have reported."""
+        """Return the number of void offsets before this range, as far as ranks have reported."""
         return self.void_before + sum(void for number, void in self.void_of.items() if number < running)
 
 
 def resume_bsp_ledger(noted: BspLedgerState, workers: int) -> BspLedger:
-    """The pass of a group, over shards or a stream, where a checkpoint recorded it."""
+    """Return the bsp pass, over shards or a stream, as a checkpoint recorded it."""
     return BspLedger.at(noted, workers) if noted.stream is None else BspStreamLedger.at(noted, workers)
 
 

@@ -1,7 +1,7 @@
-"""Pure. Workers as lease holders: which incarnation of a rank counts, who cannot read, who is in the bsp group.
+"""Pure. Track workers as lease holders: valid incarnations, ranks that cannot read, seats of the bsp group.
 
-In: data/ledger/job_ledger.py, with every request of a worker. Out: whether the worker may speak, its seat in the bsp
-group, and whether it should leave unread work to others.
+In: data/ledger/job_ledger.py, for every request of a worker. Out: whether the worker is fenced, its seat in the bsp
+group, and whether it should leave work to other workers.
 """
 
 from dataclasses import dataclass, field
@@ -14,19 +14,19 @@ class HolderRegistry:
     """The workers of a job, by rank."""
 
     expected: int
-    """How many workers share the work that is left: no call gets more than half of a fair share."""
+    """Expected number of workers. A lease call gets at most half of a fair share of the remaining work."""
     max_failures: int = 3
-    """A rank with this many read failures in a row counts as one that cannot read."""
+    """Number of read failures in a row after which a rank counts as unable to read."""
     living: dict[int, int] = field(default_factory=dict)
     """Highest incarnation of each rank that has called."""
     fenced: dict[int, int] = field(default_factory=dict)
     """Highest incarnation of each rank whose calls are ignored."""
     halvings: dict[int, int] = field(default_factory=dict)
-    """How often the leases of a slow rank are halved."""
+    """Number of times that the leases of a slow rank are halved."""
     trained: dict[int, int] = field(default_factory=dict)
-    """Samples trained by each rank over all incarnations; its pace is measured by this."""
+    """Samples trained by each rank over all incarnations, to measure its speed."""
     read_failures: dict[int, int] = field(default_factory=dict)
-    """Read failures of each rank since it last trained something."""
+    """Read failures of each rank since it last trained a sample."""
 
     def copy(self) -> "HolderRegistry":
         return HolderRegistry(
@@ -40,7 +40,7 @@ class HolderRegistry:
         )
 
     def is_fenced(self, holder: LeaseHolder) -> bool:
-        """True for an incarnation that was given up or has a successor."""
+        """Return True for an incarnation that was given up or replaced."""
         rank, incarnation = holder
         return incarnation <= self.fenced.get(rank, -1) or incarnation < self.living.get(rank, -1)
 
@@ -60,9 +60,9 @@ class HolderRegistry:
         self.read_failures[rank] = self.read_failures.get(rank, 0) + 1
 
     def should_leave_work(self, rank: int) -> bool:
-        """True if this rank cannot read (a bad mount) and another rank, here or still to come, may be able to.
+        """Return True if this rank cannot read (a bad mount), and another present or expected rank may be able to.
 
-        Without this a rank that reads nothing would run through all shards that were never handed out.
+        Otherwise a rank that cannot read would fail every shard that was never leased.
         """
         if self.read_failures.get(rank, 0) < self.max_failures:
             return False
@@ -70,7 +70,7 @@ class HolderRegistry:
 
     @property
     def all_failed_to_read(self) -> bool:
-        """True if no rank, here or still to come, is left that has not failed to read."""
+        """True if all expected ranks are present and each has failed to read."""
         return not self._more_to_come and all(self.read_failures.get(rank) for rank in self.here)
 
     @property
@@ -80,10 +80,10 @@ class HolderRegistry:
 
 @dataclass(slots=True)
 class GroupSeats:
-    """The ranks of the bsp group. Its passes count seats from 0, in the order of `ranks`."""
+    """The ranks of the bsp group. Passes number the seats from 0, in the order of `ranks`."""
 
     ranks: tuple[int, ...] = ()
-    """Empty before the first group is formed."""
+    """Ranks by seat; empty before the first group is formed."""
     halted: bool = False
     """True from the decision to change the group until the new group is formed."""
 
@@ -91,7 +91,7 @@ class GroupSeats:
         return GroupSeats(self.ranks, self.halted)
 
     def seat(self, rank: int) -> int | None:
-        """Seat of a rank; before a group is formed, the rank itself. None: not in the group."""
+        """Return the seat of a rank; the rank itself before a group is formed; None if it is not in the group."""
         if not self.ranks:
             return rank
         return self.ranks.index(rank) if rank in self.ranks else None

@@ -1,12 +1,14 @@
-"""Pure. The job's ledger: every pass over the data, and the only way to change one.
+"""Pure. Manage all passes of a job over its data: grant leases, apply reports, roll back to a checkpoint.
 
-In: requests of workers, as `master.dispatcher` gets them, and decisions of `job` (fence, resize, wish). Out: grants and
-verdicts. Every changing method depends only on its arguments. `changes` rises when a call
-changed more than a deadline. Replaying the (name, arguments) of those calls on an empty ledger gives the same ledger (a
-call that raised raises again), and so does `from_state(to_state())`. Call `renew` after either.
+In: requests of workers from `master.dispatcher`, and decisions of `job` (fence, resize, wish). Out: grants and replies.
+All changes of a pass go through this class.
 
-When a server is lost, the ledger goes back (`restore`, data/ledger/rollback.py) to the progress that a checkpoint
-recorded (`note`). That begins a new *era*: leases of the era before are over, and reports on them change nothing.
+Every changing method depends only on its arguments. `changes` rises when a call changed more than a deadline. To
+rebuild the ledger, replay the (name, arguments) of these calls on an empty ledger; a call that raised raises again.
+`from_state(to_state())` also rebuilds it. Call `renew` afterwards.
+
+When a server is lost, the ledger rolls back (`restore`, data/ledger/rollback.py) to the progress in a checkpoint
+(`note`). A rollback begins a new *era*: leases of the earlier era have ended, and reports on them change nothing.
 """
 
 from collections.abc import Collection, Sequence
@@ -32,8 +34,9 @@ from springtide.domain.data.leases import (
 from springtide.domain.data.samples import DatasetCard, check_same
 from springtide.domain.data.streams import BatchCut, PartitionRange
 
-MOST_GRANTS = 16  # of one call: a reply stays small, and no caller runs away with the data
-LEASE_S = 30.0  # a lease that its holder has not named for so long is revoked: the reply that granted it was lost
+MOST_GRANTS = 16  # leases per call: keeps replies small, and stops a caller from taking all data
+# a lease is revoked if its holder does not name it for this long, because the reply that granted it was lost
+LEASE_S = 30.0
 HALVINGS = 2  # full, half and quarter size
 
 
@@ -56,7 +59,9 @@ class JobLedgerState:
 
 
 class JobLedger(Passes):
-    """A worker opens the next pass by showing its card; all workers must show the same cards in turn."""
+    """Ledger of all passes. A worker opens its next pass with a data set card; all workers must open the same cards in
+    order.
+    """
 
     __slots__ = (
         "changes",
@@ -77,21 +82,21 @@ class JobLedger(Passes):
     ) -> None:
         self.lease_s = lease_s
         self.saves = saves
-        """True if the job keeps checkpoints: a pass then ends only when a complete one has all of it."""
+        """True if the job writes checkpoints. A pass then ends only after a complete checkpoint contains it."""
         self.keeps = keeps
-        """How many complete checkpoints are kept: the job may have to go back to the oldest of them."""
+        """Number of complete checkpoints that are kept. The job may roll back to the oldest."""
         self.holders = HolderRegistry(workers, max_failures)
         self.group = GroupSeats()
         self.passes: list[PassLedger] = []
         self.opened: dict[int, int] = {}
-        """How many passes each rank has opened, so that its next card can be compared with the others'."""
+        """Number of passes that each rank has opened, to compare its next card with the cards of other ranks."""
         self.kept: set[int] = set()
-        """Passes, by the number of their first shard, that a complete checkpoint has as trained."""
+        """Passes that a complete checkpoint has as trained, by number of their first shard."""
         self.closed = False
         self.era = 0
-        """How often the ledger has gone back."""
+        """Number of rollbacks."""
         self.changes = 0
-        """Raised by every change of more than a deadline: such a call belongs in the journal."""
+        """Counter of changes beyond a deadline. A call that raises it belongs in the journal."""
 
     # ---- requests of workers ----
 
@@ -105,11 +110,10 @@ class JobLedger(Passes):
         era: int | None = None,
         seen: Sequence[PartitionRange] = (),
     ) -> tuple[Grant, ...] | NoLease:
-        """Grant up to `most` leases of the pass of this card, or say why there is none.
+        """Grant up to `most` leases of this card's pass, or return why there is none.
 
-        `known` are all leases that the holder knows it has. Its other leases are granted again, so a request whose
-        reply was lost can be repeated. Leases that it knows from another era do not count. `seen`: the partitions of a
-        stream.
+        known: all leases that the holder knows. Other leases of this holder are granted again, so a worker can repeat a
+        request after a lost reply. Leases known from another era do not count. seen: the partitions of a stream.
         """
         if not self._speaks(holder):
             return NoLease.FENCED
@@ -149,7 +153,7 @@ class JobLedger(Passes):
     def report(
         self, holder: LeaseHolder, reports: Sequence[Progress], at: float, era: int | None = None
     ) -> LedgerReply:
-        """Apply a holder's reports on its leases, and extend the deadline of every lease that it names."""
+        """Apply a holder's reports, and extend the deadline of every lease that they name."""
         if not self._speaks(holder):
             return LedgerReply(fenced=True)
         if era not in (None, self.era):
@@ -173,7 +177,7 @@ class JobLedger(Passes):
         return LedgerReply(tuple(revoked), wishes, freed=freed)
 
     def end(self, holder: LeaseHolder, card: DatasetCard, samples: int) -> bool:
-        """Set the length of a data set without one, as found by the first holder that reached its end."""
+        """Set the length of a data set without a known length; the first holder that reaches its end reports it."""
         if not self._speaks(holder):
             return False
         ledger = self.passes[self._pass_of(holder.rank, card)]
@@ -182,7 +186,7 @@ class JobLedger(Passes):
         return ended
 
     def cut(self, holder: LeaseHolder, cuts: Sequence[BatchCut], era: int | None = None) -> tuple[BatchCut, ...]:
-        """Note where batches of a stream end early; return the cuts that this holder may make."""
+        """Record early batch ends of a stream; return the cuts that this holder may make."""
         if not self._speaks(holder) or era not in (None, self.era):
             return ()
         counted = []
@@ -195,14 +199,14 @@ class JobLedger(Passes):
         return tuple(counted)
 
     def plan(self, rank: int, shard: int, stretch: OffsetRange) -> bool:
-        """Append a range of a stream to what the bsp group trains; `rank` has had everything before it."""
+        """Append a range of a stream to the bsp group's sequence, after `rank` has leased all earlier ranges."""
         convoy = self.of_shard(shard)
         planned = isinstance(convoy, BspStreamLedger) and convoy.plan(self.group.seat(rank), stretch)
         self.changes += planned
         return planned
 
     def fail(self, holder: LeaseHolder, failure: ReadFailure) -> bool:
-        """Note that a holder cannot read part of its lease. False: the lease is not its own, nothing changed."""
+        """Note that a holder cannot read part of its lease. Return False if it does not hold the lease."""
         ledger = self.of_shard(failure.shard)
         if isinstance(ledger, BspLedger) or ledger is None or not ledger.fail(holder, failure):
             return False
@@ -213,8 +217,8 @@ class JobLedger(Passes):
     # ---- decisions about workers ----
 
     def fence(self, rank: int, incarnation: int) -> int:
-        """Give up this incarnation and all before it: revoke its leases, ignore its later calls. Returns the number of
-        leases.
+        """Fence this incarnation and all earlier ones: revoke their leases, and ignore later calls. Return the number
+        of leases.
         """
         if incarnation <= self.holders.fenced.get(rank, -1):
             return 0
@@ -225,11 +229,11 @@ class JobLedger(Passes):
         return self._give_up(rank, incarnation)
 
     def expired(self, at: float) -> tuple[LeaseKey, ...]:
-        """Leases whose deadline has passed, for `take_back`. Changes nothing."""
+        """Return leases whose deadline has passed, for `take_back`. Changes nothing."""
         return tuple(key for ledger in self.shared() for key, lease in ledger.leases.items() if lease.deadline < at)
 
     def take_back(self, keys: Sequence[LeaseKey]) -> int:
-        """Revoke these leases, so that others get what is left of them. Returns how many were live."""
+        """Revoke these leases, so that other workers get their untrained samples. Return how many were live."""
         revoked = 0
         for key in keys:
             ledger = self.of_shard(key[0])
@@ -239,21 +243,23 @@ class JobLedger(Passes):
         return revoked
 
     def resize(self, rank: int, halvings: int) -> None:
-        """Give this rank leases of full size (0), half (1) or a quarter (2) from now on."""
+        """Set the size of this rank's future leases: full (0), half (1) or a quarter (2)."""
         self.holders.halvings[rank] = min(HALVINGS, max(0, halvings))
         self.changes += 1
 
     def wish(self, wish: ShrinkRequest) -> bool:
-        """Ask the holder of a lease to end it sooner; it learns this with its next report. False: nothing to ask."""
+        """Ask the holder of a lease to end it earlier; the next reply carries the request. Return False if there is no
+        need.
+        """
         ledger = self.of_shard(wish.shard)
         wished = isinstance(ledger, AsyncLedger | StreamLedger) and ledger.wish(wish)
         self.changes += wished
         return wished
 
     def assign(self, owners: Sequence[tuple[int, int]]) -> int:
-        """Assign partitions, by shard, to ranks; other holders give them back. Returns how many owners changed.
+        """Assign partitions, by shard, to ranks; other holders give them back. Return how many owners changed.
 
-        A rank that was given up and has not come back gets nothing: nobody would ever read its partitions.
+        A fenced rank that has not returned gets no partition, because it would never read it.
         """
         reassigned = 0
         for shard, rank in owners:
@@ -270,7 +276,7 @@ class JobLedger(Passes):
         self.changes += 1
 
     def halt(self) -> None:
-        """Stop the bsp group before the first shard that none of its ranks has begun."""
+        """Stop the bsp group before the first shard that no rank has begun."""
         self.group.halted = True
         self.changes += 1
         for lockstep in self.locksteps():
@@ -284,25 +290,25 @@ class JobLedger(Passes):
             lockstep.regroup(seats)
 
     def check_group(self, workers: int) -> None:
-        """Raise BadInput if a batch of some pass cannot be shared by this many ranks."""
+        """Raise BadInput if this many ranks cannot share a batch of some pass."""
         for lockstep in self.locksteps():
             lockstep.check_group(workers)
 
     @property
     def largest_group(self) -> int | None:
-        """The most ranks that can share every batch of every pass; None: no pass is trained in step."""
+        """Largest number of ranks that can share every batch of every pass; None if no pass is bsp."""
         return min((lockstep.smallest for lockstep in self.locksteps()), default=None)
 
     def close(self) -> None:
-        """Stop the job: leases may be finished, nothing more is handed out."""
+        """Stop the job: holders may finish their leases, and no new lease is granted."""
         self.closed = True
         self.changes += 1
         for ledger in self.passes:
             ledger.close()
 
     def restore(self, note: JobProgress) -> int:
-        """Go back to a checkpoint from which slots were restored: all leases end. Returns how many samples are to be
-        trained again.
+        """Roll back to a checkpoint from which slots were restored. All leases end. Return the number of samples to
+        train again.
         """
         before = self.samples_done
         self.passes = rollback.passes_back_to(self.passes, note)
@@ -312,10 +318,10 @@ class JobLedger(Passes):
         return before - self.samples_done
 
     def keep(self, note: JobProgress, *, floors: bool = True) -> None:
-        """Note that a checkpoint which began with this progress is complete: its samples cannot come back.
+        """Record that the checkpoint with this progress is complete, so its samples never have to be trained again.
 
-        With `floors` no older checkpoint of another kind, such as a copy in storage, exists that the job may go back
-        to.
+        floors: True if the job can no longer roll back to an older checkpoint of another kind, such as a copy in
+        storage.
         """
         done = {state.base for state in note.ledgers if AsyncLedger.from_state(state, self.holders.max_failures).over}
         done |= {state.base for state in note.flows if StreamLedger.from_state(state, self.holders.max_failures).over}
@@ -326,13 +332,13 @@ class JobLedger(Passes):
             self.changes += isinstance(ledger, StreamLedger) and ledger.keep(state, self.keeps)
 
     def resume(self, note: JobProgress) -> None:
-        """Continue another run from its checkpoint: its trained samples stay trained, nobody holds the rest."""
+        """Continue another run from its checkpoint: its trained samples stay trained, and all others are pending."""
         self.passes = rollback.passes_anew(note, self.holders.max_failures, self.holders.expected, saves=self.saves)
         self.kept = {ledger.base for ledger in self.shared() if ledger.over}
         self.changes += 1
 
     def renew(self, at: float) -> None:
-        """Extend all leases: a new master gives every worker time to call in."""
+        """Extend all leases, so that workers have time to contact a new master."""
         for ledger in self.shared():
             for lease in ledger.leases.values():
                 lease.deadline = at + self.lease_s
@@ -340,7 +346,9 @@ class JobLedger(Passes):
     # ---- queries ----
 
     def note(self, shard: int = 0, first: int = 0) -> JobProgress:
-        """Record how far the job is, before a checkpoint copies its first slot; a bsp group is at that sample."""
+        """Record the job's progress before a checkpoint copies its first slot. A bsp group is at this sample of this
+        shard.
+        """
         return JobProgress(
             ledgers=tuple(ledger.to_state() for ledger in self.ledgers()),
             locksteps=tuple(lockstep.note(shard, first) for lockstep in self.locksteps()),
@@ -349,28 +357,28 @@ class JobLedger(Passes):
 
     @property
     def waits_to_end(self) -> bool:
-        """True if a pass is trained, and workers wait only for a checkpoint before they are told its end."""
+        """True if a pass is trained, and workers wait only for a checkpoint before the pass ends."""
         return any(ledger.over and self._may_return(ledger) for ledger in self.shared())
 
     def is_cut_short(self, card: DatasetCard) -> bool:
-        """True if the job was closed before all of this pass was handed out."""
+        """Return True if the job was closed before this whole pass was leased."""
         ledger = next((ledger for ledger in reversed(self.passes) if ledger.card == card), None)
         return self.closed and (ledger is None or not ledger.over)
 
     @property
     def hopeless(self) -> bool:
-        """True if nothing was trained yet and reading has failed repeatedly: the mistake is no single bad shard."""
+        """True if reading failed repeatedly before any sample was trained, so the cause is not a single bad shard."""
         tried = sum(ledger.tries for ledger in self.shared()) >= self.holders.max_failures
         return tried and not self.samples_done and (self.on_stream or self.holders.all_failed_to_read)
 
     def came_back(self, rank: int) -> bool:
-        """True if begun leases wait to be handed out again, or partitions that the rank could have."""
+        """Return True if returned leases are pending, or partitions that this rank could get."""
         if any(ledger.todo.returned for ledger in self.ledgers()):
             return True
         return not self.closed and any(ledger.wanted_by(rank) for ledger in self.flows())
 
     def news(self, card: DatasetCard, seen: Sequence[PartitionRange]) -> tuple[PartitionRange, ...]:
-        """Those of these partitions that are not known yet. Changes nothing."""
+        """Return the partitions that are not known yet. Changes nothing."""
         known = [
             ledger
             for ledger in self.passes
@@ -422,11 +430,11 @@ class JobLedger(Passes):
     # ---- internals ----
 
     def _may_return(self, ledger: AsyncLedger | StreamLedger) -> bool:
-        """True if the loss of a server could bring work of this pass back: a worker must stay for it."""
+        """Return True if a lost server could make work of this pass pending again, so that workers must stay."""
         return self.saves and not ledger.closed and ledger.base not in self.kept
 
     def _speaks(self, holder: LeaseHolder) -> bool:
-        """True if the holder's calls count; a new incarnation of a rank ends the one before."""
+        """Return True unless the holder is fenced. A new incarnation of a rank ends the previous one."""
         rank, incarnation = holder
         living = self.holders.living.get(rank, -1)
         if incarnation <= self.holders.fenced.get(rank, -1) or incarnation < living:
@@ -460,10 +468,10 @@ class JobLedger(Passes):
         return turn
 
     def _turn_of(self, card: DatasetCard, shown: int) -> int:
-        """Index of the pass that a rank opens after `shown` of them.
+        """Return the index of the pass that a rank opens after `shown` passes.
 
-        That is the next pass; in an incarnation that begins with a later epoch, the pass of that epoch, which may not
-        be open yet.
+        This is usually the next pass. An incarnation that starts with a later epoch opens the pass of that epoch, which
+        may be new.
         """
         for turn in range(shown, len(self.passes)):
             if self.passes[turn].card.first_epoch == card.first_epoch:

@@ -1,10 +1,12 @@
-"""Pure. Take a job's passes back to a checkpoint, or continue them in another run.
+"""Pure. Roll a job's passes back to a checkpoint, or continue them in another run.
 
-In: data/ledger/job_ledger.py, when slots were restored or a run is resumed. Out: passes of which nobody holds anything.
-Only samples that both the ledger and the checkpoint have as trained stay trained, so a pass never goes forward: of two
-servers restored from different checkpoints, the older one counts, in either order. A bsp group goes exactly to the
-checkpoint's step, because all its slots come from there. Partitions and cuts of a stream stay known: the same offsets
-must give the same batches again.
+In: data/ledger/job_ledger.py, after slots were restored or when a run is resumed. Out: passes without leases.
+
+A sample stays trained only if both the ledger and the checkpoint have it as trained, so a rollback never moves a pass
+forward. If two servers are restored from different checkpoints, the older checkpoint counts, in either order.
+
+A bsp group returns exactly to the checkpoint's step, because all its slots come from that checkpoint. Partitions and
+cuts of a stream stay known, because the same offsets must give the same batches again.
 """
 
 import itertools
@@ -28,7 +30,7 @@ from springtide.domain.data.streams import FAR
 
 
 def passes_back_to(passes: Iterable[PassLedger], note: JobProgress) -> list[PassLedger]:
-    """All passes after a return to a checkpoint; passes that it does not know begin again."""
+    """Return all passes after a rollback. Passes that the checkpoint does not have start again."""
     noted, in_step = {state.base: state for state in note.ledgers}, {state.base: state for state in note.locksteps}
     flows = {state.base: state for state in note.flows}
     back: list[PassLedger] = []
@@ -43,7 +45,7 @@ def passes_back_to(passes: Iterable[PassLedger], note: JobProgress) -> list[Pass
 
 
 def passes_anew(note: JobProgress, max_failures: int, workers: int, *, saves: bool) -> list[PassLedger]:
-    """The passes with which another run of this many workers continues."""
+    """Return the passes with which another run of this many workers continues."""
     passes: list[PassLedger] = [anew(state, max_failures) for state in note.ledgers]
     passes += [resume_stream(state, max_failures, returns=saves) for state in note.flows]
     for state in note.locksteps:
@@ -54,19 +56,19 @@ def passes_anew(note: JobProgress, max_failures: int, workers: int, *, saves: bo
 
 
 def caught_up(note: JobProgress, passes: Iterable[PassLedger]) -> JobProgress:
-    """The progress of a checkpoint whose slots are copied, with all that is known of streams by now."""
+    """Add all currently known partitions and cuts of streams to a checkpoint's progress."""
     flows = {state.base: state for state in note.flows}
     noted = {state.base for state in note.ledgers} | {state.base for state in note.locksteps}
     for ledger in passes:
         if isinstance(ledger, StreamLedger):
             flows[ledger.base] = stream_caught_up(flows.get(ledger.base), ledger)
         elif ledger.base not in noted:
-            break  # another run opens passes in the same order: none can be left out
+            break  # another run opens passes in the same order, so none can be left out
     return replace(note, flows=tuple(flows.values()))
 
 
 def back_to(now: AsyncLedger, note: AsyncLedgerState | None) -> AsyncLedger:
-    """The pass after the return. Without a record of it (it was opened later) everything is to be trained again.
+    """Return the pass after a rollback. Without a record in the checkpoint, all samples are trained again.
 
     Unreadable ranges stay given up only if the checkpoint has them too. A known end of the data stays known.
     """
@@ -100,7 +102,7 @@ def back_to(now: AsyncLedger, note: AsyncLedgerState | None) -> AsyncLedger:
 
 
 def anew(note: AsyncLedgerState, max_failures: int) -> AsyncLedger:
-    """The pass with which another run continues: leased and unreadable ranges are handed out again."""
+    """Return the pass with which another run continues; leased and unreadable ranges are pending again."""
     ledger = AsyncLedger.from_state(note, max_failures)
     ledger.take_back(list(ledger.leases))
     for given_up in ledger.poisoned:
@@ -110,7 +112,7 @@ def anew(note: AsyncLedgerState, max_failures: int) -> AsyncLedger:
 
 
 def untrained_ranges(ledger: AsyncLedger, *, given_up: Iterable[Poisoned]) -> Iterator[ShardRange]:
-    """Untrained ranges of the shards that were handed out, without `given_up`."""
+    """Yield the untrained ranges of begun shards, except `given_up` ranges."""
     yield from ledger.todo.returned
     yield from ledger.todo.failed
     for lease in ledger.leases.values():
@@ -121,7 +123,7 @@ def untrained_ranges(ledger: AsyncLedger, *, given_up: Iterable[Poisoned]) -> It
 
 
 def before(piece: ShardRange, running: int, cut: int) -> ShardRange:
-    """The part of a range that lies before a place; it may be empty."""
+    """Return the part of a range before a position; the part may be empty."""
     if piece.running < running:
         return piece
     end = min(piece.end, cut) if piece.running == running else piece.first
@@ -129,7 +131,7 @@ def before(piece: ShardRange, running: int, cut: int) -> ShardRange:
 
 
 def join_ranges(pieces: Iterable[ShardRange]) -> Iterator[ShardRange]:
-    """Sorted ranges without overlaps."""
+    """Merge overlapping and adjacent ranges, sorted."""
     for running, group in itertools.groupby(pieces, key=lambda piece: piece.running):
         first = end = -1
         for piece in group:
@@ -141,7 +143,7 @@ def join_ranges(pieces: Iterable[ShardRange]) -> Iterator[ShardRange]:
 
 
 def stream_back_to(now: StreamLedger, note: StreamLedgerState | None) -> StreamLedger:
-    """The pass after the return. Without a record of it (it was opened later) everything is to be trained again."""
+    """Return the pass after a rollback. Without a record in the checkpoint, all records are trained again."""
     back = StreamLedger(now.card, now.base, now.max_failures, closed=now.closed)
     back.poisoned = [given_up for given_up in now.poisoned if note is not None and given_up in note.poisoned]
     for number, known in now.partitions.items():
@@ -164,7 +166,7 @@ def stream_back_to(now: StreamLedger, note: StreamLedgerState | None) -> StreamL
 
 
 def resume_stream(note: StreamLedgerState, max_failures: int, *, returns: bool) -> StreamLedger:
-    """The pass with which another run continues: nobody holds anything, and the stream's end is found out again."""
+    """Return the pass with which another run continues: no leases, and the stream's end is determined again."""
     flow = StreamLedger.from_state(note, max_failures)
     flow.take_back(list(flow.leases))
     for given_up in flow.poisoned:
@@ -175,16 +177,16 @@ def resume_stream(note: StreamLedgerState, max_failures: int, *, returns: bool) 
             end, partition.end = partition.end, FAR
             flow.put_back(number, Span(end, FAR))
             if end % flow.card.batch_size:
-                partition.cut(end)  # some slots may have the last batch before it: it stays as it was
+                partition.cut(end)  # some slots may have the last batch before this cut, so the cut must stay
     flow.poisoned, flow.closed, flow.floors, flow.returns = [], False, [], returns
     return flow
 
 
 def stream_caught_up(note: StreamLedgerState | None, now: StreamLedger) -> StreamLedgerState:
-    """A checkpoint's record with all cuts and partitions that are known by now.
+    """Return a checkpoint's record with all cuts and partitions that are known now.
 
-    Slots that servers copied after the record was taken may have batches that were cut since, or batches of partitions
-    that were added. Another run must find the same batches. None: the pass was opened after the record.
+    Servers may copy slots after the record was taken. These slots may contain batches that were cut later, or batches
+    of new partitions. Another run must find the same batches. `note` is None if the pass was opened after the record.
     """
     if note is None:
         note = StreamLedgerState(
@@ -201,5 +203,5 @@ def stream_caught_up(note: StreamLedgerState | None, now: StreamLedger) -> Strea
 
 
 def _lost(poisoned: Sequence[Poisoned], back: StreamLedger) -> list[Poisoned]:
-    """Ranges that are no longer given up after the return."""
+    """Return the ranges that are no longer given up after a rollback."""
     return [given_up for given_up in poisoned if given_up not in back.poisoned]

@@ -1,13 +1,16 @@
-"""Pure. One pass over a stream: its partitions are shards without an end, each leased as a whole.
+"""Pure. Lease the partitions of a stream to workers: a partition is a shard without an end, leased as a whole.
 
-In: data/ledger/job_ledger.py asks for leases and passes on reports. Readers make partitions known (`see`), and
-data/partition_assign.py assigns them to ranks (`assign`). Out: grants and verdicts. A lease ends when its holder is
-asked to end it (`wish`): it trains the batches it has begun, and another rank gets the rest. Nothing stops meanwhile.
+In: data/ledger/job_ledger.py asks for leases and forwards reports. Readers report partitions (`see`), and
+data/partition_assign.py assigns them to ranks (`assign`). Out: grants and replies.
 
-Every reader of the same offsets must find the same batches. Full batches end at multiples of the batch size. Where
-records come too slowly to fill a batch, the holder asks for a `cut`, and trains only once the cut is noted here. Cuts
-are kept as long as offsets before them may have to be read again. As in data/ledger/async_ledger.py the clock is an
-argument, and a journal of calls can be replayed.
+A lease ends when the master asks its holder to end it (`wish`). The holder finishes the batches that it has begun, and
+another rank gets the rest. Training does not stop meanwhile.
+
+Every reader of the same offsets must find the same batches. Full batches end at multiples of the batch size. If records
+arrive too slowly to fill a batch, the holder asks for a `cut`. It trains the batch only after the ledger has recorded
+the cut. Cuts are kept while offsets before them may be read again.
+
+As in data/ledger/async_ledger.py, the clock is an argument, and a journal of calls can be replayed.
 """
 
 import bisect
@@ -40,20 +43,20 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class Partition:
-    """One partition. Offsets that were handed out and are neither leased nor waiting are trained."""
+    """A single partition. An offset is trained if it was leased before and is now neither leased nor pending."""
 
     start: int
-    """Where the job began with it."""
+    """First offset of the job."""
     end: int = FAR
-    """Where it ends, once that is known."""
+    """Final end; None while it is unknown."""
     waiting: list[Span] = field(default_factory=list)
-    """Spans that nobody holds: ascending, no two adjacent."""
+    """Spans that no worker holds: ascending, not adjacent."""
     cuts: list[int] = field(default_factory=list)
-    """Ends of batches that are not full, ascending."""
+    """Ends of partial batches, ascending."""
     owner: int | None = None
-    """The rank that it is assigned to; None: any rank with room."""
+    """Rank that the partition is assigned to; None for any rank with room."""
     failed_at: int = -1
-    """The last offset that could not be read, and how often."""
+    """Last unreadable offset, and the number of tries."""
     tries: int = 0
 
     @property
@@ -65,12 +68,12 @@ class Partition:
             self.waiting = join_spans([*self.waiting, span])
 
     def end_at(self, end: int) -> None:
-        """Set the final end and drop what lies beyond."""
+        """Set the final end, and drop all offsets beyond it."""
         self.end = end
         self.waiting = [Span(first, min(until, end)) for first, until in self.waiting if first < end]
 
     def cut(self, at: int) -> bool:
-        """End a batch before `at`. True if that is new."""
+        """End a batch before `at`. Return True if the cut is new."""
         place = bisect.bisect_left(self.cuts, at)
         if place < len(self.cuts) and self.cuts[place] == at:
             return False
@@ -78,17 +81,17 @@ class Partition:
         return True
 
     def cuts_in(self, first: int, end: int) -> list[int]:
-        """Cuts after `first` and before `end`."""
+        """Return the cuts after `first` and before `end`."""
         return self.cuts[bisect.bisect_right(self.cuts, first) : bisect.bisect_left(self.cuts, end)]
 
     def forget(self, below: int) -> bool:
-        """Drop cuts before an offset that nobody will read again. True if there were any."""
+        """Drop cuts before an offset that no worker will read again. Return True if there were any."""
         gone = bisect.bisect_right(self.cuts, below)
         del self.cuts[:gone]
         return gone > 0
 
     def batch_end(self, first: int, batch_size: int) -> int:
-        """End of the batch that begins with this offset."""
+        """Return the end of the batch that begins at this offset."""
         full = (first // batch_size + 1) * batch_size
         cuts = self.cuts_in(first, full)
         return min(self.end, cuts[0] if cuts else full)
@@ -100,7 +103,7 @@ class Partition:
 
 
 def join_spans(spans: Iterable[Span]) -> list[Span]:
-    """The same offsets as ascending spans, no two adjacent."""
+    """Merge spans into ascending spans that are not adjacent."""
     merged: list[Span] = []
     for first, end in sorted(spans):
         if merged and first <= merged[-1].end:
@@ -110,8 +113,8 @@ def join_spans(spans: Iterable[Span]) -> list[Span]:
     return merged
 
 
-MOST_GRANTS = 256  # of one call: the next call gets more
-MOST_CUTS = 64  # of a partition: with more, a job without checkpoints drops those that it no longer needs
+MOST_GRANTS = 256  # grants per call: the next call gets more
+MOST_CUTS = 64  # cuts per partition: beyond this, a job without checkpoints drops cuts that it no longer needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +135,7 @@ class StreamLedgerState:
 
 @dataclass(slots=True)
 class StreamLedger:
-    """Who trains which partition, and how far each is."""
+    """Leases and progress of each partition."""
 
     card: DatasetCard
     base: int
@@ -140,21 +143,23 @@ class StreamLedger:
     partitions: dict[int, Partition] = field(default_factory=dict)
     leases: dict[LeaseKey, ShardLease] = field(default_factory=dict)
     held: dict[int, dict[LeaseKey, ShardLease]] = field(default_factory=dict)
-    """The same leases by rank; a rank has one incarnation at a time."""
+    """The same leases by rank. A rank has a single incarnation at a time."""
     waiting: set[int] = field(default_factory=set)
-    """Partitions of which nobody holds a part."""
+    """Partitions without a lease."""
     samples_done: int = 0
-    """Offsets that were trained, or held nothing to train."""
+    """Offsets that were trained, or held no record to train."""
     void: int = 0
-    """Offsets that held nothing to train."""
+    """Offsets that held no record to train."""
     poisoned: list[Poisoned] = field(default_factory=list)
     closed: bool = False
     floors: list[dict[int, int]] = field(default_factory=list)
-    """By partition, what the last complete checkpoints have as trained: the oldest decides which cuts can go."""
+    """Trained offsets in the last complete checkpoints, by partition. The oldest checkpoint decides which cuts can be
+    dropped.
+    """
     returns: bool = True
-    """False in a job that has no checkpoint to go back to: trained offsets are never trained again."""
+    """False in a job without checkpoints, which never trains an offset again."""
     numbers: int = MOST_PARTITIONS
-    """How many shard numbers the pass takes."""
+    """Number of shard numbers that the pass uses."""
 
     def close(self) -> None:
         self.closed = True
@@ -162,7 +167,7 @@ class StreamLedger:
     # ---- requests of workers ----
 
     def news(self, seen: Iterable[PartitionRange]) -> tuple[PartitionRange, ...]:
-        """Those of these partitions that are not known yet. Changes nothing."""
+        """Return the partitions that are not known yet. Changes nothing."""
         if self.over:
             return ()
         return tuple(
@@ -173,9 +178,10 @@ class StreamLedger:
         )
 
     def see(self, seen: Iterable[PartitionRange]) -> bool:
-        """Add partitions as a reader sees them; the first report on each counts. True if there is news.
+        """Add partitions from a reader's report; the first report of each partition counts. Return True if something is
+        new.
 
-        Partitions that appear later were added to the stream: all their records are to be trained.
+        A partition that appears later was added to the stream, so all its records are trained.
         """
         news, first = self.news(seen), not self.partitions
         for partition in news:
@@ -190,14 +196,16 @@ class StreamLedger:
         return bool(news)
 
     def again(self, holder: LeaseHolder, known: Container[tuple[int, int]]) -> tuple[Grant, ...]:
-        """Leases that the holder does not know: the reply that granted them was lost."""
+        """Return leases that the holder does not know, because the reply that granted them was lost."""
         mine = self.held.get(holder.rank, {})
         return tuple(
             Grant(key.shard, 0, lease.running, key.first, lease.end) for key, lease in mine.items() if key not in known
         )
 
     def lease(self, holder: LeaseHolder, *, most: int, share: int, deadline: float) -> tuple[Grant, ...] | NoLease:
-        """Lease what waits of the holder's partitions, and of unassigned ones until it has `share` partitions."""
+        """Lease pending spans of the holder's partitions, and of unassigned partitions until it holds `share`
+        partitions.
+        """
         rank = holder.rank
         mine = self.held.setdefault(rank, {})
         has = {lease.running for lease in mine.values()}
@@ -222,7 +230,7 @@ class StreamLedger:
         return NoLease.END if self.closed or self.over else NoLease.WAIT
 
     def cuts_of(self, grants: Iterable[Grant]) -> tuple[BatchCut, ...]:
-        """Known cuts within these leases."""
+        """Return the known cuts within these leases."""
         return tuple(
             BatchCut(grant.shard, grant.first, at)
             for grant in grants
@@ -230,14 +238,16 @@ class StreamLedger:
         )
 
     def cut(self, holder: LeaseHolder, cut: BatchCut) -> bool | None:
-        """Note that a batch of the lease ends before `cut.at`. True: that is new. None: not this holder's lease."""
+        """Record that a batch of the lease ends before `cut.at`. Return True if new; None if the worker does not hold
+        the lease.
+        """
         lease = self.leases.get(LeaseKey(cut.shard, cut.first))
         if lease is None or lease.holder != holder or not lease.offset < cut.at < lease.end:
             return None
         return cut.at % self.card.batch_size != 0 and self.partitions[lease.running].cut(cut.at)
 
     def report(self, holder: LeaseHolder, report: Progress, deadline: float) -> ReportEffect:
-        """Apply a holder's report on a lease and extend the lease to `deadline`."""
+        """Apply a holder's report on a lease, and extend the lease to `deadline`."""
         key = LeaseKey(report.shard, report.first)
         lease = self.leases.get(key)
         if lease is None or lease.holder != holder:
@@ -263,10 +273,10 @@ class StreamLedger:
         return ReportEffect(True, trained, freed)
 
     def fail(self, holder: LeaseHolder, failure: ReadFailure) -> bool:
-        """Note that the holder cannot read the batch at `failure.offset`; offsets before it stay its own. False: not
-        its lease.
+        """Note that the holder cannot read the batch at `failure.offset`. The holder keeps the offsets before it.
 
-        After `max_failures` tries only that batch is given up: offsets after it may be readable.
+        After `max_failures` tries the ledger gives up only this batch, because later offsets may be readable. Return
+        False if the worker does not hold the lease.
         """
         key = LeaseKey(failure.shard, failure.first)
         lease = self.leases.get(key)
@@ -292,7 +302,9 @@ class StreamLedger:
     # ---- decisions about workers ----
 
     def assign(self, number: int, rank: int | None) -> bool:
-        """Assign the partition to a rank, and ask other holders to end soon. True if that is new."""
+        """Assign the partition to a rank, and ask other holders to end their lease soon. Return True if the owner is
+        new.
+        """
         partition = self.partitions.get(number)
         if partition is None or partition.owner == rank:
             return False
@@ -309,7 +321,7 @@ class StreamLedger:
                 partition.owner = None
 
     def take_back(self, keys: Iterable[LeaseKey]) -> int:
-        """End these leases and put back what is left. Returns how many there were."""
+        """Revoke these leases, and make their untrained offsets pending again. Return the number of revoked leases."""
         count = 0
         for key in list(keys):
             lease = self.leases.get(key)
@@ -321,7 +333,9 @@ class StreamLedger:
         return count
 
     def wish(self, wish: ShrinkRequest) -> bool:
-        """Ask the holder of a lease to end it sooner. False: no such lease, or it ends there anyway."""
+        """Ask the holder of a lease to end it earlier. Return False if there is no such lease, or if it ends there
+        anyway.
+        """
         lease = self.leases.get(LeaseKey(wish.shard, wish.first))
         if lease is None:
             return False
@@ -332,15 +346,15 @@ class StreamLedger:
         return True
 
     def wishes(self, rank: int) -> tuple[ShrinkRequest, ...]:
-        """Leases that this rank is asked to end sooner and has not answered for."""
+        """Return the open requests to this rank to end leases earlier."""
         mine = self.held.get(rank, {})
         return tuple(
             ShrinkRequest(key.shard, key.first, lease.wish) for key, lease in mine.items() if lease.wish is not None
         )
 
     def keep(self, note: StreamLedgerState, keeps: int) -> bool:
-        """Note a complete checkpoint, of which `keeps` are kept, and drop cuts that no kept one needs. True if anything
-        changed.
+        """Record a complete checkpoint, and drop cuts that none of the last `keeps` checkpoints needs. Return True on a
+        change.
         """
         floors = floors_of(note)
         if self.floors and self.floors[-1] == floors:
@@ -354,19 +368,19 @@ class StreamLedger:
     # ---- queries ----
 
     def wanted_by(self, rank: int) -> bool:
-        """True if something waits that the rank could have."""
+        """Return True if offsets are pending that this rank could lease."""
         return any(self.partitions[number].owner in (None, rank) for number in self.waiting)
 
     @property
     def over(self) -> bool:
-        """True if all partitions have ended and nothing of them is left to train."""
+        """True if all partitions have ended, and nothing is left to train."""
         if self.leases or self.waiting or not self.partitions:
             return False
         return all(partition.final for partition in self.partitions.values())
 
     @property
     def tries(self) -> int:
-        """Read failures of offsets that are still to be read."""
+        """Number of read failures of offsets that are still to be read."""
         return sum(partition.tries for partition in self.partitions.values())
 
     def totals(self) -> Totals:
@@ -437,7 +451,7 @@ class StreamLedger:
     # ---- internals ----
 
     def _end(self, number: int, partition: Partition, end: int) -> None:
-        """End a partition at `end`, or at what is trained if that is more, and ask holders to stop there."""
+        """End a partition at `end`, or after its trained offsets if these go further, and ask holders to stop there."""
         mine = [(key, lease) for key, lease in self.leases.items() if lease.running == number]
         tail = max([first for first, until in partition.waiting if until == FAR], default=partition.start)
         end = max(end, tail, *(lease.offset for _, lease in mine), partition.start)
@@ -451,7 +465,7 @@ class StreamLedger:
                     self._drop(key, lease)
 
     def _forget(self, number: int) -> None:
-        """Drop cuts of a partition that lie before everything untrained."""
+        """Drop cuts of a partition that lie before all untrained offsets."""
         spans = untrained_spans(self.leases.values(), self.poisoned, self.base, number, self.partitions[number])
         self.partitions[number].forget(min((first for first, _ in spans), default=0))
 
@@ -468,14 +482,14 @@ class StreamLedger:
 def untrained_spans(
     leases: Iterable[ShardLease], poisoned: Iterable[Poisoned], base: int, number: int, partition: Partition
 ) -> Iterator[Span]:
-    """Untrained offsets of a partition: waiting, leased or given up."""
+    """Return the untrained offsets of a partition: pending, leased or given up."""
     yield from partition.waiting
     yield from (Span(lease.offset, lease.end) for lease in leases if lease.running == number)
     yield from (Span(given_up.first, given_up.end) for given_up in poisoned if given_up.shard - base == number)
 
 
 def floors_of(note: StreamLedgerState) -> dict[int, int]:
-    """Of each partition, the first offset that a checkpoint does not have as trained."""
+    """Return the first offset of each partition that a checkpoint does not have as trained."""
     floors = {
         number: partition.waiting[0].first if partition.waiting else partition.end
         for number, partition in note.partitions.items()
