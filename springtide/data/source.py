@@ -1,6 +1,6 @@
-"""Samples by index: a Dataset, a DataLoader or an IterableDataset becomes one SampleSource.
+"""Read samples by index: turn a Dataset, DataLoader or IterableDataset into a SampleSource.
 
-In: the `dataset` argument of `job.prepare`. Out: `fetch(indices)`, a whole collated mini-batch. Next:
+In: the `dataset` argument of `job.prepare`. Out: `fetch(indices)`, which returns a collated mini-batch. Next:
 worker/input/batches.py.
 """
 
@@ -23,7 +23,7 @@ from springtide.domain.data.samples import Batch
 
 Indices = NDArray[np.int64]
 Fetch = Callable[[Indices], Any]
-NOT_THE_USERS = (  # parts of file names that are not the user's code
+NOT_THE_USERS = (  # parts of file names that are not user code
     f"{os.sep}site-packages{os.sep}",
     f"{os.sep}springtide{os.sep}dataworker{os.sep}",
     f"{os.sep}springtide{os.sep}data{os.sep}",
@@ -31,46 +31,45 @@ NOT_THE_USERS = (  # parts of file names that are not the user's code
 )
 OF_INDICES = ("indices", "indexes", "index", "idx", "ids", "rows", "items", "samples", "numbers", "keys")
 """Accepted names of the first argument of a data set's own `batch(indices)`."""
-DEFAULT_BATCH_SIZE = 512  # a common size for click models on CPU; used when neither the call nor a DataLoader names one
+DEFAULT_BATCH_SIZE = 512  # a common size for click models on CPU; used when neither the call nor a DataLoader gives one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSource:
-    """A data set as training sees it."""
+    """A data set with a uniform interface for training."""
 
     samples: int | None
-    """Samples of an epoch; None for an IterableDataset, which has no indices."""
+    """Number of samples of an epoch; None for an IterableDataset, which has no indices."""
     batch_size: int
     shuffle: bool
     drop_last: bool
     num_workers: int
     fetch: Fetch
-    """Reads the mini-batch with these indices (map-style only)."""
+    """Function that reads the mini-batch with these indices (map-style only)."""
     stream: Callable[[], Iterable[Any]]
-    """Starts a new run over the mini-batches of an IterableDataset."""
+    """Function that starts a new run over the mini-batches of an IterableDataset."""
     items: Callable[[], Iterable[list[Any]]]
-    """Starts the same run, with each mini-batch as the list of its samples before `collate`."""
+    """Function that starts such a run, and yields each mini-batch as a list of samples before `collate`."""
     collate: Callable[[list[Any]], Any] | None
     """The user's `collate_fn`, if there is one."""
     loader_options: dict[str, Any]
     online: StreamDataset | None = None
-    """The stream, if the data set is one; then only the batch size of the other fields counts."""
+    """The stream, if the data set is one. Of the other fields only the batch size then counts."""
 
     @property
     def rowwise(self) -> bool:
-        """True without a user's `collate_fn`: tensors as long as a batch then have a row for each sample."""
+        """True without a user's `collate_fn`. A tensor as long as the batch then has a row for each sample."""
         return self.collate is None
 
     def read(self, indices: Iterable[Indices], *, tolerant: bool = False) -> Iterator[Any]:
-        """Mini-batches for these index arrays, in order, read by `num_workers` processes.
+        """Yield the mini-batches of these index arrays, in order, read by `num_workers` processes.
 
-        An empty array gives None. With `tolerant`, an `UnreadableBatch` stands for a batch of which the data set
-        raised.
+        An empty array gives None. With `tolerant`, an `UnreadableBatch` replaces a batch for which the data set raised.
         """
         fetch = _tolerant(self.fetch) if tolerant else self.fetch
         if self.num_workers == 0:
             return (fetch(batch_indices) if len(batch_indices) else None for batch_indices in indices)
-        # A forked reader only ever sees the data set: it touches no socket and no table of this process.
+        # A forked reader uses only the data set, and no socket or table of this process.
         loader: Any = data.DataLoader(
             _Whole(fetch),
             batch_size=None,
@@ -83,7 +82,7 @@ class SampleSource:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableBatch:
-    """Stands for a mini-batch of which the data set raised. `error` says what and where, on one line."""
+    """Placeholder for a mini-batch for which the data set raised. `error` gives error and position on one line."""
 
     error: str
 
@@ -97,7 +96,7 @@ def open_source(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     num_workers: int | None = None,
 ) -> SampleSource:
-    """Make a SampleSource of `dataset`; arguments that are None are taken from it if it is a DataLoader."""
+    """Create a SampleSource for `dataset`. Arguments that are None come from it, if it is a DataLoader."""
     options: dict[str, Any] = {}
     if isinstance(dataset, data.DataLoader):
         taken = _from_loader(dataset)
@@ -183,7 +182,7 @@ def _of_stream(dataset: StreamDataset, batch_size: int, **given: Any) -> SampleS
 
 
 def fetcher(dataset: Any, collate_fn: Callable[[list[Any]], Any] | None = None) -> Fetch:
-    """The quickest way that this data set offers to read many samples at once."""
+    """Return the fastest way to read many samples of this data set at once."""
     if collate_fn is None:
         if reads_batches(dataset):
             return dataset.batch  # type: ignore[no-any-return]
@@ -201,7 +200,9 @@ def fetcher(dataset: Any, collate_fn: Callable[[list[Any]], Any] | None = None) 
 
 
 def reads_batches(dataset: Any) -> bool:
-    """True if the data set has a `batch(indices)`; a method of that name may also mean something else."""
+    """Return True if the data set can read by `batch(indices)`. A method `batch` with other arguments does not
+    count.
+    """
     method = getattr(dataset, "batch", None)
     if not callable(method):
         return False
@@ -214,7 +215,7 @@ def reads_batches(dataset: Any) -> bool:
 
 
 def as_batch(collated: Any) -> Any:
-    """Make a `Batch` (`batch.x`, `batch.y`, still a pair) of a pair; return anything else unchanged."""
+    """Convert a pair to a `Batch` (`batch.x`, `batch.y`, still a pair); return anything else unchanged."""
     if type(collated) in (tuple, list) and len(collated) == 2:
         return Batch(collated[0], collated[1])
     return collated
@@ -224,27 +225,27 @@ def _tolerant(fetch: Fetch) -> Fetch:
     def attempt(indices: Indices) -> Any:
         try:
             return fetch(indices)
-        except Exception as error:  # a user's data set may raise anything
+        except Exception as error:  # the user's data set may raise anything
             return UnreadableBatch(on_one_line(error))
 
     return attempt
 
 
 def on_one_line(error: BaseException) -> str:
-    """A user's error in brief, with the deepest line of the user's own code."""
+    """Summarise a user's error on one line, with the deepest line of user code."""
     message = str(error).strip().splitlines()
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not any(part in frame.filename for part in NOT_THE_USERS)]
     frame = (own or frames)[-1]
     place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
     line = f"{type(error).__name__}{': ' + message[0] if message else ''} ({place})"
-    return line.encode(errors="backslashreplace").decode()  # file names may hold bytes that no message can carry
+    return line.encode(errors="backslashreplace").decode()  # file names may contain bytes that no message can carry
 
 
 def _rows(tensor: torch.Tensor, indices: Indices) -> torch.Tensor:
     first, last = int(indices[0]), int(indices[-1])
     if last - first + 1 == len(indices) and (len(indices) < 3 or bool((np.diff(indices) == 1).all())):
-        return tensor[first : last + 1].clone()  # a copy, as from a DataLoader: a loop may write to its batch
+        return tensor[first : last + 1].clone()  # a copy, as from a DataLoader, because the loop may write to its batch
     return tensor.index_select(0, torch.from_numpy(indices))
 
 
@@ -311,7 +312,7 @@ def _from_loader(loader: "data.DataLoader[Any]") -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Array:
-    """A tensor on its way from a reader process: as a tensor it would cost a file descriptor for every sample."""
+    """A tensor in transit from a reader process, as an array. As a tensor, each sample would cost a file descriptor."""
 
     values: NDArray[Any]
 
@@ -320,7 +321,7 @@ def _packed(items: list[Any]) -> list[Any]:
     def pack(tensor: torch.Tensor) -> Any:
         try:
             return _Array(tensor.numpy())
-        except (TypeError, RuntimeError):  # a dtype that NumPy does not have
+        except (TypeError, RuntimeError):  # NumPy lacks this dtype
             return tensor
 
     return [_pytree.tree_map_only(torch.Tensor, pack, item) for item in items]
@@ -331,7 +332,7 @@ def _unpacked(items: list[Any]) -> list[Any]:
 
 
 class _Whole(data.Dataset[Any]):
-    """A data set whose items are mini-batches; the index of an item is an array of sample indices."""
+    """A data set whose items are mini-batches. The index of an item is an array of sample indices."""
 
     def __init__(self, fetch: Fetch) -> None:
         self.fetch = fetch
@@ -341,7 +342,7 @@ class _Whole(data.Dataset[Any]):
 
 
 class _Once(data.Sampler[Any]):
-    """A sampler that passes index arrays on; a DataLoader asks for them a little ahead of their use."""
+    """A sampler that passes index arrays through. A DataLoader requests them slightly ahead of their use."""
 
     def __init__(self, indices: Iterable[Indices]) -> None:
         self.indices = indices

@@ -1,7 +1,7 @@
-"""Streams: partitions of records with offsets, in a folder (log/) or at a broker (kafka/); stream.py is their
-interface.
+"""Streams of records: partitions with offsets, in a folder (log/) or at a broker (kafka/), with the interface in
+stream.py.
 
-Walk of a record: produce.py makes it, envelope.py wraps it, log/writer.py appends it, log/reader.py reads it as
-`Records`. Then record_filter.py sorts out records that cannot be trained (dead_letters.py keeps them), and decode.py
+Path of a record: produce.py makes it, envelope.py wraps it, log/writer.py appends it, and log/reader.py reads it as
+`Records`. Then record_filter.py removes records that cannot be trained, and dead_letters.py keeps these. decode.py
 makes a batch of the rest.
 """

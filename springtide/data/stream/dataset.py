@@ -1,6 +1,7 @@
-"""`springtide.stream(url, ...)`: a stream as the data set of a job, with the options for reading it.
+"""`springtide.stream(url, ...)`: a stream as the data set of a job, with its read options.
 
-In: the user's arguments, checked here. Out: a `StreamDataset` for `job.prepare`. Next: worker/online/ reads it.
+In: the user's arguments, which this module checks. Out: a `StreamDataset` for `job.prepare`. Next: worker/online/ reads
+it.
 """
 
 import math
@@ -23,7 +24,7 @@ MAX_RECORD_BYTES = 1 << 20  # Kafka's default limit
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamDataset:
-    """A stream that a job trains from; made by `springtide.stream`."""
+    """A stream that a job trains from, created by `springtide.stream`."""
 
     url: str
     decode: "Decoder | Callable[[list[bytes]], Any] | None"
@@ -50,19 +51,20 @@ def stream(
     shuffle: str = "advanced",
     queue: tuple[int, int] | None = None,
 ) -> StreamDataset:
-    """A stream to train from: pass it to `job.prepare` as the data set. Records are trained exactly once.
+    """Define a stream to train from; pass it to `job.prepare` as the data set. Records are trained exactly once.
 
     url: `log:///path/to/folder` or `kafka://host:port[,host:port]/topic`.
     decode: makes a batch of records: `Fixed` or `Json` of springtide.data.stream.decode, or a function of a list of
-        bytes. None: the batch is the list of bytes itself.
-    start: where a job that has not begun a partition begins: "earliest", "latest", or a time in seconds since 1970.
-    until: "now": the job ends where the stream ended when it began. None: it ends where the stream does, if ever.
-    linger_s: how long a record may wait for others to fill its batch.
-    max_record_bytes, max_lateness_s: records that are larger, or were appended later than that after their event time,
-        are not trained but dead-lettered; so are records that `decode` cannot read.
-    dead_letters: where they go: a folder, or the URL of a stream. None: they are counted only.
-    shuffle: how workers help each other with partitions that are fuller than others: "none", "basic" or "advanced".
-    queue: batches that a worker keeps at least and at most before it gives some to others; None: found by itself.
+        bytes. None: the batch is the list of bytes.
+    start: first record of a partition that the job has not begun: "earliest", "latest", or seconds since 1970.
+    until: "now" ends the job at the records that exist when it starts. None ends it when the stream is sealed, if ever.
+    linger_s: longest time in seconds that a record waits for its batch to fill.
+    max_record_bytes: larger records become dead letters.
+    max_lateness_s: records appended more than this many seconds after their event time become dead letters. Records
+        that `decode` cannot read also become dead letters.
+    dead_letters: destination of dead letters: a folder, or the URL of a stream. None: they are only counted.
+    shuffle: how workers share the batches of busy partitions: "none", "basic" or "advanced".
+    queue: lower and upper bound of a worker's queue, in batches, before it gives batches to peers. None: automatic.
     """
     began = start if isinstance(start, str) else repr(float(start))
     if isinstance(start, str) and start not in STARTS:
@@ -99,7 +101,7 @@ def stream(
 
 
 def without_password(url: str) -> str:
-    """The URL without password and options, as it may be shown and journaled."""
+    """Return the URL without password and options, for display and the journal."""
     scheme, found, rest = url.partition("://")
     place, options, _ = rest.partition("?")
     hosts, slash, path = place.partition("/")

@@ -1,7 +1,7 @@
-"""Keep records that cannot be trained: in a folder, in a stream, or only as a count.
+"""Store records that cannot be trained (dead letters): in a folder, in a stream, or only as a count.
 
-In: letters of data/stream/record_filter.py. Out: JSON lines or records with the reason and the bytes. A place that
-fails costs letters, never the job.
+In: letters from data/stream/record_filter.py. Out: JSON lines or records, with the reason and the bytes. If the
+destination fails, letters are lost, but the job continues.
 """
 
 import base64
@@ -19,26 +19,27 @@ from springtide import errors
 from springtide.data.stream.record_filter import DeadLetter
 from springtide.data.stream.stream import StreamWriter, open_stream
 
-MOST_BYTES = 256 * 2**20  # of one process: some hundred thousand letters; a stream that is all rubbish fills no disk
+# limit per process: some hundred thousand letters, so that a stream of bad records fills no disk
+MOST_BYTES = 256 * 2**20
 
 
 class DeadLetters(Protocol):
-    """Where dead letters go."""
+    """Destination of dead letters."""
 
     lost: int
-    """Letters that could not be kept."""
+    """Number of letters that could not be stored."""
     why: str
-    """The first reason; empty while all were kept."""
+    """First error; empty while all letters were stored."""
 
     def add(self, letters: Sequence[DeadLetter]) -> None:
-        """Keep these."""
+        """Store these letters."""
 
     def close(self) -> None:
-        """No more come."""
+        """Close the destination."""
 
 
 def open_dead_letters(where: str | None, *, most_bytes: int = MOST_BYTES) -> DeadLetters:
-    """Open a folder or the URL of a stream; None only counts. Raises UserError if that is no place."""
+    """Open a folder or the URL of a stream; None only counts. Raise UserError for an invalid destination."""
     if where is None:
         return DiscardedLetters()
     if "://" in where:
@@ -48,20 +49,18 @@ def open_dead_letters(where: str | None, *, most_bytes: int = MOST_BYTES) -> Dea
 
 
 class DiscardedLetters:
-    """Keeps nothing; the caller has counted them."""
+    """Destination that stores nothing; the caller counts the letters."""
 
     lost = 0
     why = ""
 
-    def add(self, letters: Sequence[DeadLetter]) -> None:
-        """Nothing is kept."""
+    def add(self, letters: Sequence[DeadLetter]) -> None: ...
 
-    def close(self) -> None:
-        """Nothing was open."""
+    def close(self) -> None: ...
 
 
 class LetterFolder:
-    """A file of JSON lines for each process, made with the first letter."""
+    """A file of JSON lines for each process, created with the first letter."""
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         try:
@@ -86,11 +85,13 @@ class LetterFolder:
             self.why = self.why or f"{self.path} cannot be written: {error.strerror}"
 
     def close(self) -> None:
-        """Every line is written when it comes."""
+        """Do nothing: every line is written immediately."""
 
 
 class LetterStream:
-    """A record for each letter, in the partition with the same number modulo the number of partitions."""
+    """A stream with a record for each letter. The partition is the letter's partition, modulo the number of
+    partitions.
+    """
 
     def __init__(self, writer: StreamWriter, partitions: int, most_bytes: int = MOST_BYTES) -> None:
         self.lost, self.why = 0, ""
@@ -115,7 +116,7 @@ class LetterStream:
 
 
 def line_of(letter: DeadLetter) -> bytes:
-    """A letter as a line of JSON; its bytes in base64."""
+    """Return a letter as a line of JSON, with its bytes in base64."""
     fields = {
         "partition": letter.partition,
         "offset": letter.offset,
@@ -134,7 +135,7 @@ def _full(most_bytes: int) -> str:
 
 
 def _within(letters: Sequence[DeadLetter], left: int) -> tuple[list[bytes], int]:
-    """Lines of the first letters that still fit, and the bytes that are left then."""
+    """Return the lines of the first letters that still fit, and the remaining bytes."""
     lines: list[bytes] = []
     for letter in letters:
         line = line_of(letter)

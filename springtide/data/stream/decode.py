@@ -1,8 +1,8 @@
-"""Decode records into batches: fields of fixed width, JSON, or the user's function of a list of bytes.
+"""Decode records into batches: fixed-width fields, JSON, or a user function of a list of bytes.
 
-In: bodies that data/stream/record_filter.py found intact. Out: tensors by name, or the result of the user's function.
-An undecodable record becomes a dead letter and does not cost the others their batch. Which records those are depends on
-the records alone, so every reader of a batch leaves out the same ones.
+In: bodies that data/stream/record_filter.py found intact. Out: tensors by name, or the result of the user function. An
+undecodable record becomes a dead letter, and the other records still form their batch. The decision depends on the
+records alone, so every reader of a batch leaves out the same records.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,37 +18,37 @@ from springtide.data.stream.records import Floats, Mask, Records
 from springtide.domain.core.validation import takes_numbers
 
 Field = str | tuple[str, int] | tuple[str, tuple[int, ...]]
-"""A NumPy type such as "f4" or "i8", or a pair of it with a length or shape."""
+"""A NumPy type such as "f4" or "i8", or a pair of a type and a length or shape."""
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 KINDS = ("i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8", "?")
 MISTAKES = (NameError, AttributeError, ImportError, SyntaxError, MemoryError)
-"""Errors that no record can cause: raised by a user's function they end the job."""
+"""Errors that no record can cause. If a user function raises them, the job ends."""
 
 
 class ParsedRecords(Protocol):
-    """Bodies that were parsed."""
+    """Parsed bodies of records."""
 
     @property
     def bad(self) -> Mask:
-        """Those that cannot be decoded."""
+        """Mask of the records that cannot be decoded."""
 
     @property
     def event_at(self) -> Floats | None:
-        """When each happened, where the records themselves tell."""
+        """Event time of each record, if the records contain it."""
 
     def batch(self, keep: Mask) -> Any:
-        """A batch of some of the good ones. `Unreadable` when others turn out to be bad."""
+        """Return a batch of the selected good records. Raise `UndecodableRecords` if some of them are bad after all."""
 
 
 class Decoder(Protocol):
-    """How bodies become batches."""
+    """Converter from bodies to batches."""
 
     def parse(self, bodies: Records) -> ParsedRecords:
-        """Look at all of them."""
+        """Parse all bodies."""
 
 
 class UndecodableRecords(Exception):
-    """Some records of a batch cannot be decoded: `bad`, a mask over all that were parsed."""
+    """Error for a batch with undecodable records. `bad` is a mask over all parsed records."""
 
     def __init__(self, bad: Mask, why: str) -> None:
         super().__init__(why)
@@ -56,7 +56,7 @@ class UndecodableRecords(Exception):
 
 
 def decoder_of(decode: Any) -> Decoder:
-    """Return a decoder unchanged, and wrap a user's function."""
+    """Return a decoder unchanged; wrap a user function."""
     if hasattr(decode, "parse"):
         decoder: Decoder = decode
         return decoder
@@ -85,12 +85,14 @@ class Fixed:
         unit: str = "s",
         to: Callable[[dict[str, torch.Tensor]], Any] | None = None,
     ) -> None:
-        """`event_time`: the field with the time of the event, in `unit`s since 1970 ("s", "ms", "us")."""
+        """Define the fields. `event_time` names the field with the event time, in `unit`s since 1970 ("s", "ms",
+        "us").
+        """
         self.dtype = np.dtype([(name, *_type_of(name, kind)) for name, kind in fields.items()])
         self.event_time, self.scale, self.to = event_time, _scale_of(fields, event_time, unit), to
 
     def parse(self, bodies: Records) -> "_Rows":
-        """Records of another width are bad."""
+        """Parse the bodies; records of another width are bad."""
         rows = bodies.structs(self.dtype)
         if rows is not None:
             return _Rows(self, rows, np.zeros(len(bodies), np.bool_))
@@ -119,7 +121,7 @@ class _Rows:
 
 
 class Json:
-    """A JSON object for each record: these fields of it become columns; "str" keeps strings, as a list."""
+    """Decoder for records that are JSON objects: the given fields become columns; "str" keeps strings, as a list."""
 
     @takes_numbers("self", "to")
     def __init__(
@@ -130,13 +132,17 @@ class Json:
         unit: str = "s",
         to: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:
-        """`event_time`: the key with the time of the event, in `unit`s since 1970; need not be in `fields`."""
+        """Define the fields. `event_time` is the key of the event time, in `unit`s since 1970; it need not be in
+        `fields`.
+        """
         self.fields = {name: None if kind == "str" else _type_of(name, kind) for name, kind in fields.items()}
         self.event_time, self.to = event_time, to
         self.scale = _scale_of({**fields, event_time or "": "f8"}, event_time, unit)
 
     def parse(self, bodies: Records) -> "_Objects":
-        """Records that are no JSON object, lack a field or have another type of value are bad."""
+        """Parse the bodies. A record is bad if it is not a JSON object, lacks a field, or has a value of another
+        type.
+        """
         return _Objects(self, [self._row(body) for body in bodies.bodies()])
 
     def _row(self, body: bytes) -> dict[str, Any] | None:
@@ -172,7 +178,9 @@ class _Objects:
 
 
 class FunctionDecoder:
-    """A user's function from a list of bytes to a batch. When it raises, it is called for each record alone."""
+    """Decoder that wraps a user function from a list of bytes to a batch. If the function raises, each record is tried
+    alone.
+    """
 
     def __init__(self, function: Callable[[list[bytes]], Any]) -> None:
         self.function = function
@@ -233,7 +241,7 @@ def _scale_of(fields: Mapping[str, Any], event_time: str | None, unit: str) -> f
 
 
 def _native(column: NDArray[Any]) -> NDArray[Any]:
-    """A copy in this machine's byte order."""
+    """Return a copy in this machine's byte order."""
     return np.array(column, column.dtype.newbyteorder("="), order="C", copy=True)
 
 

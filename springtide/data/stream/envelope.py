@@ -1,9 +1,9 @@
-"""The envelope of our own producers: 16 bytes before a record with its event time and a checksum.
+"""Wrap records in our producers' envelope: 16 bytes with event time and checksum before the body.
 
     f5 'S' 'T' version | CRC-32 of the rest | event time in microseconds, 8 bytes | body      (little-endian)
 
-Text never begins with byte f5, so records of other producers are recognised and taken as they are; they have no event
-time here. In: produce.py seals. Out: data/stream/record_filter.py opens, without copying bodies.
+Text never begins with byte f5, so records of other producers are recognised and used unchanged, without an event time.
+In: produce.py seals records. Out: data/stream/record_filter.py unseals them, without copying bodies.
 """
 
 import zlib
@@ -19,9 +19,9 @@ from springtide.data.stream.records import Bytes, Floats, Ints, Mask, Records
 MARK = b"\xf5ST\x01"
 HEAD = np.dtype([("mark", "S4"), ("crc", "<u4"), ("event_us", "<i8")])
 SIZE = HEAD.itemsize
-CRC_FROM = 8  # bytes before what the CRC covers
+CRC_FROM = 8  # first byte that the CRC covers
 BARE, WHOLE, DAMAGED = 0, 1, 2
-"""State of a record: no envelope, an intact one, a damaged one (cpp/batch/envelope.h)."""
+"""State of a record: no envelope, an intact envelope, or a damaged one (cpp/batch/envelope.h)."""
 
 
 class UnsealedRecords(NamedTuple):
@@ -29,11 +29,11 @@ class UnsealedRecords(NamedTuple):
 
     bodies: Records
     event_at: Floats
-    """When each record happened, in seconds since 1970; NaN without an envelope."""
+    """Event time of each record, in seconds since 1970; NaN without an envelope."""
     damaged: Mask
-    """Records whose checksum does not fit."""
+    """Mask of the records with a wrong checksum."""
     bare: int
-    """How many had no envelope."""
+    """Number of records without an envelope."""
     any_damaged: bool
 
 
@@ -46,7 +46,7 @@ def seal(bodies: Sequence[bytes], event_at: Sequence[float]) -> list[bytes]:
 
 
 def seal_rows(rows: Bytes, event_us: Ints) -> tuple[Bytes, Ints]:
-    """Put bodies of one size, given as rows, into envelopes: the payload, and where each record ends in it."""
+    """Seal bodies of equal size, given as rows. Return the payload, and the end of each record in it."""
     count, size = rows.shape
     sealed = np.empty((count, SIZE + size), np.uint8)
     heads = sealed[:, :SIZE].copy().view(HEAD)[:, 0]
@@ -76,7 +76,7 @@ def unseal(records: Records) -> UnsealedRecords:
 
 
 def crc_each(payload: Bytes, starts: Ints, ends: Ints) -> NDArray[np.uint32]:
-    """CRC-32 (zlib's) of each run of bytes."""
+    """Return the CRC-32 (zlib's) of each run of bytes."""
     out = np.empty(len(starts), np.uint32)
     _native.crc32_each(payload, np.ascontiguousarray(starts), np.ascontiguousarray(ends), out)
     return out

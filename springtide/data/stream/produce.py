@@ -1,8 +1,8 @@
-"""Append records to a stream at a pace: for `springtide produce`, tests and benchmarks.
+"""Append records to a stream at a given pace, for `springtide produce`, tests and benchmarks.
 
 In: a source of records (a counter, lines or fixed-size pieces of a file; zoo/clicklog/stream.py makes clicks), a pace
-(traffic.py), a skew of partitions. Out: records in envelopes, and an exact count of them. Late, damaged and oversized
-records can be mixed in, by a seed. Next: a stream's writer.
+(traffic.py), and a skew of partitions. Out: records in envelopes, and an exact count. A seed selects late, damaged and
+oversized records to mix in. Next: a stream's writer.
 """
 
 import time
@@ -25,16 +25,17 @@ COUNTER_FIELDS: dict[str, Field] = {"key": "i8", "serial": "i8"}
 
 
 class RecordSource(Protocol):
-    """Makes records."""
+    """A source of records."""
 
     def take(self, first: int, count: int) -> Bytes | list[bytes]:
-        """Records `first` to ``first + count``: rows of one size, or bytes for each. Called in order; fewer than
-        `count` means the end.
+        """Return records `first` to ``first + count``, as rows of equal size or as a list of bytes.
+
+        Calls come in order; fewer than `count` records mean the end.
         """
 
 
 class CounterRecords:
-    """Record i holds its number, and the number modulo `keys`, so that a reader can count keys exactly."""
+    """Records with their number, and the number modulo `keys`, so that a reader can count keys exactly."""
 
     def __init__(self, keys: int = 1000) -> None:
         if keys < 0:
@@ -48,7 +49,7 @@ class CounterRecords:
 
 
 class LineRecords:
-    """A record for each line of a text file, without its end."""
+    """A record for each line of a text file, without the line end."""
 
     def __init__(self, path: Path) -> None:
         self._lines = _lines(_found(path))
@@ -58,7 +59,7 @@ class LineRecords:
 
 
 class FixedSizeRecords:
-    """A file of records of one size."""
+    """A file of records of equal size."""
 
     def __init__(self, path: Path, size: int) -> None:
         if size < 1:
@@ -85,13 +86,13 @@ def _found(path: Path) -> Path:
 
 
 def check(skew: float) -> None:
-    """Raise BadInput unless a partition can have `skew` times the records of others."""
+    """Raise BadInput for an invalid `skew`."""
     if not 0 < skew < float("inf"):
         raise errors.BadInput(f"skew {skew:g}: wanted how many times as much the first partition gets, more than 0")
 
 
 def shares(partitions: int, skew: float = 1.0) -> Floats:
-    """Shares of partitions: the first has `skew` times as much as each of the others."""
+    """Return the share of each partition: the first has `skew` times the share of each other."""
     check(skew)
     weights = np.ones(partitions)
     weights[0] = skew
@@ -99,7 +100,7 @@ def shares(partitions: int, skew: float = 1.0) -> Floats:
 
 
 def deal(count: int, sent: Ints, share: Floats) -> Ints:
-    """Split `count` records over partitions that had `sent` so far: the ones furthest behind their share get more."""
+    """Split `count` records over partitions that got `sent` so far. Partitions furthest behind their share get more."""
     lack = np.maximum((int(sent.sum()) + count) * share - sent, 0.0)
     total = float(lack.sum())
     whole = np.floor(lack * (count / total)) if total > 0 else np.zeros(len(share))
@@ -111,7 +112,7 @@ def deal(count: int, sent: Ints, share: Floats) -> Ints:
 
 
 MOST_AT_ONCE = 16384  # records between two reads of the clock
-TICK_S = 0.005  # the wait when nothing is due
+TICK_S = 0.005  # wait while no record is due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +123,7 @@ class FaultMix:
     corrupt: float = 0.0
     oversized: float = 0.0
     late_s: float = 86400.0
-    """How long ago a late record happened."""
+    """Age of a late record, in seconds."""
     oversized_bytes: int = 2**20
     """Extra bytes of an oversized record."""
     seed: int = 0
@@ -135,15 +136,15 @@ class FaultMix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProduceOrder:
-    """What to produce."""
+    """Options of a production run."""
 
     records: int | None = None
-    """How many; None: until the source or the pace ends."""
+    """Number of records; None to continue until the source or the pace ends."""
     seconds: float | None = None
-    """For how long at most."""
+    """Longest duration."""
     pace: TrafficPace = field(default_factory=lambda: SteadyPace(float("inf")))
     skew: float = 1.0
-    """The first partition gets this many times the records of each other."""
+    """Ratio of the first partition's records to those of each other partition."""
     enveloped: bool = True
     mixed: FaultMix = field(default_factory=FaultMix)
     first: int = 0
@@ -155,18 +156,18 @@ class ProduceOrder:
 
 @dataclass(slots=True)
 class ProduceReport:
-    """What was appended, exactly."""
+    """Exact counts of appended records."""
 
     records: int = 0
     bytes: int = 0
     partitions: list[int] = field(default_factory=list)
-    """Records of each partition."""
+    """Number of records of each partition."""
     late: int = 0
     corrupt: int = 0
     oversized: int = 0
     seconds: float = 0.0
     behind_s: float = 0.0
-    """How long ago the last sent record was due; if large, the pace could not be kept."""
+    """Delay of the last sent record; a large value means that the pace could not be kept."""
     interrupted: bool = False
 
 
@@ -178,7 +179,7 @@ def produce(
     tell: Callable[[ProduceReport], None] = lambda done: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> ProduceReport:
-    """Append until done, or until `stop` returns True; calls `tell` now and then."""
+    """Append until done, or until `stop` returns True; call `tell` from time to time."""
     writer = stream.writer()
     try:
         return _Production(stream, writer, maker, order).run(tell, stop)
@@ -223,7 +224,7 @@ class _Production:
         return done
 
     def _behind(self, elapsed_s: float) -> float:
-        """Seconds since the next record was due, found by bisection: a pace only gives counts."""
+        """Return the seconds since the next record was due, by bisection, because a pace only gives counts."""
         low, high, wanted = 0.0, elapsed_s, self._done.records + 1
         if self._order.pace.due(elapsed_s) == float("inf"):
             return 0.0
@@ -233,8 +234,8 @@ class _Production:
         return elapsed_s - high
 
     def _send(self, count: int) -> int:
-        """Make and append the next records; returns how many there were."""
-        if len(self._sent) != self._stream.partitions():  # grown meanwhile
+        """Make and append the next records; return their number."""
+        if len(self._sent) != self._stream.partitions():  # the stream has grown
             self._sent = np.concatenate([self._sent, np.zeros(self._stream.partitions() - len(self._sent), np.int64)])
             self._share = shares(len(self._sent), self._order.skew)
         made = self._maker.take(self._order.first + self._done.records, count)
@@ -266,7 +267,7 @@ class _Production:
         return b"".join(bodies), np.cumsum([len(body) for body in bodies], dtype=np.int64)
 
     def _kinds(self, count: int, draws: np.ndarray[tuple[int], np.dtype[np.float64]] | None) -> list[int]:
-        """0 late, 1 corrupt, 2 oversized, 3 without fault."""
+        """Return 0 for late, 1 for corrupt, 2 for oversized, 3 without fault."""
         if draws is None:
             return [3] * count
         mixed = self._order.mixed
@@ -278,5 +279,5 @@ class _Production:
 
 
 def _damaged(body: bytes) -> bytes:
-    """The same with its last bit flipped; of an empty body, a byte."""
+    """Return the body with its last bit flipped; for an empty body, a byte."""
     return body[:-1] + bytes([body[-1] ^ 1]) if body else b"?"

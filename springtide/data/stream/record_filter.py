@@ -1,8 +1,8 @@
-"""Sort out records that cannot be trained: oversized, damaged, late or undecodable ones become dead letters.
+"""Remove records that cannot be trained: oversized, damaged, late or undecodable records become dead letters.
 
-In: raw records of one batch, from worker/online/. Out: a batch of the rest, and a letter for each that is left out. A
-record is late if it was appended long after it happened. The record tells both times and no clock is read, so every
-reader of a batch leaves out the same records. Next: dead_letters.py keeps the letters.
+In: raw records of a batch, from worker/online/. Out: a batch of the remaining records, and a dead letter for each
+removed record. A record is late if it was appended long after its event time. Both times are in the record, and no
+clock is read, so every reader of a batch removes the same records. Next: dead_letters.py stores the letters.
 """
 
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ _REASONS = ("", OVERSIZED, CORRUPT, LATE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterRules:
-    """Limits beyond which records are left out."""
+    """Limits beyond which records are removed."""
 
     max_record_bytes: int | None = None
-    """Largest record, envelope included."""
+    """Size of the largest record, including its envelope."""
     max_lateness_s: float | None = None
     """Most seconds from the event to the append."""
 
@@ -47,26 +47,26 @@ class DeadLetter(NamedTuple):
     detail: str
     appended_at: float
     event_at: float
-    """NaN if unknown."""
+    """Event time; NaN if unknown."""
     body: bytes
-    """The bytes as received, envelope included; of large ones the beginning."""
+    """Received bytes, including the envelope; only the beginning of a large record."""
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class FilteredBatch:
-    """The trainable records of one batch, and letters for the others."""
+    """The trainable records of a batch, and letters for the others."""
 
     batch: Any
-    """None if no record can be trained."""
+    """The batch; None if no record can be trained."""
     records: int
-    """Records in the batch."""
+    """Number of records in the batch."""
     event_at: Floats
-    """When those happened; for records that do not tell, when they were appended."""
+    """Event times of these records; the append time if a record has no event time."""
     letters: list[DeadLetter]
 
 
-KEPT_BYTES = 64 * 1024  # of the bytes of a dead letter
+KEPT_BYTES = 64 * 1024  # most bytes of a record in a dead letter
 
 
 def batch_of(partition: int, records: Records, rules: FilterRules, decoder: Decoder) -> FilteredBatch:
@@ -76,11 +76,11 @@ def batch_of(partition: int, records: Records, rules: FilterRules, decoder: Deco
         _note(why, records.sizes > rules.max_record_bytes, _OVERSIZED)
     if opened.any_damaged:
         _note(why, opened.damaged, _CORRUPT)
-    places = None if not why.any() else np.flatnonzero(why == _FINE)  # positions of the parsed records; None: all are
+    places = None if not why.any() else np.flatnonzero(why == _FINE)  # positions of the parsed records; None for all
     parsed = decoder.parse(opened.bodies if places is None else opened.bodies[places])
     _note(why, parsed.bad, _CORRUPT, places)
     event_at = opened.event_at if parsed.event_at is None else _happened(opened.event_at, parsed.event_at, places)
-    if rules.max_lateness_s is not None:  # without an event time the difference is NaN: never late
+    if rules.max_lateness_s is not None:  # without an event time the difference is NaN, which is never late
         _note(why, records.appended_at - event_at > rules.max_lateness_s, _LATE)
     details: dict[int, str] = {}
     batch = _decoded(parsed, why, places, details)
@@ -92,14 +92,14 @@ def batch_of(partition: int, records: Records, rules: FilterRules, decoder: Deco
 
 
 def _note(why: NDArray[np.uint8], which: Mask, reason: int, places: Ints | None = None) -> None:
-    """Mark these records (of those at `places`) with this reason, unless they have another."""
+    """Mark these records (among those at `places`) with this reason, unless they already have a reason."""
     if which.any():
         positions = np.flatnonzero(which) if places is None else places[which]
         why[positions[why[positions] == _FINE]] = reason
 
 
 def _decoded(parsed: ParsedRecords, why: NDArray[np.uint8], places: Ints | None, details: dict[int, str]) -> Any:
-    """Decode the batch; mark records that turn out to be undecodable on the way."""
+    """Decode the batch; mark records that turn out to be undecodable."""
     while True:
         keep: Mask = (why if places is None else why[places]) == _FINE
         if not keep.any():
@@ -115,7 +115,7 @@ def _decoded(parsed: ParsedRecords, why: NDArray[np.uint8], places: Ints | None,
 
 
 def _happened(sealed: Floats, own: Floats, places: Ints | None) -> Floats:
-    """The event time of the envelope, else of the record."""
+    """Return the event time from the envelope, else from the record."""
     if places is None:
         return np.where(np.isnan(sealed), own, sealed)
     event_at = sealed.copy()

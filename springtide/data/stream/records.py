@@ -1,7 +1,7 @@
-"""Pure. A run of records of one partition as columns: no object for a record, slices without copies.
+"""Pure. Hold consecutive records of a partition as columns: no object per record, slices without copies.
 
 In: log/reader.py and kafka/reader.py fill them. Out: data/stream/record_filter.py and decode.py read whole batches. A
-worker sends `to_bytes` to a peer that trains the batch; sizes are checked on the way back, and nothing is unpickled.
+worker sends `to_bytes` to a peer that trains the batch. `from_bytes` checks all sizes, and nothing is unpickled.
 """
 
 import struct
@@ -24,26 +24,26 @@ MAGIC, VERSION = b"SREC", 1
 HEADER = struct.Struct("<4sBBBBqqqqd")
 """Magic, version, encodings of lengths, offsets and times; records, payload bytes, first offset, length, time."""
 ALIKE, EACH, MICROS = 0, 1, 2
-"""Encoding of a column: one value (offsets: consecutive), every value, or 32-bit microseconds since the first."""
+"""Encoding of a column: a single value (offsets: consecutive), all values, or 32-bit microseconds since the first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Records:
-    """Records of one partition, offsets rising. Record i is ``payload[starts[i]:ends[i]]``."""
+    """Records of a partition, with rising offsets. Record i is ``payload[starts[i]:ends[i]]``."""
 
     payload: Bytes
-    """May hold more than these records: a part of a mapped file."""
+    """Bytes of the records; may contain more, such as a part of a mapped file."""
     starts: Ints
     ends: Ints
     offsets: Ints
     appended_at: Floats
-    """When the stream took each record, in seconds since 1970."""
+    """Append time of each record, in seconds since 1970."""
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def __getitem__(self, which: slice | Mask | Ints) -> "Records":
-        """Select by position. A slice copies nothing; a mask or positions copy the columns, not the payload."""
+        """Select records by position. A slice copies nothing; a mask or positions copy the columns, not the payload."""
         return Records(self.payload, self.starts[which], self.ends[which], self.offsets[which], self.appended_at[which])
 
     def __eq__(self, other: object) -> bool:
@@ -68,7 +68,7 @@ class Records:
         return int(self.sizes.sum())
 
     def rows(self) -> Bytes | None:
-        """All as rows of one array, without a copy, if they have one size and equal distances; else None."""
+        """Return all records as rows of an array, without a copy. Return None unless sizes and distances are equal."""
         grid = self._grid()
         if grid is None:
             return None
@@ -77,14 +77,14 @@ class Records:
         return rows
 
     def structs(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
-        """The same as values of a structured type of that size."""
+        """Return the records as values of a structured type of this size, without a copy; None if the sizes differ."""
         grid = self._grid()
         if grid is None or grid[2] != dtype.itemsize:
             return None
         return np.ndarray((len(self),), dtype, self.payload.data, grid[0], (grid[1],))
 
     def between(self, first: int, end: int) -> "Records":
-        """Records with ``first <= offset < end``, without a copy."""
+        """Return the records with ``first <= offset < end``, without a copy."""
         low, high = np.searchsorted(self.offsets, (first, end))
         return self[int(low) : int(high)]
 
@@ -93,7 +93,7 @@ class Records:
         return [bytes(whole[a:b]) for a, b in zip(self.starts.tolist(), self.ends.tolist(), strict=True)]
 
     def joined(self) -> Bytes:
-        """The bytes of all, consecutively: a view if they are stored that way."""
+        """Return the bytes of all records, joined; a view if they are stored that way."""
         if not len(self):
             return np.empty(0, np.uint8)
         if self._adjacent():
@@ -101,17 +101,18 @@ class Records:
         return np.frombuffer(b"".join(self.bodies()), np.uint8)
 
     def owned(self) -> "Records":
-        """The same with memory of their own, independent of the file or message they came from."""
+        """Return the records with their own memory, independent of the file or message they came from."""
         return concat([self, Records.none()])
 
     def to_bytes(self) -> bytes:
-        """For another worker: a header, columns that differ within the run, and the payload."""
+        """Encode the records for another worker: a header, the columns that vary, and the payload."""
         if not len(self):
             return HEADER.pack(MAGIC, VERSION, ALIKE, ALIKE, ALIKE, 0, 0, 0, 0, 0.0)
         sizes, first = self.sizes, int(self.offsets[0])
         columns: list[bytes] = []
         how_sizes = how_offsets = how_times = ALIKE
-        if sizes[0] == 0 or not np.all(sizes == sizes[0]):  # so there are never more records than bytes came
+        # ensures that there are never more records than received bytes
+        if sizes[0] == 0 or not np.all(sizes == sizes[0]):
             how_sizes = EACH
             columns.append(sizes.astype("<i8").tobytes())
         if int(self.offsets[-1]) - first != len(self) - 1:
@@ -136,7 +137,7 @@ class Records:
         return b"".join([head, *columns, payload.tobytes()])
 
     def _grid(self) -> tuple[int, int, int] | None:
-        """Start of the first record, distance to the next, and size, if those are the same for all."""
+        """Return start, distance and size of the records, if distance and size are equal for all."""
         if not len(self):
             return None
         begin, size = int(self.starts[0]), int(self.ends[0] - self.starts[0])
@@ -170,7 +171,7 @@ class Records:
 
 
 def concat(pieces: Sequence[Records]) -> Records:
-    """One run of several, in order. A single run is returned as it is; else bytes are copied once."""
+    """Concatenate several runs, in order. A single run is returned unchanged; otherwise bytes are copied once."""
     if len(pieces) == 1:
         return pieces[0]
     if not pieces:
@@ -186,7 +187,7 @@ def concat(pieces: Sequence[Records]) -> Records:
 
 
 def from_bytes(data: Buffer) -> Records:
-    """Read what `to_bytes` made, over the same memory. BadInput if it is anything else."""
+    """Decode the result of `to_bytes`, over the same memory. Raise BadInput for anything else."""
     view = view_of(data)
     if len(view) < HEADER.size:
         raise _bad(f"{len(view)} bytes are less than a header of {HEADER.size}")
@@ -217,7 +218,7 @@ def from_bytes(data: Buffer) -> Records:
 
 
 def view_of(data: Buffer) -> memoryview:
-    """The bytes of any buffer, without a copy."""
+    """Return the bytes of any buffer, without a copy."""
     return (data.data if isinstance(data, np.ndarray) else memoryview(data)).cast("B")
 
 
@@ -233,7 +234,7 @@ def _ends(sizes: NDArray[np.int64], how: int, count: int, size: int, payload_byt
 
 
 def _times(times: Floats) -> tuple[int, bytes]:
-    """Encode times as microseconds since the first, which halves them, only if no bit is lost."""
+    """Encode times as microseconds since the first, which halves their size, if no bit is lost."""
     since = np.rint(times * 1e6) - np.rint(times[0] * 1e6)
     if np.all(np.isfinite(times)) and since.min() >= 0 and since.max() < 2**32:
         column = since.astype("<u4")

@@ -1,8 +1,8 @@
-"""The interface of every stream, and `open_stream(url)`.
+"""Interface of every stream, and `open_stream(url)`.
 
-Kinds: log/stream.py (a folder: log:///path), kafka/stream.py (a broker:
-kafka://host:port[,host:port]/topic?option=value); each is imported when a URL asks for it. The reader decides where to
-read: no stream keeps a consumer's position for us. Next: worker/online/ reads, produce.py appends.
+Kinds: log/stream.py (a folder: log:///path) and kafka/stream.py (a broker:
+kafka://host:port[,host:port]/topic?option=value). Each is imported when a URL needs it. The reader decides its
+position: no stream stores a consumer's position. Next: worker/online/ reads, produce.py appends.
 """
 
 import importlib
@@ -18,55 +18,57 @@ from springtide.domain.data.streams import PartitionRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """What a reader found in one partition: it covers every offset in ``first <= offset < next``."""
+    """Records that a reader found in a partition. The chunk covers every offset in ``first <= offset < next``."""
 
     partition: int
     first: int
-    """Position of the reader before."""
+    """Reader position before the chunk."""
     next: int
-    """Position of the reader after."""
+    """Reader position after the chunk."""
     records: Records
-    """Offsets of the range that are missing here are gaps: they never come."""
+    """Records of the chunk. Missing offsets are gaps, which never get a record."""
     expired: int = 0
-    """Gaps that the stream's retention deleted (others were never records: compaction, transactions)."""
+    """Number of gaps that retention deleted. Other gaps never were records: compaction, transactions."""
 
 
 class StreamReader(Protocol):
-    """A reader of some partitions. For one thread."""
+    """A reader of some partitions. For a single thread."""
 
     def assign(self, positions: Mapping[int, int]) -> None:
-        """Read these partitions from now on, each from this offset; one that is there already continues."""
+        """Read these partitions from now on, each from this offset. A partition that is already at its offset
+        continues.
+        """
 
     def poll(self, timeout_s: float, most: int = 65536) -> list[Chunk]:
-        """Return what there is, about `most` records, taking partitions in turn; wait only while there is nothing.
+        """Return the available records, about `most`, from partitions in turn; wait only while there are none.
 
-        Payloads may lie in mapped files: they stay valid as long as something refers to them. An empty list after
-        `timeout_s` does not mean that the stream is over. An unavailable stream (a restarting broker) gives nothing;
-        TemporaryError when that lasts long.
+        Payloads may lie in mapped files, and stay valid while they are referenced. An empty list after `timeout_s` does
+        not mean the end of the stream. An unavailable stream (a restarting broker) gives nothing. It raises
+        TemporaryError if that lasts long.
         """
 
     def ends(self) -> Mapping[int, int]:
-        """One more than the newest known offset of each assigned partition, without asking anyone."""
+        """Return the known end offset (newest + 1) of each assigned partition, without a query."""
 
     def close(self) -> None:
-        """Stop reading. Records that were returned stay valid."""
+        """Stop reading. Returned records stay valid."""
 
 
 class StreamWriter(Protocol):
-    """A producer. For one thread."""
+    """A producer. For a single thread."""
 
     def append(self, partition: int, payload: Buffer, ends: Ints) -> None:
         """Append records: record i is ``payload[ends[i-1]:ends[i]]`` (the first begins at 0)."""
 
     def flush(self) -> None:
-        """Return when the stream has stored everything appended, and readers find it."""
+        """Wait until the stream has stored all appended records, and readers can find them."""
 
     def close(self) -> None:
         """Flush, and append no more."""
 
 
 class Stream(Protocol):
-    """Partitions of records. Thread-safe; nothing here moves a reader."""
+    """Partitions of records. Thread-safe; no method moves a reader."""
 
     @property
     def url(self) -> str:
@@ -74,19 +76,21 @@ class Stream(Protocol):
 
     @property
     def id(self) -> str:
-        """Identity of this stream: one that is recreated at the same URL has another. Empty: unknown."""
+        """Identity of this stream, which changes if the stream is recreated at the same URL. Empty if unknown."""
 
     def partitions(self) -> int:
-        """How many there are now; the number may have grown. Cheap."""
+        """Return the current number of partitions, which may grow. Cheap."""
 
     def bounds(self, start: str = "earliest") -> list[PartitionRange]:
-        """Every partition: where a job begins (`StreamCard.start`), the end now, and whether that end is final."""
+        """Return the bounds of every partition: the job's start (`StreamCard.start`), the current end, and whether it
+        is final.
+        """
 
     def open(self) -> StreamReader:
-        """A reader, with nothing assigned yet."""
+        """Return a reader without assigned partitions."""
 
     def writer(self) -> StreamWriter:
-        """A producer."""
+        """Return a producer."""
 
     def close(self) -> None:
         """Release connections and files."""
@@ -97,7 +101,7 @@ KINDS = {"log": "springtide.data.stream.log.stream", "kafka": "springtide.data.s
 
 
 def open_stream(url: str) -> Stream:
-    """Open the stream at this URL. UserError if there is none."""
+    """Open the stream at this URL. Raise UserError if there is none."""
     scheme = urlsplit(url).scheme
     if not scheme or "://" not in url:
         raise errors.BadInput(

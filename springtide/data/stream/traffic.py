@@ -1,7 +1,7 @@
-"""Pure. How many records are due by when: as fast as possible, at a steady rate, or along a traffic trace.
+"""Pure. Calculate how many records are due: as fast as possible, at a steady rate, or along a traffic trace.
 
 In: options of `springtide produce`, lines of a CSV file. Out: `due(seconds since the beginning)`, a number of records.
-Next: produce.py sends records that are due.
+Next: produce.py sends the due records.
 """
 
 import csv
@@ -17,23 +17,23 @@ from springtide import errors
 from springtide.data.stream.records import Floats
 
 TRACE = "CSV file of moments and counts"
-"""Kind of file, for messages."""
+"""File type, for messages."""
 
 
 class TrafficPace(Protocol):
-    """When records are due."""
+    """Schedule of records."""
 
     def due(self, elapsed_s: float) -> float:
-        """Records due in the first `elapsed_s` seconds; infinity: any number."""
+        """Return the number of records due in the first `elapsed_s` seconds; infinity for any number."""
 
     @property
     def lasts_s(self) -> float:
-        """Seconds after which no more are due."""
+        """Seconds after which no more records are due."""
 
 
 @dataclass(frozen=True, slots=True)
 class SteadyPace:
-    """Records a second; infinity: as fast as possible."""
+    """Constant number of records per second; infinity for as fast as possible."""
 
     rate: float
 
@@ -47,25 +47,25 @@ class SteadyPace:
 
 @dataclass(frozen=True, slots=True)
 class TrafficTrace:
-    """Past traffic: records a second at some moments, with straight lines between them."""
+    """Past traffic: records per second at some times, with linear interpolation."""
 
     at_s: Floats
-    """Seconds since its first moment, rising."""
+    """Seconds since the first time of the trace, rising."""
     rate: Floats
     begins_at: float = 0.0
-    """Its first moment: seconds since 1970, or the number in the file."""
+    """First time of the trace: seconds since 1970, or the number in the file."""
 
     def between(self, first_s: float, end_s: float) -> "TrafficTrace":
-        """A part of the trace, which begins at 0 again."""
+        """Return a part of the trace, shifted to begin at 0."""
         inner = (self.at_s > first_s) & (self.at_s < end_s)
         at = np.concatenate([[first_s], self.at_s[inner], [min(end_s, float(self.at_s[-1]))]])
         return TrafficTrace(at - first_s, np.interp(at, self.at_s, self.rate), self.begins_at + first_s)
 
 
 class TracePace:
-    """The shape of a trace at `speedup` times its speed, with `peak` records a second at its highest.
+    """The shape of a trace at `speedup` times its speed, scaled to `peak` records per second at its maximum.
 
-    Without `peak` each moment keeps the trace's own rate: a day in five minutes then has fewer records.
+    Without `peak`, each point keeps the trace's own rate. A day replayed in five minutes then has fewer records.
     """
 
     def __init__(self, trace: TrafficTrace, *, speedup: float = 1.0, peak: float | None = None) -> None:
@@ -88,7 +88,7 @@ class TracePace:
         return float(np.interp(elapsed_s, self._at, self._rate))
 
     def due(self, elapsed_s: float) -> float:
-        """The traffic up to this moment: the area under the line."""
+        """Return the number of records due so far: the area under the rate curve."""
         elapsed_s = min(max(elapsed_s, 0.0), self.lasts_s)
         i = max(0, int(np.searchsorted(self._at, elapsed_s, side="right")) - 1)
         width = elapsed_s - float(self._at[i])
@@ -96,7 +96,7 @@ class TracePace:
 
 
 def read_trace(lines: Iterable[str], name: str) -> TrafficTrace:
-    """Read lines of two columns, a moment (date or seconds) and the count until the next line."""
+    """Read lines of two columns: a time (date or seconds), and the count until the next line."""
     at: list[float] = []
     counts: list[float] = []
     for number, row in _rows(lines, name):
@@ -120,7 +120,7 @@ def read_trace(lines: Iterable[str], name: str) -> TrafficTrace:
 
 
 def _rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
-    """Rows with line numbers from 1; BadInput if the lines are no CSV."""
+    """Yield rows with line numbers from 1; raise BadInput if the lines are not CSV."""
     try:
         yield from enumerate(csv.reader(lines), 1)
     except csv.Error as error:

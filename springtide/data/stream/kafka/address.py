@@ -1,7 +1,7 @@
 """Parse kafka://host:port[,host:port]/topic?option=value into brokers, topic and options.
 
-In: the user's URL. Out: an `Address` with settings for librdkafka; `shown` is the URL without secrets, for cards, logs
-and status. Secrets belong in a file (`?config=client.properties`), which every process reads for itself. Next:
+In: the user's URL. Out: an `Address` with settings for librdkafka. Its `shown` is the URL without secrets, for cards,
+logs and status. Secrets belong in a file (`?config=client.properties`), which every process reads itself. Next:
 stream.py.
 """
 
@@ -22,12 +22,14 @@ OURS = {
     "enable.partition.eof": "it is always on",
     "bootstrap.servers": "they are the hosts of the URL",
 }
-"""Options that a user cannot set, and why."""
+"""Options that a user cannot set, with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """One topic. `options` are librdkafka's, by its own names; they may hold secrets and are left out of the repr."""
+    """Address of a topic. `options` has librdkafka's names. The repr leaves options out, because they may contain
+    secrets.
+    """
 
     servers: str
     topic: str
@@ -35,12 +37,12 @@ class Address:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def settings(self, usual: Mapping[str, Any]) -> dict[str, Any]:
-        """Settings for a client: the usual ones, overridden by the user's."""
+        """Return the settings of a client: the defaults, overridden by the user's options."""
         return {"bootstrap.servers": self.servers, "client.id": "springtide", **usual, **self.options}
 
 
 def parse(url: str) -> Address:
-    """Read a URL, and the file that it may name. BadInput says which part is wrong, without showing a secret."""
+    """Parse a URL, and the file that it may name. BadInput names the wrong part, without showing a secret."""
     parts = urlsplit(url)
     topic = unquote(parts.path.strip("/"))
     hosts = parts.netloc.rpartition("@")[2]
@@ -63,7 +65,7 @@ def parse(url: str) -> Address:
 
 
 def hide(url: str) -> str:
-    """The URL with every secret replaced."""
+    """Return the URL with every secret replaced."""
     parts = urlsplit(url)
     at = parts.netloc.rpartition("@")
     hosts = f"{at[0].partition(':')[0]}:{HIDDEN}@{at[2]}" if ":" in at[0] else parts.netloc
@@ -75,7 +77,7 @@ def hide(url: str) -> str:
 
 
 def read_options(file: pathlib.Path) -> dict[str, str]:
-    """Read options from a file in the format of Kafka's own tools: `name=value` lines; # begins a comment."""
+    """Read options from a file in the format of Kafka's tools: `name=value` lines; # begins a comment."""
     options: dict[str, str] = {}
     for number, line in enumerate(file_input.read(file.expanduser(), what="options of Kafka").splitlines(), start=1):
         name, sign, value = line.strip().partition("=")

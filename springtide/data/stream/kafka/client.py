@@ -1,7 +1,7 @@
-"""Kafka clients with our settings, and their errors as ours.
+"""Create Kafka clients with our settings, and convert their errors.
 
-In: an `Address`. Out: a consumer without a group, a producer that loses nothing. A setting that librdkafka does not
-know is reported by name, never by value. Next: stream.py, reader.py, writer.py.
+In: an `Address`. Out: a consumer without a group, or a producer that loses no record. An error for an unknown setting
+shows its name, never its value. Next: stream.py, reader.py, writer.py.
 """
 
 import logging
@@ -19,9 +19,9 @@ log = logging.getLogger(__name__)
 
 Tell = Callable[[KafkaError], None]
 GROUP = "springtide"
-SAID_S = 2.5  # a wait longer than this is logged
+SAID_S = 2.5  # a longer wait is logged
 CONSUMING: dict[str, Any] = {
-    "auto.offset.reset": "error",  # deleted records are reported, never skipped silently
+    "auto.offset.reset": "error",  # report deleted records, never skip them silently
     "enable.partition.eof": True,  # shows gaps at the end of a partition
     "fetch.message.max.bytes": 1 << 20,  # per partition: large enough to be fast, small enough to take turns
     "queued.max.messages.kbytes": 64 << 10,
@@ -32,7 +32,7 @@ CONSUMING: dict[str, Any] = {
     "reconnect.backoff.max.ms": 1000,
     "topic.metadata.refresh.interval.ms": 10_000,  # leaders move, and partitions are added
     "socket.keepalive.enable": True,
-    "log_level": 2,  # we log errors ourselves; `log_level=7&debug=broker` in the URL shows everything
+    "log_level": 2,  # this package logs errors itself; `log_level=7&debug=broker` in the URL shows everything
 }
 PRODUCING: dict[str, Any] = {
     "delivery.report.only.error": True,
@@ -41,7 +41,7 @@ PRODUCING: dict[str, Any] = {
     "queue.buffering.max.messages": 200_000,
     "reconnect.backoff.max.ms": 1000,
     "socket.keepalive.enable": True,
-    "log_level": 2,  # we log errors ourselves; `log_level=7&debug=broker` in the URL shows everything
+    "log_level": 2,  # this package logs errors itself; `log_level=7&debug=broker` in the URL shows everything
 }
 REFUSED = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -49,18 +49,18 @@ REFUSED = {
     KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError._AUTHENTICATION,
 }
-"""Errors that waiting does not solve: someone must grant rights or correct a password."""
+"""Errors that waiting does not solve: somebody must grant rights or correct a password."""
 
 
 class BrokerTrouble:
-    """The most informative reason so far why a broker does not answer."""
+    """The most informative reason so far for an unresponsive broker."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.code: int | None = None
 
     def note(self, code: int, text: str) -> None:
-        """Keep the reason, unless it is only that no broker is left, which follows from an earlier one."""
+        """Store the reason, unless it only says that no broker is left, which follows from an earlier reason."""
         if self.code is None or code != KafkaError._ALL_BROKERS_DOWN:
             self.code, self.text = code, text
 
@@ -70,24 +70,28 @@ class BrokerTrouble:
 
 
 def is_old(address: Address) -> bool:
-    """True if the user says that the broker is older than 0.10: it keeps neither times nor producer counts."""
+    """Return True if the user's options declare a broker before 0.10, which has no timestamps or idempotent
+    producers.
+    """
     return address.options.get("api.version.request") == "false"
 
 
 def consuming(address: Address) -> dict[str, Any]:
-    """Settings of a consumer. With `group.id` in the URL it commits offsets, for lag monitors."""
+    """Return the settings of a consumer. With `group.id` in the URL, the consumer commits offsets for lag monitors."""
     commits = "group.id" in address.options
     return address.settings({**CONSUMING, "group.id": GROUP, "enable.auto.commit": commits})
 
 
 def consumer(address: Address, tell: Tell) -> Consumer:
-    """A consumer for queries; it reads nothing."""
+    """Create a consumer for queries; it reads no records."""
     made: Consumer = _made(Consumer, {**consuming(address), "enable.auto.commit": False}, tell)
     return made
 
 
 def producer(address: Address, tell: Tell, failed: Callable[[KafkaError | None, object], None]) -> Producer:
-    """A producer that keeps the order: idempotent where the broker supports it, else with one request at a time."""
+    """Create a producer that keeps the order: idempotent if the broker supports it, else with a single request at a
+    time.
+    """
     careful = {"max.in.flight.requests.per.connection": 1} if is_old(address) else {"enable.idempotence": True}
     settings = address.settings({**PRODUCING, "acks": "all", **careful}) | {"on_delivery": failed}
     settings.pop("group.id", None)
@@ -96,9 +100,9 @@ def producer(address: Address, tell: Tell, failed: Callable[[KafkaError | None, 
 
 
 def topic_id(address: Address, tell: Tell, most_s: float) -> str:
-    """The topic's own id, which changes when the topic is recreated; empty: the broker gives none, or not in time.
+    """Return the topic's id, which changes when the topic is recreated; empty if the broker gives none in time.
 
-    Brokers have ids since 2.8.
+    Brokers have topic ids since 2.8.
     """
     if is_old(address):
         return ""
@@ -109,7 +113,7 @@ def topic_id(address: Address, tell: Tell, most_s: float) -> str:
     try:
         uuid = answer.result(most_s + 1.0).topic_id
     except (KafkaException, TimeoutError) as error:
-        log.info("topic %r: no id: %s", address.topic, str(error))  # the error itself would keep the client
+        log.info("topic %r: no id: %s", address.topic, str(error))  # the error object would keep the client alive
         return ""
     bits = (uuid.get_most_significant_bits(), uuid.get_least_significant_bits()) if uuid is not None else (0, 0)
     return str(uuid) if any(bits) else ""

@@ -1,9 +1,11 @@
-"""Read Kafka messages through librdkafka itself, for speed; confluent-kafka brings the library.
+"""Read Kafka messages through librdkafka directly, for speed; confluent-kafka ships the library.
 
-In: settings, partitions with offsets. Out: columns of records, made natively (cpp/batch/message_columns.h) without
-a Python object for each record and without the GIL, which the training loop needs meanwhile. Only functions of
-librdkafka's public interface are called. An option that it refuses becomes `BadInput` with the probable name and never
-the value, which may be a password. Next: reader.py.
+In: settings, and partitions with offsets. Out: columns of records. Native code (cpp/batch/message_columns.h) makes them
+without a Python object per record, and without the GIL, which the training loop needs. This module calls only
+librdkafka's public interface.
+
+An option that librdkafka refuses raises `BadInput` with the probable name. The error never shows the value, which may
+be a password. Next: reader.py.
 """
 
 import ctypes
@@ -24,7 +26,7 @@ _UNKNOWN = re.compile(r'No such configuration property: "([^"]+)"')
 
 
 def library_file() -> str:
-    """Path of the librdkafka that confluent-kafka has loaded, or of the system's; empty: there is none."""
+    """Return the path of confluent-kafka's or the system's librdkafka; empty if there is none."""
     package = pathlib.Path(confluent_kafka.__file__).parent
     files = [*package.parent.glob("confluent_kafka.libs/librdkafka[-.]*"), *package.glob(".dylibs/librdkafka[-.]*")]
     return str(files[0]) if files else _installed()
@@ -32,7 +34,7 @@ def library_file() -> str:
 
 @functools.cache
 def known_options() -> tuple[str, ...]:
-    """All option names, from the table that the library prints; none where it cannot be asked."""
+    """Return all option names, from the table that the library prints; empty if it prints none."""
     libc, text, size = ctypes.CDLL(None), ctypes.c_void_p(), ctypes.c_size_t()
     try:
         show = ctypes.CDLL(library_file()).rd_kafka_conf_properties_show
@@ -54,7 +56,9 @@ def known_options() -> tuple[str, ...]:
 
 
 def unfit(text: str, settings: Mapping[str, Any]) -> errors.BadInput:
-    """The error for an option that librdkafka refuses. Its own message repeats the value: that part is hidden."""
+    """Return the error for an option that librdkafka refuses. It hides the value, which librdkafka's message
+    repeats.
+    """
     if (unknown := _UNKNOWN.search(text)) is not None:
         name = unknown.group(1)
         near = difflib.get_close_matches(name, known_options(), n=1)
@@ -69,7 +73,7 @@ def unfit(text: str, settings: Mapping[str, Any]) -> errors.BadInput:
 
 
 def _installed() -> str:
-    """The system's library, for a confluent-kafka that was built from source."""
+    """Return the system's library, for a confluent-kafka that was built from source."""
     from ctypes import util
 
     return util.find_library("rdkafka") or ""
@@ -116,7 +120,7 @@ class PartitionNotice(NamedTuple):
 
 
 class BrokerQueryFailed(Exception):
-    """The broker did not answer a query: `code` says why."""
+    """Error for a query without an answer from the broker; `code` gives the reason."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -124,7 +128,7 @@ class BrokerQueryFailed(Exception):
 
 
 class Library:
-    """Functions of librdkafka by name, and addresses of those that the native core calls."""
+    """Functions of librdkafka by name, and addresses of the functions that native code calls."""
 
     def __init__(self, file: str) -> None:
         loaded = ctypes.CDLL(file)
@@ -135,7 +139,7 @@ class Library:
         native = ("consume_batch_queue", "message_timestamp", "message_destroy")
         self.places = [_address(getattr(loaded, f"rd_kafka_{name}")) for name in native]
 
-    def __getattr__(self, name: str) -> Any:  # for the type checker: all are set above
+    def __getattr__(self, name: str) -> Any:  # for the type checker: __init__ sets all functions
         raise AttributeError(name)
 
     def text(self, code: int) -> str:
@@ -152,10 +156,10 @@ def library() -> Library:
 
 
 class RawConsumer:
-    """A consumer of one topic without a group. For one thread."""
+    """A consumer of a topic without a group. For a single thread."""
 
     def __init__(self, topic: str, settings: Mapping[str, Any], tell: Tell) -> None:
-        """BadInput names a setting that librdkafka refuses, and never its value."""
+        """Create the consumer. BadInput names a setting that librdkafka refuses, but not its value."""
         self._lib = library()
         self._topic = topic.encode()
         self._tell = _Told(lambda _, code, reason, __: tell(code, (reason or b"").decode(errors="replace")))
@@ -167,22 +171,22 @@ class RawConsumer:
         self._change(self._lib.incremental_assign, offsets)
 
     def unassign(self, partitions: Iterable[int]) -> None:
-        """Stop reading these; drop what was fetched of them."""
+        """Stop reading these partitions, and drop their fetched records."""
         self._change(self._lib.incremental_unassign, dict.fromkeys(partitions, OUTDATED))
 
     def consume(self, most: int, timeout_s: float) -> tuple[dict[int, Records], list[PartitionNotice]]:
-        """Return what there is, about `most` records; wait while there is nothing."""
+        """Return the available records, about `most`; wait while there are none."""
         runs, news = _native.consume_messages(self._lib.places, self._queue, most, round(1000 * timeout_s))
         return {run[0]: _records(*run[1:]) for run in runs}, [PartitionNotice(*notice) for notice in news]
 
     def known_end(self, partition: int) -> int | None:
-        """One more than the newest offset, as of the last fetch."""
+        """Return the end offset (newest + 1), as of the last fetch."""
         low, high = ctypes.c_int64(), ctypes.c_int64()
         code = self._lib.get_watermark_offsets(self._it, self._topic, partition, low, high)
         return None if code or high.value < 0 else high.value
 
     def bounds(self, partition: int, timeout_s: float) -> tuple[int, int]:
-        """Ask the broker for the oldest offset and one more than the newest."""
+        """Ask the broker for the oldest offset and the end offset (newest + 1)."""
         low, high = ctypes.c_int64(), ctypes.c_int64()
         code = self._lib.query_watermark_offsets(self._it, self._topic, partition, low, high, round(1000 * timeout_s))
         if code:

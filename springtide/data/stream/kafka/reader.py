@@ -1,8 +1,9 @@
-"""Read partitions of one topic from given offsets, and know the position at every moment.
+"""Read partitions of a topic from given offsets, and track the exact position.
 
-In: `assign({partition: offset})` by the worker. Out: chunks (stream.Chunk) from the reader's position to its next one:
-gaps of compaction and transactions are inside, records that retention deleted are counted as expired. An unavailable
-broker gives nothing. Next: worker/online/ makes batches. librdkafka.py makes records of messages.
+In: `assign({partition: offset})` by the worker. Out: chunks (stream.Chunk) that cover all offsets from the reader's
+position to its next position. Chunks include gaps from compaction and transactions, and count records that retention
+deleted as expired. While the broker is unavailable, there are no chunks. Next: worker/online/ makes batches.
+librdkafka.py converts messages to records.
 """
 
 import logging
@@ -20,15 +21,15 @@ from springtide.data.stream.stream import Chunk
 
 log = logging.getLogger(__name__)
 
-AWAY_S = 60.0  # a broker that is unavailable for longer is an error, raised again every so often
-LOOK_S = 5.0  # one query to the broker
-AGAIN_S = 0.5  # between two queries for a partition that is out of range
-SHRUNK_S = 5.0  # a broker that has just started may not know yet how much it has
+AWAY_S = 60.0  # an unavailable broker raises an error after this long, and again after each further interval
+LOOK_S = 5.0  # limit of a query to the broker
+AGAIN_S = 0.5  # interval between two queries for a partition that is out of range
+SHRUNK_S = 5.0  # a broker that has just started may not know its end offset yet
 OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 
 
 class KafkaReader:
-    """A `StreamReader` of one topic. For one thread."""
+    """A `StreamReader` of a topic. For a single thread."""
 
     def __init__(self, address: Address, *, away_s: float = AWAY_S) -> None:
         self._address = address
@@ -37,14 +38,14 @@ class KafkaReader:
         self._next: dict[int, int] = {}
         """Position in each assigned partition."""
         self._astray: dict[int, float] = {}
-        """Partitions whose offset the broker does not have, and when to ask again."""
+        """Partitions whose offset the broker does not have, with the time of the next query."""
         self._shrunk: dict[int, float] = {}
-        """Of those, the ones that end before our position, and since when."""
+        """Partitions among these that end before the reader's position, with the time of detection."""
         self._ends: dict[int, int] = {}
         self._handle: RawConsumer | None = RawConsumer(address.topic, client.consuming(address), self._note)
 
     def assign(self, positions: Mapping[int, int]) -> None:
-        """Read these from now on. Partitions at the right position are not disturbed."""
+        """Read these partitions from now on. Partitions at the right position continue undisturbed."""
         wrong = [partition for partition, offset in self._next.items() if positions.get(partition) != offset]
         if wrong:
             self._it.unassign(wrong)
@@ -59,7 +60,7 @@ class KafkaReader:
             self._next |= new
 
     def poll(self, timeout_s: float, most: int = 65536) -> list[Chunk]:
-        """Return what there is, at most about `most` records. Events without records do not end the wait."""
+        """Return the available records, at most about `most`. Events without records do not end the wait."""
         until = time.monotonic() + timeout_s
         while True:
             chunks = self._astray_ones()
@@ -96,7 +97,7 @@ class KafkaReader:
         return self._handle
 
     def _read(self, wait_s: float, most: int) -> list[Chunk]:
-        """Advance by what there is; drop records of partitions that were reassigned, or of earlier offsets."""
+        """Advance by the available records. Drop records of reassigned partitions, and records before the position."""
         stood = dict(self._next)
         found, news = self._it.consume(most, wait_s)
         for partition, read in list(found.items()):
@@ -137,7 +138,7 @@ class KafkaReader:
             self._note(code, self._it.text(code))
 
     def _astray_ones(self) -> list[Chunk]:
-        """Move partitions whose offset is gone to the oldest record that exists."""
+        """Move partitions whose offset is gone to the oldest existing record."""
         chunks = []
         for partition, when in list(self._astray.items()):
             if time.monotonic() < when:
@@ -169,7 +170,7 @@ class KafkaReader:
         return chunks
 
     def _note(self, code: int, why: str) -> None:
-        """Remember a temporary error: its beginning, and the most informative reason."""
+        """Record a temporary error: its start, and the most informative reason."""
         if self._away is None:
             log.warning("reading topic %r: %s", self._address.topic, why)
             self._away = (time.monotonic(), why)
@@ -177,7 +178,7 @@ class KafkaReader:
             self._away = (self._away[0], why)
 
     def _look(self) -> None:
-        """Ask a broker that was unavailable for long. TemporaryError if it still is."""
+        """Query a broker that was unavailable for long. Raise TemporaryError if it still is."""
         assert self._away is not None
         since, why = self._away
         away_s = time.monotonic() - since

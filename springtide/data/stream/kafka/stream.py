@@ -1,7 +1,7 @@
-"""One topic as a `Stream`: how many partitions it has, where they begin and end. Thread-safe.
+"""A Kafka topic as a `Stream`: number of partitions, first and last offsets. Thread-safe.
 
 In: a URL (address.py). Out: readers (reader.py) and producers (writer.py). Queries wait for a broker that does not
-answer; meanwhile the last known number of partitions counts.
+answer. Meanwhile the last known number of partitions is used.
 """
 
 import functools
@@ -29,10 +29,11 @@ from springtide.domain.data.streams import MOST_PARTITIONS, PartitionRange
 log = logging.getLogger(__name__)
 
 ANSWER_S = 30.0  # limit of a query, including a restart of the broker
-ONCE_S = 5.0  # one try of a query
-MISSING_S = 10.0  # how long a topic may be missing: a broker that has just started answers before it knows its topics
-ID_S = 3.0  # for the topic's id: without one, a recreated topic is noticed only if it is shorter
-FRESH_S = 1.0  # how long a count of partitions is good
+ONCE_S = 5.0  # limit of a single try of a query
+# a topic may be missing this long, because a broker that has just started answers before it knows its topics
+MISSING_S = 10.0
+ID_S = 3.0  # limit of the query for the topic's id; without an id, a recreated topic is noticed only if it is shorter
+FRESH_S = 1.0  # validity of a partition count
 EARLIEST, LATEST = -2, -1  # as times: Kafka's codes for the begin and the end of a partition
 Answer = TypeVar("Answer")
 
@@ -42,7 +43,7 @@ def open_url(url: str) -> "KafkaStream":
 
 
 class KafkaStream:
-    """A `Stream` over one topic."""
+    """A `Stream` over a topic."""
 
     def __init__(self, address: addresses.Address, *, answer_s: float = ANSWER_S) -> None:
         self.address = address
@@ -76,7 +77,7 @@ class KafkaStream:
             return self._partitions
 
     def bounds(self, start: str = "earliest") -> list[PartitionRange]:
-        """Every partition from the job's start to its end now. A topic has no final end."""
+        """Return the bounds of every partition: the job's start, and the current end. A topic has no final end."""
         partitions = range(self.partitions())
         lows = self._offsets(partitions, EARLIEST)
         highs = self._offsets(partitions, LATEST)
@@ -115,7 +116,9 @@ class KafkaStream:
         return millis
 
     def _offsets(self, partitions: range, since: int) -> list[int]:
-        """First offsets since a time, by one query to each broker; -1 where no record is that young."""
+        """Return the first offset since a time for each partition, with a query per broker; -1 if no record is that
+        recent.
+        """
 
         def question(asking: Consumer, most_s: float) -> list[int]:
             places = [TopicPartition(self.address.topic, partition, since) for partition in partitions]
@@ -134,7 +137,9 @@ class KafkaStream:
         return len(topic.partitions)
 
     def _ask(self, question: Callable[[Consumer, float], Answer], answer_s: float | None = None) -> Answer:
-        """Ask until there is an answer. A user's mistake raises at once, a missing topic after a moment."""
+        """Repeat a query until there is an answer. A user error raises immediately, a missing topic after
+        `MISSING_S`.
+        """
         began, limit_s = time.monotonic(), self._answer_s if answer_s is None else answer_s
         said, missing_since = limit_s <= SAID_S, float("inf")
         while True:
@@ -145,11 +150,12 @@ class KafkaStream:
             else:
                 self._trouble = client.BrokerTrouble("no answer")
                 return answer
-            self._asking().poll(0)  # a query does not report why the broker is away, such as a certificate
+            # reports why the broker is unavailable, such as a bad certificate; the query itself does not
+            self._asking().poll(0)
             waited_s = time.monotonic() - began
             if code in client.REFUSED:
                 raise client.refused(self.address, text)
-            if self._trouble.refused and not self._partitions:  # else it admitted us before, and may again
+            if self._trouble.refused and not self._partitions:  # otherwise the broker accepted us before, and may again
                 raise client.refused(self.address, self._trouble.text)
             if code not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
                 missing_since = float("inf")

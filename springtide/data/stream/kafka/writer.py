@@ -1,8 +1,8 @@
-"""Append records to a topic in order; they count as stored only when the broker confirms them.
+"""Append records to a topic in order; a record counts as stored when the broker confirms it.
 
 In: `append(partition, payload, ends)` from produce.py. Out: records at the broker when `flush` returns. The writer
-waits for an unavailable broker; records that it finally refuses raise an error with their number. Brokers since 0.11
-store each record once; an older one may store a record twice if it is killed before it confirms.
+waits for an unavailable broker. If the broker finally refuses records, the writer raises an error with their number.
+Brokers since 0.11 store each record once. An older broker may store a record twice, if it is killed before it confirms.
 """
 
 import logging
@@ -20,13 +20,13 @@ log = logging.getLogger(__name__)
 
 AWAY_S = 60.0
 LOOK_S = 0.1
-NEW_S = 5.0  # how long a partition that was just added may stay unknown
+NEW_S = 5.0  # a partition that was just added may stay unknown this long
 WRONG = {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.MSG_SIZE_TOO_LARGE} | client.REFUSED
 """Errors that a retry does not solve."""
 
 
 class KafkaWriter:
-    """A `StreamWriter` of one topic. For one thread."""
+    """A `StreamWriter` of a topic. For a single thread."""
 
     def __init__(self, address: Address, *, away_s: float = AWAY_S) -> None:
         self._address = address
@@ -37,7 +37,7 @@ class KafkaWriter:
         self._producer: Producer | None = client.producer(address, self._note, self._failed)
 
     def append(self, partition: int, payload: Buffer, ends: Ints) -> None:
-        """Queue the records; waits while too many are unconfirmed."""
+        """Queue the records; wait while too many are unconfirmed."""
         produce, topic, whole = self._it.produce, self._address.topic, np.frombuffer(payload, np.uint8).data
         begin = 0
         for end in ends.tolist():
@@ -88,7 +88,7 @@ class KafkaWriter:
         return self._producer
 
     def _again(self, partition: int, body: bytes, error: BufferError | KafkaException) -> None:
-        """Retry a record that was not accepted: wait for room, or for news of a partition that was just added."""
+        """Retry a record that was not accepted: wait for queue space, or until a new partition is known."""
         since, waiting, began = time.monotonic(), len(self._it), time.monotonic()
         while True:
             if isinstance(error, BufferError):
@@ -109,7 +109,7 @@ class KafkaWriter:
                 raise client.unreachable(self._address, self._away_s, f"{waiting} wait; {self._trouble.text}") from None
 
     def _look(self) -> None:
-        """Ask for the number of partitions: the client itself does so only every few minutes."""
+        """Query the number of partitions; the client itself refreshes it only every few minutes."""
         try:
             self._it.list_topics(self._address.topic, NEW_S)
         except KafkaException as error:

@@ -1,9 +1,10 @@
-"""Begin and end of each partition, in a file that all producers and readers of a log map into memory.
+"""Share the begin and end of each partition through a file that all producers and readers of a log map into memory.
 
-A reader of 800 partitions finds new records by looking at memory, without opening a file or making a system call. A
-producer stores the new end last, when bytes and index are written: only then do records exist. After a boot the file is
-rebuilt from the segments; of the old file only the ends count, because readers may have seen them. In: tail.py stores.
-Out: reader.py, stream.py.
+A reader of 800 partitions finds new records in memory, without opening a file or making a system call. A producer
+stores the new end last, after bytes and index: only then do the records exist.
+
+After a reboot the file is rebuilt from the segments. Only the ends of the old file are kept, because readers may have
+seen them. In: tail.py stores. Out: reader.py, stream.py.
 """
 
 import os
@@ -16,21 +17,21 @@ from springtide.data.stream.log import layout, mapped
 from springtide.domain.data.streams import MOST_PARTITIONS
 
 START, END, CHANGES, BYTES, CHECKED, LAST_US = range(6)
-"""Columns: oldest offset, one more than the newest, how often segments came or went, bytes, whether the newest segment
-was checked since the boot, when the newest record came.
+"""Columns: oldest offset; end offset (newest + 1); number of segment changes; bytes; whether the newest segment was
+checked since the boot; time of the newest record.
 """
 FIELDS = 8
 MAGIC = b"heads 1\n"
 HEAD_BYTES = 64
 NAME_BYTES = 48
 SEALING, PARTITIONS = 6, 7
-"""Header words (8 bytes) after the boot id: whether the log is sealed, and how many partitions it has."""
+"""Header words (8 bytes) after the boot id: sealing state and number of partitions."""
 OPEN, CLOSING, SEALED = 0, 1, 2
-"""Values of `sealing`: records come; no more come, but one may be under way; the ends are final."""
+"""Values of `sealing`: records may come; no new appends, but one may be in progress; the ends are final."""
 
 
 class LogHeads:
-    """The mapped file. Rows are partitions, columns the fields above."""
+    """The mapped file. Rows are partitions, columns are the fields above."""
 
     def __init__(self, path: Path) -> None:
         handle = os.open(path, os.O_RDWR)
@@ -65,7 +66,7 @@ class LogHeads:
         return self._name.tobytes() == _name()
 
     def forget(self, partitions: int) -> None:
-        """Clear the rows but for ends of an earlier boot, which readers may have seen."""
+        """Clear the rows, except the ends of an earlier boot, which readers may have seen."""
         rows = self.rows[:partitions]
         ends = rows[:, END].copy() if self._name.tobytes().startswith(MAGIC) else 0
         rows[:] = 0
@@ -78,7 +79,7 @@ class LogHeads:
 
 
 def make(path: Path) -> None:
-    """Create the file; an existing one stays."""
+    """Create the file; an existing file stays."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         os.ftruncate(handle, HEAD_BYTES + MOST_PARTITIONS * FIELDS * 8)  # sparse: unused rows take no space

@@ -1,11 +1,11 @@
-"""Names and formats of the files of a log, and its settings (log.json).
+"""File names and formats of a log, and its settings (log.json).
 
-    FOLDER/log.json                            settings; replaced as a whole
-    FOLDER/lock                                who makes, grows or seals the log holds this
-    FOLDER/heads                               where each partition begins and ends now; made anew after a boot
-    FOLDER/p00003/                             partition 3; who appends holds a lock on the folder itself
-    FOLDER/p00003/00000000000000012000.index   an entry a record, from offset 12000 on: when, and where its bytes end
-    FOLDER/p00003/00000000000000012000.data    the bytes of the records, one after the other
+    FOLDER/log.json                            settings; replaced atomically
+    FOLDER/lock                                lock for creating, growing or sealing the log
+    FOLDER/heads                               current begin and end of each partition; rebuilt after a boot
+    FOLDER/p00003/                             partition 3; a producer locks this folder to append
+    FOLDER/p00003/00000000000000012000.index   entries from offset 12000 on: append time, end of bytes
+    FOLDER/p00003/00000000000000012000.data    the bytes of the records, joined
 
 In: stream.py, writer.py, reader.py. Sizes are little-endian.
 """
@@ -24,34 +24,34 @@ from springtide.domain.data.streams import MOST_PARTITIONS
 
 FORMAT = 2
 ENTRY = np.dtype([("end", "<i8"), ("at_us", "<i8"), ("crc", "<u4"), ("records", "<u4")])
-"""Of a record: where its bytes end, and when it was appended. The last entry of an append also has the CRC-32 of its
-bytes and its number of records; the others have 0 there, so a reader never sees half an append.
+"""End of a record's bytes, and its append time. The last entry of an append also has the CRC-32 of the append's bytes
+and its number of records. Other entries have 0 there, so a reader never sees half an append.
 """
 HEADER = np.dtype([("magic", "S8"), ("format", "<u4"), ("entry", "<u4"), ("base", "<i8")])
-"""Begins an index file; as long as an entry."""
+"""Start of an index file, with the length of an entry."""
 MAGIC = b"sprtide\n"
 WIDTH = ENTRY.itemsize
-SEGMENT_BYTES = 64 * 2**20  # retention deletes whole segments, and a crash checks one: 64 MiB take ~0.1 s
+SEGMENT_BYTES = 64 * 2**20  # retention deletes whole segments, and a crash checks a single one: 64 MiB take ~0.1 s
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
 class LogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What all users of the log share."""
+    """Settings shared by all users of the log."""
 
     format: int = FORMAT
     id: str = ""
     """Random identity of the log."""
     partitions: int
     segment_bytes: int = SEGMENT_BYTES
-    """A segment of this size is closed, and a new one begun."""
+    """Size at which a segment is closed and a new one begins."""
     retain_bytes: int | None = None
-    """Bytes that a partition keeps; older closed segments are deleted. None: all."""
+    """Bytes that a partition keeps; older closed segments are deleted. None keeps all."""
     retain_s: float | None = None
-    """Seconds after its newest record when a closed segment is deleted. None: never."""
+    """Seconds after its newest record when a closed segment is deleted; None for never."""
     sync: str = "segment"
-    """When bytes are forced to disk: "segment" (when one is closed, and by `flush`) or "append" (each time)."""
+    """When bytes are forced to disk: "segment" (when a segment is closed, and by `flush`) or "append" (each time)."""
     sealed: bool = False
-    """True if nothing will be appended any more."""
+    """True if no more records will be appended."""
 
 
 def check(settings: LogSettings) -> LogSettings:
@@ -105,7 +105,7 @@ def partition_folder(folder: Path, partition: int) -> Path:
 
 
 def index_path(folder: Path, base: int) -> Path:
-    """The index of the segment that begins with this offset."""
+    """Return the path of the index of the segment that begins with this offset."""
     return folder / f"{base:020d}.index"
 
 
@@ -114,13 +114,15 @@ def data_path(folder: Path, base: int) -> Path:
 
 
 def bases(folder: Path) -> list[int]:
-    """First offsets of a partition's segments, oldest first."""
+    """Return the first offsets of a partition's segments, oldest first."""
     return sorted(int(name[:20]) for name in os.listdir(folder) if name.endswith(".index") and name[:20].isdigit())
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock for creating, growing, sealing or checking this log. A dying process releases it."""
+    """Hold the lock for creating, growing, sealing or checking this log. The kernel releases it when the process
+    dies.
+    """
     handle = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -130,7 +132,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def boot_id() -> bytes:
-    """Identity of this boot: bytes that were not forced to disk may be lost in the next one."""
+    """Return the identity of this boot. Bytes that were not forced to disk may be lost after a reboot."""
     try:
         return Path(BOOT_ID).read_bytes().strip()[:40]
     except OSError:

@@ -1,6 +1,6 @@
-"""Map a file into memory, also beyond its end: as it grows, the same mapping shows more.
+"""Map a file into memory, also beyond its end: when the file grows, the same mapping shows the new bytes.
 
-Python's mmap does not map beyond the end and keeps a file descriptor for each mapping; a reader of 800 partitions has
+Python's mmap does not map beyond the end, and keeps a file descriptor for each mapping. A reader of 800 partitions has
 that many mappings. A mapping ends with the last reference to its array. In: reader.py, heads.py.
 """
 
@@ -24,7 +24,7 @@ _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def map_file(handle: int, size: int, *, to_write: bool = False) -> Bytes:
-    """Map the first `size` bytes of an open file, which may be shorter: read no further than it reaches."""
+    """Map the first `size` bytes of an open file. If the file is shorter, callers must not read beyond its end."""
     address = _libc.mmap(None, size, PROT_READ | (PROT_WRITE if to_write else 0), MAP_SHARED, handle, 0)
     if address == FAILED:
         code = ctypes.get_errno()
@@ -37,7 +37,7 @@ def map_file(handle: int, size: int, *, to_write: bool = False) -> Bytes:
 
 
 def let_go(array: Bytes, first: int, end: int) -> None:
-    """Release the memory of bytes that were read. Existing views still find them in the page cache or on disk."""
+    """Release the memory of bytes that were read. Existing views can still read them from the page cache or disk."""
     page = mmap.PAGESIZE
     first, end = -(-first // page) * page, end // page * page
     if end > first:

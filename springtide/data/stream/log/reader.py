@@ -1,7 +1,7 @@
-"""Read a log: heads.py shows what is new, and records come out of mapped files without a copy.
+"""Read a log: heads.py shows new records, and mapped files give them without a copy.
 
-In: `stream.open()`. Out: `Chunk`s. Waiting is a short sleep between looks at heads.py, which cost microseconds for any
-number of partitions. Next: worker/online/.
+In: `stream.open()`. Out: `Chunk`s. A waiting reader sleeps briefly between checks of heads.py. A check costs
+microseconds for any number of partitions. Next: worker/online/.
 """
 
 import bisect
@@ -18,9 +18,10 @@ from springtide.data.stream.log.heads import LogHeads
 from springtide.data.stream.records import Bytes, Ints, Records
 from springtide.data.stream.stream import Chunk
 
-NAP_S = 0.002  # a look costs about 10 us: 0.5% of a core while nothing comes
-KEPT_BYTES = 4 * 2**20  # of read bytes that stay mapped per partition: else the process seems to grow without end
-SPARE_BYTES = 2**20  # mapped beyond a segment's size: a larger append maps it again
+NAP_S = 0.002  # a check costs about 10 us: 0.5% of a core while no record comes
+# bytes per partition that stay mapped after reading; without a limit, the process would seem to grow forever
+KEPT_BYTES = 4 * 2**20
+SPARE_BYTES = 2**20  # mapped beyond a segment's size; a larger append maps the file again
 
 
 class LogReader:
@@ -31,7 +32,7 @@ class LogReader:
         self._heads = watched
         self._places: dict[int, _PartitionReader] = {}
         self._order: Ints = np.empty(0, np.int64)
-        self._at: Ints = np.empty(0, np.int64)  # where we stand, in the same order
+        self._at: Ints = np.empty(0, np.int64)  # positions, in the same order
         self._turn = 0  # partition that is served first
         self._room = layout.load(folder).segment_bytes + SPARE_BYTES
 
@@ -77,7 +78,7 @@ class LogReader:
         return _PartitionReader(folder, self._heads.rows[partition], self._room)
 
     def _sweep(self, most: int) -> list[Chunk]:
-        """Read once around the partitions with new records, beginning after the one served last."""
+        """Read each partition with new records once, beginning after the one served last."""
         rows = self._heads.rows
         news = np.flatnonzero((rows[self._order, heads.END] > self._at) | (rows[self._order, heads.START] > self._at))
         if not len(news):
@@ -99,7 +100,7 @@ class LogReader:
 
 
 class _PartitionReader:
-    """One partition, with the segment mapped that was read last."""
+    """Reader of a partition, with the last read segment mapped."""
 
     def __init__(self, folder: Path, row: Ints, room: int) -> None:
         self._folder = folder
@@ -109,10 +110,10 @@ class _PartitionReader:
         self._bases: list[int] = []
         self._base = -1
         self._data: Bytes = np.empty(0, np.uint8)
-        self._gone = 0  # released bytes of it
+        self._gone = 0  # released bytes of the segment
 
     def read(self, partition: int, first: int, most: int) -> Chunk | None:
-        for _ in range(3):  # retention may delete a segment meanwhile: then there is a later one
+        for _ in range(3):  # retention may delete a segment meanwhile; then a later one exists
             if self._changes != self._row[heads.CHANGES]:
                 self._changes = int(self._row[heads.CHANGES])
                 self._bases = layout.bases(self._folder)
@@ -137,7 +138,7 @@ class _PartitionReader:
 
     def _records(self, base: int, first: int, end: int) -> Records:
         place = first - base
-        skip = 1 if place else 0  # the entry before tells where the first begins
+        skip = 1 if place else 0  # the previous entry says where the first record begins
         index = os.open(layout.index_path(self._folder, base), os.O_RDONLY)
         try:
             entries = segment.entries(index, place - skip, end - first + skip)

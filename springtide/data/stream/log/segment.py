@@ -1,7 +1,7 @@
-"""The index of one segment: which appends are whole and survived a crash, and which segments retention deletes.
+"""Read the index of a segment: find complete appends, check them after a crash, and choose segments for retention.
 
-In: tail.py when it opens a partition, reader.py for entries. An append is whole if its last entry is there; after a
-boot its bytes must also have the CRC of that entry.
+In: tail.py when it opens a partition, reader.py for entries. An append is complete if its last entry exists. After a
+reboot, its bytes must also match the CRC in that entry.
 """
 
 import os
@@ -23,13 +23,13 @@ def header(base: int) -> bytes:
 
 
 def entries(handle: int, first: int, count: int) -> Entries:
-    """`count` entries from position `first`; fewer if there are no more whole ones."""
+    """Return `count` entries from position `first`; fewer if there are not enough complete ones."""
     raw = os.pread(handle, count * WIDTH, WIDTH + first * WIDTH)
     return np.frombuffer(raw, ENTRY, len(raw) // WIDTH)
 
 
 def length(handle: int) -> int:
-    """Whole entries of an index file, also of unfinished appends."""
+    """Return the number of complete entries of an index file, including entries of unfinished appends."""
     return max(0, os.fstat(handle).st_size // WIDTH - 1)
 
 
@@ -40,7 +40,7 @@ def check_header(handle: int, base: int, path: object) -> None:
 
 
 def whole(handle: int) -> int:
-    """Entries of whole appends."""
+    """Return the number of entries of complete appends."""
     count = length(handle)
     step = 1
     while count > 0:  # nearly always the last entry ends an append
@@ -53,7 +53,7 @@ def whole(handle: int) -> int:
 
 
 def sound(index: int, data: int, count: int) -> int:
-    """How many of `count` entries precede the first append whose bytes do not fit."""
+    """Return how many of `count` entries precede the first append with a wrong checksum."""
     good, begin = 0, 0
     size = os.fstat(data).st_size
     whole_index = entries(index, 0, count)
@@ -70,18 +70,18 @@ def sound(index: int, data: int, count: int) -> int:
 
 
 class SegmentSize(NamedTuple):
-    """A segment, for retention."""
+    """Size and age of a segment, for retention."""
 
     bytes: int
     newest_at: float
-    """When its newest record was appended."""
+    """Append time of its newest record."""
 
 
 def too_many(segments: Sequence[SegmentSize], *, retain_bytes: int | None, retain_s: float | None, at: float) -> int:
-    """How many of the oldest segments retention deletes. The last of `segments` is being written and stays.
+    """Return how many of the oldest segments retention deletes. The last segment is being written, and stays.
 
-    By size: while the rest still has `retain_bytes` or more, so a partition never has less than promised. By age: those
-    whose newest record is older than `retain_s`, up to the first that is not.
+    By size: delete while the rest still has at least `retain_bytes`, so a partition never keeps less than promised. By
+    age: delete segments whose newest record is older than `retain_s`, up to the first younger one.
     """
     closed = segments[:-1]
     by_age = 0

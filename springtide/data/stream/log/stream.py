@@ -1,4 +1,4 @@
-"""A log in a folder as a `Stream`: create, open, grow and seal it, and find where its partitions begin and end.
+"""A log in a folder as a `Stream`: create, open, grow and seal it, and find the bounds of its partitions.
 
 In: `open_stream("log:///path")`, produce.py. Next: writer.py appends, reader.py reads.
 """
@@ -23,7 +23,7 @@ from springtide.domain.data.streams import PartitionRange
 
 
 class LogStream:
-    """The log in a folder. Any thread and any process of this machine may have it open."""
+    """The log in a folder. Any thread and any process of this machine may open it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -48,9 +48,9 @@ class LogStream:
         return self._heads.partitions
 
     def bounds(self, start: str = "earliest") -> list[PartitionRange]:
-        """Every partition: where a job that says `start` begins, the end now, and whether it is final."""
+        """Return the bounds of every partition: the job's `start`, the current end, and whether the end is final."""
         self._check_same()
-        final = self.sealed  # before the ends are read: a record between the two is not missed
+        final = self.sealed  # read before the ends, so that no record in between is missed
         rows = self._heads.rows[: self.partitions()]
         ends = rows[:, heads.END].tolist()
         if start == "earliest":
@@ -87,24 +87,24 @@ class LogStream:
             self._heads.partitions = partitions
 
     def seal(self) -> None:
-        """End the log: jobs that read it end when they have trained what is there."""
+        """Seal the log: jobs that read it end after they have trained all its records."""
         with layout.locked(self.folder):
             settings = layout.load(self.folder)
             layout.store(self.folder, msgspec.structs.replace(settings, sealed=True))
             if self._heads.sealing == heads.OPEN:
                 self._heads.sealing = heads.CLOSING
-            for partition in range(settings.partitions):  # waits for an append that is under way
+            for partition in range(settings.partitions):  # waits for an append in progress
                 _mend(self.folder, partition, settings, self._heads)
             self._heads.sealing = heads.SEALED
 
     def close(self) -> None:
-        """Nothing is held: mapped memory goes with the object."""
+        """Do nothing: the mapped memory is freed with the object."""
 
     def _check_same(self) -> None:
-        """Refuse a log that was deleted and recreated in this folder meanwhile."""
+        """Raise an error if the log in this folder was deleted and recreated."""
         try:
             now = layout.load(self.folder).id
-        except errors.MissingFile:  # a reader may finish what is left of it
+        except errors.MissingFile:  # a reader may finish the remaining records
             return
         if now != self.id:
             raise errors.StreamReplaced(
@@ -113,7 +113,7 @@ class LogStream:
             )
 
     def _since(self, partition: int, at: float, end: int) -> int:
-        """Offset of the first record appended at this time or later, if clocks ran forward."""
+        """Return the offset of the first record appended at this time or later, assuming monotonic clocks."""
         folder = layout.partition_folder(self.folder, partition)
         for base in reversed(layout.bases(folder)):
             try:
@@ -131,7 +131,7 @@ class LogStream:
 
 
 def create(folder: Path, settings: LogSettings) -> LogStream:
-    """Create a log in a folder, which may exist but must not be a log."""
+    """Create a log in a folder. The folder may exist, but must not contain a log."""
     settings = layout.check(msgspec.structs.replace(settings, **plain(msgspec.structs.asdict(settings))))
     settings = msgspec.structs.replace(settings, id=secrets.token_hex(8))
     try:
@@ -158,7 +158,7 @@ def open_url(url: str) -> LogStream:
 
 
 def folder_of(url: str) -> Path:
-    """The folder that a URL names; ``log://folder`` is relative to the current one."""
+    """Return the folder that a URL names; ``log://folder`` is relative to the current folder."""
     parts = urlsplit(url)
     path = unquote(parts.netloc + parts.path)
     if not path or parts.query or parts.fragment:
@@ -187,7 +187,7 @@ def _mend(folder: Path, partition: int, settings: LogSettings, told: LogHeads) -
 
 
 def _look_again(folder: Path, told: LogHeads) -> None:
-    """After a boot: find every end in the files, and what did not survive."""
+    """After a reboot, find every end in the files, and repair lost records."""
     with layout.locked(folder):
         if told.of_this_boot:
             return

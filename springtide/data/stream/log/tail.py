@@ -1,10 +1,12 @@
-"""The end of one partition, open for appending: append, begin the next segment, delete the oldest.
+"""Append to the end of a partition: write records, start the next segment, delete the oldest.
 
-Several producers may have the same partition open. Each change holds a lock on the partition's folder and first checks
-whether the end is where this producer left it. If not (another producer appended, or died while it did), the files
-tell. Bytes are written first, then their index entries, then the end in heads.py: a producer that dies on the way has
-appended nothing. Offsets are never used twice: entries that a reader may have seen and whose bytes are lost (the
-machine died) leave a gap. In: writer.py.
+Several producers may have the same partition open. Each change holds a lock on the partition's folder. The producer
+first checks whether the end is where it left it. If another producer has appended, or died while appending, it reads
+the end from the files.
+
+A producer writes the bytes first, then their index entries, then the end in heads.py. If it dies before the end is
+written, it has appended nothing. Offsets are never reused. If a reader may have seen entries whose bytes were lost in a
+machine crash, these offsets become a gap. In: writer.py.
 """
 
 import contextlib
@@ -22,11 +24,11 @@ from springtide.data.stream.log import heads, layout, segment
 from springtide.data.stream.log.layout import ENTRY, WIDTH, LogSettings
 from springtide.data.stream.records import Buffer, Ints, view_of
 
-MOST_LOST = 2**40  # records; more cannot be appended in the time that a disk may lag behind
+MOST_LOST = 2**40  # records; a disk cannot lag behind by more
 
 
 class PartitionAppender:
-    """One partition, open for appending."""
+    """A partition that is open for appending."""
 
     def __init__(self, folder: Path, partition: int, settings: LogSettings, told: heads.LogHeads) -> None:
         self._folder = layout.partition_folder(folder, partition)
@@ -35,14 +37,14 @@ class PartitionAppender:
         self._row = told.rows[partition]
         self._index = self._data = self._lock = -1
         self._lock = os.open(self._folder, os.O_RDONLY)
-        self._base = self._count = self._position = 0  # of the newest segment: first offset, entries, bytes
+        self._base = self._count = self._position = 0  # newest segment: first offset, entries, bytes
         self._changes = -1
 
     def __del__(self) -> None:
         self.close()
 
     def append(self, payload: Buffer, ends: Ints, at_us: int) -> int:
-        """Append records, all or none; returns the offset of the first."""
+        """Append records, all or none; return the offset of the first."""
         view = view_of(payload)
         with self._alone():
             if self._heads.sealing != heads.OPEN:
@@ -64,12 +66,12 @@ class PartitionAppender:
             return first
 
     def open(self) -> None:
-        """Find the end, and repair what a crash has left."""
+        """Find the end, and repair the files after a crash."""
         with self._alone():
             pass
 
     def trim(self, at: float) -> int:
-        """Delete what retention no longer keeps, the newest segment included if all of it is old. Returns the number of
+        """Delete segments that retention no longer keeps, also the newest if all of it is old. Return the number of
         segments.
         """
         with self._alone():
@@ -122,7 +124,7 @@ class PartitionAppender:
             raise
 
     def _find_end(self) -> None:
-        """Read the end from the files: whole appends of the newest segment. Truncate the rest."""
+        """Read the end from the files: the complete appends of the newest segment. Truncate the rest."""
         known = layout.bases(self._folder)
         if not known:
             self._next_segment(int(self._row[heads.START]))
@@ -132,13 +134,13 @@ class PartitionAppender:
         good, seen = there, self._base + there
         if not self._row[heads.CHECKED]:
             good = segment.sound(self._index, self._data, there)
-            # readers may have seen this end before the machine died
+            # Readers may have seen this end before the machine died.
             seen = max(seen, min(int(self._row[heads.END]), seen + MOST_LOST))
         if segment.length(self._index) != good or os.fstat(self._index).st_size != WIDTH * (1 + good):
             os.ftruncate(self._index, WIDTH * (1 + good))
         self._count = good
         self._position = int(segment.entries(self._index, good - 1, 1)["end"][0]) if good else 0
-        if self._base + good < seen:  # a reader may have seen them: their offsets are not used again
+        if self._base + good < seen:  # a reader may have seen these entries, so their offsets are not reused
             self._next_segment(seen)
         self._tell()
 
@@ -170,7 +172,7 @@ class PartitionAppender:
         self._index, self._data, self._base = index, data, base
 
     def _next_segment(self, base: int) -> None:
-        """Close the newest segment, and begin another with this offset."""
+        """Close the newest segment, and begin another at this offset."""
         if self._data >= 0:
             os.ftruncate(self._data, self._position)  # drops bytes that a dying producer left
             self.sync()
@@ -187,7 +189,7 @@ class PartitionAppender:
         self._row[heads.END] = base
 
     def _delete_old(self, at: float) -> int:
-        """Tell readers first that these offsets are gone, then delete the files; mapped ones stay readable."""
+        """Publish the new begin first, then delete the files; mapped files stay readable."""
         known = layout.bases(self._folder)
         rules = self._settings
         if rules.retain_bytes is None and rules.retain_s is None:
@@ -202,13 +204,13 @@ class PartitionAppender:
             self._row[heads.BYTES] -= sum(size.bytes for size in segments[:gone])
             self._row[heads.CHANGES] += 1
             self._changes = int(self._row[heads.CHANGES])
-        for base in known[:gone]:  # the index first: a segment without one is not a segment
+        for base in known[:gone]:  # the index first: a segment without an index does not count
             layout.index_path(self._folder, base).unlink()
             layout.data_path(self._folder, base).unlink()
         return gone
 
     def _newest_at(self, base: int) -> float:
-        """When the newest record of a segment came; of an empty one: never."""
+        """Return the append time of a segment's newest record; never, for an empty segment."""
         with layout.index_path(self._folder, base).open("rb") as file:
             count = segment.whole(file.fileno())
             return int(segment.entries(file.fileno(), count - 1, 1)["at_us"][0]) / 1e6 if count else float("inf")

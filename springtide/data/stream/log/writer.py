@@ -1,6 +1,6 @@
-"""Append records to partitions of a log, with few files open at a time.
+"""Append records to partitions of a log, with a limited number of open files.
 
-In: produce.py, `stream.writer()`. Next: tail.py, one partition.
+In: produce.py, `stream.writer()`. Next: tail.py, for a single partition.
 """
 
 import time
@@ -15,11 +15,11 @@ from springtide.data.stream.log.heads import LogHeads
 from springtide.data.stream.log.tail import PartitionAppender
 from springtide.data.stream.records import Buffer, Ints, view_of
 
-MOST_OPEN = 200  # partitions; three file descriptors each, and a process usually has 1024
+MOST_OPEN = 200  # partitions; each has three file descriptors, and a process usually has 1024
 
 
 class LogWriter:
-    """A `StreamWriter` for the log in a folder. For one thread; several writers may append at once."""
+    """A `StreamWriter` for the log in a folder. For a single thread; several writers may append at once."""
 
     def __init__(self, folder: Path, heads: LogHeads) -> None:
         self._folder = folder
@@ -28,7 +28,7 @@ class LogWriter:
         self._tails: OrderedDict[int, PartitionAppender] = OrderedDict()
 
     def append(self, partition: int, payload: Buffer, ends: Ints, *, at: float | None = None) -> None:
-        """Append records, all or none. `at` is the time, for tests; now by default."""
+        """Append records, all or none. `at` is the append time, for tests; the default is now."""
         if not len(ends):
             return
         ends, size = np.asarray(ends, np.int64), len(view_of(payload))
@@ -45,12 +45,12 @@ class LogWriter:
         self.append(partition, b"".join(bodies), ends, at=at)
 
     def trim(self, *, at: float | None = None) -> int:
-        """Delete in all partitions what retention no longer keeps; returns the number of segments."""
+        """Delete segments that retention no longer keeps, in all partitions; return their number."""
         now = time.time() if at is None else at
         return sum(self._tail(partition).trim(now) for partition in range(self._heads.partitions))
 
     def flush(self) -> None:
-        """Force appended records to disk. Readers see them before."""
+        """Force appended records to disk. Readers see the records before that."""
         for tail in self._tails.values():
             tail.sync()
 
