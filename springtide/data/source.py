@@ -54,7 +54,7 @@ class SampleSource:
     """The user's `collate_fn`, if there is one."""
     loader_options: dict[str, Any]
     online: StreamDataset | None = None
-    """The stream, if the data set is one. Of the other fields only the batch size then counts."""
+    """The stream, if the data set is one. Only the batch size of the other fields then counts."""
 
     @property
     def rowwise(self) -> bool:

@@ -113,7 +113,8 @@ class JobLedger(Passes):
         """Grant up to `most` leases of this card's pass, or return why there is none.
 
         known: all leases that the holder knows. Other leases of this holder are granted again, so a worker can repeat a
-        request after a lost reply. Leases known from another era do not count. seen: the partitions of a stream.
+            request after a lost reply. Leases known from another era do not count.
+        seen: the partitions of a stream.
         """
         if not self._speaks(holder):
             return NoLease.FENCED

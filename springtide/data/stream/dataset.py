@@ -57,7 +57,7 @@ def stream(
     decode: makes a batch of records: `Fixed` or `Json` of springtide.data.stream.decode, or a function of a list of
         bytes. None: the batch is the list of bytes.
     start: first record of a partition that the job has not begun: "earliest", "latest", or seconds since 1970.
-    until: "now" ends the job at the records that exist when it starts. None ends it when the stream is sealed, if ever.
+    until: "now" ends the job at the records that exist when it starts. None ends it at the stream's final end, if any.
     linger_s: longest time in seconds that a record waits for its batch to fill.
     max_record_bytes: larger records become dead letters.
     max_lateness_s: records appended more than this many seconds after their event time become dead letters. Records

@@ -69,11 +69,12 @@ def decoder_of(decode: Any) -> Decoder:
 
 
 class Fixed:
-    """Records of one width: fields one after the other, as a C struct without gaps has them.
+    """Decoder for records of a fixed width: fields in order without gaps, like a packed C struct.
 
     >>> decode = Fixed({"dense": ("f4", 13), "ids": ("i8", 26), "label": "f4"})
 
-    gives ``{"dense": Tensor[n, 13], "ids": Tensor[n, 26], "label": Tensor[n]}``, or what `to` makes of that.
+    gives ``{"dense": Tensor[n, 13], "ids": Tensor[n, 26], "label": Tensor[n]}``.
+    If `to` is given, the batch is the result of `to` on this dict.
     """
 
     @takes_numbers("self", "to")

@@ -144,7 +144,7 @@ class ProduceOrder:
     """Longest duration."""
     pace: TrafficPace = field(default_factory=lambda: SteadyPace(float("inf")))
     skew: float = 1.0
-    """Ratio of the first partition's records to those of each other partition."""
+    """Ratio of the first partition's records to the records of each other partition."""
     enveloped: bool = True
     mixed: FaultMix = field(default_factory=FaultMix)
     first: int = 0

@@ -58,9 +58,9 @@ class CallReplay:
     ) -> None:
         """Prepare the replay of these known calls.
 
-        inputs: dtype and device of each model input; None for an input that is not a tensor. crossing: number of values
-        that data workers send. marked: the user's marked functions and the modules that own them, as they are in this
-        process.
+        inputs: dtype and device of each model input; None for an input that is not a tensor.
+        crossing: number of values that data workers send.
+        marked: the user's marked functions and the modules that own them, as they are in this process.
         """
         slots: dict[Term, int] = {InputKey(number): number for number in range(len(inputs))}
         kinds = list(inputs)
@@ -108,8 +108,8 @@ class CallReplay:
     ) -> "tuple[Any, ForwardReplay]":
         """Run forward() with these values from data workers. Return its result and the replay.
 
-        pristine: returns an input as it was before forward() wrote to it. check: compute every call here, and compare
-        the results with the values from data workers.
+        pristine: returns an input as it was before forward() wrote to it.
+        check: compute every call here, and compare the results with the values from data workers.
         """
         flat, _ = pytree.flatten((args, kwargs))
         answers = ForwardReplay(self, flat, crossing, pristine, check=check)
@@ -292,7 +292,7 @@ class ForwardReplay:
             return not leaf.changed
         return bool(leaf._version == version) and not leaf.requires_grad
 
-    # ---- what is answered ----
+    # ---- answers ----
 
     def _answer(self, entry: KnownEntry, args: Any) -> Any:
         known = entry.known
@@ -405,7 +405,7 @@ class ForwardReplay:
         entry = self._to.makers[slot]
         return dict(zip(entry.slots, entry.made(self._read, self.size), strict=True))[slot]
 
-    # ---- what is written ----
+    # ---- writes ----
 
     def _before_writing(self, args: Any, kwargs: Any) -> None:
         """Compute all held promises before a write changes their inputs, and forget the slots that the write

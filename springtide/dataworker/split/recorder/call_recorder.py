@@ -162,8 +162,9 @@ class Recorder(TorchFunctionMode):
     ) -> None:
         """Prepare the recording.
 
-        known: returns a tensor's name in the model, or "" if the tensor is not the model's. modules: modules of the
-        model, by path. keep: also keep copies of values.
+        known: returns a tensor's name in the model, or "" if the tensor is not the model's.
+        modules: modules of the model, by path.
+        keep: also keep copies of values.
         """
         super().__init__()
         kept = tuple([leaf.detach().clone() if keep and isinstance(leaf, torch.Tensor) else leaf for leaf in given])
@@ -258,7 +259,7 @@ class Recorder(TorchFunctionMode):
             self._hear(name, told, ((), {}), result, writes=False, rounds=True)
         return result
 
-    # ---- what a call is ----
+    # ---- templates of calls ----
 
     def _told(self, name: str, args: Any, kwargs: Any) -> "tuple[str, _CallTell | None]":
         """Return the template of a call, or the reason why it has none."""
@@ -318,7 +319,7 @@ class Recorder(TorchFunctionMode):
         allowed = {memory(args[0])} if writes else set[int]()
         return "it writes to its arguments" if watch.writes & (given - allowed) else ""
 
-    # ---- what becomes of it ----
+    # ---- recording of results ----
 
     def _hear(self, name: str, told: "_CallTell", given: Any, result: Any, writes: bool, rounds: bool) -> None:
         key = name, told.args, told.kwargs

@@ -263,8 +263,9 @@ class ReachableState:
     def __init__(self, roots: Mapping[str, Any], *, parameters: bool = True, most_copied: int = MOST_COPIED) -> None:
         """Walk the objects.
 
-        roots: objects by the name that messages use. parameters: also watch parameters of modules. most_copied: bytes
-        of arrays whose content is compared; further arrays are compared by address only.
+        roots: objects by the name that messages use.
+        parameters: also watch parameters of modules.
+        most_copied: bytes of arrays whose content is compared; further arrays are compared by address only.
         """
         self.opaque: list[str] = []
         """Objects that can only be compared by identity: objects of other libraries, open files."""

@@ -47,7 +47,7 @@ class Explanation:
     stayed: tuple[OperationGroup, ...] = ()
     guards: tuple[Guard, ...] = ()
     why: str = ""
-    """How the cut was chosen, or why there is none."""
+    """Reason for the cut, or for its absence."""
     stages: tuple[str, ...] = ()
     """Name and device of each stage."""
     raw_bytes: int = 0
@@ -63,7 +63,7 @@ class Explanation:
     recorded: int = 0
     """Number of forwards of the training loop that were recorded."""
     compared: int = 0
-    """Number of values that were compared bit by bit with those of a recorded forward."""
+    """Number of values that were compared bit by bit with the values of a recorded forward."""
 
     @property
     def moved_share(self) -> float:

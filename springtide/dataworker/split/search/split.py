@@ -2,9 +2,10 @@
 
 In: recorded torch calls of some forwards of the training loop (dataworker/split/recorder/call_recorder.py).
 
-1. `recorded_program` finds the calls that all forwards have in common. 2. dataworker/split/program/min_cut.py cuts
-them. 3. The moved calls become programs for data workers (`moved_program`), in stages by device. 4. The trainer runs
-the user's own forward and replays the moved calls (`call_replay`).
+1. `recorded_program` finds the calls that all forwards have in common.
+2. dataworker/split/program/min_cut.py cuts them.
+3. The moved calls become programs for data workers (`moved_program`), in stages by device.
+4. The trainer runs the user's own forward and replays the moved calls (`call_replay`).
 
 The program runs once here, and its results must equal forward's own results bit by bit. Apart from marked functions, no
 user code runs. Out: `Split`, or `Unsplit` with the reason. Called by: worker/split/controller.py.
@@ -51,8 +52,8 @@ def split(
 ) -> Split | Unsplit:
     """Split the forward that these logs recorded. The last log has kept its values.
 
-    forward_s: duration of a forward, for the report. label: names the device of a call, if it differs from the recorded
-    device.
+    forward_s: duration of a forward, for the report.
+    label: names the device of a call, if it differs from the recorded device.
     """
     program = recorded_program.common(logs)
     chosen = min_cut.choose(program.values())
