@@ -200,9 +200,7 @@ def fetcher(dataset: Any, collate_fn: Callable[[list[Any]], Any] | None = None) 
 
 
 def reads_batches(dataset: Any) -> bool:
-    """Return True if the data set can read by `batch(indices)`. A method `batch` with other arguments does not
-    count.
-    """
+    """Return True if the data set has `batch(indices)`. A method `batch` with other arguments does not count."""
     method = getattr(dataset, "batch", None)
     if not callable(method):
         return False

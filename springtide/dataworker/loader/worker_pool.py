@@ -106,7 +106,7 @@ class WorkerPool:
         return self._running.supervisor.pids if self._running is not None else []
 
     def resize(self, workers: int) -> None:
-        """Change the number of data workers. The first start after a batch has shown what they make."""
+        """Change the number of data workers. The first data workers start after this process has made a batch."""
         self._wanted = workers
         if self._running is not None:
             self._running.supervisor.resize(workers)

@@ -368,7 +368,7 @@ class _Unpacking:
 
 
 def _wanted(item: Any) -> str:
-    """Name a supported replacement for an object that cannot be sent."""
+    """Describe the supported alternatives to an object that cannot be sent."""
     if isinstance(item, torch.Tensor):
         return "wanted a plain tensor, not a subclass (x.as_subclass(torch.Tensor))"
     if dataclasses.is_dataclass(item):

@@ -187,7 +187,7 @@ def _mend(folder: Path, partition: int, settings: LogSettings, told: LogHeads) -
 
 
 def _look_again(folder: Path, told: LogHeads) -> None:
-    """After a reboot, find every end in the files, and repair lost records."""
+    """Rebuild the heads from the files after a reboot, and repair each partition."""
     with layout.locked(folder):
         if told.of_this_boot:
             return

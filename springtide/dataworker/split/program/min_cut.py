@@ -72,7 +72,7 @@ class CutNode:
     place: Literal["data", "trainer", "either"]
     """"data": an input of the model. "trainer": depends on state. "either": may move."""
     view: bool = False
-    """True if the node reads only the memory address or the size of its input, and so costs almost nothing."""
+    """True for a view or a size query, which costs almost nothing on the side of its input."""
     bound: tuple[str, ...] = ()
     """Values that must be computed on the same side as this node."""
 

@@ -227,9 +227,7 @@ def _instruction(program: RecordedProgram, call: RecordedCall) -> Instruction:
 
 
 def _grouped(program: RecordedProgram, moved: Sequence[int], label: Label) -> list[list[int]]:
-    """Group the calls into stages of a single device. A stage takes every call that needs no result of another device
-    first.
-    """
+    """Group the calls into stages of a single device. A stage takes all calls of its device whose inputs are ready."""
     left, done, found, known = list(moved), set[int](), list[list[int]](), set(moved)
 
     def ready(number: int) -> bool:
