@@ -1,6 +1,6 @@
-"""Plans for jobs, and remembers them: in a master's own process (`embedded`), or as a service of many masters.
+"""Plans resources for jobs and remembers past jobs, inside a master (`service.embedded`) or as a service.
 
-A consult: `remote` -> `service` -> `administrator` (what is new with the job) -> `optimizers` (why, and which policy)
--> `pool`, `executor` (the policy at work) -> `pledges` (all jobs together within capacity) -> advice. History and what
-lives is kept by `store`.
+Path of a request: `service.client` -> `service.service` -> `decide.triggers` (detects an event) -> `decide.algorithms`
+(names the cause, picks the policy) -> `service.executor_pool` and `service.executor` (run the policy) ->
+`decide.cluster_state` (fits all jobs into the capacity) -> advice. `store` keeps the history and the live jobs.
 """

@@ -1,4 +1,4 @@
-"""Where roles run: `agent` supervises a job on a platform; `local`, `ray_cluster` and `k8s` implement platforms.
+"""Platforms that run roles: `agent` supervises a job, and `local`, `ray_cluster` and `k8s` implement platforms.
 
-`agent.platform_api` says what a platform must offer.
+`agent.platform_api` defines the interface of a platform.
 """

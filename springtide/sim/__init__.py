@@ -1,6 +1,6 @@
-"""A cluster that exists in numbers only: virtual time, jobs, pods and faults, and the real planning code at work.
+"""Simulates a cluster in virtual time: jobs, pods and faults, planned by the real planning code.
 
-The walk: `parameters` (every constant and where it comes from) → `workload` or `trace` (who submits what) → `world`
-(how fast a job is, what it uses) → `cluster` (who gets pods, and when) → `simulation` (events, policy, plans) →
-`measure`.
+Reading order: `world.parameters` (constants and their sources) → `world.workload` or `world.trace` (submitted jobs) →
+`world.world` (speed and resource use of a job) → `world.cluster` (pods and their pending times) → `engine.simulation`
+(events, policy, plans) → `report.measure`.
 """

@@ -1,1 +1,1 @@
-"""What the brain decides from: cluster state, triggers, algorithms, pledges."""
+"""Decision inputs of the brain: cluster state, triggers and algorithms."""

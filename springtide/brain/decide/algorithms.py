@@ -1,10 +1,10 @@
-"""Pure. One optimizer a type of event: it names the cause, and picks the algorithm that the settings have for it.
+"""Pure. Names the cause of an event and picks the policy that the settings assign to it.
 
-In: an event of `brain.decide.triggers` and the job's view. Out: an `DecisionRequest`. Next:
-`brain.decide.cluster_state` gathers the orders of a round, `brain.service.executor_pool` has executors carry them out.
+In: an event of `brain.decide.triggers` and the job's view. Out: a `DecisionRequest`. Next: `brain.decide.cluster_state`
+collects the requests of a round, and `brain.service.executor_pool` runs them.
 
-An algorithm is a policy by name. It is looked for by event and cause ("slow/hot server"), then by event ("slow"); it is
-the brain's own otherwise.
+An algorithm is the name of a policy. The lookup tries event and cause ("slow/hot server"), then the event ("slow"). The
+brain's default policy applies if neither is configured.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -16,27 +16,27 @@ from springtide.domain.core.roles import RoleKind
 from springtide.domain.plan.view import FindingKind, JobView
 
 BUSY = 0.9
-"""Used of its CPU: DLRover's bound for a server that has too little."""
+"""Share of its CPU above which a server counts as overloaded (DLRover's bound)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRequest:
-    """What is to be decided on a job, why, and how."""
+    """A job to decide on, the cause, and the policy to use."""
 
     job: str
     kind: EventKind
     cause: str
     policy: str
     why: str
-    """What the administrator saw."""
+    """Observation that triggered the event."""
 
 
 Optimizer = Callable[[Event, JobView], str]
-"""Names the cause of an event."""
+"""Function that names the cause of an event."""
 
 
 def created(event: Event, view: JobView) -> str:
-    """A new job starts warm if its features say something, or else cold."""
+    """Return the cause of a new job: a warm start if its features are known, else a cold start."""
     return "new, with features" if view.features else "new"
 
 
@@ -74,14 +74,14 @@ OPTIMIZERS: dict[EventKind, Optimizer] = {
 
 
 def order(event: Event, view: JobView, algorithms: Mapping[str, str], *, otherwise: str) -> DecisionRequest:
-    """The cause of an event, and the policy for it."""
+    """Return the cause of an event and the policy for it."""
     cause = OPTIMIZERS[event.kind](event, view)
     policy = algorithms.get(f"{event.kind}/{cause}") or algorithms.get(event.kind) or otherwise
     return DecisionRequest(job=event.job, kind=event.kind, cause=cause, policy=policy, why=event.why)
 
 
 def parse(pairs: Iterable[str]) -> dict[str, str]:
-    """Algorithms by event, from "EVENT=POLICY" or "EVENT/CAUSE=POLICY"."""
+    """Parse "EVENT=POLICY" or "EVENT/CAUSE=POLICY" into policies by event."""
     found = {}
     for pair in pairs:
         event, mark, policy = pair.partition("=")

@@ -1,10 +1,10 @@
-"""Pure. All live jobs of a brain: what each showed last, what it was promised, and what is to be decided on together.
+"""Pure. State of all live jobs of a brain: last views, promised plans and pending decisions.
 
-In: consults of masters, as they come; decisions of executors. Out: `PolicyTask`s, one a policy, each with a view of the
-whole cluster; then an `Advice` a job that asked. Next: `brain.service.service` moves these about. Time is an argument.
+In: requests of masters; decisions of executors. Out: one `PolicyTask` per policy, with a view of the whole cluster;
+then one `Advice` per job that asked. Next: `brain.service.service` sends both. Time is an argument.
 
-A plan may be for a job that did not ask: it is kept as an offer until that job asks. Nobody gets what another one has
-yet to give back.
+A policy may plan for a job that did not ask. The brain keeps this plan as an offer until the job asks. The brain never
+gives a job resources that another job has yet to release.
 """
 
 import hashlib
@@ -23,12 +23,12 @@ from springtide.planning.dataworkers.cluster import allocation, core_lending
 from springtide.planning.dataworkers.cluster.allocation import FedJob
 from springtide.planning.policy import sanitize
 
-MOST_NOTES = 20  # of one advice; a cluster's decision may have thousands
+MOST_NOTES = 20  # Limit per advice: a decision on a whole cluster may carry thousands of notes.
 PLAN_FOR = "plan for "
 
 
 class DecisionByJob:
-    """A decision, sorted by job once: it may be on thousands of them."""
+    """A decision with its plans and notes grouped by job; grouping once is fast with thousands of jobs."""
 
     def __init__(self, decision: Decision) -> None:
         self.plans = {plan.job: plan for plan in decision.plans}
@@ -45,7 +45,7 @@ class DecisionByJob:
                 self._common.append(note)
 
     def advice(self, job: str, *, epoch: int, notes: Sequence[str] = ()) -> Advice:
-        """The part that is the job's own; what is said of others is theirs."""
+        """Return the job's part of the decision, without notes about other jobs."""
         own, plan = self._own.get(job, []), self.plans.get(job)
         if plan is not None:
             return Advice(epoch=epoch, plan=plan, why=plan.reason, notes=(*notes, *own, *self._common)[:MOST_NOTES])
@@ -67,13 +67,15 @@ MARK = "@"
 
 
 class JobNames:
-    """Names by key. The key alone says which job it is: its name may change between its submission and its start."""
+    """Names of jobs by key. The key identifies the job: its name may change between submission and start."""
 
     def __init__(self) -> None:
         self._by_digest: dict[str, str] = {}
 
     def of(self, job: str, key: str) -> str:
-        """`job@1a2b3c4d5e6f7a8b`, as the key was first seen with; the name alone where its master says no key."""
+        """Return `job@1a2b3c4d5e6f7a8b`, with the first name seen for the key; the name alone if the master sends no
+        key.
+        """
         if not key:
             return job
         digest = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
@@ -98,20 +100,22 @@ NOTHING = ResourceBudget(cpu=0.0, memory=0.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pledge:
-    """A plan that was sent."""
+    """A plan that the brain sent to a job."""
 
     plan: ShapePlan
     epoch: int
-    """Of the view that it was made for."""
+    """Epoch of the view that the plan was made for."""
     made_at: float
     until: float
-    """A job that shows itself after that and has not become it has refused it, or nobody heard it."""
+    """Deadline of the plan. A job that reports later without the planned shape has refused or never
+    received the plan.
+    """
 
     def open(self, view: JobView, epoch: int, *, at: float) -> bool:
-        """Whether it may still be carried out, now that the job shows itself again.
+        """Return True if the job may still carry out the plan.
 
-        A master that asks again with the same epoch has not taken the plan, and will not: it hears no late answers. One
-        that has changed since and is something else was hindered.
+        A master that asks again with the same epoch did not accept the plan, because masters drop late replies. A job
+        with a newer epoch and another shape could not carry out the plan.
         """
         if view.shape == self.plan.shape or epoch == self.epoch or at >= self.until:
             return False
@@ -137,13 +141,13 @@ def beside(capacity: ResourceBudget, others: ResourceBudget) -> ResourceBudget:
 
 
 def grows(plan: ShapePlan, view: JobView) -> bool:
-    """Whether the plan takes more of anything than the job has."""
+    """Return True if the plan needs more of any resource than the job has."""
     wanted, has = sanitize.takes(plan), holds(view, None)
     return wanted.cpu > has.cpu or wanted.memory > has.memory
 
 
 def has_room(plan: ShapePlan, view: JobView, others: ResourceBudget, capacity: ResourceBudget) -> bool:
-    """Whether the plan can be sent: it takes no more than the job has, or all of them fit beside each other."""
+    """Return True if the plan needs no more than the job has, or if all jobs still fit into the capacity."""
     if not grows(plan, view):
         return True
     has, wanted = holds(view, None), sanitize.takes(plan)
@@ -152,24 +156,25 @@ def has_room(plan: ShapePlan, view: JobView, others: ResourceBudget, capacity: R
     return cpu_fits and memory_fits
 
 
-MOST_LAUNCHES = 500  # of all jobs together, that a decision looks at
+MOST_LAUNCHES = 500  # limit for all jobs together in one decision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrainRules:
-    """How a brain works."""
+    """Settings of a brain."""
 
     capacity: ResourceBudget
     config: PlanningConfig = field(default_factory=PlanningConfig)
     algorithms: Mapping[str, str] = field(default_factory=dict)
-    """Policies by event, or by event and cause; the config's own for all others."""
+    """Policies by event, or by event and cause. The configured policy handles all other events."""
     period_s: float = 10.0
-    """Seconds after which a job is looked at again though nothing is new. Its master may ask more often."""
+    """Seconds until the brain reviews a job without news. A master may ask more often."""
     pledge_s: float = 180.0
-    """A job that shows itself after so long and is not what it was promised will not be. One that is silent may still
-    be on its way: its promise holds, unless nothing of it ever ran."""
+    """Seconds until a promise expires. A promise to a job that has not reported since stays open, unless the job never
+    ran.
+    """
     forget_s: float = 600.0
-    """A job that has not been heard of for so long is gone, and what it had and was promised is free."""
+    """Seconds without a report until the brain forgets a job and frees its resources and promises."""
 
     def __post_init__(self) -> None:
         for name in ("period_s", "pledge_s", "forget_s"):
@@ -179,7 +184,7 @@ class BrainRules:
 
 @dataclass(slots=True, kw_only=True)
 class LiveJobView:
-    """One job, by the brain's clock and under the brain's name for it."""
+    """One live job, by the brain's clock and under the brain's name for it."""
 
     view: JobView
     epoch: int
@@ -187,26 +192,26 @@ class LiveJobView:
     administrator: Administrator
     pledge: Pledge | None = None
     asks: DecisionRequest | None = None
-    """What is to be decided on it in the next round."""
+    """Request to decide in the next round."""
     offer: tuple[ShapePlan, float, Shape | None] | None = None
-    """A plan it has not asked for, when that was made, and which shape the job had then."""
+    """Plan that the job has not asked for, the time of the plan, and the job's shape at that time."""
     order: DecisionRequest | None = None
-    """The last one."""
+    """Most recent decision request."""
     advice: Advice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyTask:
-    """One policy, and all that it is to look at."""
+    """A policy and the cluster view that it decides on."""
 
     policy: str
     view: ClusterView
     asking: Mapping[str, int]
-    """Jobs that wait for an answer of this policy, and the epochs they showed."""
+    """Jobs that wait for this policy's decision, with the epochs of their views."""
 
 
 class ClusterState:
-    """The state of a brain. `jobs` is by the brain's names."""
+    """The brain's state. The keys of `jobs` are the brain's names for jobs."""
 
     def __init__(self, rules: BrainRules) -> None:
         self.rules = rules
@@ -214,10 +219,12 @@ class ClusterState:
         self._held = NOTHING
         self._fed: dict[str, FedJob] = {}
         self._data_cores: dict[str, tuple[float, str]] = {}
-        allocation.load(rules.config.data_workers)  # a mistake is said now
+        allocation.load(rules.config.data_workers)  # report a wrong setting at the start
 
     def consult(self, view: JobView, *, epoch: int, at: float, ahead: float = 0.0) -> Advice | None:
-        """A job shows itself; its answer, or None: it waits for the next decision. Its clock is so much behind."""
+        """Record a job's view. Return the advice, or None if the job must wait for the next decision. `ahead` is the
+        brain's clock minus the master's clock.
+        """
         advice = self._consulted(view, epoch=epoch, at=at, ahead=ahead)
         return None if advice is None else self._with_data_cores(view.name, advice)
 
@@ -230,7 +237,7 @@ class ClusterState:
             rules = self.rules
             live.asks = live.order = algorithms.order(event, live.view, rules.algorithms, otherwise=rules.config.policy)
             return None
-        if live.asks is not None:  # asked again before the answer
+        if live.asks is not None:  # the master asked again before the decision
             return None
         return self._offered(live, at) or self._told(live, _again(live, at))
 
@@ -238,7 +245,7 @@ class ClusterState:
         self.jobs.pop(name, None)
 
     def forget(self, at: float) -> list[str]:
-        """Let go of jobs that have not been heard of for long; which."""
+        """Forget the jobs that have been silent for too long, and return their names."""
         gone = [name for name, live in self.jobs.items() if at - live.seen_at > self._patience(live)]
         for name in gone:
             del self.jobs[name]
@@ -248,7 +255,7 @@ class ClusterState:
         return total(holds(live.view, live.pledge) for live in self.jobs.values())
 
     def assignments(self, history: tuple[PastJob, ...], at: float) -> list[PolicyTask]:
-        """What is to be decided now: one a policy, each on all jobs that are not being changed."""
+        """Return one task per policy that jobs wait for; each task shows all jobs without an open promise."""
         self._feed()
         asking: dict[str, dict[str, int]] = {}
         for name, live in self.jobs.items():
@@ -267,11 +274,12 @@ class ClusterState:
         return [PolicyTask(policy=policy, view=view, asking=jobs) for policy, jobs in asking.items()]
 
     def settle(self, assignment: PolicyTask, decision: Decision, at: float) -> dict[str, Advice]:
-        """Answers to the jobs that asked; one that has shown something else since is left for the next round."""
+        """Return advice for the jobs that asked. A job with a newer view waits for the next round."""
         said, told = DecisionByJob(decision), {}
         asked = [(name, live) for name, live in self._asked(assignment) if live.asks is not None]
         self._held = self.held()
-        for name, live in sorted(asked, key=lambda one: self._grows(one[1], said)):  # who gives back goes first
+        # shrinking jobs first: they free resources for the others
+        for name, live in sorted(asked, key=lambda one: self._grows(one[1], said)):
             live.asks = None
             live.advice = self._answer(live, said, at)
             told[name] = self._with_data_cores(name, live.advice)
@@ -285,7 +293,7 @@ class ClusterState:
         return told
 
     def _feed(self) -> None:
-        """Share out among data workers what workers and servers of all jobs leave."""
+        """Divide the cores that workers and servers leave free among the data workers of all jobs."""
         free = self.rules.capacity.cpu - self.held().cpu
         allotted, self._fed = core_lending.shared(
             (live.view for live in self.jobs.values()), self._fed, free, allocation.load(self.rules.config.data_workers)
@@ -312,7 +320,7 @@ class ClusterState:
         return said.advice(live.view.name, epoch=live.epoch, notes=notes)
 
     def _promise(self, live: LiveJobView, plan: ShapePlan, at: float) -> bool:
-        """Promise a plan if there is room. `_held` is what all jobs hold now."""
+        """Promise a plan if it fits. `_held` is the total of all jobs."""
         has = holds(live.view, live.pledge)
         others = beside(self._held, has)
         if not has_room(plan, live.view, others, self.rules.capacity):
@@ -346,7 +354,9 @@ class ClusterState:
         return live
 
     def _patience(self, live: LiveJobView) -> float:
-        """One of which nothing has run yet was given up before it began, as its promise is."""
+        """Return the seconds of silence until the brain forgets a job. A job that never ran is forgotten with its
+        promise.
+        """
         return min(self.rules.forget_s, self.rules.pledge_s) if live.view.shape is None else self.rules.forget_s
 
     def _told(self, live: LiveJobView, why: str) -> Advice:
@@ -362,7 +372,7 @@ class ClusterState:
 
 
 def _again(live: LiveJobView, at: float) -> str:
-    """What is said to a job with which nothing is new: what it was told before, if that was to stay as it is."""
+    """Return the reason for a job without news: the last reason if the last advice was to keep the shape."""
     if live.advice is not None and live.advice.plan is None:
         return live.advice.why
     return f"nothing is new; it is looked at again in {max(0.0, live.administrator.next_look() - at):.0f} s"

@@ -1,8 +1,7 @@
-"""Pure. One administrator a job: it sees every view of the job and says when there is something to decide.
+"""Pure. Detects when a job needs a decision; each job has one `Administrator`.
 
-In: views as they come. Out: a typed `Event`, the most urgent one, or None: nothing is new. Next: the optimizer of that
-type of event (`brain.decide.algorithms`). It lives as long as the job, and knows nothing that the next view would not
-tell.
+In: the job's views. Out: the most urgent typed `Event`, or None if nothing is new. Next: `brain.decide.algorithms`
+handles that type of event. An administrator lives as long as its job. It can be rebuilt from the next view.
 """
 
 import math
@@ -14,28 +13,30 @@ from springtide.domain.plan.profile import Profile
 from springtide.domain.plan.view import MEMORY, JobView
 
 SLOWED = 0.7
-"""A window that is this much slower than others in the same shape is an event: DLRover's guards use a similar share."""
-ENOUGH = 3  # windows before it; fewer have no middle
+"""A window below this share of the speed of earlier windows in the same shape is an event. DLRover's guards use a
+similar share.
+"""
+ENOUGH = 3  # windows needed for comparison; fewer have no meaningful median
 
 
 class EventKind(StrEnum):
     """Types of events, the most urgent first."""
 
     OOM = "oom"
-    """Memory has run out, or will."""
+    """Memory has run out or will run out."""
     CREATED = "created"
-    """It is new and has no shape."""
+    """The job is new and has no shape."""
     SLOW = "slow"
-    """It is slower than it should be."""
+    """The job is slower than it should be."""
     ITERATING = "iterating"
-    """Its first steps have been measured."""
+    """The first steps of the job have been measured."""
     PERIODIC = "periodic"
-    """Time has passed."""
+    """The review period has passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """A reason to look at a job."""
+    """A reason to review a job."""
 
     kind: EventKind
     job: str
@@ -44,7 +45,7 @@ class Event:
 
 
 class Administrator:
-    """Looks after one job."""
+    """Event detector of one job."""
 
     def __init__(self, job: str, *, period_s: float) -> None:
         self._job, self._period_s = job, period_s
@@ -54,7 +55,7 @@ class Administrator:
         self._last_at = -math.inf
 
     def shown(self, view: JobView, *, at: float) -> Event | None:
-        """What is new; the same trouble again is new after a period."""
+        """Return the most urgent new event. A known problem counts as new again after one period."""
         first, self._seen = not self._seen, True
         measured = any(profile.timing.steps > 0 for profile in view.profiles)
         begun, self._measured = measured and not self._measured, measured
@@ -93,7 +94,7 @@ class Administrator:
 
 
 def slower(profiles: tuple[Profile, ...]) -> str:
-    """How much slower the newest window is than those before it in the same shape; empty: it is not."""
+    """Say how much slower the newest window is than earlier windows in the same shape; empty if it is not slower."""
     if not profiles:
         return ""
     now = profiles[-1]

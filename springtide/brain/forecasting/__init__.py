@@ -1,5 +1,6 @@
-"""Forecasts of traffic by models that need more than NumPy, each in a process of its own.
+"""Forecasts traffic with models that need more than NumPy, each in its own process.
 
-A forecast: `asking` (in the master) -> `answering` (the process) -> `models` (by name) -> `mstl`, `neural`, or what
-`planning.online.forecast.registry` knows -> back. Whatever becomes of the process, `asking` has an answer.
+Path of a forecast: `forecast_client` (in the master) -> `forecast_process` -> `registry` (model by name) -> `mstl`,
+`neural` or a model of `planning.online.forecast.registry`. The client always returns a forecast, even if the process
+fails.
 """

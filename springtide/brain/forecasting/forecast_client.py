@@ -1,8 +1,8 @@
-"""Forecasts for a master: by a model in a process of its own, and by the default one whenever that has no answer.
+"""Forecasts traffic for a master in a child process, and falls back to the default model.
 
-In: a name, a `PastTraffic` each time. Out: a `RateForecast` each time, soon, whatever has become of the process: when
-it is killed, hangs or is slow, the default model answers, and the forecast says so. What a process said is used until
-it is asked again, an hour later. Next: `planning.online.scaling.min_workers`.
+In: a model name, and a `PastTraffic` per call. Out: a `RateForecast` per call, without a long wait. If the process
+dies, hangs or is slow, the default model answers and the forecast says so. The client reuses the reply of a process for
+an hour. Next: `planning.online.scaling.min_workers`.
 """
 
 import asyncio
@@ -19,24 +19,24 @@ from springtide.planning.online.forecast.traffic import DAY_S, PastTraffic, Rate
 from springtide.rpc.transport import frames
 
 log = logging.getLogger(__name__)
-PATIENCE_S = 2.0  # that a question waits for a process that is at work
-LIMIT_S = 1800.0  # after which a process is taken to hang; choosing among neural networks takes minutes
-AGAIN_S = 3600.0  # between two questions to a process
+PATIENCE_S = 2.0  # longest wait of a caller for a running process
+LIMIT_S = 1800.0  # then the process counts as hung; choosing among neural networks takes minutes
+AGAIN_S = 3600.0  # between two requests to a process
 CHOOSE_AGAIN_S = DAY_S
-FIRST_RETRY_S, LAST_RETRY_S = 60.0, 3600.0  # after a process that failed; doubled each time
+FIRST_RETRY_S, LAST_RETRY_S = 60.0, 3600.0  # wait after a failed process; doubles with each failure
 _answers = msgspec.msgpack.Decoder(ForecastReply)
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
-    """What a process has said."""
+    """The last forecast of a process."""
 
     at: float
     forecast: RateForecast
 
 
 class Forecasting:
-    """Of one stream. Lives in one event loop."""
+    """Forecasts of one stream. Use it within one event loop."""
 
     def __init__(
         self,
@@ -49,9 +49,9 @@ class Forecasting:
         registry.check(name)
         self.name = name
         self.trouble = ""
-        """Why the last process gave no answer; empty: it did, or none was asked yet."""
+        """Reason why the last process gave no forecast; empty after a success or before the first request."""
         self.chosen = ""
-        """What `auto` has chosen, and why."""
+        """Model that `auto` chose, with the reason."""
         self.chosen_why = ""
         self._patience_s, self._limit_s, self._again_s = patience_s, limit_s, again_s
         self._kept: _Kept | None = None
@@ -65,7 +65,7 @@ class Forecasting:
         return self._process.pid if self._process is not None and self._process.returncode is None else None
 
     async def forecast(self, history: PastTraffic, steps: int, *, at: float) -> RateForecast:
-        """The next steps after `at`, in seconds of any clock that goes on evenly. It raises nothing of a model's."""
+        """Forecast the steps after `at`, in seconds of any steady clock. Errors of a model are never raised."""
         if self.name in BUILT_IN:
             return BUILT_IN[self.name](history, steps)
         if self._task is None and at >= self._next_at:
@@ -88,7 +88,7 @@ class Forecasting:
             self._task = None
 
     async def _ask(self, history: PastTraffic, steps: int, at: float) -> None:
-        """A day more than is wanted is asked for, so that what is kept lasts."""
+        """Request one day more than needed, so that the cached forecast lasts."""
         fresh = at - self._chosen_at < CHOOSE_AGAIN_S
         try:
             said = await self._answer(history, steps, self.chosen if fresh else "")

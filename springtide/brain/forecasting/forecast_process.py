@@ -1,8 +1,8 @@
-"""A forecaster's process: `python -m springtide.brain.forecasting.forecast_process`. One question in, one answer out.
+"""Process of a forecaster: answers one request and exits (`python -m springtide.brain.forecasting.forecast_process`).
 
-In: a frame with a `ForecastRequest` on standard input. Out: a frame with an `ForecastReply` on standard output; what a
-model prints goes to standard error. It ends after its answer, so that what a model took of memory is given back. Next:
-`brain.forecasting.forecast_client` reads the answer.
+In: a frame with a `ForecastRequest` on standard input. Out: a frame with a `ForecastReply` on standard output. Output
+that a model prints goes to standard error. The process exits after its reply, which frees the model's memory. Next:
+`brain.forecasting.forecast_client` reads the reply.
 """
 
 import os
@@ -17,23 +17,23 @@ from springtide.brain.forecasting import registry
 from springtide.planning.online.forecast.traffic import Array, PastTraffic, RateForecast
 from springtide.rpc.transport import frames
 
-MAX_BYTES = 64 * 2**20  # a year by the second has 250 MB, four weeks by the minute 0.3
+MAX_BYTES = 64 * 2**20  # a year of seconds takes 250 MB, four weeks of minutes 0.3 MB
 
 
 class ForecastRequest(msgspec.Struct, frozen=True):
-    """What comes after this traffic?"""
+    """Request to forecast the steps after this traffic."""
 
     name: str
     step_s: float
     values: bytes
-    """Floats of 64 bits."""
+    """Traffic as 64-bit floats."""
     steps: int
     chosen: str = ""
-    """For `auto`: what was chosen before; empty: choose now."""
+    """Model that `auto` chose earlier; empty to choose now."""
 
 
 class ForecastReply(msgspec.Struct, frozen=True):
-    """A forecast, or why there is none."""
+    """A forecast, or the reason for a failure."""
 
     mean: bytes = b""
     low: bytes = b""
@@ -44,7 +44,7 @@ class ForecastReply(msgspec.Struct, frozen=True):
     chosen: str = ""
     chosen_why: str = ""
     failed: str = ""
-    """Nothing else is said then."""
+    """Reason of the failure; all other fields are then unset."""
 
     def forecast(self, step_s: float, steps: int) -> RateForecast:
         parts = [np.frombuffer(part) if not len(part) % 8 else np.zeros(0) for part in (self.mean, self.low, self.high)]
@@ -68,7 +68,7 @@ def answer(asked: ForecastRequest) -> ForecastReply:
             choice = registry.choose(history)
             name, why = choice.name, choice.why
         said = registry.load(name)(history, asked.steps)
-    except Exception as error:  # somebody else's code: whatever it raises is told, and the default model answers
+    except Exception as error:  # third-party code may raise anything; the client reports it and uses the default model
         return ForecastReply(failed=f"{type(error).__name__}: {error}")
     return ForecastReply(
         _bytes(said.mean),
@@ -88,18 +88,18 @@ def _bytes(values: Array) -> bytes:
 
 def main() -> int:
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a model that prints must not write into our frame
-    os.nice(10)  # training comes first
+    os.dup2(2, 1)  # keep a model's prints out of the reply frame
+    os.nice(10)  # training has priority over forecasts
     asked = read(source)
     if asked is None:
         return 0
     sink.write(frames.pack(answer(asked), limit=MAX_BYTES))
     sink.flush()
-    os._exit(0)  # threads that a model has left would hold it up
+    os._exit(0)  # do not wait for threads that the model left behind
 
 
 def read(source: BinaryIO) -> ForecastRequest | None:
-    """The question; None: nobody asks any more."""
+    """Return the request, or None at the end of the input."""
     head = source.read(frames.LENGTH.size)
     if len(head) < frames.LENGTH.size:
         return None

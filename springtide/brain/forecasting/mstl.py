@@ -1,8 +1,8 @@
-"""MSTL: trend, day and week taken apart by smoothing, each carried on (statsforecast; `pip install
-'springtide[forecast]'`).
+"""MSTL forecaster: splits traffic into trend, day and week, and extrapolates each part.
 
-In: a `History` of two weeks or more. Out: a `Forecast` with an interval of its own errors on the past days. It is made
-by half hours, which takes a second, and told by the history's steps. Next: `brain.forecasting.registry` checks it.
+Needs statsforecast (`pip install 'springtide[forecast]'`). In: a `PastTraffic` of two weeks or more. Out: a
+`RateForecast` with an interval from the model's errors on past days. The model works on half hours, which takes a
+second. The result has the time step of the history. Next: `brain.forecasting.registry` checks it.
 """
 
 import warnings
@@ -13,7 +13,7 @@ from springtide.planning.online.forecast.seasonal import calibrated
 from springtide.planning.online.forecast.simple_forecasts import coarsely
 from springtide.planning.online.forecast.traffic import Array
 
-NEEDS_DAYS = 15  # two weeks, and a day to see where they go
+NEEDS_DAYS = 15  # two weeks of history and one day to test on
 
 
 def forecaster(name: str) -> Forecaster:
@@ -24,7 +24,7 @@ def _mstl(past: Array, day: int, steps: int) -> Array:
     from statsforecast.models import MSTL
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what it does not like in its own choice of a trend
+        warnings.simplefilter("ignore")  # statsforecast warns about its own choice of trend
         said = MSTL(season_length=[day, 7 * day]).forecast(y=past, h=steps)
     mean: Array = said["mean"]
     return mean

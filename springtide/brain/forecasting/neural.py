@@ -1,8 +1,11 @@
-"""Neural networks that learn the job's own traffic (neuralforecast; `pip install 'springtide[forecast-neural]'`).
+"""Forecasts traffic with neural networks that are trained on the job's own history.
 
-In: a `PastTraffic` of four weeks or so. Out: a `RateForecast`. Trained twice: without the last days, which it then
-forecasts to know how far off it is, and with them. By half hours, told by the history's steps. Minutes of one core,
-hundreds of megabytes: only in a process of its own. Next: `brain.forecasting.registry` checks it.
+Needs neuralforecast (`pip install 'springtide[forecast-neural]'`). In: a `PastTraffic` of about four weeks. Out: a
+`RateForecast`. The network trains twice. The first training leaves out the last days and measures the error on them.
+The second training uses the whole history.
+
+The network works on half hours, and the result has the time step of the history. Training takes minutes of one core and
+hundreds of megabytes, so it runs in its own process. Next: `brain.forecasting.registry` checks the forecast.
 """
 
 import inspect
@@ -20,7 +23,7 @@ from springtide.planning.online.forecast.seasonal import interval
 from springtide.planning.online.forecast.simple_forecasts import coarse, fine
 from springtide.planning.online.forecast.traffic import Array, PastTraffic, RateForecast
 
-HELD_DAYS = 4  # that the first training does not see
+HELD_DAYS = 4  # days that the first training leaves out
 NEEDS_DAYS = 14 + HELD_DAYS
 PRESETS: dict[str, tuple[str, Mapping[str, Any]]] = {
     "nhits": (
@@ -52,8 +55,9 @@ PRESETS: dict[str, tuple[str, Mapping[str, Any]]] = {
         },
     ),
 }
-"""The class, and what it is made with. FEDformer as Kale has it: one series in, one out, attention factor 3, the rest
-as its authors have it but for a smaller hidden size, which is what a CPU can train in minutes."""
+"""Class and arguments of each network. FEDformer follows Kale: one input series, one output, attention factor 3. The
+other values are those of its authors, except a smaller hidden size that a CPU can train in minutes.
+"""
 
 
 def forecaster(name: str) -> Forecaster:
@@ -88,7 +92,7 @@ def _forecast(name: str, history: PastTraffic, steps: int) -> RateForecast:
 
 
 class _Network:
-    """One that is trained."""
+    """A network that can be trained."""
 
     def __init__(self, name: str, past: Array, day: int, ahead: int) -> None:
         from neuralforecast import NeuralForecast, models
@@ -99,7 +103,7 @@ class _Network:
         known = inspect.signature(made.__init__).parameters
         options = {key: value for key, value in preset.items() if key in known}
         self.unknown = tuple(key for key in preset if key not in known and key != "input_days")
-        """What the preset wants and the library's class does not have."""
+        """Preset arguments that the library's class does not accept."""
         model = made(
             h=ahead,
             input_size=preset["input_days"] * day,
@@ -115,7 +119,7 @@ class _Network:
         self._network = NeuralForecast(models=[model], freq=1)
         self._kind = kind
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of trainers, about numbers of loaders' workers
+            warnings.simplefilter("ignore")  # trainers warn about the number of loader workers
             self._network.fit(df=_frame(past))
 
     def predict(self, past: Array) -> Array:

@@ -1,7 +1,8 @@
-"""Forecasters by name, with those that need extras and the one that chooses among all.
+"""Looks up forecasters by name, including those that need optional packages and `auto`.
 
-In: a name. Out: a forecaster as in `planning.online.forecast.registry`, which has those that need nothing. Nothing
-heavy is imported before a forecast is made. Next: `brain.forecasting.forecast_process` calls it.
+In: a name. Out: a forecaster as in `planning.online.forecast.registry`, which holds the forecasters without extra
+packages. Heavy packages are imported at the first forecast. Next: `brain.forecasting.forecast_process` calls the
+forecaster.
 """
 
 import importlib
@@ -19,14 +20,14 @@ from springtide.planning.policy import registry as policies
 
 AUTO = "auto"
 BUDGET_S = 400.0
-"""For each model, when one is chosen: one that would take longer to be tried is left out, and that is said."""
+"""Seconds for each model when `auto` chooses. A model that needs more time is skipped, and the choice says so."""
 
 
 class OptionalForecaster(NamedTuple):
-    """A forecaster that needs a package."""
+    """A forecaster that needs an optional package."""
 
     module: str
-    """Of ours; it has a function `forecaster(name)`."""
+    """Springtide module with a function `forecaster(name)`."""
     package: str
     extra: str
 
@@ -39,7 +40,7 @@ EXTRAS = {
 
 
 def names() -> tuple[str, ...]:
-    """All that can be called by a plain name, installed or not."""
+    """Return all plain names, whether their packages are installed or not."""
     return tuple(sorted({AUTO, *EXTRAS, *registry.names()}))
 
 
@@ -48,7 +49,7 @@ def installed() -> tuple[str, ...]:
 
 
 def check(name: str) -> None:
-    """Raise what a user has to mend before it can be used; its package is looked for, not imported."""
+    """Raise an error that the user can fix if the forecaster is unusable. Its package is located, not imported."""
     if name in EXTRAS and importlib.util.find_spec(EXTRAS[name].package) is None:
         raise errors.MissingExtra(f"forecaster {name!r}", EXTRAS[name].extra)
     if ":" not in name and name not in names():
@@ -56,7 +57,7 @@ def check(name: str) -> None:
 
 
 def load(name: str) -> Forecaster:
-    """The forecaster of that name; `auto` has to be asked by `choose`."""
+    """Return the forecaster of that name; for `auto` call `choose`."""
     check(name)
     if name not in EXTRAS:
         return registry.load(name)
@@ -69,7 +70,7 @@ def _sound(name: str, ours: Forecaster, history: PastTraffic, steps: int) -> Rat
 
 
 def choose(history: PastTraffic, clock: Callable[[], float] = time.monotonic) -> backtest.ForecasterChoice:
-    """The best of all that are installed, by how they would have done on this history's own last days."""
+    """Return the installed forecaster with the smallest error on the last days of this history."""
     offered = policies.offered(registry.GROUP)
     ours = [name for name in installed() if name not in offered]
     tried = {name: TimedForecaster(load(name), BUDGET_S, clock) for name in (*ours, *offered)}
@@ -77,7 +78,7 @@ def choose(history: PastTraffic, clock: Callable[[], float] = time.monotonic) ->
 
 
 class TimedForecaster:
-    """A forecaster that raises when the next forecast would take it beyond its time."""
+    """A forecaster that raises if the next forecast would exceed its time budget."""
 
     def __init__(self, forecaster: Forecaster, budget_s: float, clock: Callable[[], float]) -> None:
         self._forecaster, self._clock = forecaster, clock

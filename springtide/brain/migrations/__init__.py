@@ -1,3 +1,1 @@
-"""Versions of the brain's database, oldest first, under `versions`. `brain.store.migrate` brings a database up to
-date.
-"""
+"""Alembic migrations of the brain's database, oldest first, under `versions`; `brain.store.migrate` applies them."""

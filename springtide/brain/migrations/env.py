@@ -1,4 +1,4 @@
-"""What Alembic runs around a migration. In: an open connection of `brain.store.migrate`, within its transaction."""
+"""Alembic environment of the migrations. In: an open connection of `brain.store.migrate`, within its transaction."""
 
 from alembic import context
 

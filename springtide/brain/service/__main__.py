@@ -1,7 +1,7 @@
-"""A served brain from start to end: its folder, its secret, its port, its loops; Ctrl-C ends it in order.
+"""Serves a brain until SIGINT or SIGTERM: takes the folder lock, the secret and the port, then runs the service.
 
-In: `ServeOptions` of the command line. Out: `brain.json` and `secret` in its folder, by which masters and commands find
-it, and a service until a signal comes. Everything that matters is in the database by then.
+In: `ServeOptions` from the command line. Out: `brain.json` and `secret` in the folder, by which masters and commands
+find the brain. All important state is in the database before the process exits.
 """
 
 import asyncio
@@ -30,31 +30,29 @@ from springtide.rpc.transport.listener import Handle, RpcListener
 
 log = logging.getLogger(__name__)
 
-TURN_S = 1.0  # between two tries of a standby: an advisory lock is asked for, which costs the database next to nothing
+TURN_S = 1.0  # between two attempts of a standby: a request for an advisory lock costs the database almost nothing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """How a brain is served."""
+    """Options of `springtide brain serve`."""
 
     rules: BrainRules
     folder: pathlib.Path
-    """For its whereabouts, its secret and, unless told otherwise, its database."""
+    """Folder for the brain's address, its secret and, by default, its database."""
     listen: str = "127.0.0.1:7790"
-    """HOST:PORT; port 0 is any free one."""
+    """HOST:PORT to listen on; port 0 takes any free port."""
     database: str = ""
-    """A URL; empty: that of the setting `brain_database`, else SQLite in the folder."""
+    """Database URL; empty for the setting `brain_database`, else SQLite in the folder."""
     secret_file: str = ""
-    """Empty: one in the folder, drawn if there is none."""
+    """File with the secret; empty for the secret in the folder, which is created if missing."""
     executors: int = 1
     standby: bool = False
-    """Where another brain serves from the database, wait until it does not any more, then take over."""
+    """Wait while another brain serves from the database, then take over."""
     tls: str = ""
-    """Folder with certificates (`brain.service.certificates`), made if there are none; empty: masters are spoken to in
-    the clear.
-    """
+    """Folder with certificates (`brain.service.certificates`), created if missing; empty for no TLS."""
     health: str = ""
-    """HOST:PORT of /live and /ready, for those who keep this process running; empty: none."""
+    """HOST:PORT of /live and /ready, for the process supervisor; empty for none."""
     gather_s: float = GATHER_S
     keep_s: float = KEEP_S
 
@@ -68,13 +66,13 @@ def secret_file(folder: pathlib.Path) -> pathlib.Path:
 
 
 class BrainTrust(NamedTuple):
-    """By what the brain and those who ask know each other."""
+    """Credentials by which the brain and its clients authenticate each other."""
 
     secret: bytes
     own: str
-    """Folder with the brain's certificate; empty: no TLS."""
+    """Folder with the brain's certificate; empty for no TLS."""
     asking: str
-    """The same for those who ask."""
+    """Folder with the clients' certificate; empty for no TLS."""
 
 
 def own_trust(options: ServeOptions) -> BrainTrust:
@@ -86,7 +84,7 @@ def own_trust(options: ServeOptions) -> BrainTrust:
 
 
 def own_secret(options: ServeOptions) -> bytes:
-    """The brain's secret: as given, as it was, or a new one."""
+    """Return the brain's secret: from the given file, from the folder, or newly drawn."""
     path = pathlib.Path(options.secret_file) if options.secret_file else secret_file(options.folder)
     if not options.secret_file and not path.exists():
         try:
@@ -101,9 +99,9 @@ def own_secret(options: ServeOptions) -> bytes:
 
 
 async def serve(options: ServeOptions, *, ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM; `ready` is told the address."""
+    """Serve until SIGINT or SIGTERM; call `ready` with the address."""
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))  # a connection a master
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))  # each master takes one connection
     over = asyncio.Event()
     for stop in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(stop, over.set)
@@ -119,7 +117,7 @@ async def serve(options: ServeOptions, *, ready: Callable[[str], None]) -> None:
 async def _serve_once(
     options: ServeOptions, over: asyncio.Event, shown: health.HealthServer, ready: Callable[[str], None]
 ) -> None:
-    """Serve until it is over; a standby's turn may also end because another brain has the database."""
+    """Serve until `over` is set, or until another brain takes over the database."""
     async with serving(options, over) as service:
         if service is None:
             return
@@ -147,7 +145,7 @@ async def _first(*events: asyncio.Event) -> None:
 
 @contextlib.asynccontextmanager
 async def serving(options: ServeOptions, over: asyncio.Event | None = None) -> AsyncIterator[BrainService | None]:
-    """A service that listens; None: it is over before it was this brain's turn."""
+    """Yield a listening service, or None if `over` is set before this brain gets the database."""
     host, port = addresses.parse(options.listen)
     with alone(options.folder):
         trust = own_trust(options)
@@ -160,7 +158,7 @@ async def serving(options: ServeOptions, over: asyncio.Event | None = None) -> A
 
 
 async def _its_turn(options: ServeOptions, over: asyncio.Event) -> store.BrainStore | None:
-    """The database, claimed. A standby waits for that as long as it takes, also for a database that is away."""
+    """Open and claim the database. A standby waits without limit, also for a database that is down."""
     waited, url = "", options.database or config.load().brain_database or str(options.folder / "brain.db")
     while True:
         database: store.BrainStore | None = None
@@ -185,10 +183,10 @@ async def _its_turn(options: ServeOptions, over: asyncio.Event) -> store.BrainSt
 
 @contextlib.contextmanager
 def alone(folder: pathlib.Path) -> Iterator[None]:
-    """Two brains on one folder would each give the same cores away. The lock goes with the process."""
+    """Lock the folder: two brains on one folder would each give away the same cores. The lock ends with the process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        file = open(folder / "lock", "w")  # noqa: SIM115 - it is held till the end
+        file = open(folder / "lock", "w")  # noqa: SIM115 - the lock is held until the process exits
     except OSError as error:
         raise errors.BadInput(f"the brain's folder {folder}: {error.strerror or error}") from error
     with file:

@@ -1,8 +1,8 @@
-"""Certificates of a brain: its own, and one that it hands to those who may ask, all of one authority made for it.
+"""Creates the certificates of a brain and of its clients, signed by one authority.
 
 In: a folder (`springtide brain serve --tls DIR`). Out: DIR/brain and DIR/master, each with ca.crt, tls.crt and tls.key,
-made where there are none. Masters are given the second (`Settings.brain_tls`). Next: `rpc.transport.tls` checks both
-sides; who asks must know the brain's secret besides.
+created if missing. Masters receive DIR/master (`Settings.brain_tls`). Next: `rpc.transport.tls` checks both sides. A
+client also needs the brain's secret.
 """
 
 import datetime
@@ -22,14 +22,15 @@ def make(*, at: datetime.datetime) -> dict[str, bytes]:
 
 
 def laid_out(root: pathlib.Path, *, at: datetime.datetime) -> tuple[str, str]:
-    """The brain's own folder and that of those who ask. BadInput where what is there is of no use."""
+    """Return the brain's folder and the clients' folder; BadInput if the existing files are unusable."""
     own, asking = (credentials.folder_of(root, role) for role in (BRAIN_ROLE, ASKING_ROLE))
     try:
         if not own.exists():
             part = root.with_name(f"{root.name}.{os.getpid()}.part")
             try:
                 credentials.lay_out(make(at=at), part)
-                part.rename(root)  # both or none: a brain that was killed in between would shut its masters out
+                # rename both folders at once: a brain killed between two renames would lock its masters out
+                part.rename(root)
             finally:
                 shutil.rmtree(part, ignore_errors=True)
     except OSError as error:

@@ -1,6 +1,6 @@
-"""A process of a module of ours that is asked and answers by its pipes.
+"""Starts and ends child processes that answer requests over pipes.
 
-In: the module. Out: the process; `end` leaves nothing of it. For `brain.service.executor_pool` and
+In: a Springtide module. Out: its process. `end` kills and reaps the process. Used by `brain.service.executor_pool` and
 `brain.forecasting.forecast_client`.
 """
 
@@ -13,7 +13,7 @@ from springtide import config
 
 
 async def start(module: str) -> Process:
-    """One thread each is enough; Ctrl-C is the business of whoever asks."""
+    """Start a single-threaded child process that ignores Ctrl-C; the parent handles the signal."""
     return await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", module),
         stdin=PIPE,
@@ -24,14 +24,14 @@ async def start(module: str) -> Process:
 
 
 async def end(process: Process) -> None:
-    """Kill the process, if it lives, and reap it, also when the caller is cancelled meanwhile."""
+    """Kill the process if it is alive and reap it, even if the caller is cancelled."""
     with contextlib.suppress(ProcessLookupError):
         process.kill()
     exited = asyncio.ensure_future(process.wait())
     try:
         await asyncio.shield(exited)
     except asyncio.CancelledError:
-        await exited  # soon: SIGKILL is sent. An event loop that closes before would leave a zombie
+        await exited  # SIGKILL acts soon; an event loop that closes earlier would leave a zombie
         raise
-    finally:  # pipes are closed now, not when they are collected
-        getattr(process, "_transport").close()  # noqa: B009 - there is no public way
+    finally:  # close the pipes now, not at garbage collection
+        getattr(process, "_transport").close()  # noqa: B009 - asyncio has no public way to close the transport

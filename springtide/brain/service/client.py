@@ -1,7 +1,7 @@
-"""A brain that serves many masters, as one master sees it. Whatever happens to it is one error, `BrainUnreachable`.
+"""Client of a served brain, for one master. Every failure of the brain becomes `BrainUnreachable`.
 
-In: the job's view. Out: the brain's advice, types checked; whether it makes sense for the job is the master's to say.
-The connection is made when first needed and again after it was lost; an answer that comes too late is dropped.
+In: the job's view. Out: the brain's advice, with checked types. The master checks whether the advice suits the job. The
+client connects at the first request and reconnects after a loss. It drops replies that arrive too late.
 """
 
 import asyncio
@@ -20,12 +20,15 @@ from springtide.rpc.transport import addresses, connection, tls
 
 log = logging.getLogger(__name__)
 CONNECT_S = 2.0
-ANSWER_S = 15.0  # a round gathers for a second and decides within a few; a master has time left to plan by itself
+ANSWER_S = 15.0  # a round collects for 1 s and decides within a few; the master still has time to plan alone
 
 
 class RemoteAdviser:
-    """An `Adviser` at an address. `key` tells this job from others of its name; the host's name if not given. With
-    `certificates` (a folder, `brain.service.certificates`) by TLS, and only to a brain of the same authority."""
+    """An `Adviser` that asks the brain at an address.
+
+    `key` distinguishes this job from jobs of the same name; the default is the host name. With `certificates` (a
+    folder, see `brain.service.certificates`) the client uses TLS and accepts only a brain of the same authority.
+    """
 
     def __init__(
         self,
@@ -39,7 +42,7 @@ class RemoteAdviser:
     ) -> None:
         addresses.parse(address)
         if certificates:
-            tls.identity(certificates)  # a mistake is said now
+            tls.identity(certificates)  # report a wrong folder at the start
         self._certificates = certificates
         self.address, self._secret, self._key = address, secret, key or socket.gethostname()
         self._connect_s, self._answer_s = connect_s, answer_s
@@ -73,7 +76,7 @@ class RemoteAdviser:
                     link = await self._linked()
                     return await link.ask(request)
             except TimeoutError:
-                await self.close()  # what it still says belongs to nobody
+                await self.close()  # a late reply must not answer the next request
                 raise self._away(f"no answer within {self._answer_s:g} s") from None
             except errors.MasterUnreachable as error:
                 await self.close()
@@ -98,12 +101,12 @@ class RemoteAdviser:
         return errors.BrainUnreachable(f"the brain at {self.address} is of no use now: {why}")
 
 
-PAUSES_S = (0.0, 5.0, 15.0, 60.0)  # between attempts; the last one stays
-REMEMBER_S = 3.0  # for a brain to take in the end of a job, which does not wait for long: then it is told here
+PAUSES_S = (0.0, 5.0, 15.0, 60.0)  # between attempts; the last value repeats
+REMEMBER_S = 3.0  # time for a brain to record the end of a job; the job then records its end locally
 
 
 class FailoverAdviser:
-    """An `Adviser` of two."""
+    """An `Adviser` that asks the remote brain, and a local brain while the remote brain is unreachable."""
 
     def __init__(self, remote: Adviser, own: Adviser) -> None:
         self._remote, self._own = remote, own
@@ -126,7 +129,7 @@ class FailoverAdviser:
         return replace(own, notes=(f"{WITHOUT_BRAIN}: {self._trouble}", *own.notes))
 
     async def conclude(self, past: PastJob) -> None:
-        """Remembered by the brain, or here if it is away and there is anything to learn from the job."""
+        """Record the past job in the brain; locally if the brain is unreachable and the job has something to teach."""
         try:
             async with asyncio.timeout(REMEMBER_S):
                 await self._remote.conclude(past)

@@ -1,8 +1,8 @@
-"""A brain in the master's own process: its job alone, the machine's or the quota's capacity, and a history by SQL.
+"""Runs a brain inside the master: one job, the capacity of the machine or quota, and a history in SQL.
 
-In: the job's view, every few seconds. Out: the same advice that a served brain would give it, had it no other job. All
-of it works in threads, one call at a time, so that the master's own work goes on. A history that cannot be read makes
-plans without one, and says so.
+In: the job's view, every few seconds. Out: the advice that a served brain without other jobs would give. All work runs
+in threads, one call at a time, so that the master stays responsive. If the history is unreadable, the brain plans
+without it and says so.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ from springtide.domain.plan.plan import Advice
 from springtide.domain.plan.view import ClusterView, JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 
-if TYPE_CHECKING:  # imported in the thread, when first needed: a master that is never asked does without
+if TYPE_CHECKING:  # imported in the thread at the first use: a master that never asks does not pay for the import
     from springtide.brain.store.store import BrainStore
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
-READ_EVERY_S = 60.0  # other jobs end now and then; only a new job looks at them
+READ_EVERY_S = 60.0  # other jobs end rarely, and only a new job reads the history
 
 
 class EmbeddedAdviser:
-    """An `Adviser` for one job. `url` is a database, or the path of an SQLite file; empty: no history is kept."""
+    """An `Adviser` for one job. `url` is a database URL or the path of an SQLite file; empty for no history."""
 
     def __init__(self, url: str, config: PlanningConfig, capacity: ResourceBudget) -> None:
         self._url, self._config, self._capacity = url, config, capacity
@@ -39,7 +39,7 @@ class EmbeddedAdviser:
         self._read_at: float | None = None
 
     async def advise(self, view: JobView, *, epoch: int, now: float) -> Advice:
-        """What the job should change, as the policy says that the settings name."""
+        """Return the changes that the configured policy proposes for the job."""
         async with self._one_at_a_time:
             return await _beside(lambda: self._advise(view, epoch, now))
 
@@ -90,9 +90,9 @@ class EmbeddedAdviser:
 
 
 async def _beside(work: Callable[[], T]) -> T:
-    """In a thread that ends with the process: nobody waits for a policy that never comes back, not even to leave."""
+    """Run `work` in a daemon thread, so that a policy that never returns cannot block the exit."""
     answer: concurrent.futures.Future[T] = concurrent.futures.Future()
-    answer.set_running_or_notify_cancel()  # from here on it is the thread's alone to settle
+    answer.set_running_or_notify_cancel()  # from here on only the thread sets the result
 
     def think() -> None:
         try:

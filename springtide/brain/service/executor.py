@@ -1,9 +1,8 @@
-"""An executor's process: `python -m springtide.brain.service.executor`. Tasks in, decisions out, nothing kept between
-two.
+"""Process of an executor: runs policies and keeps no state (`python -m springtide.brain.service.executor`).
 
-In: frames with a `PolicyQuery` on standard input. Out: a frame with a `TaskReply` each on standard output; what a
-policy prints goes to standard error. It ends when its input does, so that none outlives its brain. Next:
-`brain.service.executor_pool` reads the answer.
+In: frames with a `PolicyQuery` on standard input. Out: one frame with a `TaskReply` per query on standard output.
+Output that a policy prints goes to standard error. The process exits at the end of its input, so it never outlives its
+brain. Next: `brain.service.executor_pool` reads the reply.
 """
 
 import os
@@ -19,11 +18,11 @@ from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.rpc.transport import frames
 
 MAX_BYTES = 2**30
-"""Of one task. A job's view has some 10 KB: this is a hundred thousand of them."""
+"""Largest size of one task. A job's view takes about 10 KB, so this holds a hundred thousand jobs."""
 
 
 class PolicyQuery(msgspec.Struct, frozen=True):
-    """Ask this policy about this cluster."""
+    """Request to run a policy on a cluster view."""
 
     policy: str
     view: ClusterView
@@ -31,7 +30,7 @@ class PolicyQuery(msgspec.Struct, frozen=True):
 
 
 class TaskReply(msgspec.Struct, frozen=True):
-    """What it says."""
+    """Decision of the policy."""
 
     decision: Decision
 
@@ -43,11 +42,11 @@ def main() -> int:
     from springtide.planning.policy import registry
 
     source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # a policy that prints must not write into our frames
+    os.dup2(2, 1)  # keep a policy's prints out of the reply frames
     while (task := read(source)) is not None:
         try:
             decision = registry.load(task.policy)(task.view, task.config)
-        except errors.SpringtideError as error:  # its package may have gone since the brain was started
+        except errors.SpringtideError as error:  # the policy's package may have been removed since the brain started
             decision = nothing(f"policy {task.policy} is not there: {error}")
         sink.write(frames.pack(TaskReply(decision), limit=MAX_BYTES))
         sink.flush()
@@ -55,7 +54,7 @@ def main() -> int:
 
 
 def read(source: BinaryIO) -> PolicyQuery | None:
-    """The next task; None: there will be no more."""
+    """Return the next task, or None at the end of the input."""
     head = source.read(frames.LENGTH.size)
     if len(head) < frames.LENGTH.size:
         return None

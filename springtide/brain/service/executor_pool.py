@@ -1,7 +1,8 @@
-"""Executors: as many processes as are wanted, which take tasks from one queue. Their number changes at run time.
+"""Pool of executor processes that take tasks from one queue; its size can change at run time.
 
-In: `PolicyQuery`s of `brain.service.service`. Out: a `Decision` each. An executor that dies or hangs is replaced, and
-its task is given to another; a task that three executors have died of is answered with nothing, and says so.
+In: `PolicyQuery`s of `brain.service.service`. Out: one `Decision` each. The pool replaces an executor that dies or
+hangs, and gives its task to another executor. After three lost executors the pool answers the task with an empty
+decision and the reason.
 """
 
 import asyncio
@@ -19,15 +20,15 @@ from springtide.rpc.transport import frames
 
 log = logging.getLogger(__name__)
 TRIES = 3
-ANSWER_S = 60.0  # a decision on 2,000 jobs takes about two seconds; an executor's start one more
-AGAIN_S = 1.0  # after the system had no process for us
+ANSWER_S = 60.0  # a decision on 2,000 jobs takes about two seconds, the start of an executor one more
+AGAIN_S = 1.0  # wait after the system refused to start a process
 MOST = 256
 _answers = msgspec.msgpack.Decoder(TaskReply)
 
 
 @dataclass(slots=True, eq=False)
 class _Work:
-    """A task, and who waits for it."""
+    """A task and the future of its caller."""
 
     body: bytes
     answer: asyncio.Future[Decision]
@@ -35,12 +36,12 @@ class _Work:
 
 
 class ExecutorPool:
-    """Executors of one brain. Lives in one event loop."""
+    """Executors of one brain. Use it within one event loop."""
 
     def __init__(self, *, answer_s: float = ANSWER_S) -> None:
         self.wanted = 0
         self.lost = 0
-        """Executors that ended before they had answered."""
+        """Number of executors that ended before they replied."""
         self._answer_s = answer_s
         self._queue: deque[_Work] = deque()
         self._changed = asyncio.Condition()
@@ -52,7 +53,7 @@ class ExecutorPool:
         return tuple(one.pid for one in self._processes.values() if one.returncode is None)
 
     async def resize(self, executors: int) -> None:
-        """Have so many from now on; those that are too many finish what they have in hand."""
+        """Set the number of executors; surplus executors finish their current task first."""
         if not 1 <= executors <= MOST:
             raise errors.BadInput(f"{executors} executors; wanted 1 to {MOST}")
         async with self._changed:
@@ -64,7 +65,7 @@ class ExecutorPool:
             self._changed.notify_all()
 
     async def decide(self, task: PolicyQuery) -> Decision:
-        """What the task's policy says; nothing, when no executor lives long enough to say it."""
+        """Return the decision of the task's policy; an empty decision if every executor fails."""
         body = frames.pack(task, limit=executor.MAX_BYTES)
         work = _Work(body, asyncio.get_running_loop().create_future())
         async with self._changed:
@@ -78,7 +79,7 @@ class ExecutorPool:
         await asyncio.gather(*self._runners.values(), return_exceptions=True)
 
     async def _run(self, number: int) -> None:
-        """One place of an executor: whoever has it takes the next task."""
+        """Run one executor slot: start an executor, take tasks, and replace the executor if it fails."""
         try:
             await self._start(number)
             while True:
@@ -110,7 +111,7 @@ class ExecutorPool:
             work.answer.set_result(decision)
 
     async def _again(self, work: _Work, cause: str) -> None:
-        """Give the task to the next one, before all others."""
+        """Put the task back at the head of the queue."""
         if work.tries >= TRIES:
             if not work.answer.done():
                 work.answer.set_result(nothing(f"no executor could decide, {work.tries} were lost: {cause}"))

@@ -1,7 +1,7 @@
-"""Whether a brain lives and whether it serves, for those who keep it running: `GET /live` and `GET /ready`.
+"""Health endpoints of a brain, for its process supervisor: `GET /live` and `GET /ready`.
 
-In: HOST:PORT. Out: 200 or 503. A brain that stands by lives and is not ready, so a service of several brains sends
-masters to the one that serves. Nothing here can change anything.
+In: HOST:PORT. Out: 200 or 503. A standby brain is live but not ready, so a Kubernetes service sends masters to the
+serving brain. The endpoints are read-only.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from springtide.telemetry import metrics_server
 
 
 class HealthServer(metrics_server.MetricsServer):
-    """Of one brain."""
+    """Health server of one brain."""
 
     def __init__(self) -> None:
         super().__init__(lambda: "")

@@ -1,7 +1,7 @@
-"""Messages between masters and a brain that serves many of them. The handshake is the one of `rpc.messages.messages`.
+"""Messages between masters and a served brain. The handshake is that of `rpc.messages.messages`.
 
-In: a master shows its job, or says that it is over; a person looks inside. Out: advice. Next: `brain.service.client`
-asks, `brain.service.service` answers.
+In: a master shows its job or reports its end; a person inspects the brain. Out: advice or status. Next:
+`brain.service.client` sends requests, `brain.service.service` answers.
 """
 
 import msgspec
@@ -17,35 +17,35 @@ from springtide.rpc.transport.connection import Callee
 
 
 class Consult(RpcMessage, frozen=True):
-    """What should this job change? Asked when nothing of it is being changed; answered with `Counsel`, in seconds."""
+    """Request for advice on a job that is not being rescaled. The reply is `Counsel`, within seconds."""
 
     view: JobView
     epoch: int
     now: float
-    """By the master's own clock, which the times in its view are of."""
+    """Time of the master's clock, which also stamps the times in the view."""
     key: str = ""
-    """Tells jobs of one name apart: which run it is. A master that is started again says the same."""
+    """Identifier of the run, which distinguishes jobs of one name. A restarted master sends the same key."""
 
 
 class ConcludeJob(RpcMessage, frozen=True):
-    """A job is over; it is to be remembered."""
+    """Report of a finished job, for the history."""
 
     past: PastJob
     key: str = ""
 
 
 class Inspect(RpcMessage, frozen=True):
-    """How is the brain? Answered with `BrainStatus`."""
+    """Request for the brain's state. The reply is `BrainStatus`."""
 
 
 class Recall(RpcMessage, frozen=True):
-    """Which jobs does it remember? Answered with `Recalled`."""
+    """Request for past jobs. The reply is `Recalled`."""
 
     newest: int = 20
 
 
 class ResizeExecutors(RpcMessage, frozen=True):
-    """Work with so many executors from now on."""
+    """Request to change the number of executors."""
 
     executors: int
 
@@ -54,33 +54,33 @@ class ResizeExecutors(RpcMessage, frozen=True):
 
 
 class Counsel(RpcMessage, frozen=True):
-    """What the brain says to one job."""
+    """Advice of the brain to one job."""
 
     advice: Advice
 
 
 class LiveJob(RpcMessage, frozen=True):
-    """One job as the brain knows it."""
+    """A live job as the brain knows it."""
 
     name: str
     user: str
     stage: str
     shape: Shape | None
     seen_s: float
-    """Seconds since it was shown last."""
+    """Seconds since the job's last view."""
     event: str = ""
-    """What was new with it when the brain last decided on it..."""
+    """Event behind the brain's last decision on the job."""
     cause: str = ""
-    """...and why, as its optimizer sees it."""
+    """Cause of that event, named by the optimizer."""
     policy: str = ""
     why: str = ""
-    """Of the last advice."""
+    """Reason of the last advice."""
     promised: Shape | None = None
-    """What it was told to become and has not become yet."""
+    """Shape that the brain promised and the job has not reached yet."""
 
 
 class BrainStatus(RpcMessage, frozen=True):
-    """The whole brain at one moment."""
+    """State of the whole brain at one moment."""
 
     address: str
     pid: int
@@ -88,24 +88,24 @@ class BrainStatus(RpcMessage, frozen=True):
     database: str
     capacity: ResourceBudget
     held: ResourceBudget
-    """What all jobs have or were promised, the larger of both."""
+    """Sum over all jobs of the larger of held and promised resources."""
     executors: int
-    """How many are wanted; those at work have a pid."""
+    """Target number of executors; running executors have a pid."""
     executor_pids: tuple[int, ...] = ()
     executors_lost: int = 0
-    """Ended before they had answered; their work was done by others."""
+    """Number of executors that ended before they replied; other executors took over their tasks."""
     policies: dict[str, str] = msgspec.field(default_factory=dict)
-    """By event."""
+    """Policies by event."""
     jobs: tuple[LiveJob, ...] = ()
     past: int = 0
     unreadable: int = 0
-    """Past jobs that make no sense."""
+    """Number of past jobs with unreadable rows."""
     consults: int = 0
     decisions: int = 0
     decision_s: float = 0.0
-    """How long the last one took."""
+    """Duration of the last decision, in seconds."""
     trouble: str = ""
-    """The last thing that went wrong with the database or an executor."""
+    """Last problem with the database or an executor."""
 
 
 class Recalled(RpcMessage, frozen=True):
@@ -128,7 +128,7 @@ class BrainCall(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BrainReturn(msgspec.Struct, frozen=True, array_like=True):
-    """The reply to the request of that number."""
+    """The reply to the request with the same number."""
 
     id: int
     body: Reply

@@ -1,9 +1,9 @@
-"""The brain as a service: masters ask, rounds of decisions answer them all together, executors do the thinking.
+"""Brain service: collects requests of masters into rounds and answers each round with one joint decision.
 
-In: `brain.service.messages` messages of many masters. Out: their replies. A round begins when somebody has asked and
-gathers for a moment; promises are in the database before they are sent, so that a brain that is killed and started
-again keeps them. Next: `brain.decide.cluster_state` (what to decide), `brain.service.executor_pool` (who),
-`brain.store.store` (what is kept).
+In: messages of `brain.service.messages` from many masters. Out: their replies. The first request starts a round, which
+collects further requests for a moment. The service writes promises to the database before it sends them, so a restarted
+brain keeps them. Next: `brain.decide.cluster_state` (what to decide), `brain.service.executor_pool` (runs policies),
+`brain.store.store` (persistence).
 """
 
 import asyncio
@@ -30,17 +30,17 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GATHER_S = 1.0
-"""How long a round waits for others to ask too, after the first."""
+"""Seconds that a round collects further requests after the first."""
 KEEP_S = 10.0
-"""Between two times that a live job is written down, if nothing was promised to it."""
+"""Seconds between two writes of a live job without a new promise."""
 WATCH_S = 1.0
-"""Between two looks at whether this brain is still the one that serves, where others wait to take over."""
+"""Seconds between two checks that this brain still holds its lock, if standbys wait."""
 READ_S = 60.0
-"""Between two times that the history is read, if no job ended."""
+"""Seconds between two reads of the history if no job ended."""
 
 
 class BrainService:
-    """One brain. Lives in one event loop; the database is used in threads, one call at a time."""
+    """One brain. Use it within one event loop. Database calls run in threads, one at a time."""
 
     def __init__(
         self,
@@ -51,17 +51,19 @@ class BrainService:
         gather_s: float = GATHER_S,
         strict: bool = False,
     ) -> None:
-        """`strict`: others wait to take over, so a promise that could not be written down is none."""
+        """Create the service. With `strict`, standbys wait to take over, so a promise counts only once
+        it is written.
+        """
         self.address = ""
         self.deposed = asyncio.Event()
-        """Another brain serves from the database, or may by now: this one must not any more."""
+        """Set when another brain serves from the database, or may do so; this brain must then stop."""
         self._strict = strict
         self.council, self._store, self.pool = ClusterState(rules), store, pool
         self._gather_s = gather_s
         start, began = time.time(), time.monotonic()
         self._began = began
         self._clock: Callable[[], float] = lambda: start + time.monotonic() - began
-        """Time of day that never goes back: rows of the brain before this one are by it too."""
+        """Time of day that never goes back; rows of earlier brains use the same clock."""
         self._waiting: dict[str, asyncio.Future[Advice]] = {}
         self._names = cluster_state.JobNames()
         self._asked = asyncio.Event()
@@ -99,16 +101,14 @@ class BrainService:
                 return Ok()
 
     async def rounds(self) -> None:
-        """Decide, again and again. Never more than half of the time: masters' messages are read in between."""
+        """Decide in rounds. Rounds take at most half of the time, so that the service can read messages in between."""
         while True:
             await self._asked.wait()
             await asyncio.sleep(max(self._gather_s, min(self._decision_s, 10 * self._gather_s)))
             self._asked.clear()
             try:
                 await self._round()
-            except (
-                Exception
-            ) as error:  # whatever it was, masters must not wait for it, and the next round may do better
+            except Exception as error:  # after any failure, masters must not wait, and the next round may succeed
                 log.exception("a round of decisions failed")
                 self._give_up(f"a round of decisions failed: {type(error).__name__}: {error}")
 
@@ -118,15 +118,15 @@ class BrainService:
             try:
                 await self.write_down()
                 if not self._strict:
-                    await self._in_thread(self._store.claim)  # it may have gone with the connection
+                    await self._in_thread(self._store.claim)  # the lock may have been lost with the connection
             except errors.BadInput as error:
                 self._depose(str(error))
-            except Exception as error:  # as with rounds: silent jobs must be forgotten, whatever one of them has said
+            except Exception as error:  # one bad view must not stop the brain from forgetting silent jobs
                 self._trouble = f"live jobs were not written down: {type(error).__name__}: {error}"
                 log.exception("live jobs were not written down")
 
     async def watch(self, every_s: float = WATCH_S) -> None:
-        """Where others wait to take over: see that this brain still has its lock, and stop where it has not."""
+        """Check the lock regularly while standbys wait, and set `deposed` if it is lost."""
         while not self.deposed.is_set():
             await asyncio.sleep(every_s)
             if not await self._in_thread(self._store.holds):
@@ -138,7 +138,7 @@ class BrainService:
         self.deposed.set()
 
     async def write_down(self) -> None:
-        """All jobs that have shown themselves since they were written down, and none that are gone."""
+        """Write all jobs with a view newer than their row, and delete the rows of forgotten jobs."""
         gone = self.council.forget(self._clock())
         for name in gone:
             self._let_go(name)
@@ -213,7 +213,7 @@ class BrainService:
             future.set_exception(errors.TemporaryError(f"job {name} is over"))
 
     async def _keep(self, changed: list[str], gone: list[str] | None = None) -> bool:
-        """Write jobs down; whether they are. A database that cannot be written is said, and decisions go on."""
+        """Write jobs to the database and return True on success. A failed write is reported, and decisions go on."""
         now, live = self._clock(), {name: self.council.jobs[name] for name in changed if name in self.council.jobs}
         if not live and not gone:
             return True
@@ -229,7 +229,7 @@ class BrainService:
         return True
 
     def _row(self, live: LiveJobView) -> dict[str, Any] | None:
-        """What is written down of a job; None: it says what cannot be, and others are written down all the same."""
+        """Return the row of a job; None if its view cannot be stored, so that other jobs are still written."""
         try:
             return persistence.row_of(live)
         except errors.BadInput as error:

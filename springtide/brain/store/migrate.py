@@ -1,7 +1,7 @@
-"""Bring a database up to this code's version, or refuse one of a newer code.
+"""Migrates a database to the schema of this code, and refuses a newer schema.
 
-In: an engine of `brain.store.store`. Out: nothing; the tables are there. Alembic's scripts lie in `brain/migrations`;
-Alembic itself is imported only when there is something to do, as that takes longer than all the rest.
+In: an engine of `brain.store.store`. Out: nothing; the tables exist. The Alembic scripts are in `brain/migrations`.
+Alembic is imported only for a migration, because the import is slow.
 """
 
 import importlib.resources
@@ -12,12 +12,12 @@ from springtide import errors
 from springtide.brain.store import schema
 
 VERSION_TABLE = "alembic_version"
-LOCK = 0x5B7A12  # any number, the same in all of us: PostgreSQL's advisory lock of whoever migrates
+LOCK = 0x5B7A12  # arbitrary but fixed: PostgreSQL's advisory lock for migrations
 
 
 def bring_up(engine: sa.Engine, *, where: str) -> None:
-    """Make or change the tables. Two processes that open a new database at once take turns."""
-    with engine.begin() as connection:  # on SQLite this is the write lock
+    """Create or migrate the tables. Processes that open a new database at the same time take turns."""
+    with engine.begin() as connection:  # on SQLite this takes the write lock
         if engine.dialect.name == "postgresql":
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
         version = current(connection)
@@ -27,7 +27,7 @@ def bring_up(engine: sa.Engine, *, where: str) -> None:
 
 
 def current(connection: sa.Connection) -> str | None:
-    """The version of a database; None: it is empty."""
+    """Return the schema version of a database; None if it is empty."""
     if not sa.inspect(connection).has_table(VERSION_TABLE):
         return None
     found: str | None = connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()

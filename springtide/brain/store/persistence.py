@@ -1,7 +1,8 @@
-"""Pure. A council as rows of the database, and back: what a brain that is started again must know at once.
+"""Pure. Converts live jobs to database rows and back, so that a restarted brain knows the held resources.
 
-In: live jobs. Out: rows for `brain.store.store`; jobs of rows that make sense. Views come again by themselves as
-masters ask; until then the rows say who holds what, so that a new brain does not take a full cluster for an empty one.
+In: live jobs. Out: rows for `brain.store.store`; live jobs from readable rows. Masters send new views when they ask
+again. Until then the rows say which job holds which resources, so that a new brain does not treat a full cluster as
+empty.
 """
 
 import math
@@ -16,13 +17,13 @@ from springtide.brain.decide.triggers import Administrator
 from springtide.brain.store import rows
 from springtide.domain.plan.view import JobView
 
-MOST_EPOCH = 2**63 - 1  # the largest number of a column
+MOST_EPOCH = 2**63 - 1  # largest value of a BIGINT column
 _views = msgspec.msgpack.Decoder(JobView)
 _pledges = msgspec.msgpack.Decoder(Pledge)
 
 
 def row_of(live: LiveJobView) -> dict[str, Any]:
-    """One live job; one that no database could hold is refused."""
+    """Return the row of one live job; raise if no database can store it."""
     name = live.view.name
     if not 0 <= live.epoch <= MOST_EPOCH:
         raise errors.BadInput(f"job {name!r}: epoch {live.epoch}; wanted a number from 0 to 2^63 - 1")
@@ -43,7 +44,7 @@ def row_of(live: LiveJobView) -> dict[str, Any]:
 
 
 def restore(council: ClusterState, found: Iterable[Mapping[str, Any]], *, at: float) -> int:
-    """Take back the jobs that were heard of lately; how many rows made no sense."""
+    """Restore the jobs that reported recently; return the number of unreadable rows."""
     bad = 0
     for row in found:
         try:

@@ -1,7 +1,7 @@
-"""Pure. Nouns as rows of the database, and back. A row that makes no sense is None, never an exception.
+"""Pure. Converts past jobs to database rows and back. An unreadable row becomes None, never an exception.
 
-In: `PastJob`s and what `brain.store.store` has fetched, which others may have written. Out: rows, or nouns. Numbers
-that are none (NaN, infinity) are left out: SQL and JSON do not have them, and they tell nothing.
+In: `PastJob`s, and rows that `brain.store.store` fetched and other programs may have written. Out: rows or objects. NaN
+and infinity are left out, because SQL and JSON cannot represent them.
 """
 
 import math
@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 
 
 def row_of(past: PastJob) -> dict[str, Any]:
-    """A past job as a row; one that no database could hold is refused."""
+    """Return the row of a past job; raise if no database can store it."""
     if not past.name or not math.isfinite(past.ended_at):
         raise errors.BadInput(
             f"past job {past.name!r}, ended at {past.ended_at}: wanted a name, and a time in seconds since 1970"
@@ -45,7 +45,7 @@ def row_of(past: PastJob) -> dict[str, Any]:
 
 
 def past_of(row: Row) -> PastJob | None:
-    """The past job of a row; None: the row makes no sense."""
+    """Return the past job of a row; None if the row is unreadable."""
     try:
         throughput = row["throughput"]
         outcome = row["outcome"]
@@ -68,7 +68,7 @@ def past_of(row: Row) -> PastJob | None:
 
 
 def pasts_of(rows: Sequence[Row]) -> tuple[tuple[PastJob, ...], int]:
-    """All past jobs that make sense, and how many do not."""
+    """Return all readable past jobs and the number of unreadable rows."""
     found = tuple(past for row in rows if (past := past_of(row)) is not None)
     return found, len(rows) - len(found)
 
@@ -83,12 +83,12 @@ def encoded(noun: Any, name: str) -> str | None:
 
 
 def decoded(text: Any, kind: Any) -> Any:
-    """The noun of some JSON, its types checked; None stays None."""
+    """Decode JSON into a checked type; None stays None."""
     return None if text is None else msgspec.json.decode(text, type=kind)
 
 
 def storable(text: str) -> str:
-    """Text that every database takes: PostgreSQL has no zero character, UTF-8 no half of a pair."""
+    """Return text that every database accepts: PostgreSQL rejects NUL characters, UTF-8 rejects lone surrogates."""
     return text.replace("\0", UNREADABLE).encode("utf-8", "replace").decode()
 
 

@@ -1,13 +1,13 @@
-"""Tables of the brain's database: jobs of the past, and jobs that live. `migrations/versions` makes them.
+"""Tables of the brain's database: past jobs and live jobs. `migrations/versions` creates them.
 
-In: nothing. Next: `brain.store.store` reads and writes them, `brain.store.rows` turns a row into a noun and back. What
-a row is looked for by has its own column; the rest is JSON, so that a noun with one more field needs no migration.
+Next: `brain.store.store` reads and writes the tables, `brain.store.rows` converts rows. Fields that queries filter by
+have their own column. The other fields are JSON, so that a new field needs no migration.
 """
 
 import sqlalchemy as sa
 
 HEAD = "0001"
-"""The newest version that this code knows: the last one under `migrations/versions`."""
+"""Newest schema version that this code knows: the last file under `migrations/versions`."""
 
 metadata = sa.MetaData()
 
@@ -27,7 +27,7 @@ past_jobs = sa.Table(
     sa.Column("facts", sa.Text),
     sa.UniqueConstraint("name", "ended_at", name="past_jobs_once"),
 )
-"""A job that is told twice, because an answer was lost, is kept once."""
+"""Finished jobs. A job that is reported twice, after a lost reply, is stored once."""
 
 live_jobs = sa.Table(
     "live_jobs",
@@ -40,4 +40,4 @@ live_jobs = sa.Table(
     sa.Column("pledge", sa.LargeBinary),
     sa.Column("view", sa.LargeBinary, nullable=False),
 )
-"""What a brain that is started again must know at once: who holds what, and what was promised to whom."""
+"""Running jobs, for a restarted brain: the resources that each job holds and the plan that it was promised."""

@@ -1,7 +1,7 @@
-"""The brain's database, by a URL: SQLite in a file, or PostgreSQL. Everything here blocks; callers use a thread.
+"""Access to the brain's database by URL: an SQLite file or PostgreSQL. All calls block; use a thread.
 
-In: `open_store(url)`. Out: past jobs, newest last, and how many rows made no sense. Safe with several processes on one
-file: SQLite keeps a write-ahead log, and every transaction takes the write lock at its beginning, waiting for it.
+In: `open_store(url)`. Out: past jobs, newest last, and the number of unreadable rows. Several processes may share an
+SQLite file. It uses a write-ahead log, and every transaction waits for the write lock at its start.
 """
 
 import contextlib
@@ -22,27 +22,28 @@ from springtide.brain.store import migrate, rows, schema
 from springtide.domain.plan.view import PastJob
 from springtide.telemetry.host import file_systems
 
-BUSY_S = 30.0  # how long to wait for another process that writes: it takes milliseconds
+BUSY_S = 30.0  # longest wait for another writer, which takes milliseconds
 NOTICED = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 -c tcp_user_timeout=10000"
 POSTGRESQL = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "options": NOTICED}
-"""Seconds, and milliseconds: a server that is cut off must not hold up decisions for the minutes that TCP would, nor
-must it keep the lock of a brain that is cut off for the hours that it would."""
-BRAIN = 0x5B7A13  # any number, the same in all of us: PostgreSQL's advisory lock of the brain that serves
-NEWEST = 1000  # past jobs that a decision looks at: a warm start compares each with each
+"""Connect timeout in seconds, TCP timeout in milliseconds. Without them, TCP would block decisions for minutes after a
+server is cut off. PostgreSQL would also keep the lock of a brain that is cut off for hours.
+"""
+BRAIN = 0x5B7A13  # arbitrary but fixed: PostgreSQL's advisory lock of the serving brain
+NEWEST = 1000  # limit of past jobs per decision: a warm start compares them pairwise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredHistory:
-    """Past jobs as the database has them."""
+    """Past jobs that the database holds."""
 
     jobs: tuple[PastJob, ...] = ()
-    """Oldest first."""
+    """Past jobs, oldest first."""
     unreadable: int = 0
-    """Rows that made no sense."""
+    """Number of unreadable rows."""
 
 
 class BrainStore:
-    """One database. Made by `open_store`."""
+    """An open database; create it with `open_store`."""
 
     def __init__(self, engine: sa.Engine, where: str) -> None:
         self._engine, self.where = engine, where
@@ -51,7 +52,7 @@ class BrainStore:
         self._file: IO[str] | None = None
 
     def remember(self, past: PastJob) -> None:
-        """Keep a job that is over; telling it twice is harmless. It lives no longer."""
+        """Store a finished job and delete its live row. Storing a job twice is harmless."""
         row = rows.row_of(past)
         insert = (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert
         with self._writing() as connection:
@@ -71,7 +72,7 @@ class BrainStore:
             return connection.execute(sa.select(sa.func.count()).select_from(schema.past_jobs)).scalar_one()
 
     def keep_live(self, live: Sequence[Mapping[str, Any]], gone: Sequence[str] = ()) -> None:
-        """Replace the rows of some live jobs, and forget others, all at once."""
+        """Replace the rows of some live jobs and delete others, in one transaction."""
         insert = (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert
         with self._writing() as connection:
             if gone:
@@ -86,13 +87,13 @@ class BrainStore:
             return [dict(row) for row in connection.execute(sa.select(schema.live_jobs)).mappings()]
 
     def claim(self, *, strict: bool = False) -> None:
-        """Be the one brain that serves from this database, until it is closed; BadInput if another one does.
+        """Become the only brain that serves from this database, until close; BadInput if another brain serves.
 
-        Two would each give the same cores away. PostgreSQL's lock goes with its connection: one that was lost is made
-        again. A brain's SQLite file lies in its folder, which has a lock of its own, or is told apart by the same here.
+        Two brains would each give away the same cores. PostgreSQL's lock ends with its connection; after a loss,
+        `claim` takes it again. An SQLite file gets a lock file beside it.
 
-        `strict`, where others wait to take over: all that is written goes by the connection that holds the lock, so
-        nothing can be written by a brain that has lost it, and the next one begins when all before is there to read.
+        With `strict`, standbys wait to take over. All writes then use the connection that holds the lock. A brain that
+        lost the lock cannot write, and its successor reads all earlier writes.
         """
         self._strict = strict and self._engine.dialect.name == "postgresql"
         with said(self.where):
@@ -107,7 +108,7 @@ class BrainStore:
                 self._lock.commit()
 
     def holds(self) -> bool:
-        """Whether this brain is still the one that serves; a lock that went with its connection is not taken again."""
+        """Return True if this brain still holds the lock. A lock lost with its connection is not taken again."""
         if self._engine.dialect.name != "postgresql":
             return self._file is not None
         if self._lock is not None and not _answers(self._lock):
@@ -118,7 +119,7 @@ class BrainStore:
         name = self._engine.url.database
         if self._file is not None or not name or name == ":memory:":
             return
-        file = open(f"{name}.brain", "w")  # noqa: SIM115 - it is held till the end
+        file = open(f"{name}.brain", "w")  # noqa: SIM115 - the lock is held until the store is closed
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -133,7 +134,7 @@ class BrainStore:
 
     def close(self) -> None:
         if self._lock is not None:
-            with contextlib.suppress(exc.SQLAlchemyError):  # the server may notice an end of ours only a while later
+            with contextlib.suppress(exc.SQLAlchemyError):  # PostgreSQL may notice a closed connection only later
                 self._lock.execute(sa.select(sa.func.pg_advisory_unlock(BRAIN)))
             with contextlib.suppress(exc.SQLAlchemyError):
                 self._lock.close()
@@ -169,7 +170,7 @@ class BrainStore:
 
 
 def open_store(url: str) -> BrainStore:
-    """Open a database, make it if it is not there, bring it up to date."""
+    """Open a database; create or migrate it if needed."""
     parsed = parse(url)
     where = parsed.render_as_string(hide_password=True)
     with said(where):
@@ -206,7 +207,7 @@ def parse(url: str) -> sa.URL:
 
 @contextlib.contextmanager
 def said(where: str) -> Iterator[None]:
-    """Whatever a database complains of, as one of our errors."""
+    """Convert database errors to Springtide errors."""
     try:
         yield
     except exc.SQLAlchemyError as error:
@@ -217,7 +218,7 @@ def said(where: str) -> Iterator[None]:
 
 
 def _answers(connection: sa.Connection) -> bool:
-    """Whether a connection is there still; the lock that it holds is, then."""
+    """Return True if the connection, and with it the lock, is still alive."""
     try:
         connection.execute(sa.select(1))
         connection.commit()
@@ -249,8 +250,8 @@ def _engine(url: sa.URL) -> sa.Engine:
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
-    connection.isolation_level = None  # the driver begins no transactions of its own: we do
-    connection.text_factory = lambda text: text.decode(errors="replace")  # one bad row must not hide all others
+    connection.isolation_level = None  # the driver must not begin transactions; this module does
+    connection.text_factory = lambda text: text.decode(errors="replace")  # one bad row must not hide the others
     path = connection.execute("PRAGMA database_list").fetchone()[2]
     mode = file_systems.sqlite_journal_mode(pathlib.Path(path)) if path else "memory"
     _set_journal_mode(connection, mode)
@@ -259,7 +260,7 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
 
 
 def _set_journal_mode(connection: Any, mode: str) -> None:
-    """Set the journal mode of a new file. SQLite itself does not wait for another process that does the same."""
+    """Set the journal mode of a new file, with retries: SQLite does not wait for another process that does so."""
     deadline = time.monotonic() + BUSY_S
     while True:
         try:

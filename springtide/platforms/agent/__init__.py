@@ -1,3 +1,1 @@
-"""What every platform shares: the agent, role launch, reconciliation. Decision walk: its last stop before a
-platform.
-"""
+"""Code that all platforms share: the agent, the launch of roles, and reconciliation."""

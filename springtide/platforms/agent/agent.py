@@ -1,9 +1,9 @@
-"""The agent of a host: keeps the master running and the roles that the master wants, says who has ended, cleans up.
+"""Supervises one job: keeps the master running, starts the roles that the master wants, and reports exits.
 
-In: a `RunPlan`. Out: the job's last `JobStatus`, and one for every look at it on the way. No role is a child of the
-master, so the master can be replaced (`platforms.agent.master_keeper`) without touching the others. What runs is
-brought to what the master wants by `platforms.agent.reconcile`: neither a master nor an agent that takes over need know
-of earlier orders. An agent that is called off before the job is over leaves it to the next one, where the platform can.
+In: a `RunPlan`. Out: the job's last `JobStatus`, and one status per poll. Roles are not children of the master, so the
+agent can replace the master without touching them (`platforms.agent.master_keeper`). `platforms.agent.reconcile`
+compares the running roles with the wanted roles, so a new master or agent needs no history of earlier orders. An agent
+that is cancelled leaves its job to the next agent, if the platform allows that.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ from springtide.telemetry import events, logs, redactor, run_registry
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.1  # between two looks at the job: ends are noticed within this time
-MEASURE_S = 0.2  # between two readings of what each role takes: a server that is held up is found by them
+LOOK_S = 0.1  # poll interval: exits are noticed within this time
+MEASURE_S = 0.2  # interval of usage readings, which reveal throttled servers
 
 
 class Killed(Exception):
@@ -48,7 +48,7 @@ class Killed(Exception):
 
 
 class DrainRequest:
-    """A request to drain the job: its reason, when it was made, and whether the master knows it."""
+    """A request to drain the job: its reason, its time, and whether the master knows it."""
 
     def __init__(self, awake: AwakeClock) -> None:
         self._awake = awake
@@ -63,9 +63,9 @@ class DrainRequest:
 
     def follow(self, status: messages.JobStatus) -> None:
         if status.phase is JobPhase.DRAINING and self._asked_at is None:
-            self._asked_at = self._awake.now()  # another command asked
+            self._asked_at = self._awake.now()  # another command asked for the drain
         if status.saving_last and self._asked_at is not None:
-            self._asked_at = self._awake.now()  # workers have ended: the last checkpoint takes its time
+            self._asked_at = self._awake.now()  # the workers have ended, and the last checkpoint takes time
 
     def overdue(self, grace_s: float) -> bool:
         return self._asked_at is not None and self._awake.now() - self._asked_at > grace_s
@@ -98,7 +98,7 @@ class UsageMeter:
 
 
 class Agent:
-    """Runs one job on a platform. `say` gets what the user should know at once."""
+    """Runs one job on a platform. `say` receives messages for the user."""
 
     def __init__(
         self,
@@ -170,7 +170,7 @@ class Agent:
         except errors.SpringtideError as error:
             status = msgspec.structs.replace(self._last, phase=JobPhase.FAILED, why=str(error), blame=blame_of(error))
             raise
-        except BaseException as error:  # a fault of this process; where another agent may follow, the job is not over
+        except BaseException as error:  # a fault of this process: the job continues if another agent may follow
             if not self.plan.adopt:
                 why = f"the process that kept the job failed: {type(error).__name__}: {error}".rstrip(": ")
                 status = msgspec.structs.replace(self._last, phase=JobPhase.FAILED, why=why, blame=Blame.INFRASTRUCTURE)
@@ -231,7 +231,8 @@ class Agent:
         while True:
             await self._tell_exits(master)
             if self._stop.why and not self._stop.told:
-                with contextlib.suppress(errors.TemporaryError):  # it takes no orders now: told at the next look
+                # the master refuses requests now; the next poll repeats this one
+                with contextlib.suppress(errors.TemporaryError):
                     await self._ask(master, messages.StopRequest(self._stop.why))
                     self._stop.told = True
             outlook = await self._ask(master, messages.AgentPoll(self._meter.read()))
@@ -347,11 +348,11 @@ class Agent:
     # ---- the story ----
 
     def _tell(self, kind: str, **fields: Any) -> None:
-        """Write an event that no master can write; whole lines allow two writers."""
+        """Log an event that no master can log. Whole-line appends allow two writers."""
         try:
             self._story = self._story or events.EventLog(self._files.events)
             self._story.write(kind, **fields)
-        except OSError as error:  # the job's outcome matters more
+        except OSError as error:  # a lost event must not fail the job
             log.warning("the story misses %s: %s", kind, error)
 
     def _tell_end(self, status: messages.JobStatus) -> None:
@@ -369,9 +370,10 @@ class Agent:
     # ---- ending ----
 
     async def _wind_down(self, master: connection.RpcConnection, status: messages.JobStatus) -> None:
-        """End workers first: a worker that saves its model still needs servers."""
+        """End the workers first: a worker that saves its model still needs servers."""
         grace_s = 0.0 if status.phase is JobPhase.FAILED else self.plan.grace_s
-        with contextlib.suppress(errors.MasterUnreachable, errors.TemporaryError, Killed):  # how it ended is known
+        # the outcome of the job is already known
+        with contextlib.suppress(errors.MasterUnreachable, errors.TemporaryError, Killed):
             await self._end(master, RoleKind.WORKER, wait_s=grace_s)
             await self._end(master, RoleKind.DATA_WORKER, wait_s=0.0)
             await self._end(master, RoleKind.SERVER, wait_s=0.0)
@@ -401,7 +403,7 @@ def blame_of(error: errors.SpringtideError) -> Blame:
 
 
 class MasterLost(Exception):
-    """There is no master and there will be none: nothing can be asked any more, only said."""
+    """Raised when no master runs and none will be started."""
 
 
 def write_card(plan: RunPlan, files: logs.RunFiles) -> None:
@@ -430,10 +432,10 @@ def write_spec(plan: RunPlan, files: logs.RunFiles) -> None:
 
 
 def write_secret(files: logs.RunFiles, *, keep: bool = False) -> None:
-    """Draw the job's secret and write it, readable by this user only."""
+    """Draw the job's secret and write it to a file that only this user can read."""
     if keep and files.secret.exists():
         return
-    unfinished = files.secret.with_suffix(".part")  # an agent that dies meanwhile leaves no half a secret to the next
+    unfinished = files.secret.with_suffix(".part")  # a crash leaves no half-written secret
     try:
         unfinished.unlink(missing_ok=True)
         handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -1,7 +1,7 @@
-"""Ask the master of a run whose files are here; one that is being replaced is waited for.
+"""Sends a request to the master of a run on this host, and retries while the master is replaced.
 
-In: `master.json` and the secret of a run, a request. Out: the master's reply. For local runs, and for whoever keeps a
-job on a cluster and is asked on behalf of others.
+In: `master.json` and the secret of a run, and a request. Out: the master's reply. Used for local runs, and by processes
+on a cluster that forward requests of clients.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection, master_file
 from springtide.telemetry.logs import RunFiles
 
-ANSWER_S = 15.0  # a master that is being replaced is back within some seconds
+ANSWER_S = 15.0  # a replaced master is back within seconds
 AGAIN_S = 0.1
 
 

@@ -1,7 +1,7 @@
-"""Waiting, in time during which this process ran.
+"""Clock and timeouts that count only the time in which this process ran.
 
-A process that was stopped or suspended wakes with all deadlines passed and replies unread. `AwakeClock` leaves such
-gaps out, so that an agent does not blame others for its own silence. Read it often.
+A stopped or suspended process wakes up with expired deadlines and unread replies. `AwakeClock` skips such gaps, so that
+an agent does not blame other processes for its own silence. Read the clock often.
 """
 
 import asyncio
@@ -27,12 +27,12 @@ async def unless(happens: asyncio.Event, work: Coroutine[Any, Any, Result], erro
         await asyncio.wait({working, waiting})
 
 
-LOOK_S = 0.2  # between two readings while something is waited for
-MOST_S = 0.5  # above LOOK_S, so that time passes at its own rate on a machine that is busy, too
+LOOK_S = 0.2  # interval of readings during a wait
+MOST_S = 0.5  # above LOOK_S, so that the clock keeps its rate on a busy machine
 
 
 class AwakeClock:
-    """Seconds in which this process could hear others, since this clock was made."""
+    """Seconds since creation in which this process could receive messages."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -1,15 +1,15 @@
-"""A certificate authority for one job, and a certificate for each kind of role, made in memory.
+"""Creates a certificate authority for one job, and a certificate for each kind of role, in memory.
 
-In: the job's name and the time. Out: files by name. A Kubernetes operator keeps them in a Secret and shows each pod
-those of its role; on one host or on Ray they lie in the run's folder. Next: `rpc.transport.tls` and
+In: the job's name and the time. Out: files by name. On Kubernetes the operator stores the files in a Secret, and each
+pod mounts those of its role. On one host and on Ray they are in the run folder. Next: `rpc.transport.tls` and
 cpp/net/tls_session.h check them.
 
     ca.crt  ROLE.crt  ROLE.key ...       all files of a job
     ca.crt  tls.crt  tls.key             what a process sees (`of_role`): its `Settings.tls`
 
-The authority's key is forgotten as soon as it has signed: nobody can join later, and there is nothing to be stolen.
-All live for ten years. Whoever wants shorter ones lays other files in their place: processes look at them for every new
-connection, and connections that are open stay open.
+The authority's key is discarded after signing, so no process can join later and no key can be stolen. Certificates are
+valid for ten years. To use shorter ones, replace the files: processes read them for every new connection, and open
+connections stay open.
 """
 
 import datetime
@@ -25,7 +25,7 @@ from springtide.rpc.transport.tls import AUTHORITY, CERTIFICATE, KEY, Identity
 ROLES: tuple[str, ...] = tuple(kind.value for kind in RoleKind)
 LIFE = datetime.timedelta(days=3650)
 EARLY = datetime.timedelta(hours=1)
-"""Clocks of hosts differ: a certificate is valid a little before it was made."""
+"""Certificates are valid from this much before their creation, because clocks of hosts differ."""
 
 
 def make(

@@ -1,9 +1,9 @@
-"""How a job that was submitted is reached from outside, wherever it runs: the seam behind `status`, `logs`, `scale`...
+"""Interface to a submitted job on any platform, behind commands such as `status`, `logs` and `scale`.
 
-In: a job's name and where it is. Out: its status, its story, its logs, and answers of its master. On this machine
-`platforms.local.job_handle`; on clusters `platforms.ray_cluster.job.job_handle` and `platforms.k8s.client.job_handle`.
-Each of these modules has `open_job(name, where) -> Reach`, which raises `errors.MissingFile` when there is no such job,
-and `names(where) -> list[str]`, the newest first. Next: `launch.job_lookup` picks one, `cli` shows it.
+In: a job's name and location. Out: its status, events and logs, and replies of its master. Implementations:
+`platforms.local.job_handle`, `platforms.ray_cluster.job.job_handle` and `platforms.k8s.client.job_handle`. Each has
+`open_job(name, where) -> JobHandle`, which raises `errors.MissingFile` for an unknown job, and `names(where) ->
+list[str]`, newest first. Next: `launch.job_lookup` picks a module, `cli` shows the result.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,67 +15,72 @@ from springtide.rpc.messages import messages
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSummary:
-    """What is known of a job however it is doing."""
+    """Static facts of a job, known in every state."""
 
     script: str
     arguments: tuple[str, ...] = ()
     began_at: float
-    """Time of day, in seconds: seconds of its story count from here."""
+    """Start of the job as seconds since 1970; event times count from here."""
 
 
 class LogLine(NamedTuple):
-    """A line that a role has printed."""
+    """A line of a role's log."""
 
     role: str
-    """As roles print: worker-1, master."""
+    """Name of the role in logs, such as worker-1 or master."""
     text: str
-    """Without its line end."""
+    """Text without its line end."""
 
 
 class JobHandle(Protocol):
-    """One job. Nothing here waits for long, but for `logs` that are followed; all of it may be called again."""
+    """One job. Only followed `logs` wait for long. All calls may be repeated."""
 
     @property
     def name(self) -> str:
-        """How a user calls it."""
+        """Name that users give the job."""
         ...
 
     @property
     def platform(self) -> str:
-        """local, ray or k8s."""
+        """Platform of the job: local, ray or k8s."""
         ...
 
     @property
     def card(self) -> JobSummary:
-        """What it runs, and since when."""
+        """Facts of the job: what it runs, and since when."""
         ...
 
     @property
     def places(self) -> dict[str, str]:
-        """Where more of it is to be found, by what it is: `logs`, `events`, ...: paths or commands, for people."""
+        """Paths or commands for people, by content: `logs`, `events`, ..."""
         ...
 
     def running(self) -> bool:
-        """Whether it is not over: someone keeps it, or will again."""
+        """Return True if the job is not over: an agent keeps it, or will do so again."""
         ...
 
     def status(self) -> messages.JobStatus:
-        """How it is now, or how it ended. `MasterUnreachable` when it runs and its master does not answer in time."""
+        """Return the current or last status; `MasterUnreachable` if the master of a running job does not
+        reply in time.
+        """
         ...
 
     def ask(self, request: messages.Request) -> messages.Reply:
-        """Have its master do something: `Scale`, `Stop`, ...; `BadInput` when the job does not run."""
+        """Send a request such as `Scale` or `Stop` to the master; `BadInput` if the job does not run."""
         ...
 
     def story(self) -> list[dict[str, Any]]:
-        """Its events so far, in order, each with `at` and `event`."""
+        """Return the events so far in order, each with `at` and `event`."""
         ...
 
     def roles(self) -> Sequence[str]:
-        """Whose logs there are."""
+        """Return the roles that have logs."""
         ...
 
     def logs(self, roles: Sequence[str], *, lines: int, follow: bool) -> Iterator[LogLine]:
-        """The last lines of these roles, all of one before those of the next. Followed: then whatever comes, of roles
-        that join meanwhile too where all were asked for (`roles` empty), until the job is over."""
+        """Yield the last lines of these roles, one role after another.
+
+        With `follow`, continue with new lines until the job is over. If `roles` is empty, this includes roles that join
+        later.
+        """
         ...

@@ -1,8 +1,8 @@
-"""Keeps a master running: starts it, and when it dies or hangs starts the next one, with a higher term.
+"""Keeps one master running: starts it, and replaces a dead or hung master by one with a higher term.
 
-In: `platforms.agent.agent` says how to launch one and that it cannot reach it; the platform says which number it has.
-Out: where the master to talk to is, or `JobFailed` with the reason from its log when masters die as soon as they
-listen. A full disk is waited for before the next master is started: its journal must be written first of all.
+In: `platforms.agent.agent` launches masters and reports an unreachable master; the platform gives the terms. Out: the
+address of the current master. If masters keep dying right after their start, `JobFailed` gives the reason from the log.
+Before a start, the keeper waits for space on a full disk, because a master must write its journal first.
 """
 
 import asyncio
@@ -25,24 +25,23 @@ from springtide.telemetry.host import disk_room
 
 log = logging.getLogger(__name__)
 
-START_S = 60.0  # a Python process on a busy machine; the wait ends at once when it dies
-SHORT_LIFE_S = 1.0  # a master that ends within this time of listening has not worked
-SHORT_LIVES = 5  # in a row, before the job fails
-DYING_S = 0.5  # a connection closes a little before the process has ended: its exit is the better reason
+START_S = 60.0  # for a Python process on a busy machine; an exit ends the wait at once
+SHORT_LIFE_S = 1.0  # a master that exits this soon after listening did no work
+SHORT_LIVES = 5  # in a row, then the job fails
+DYING_S = 0.5  # a connection closes slightly before its process exits, and the exit is the better reason
 PAUSES_S = (0.0, 0.25, 0.5, 1.0, 2.0)  # before the next start, by the number of short lives in a row
 
-ROOM_LOOK_S = 0.5  # between two looks at a disk that is full
+ROOM_LOOK_S = 0.5  # between two checks of a full disk
 
 MASTER = Role(RoleKind.MASTER)
 
 
 NextTerm = Callable[[], Awaitable[int]]
-"""The number of the next master, higher than any before it of this job, whoever started those. Where another agent
-keeps the job now it raises `Fenced`."""
+"""Returns the next term, higher than all earlier terms of this job. Raises `Fenced` if another agent keeps the job."""
 
 
 def counting(first: int = 1) -> NextTerm:
-    """Terms for an agent that lives as long as its job."""
+    """Return a counter of terms, for an agent that lives as long as its job."""
     terms = itertools.count(first)
 
     async def next_term() -> int:
@@ -52,7 +51,7 @@ def counting(first: int = 1) -> NextTerm:
 
 
 class MasterSupervisor:
-    """One master at a time. The one before is dead when the next is started."""
+    """Supervisor of one master at a time. The previous master is dead before the next one starts."""
 
     def __init__(
         self,
@@ -107,7 +106,7 @@ class MasterSupervisor:
                 await self._after_short_lives()
             try:
                 return await self.start()
-            except errors.DiskFull as error:  # there was room for the probe, and then not for the journal
+            except errors.DiskFull as error:  # the disk filled up between the probe and the journal
                 if self._awake.now() >= deadline:
                     raise
                 log.warning("%s", error)

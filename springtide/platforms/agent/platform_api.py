@@ -1,7 +1,7 @@
-"""What a platform must offer: start a role, limit it, stop it, say when it has ended and what it takes.
+"""Interface of a platform: start, limit and stop roles, report their exits and their usage.
 
-In: `platforms.agent.agent` decides what runs. Next: `platforms.local.platform`. Others (Ray, Kubernetes) fill the same
-seam, with the master as a process of the agent's own host: `platforms.agent.platform_api`.
+In: `platforms.agent.agent` decides what runs. Next: `platforms.local.platform`. On Ray and Kubernetes a
+`CompositePlatform` runs the master as a process on the agent's own host.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,56 +20,58 @@ class RoleLaunch:
     module: str
     arguments: Sequence[str] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Fields of `config.Settings` that it must see."""
+    """Fields of `config.Settings` for the process."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Other variables, unless the user has set them."""
     given: Mapping[str, str] = field(default_factory=dict)
-    """Variables that the job's own spec gives, over those that are there."""
+    """Variables from the job's spec, which override existing variables."""
     limits: ProcessLimits = field(default_factory=ProcessLimits)
 
 
 class Platform(Protocol):
-    """A place to run roles. On this host they end with their agent, however it ends; on others they outlive it."""
+    """A place to run roles. Roles on the agent's host end with the agent; roles on other hosts survive it."""
 
     def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
-        """Start a role; its process id. `on_exit` is called once, in the agent's event loop."""
+        """Start a role and return its process id. The platform calls `on_exit` once, in the agent's event loop."""
         ...
 
     def adopt(self, on_exit: Callable[[RoleExit], None]) -> list[Life]:
-        """Take over what an earlier agent of this job has left: those that run, from now on as if started here.
+        """Take over the running roles of an earlier agent of this job, and return them.
 
-        Ends that happened meanwhile and are still known are told by `on_exit` too. Where roles end with their agent
-        there is nothing.
+        `on_exit` also receives the known exits since that agent. Platforms whose roles end with their agent return
+        nothing.
         """
         ...
 
     def stop(self, life: Life, *, kill: bool) -> None:
-        """Ask a process to end, or end it; harmless when it has ended."""
+        """Ask a process to end, or kill it; harmless if it has ended."""
         ...
 
     def hold(self, life: Life, limits: ProcessLimits) -> bool:
-        """Other limits for a process that runs; whether they hold now. Where they cannot, its next life has them."""
+        """Change the limits of a running process; return True if they apply now. Otherwise they apply to
+        its next life.
+        """
         ...
 
     def running(self) -> list[Life]:
-        """What has been started and has not ended."""
+        """Return the lives that have started and not ended."""
         ...
 
     def usage(self) -> Mapping[Life, tuple[Usage, ProcessLimits]]:
-        """What each running process takes, and what it may take; nothing of those that tell it themselves."""
+        """Return usage and limits of each running process, except processes that report their own usage."""
         ...
 
     def close(self) -> None:
-        """The job is over: end whatever still runs, children of roles included."""
+        """End all remaining processes after the job, including children of roles."""
         ...
 
     def leave(self) -> None:
-        """The agent goes, the job is not over: what can outlive it is left to the next agent, all else ends."""
+        """Leave a running job to the next agent; end everything that cannot survive this agent."""
         ...
 
 
 class CompositePlatform:
-    """`near` runs masters, `far` all others."""
+    """A platform that runs masters on `near` and all other roles on `far`."""
 
     def __init__(self, near: Platform, far: Platform) -> None:
         self._near, self._far = near, far

@@ -1,8 +1,8 @@
-"""Pure. What an agent must do so that what runs becomes what is wanted. The clock is an argument.
+"""Pure. Computes the steps that bring the running roles to the wanted roles. The time is an argument.
 
-In: `WantedRole`s from the master, lives that run now. Out: steps for `platforms.agent.agent`. Wanting the same twice,
-or once more by a master that has taken over, changes nothing: each incarnation is started at most once. An agent that
-takes over from another knows nothing: what runs counts as started, and who has joined once and does not run is lost.
+In: `WantedRole`s from the master, and the lives that run now. Out: steps for `platforms.agent.agent`. Repeated wishes
+change nothing: each incarnation starts at most once, even after a change of master. A new agent has no history. It
+counts every running life as started, and declares a life lost if it has joined but does not run.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from springtide.domain.core.roles import Life, Role, RoleKind, WantedRole
 
-POLITE_S = 5.0  # between asking a role to end and ending it
+POLITE_S = 5.0  # from a request to end until the kill
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class StartRole:
 
 @dataclass(frozen=True, slots=True)
 class StopRole:
-    """Ask a process to end, or end it."""
+    """Ask a process to end, or kill it."""
 
     life: Life
     kill: bool
@@ -31,14 +31,14 @@ class StopRole:
 
 @dataclass(frozen=True, slots=True)
 class ResizeRole:
-    """Let a process that runs have other limits."""
+    """Change the limits of a running process."""
 
     wanted: WantedRole
 
 
 @dataclass(frozen=True, slots=True)
 class LostRole:
-    """This life has joined, does not run, and was not started here: it ended while no agent looked."""
+    """A life that joined but does not run here: it ended while no agent watched."""
 
     life: Life
 
@@ -48,14 +48,14 @@ Step = StartRole | StopRole | ResizeRole | LostRole
 
 @dataclass(slots=True)
 class Reconciler:
-    """Remembers what was wanted since when, what was started and whom it has asked to end."""
+    """State between polls: start times of wishes, started lives, and pending requests to end."""
 
     wanted_since: dict[Life, float] = field(default_factory=dict)
     newest: dict[Role, int] = field(default_factory=dict)
-    """The highest incarnation of each role that was started, here or by an agent before this one."""
+    """Highest started incarnation of each role, including those of earlier agents."""
     asked_at: dict[Life, float] = field(default_factory=dict)
     limits: dict[Life, tuple[float | None, int | None]] = field(default_factory=dict)
-    """CPU and memory that were wanted last of each life that was started."""
+    """Last wanted CPU and memory of each started life."""
 
     def steps(self, wanted: Sequence[WantedRole], running: Iterable[Life], *, at: float) -> list[Step]:
         lives = {Life(each.role, each.incarnation): each for each in wanted}
@@ -79,7 +79,7 @@ class Reconciler:
                 continue
             since = self.wanted_since.setdefault(life, at)
             started = self.newest.get(life.role, -1)
-            if life.incarnation > started and each.joined:  # a second process must never pass for it
+            if life.incarnation > started and each.joined:  # never start a second process for a life that has joined
                 self.newest[life.role] = life.incarnation
                 yield LostRole(life)
             elif life.incarnation > started and at >= since + each.after_s:

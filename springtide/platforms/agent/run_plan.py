@@ -1,4 +1,4 @@
-"""Pure. All that an agent must know to run a job. In: `launch.spec.resolve`, and tests. Next:
+"""Pure. Complete description of a job for an agent. In: `launch.spec.resolve`, and tests. Next:
 `platforms.agent.agent`.
 """
 
@@ -21,33 +21,35 @@ class RunPlan:
     arguments: tuple[str, ...] = ()
     threads_per_worker: int = 1
     host: str = "127.0.0.1"
-    """Where the master listens; 0.0.0.0 or ::: at all addresses of its host."""
+    """Address that the master listens on; 0.0.0.0 or :: for all addresses of its host."""
     port: int = 0
-    """The master's port; 0 takes a free one."""
+    """Port of the master; 0 for a free one."""
     advertise: str = ""
-    """Name or address by which the others reach the master. Empty: `host`, or its host's own where that says all."""
+    """Name or address by which other roles reach the master. Empty for `host`, or for the host's own address if `host`
+    means all.
+    """
     secret_file: str = ""
-    """A file with the job's secret that is there already. Empty: one is drawn, and removed in the end."""
+    """Existing file with the job's secret. Empty to draw a secret, which is removed at the end."""
     adopt: bool = False
-    """Whether an agent may have run this job before: what that one has left running is taken over."""
+    """True if an earlier agent may have left running roles to adopt."""
     report_usage: bool = False
-    """Whether roles measure themselves, because the agent cannot: they are on other hosts."""
+    """True if roles report their own usage, because they run on other hosts."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables that the user wants every process to have."""
+    """Variables from the user for every process."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """More settings of processes with the user's code: see `domain.spec.schema`."""
+    """Additional settings for processes with user code; see `domain.spec.schema`."""
     grace_s: float = 30.0
-    """How long workers may take to finish the batch in hand, and to leave after the job's end."""
+    """Seconds for workers to finish the current batch, and to exit after the end of the job."""
     debug: bool = False
     tls: bool = False
-    """Whether all roles speak by TLS, with certificates that are made for this run and lie in its folder."""
+    """True if all roles use TLS, with certificates of this run in its folder."""
 
 
 MASTER_PORT = 7700
-"""Of a master that is found by a name: there is no file that could say another."""
+"""Port of a master that is found by name, without a file that could give another port."""
 
 PATIENCE_S = 1800.0
-"""Of roles that outlive their agent: a cluster may take minutes to give up the host that it was on."""
+"""Seconds that roles without an agent wait: a cluster may need minutes to give up the agent's host."""
 
 MODULES = {
     RoleKind.MASTER: "springtide.master.main",
@@ -59,20 +61,20 @@ MODULES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleEndpoints:
-    """Where a role finds its job, and where it is found."""
+    """Addresses and files by which a role finds its job and is found."""
 
     master: str = ""
-    """host:port; a name is looked up anew for every attempt."""
+    """Address of the master as host:port; a name is resolved for every attempt."""
     master_file: str = ""
-    """File on the role's own host that says where the master is now; empty: it stays at that name."""
+    """File on the role's host with the master's current address; empty if the name is stable."""
     secret_file: str = ""
-    """On the role's own host."""
+    """File with the secret, on the role's host."""
     host: str = ""
-    """The role's own address; empty: that of the interface which faces the master."""
+    """Address of the role; empty for the interface that faces the master."""
     tls: str = ""
-    """Folder on the role's own host with its certificates; empty: none."""
+    """Folder with certificates on the role's host; empty for none."""
     patience_s: float | None = None
-    """How long it looks for a master that is gone; None: as long as a restart on the same host takes."""
+    """Seconds that the role searches for a lost master; None for the time of a restart on the same host."""
 
 
 def module_of(kind: RoleKind) -> str:
@@ -80,7 +82,7 @@ def module_of(kind: RoleKind) -> str:
 
 
 def arguments_of(kind: RoleKind, plan: RunPlan, *, root: str = "") -> tuple[str, ...]:
-    """Command line after the module. All users of a machine can read it, so secrets travel another way."""
+    """Return the command line after the module. Every user of a machine can read it, so it holds no secrets."""
     if kind is RoleKind.MASTER:
         return (root, plan.host, str(plan.port))
     return (plan.script,) if kind is RoleKind.WORKER else ()
@@ -114,6 +116,6 @@ def settings_of(
 
 
 def environment_of(plan: RunPlan, limits: ProcessLimits) -> dict[str, str]:
-    threads = plan.threads_per_worker  # more than it has cores would only stand in each other's way
+    threads = plan.threads_per_worker  # more threads than cores would slow each other down
     threads = threads if limits.cpu is None else max(1, min(threads, math.ceil(limits.cpu)))
     return {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}

@@ -1,1 +1,1 @@
-"""Roles as processes of this machine: limits, fork server, watchdog."""
+"""Runs roles as processes of this machine: limits, fork server, watchdog."""

@@ -1,7 +1,8 @@
-"""The control groups of one agent: made for each process it starts, removed at the end, also those of a dead agent.
+"""Control groups of one agent: creates a group per process, and removes them at the end.
 
-In: `platforms.local.platform` starts processes with limits. Out: a `Group` for each, or a complaint, said once, where
-this user may make none. Folders are `springtide-PID-START-NUMBER/ROLE`: whose they were can be told after a kill.
+In: `platforms.local.platform` starts processes with limits. Out: a `ControlGroup` for each, or one warning if this user
+may not create groups. Folders are named `springtide-PID-START-NUMBER/ROLE`, so that the next agent can identify and
+remove the groups of a killed agent.
 """
 
 import errno
@@ -17,18 +18,18 @@ from springtide.telemetry.host.cgroup_files import ControlGroup, GroupV1, GroupV
 from springtide.telemetry.run_registry import start_of
 
 _OURS = re.compile(r"(springtide-(\d+)-\d+)-\d+")
-_numbers = itertools.count(1)  # a process may run several jobs, one agent each
+_numbers = itertools.count(1)  # a process may run several jobs, with one agent each
 HINT = "run as root, or in a scope of your own: systemd-run --user --scope -p Delegate=yes springtide run ..."
 
 
 class Groups:
-    """Makes groups below the agent's own; see `make`."""
+    """Creates groups below the agent's own group; see `make`."""
 
     def __init__(self, say: Callable[[str], None], found: cgroup_hierarchy.Hierarchy | None = None) -> None:
         self._say = say
         self._found = cgroup_hierarchy.find() if found is None else found
         self._name = f"{name_of(os.getpid())}-{next(_numbers)}"
-        self._made: dict[pathlib.Path, None] = {}  # in the order they were made: children after parents
+        self._made: dict[pathlib.Path, None] = {}  # in order of creation: children after parents
         self._complained = False
         for folder in set(self._found.folders.values()):
             remove_stale(folder)
@@ -152,7 +153,7 @@ def remove_stale(parent: pathlib.Path) -> list[pathlib.Path]:
         if found and name_of(int(found[2])) != found[1]:
             children = folders_in(base)
             left = [pid for child in children for pid in read_members(child)]
-            if not left:  # else its watchdog is about to kill them: the next run will find the group empty
+            if not left:  # otherwise its watchdog is about to kill them, and the next run removes the empty group
                 removed += [folder for folder in (*children, base) if remove_folder(folder)]
     return removed
 

@@ -1,10 +1,12 @@
-"""An interpreter with its imports behind it that becomes workers on request: `python -m ...warm_process torch`.
+"""Fork server: an interpreter with finished imports that forks roles on request (`python -m ...fork_server torch`).
 
-In: what to import; its standard input, a socket on which `platforms.local.fork_server_client` asks for a `ForkRequest`
-at a time, with three files: the role's log, a pipe for its end, and one that lets it begin. Out: a fork each, whose
-process id and pidfd are the answer, and whose wait status is written to its pipe when it has ended. A fork goes on as
-`python -m MODULE ...` would after seconds of imports, and ends when this process does. Nothing here starts a thread:
-forks would not have it.
+In: modules to import. Standard input is a socket: `platforms.local.fork_server_client` sends one `ForkRequest` at a
+time. Three files come with a request: the role's log, a pipe for its exit status, and a gate that lets the role start.
+Out: the reply holds the process id and pidfd of the fork. The server writes the wait status to the pipe when the fork
+ends.
+
+A fork continues as `python -m MODULE ...` would after seconds of imports. It ends when this process ends. The server
+starts no threads, because forks would not inherit them.
 """
 
 import contextlib
@@ -26,36 +28,36 @@ from springtide import child_guard, config
 
 STATUS = struct.Struct("=i")
 READY = b"ready"
-LARGEST = 1 << 20  # bytes of a request: an environment and a command line take less
+LARGEST = 1 << 20  # in bytes: an environment and a command line take less
 
 
 class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A process to become."""
+    """A process to fork."""
 
     module: str
     arguments: Sequence[str]
     environment: Mapping[str, str]
     process_group: int
     folders: Sequence[str] = ()
-    """Control groups to be in."""
+    """Control groups for the process."""
     priority: int = 0
 
 
 class ForkReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer; the pidfd comes with it."""
+    """The reply to a request; the pidfd comes with it."""
 
     pid: int = 0
     error: str = ""
-    """Why it must not begin, or why there is none."""
+    """Reason why the process must not start or does not exist."""
 
 
 class ForkServer:
-    """Forks and reaps."""
+    """Forks and reaps processes."""
 
     def __init__(self, asked: socket.socket) -> None:
         self._asked = asked
         self._children: dict[int, tuple[int, int]] = {}
-        """By pidfd: process id, and the pipe for its end."""
+        """Process id and exit pipe of each fork, by pidfd."""
 
     def serve(self) -> ForkRequest | None:
         """Serve requests. Returns None when the client is gone, and in a fork what it must run."""
@@ -77,9 +79,10 @@ class ForkServer:
         parent = os.getpid()
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", DeprecationWarning)  # the only threads are BLAS', which expects forks
+                # the only threads are those of BLAS, which supports forks
+                warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
-        except OSError as problem:  # as many processes as there may be: those that run go on
+        except OSError as problem:  # the process limit is reached; running processes continue
             for file in (log, ending, gate):
                 os.close(file)
             self._asked.send(msgspec.msgpack.encode(ForkReply(error=str(problem))))
@@ -115,7 +118,7 @@ class ForkServer:
     def _reap(self, pidfd: int) -> None:
         pid, ending = self._children.pop(pidfd)
         _, status = os.waitpid(pid, 0)
-        with contextlib.suppress(BrokenPipeError):  # nobody wants to know
+        with contextlib.suppress(BrokenPipeError):  # the agent no longer reads
             os.write(ending, STATUS.pack(status))
         os.close(ending)
         os.close(pidfd)
@@ -149,7 +152,7 @@ def main(modules: list[str]) -> None:
     for name in modules:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # else a fork's first collection would write to, and so copy, every page
+    gc.freeze()  # otherwise the first collection in a fork would copy every page
     asked.send(READY)
     birth = ForkServer(asked).serve()
     if birth is not None:

@@ -1,10 +1,12 @@
-"""Workers and servers that start at once: forks of an interpreter that has its imports behind it, torch's too.
+"""Starts workers and servers quickly by forking an interpreter that has imported torch.
 
-In: `platforms.local.platform`, with processes to start whose imports take half a second (servers) or two of a core,
-which those who train would lack meanwhile, and far more under a small quota. Out: processes with the environment, log,
-process group, control groups and priority of any other. Where the interpreter is not ready, or has other variables than
-the process is to have, there is none and the caller starts it cold. Other end: `platforms.local.fork_server`. If that
-process is killed its forks are too, and are told as killed.
+In: `platforms.local.platform` starts processes. Their imports would take half a second (servers) or two core-seconds
+(workers), which running trainers would lose, and much longer under a small CPU quota. Out: processes with the usual
+environment, log, process group, control groups and priority.
+
+The client returns None if the interpreter is not ready or has other variables; the caller then starts a cold process.
+The other end is `platforms.local.fork_server`. If the fork server is killed, its forks die too and are reported as
+killed.
 """
 
 import asyncio
@@ -34,12 +36,12 @@ IMPORTS = (
     "springtide.checkpoint.transfer.remote_reader",
     "springtide.telemetry.host.own_usage",
 )
-"""What workers, data workers and servers begin with; not the modules that are run as `__main__`."""
-ANSWER_S = 5.0  # a fork takes 10 ms; one that does not answer for so long is stopped or dead
+"""Modules that workers, data workers and servers import, without those that run as `__main__`."""
+ANSWER_S = 5.0  # a fork takes 10 ms; a server without a reply for this long is stopped or dead
 
 
 class ForkedProcess:
-    """A process that was forked for us: as much of `subprocess.Popen` as its owner needs."""
+    """A forked process with the parts of `subprocess.Popen` that its owner needs."""
 
     def __init__(self, pid: int, pidfd: int, ending: int) -> None:
         self.pid = pid
@@ -55,7 +57,8 @@ class ForkedProcess:
         """Return the exit code or the negated signal, as `Popen.wait` does."""
         if self._returned is None:
             said = os.read(self._ending, fork_server.STATUS.size)
-            status = fork_server.STATUS.unpack(said)[0] if said else int(signal.SIGKILL)  # nobody is left to say it
+            # without a status, the fork server died and killed the fork
+            status = fork_server.STATUS.unpack(said)[0] if said else int(signal.SIGKILL)
             self._returned = os.waitstatus_to_exitcode(status)
             os.close(self._ending)
             os.close(self.pidfd)
@@ -63,7 +66,7 @@ class ForkedProcess:
 
 
 class ForkServerClient:
-    """One such interpreter. Close it; its forks end with it."""
+    """Client of one fork server. Close it; its forks end with it."""
 
     def __init__(self, *, after_s: float = 0.0, besides: Collection[str] = ()) -> None:
         """`after_s`: delay before the server starts; short jobs never need it.
@@ -80,7 +83,7 @@ class ForkServerClient:
     def begin(self, environment: Mapping[str, str]) -> None:
         self._environment = self._common(environment)
         self._asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._asking.setblocking(False)  # a timeout would be waited for, whatever flags say
+        self._asking.setblocking(False)  # a socket with a timeout would wait despite MSG_DONTWAIT
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", fork_server.__name__, *IMPORTS],
@@ -88,7 +91,7 @@ class ForkServerClient:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=self._environment,
-                process_group=0,  # Ctrl-C is for the agent
+                process_group=0,  # Ctrl-C is for the agent only
             )
 
     def suits(self, environment: Mapping[str, str]) -> bool:
@@ -126,7 +129,7 @@ class ForkServerClient:
             born = msgspec.msgpack.decode(answer, type=ForkReply)
             if not born.error:
                 os.write(gate, b"1")
-        except (OSError, msgspec.DecodeError):  # if it forks all the same, that process finds its gate closed and ends
+        except (OSError, msgspec.DecodeError):  # a late fork finds its gate closed and exits
             self._ready, self._silent = False, True
             os.close(ending)
             return None

@@ -1,7 +1,7 @@
-"""Jobs of this machine, reached through their run folders: the master by its file, all else by what lies there.
+"""Finds jobs of this machine through their run folders.
 
-In: a folder of runs. Out: `JobHandle`s: a reply of a running master, or the last status from the story of a job that is
-over. Next: `launch.job_lookup`.
+In: a folder of runs. Out: `JobHandle`s. A running master answers requests; for a finished job, the events give the last
+status. Next: `launch.job_lookup`.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from springtide.rpc.messages import messages
 from springtide.telemetry import events, logs, run_registry
 from springtide.telemetry.host import disk_room
 
-LOOK_S = 0.2  # between two looks at log files
+LOOK_S = 0.2  # between two checks of the log files
 
 
 def places_of(files: logs.RunFiles) -> dict[str, str]:
@@ -28,7 +28,7 @@ def places_of(files: logs.RunFiles) -> dict[str, str]:
 
 
 class LocalJobHandle:
-    """One run."""
+    """Handle of one local run."""
 
     platform = "local"
 
@@ -87,7 +87,7 @@ class LocalJobHandle:
             tails[role] = LogTail(self.run.files.logs / f"{role}.log")
             yield from (LogLine(role, text) for text in tails[role].last(lines))
         while follow:
-            running = self.run.running  # before the last look: what it wrote until its end is read by it
+            running = self.run.running  # read before the last check, so that this check sees all output of the job
             for role in roles or self.roles():
                 if role not in tails:
                     tails[role] = LogTail(self.run.files.logs / f"{role}.log")
@@ -98,7 +98,7 @@ class LocalJobHandle:
 
 
 class LogTail:
-    """A log file that grows; what is read is read once."""
+    """Reader of a growing log file that returns each line once."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self._path, self._read, self._rest = path, 0, b""

@@ -1,7 +1,7 @@
-"""Roles as processes of this machine: a log file each, one process group, all gone when the agent is gone.
+"""Runs roles as processes of this machine: one log file each, one process group, all ended with the agent.
 
-In: `RoleLaunch`es from `platforms.agent.agent`. Out: exits, told in the agent's event loop as they happen (pidfd), with
-their cause; what each process takes. `platforms.local.cgroups` holds them to their limits where the kernel lets us.
+In: `RoleLaunch`es from `platforms.agent.agent`. Out: exits with their cause, reported in the agent's event loop
+(pidfd); usage of each process. `platforms.local.cgroups` enforces limits if the kernel permits it.
 """
 
 import asyncio
@@ -27,8 +27,8 @@ from springtide.telemetry.host.cgroup_files import ControlGroup
 log = logging.getLogger(__name__)
 
 NICEST = 19
-"""Of a process of low priority: beside any other on its processor it has hardly a seventieth of the time."""
-WARMED_UP = (RoleKind.WORKER, RoleKind.DATA_WORKER, RoleKind.SERVER)  # a master is started once, as a rule
+"""Nice value of a low-priority process: it gets about a seventieth of a processor that it shares."""
+WARMED_UP = (RoleKind.WORKER, RoleKind.DATA_WORKER, RoleKind.SERVER)  # a master usually starts only once
 
 
 @dataclass(slots=True)
@@ -41,11 +41,13 @@ class RunningRole:
     group: ControlGroup | None
     on_exit: Callable[[RoleExit], None]
     log_began: int
-    """How long the role's log was when it began."""
+    """Size of the role's log when the process started."""
 
 
 class LocalPlatform:
-    """Starts roles here. Use within a running event loop, and close it. `say` gets what the user should know."""
+    """Starts roles on this machine. Use it within a running event loop, and close it. `say` receives messages for the
+    user.
+    """
 
     def __init__(
         self, files: logs.RunFiles, say: Callable[[str], None] = lambda _: None, *, warm: ForkServerClient | None = None
@@ -85,7 +87,7 @@ class LocalPlatform:
             return False
         try:
             running.group.hold_to(limits)
-        except OSError as error:  # less memory than it has now
+        except OSError as error:  # the new memory limit is below the current usage
             log.warning("%s keeps its limits: %s", life, error.strerror)
             return False
         running.limits = limits
@@ -99,7 +101,7 @@ class LocalPlatform:
 
     def close(self) -> None:
         """End the whole process group, children of roles included."""
-        self._watched.groups.close()  # usually all of it: the rest when its processes are dead
+        self._watched.groups.close()  # removes most groups; the others follow when their processes are dead
         self._watched.kill()
         for life in list(self._running):
             self._running[life].process.wait()
@@ -119,7 +121,8 @@ class LocalPlatform:
             process_group=self._watched.number,
         )
         if launch.limits.low:
-            os.setpriority(os.PRIO_PROCESS, process.pid, NICEST)  # it has one thread yet, and all others follow it
+            # the process has one thread now, and later threads inherit the priority
+            os.setpriority(os.PRIO_PROCESS, process.pid, NICEST)
         return process
 
     def _fork(self, launch: RoleLaunch, group: ControlGroup | None, log: BinaryIO) -> ForkedProcess | None:
@@ -160,7 +163,7 @@ def environment_of(launch: RoleLaunch, *, parent: int = 0) -> dict[str, str]:
     return config.child_environment(settings, launch.environment, launch.given)
 
 
-# A process that moves itself before it becomes the interpreter is counted, and held, from its first byte on.
+# A process that enters its groups before it executes the interpreter is accounted and limited from the first byte.
 ENTER = 'n=$1; shift; while [ $n -gt 0 ]; do echo $$ > "$1/cgroup.procs"; shift; n=$((n-1)); done; exec "$@"'
 
 

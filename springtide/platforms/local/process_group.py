@@ -1,8 +1,8 @@
-"""A process group that is gone, with its control groups, when this process is gone, however it ends.
+"""Process group that dies with this process, however it ends, together with its control groups.
 
-In: `platforms.local.platform` starts roles in it, `springtide_lab.kubernetes.kubelet.containers` containers. Out: the
-number to start processes with, a control group for each that wants one. Next: `platforms.local.watchdog`, the process
-that sees to it. One that dies is replaced by another in the same process group.
+In: `platforms.local.platform` starts roles in the group, `springtide_lab.kubernetes.kubelet.containers` starts
+containers. Out: the group's number, and control groups. Next: `platforms.local.watchdog` is the process that kills the
+group. A dead watchdog is replaced by a new one in the same group.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from springtide.domain.core.resources import ProcessLimits
 from springtide.platforms.local import cgroups, watchdog
 from springtide.telemetry.host.cgroup_files import ControlGroup
 
-DYING_S = 2.0  # the kernel keeps a group as long as one of its processes is on its way out: some milliseconds
-RETRY_S = 1.0  # after a watchdog could not be started: the machine has no process or no memory left for it
+DYING_S = 2.0  # the kernel keeps a group until its last process has exited, which takes milliseconds
+RETRY_S = 1.0  # wait after a failed start of a watchdog: the machine lacks processes or memory
 
 
 class GuardedProcessGroup:
-    """`number` is that of the process group. `say` gets what the user should know. Close it by `kill`."""
+    """A guarded process group with the id `number`. `say` receives messages for the user. Close it with `kill`."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.groups = cgroups.Groups(say)
@@ -51,7 +51,8 @@ class GuardedProcessGroup:
 
     def kill(self) -> None:
         self._stop_looking()
-        os.killpg(self.number, signal.SIGKILL)  # it is ours for sure: the watchdog is in it until it is waited for
+        # the number cannot be reused: the unreaped watchdog belongs to the group
+        os.killpg(self.number, signal.SIGKILL)
         _wait_for(self._watchdog)
 
     def remove_groups(self) -> None:
@@ -69,7 +70,7 @@ class GuardedProcessGroup:
             process_group=group,
         )
         assert process.stdout is not None
-        process.stdout.readline()  # it is in its group from before this, and ignores signals from here on
+        process.stdout.readline()  # the watchdog has joined its group and ignores signals from here on
         return process
 
     def _replace(self) -> None:

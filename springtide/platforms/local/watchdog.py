@@ -1,9 +1,11 @@
 """Ends all processes of a job when its agent ends, even by SIGKILL. Runs as `python -I -S watchdog.py GROUP`.
 
-In: standard input, a pipe whose other end only the agent holds; on it, control groups to remove in the end, one a line.
-All roles are started in the watchdog's process group; when the pipe closes it kills the group, itself included, so
-nothing can be left behind, children of roles neither. A last child, outside the group, removes the control groups.
-GROUP is the process group that the agent has put the watchdog into; 0: one of its own, which it leads.
+In: standard input is a pipe whose other end only the agent holds. The agent writes the control groups to remove to it,
+one per line. All roles start in the watchdog's process group. When the pipe closes, the watchdog kills this group,
+including itself and the children of roles.
+
+A last child outside the group removes the control groups. GROUP is the process group that the agent assigned; 0 for a
+new group that the watchdog leads.
 """
 
 import os
@@ -11,7 +13,7 @@ import signal
 import sys
 import time
 
-REMOVE_S = 5.0  # a group can be removed when the last process in it has died
+REMOVE_S = 5.0  # a group can be removed once its last process has died
 
 
 def main() -> None:
@@ -20,7 +22,7 @@ def main() -> None:
     sys.stdout.write("ready\n")
     sys.stdout.flush()
     folders = [folder for folder in sys.stdin.read().splitlines() if os.path.isdir(folder)]
-    if os.getpgrp() == (int(sys.argv[1]) or os.getpid()):  # never a group that is not the job's
+    if os.getpgrp() == (int(sys.argv[1]) or os.getpid()):  # never kill a group that is not the job's
         if folders:
             remove_afterwards(folders)
         os.killpg(os.getpgrp(), signal.SIGKILL)
@@ -35,7 +37,7 @@ def remove_afterwards(folders: list[str]) -> None:
         return
     for handle in (0, 1, 2, theirs):
         os.close(handle)
-    os.read(ours, 1)  # returns when this pipe's other end closes: the watchdog is dead
+    os.read(ours, 1)  # returns when the watchdog is dead, which closes the other end
     deadline = time.monotonic() + REMOVE_S
     while folders and time.monotonic() < deadline:
         folders = [folder for folder in reversed(folders) if not removed(folder)][::-1]

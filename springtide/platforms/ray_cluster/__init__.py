@@ -1,7 +1,7 @@
-"""Springtide on Ray: roles as actors that hold their processes, on any cluster that runs already.
+"""Runs Springtide on an existing Ray cluster, with one actor per role process.
 
-`submitting` makes a job's steward, a detached actor that runs `platforms.agent.agent` and its master; the steward's
-platform (`platform`) makes an actor for every role (`holder`), which starts the role's process on its node, prints its
-log and goes with it. `reach` asks a steward from outside. `cluster` connects, and says what there is. Ray itself is
-imported when one of these is, not before.
+`job.submit` creates the job's steward. The steward is a detached actor that runs `platforms.agent.agent` and the
+master. Its platform (`job.platform`) creates an actor per role (`job.role_actor`), which starts the process on its
+node, forwards its log and ends with it. `job.job_handle` queries a steward from outside. `cluster` connects to Ray and
+lists resources. Ray is imported only together with these modules.
 """

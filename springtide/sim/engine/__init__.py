@@ -1,1 +1,1 @@
-"""The simulation: events, jobs, faults, policies under test."""
+"""Event simulation: clock, jobs, faults, and the systems under test."""

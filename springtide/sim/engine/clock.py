@@ -1,6 +1,7 @@
-"""Virtual time: events in order of their time, those of one moment in the order they were planned in.
+"""Virtual clock: runs actions in order of time, and actions of the same time in order of scheduling.
 
-In: `at(time, act)`. Out: `run(until)` calls each act at its time. Nothing else in `sim` knows what time it is.
+In: `at(time, act)`. Out: `run(until)` calls each action at its time. All of `sim.engine` takes the time from this
+clock.
 """
 
 import heapq
@@ -11,7 +12,7 @@ Act = Callable[[], None]
 
 
 class Clock:
-    """A heap of acts. Time never goes back."""
+    """A heap of scheduled actions. Time never goes back."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -20,14 +21,14 @@ class Clock:
         self._heap: list[tuple[float, int, Act]] = []
 
     def at(self, when: float, act: Act) -> None:
-        """Plan an act; what is planned for the past happens now."""
+        """Schedule an action; a time in the past means now."""
         heapq.heappush(self._heap, (max(when, self.now), next(self._order), act))
 
     def after(self, seconds: float, act: Act) -> None:
         self.at(self.now + seconds, act)
 
     def run(self, until: float) -> None:
-        """Let time pass up to `until`, or until nothing is planned any more."""
+        """Advance the time to `until`, or until no action is left."""
         while self._heap and self._heap[0][0] <= until:
             self.now, _, act = heapq.heappop(self._heap)
             self.events += 1

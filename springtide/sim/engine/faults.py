@@ -1,8 +1,8 @@
-"""What goes wrong with jobs, and what each runtime does about it: lost pods, stragglers, hot servers, full memory.
+"""Injects faults into simulated jobs and applies each runtime's reaction: lost pods, stragglers, hot servers, OOM.
 
-In: a job that has begun or whose rate has changed. Out: events on the clock. A pod is lost when the hazard that a job
-has gathered (pods times time) passes a number drawn for the job: so the same job meets the same luck under any policy.
-Next: back to `simulation`.
+In: a job that started or changed its rate. Out: events on the clock. Each job accumulates hazard (pods times time) and
+loses a pod when the hazard passes a random threshold. The threshold is drawn per job, so a job has the same luck under
+every policy. Next: back to `simulation`.
 """
 
 import math
@@ -20,7 +20,7 @@ from springtide.sim.world.parameters import ClusterWorld
 
 
 class FaultHost(Protocol):
-    """The simulation, as faults see it."""
+    """The part of the simulation that faults use."""
 
     clock: Clock
     world: ClusterWorld
@@ -39,13 +39,13 @@ class FaultHost(Protocol):
 
 
 def plan(sim: FaultHost, running: SimulatedJob) -> None:
-    """When a job begins: hot servers are found after a while, by those who look."""
+    """Schedule the relief of a job that starts with a hot server, if the system detects hot servers."""
     if running.condition.hot > 1:
         _mend(sim, running, 0.0)
 
 
 def watch(sim: FaultHost, running: SimulatedJob, rate: float) -> None:
-    """At a new rate: when memory is full, when the straggler appears, when the next pod is lost."""
+    """Schedule the next faults at a new rate: full memory, stragglers and the next pod loss."""
     generation = running.generation
     shape = running.shape
     assert shape is not None
@@ -92,7 +92,7 @@ def _passed(sim: FaultHost, running: SimulatedJob, share: float) -> None:
 
 
 def _mend(sim: FaultHost, running: SimulatedJob, seconds: float) -> None:
-    """Where it is noticed: another pod beside the running job or slots that move, or a stop and a restart."""
+    """Schedule the repair after detection: a new pod or moved slots for a live system, else a restart."""
     if not sim.mechanisms.relieves:
         return
     if sim.mechanisms.servers is ServerChange.RESTART:
@@ -108,7 +108,7 @@ def _restart(sim: FaultHost, running: SimulatedJob) -> None:
 
 
 def _mended(sim: FaultHost, running: SimulatedJob) -> None:
-    """Slots have left the hot server, another pod has the straggler's place."""
+    """Clear the hot server and the stragglers: slots have moved, and new pods replace slow pods."""
     if not running.ended:
         sim.touch(running)
         running.condition = replace(running.condition, hot=1.0, server_speed=1.0, worker_speed=1.0)
@@ -141,7 +141,7 @@ def _joined(sim: FaultHost, running: SimulatedJob) -> None:
 
 
 def _server_lost(sim: FaultHost, running: SimulatedJob) -> None:
-    """What was trained since the last save is trained again, once the server is back."""
+    """Rewind the job to its last checkpoint and pause it until the server is back."""
     since_save = float(running.random.random()) * sim.world.save_every_s
     running.done = max(0.0, running.done - running.samples_s * since_save)
     sim.pause(running, _one_pod_s(sim, running, server=True))
@@ -155,7 +155,7 @@ def _one_pod_s(sim: FaultHost, running: SimulatedJob, *, server: bool = False) -
 
 
 def _overflow(sim: FaultHost, running: SimulatedJob, generation: int) -> None:
-    """A server's memory is full: the kernel kills it. Those who can start it again with more (001 §4.2: twice)."""
+    """Kill a server whose memory is full. An elastic system restarts it with twice the memory (001 §4.2)."""
     if not _current(running, generation):
         return
     sim.touch(running)
@@ -171,7 +171,7 @@ def _overflow(sim: FaultHost, running: SimulatedJob, generation: int) -> None:
 
 
 def _more_memory(sim: FaultHost, shape: Shape) -> Shape:
-    """Twice the memory of each; where a node has no more, twice the servers."""
+    """Double the memory of each server; if a node has no more memory, double the number of servers."""
     most = int(sim.world.node_memory * GIB)
     if 2 * shape.server_memory <= most:
         return replace(shape, server_memory=2 * shape.server_memory)

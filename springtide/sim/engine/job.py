@@ -1,7 +1,7 @@
-"""One job in the virtual cluster, from its submission to its end: how far it is, what it holds, what it has used.
+"""State of one simulated job from submission to end: progress, held resources and usage.
 
-In: `simulation` changes its shape and condition and lets time pass. Out: an `JobOutcome` at the end. Rates are constant
-between two events, so that time passes in one multiplication.
+In: `simulation` changes the job's shape and condition and advances time. Out: a `JobOutcome` at the end. Rates are
+constant between two events, so one multiplication advances the job.
 """
 
 import math
@@ -20,18 +20,20 @@ from springtide.sim.world.cluster import Reserved
 from springtide.sim.world.world import FaultCondition, Speed, TrueJob
 
 MEASURED = 1
-"""Errors of measured cores are drawn apart, so that a job's luck is the same whatever they are."""
+"""Random stream of errors in measured cores. It is separate, so that these errors do not change the
+job's other draws.
+"""
 
 
 class JobEnd(StrEnum):
-    """How a job ended."""
+    """Outcome of a job."""
 
     FINISHED = "finished"
     OOM = "out of memory"
     POD_LOST = "pod lost"
     SCHEDULING = "scheduling"
     UNFINISHED = "unfinished"
-    """The simulation was over before."""
+    """The simulation ended before the job."""
 
 
 @dataclass(slots=True)
@@ -50,7 +52,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """What became of one job."""
+    """Result and statistics of one job."""
 
     job: TrueJob
     end: JobEnd
@@ -61,10 +63,10 @@ class JobOutcome:
     used: Used
     changes: int
     scaling_s: float
-    """From its start until its shape was as it stayed."""
+    """Seconds from the job's start to its last change of shape."""
     ooms: int
     slow_s: float
-    """Lost to a hot server or a straggler."""
+    """Seconds lost to a hot server or a straggler."""
     samples: float
 
     @property
@@ -77,14 +79,14 @@ class JobOutcome:
 
 
 class SimulatedJob:
-    """The mutable part. `touch` lets time pass up to now; everything that changes a rate calls it first."""
+    """Mutable state of a job. Call `touch` to advance the job to the current time before any change of its rate."""
 
     def __init__(self, job: TrueJob) -> None:
         self.job = job
         self.random = np.random.default_rng(job.seed)
         self.errors = np.random.default_rng([job.seed, MEASURED])
         self.use_errors = (1.0, 1.0)
-        """What cores of workers and of servers are measured as, of what they are: since the last look."""
+        """Measured over true cores of workers and of servers, in the last window."""
         self.shape: Shape | None = None
         self.initial: Shape | None = None
         self.extra_workers = 0

@@ -1,8 +1,8 @@
-"""A policy that knows the truth: what could have been reached by deciding alone.
+"""Oracle policy that knows the true jobs: an upper bound for decisions alone.
 
-In: the true jobs, which it closes over. Out: a `Policy` with the signature of all others. Each job starts at once with
-the fastest shape that its bounds and the free capacity allow, and stays with it. Where larger pods wait longer for a
-node, short jobs may end sooner in a slower shape: `soonest` knows that too, and nothing real can be as good.
+In: the true jobs. Out: a `Policy` with the usual signature. Each job starts at once with the fastest shape within its
+bounds and the free capacity, and keeps this shape. Large pods may wait longer for a node, so a short job may finish
+sooner in a slower shape. `soonest` includes these waits, so no real policy can be as good.
 """
 
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ from springtide.sim.world.world import TrueJob
 
 QUANTILES = 64
 NEARLY = 0.999
-"""Of two shapes nearly as fast the cheaper one is taken."""
+"""Share of the best speed at which the cheaper of two shapes wins."""
 
 
 @lru_cache(maxsize=8)
@@ -39,7 +39,7 @@ def cpu_of(many: Shapes) -> Array:
 
 
 def true_steps_s(job: TrueJob, many: Shapes) -> Array:
-    """Steps a second of many shapes, as `world.speed` has them for one of a healthy job."""
+    """Return the steps per second of many shapes of a healthy job, as `world.speed` does for one shape."""
     seconds = np.maximum(
         np.asarray(equations.step_seconds(job.coefficients, job.facts, many)), job.worker_core_s / many.worker_cpu
     )
@@ -48,7 +48,7 @@ def true_steps_s(job: TrueJob, many: Shapes) -> Array:
 
 @lru_cache(maxsize=8)
 def waits(bounds: ShapeBounds, world: ClusterWorld) -> Array:
-    """Seconds that the pods of each shape pend, as expected: the role counts that waits longer."""
+    """Return the expected pending seconds of each shape's pods; the role with the longer wait counts."""
     many = grid(bounds)
     draws = [(place + 0.5) / QUANTILES for place in range(QUANTILES)]
 
@@ -65,7 +65,9 @@ def waits(bounds: ShapeBounds, world: ClusterWorld) -> Array:
 
 
 def best(job: TrueJob, bounds: ShapeBounds, *, cpu: float = np.inf, world: ClusterWorld | None = None) -> Shape:
-    """The fastest shape within bounds and so many cores, with memory to the end; in a world, what ends first."""
+    """Return the fastest shape within the bounds and `cpu` cores, with enough memory to the end. With `world`, return
+    the shape that finishes first.
+    """
     many = grid(bounds)
     steps = true_steps_s(job, many)
     if world is not None:
@@ -86,7 +88,7 @@ def best(job: TrueJob, bounds: ShapeBounds, *, cpu: float = np.inf, world: Clust
 
 
 def soonest(jobs: Iterable[TrueJob], world: ClusterWorld) -> systems.System:
-    """The system that knows these jobs, and how long pods pend."""
+    """Return the system that knows these jobs and the pending times of pods."""
     return oracle(jobs, world=world)
 
 

@@ -1,8 +1,8 @@
-"""Runs of a simulated world beside each other, in as many processes as there are cores.
+"""Runs simulations in parallel processes, by default one per core.
 
-In: a function of one thing, and the things; both are pickled. Out: what it gives for each, in their order. Called by
-lab/springtide_lab/reproduce/goldminer/rows.py, one seed each, and lab/springtide_lab/reproduce/kale/reproduction.py,
-one kind of traffic each.
+In: a function and its arguments, all pickled. Out: the results in order of the arguments. Callers:
+lab/springtide_lab/reproduce/goldminer/rows.py (one seed per call) and lab/springtide_lab/reproduce/kale/reproduction.py
+(one kind of traffic per call).
 """
 
 import concurrent.futures
@@ -18,7 +18,7 @@ Found = TypeVar("Found")
 
 
 def each(do: Callable[[Thing], Found], things: Sequence[Thing], *, processes: int = 0) -> list[Found]:
-    """`do` of each thing. 0 processes: one a core. None of them outlives this one, however it ends."""
+    """Call `do` for each item; 0 processes means one per core. Child processes never outlive this process."""
     processes = min(processes or os.cpu_count() or 1, len(things))
     if processes == 1 or "fork" not in multiprocessing.get_all_start_methods():
         return [do(thing) for thing in things]

@@ -1,7 +1,7 @@
-"""The loop: jobs arrive, a policy is asked, its plans are carried out, faults happen, jobs end.
+"""Main loop of the simulation: jobs arrive, a policy decides, plans are carried out, faults happen, jobs end.
 
-In: a `ClusterWorld`, jobs, a `System`, a seed-free `PlanningConfig` (all chance lies in the jobs). Out: a `Story`:
-every outcome and decision. The policy is the real one; it sees what `views` shows. Next: `measure`.
+In: a `ClusterWorld`, jobs, a `System` and a `PlanningConfig`. All randomness is in the jobs. Out: a `Story` with every
+outcome and decision. The policy is real code and sees only what `views` shows. Next: `measure`.
 """
 
 import math
@@ -29,7 +29,9 @@ from springtide.sim.world.world import TrueJob
 
 HISTORY, LAUNCHES, PROFILES, SEEN, POINTS = 200, 50, 48, 18, 6
 MINUTE_S, WINDOWS, SETTLE_S, WINDOW_S = 60.0, 6, 3.0, 5.0
-"""A look at a job is at its last minute, in so many windows. The last two are those of a master (`PlanRules`)."""
+"""Each look at a job covers its last minute, in this many windows. The settle and window times are those of a master
+(`PlanRules`).
+"""
 LONGEST_S = 60 * DAY_S
 MOST_TRIES = 2
 Watch = Callable[[float, int], None]
@@ -37,27 +39,27 @@ Watch = Callable[[float, int], None]
 
 @dataclass(slots=True)
 class Story:
-    """What happened."""
+    """Record of a simulation run."""
 
     outcomes: list[JobOutcome] = field(default_factory=list)
     decisions: int = 0
-    """How often the policy was asked."""
+    """Number of calls of the policy."""
     complaints: dict[str, int] = field(default_factory=dict)
-    """What the policy said instead of deciding, when it failed, and how often."""
+    """Error messages of a failed policy, with their counts."""
     refused: int = 0
-    """Plans that did not fit the cluster, a node, or the moment."""
+    """Number of plans that did not fit the cluster, a node or the job's state."""
     events: int = 0
     ended_at: float = 0.0
     reasons: list[tuple[float, str, str]] = field(default_factory=list)
-    """When, which job, why: plans that were carried out."""
+    """Time, job and reason of each plan that was carried out."""
     speeds: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
-    """Steps a second over time, of jobs that were asked about."""
+    """Steps per second over time, for the jobs to record."""
     held: list[tuple[float, float, float]] = field(default_factory=list)
-    """When; cores and bytes that jobs held then."""
+    """Time, cores and bytes that all jobs held."""
 
 
 class Simulation:
-    """One system on one workload."""
+    """A run of one system on one workload."""
 
     def __init__(
         self,
@@ -104,7 +106,7 @@ class Simulation:
             self.clock.after(self.system.every_s, self._tick)
 
     def _impatient(self, running: SimulatedJob) -> None:
-        """Nobody waits for ever to be given anything at all."""
+        """Fail a job that has waited too long for its first pods."""
         if running.shape is None and not running.launching and not running.ended:
             self.end(running, JobEnd.SCHEDULING)
 
@@ -119,7 +121,7 @@ class Simulation:
         self.clock.after(self.system.every_s, self._tick)
 
     def _due(self, running: SimulatedJob) -> bool:
-        """Whether there is something new to be said about it."""
+        """Return True if the policy should see the job now."""
         if running.launching or running.ended:
             return False
         if running.shape is None:
@@ -132,7 +134,7 @@ class Simulation:
         return running.news or now - running.looked_at >= max(self.system.again_s, self.system.rarely * (now - since))
 
     def _ask(self, due: list[SimulatedJob]) -> None:
-        """One decision about these jobs, which share what they hold and what is free."""
+        """Ask the policy for one decision on these jobs; they share their own and the free resources."""
         free = self.cluster.free
         for running in due:
             if running.shape is not None:
@@ -159,7 +161,7 @@ class Simulation:
     def _look(self, running: SimulatedJob) -> None:
         self.touch(running)
         before = running.seen[-1].samples if running.seen else 0.0
-        for part in range(1, POINTS + 1):  # as heartbeats have told on the way
+        for part in range(1, POINTS + 1):  # points that heartbeats would have reported
             samples = max(before + (running.done - before) * part / POINTS, float(part))
             running.seen.append(RowCount(samples, physics.rows_bytes(running.job, samples)))
         del running.seen[:-SEEN]
@@ -170,8 +172,10 @@ class Simulation:
         self._measure(running, running.speed)
 
     def _measure(self, running: SimulatedJob, speed: physics.Speed) -> None:
-        """Windows of the last minute, or of as long as the job is what it is. Errors of a window are what it is short
-        of a minute larger: those of a whole minute are the world's."""
+        """Add profiles of the last minute, or of the time since the last change if that is shorter.
+
+        The world's noise holds for a whole minute. Shorter windows get larger errors.
+        """
         seconds = min(max(self.clock.now - running.changed_at, 1.0), MINUTE_S) / WINDOWS
         larger = math.sqrt(MINUTE_S / seconds)
         terms = np.exp(larger * running.random.normal(0.0, self.world.noise, size=(WINDOWS, 5))).tolist()
@@ -192,7 +196,8 @@ class Simulation:
         del running.profiles[:-PROFILES]
 
     def _carry_out(self, decision: Decision) -> None:
-        for plan in sorted(decision.plans, key=lambda plan: plan.shape.cpu - self._held(plan.job)):  # givers first
+        # shrinking jobs free resources first
+        for plan in sorted(decision.plans, key=lambda plan: plan.shape.cpu - self._held(plan.job)):
             running = self.jobs.get(plan.job)
             if running is None or running.launching:
                 continue
@@ -230,7 +235,7 @@ class Simulation:
             self.clock.after(self._sample_s(running.speed), lambda: self._sampled(running))
 
     def _sample_s(self, speed: physics.Speed) -> float:
-        """Until a master, who looks every other second, has a sample."""
+        """Return the seconds until a master would have a sample."""
         steps_s = self.config.sample_steps / max(speed.steps_s, 1e-9)
         return min(self.config.sample_s, max(SETTLE_S + stages.SAMPLED * WINDOW_S, steps_s))
 
@@ -239,8 +244,11 @@ class Simulation:
             self._ask([running])
 
     def _change(self, running: SimulatedJob, plan: ShapePlan) -> None:
-        """Pods first, while the job trains on; then the change itself. Where there is no room for both at once, what is
-        to be smaller goes first (`job.scaling.plan`): here the job stands still until the new pods are there."""
+        """Change the shape: new pods start while the job trains, then the change takes effect.
+
+        Without room for both shapes, the shrinking part goes first (`job.scaling.plan`). The simulated job then pauses
+        until the new pods run.
+        """
         assert running.shape is not None
         now, then = running.at_work, self._with_extra(plan)
         both = Reserved.between(now, then)
@@ -251,7 +259,8 @@ class Simulation:
         self._tell(running, plan)
         seconds = self._pods_s(running, running.shape, plan.shape)
         if self.mechanisms.servers is ServerChange.INITIALIZE and _servers_change(running.shape, plan.shape):
-            seconds = max(0.0, seconds - self.world.init_s)  # pods begin with all others, which stand still for it
+            # new pods initialize together with the others, and that pause is counted separately
+            seconds = max(0.0, seconds - self.world.init_s)
         if not beside:
             self.pause(running, seconds)
         self.clock.after(seconds, lambda: self._changed(running, plan))
@@ -268,7 +277,7 @@ class Simulation:
             self.pause(running, self.mechanisms.pause_s(self.world))
 
     def _settle(self, running: SimulatedJob, plan: ShapePlan) -> None:
-        """The shape is there: give back what is not needed any more, and count from now."""
+        """Apply the new shape, release surplus resources and restart the measurements."""
         self.touch(running)
         running.shape, running.extra_workers = plan.shape, plan.extra_workers
         running.stage = plan.stage or (
@@ -287,7 +296,7 @@ class Simulation:
         return replace(plan.shape, workers=plan.shape.workers + plan.extra_workers)
 
     def _reserve(self, running: SimulatedJob, wanted: Reserved) -> bool:
-        """Hold so much from now on, if it is there."""
+        """Reserve these resources for the job; return False if they do not fit."""
         if not self._room(running, wanted):
             self.story.refused += 1
             return False
@@ -296,7 +305,7 @@ class Simulation:
         return True
 
     def _room(self, running: SimulatedJob, wanted: Reserved) -> bool:
-        """Whether the cluster has so much for the job, with what it holds."""
+        """Return True if the cluster can give the job these resources, counting what the job holds."""
         cpu, memory = wanted.cpu - running.reserved.cpu, wanted.memory - running.reserved.memory
         return (cpu <= 0 and memory <= 0) or self.cluster.fits(max(cpu, 0.0), max(memory, 0.0))
 
@@ -321,7 +330,7 @@ class Simulation:
         running.touch(self.clock.now, self.loss_rate)
 
     def refresh(self, running: SimulatedJob) -> None:
-        """Its rate has changed: plan its end, its loss of a pod and its last free byte anew."""
+        """Update the job's rate, and reschedule its end and its faults."""
         running.generation += 1
         running.set_speed(dynamic=self.mechanisms.dynamic_shards)
         rate, generation = running.samples_s, running.generation
@@ -339,7 +348,7 @@ class Simulation:
             self.end(running, JobEnd.FINISHED)
 
     def resized(self, running: SimulatedJob, shape: Shape) -> bool:
-        """Another size at once, as after a server was killed; False: the cluster has no room for it."""
+        """Resize the job at once, as after a killed server; return False without room."""
         if not self._reserve(running, Reserved.of(shape, running.extra_workers)):
             return False
         running.shape, running.last_change_at, running.news = shape, self.clock.now, True
@@ -347,7 +356,7 @@ class Simulation:
         return True
 
     def pause(self, running: SimulatedJob, seconds: float) -> None:
-        """It stands still for a while; of two pauses at once the longer one counts."""
+        """Pause the job; overlapping pauses end with the later one."""
         self.touch(running)
         running.paused_until = max(running.paused_until, self.clock.now + seconds)
         self.refresh(running)
@@ -360,7 +369,7 @@ class Simulation:
             self.refresh(running)
 
     def end(self, running: SimulatedJob, end: JobEnd) -> None:
-        """It is over; a user whose job failed submits it again."""
+        """End the job; the user submits a failed job again."""
         if running.ended:
             return
         self.touch(running)

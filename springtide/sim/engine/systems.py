@@ -1,7 +1,7 @@
-"""What is compared: a policy, which decides, and mechanisms, which carry out and mend.
+"""Systems to compare: a policy that decides, and mechanisms that carry out plans and repair faults.
 
-In: a policy and its name. Out: a `System`. The policies are the real ones; mechanisms are what the papers say that a
-runtime can do: Kubeflow cannot change a job, ES and Optimus change it between initializations, ours while it trains.
+In: a policy and its name. Out: a `System`. The policies are real code. The mechanisms follow the papers: Kubeflow
+cannot change a job, ES and Optimus re-initialize it, and Springtide changes it while it trains.
 """
 
 from collections.abc import Callable
@@ -18,32 +18,34 @@ Policy = Callable[[ClusterView, PlanningConfig], Decision]
 
 
 class ServerChange(StrEnum):
-    """What a change of servers costs a job."""
+    """Cost of a change of servers."""
 
     RESTART = "restart"
     """Stop, save to remote storage, prepare, load (000 §2.2)."""
     INITIALIZE = "initialize"
-    """Train on while pods start, then build the graph anew (001 §6.3)."""
+    """Train while the pods start, then rebuild the graph (001 §6.3)."""
     LIVE = "live"
-    """Train on; a pause through memory (000 §5.2)."""
+    """Train on, with a short pause for a copy through memory (000 §5.2)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mechanisms:
-    """What the runtime can do."""
+    """Abilities of a runtime."""
 
     elastic: bool = True
-    """Shapes change, lost pods are replaced; otherwise a lost pod fails the job and the user runs it again."""
+    """The runtime changes shapes and replaces lost pods. Otherwise a lost pod fails the job, and the user runs it
+    again.
+    """
     dynamic_shards: bool = True
-    """Workers take work as they go; otherwise each has an equal part."""
+    """Workers lease shards as they go. Otherwise each worker has an equal part of the data."""
     servers: ServerChange = ServerChange.LIVE
     relieves: bool = True
-    """Hot servers and stragglers are found and relieved."""
+    """The runtime detects and relieves hot servers and stragglers."""
     foresees: bool = True
-    """Memory needs are forecast (`planning.guards.growth`) and shown to the policy."""
+    """The runtime forecasts memory needs (`planning.guards.growth`) and shows them to the policy."""
 
     def pause_s(self, world: ClusterWorld) -> float:
-        """How long a job stands still when its servers change."""
+        """Return the seconds that a change of servers pauses a job."""
         if self.servers is ServerChange.RESTART:
             return world.checkpoint_s + world.prepare_s + world.load_s
         return world.init_s if self.servers is ServerChange.INITIALIZE else world.live_pause_s
@@ -51,29 +53,29 @@ class Mechanisms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class System:
-    """One contestant."""
+    """A policy with its mechanisms and intervals."""
 
     name: str
     policy: Policy
     mechanisms: Mechanisms = field(default_factory=Mechanisms)
     every_s: float = 60.0
-    """Between two times that it is asked."""
+    """Seconds between two calls of the policy."""
     again_s: float = 600.0
-    """A job with nothing new about it is shown to it that often at most..."""
+    """Minimum seconds until the policy sees a job without news again."""
     rarely: float = 0.25
-    """...and again after this share of the time since its last change."""
+    """Minimum wait of a job without news, as a share of the time since its last change."""
 
 
 KUBEFLOW = Mechanisms(elastic=False, dynamic_shards=False, servers=ServerChange.RESTART, relieves=False, foresees=False)
 SCHEDULER = Mechanisms(servers=ServerChange.INITIALIZE, relieves=False, foresees=False)
-"""ES and Optimus: pods come and go, nothing is mended, memory is not their business."""
+"""Mechanisms of ES and Optimus: pods come and go, without repair of slow pods and without memory forecasts."""
 THREE_MINUTES_S = 180.0
 
 MECHANISMS = {"static": KUBEFLOW, "es": SCHEDULER, "optimus": SCHEDULER, "optimus_one": SCHEDULER}
 
 
 def system(name: str, policy: Policy) -> System:
-    """A policy by its name: its own mechanisms where the papers say so, otherwise ours."""
+    """Return the system of a policy: with the mechanisms of its paper if known, else with those of Springtide."""
     mechanisms = MECHANISMS.get(name, Mechanisms())
     if mechanisms is SCHEDULER:
         return System(
@@ -88,7 +90,7 @@ def system(name: str, policy: Policy) -> System:
 
 
 def check(decision: object, name: str) -> Decision:
-    """A policy may be anyone's: what it returned must be a decision."""
+    """Raise unless the policy returned a `Decision`; third-party policies may return anything."""
     if not isinstance(decision, Decision):
         raise errors.BadInput(f"policy {name} returned {type(decision).__name__}; wanted a Decision")
     return decision

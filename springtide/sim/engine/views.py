@@ -1,7 +1,7 @@
-"""What a policy is shown of a virtual job: what a master would know of a real one, and no more.
+"""Builds the view of a simulated job that a real master would send to a policy.
 
-In: a `SimulatedJob`. Out: a `JobView`; when the job is over, a `PastJob`. Memory to come is forecast by the real
-`planning.guards.growth` from what was seen so far. Next: the policy.
+In: a `SimulatedJob`. Out: a `JobView`; after the end of the job, a `PastJob`. The real `planning.guards.growth`
+forecasts memory from the observations so far. Next: the policy.
 """
 
 from springtide.domain.core.roles import Role, RoleKind
@@ -14,7 +14,7 @@ from springtide.sim.world.parameters import ClusterWorld
 from springtide.sim.world.world import TrueJob
 
 ROOM = 1.15
-"""Memory asked for, over what is forecast."""
+"""Requested memory over forecast memory."""
 MOST_SERVERS, MOST_WORKERS = 64, 100
 WORKERS = tuple(Role(RoleKind.WORKER, rank) for rank in range(512))
 SERVERS = tuple(Role(RoleKind.SERVER, rank) for rank in range(1024))
@@ -37,7 +37,7 @@ def bounds(world: ClusterWorld) -> ShapeBounds:
 
 
 def unbounded(world: ClusterWorld) -> ShapeBounds:
-    """What users may ask for where nobody sizes jobs: any pod that a node holds, and no quota."""
+    """Return the bounds of users without autoscaling: any pod that fits a node, and no quota."""
     most = int(world.node_memory * GIB)
     return ShapeBounds(
         least=Shape(workers=1, servers=1, worker_cpu=0.01, server_cpu=0.01),
@@ -53,7 +53,7 @@ def unbounded(world: ClusterWorld) -> ShapeBounds:
 
 
 def features(job: TrueJob) -> dict[str, Feature]:
-    """What is known of a job when it is submitted."""
+    """Return the features that are known at submission."""
     return {
         "user": job.user,
         "kind": job.kind,
@@ -65,7 +65,7 @@ def features(job: TrueJob) -> dict[str, Feature]:
 
 
 def need(running: SimulatedJob) -> MemoryNeed:
-    """Bytes that the job will need, as far as anyone can know by now."""
+    """Return the forecast memory need of the job."""
     law = growth.fit(running.seen)
     rows = max(law.cautious(running.job.samples), physics.rows_bytes(running.job, running.done))
     return _roomy(running.job, rows)
@@ -103,7 +103,7 @@ def view(running: SimulatedJob, limits: ShapeBounds) -> JobView:
 
 
 def uses(running: SimulatedJob) -> tuple[RoleUse, ...]:
-    """Each worker and each server; the hottest is server 0."""
+    """Return the usage of each worker and server; server 0 is the hottest."""
     shape, speed = running.shape, running.speed
     if shape is None or speed is None:
         return ()
@@ -138,7 +138,7 @@ def uses(running: SimulatedJob) -> tuple[RoleUse, ...]:
 
 
 def findings(running: SimulatedJob) -> tuple[GuardFinding, ...]:
-    """What the guards would say. Memory that ran out is mended once servers have more of it than they had then."""
+    """Return the findings of the guards. An OOM finding ends once the servers have more memory than at the failure."""
     shape = running.shape
     if shape is None:
         return ()
@@ -159,7 +159,7 @@ def _of_servers(shape: Shape) -> int:
 
 
 def past(running: SimulatedJob, end: JobEnd, at: float) -> PastJob:
-    """One job that is over. What it needed is what it had in the end: by then nothing is forecast."""
+    """Return the record of a finished job. Its final memory counts as its need."""
     job = running.job
     rows = physics.rows_bytes(job, running.done)
     return PastJob(

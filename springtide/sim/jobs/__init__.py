@@ -1,6 +1,7 @@
-"""Jobs simulated one by one: the real master, ledger, leases, slots and checkpoints, on virtual machines and time.
+"""Simulates single jobs with the real master, ledger, leases, slots and checkpoints, on virtual machines.
 
-The walk: `loop` (virtual time) → `machines` (processes, and how they end) → `master` (the real desk) → `wire` (how
-members reach it) → `worker` and `server` (real leases, real slots, virtual work) → `faults` (what goes wrong) →
-`counting` (was every batch applied once, everywhere?) → `job` (all of it together).
+Reading order: `virtual_loop` (virtual time) → `members.machines` (processes and their exits) → `members.master` (the
+real master service) → `members.master_connection` (requests to the master) → `members.worker` and `members.server`
+(real leases and slots, virtual work) → `faults` → `counting_oracle` (checks that every batch was applied once) → `job`
+(assembles a job).
 """

@@ -1,7 +1,8 @@
-"""Was every batch applied exactly once, to every slot? The counting table of a virtual job, read at its end.
+"""Checks that every batch was applied exactly once to every slot of a virtual job.
 
-In: pushes of virtual workers, as (shard, batches). Out: rows to push, and in the end what is missing or doubled. The
-rows lie in the real store (zero at first, SGD at rate 1, a gradient of -1 a batch): one key for every slot and shard.
+In: pushes of virtual workers, as (shard, batches). Out: rows to push, and at the end the lost and repeated batches. The
+rows are in the real store, with one key per slot and shard. Rows start at zero and use SGD with rate 1 and a gradient
+of -1 per batch, so each row counts batches.
 """
 
 from collections.abc import Iterable, Mapping
@@ -29,7 +30,7 @@ def new_store(slots: int) -> _native.Store:
 
 @lru_cache(maxsize=16)
 def counting_keys(slots: int, shards: int) -> Keys:
-    """By shard and slot, a key that lies in that slot."""
+    """Return one key for each shard and slot that lies in that slot."""
     store, found, first = new_store(slots), [np.empty(0, dtype=np.int64) for _ in range(slots)], 0
     while min(len(keys) for keys in found) < shards:
         some = np.arange(first, first + 2 * slots * shards, dtype=np.int64)
@@ -40,7 +41,7 @@ def counting_keys(slots: int, shards: int) -> Keys:
 
 
 class BatchRun(NamedTuple):
-    """Samples `first` to `end` of a shard, which are that number of batches."""
+    """The samples `first` to `end` of a shard, and their number of batches."""
 
     shard: int
     first: int
@@ -50,15 +51,15 @@ class BatchRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What the tables say in the end, in (batch, slot) pairs."""
+    """Totals of the counting tables, in (batch, slot) pairs."""
 
     wanted: int
     lost: int = 0
-    """Never applied."""
+    """Pairs that were never applied."""
     repeated: int = 0
-    """Applied more often than once."""
+    """Pairs that were applied more than once."""
     first: str = ""
-    """The first that is wrong, in words."""
+    """Description of the first wrong pair."""
 
     @property
     def right(self) -> bool:
@@ -66,7 +67,7 @@ class Counts:
 
 
 def count(card: DatasetCard, slots: int, stores: Mapping[int, _native.Store]) -> Counts:
-    """Read every slot at its owner. A slot that nobody has is lost with all its batches."""
+    """Count the batches in every slot at its owner. All batches of a slot without an owner are lost."""
     shards = card.epochs * card.shards
     keys, wanted = counting_keys(slots, shards), batches_of(card)
     lost = repeated = 0
@@ -90,7 +91,7 @@ def batches_of(card: DatasetCard) -> Keys:
 
 
 class SlotPart(NamedTuple):
-    """Slots of a server that a push speaks for."""
+    """The slots of a server that a push covers."""
 
     slots: tuple[int, ...]
     mask: npt.NDArray[np.uint8]
@@ -104,7 +105,9 @@ class SlotPart(NamedTuple):
 
 
 def apply(store: _native.Store, keys: Keys, part: SlotPart, batches: BatchRun) -> frozenset[int]:
-    """A server takes batches of one shard for some of its slots: those that have a part of them already, and refuse."""
+    """Apply batches of one shard to some slots of a server. Return the slots that already hold a part and refuse the
+    push.
+    """
     count, shard, first, end = len(part.slots), batches.shard, batches.first, batches.end
     stats = store.push_once(
         np.zeros(count, dtype=np.uint16),

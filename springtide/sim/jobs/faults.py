@@ -1,8 +1,7 @@
-"""What goes wrong with a virtual job, drawn from a seed: processes die, hang or are slow, masters are replaced, people
-change their minds.
+"""Injects random faults into a virtual job: crashes, hangs, slow processes, new masters and rescaling.
 
-In: rates by kind. Out: acts on a `VirtualJob`, each at its random time. After `until_s` nothing more goes wrong, so
-that a job can end. The luck that a simulated job is born with: `luck`.
+In: rates by kind of fault, and a seed. Out: actions on a `VirtualJob` at random times. Faults stop at `until_s`, so
+that the job can end. `Luck` injects the faults that a simulated job has from its world.
 """
 
 import asyncio
@@ -22,21 +21,21 @@ WORDS = "drawn by the simulator"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultRates:
-    """How often each happens, times an hour."""
+    """Mean number of faults of each kind per hour."""
 
     kill_worker: float = 0.0
     kill_server: float = 0.0
     kill_master: float = 0.0
     evict: float = 0.0
-    """Any pod, no fault of its own."""
+    """Evictions of any pod."""
     cut_off: float = 0.0
-    """A worker or server reaches its master no more for a while: it is suspected, perhaps wrongly, and lives on."""
+    """Network cuts between a worker or server and its master; the process lives on while the master may suspect it."""
     slow_worker: float = 0.0
-    """It has a part of its cores for a while."""
+    """Phases in which a worker has only a part of its cores."""
     slow_server: float = 0.0
-    """The same; the job's own guards may replace it."""
+    """Phases in which a server has only a part of its cores; the job's guards may replace the server."""
     full_memory: float = 0.0
-    """A server is killed for want of memory."""
+    """OOM kills of a server."""
     scale_workers: float = 0.0
     scale_servers: float = 0.0
 
@@ -47,27 +46,27 @@ class FaultRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultBounds:
-    """How far it goes."""
+    """Limits of the faults."""
 
     workers: tuple[int, int] = (1, 8)
     servers: tuple[int, int] = (1, 5)
     until_s: float = 600.0
     silence_s: float = 60.0
-    """Longest time that somebody is cut off."""
+    """Longest network cut, in seconds."""
     slow_s: float = 120.0
-    """Longest time that a worker or a server is slow."""
+    """Longest slow phase of a worker or server, in seconds."""
     master_s: float = 5.0
-    """Longest time until there is another master."""
+    """Longest time without a master, in seconds."""
 
 
 class JobFaults:
-    """Of one job."""
+    """Fault injector of one job."""
 
     def __init__(self, job: VirtualJob, rates: FaultRates, bounds: FaultBounds, seed: int) -> None:
         self._job, self._rates, self._bounds = job, rates, bounds
         self._chance = random.Random(seed)
         self.done: Counter[str] = Counter()
-        """What happened, and how often."""
+        """Number of injected faults by kind."""
 
     async def run(self) -> None:
         if not self._rates.total:
@@ -150,14 +149,14 @@ class JobFaults:
         return await self._scale(servers=self._chance.randint(*self._bounds.servers))
 
     async def _scale(self, *, workers: int | None = None, servers: int | None = None) -> bool:
-        with contextlib.suppress(errors.BadInput):  # it is starting, or draining
+        with contextlib.suppress(errors.BadInput):  # the job refuses while it starts or drains
             await self._job.scale(workers=workers, servers=servers, why=WORDS)
             return True
         return False
 
 
 class Luck:
-    """Of one job."""
+    """Injector of the faults that one job has from its world: lost pods and slow processes."""
 
     def __init__(self, job: VirtualJob, world: ClusterWorld, chance: random.Random) -> None:
         self._job, self._world, self._chance = job, world, chance

@@ -1,9 +1,9 @@
-"""Some jobs at once on one virtual cluster: each job's real master plans for it, by a real policy, and carries it out.
+"""Simulates several jobs on one virtual cluster; each real master plans its job with a real policy.
 
-In: a world, jobs with their luck, a policy. Out: an `VirtualOutcome` a job, with its counts. Each job begins with what
-the policy gives to one that it knows nothing of; from then on its master shows it to the policy, checks what comes back
-and carries it out a move at a time (`master.autoscale.loop`). Pods take their time to come (`sim.world.cluster`), and
-are lost at the world's rates (`luck`).
+In: a world, jobs with their faults, and a policy. Out: a `VirtualOutcome` per job, with its counts. Each job starts
+with the policy's plan for an unknown job. Its master then asks the policy, checks the plans and carries them out step
+by step (`master.autoscale.loop`). Pods take time to start (`sim.world.cluster`) and fail at the world's rates
+(`faults.Luck`).
 """
 
 import asyncio
@@ -28,22 +28,22 @@ from springtide.sim.world import cluster as clusters
 from springtide.sim.world.parameters import ClusterWorld
 from springtide.sim.world.world import TrueJob
 
-HEARTBEAT_S, STRIDE_S = 10.0, 5.0  # coarser than real ones, which cost more to simulate
+HEARTBEAT_S, STRIDE_S = 10.0, 5.0  # coarser than in real jobs, to save simulation time
 Watch = Callable[[float, int], None]
 
 
 @dataclass(slots=True)
 class Fleet:
-    """What became of the jobs."""
+    """Results of all jobs."""
 
     outcomes: list[VirtualOutcome] = field(default_factory=list)
     happened: Counter[str] = field(default_factory=Counter)
-    """What went wrong, by kind."""
+    """Number of faults by kind."""
     decisions: int = 0
     plans: Counter[str] = field(default_factory=Counter)
-    """What became of plans: taken, refused, done."""
+    """Number of plans by outcome: taken, refused, done."""
     hours: float = 0.0
-    """Of all jobs together."""
+    """Hours of all jobs together."""
 
 
 class FleetRun:
@@ -107,7 +107,7 @@ class FleetRun:
             self._watch(self._loop.time(), len(fleet.outcomes))
 
     def _setup(self, job: TrueJob) -> Setup:
-        """The job with its first shape, and how it plans from there on."""
+        """Return the job with its first shape and its planning rules."""
         plan, chance = first_plan(job, self._bounds, self._system, self._config, self.room()), _luck_of(job)
         elastic = self._system.mechanisms.elastic
         beat, config = self._heartbeat_s, self._config
@@ -141,7 +141,7 @@ def _luck_of(job: TrueJob) -> np.random.Generator:
 
 
 def without_memory(bounds: ShapeBounds) -> ShapeBounds:
-    """Bounds of cores alone: memory has no limit at this level."""
+    """Return the bounds without memory limits: this simulation does not limit memory."""
     return replace(
         bounds,
         least=replace(bounds.least, worker_memory=0, server_memory=0),
@@ -150,7 +150,7 @@ def without_memory(bounds: ShapeBounds) -> ShapeBounds:
 
 
 class PolicyAdviser:
-    """One job's. `room`: what its cluster has free, beside what the job holds."""
+    """The policy as an adviser of one job. `room` returns the free resources of the cluster."""
 
     def __init__(self, system: System, config: PlanningConfig, room: Callable[[], ResourceBudget]) -> None:
         self._system, self._config, self._room = system, config, room
@@ -177,7 +177,7 @@ class PolicyAdviser:
 def first_plan(
     job: TrueJob, bounds: ShapeBounds, system: System, config: PlanningConfig, capacity: ResourceBudget
 ) -> ShapePlan:
-    """What a job begins with: as the policy says of one that it knows nothing of yet, else as its user asked."""
+    """Return the policy's plan for an unknown job, or the user's request if the policy has no plan."""
     view = JobView(
         name=job.name,
         user=job.user,

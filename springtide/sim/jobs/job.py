@@ -1,6 +1,6 @@
-"""One job on virtual machines, from its first process to its end: all parts together, and what came of it.
+"""Runs one job on virtual machines from its first process to its end.
 
-In: a `Setup`. Out: an `VirtualOutcome` with the counts of every slot. The walk of this room: see the package.
+In: a `Setup`. Out: a `VirtualOutcome` with the counts of every slot. See the package for the reading order.
 """
 
 import asyncio
@@ -40,31 +40,33 @@ TOLD = frozenset({"phase", "decision", "lost", "ready", "checkpoint", "moved", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """A job, and the world around it."""
+    """A job and its environment."""
 
     job: TrueJob
     shape: Shape
-    """What it begins with."""
+    """Initial shape of the job."""
     seed: int = 0
     heartbeat_s: float = 1.0
-    """Longer ones are cheaper to simulate; the master's patience grows with them."""
+    """Heartbeat interval in seconds. Longer intervals are cheaper to simulate, and the master's timeouts grow with
+    them.
+    """
     stride_s: float = 0.5
-    """A worker pushes after about so much work, one batch at least."""
+    """Approximate seconds of work between two pushes of a worker, at least one batch."""
     save_every_s: float = 600.0
     relaunches: int = 5
     guards: GuardRules = field(default_factory=lambda: GuardRules(memory=False))
-    """What the job does for its servers. Where memory is not looked after, it has no limit either."""
+    """Guards of the servers. Without the memory guard, memory has no limit."""
     planning: PlanRules = field(default_factory=PlanRules)
-    """How its master plans for it, with an adviser; usually not at all."""
+    """Planning rules of the master; by default the master does not plan."""
     weather: Weather = field(default_factory=Weather)
     data_weather: DataWeather = field(default_factory=DataWeather)
     disks: Disks = field(default_factory=Disks)
     starts_s: Callable[[WantedRole, random.Random], float] = lambda wanted, chance: chance.uniform(0.5, 3.0)
-    """From the wish for a process until it runs."""
+    """Function that draws the start time of a process, in seconds."""
 
     @property
     def card(self) -> DatasetCard:
-        """The job's data: as many batches as it has steps."""
+        """Return the job's data: one batch per step."""
         batch = self.job.facts.batch
         batches = max(1, round(self.job.samples / batch))
         return DatasetCard(samples=batches * batch, batch_size=batch, shard_batches=shards.batches_a_shard(batches))
@@ -95,28 +97,28 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualOutcome:
-    """How a virtual job ended."""
+    """Result of a virtual job."""
 
     name: str
     phase: JobPhase
     why: str
     jct_s: float
-    """From its submission."""
+    """Completion time in seconds since submission."""
     samples: int
-    """That the ledger has as trained."""
+    """Number of samples that the ledger counts as trained."""
     wanted: int
     counts: counting_oracle.Counts
     relaunches: int
     terms: int
-    """Masters."""
+    """Number of masters."""
     eras: int
-    """How often the ledger went back."""
+    """Number of times the ledger went back to a checkpoint."""
     moved: int
-    """Slots that changed servers."""
+    """Number of slots that moved between servers."""
     copies: int
-    """Pushes that arrived twice."""
+    """Number of duplicate pushes."""
     told: Counter[str]
-    """Lines of its story, by kind."""
+    """Number of events by kind."""
     story: list[tuple[float, str, dict[str, object]]] = field(repr=False)
 
     @property
@@ -125,7 +127,7 @@ class VirtualOutcome:
 
 
 class VirtualJob:
-    """A job that runs. Faults and scaling reach into it by `machines`, `masters` and `scale`."""
+    """A running virtual job. Faults and rescaling use `machines`, `masters` and `scale`."""
 
     def __init__(self, setup: Setup, folder: pathlib.Path, adviser: Adviser | None = None) -> None:
         self.setup, self.spec, self.card, self._folder = setup, setup.spec, setup.card, folder
@@ -164,12 +166,12 @@ class VirtualJob:
 
     @property
     def ended(self) -> bool:
-        """Whether it is over, though not everyone has heard of it: what is lost from now on is no loss to the job."""
+        """Return True if the job is over; processes lost from now on do not matter."""
         desk = self.masters.desk
         return self.over.is_set() or (desk is not None and desk.state.phase.over)
 
     async def scale(self, *, workers: int | None = None, servers: int | None = None, why: str) -> None:
-        """As `springtide scale`, or a plan, does. BadInput where the job cannot do that now."""
+        """Scale the job as `springtide scale` or a plan does; BadInput if the job cannot scale now."""
         link = self._wire("plan")
         await link.ask(messages.ScaleRequest(workers=workers, servers=servers, why=why))
 
@@ -203,7 +205,7 @@ class VirtualJob:
 
     @property
     def samples_done(self) -> int:
-        """As far as the master knows; while there is none, as the last one did."""
+        """Number of trained samples in the master's ledger; without a master, the last known number."""
         if (desk := self.masters.desk) is not None:
             self._samples_done = desk.record.book.samples_done
         return self._samples_done
@@ -216,8 +218,9 @@ class VirtualJob:
             owner_of(slot, alive)
 
     def _stores(self, saved: int | None) -> dict[int, _native.Store]:
-        """Where slots lie in the end: with their owners, or with whoever was about to hand them over; those of a server
-        that was lost after the last checkpoint, which has all of them by then, in there.
+        """Return the store of each slot at the end: its owner's, or that of a server that was handing it over.
+
+        The slots of a server lost after the final checkpoint are restored from that checkpoint.
         """
         found: dict[int, _native.Store] = {}
         for slot in range(SLOTS):

@@ -1,6 +1,6 @@
-"""Where virtual servers listen, and how pushes reach them: late, perhaps after their sender is dead, perhaps twice.
+"""Virtual network between workers and servers: pushes arrive late, after their sender died, or twice.
 
-In: pushes of `worker`, by address. Out: what the server there says, or nothing if it is gone.
+In: pushes of `worker`, by address. Out: the server's reply, or None if the server is gone.
 """
 
 import asyncio
@@ -15,27 +15,27 @@ from springtide.sim.jobs.counting_oracle import BatchRun
 
 
 class Push(NamedTuple):
-    """Batches of a shard, and the slots that it speaks for."""
+    """Batches of a shard, with the slots that the push covers."""
 
     batches: BatchRun
     covers: tuple[int, ...]
 
 
 class PushReply(NamedTuple):
-    """What became of a push."""
+    """A server's reply to a push."""
 
     refused: frozenset[int] = frozenset()
-    """Slots that are another's."""
+    """Slots that another server owns."""
     torn: frozenset[int] = frozenset()
-    """Slots that have some of the batches, not all: send them one by one."""
+    """Slots that hold only some of the batches; send these batches one by one."""
     owners: Mapping[int, tuple[int, str]] | None = None
-    """Whose the refused ones are, and where, as far as the server knows."""
+    """Owner and address of the refused slots, as far as the server knows."""
     placement: Placement | None = None
     addresses: tuple[str, ...] = ()
 
 
 class PushTarget(Protocol):
-    """A server that takes pushes."""
+    """A server that accepts pushes."""
 
     def apply(self, push: Push) -> PushReply: ...
 
@@ -45,16 +45,16 @@ Target = TypeVar("Target", bound=PushTarget)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataWeather:
-    """What pushes meet on their way."""
+    """Network conditions of pushes and slot transfers."""
 
     late_s: float = 0.0
-    """Mean time to a server; 0: all parts of a push arrive at once."""
+    """Mean delay to a server in seconds; at 0 all parts of a push arrive at once."""
     twice: float = 0.0
-    """Share of pushes of which a copy arrives much later."""
+    """Share of pushes with a late duplicate."""
     later_s: float = 60.0
-    """How much later, on average."""
+    """Mean delay of a duplicate, in seconds."""
     broken: float = 0.0
-    """Share of slots on their way to another server whose sender never hears what became of them."""
+    """Share of slot transfers whose confirmation is lost."""
 
 
 class Network(Generic[Target]):
@@ -65,7 +65,7 @@ class Network(Generic[Target]):
         self._ports = itertools.count(1)
         self._there: dict[str, Target] = {}
         self.copies = 0
-        """Pushes that arrived once more."""
+        """Number of duplicate pushes that arrived."""
 
     def breaks(self) -> bool:
         return self._chance.random() < self._weather.broken
@@ -82,7 +82,7 @@ class Network(Generic[Target]):
         return self._there.get(address)
 
     def send(self, address: str, push: Push) -> asyncio.Future[PushReply | None]:
-        """It arrives, whatever becomes of the sender; None: nobody was there."""
+        """Send a push, which arrives even if the sender dies. The future's result is None if no server listens."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[PushReply | None] = loop.create_future()
 

@@ -1,8 +1,7 @@
-"""How long a step takes a virtual worker, and what it uses: the physics of `sim.world.world`, for the pods there are
-now.
+"""Computes step times and resource use of virtual workers, with the physics of `sim.world.world`.
 
-In: a `sim.world.world.Job`, who is at work and with how many cores. Out: seconds of a step and of its parts, cores,
-bytes. The rate model of `sim.engine.simulation` goes by the same functions: that is why the two can be compared.
+In: a `sim.world.world.TrueJob`, the number of training workers, and the servers' cores. Out: seconds of a step and of
+its parts, cores and bytes. `sim.engine.simulation` uses the same functions, so the two simulations are comparable.
 """
 
 from collections.abc import Callable
@@ -13,34 +12,34 @@ from springtide.sim.world import world as physics
 from springtide.sim.world.world import FaultCondition, Speed, TrueJob
 
 AT_REST = 1e-9
-TABLES = 26  # Criteo: as many keys a sample
-ROW_BYTES = 64.0  # of a row with its optimizer state: 16 floats
+TABLES = 26  # keys per sample in Criteo
+ROW_BYTES = 64.0  # a row of 16 floats with its optimizer state
 
 
 class ServerCores(NamedTuple):
-    """The servers that have slots."""
+    """Servers that hold slots."""
 
     servers: int
     cpu: float
-    """Cores of one, on average."""
+    """Mean number of cores of a server."""
     slowest: float = 1.0
-    """The smallest share that one has of the cores it should have."""
+    """Smallest share of assigned cores among the servers."""
 
 
 class StepTime:
-    """Of one job."""
+    """Step time model of one job."""
 
     def __init__(self, job: TrueJob, slots: int) -> None:
         self.job, self._slots = job, slots
         self.at_work = 0
-        """Workers that train now."""
+        """Number of workers that train now."""
         self.serving: Callable[[], ServerCores] = lambda: ServerCores(1, 1.0)
         self.done: Callable[[], float] = lambda: 0.0
-        """Samples that are trained."""
+        """Function that returns the number of trained samples."""
         self._known: dict[tuple[int, float, ServerCores], Speed] = {}
 
     def speed(self, worker_cpu: float) -> Speed:
-        """Of all who are at work, if their workers are like this one."""
+        """Return the speed of all training workers, assuming that each has `worker_cpu` cores."""
         key = max(self.at_work, 1), worker_cpu, self.serving()
         found = self._known.get(key)
         if found is None:
@@ -51,7 +50,7 @@ class StepTime:
         return found
 
     def slowed(self, now: Speed, share: float) -> Speed:
-        """The same for a worker that has so much of its cores."""
+        """Return the speed of a worker that has only this share of its cores."""
         if share >= 1:
             return now
         gradient, update, synchronization, lookup = now.terms
@@ -71,9 +70,9 @@ class StepTime:
         return self.job.server_base_bytes + slots * self.slot_bytes()
 
     def keys(self, slots: int, batches: int) -> float:
-        """Keys of so many batches that lie in so many slots."""
+        """Return the number of keys of these batches in these slots."""
         return TABLES * self.job.facts.batch * batches * slots / self._slots
 
     def server_core_s(self, slots: int, batches: int) -> float:
-        """Core-seconds that so many batches cost a server with so many slots."""
+        """Return the core-seconds that these batches cost a server with these slots."""
         return self.job.server_core_s * batches * slots / self._slots

@@ -1,7 +1,7 @@
-"""Virtual time for asyncio: nobody sleeps, the clock goes to whatever is due next.
+"""asyncio event loop in virtual time: sleeping jumps the clock to the next due event.
 
-In: a coroutine. Out: its result, and how late it is then. What runs on it is the code of real processes: timeouts,
-sleeps and events are asyncio's own. What would go to a thread is done at once.
+In: a coroutine. Out: its result; `loop.time()` is the virtual time. The loop runs the code of real processes, with
+asyncio's own timeouts, sleeps and events. Work for a thread runs inline.
 """
 
 import asyncio
@@ -13,11 +13,11 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class Stuck(Exception):
-    """Everyone waits for someone else: nothing is due any more."""
+    """Deadlock: all tasks wait and no event is due."""
 
 
 class _NoFiles:
-    """In the place of a selector: waiting is moving the clock."""
+    """Replacement for a selector; `select` advances the clock instead of waiting."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -30,12 +30,12 @@ class _NoFiles:
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop whose time is a number. The same coroutines on it do the same, always."""
+    """A deterministic event loop whose time is a number."""
 
     def __init__(self) -> None:
         super().__init__()
         self._files = _NoFiles()
-        self._selector = self._files  # what the base class waits by
+        self._selector = self._files  # the base class waits through this attribute
 
     def time(self) -> float:
         return self._files.now
@@ -56,7 +56,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def run(work: Coroutine[Any, Any, T]) -> T:
-    """Run it to its end in virtual time; whatever it leaves behind is cancelled."""
+    """Run a coroutine to its end in virtual time, then cancel the remaining tasks."""
     loop = VirtualLoop()
     try:
         asyncio.set_event_loop(loop)

@@ -1,1 +1,1 @@
-"""Figures and plots of a simulation."""
+"""Statistics, tables and plots of a simulation."""

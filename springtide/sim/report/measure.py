@@ -1,7 +1,7 @@
-"""Figures of a story: completion times, completion rates, utilization, memory kills. One definition of each for all.
+"""Computes the statistics of a simulation: completion times, completion rates, utilization and OOM kills.
 
-In: a `Story`. Out: a `Summary`. Completion time includes pending; completion rate is finished over submitted, and a
-re-run counts as another submitted job; utilization is used over allocated, integrated over time (001 §6).
+In: a `Story`. Out: a `Summary`. Completion time includes pending time. Completion rate is finished over submitted jobs,
+and a re-run counts as another submission. Utilization is used over allocated resources, integrated over time (001 §6).
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,18 +13,18 @@ from springtide.sim.engine.job import JobEnd, JobOutcome, Used
 from springtide.sim.engine.simulation import Story
 
 LARGE_CPU = 100.0
-"""000 §6.3 tells jobs below and above 100 CPUs apart."""
+"""Cores that separate small from large jobs (000 §6.3)."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a simulation says in figures."""
+    """Statistics of a simulation."""
 
     submitted: int
     finished: int
     reruns: int
     completion: float
     completion_small: float | None
-    """Of jobs whose users asked for less than 100 cores."""
+    """Completion rate of jobs whose users requested less than 100 cores."""
     completion_large: float | None
     jct_mean_s: float | None
     jct_p50_s: float | None
@@ -32,23 +32,23 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     jct_p99_s: float | None
     pending_p50_s: float | None
     worker_cpu: float | None
-    """Used of what workers were given."""
+    """Used share of the workers' allocated cores."""
     server_cpu: float | None
     cpu: float | None
     worker_memory: float | None
     server_memory: float | None
     memory: float | None
     oom: float
-    """Of submitted jobs: memory ran out at least once."""
+    """Share of submitted jobs with at least one OOM."""
     scheduling: float
-    """Of submitted jobs: gave up waiting."""
+    """Share of submitted jobs that gave up waiting for pods."""
     slow_hot: float
-    """Of submitted jobs: a hot server cost them more than a tenth of their run."""
+    """Share of submitted jobs that lost more than a tenth of their run time to a hot server."""
     slow_straggler: float
     changes: float
-    """Plans carried out, a job."""
+    """Mean number of plans carried out per job."""
     scaling_s: float | None
-    """Mean time from start to the last change."""
+    """Mean seconds from start to the last change."""
     failures: dict[str, int]
 
 
@@ -89,7 +89,7 @@ def _held_up(outcome: JobOutcome) -> bool:
 
 
 def completion(outcomes: Sequence[JobOutcome], which: Callable[[JobOutcome], bool]) -> float | None:
-    """Finished over submitted, of some jobs."""
+    """Return the completion rate of the selected jobs: finished over submitted."""
     chosen = [outcome for outcome in outcomes if which(outcome)]
     return sum(outcome.end is JobEnd.FINISHED for outcome in chosen) / len(chosen) if chosen else None
 
@@ -99,7 +99,7 @@ def percentile(values: Sequence[float], share: float) -> float | None:
 
 
 def utilization(used: Iterable[Used]) -> dict[str, float | None]:
-    """Used over allocated, by role and resource; None where nothing was allocated, or without limits."""
+    """Return used over allocated by role and resource; None without allocations or limits."""
     sums = {name: 0.0 for name in Used.__dataclass_fields__}
     for one in used:
         for name in sums:

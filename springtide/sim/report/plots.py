@@ -1,4 +1,4 @@
-"""Pictures of simulations, by matplotlib, which is an extra and imported late. In: stories by system. Out: a PNG."""
+"""Plots simulations with matplotlib, an optional package that is imported late. In: stories by system. Out: a PNG."""
 
 import pathlib
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from springtide.sim.engine.simulation import Story
 
 
 def pyplot() -> Any:
-    """matplotlib without a screen."""
+    """Import matplotlib with a backend that needs no display."""
     try:
         import matplotlib
     except ImportError:
@@ -22,7 +22,7 @@ def pyplot() -> Any:
 
 
 def check(path: pathlib.Path) -> None:
-    """Before anything takes time: can a picture be written there?"""
+    """Fail early if the picture cannot be written."""
     if path.suffix.lower() not in {".png", ".svg", ".pdf"}:
         raise errors.BadInput(f"--plot {path}: wanted a file name that ends in .png, .svg or .pdf")
     if not path.absolute().parent.is_dir():
@@ -31,7 +31,7 @@ def check(path: pathlib.Path) -> None:
 
 
 def story(stories: Mapping[str, Story], path: pathlib.Path) -> None:
-    """Completion times as a cumulative curve, and cores held over time."""
+    """Plot the distribution of completion times, and the held cores over time."""
     plots = pyplot()
     figure, (times, held) = plots.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
     for name, one in stories.items():

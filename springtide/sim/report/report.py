@@ -1,4 +1,4 @@
-"""What a simulation says to people: a table within 80 columns. In: `Summary`s by system. Out: the terminal."""
+"""Prints the table of a simulation, at most 80 columns wide. In: `Summary`s by system. Out: text for the terminal."""
 
 from collections.abc import Mapping
 

@@ -1,1 +1,1 @@
-"""The simulated world: machines, models, workloads."""
+"""The simulated world: cluster, models and workloads."""

@@ -1,6 +1,7 @@
-"""What the virtual cluster has to give: cores and bytes in all, pods no larger than a node, and how long pods pend.
+"""Capacity of the virtual cluster: total cores and bytes, the largest pod, and pending times of pods.
 
-In: what jobs take and give back. Out: whether it fits, and seconds until pods run. Next: `simulation`.
+In: resources that jobs take and release. Out: whether a request fits, and the seconds until pods run. Next:
+`simulation`.
 """
 
 import math
@@ -16,7 +17,7 @@ NORMAL = NormalDist()
 
 
 class Cluster:
-    """Cores and bytes, taken and free."""
+    """Cores and bytes in use, and free."""
 
     def __init__(self, world: ClusterWorld) -> None:
         self.world = world
@@ -50,7 +51,9 @@ class Cluster:
 
 
 def pending_s(world: ClusterWorld, cpu: float, pods: int, random: np.random.Generator) -> float:
-    """Seconds until the last of some pods of a size has a node: larger ones wait longer, many wait for the slowest."""
+    """Return the seconds until the last of these pods has a node. Larger pods wait longer, and the
+    slowest pod counts.
+    """
     if pods < 1:
         return 0.0
     slowest = NORMAL.inv_cdf(min(max(float(random.random()) ** (1 / pods), 1e-9), 1 - 1e-9))
@@ -58,7 +61,7 @@ def pending_s(world: ClusterWorld, cpu: float, pods: int, random: np.random.Gene
 
 
 class Reserved:
-    """What a shape takes: cores and bytes."""
+    """Cores and bytes of a shape."""
 
     __slots__ = ("cpu", "memory")
 
@@ -73,7 +76,7 @@ class Reserved:
 
     @staticmethod
     def between(old: Shape, new: Shape) -> "Reserved":
-        """Both at once, while one becomes the other: pods of the same size are shared."""
+        """Return the resources during a live change; pods of the same size are shared."""
         cpu = memory = 0.0
         for role in ("worker", "server"):
             before = (getattr(old, f"{role}_cpu"), getattr(old, f"{role}_memory"))
@@ -88,12 +91,12 @@ class Reserved:
 
     @staticmethod
     def larger(old: Shape, new: Shape) -> "Reserved":
-        """The larger of the two, by cores and by memory, where what shrinks goes before what grows."""
+        """Return the maximum of both shapes by cores and by memory, for a change that shrinks before it grows."""
         return Reserved(max(old.cpu, new.cpu), max(old.memory, new.memory))
 
 
 def new_pods(old: Shape | None, new: Shape) -> tuple[tuple[float, int], tuple[float, int]]:
-    """Size and number of workers and of servers that must be started: a pod of another size is another pod."""
+    """Return the size and number of new worker and server pods; a pod of another size is a new pod."""
     found = []
     for role in ("worker", "server"):
         size = (getattr(new, f"{role}_cpu"), getattr(new, f"{role}_memory"))

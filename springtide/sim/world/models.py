@@ -1,7 +1,6 @@
 """The three models of the papers: true coefficients of Eqns 1-6, in seconds, samples, cores and bytes.
 
-In: a name. Out: a `PaperModel`. Next: `workload` varies it by kind of job. Where each number comes from is said beside
-it.
+In: a name. Out: a `PaperModel`. Next: `workload` varies it by kind of job. The source of each number is beside it.
 """
 
 from dataclasses import dataclass
@@ -13,41 +12,44 @@ from springtide.planning.perf_model.equations import Coefficients
 
 BATCH = 512
 FLOATS = 26 * 16
-"""Criteo: 26 tables; 16 floats a row are assumed."""
+"""Floats of a sample in Criteo: 26 tables; 16 floats per row are assumed."""
 DENSE_BYTES = 2e6
 BANDWIDTH = 1.25e9
-"""10 Gb/s, assumed. Only the product with the coefficient matters, and that is set below."""
+"""Network bandwidth of 10 Gb/s in bytes, assumed. Only its product with the coefficient matters, which is set below."""
 SYNC_S = DENSE_BYTES / BANDWIDTH
 
 TUNED_STEPS_S = 250.0
-"""000 §6.2: W&D reaches 250 steps/s; 001 Table 2 has the shape that was tuned by hand."""
+"""Steps per second of W&D (000 §6.2) in the hand-tuned shape of 001 Table 2."""
 LOOKUP_SHARE = 0.39
-"""000 Fig. 1(a): lookups take 30-48% of a step; the middle, at the tuned shape."""
+"""Share of lookups in a step at the tuned shape: the middle of 30-48% (000 Fig. 1(a))."""
 GRAD, UPD, SYNC, EMB, BETA = 3.48, 2.36, 0.68, 2.45, 2.45
-"""000 §6.2: the fitted coefficients, without units. Units are chosen: a batch of 512 is 1, M/B is 1, D is such that
-lookups take their share, and time such that the tuned shape has its throughput. W&D is assumed: the text names none."""
+"""Fitted coefficients of 000 §6.2, which have no units.
+
+Assumed units: a batch of 512 is 1, and M/B is 1. D gives lookups their share, and time gives the tuned shape its
+throughput. The model is assumed to be W&D, because the text names none.
+"""
 WIDE_DEEP_CORES = (24 * 2.3 / 210, 85.1 / 210)
 XDEEPFM_CORES = (8 * 18.3 / 47.8, 27.4 / 47.8)
-"""001 Table 1, after optimizing: cores used by workers and by servers, over steps/s."""
+"""Core-seconds per step of workers and of servers: used cores over steps/s after optimization (001 Table 1)."""
 DCN_GRADIENT = 0.98
-"""Gradient time of DCN against W&D, batch 512, one thread: measured with `springtide.zoo`; not in the papers."""
+"""Gradient time of DCN relative to W&D (batch 512, one thread), measured with `springtide.zoo`; not in the papers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PaperModel:
-    """One model."""
+    """Coefficients and tuned shape of one model."""
 
     name: str
     facts: ModelFacts
     coefficients: Coefficients
     tuned: Shape
-    """The shape tuned by hand."""
+    """Shape tuned by hand."""
     worker_core_s: float
-    """Core-seconds that a step takes on a worker: cores used over steps a second, 001 Table 1."""
+    """Core-seconds per step on a worker: used cores over steps per second, 001 Table 1."""
     server_core_s: float
-    """The same on all servers together."""
+    """Core-seconds per step on all servers together."""
     steps: tuple[int, int]
-    """Workers and servers that ES and Optimus add at a time (001 §6.3)."""
+    """Numbers of workers and servers that ES and Optimus add at a time (001 §6.3)."""
     source: str
 
 
@@ -63,7 +65,9 @@ def _shape(workers: int, worker_cpu: float, worker_gb: int, servers: int, server
 
 
 def _in_units(*, grad_s: float, upd_s: float, sync_s: float, emb_s: float, beta_s: float) -> Coefficients:
-    """From core-seconds of a batch, of an update, and seconds of a worker and a server alone."""
+    """Return coefficients from core-seconds of a batch and an update, and from seconds with one worker
+    and one server.
+    """
     return Coefficients(grad=grad_s / BATCH, upd=upd_s, sync=sync_s / SYNC_S, emb=emb_s / (BATCH * FLOATS), beta=beta_s)
 
 
@@ -83,13 +87,13 @@ def _wide_deep() -> Coefficients:
 
 
 def _xdeepfm() -> Coefficients:
-    """Through 001's three points: 6.2 steps/s with (1 worker, 1 server), 47.8 with (8, 2), 56 with (10, 2).
+    """Fit the three points of 001: 6.2 steps/s with (1 worker, 1 server), 47.8 with (8, 2), 56 with (10, 2).
 
-    Update and constant are W&D's: three points do not tell five coefficients.
+    Three points cannot determine five coefficients, so the update and the constant are those of W&D.
     """
     wide_deep = _wide_deep()
     one, eight, ten = 1 / 6.2, 8 / 47.8, 10 / 56
-    a_worker_a_server = ten - eight  # from 4 to 5 workers a server
+    a_worker_a_server = ten - eight  # the difference between 4 and 5 workers per server
     sync = a_worker_a_server - wide_deep.upd / 16
     eight_rest = eight - 4 * a_worker_a_server - wide_deep.beta  # grad / 18.3 + emb / 2
     one_rest = one - sync - wide_deep.upd / 32 - wide_deep.beta  # grad / 19.4 + emb

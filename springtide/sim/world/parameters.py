@@ -1,8 +1,8 @@
-"""Every constant of the simulated world with its source: a paper's section, or "assumed" and why.
+"""Constants of the simulated world, each with its source: a section of a paper, or "assumed" with a reason.
 
-In: nothing. Out: `ClusterWorld`, frozen; a trace file may override fields. `rows()` is the table that the design page
-prints. Figures of the papers' *improved* systems are never inputs: only what they say of jobs and clusters before that.
-000 is DLRover-RM (VLDB 2024), 001 is DLRover.
+Out: `ClusterWorld`, frozen; a trace file may override fields. `rows()` returns the table for the design page. Results
+of the papers' improved systems are never inputs. Only their facts about jobs and clusters before the improvement are
+used. 000 is DLRover-RM (VLDB 2024), 001 is DLRover.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ def known(value: float, unit: str, source: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterWorld:
-    """The constants. Field names are the names that a trace file's `world` section may use."""
+    """Constants of a cluster. The `world` section of a trace file uses the same field names."""
 
     nodes: int = known(1875, "nodes", "000 §6: jobs use 60K-120K cores a day; 60K cores of 32-core nodes")
     node_cpu: float = known(32.0, "cores", "000 §6: two 16-core E5-2682; 001 §6.1: at most 32 cores a pod")
@@ -111,10 +111,10 @@ class ClusterWorld:
 
 
 def testbed() -> ClusterWorld:
-    """The small cluster of 000 §6, "which eliminates the impact of cloud instability": 20 nodes, nothing fails.
+    """Return the small cluster of 000 §6, "which eliminates the impact of cloud instability": 20 nodes, no faults.
 
-    Pods are there after the 20 s of 001 §6.3; stopping and restarting takes 8 minutes (000 §6.2: 5 to restart and 3 to
-    save and load).
+    Pods start after the 20 s of 001 §6.3. A stop and restart takes 8 minutes (000 §6.2: 5 to restart and 3 to save and
+    load).
     """
     return replace(
         ClusterWorld(),
@@ -129,7 +129,7 @@ def testbed() -> ClusterWorld:
 
 
 class Row(NamedTuple):
-    """One line of the table."""
+    """One row of the table of constants."""
 
     name: str
     value: float

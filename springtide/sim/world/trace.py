@@ -1,7 +1,7 @@
-"""A workload from a file: jobs by hand, or recorded ones. YAML or JSON; JSON is enough without PyYAML.
+"""Reads a workload from a YAML or JSON file: hand-written or recorded jobs. JSON needs no PyYAML.
 
-In: a path. Out: a `WorkloadTrace`: a `ClusterWorld` with the file's changes, and jobs. What does not fit is named with
-its line, its field and what was meant. `example()` writes one that can be read back. Next: `simulation`.
+In: a path. Out: a `WorkloadTrace` with jobs, and a `ClusterWorld` with the file's overrides. Errors name the line, the
+field and the likely intention. `example()` returns a valid trace. Next: `simulation`.
 
     world: {nodes: 20}                 # any field of `springtide.sim.world.parameters.World`
     jobs:
@@ -44,7 +44,7 @@ SECTIONS = ("world", "jobs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadTrace:
-    """What a file holds."""
+    """Contents of a trace file."""
 
     world: ClusterWorld
     jobs: tuple[TrueJob, ...]
@@ -123,7 +123,7 @@ def _check(place: InputFile, trail: tuple[str | int, ...], value: Any) -> None:
 
 
 def _filled(world: ClusterWorld, model: models.PaperModel, index: int, entry: Mapping[str, Any]) -> TrueJob:
-    """What is not given is as in the tuned shape, and as drawn jobs have it."""
+    """Fill missing fields from the tuned shape and from the defaults of drawn jobs."""
     tuned = model.tuned
     shape = Shape(
         workers=entry.get("workers", tuned.workers),
@@ -148,7 +148,7 @@ def _filled(world: ClusterWorld, model: models.PaperModel, index: int, entry: Ma
 
 
 def example() -> str:
-    """A trace to begin with: three jobs on a small cluster."""
+    """Return an example trace: three jobs on a small cluster."""
     jobs = [
         {"name": "ads", "model": "widedeep", "at": 0, "workers": 8, "servers": 2, "worker_cpu": 8, "server_cpu": 16},
         {"name": "feed", "model": "xdeepfm", "at": 120, "workers": 4, "servers": 2, "worker_cpu": 16, "server_cpu": 8},

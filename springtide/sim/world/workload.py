@@ -1,7 +1,7 @@
-"""Who submits what: jobs drawn from a seed, with requests as users of the papers made them.
+"""Draws a random workload: jobs with the resource requests that users in the papers made.
 
-In: a `ClusterWorld`, a number of jobs, a seed. Out: `TrueJob`s in order of arrival. Next: `simulation`. Same seed, same
-jobs.
+In: a `ClusterWorld`, a number of jobs, a seed. Out: `TrueJob`s in order of arrival. The same seed gives the same jobs.
+Next: `simulation`.
 """
 
 import math
@@ -17,7 +17,7 @@ from springtide.sim.world.parameters import DAY_S, ClusterWorld
 from springtide.sim.world.world import TrueJob
 
 SIZES = (0.5, 1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32)
-"""Cores that people ask for."""
+"""Core counts that users request."""
 MOST_WORKERS = 60
 COMMON = "widedeep"
 
@@ -25,9 +25,9 @@ COMMON = "widedeep"
 def jobs(
     world: ClusterWorld, count: int, seed: int, *, days: float | None = None, earlier: bool = False
 ) -> tuple[TrueJob, ...]:
-    """Jobs of a cluster day (or as many days as so many jobs take): Poisson arrivals, users who come back.
+    """Draw jobs with Poisson arrivals and recurring users, over one day or as many days as `count` jobs need.
 
-    `earlier`: others of the same users, as they were submitted on the days before.
+    `earlier` draws other jobs of the same users, from the days before.
     """
     when, which = (4, 5) if earlier else (1, 3)
     random = np.random.default_rng([seed, when])
@@ -44,7 +44,7 @@ def jobs(
 def one(
     world: ClusterWorld, model: PaperModel, *, requested: Shape, name: str = "job", steps: int | None = None
 ) -> TrueJob:
-    """One job of a test bed: the model as it is, nothing wrong with it, enough memory."""
+    """Return one test bed job: the unmodified model, no faults, enough memory."""
     return TrueJob(
         name=name,
         user="tester",
@@ -65,7 +65,7 @@ def one(
 
 
 def _kinds(world: ClusterWorld, random: np.random.Generator) -> list[TrueJob]:
-    """Each user's few kinds of jobs: a model, widths, tables, an amount of data."""
+    """Draw the few kinds of jobs of each user: a model, widths, tables and an amount of data."""
     others = [name for name in MODELS if name != COMMON]
     found = []
     for user in range(world.users):
@@ -86,7 +86,7 @@ def _kinds(world: ClusterWorld, random: np.random.Generator) -> list[TrueJob]:
 
 
 def jittered(job: TrueJob, random: np.random.Generator, spread: float) -> TrueJob:
-    """Wider or narrower: coefficients and core-seconds by one factor for computing and one for moving."""
+    """Vary a job's size: one random factor for computation and one for communication."""
     compute, move = (math.exp(each) for each in random.normal(0.0, spread, size=2))
     known = job.coefficients
     coefficients = Coefficients(
@@ -101,7 +101,7 @@ def jittered(job: TrueJob, random: np.random.Generator, spread: float) -> TrueJo
 
 
 def _job(world: ClusterWorld, index: int, at: float, kinds: list[TrueJob], random: np.random.Generator) -> TrueJob:
-    kind = kinds[int(len(kinds) * random.random() ** 2)]  # some come far more often than others
+    kind = kinds[int(len(kinds) * random.random() ** 2)]  # squaring makes some kinds far more frequent than others
     job = jittered(kind, random, world.job_spread)
     job = replace(
         job,
@@ -118,7 +118,7 @@ def _job(world: ClusterWorld, index: int, at: float, kinds: list[TrueJob], rando
 
 
 def _request(world: ClusterWorld, job: TrueJob, random: np.random.Generator) -> Shape:
-    """What its user asks for: mostly far more than is used, now and then too little."""
+    """Draw the user's request: usually far more than needed, sometimes too little."""
     tuned = MODELS[job.model].tuned
     scale = (
         math.exp(random.normal(0.0, world.user_workers_spread))
@@ -126,7 +126,8 @@ def _request(world: ClusterWorld, job: TrueJob, random: np.random.Generator) -> 
     )
     workers = min(max(1, round(world.user_workers * scale * (1.0 if tuned.workers > 8 else 0.6))), MOST_WORKERS)
     servers = max(1, round(workers * tuned.servers / tuned.workers * math.exp(random.normal(0.0, 0.4))))
-    servers = max(servers, math.ceil(job.table_bytes / (0.4 * world.node_memory * GIB)))  # they know that it is large
+    # users know that the tables are large
+    servers = max(servers, math.ceil(job.table_bytes / (0.4 * world.node_memory * GIB)))
     ample = Shape(workers=workers, servers=servers, worker_cpu=tuned.worker_cpu, server_cpu=32.0)
     used = physics.speed(job, ample)
     more_worker, more_server = world.cpu_factor * np.exp(random.normal(0.0, world.cpu_spread, size=2))

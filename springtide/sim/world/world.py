@@ -1,9 +1,9 @@
-"""How fast a job truly is, what it uses and when its memory is full: what policies see only through profiles.
+"""True speed, resource use and memory limits of a job; policies see them only through noisy profiles.
 
-In: a `TrueJob`, the shape that runs, what is wrong with it. Out: samples a second, cores and bytes used, a noisy
-profile. A step takes what Eqns 1-6 say (`planning.perf_model.equations`, true coefficients), and never less than its
-core-seconds need on the cores there are (001 Eqn 4: servers with too little CPU are the bottleneck, whatever the
-workers do). Next: `simulation` lets time pass by these.
+In: a `TrueJob`, its current shape and its faults. Out: samples per second, cores and bytes used, a noisy profile. Eqns
+1-6 with the true coefficients give the step time (`planning.perf_model.equations`). A step never takes less than its
+core-seconds need on the available cores. For example, servers with too little CPU limit all workers (001 Eqn 4). Next:
+`simulation` advances time with these rates.
 """
 
 import math
@@ -18,12 +18,12 @@ from springtide.planning.perf_model.equations import Coefficients
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrueJob:
-    """One job as it truly is, and what its user asked for."""
+    """One job with its true properties and its user's request."""
 
     name: str
     user: str
     kind: str
-    """Jobs of one kind are repetitions of each other."""
+    """Kind of the job; jobs of one kind are repetitions of each other."""
     model: str
     arrives_at: float
     samples: float
@@ -33,36 +33,36 @@ class TrueJob:
     server_core_s: float
     requested: Shape
     table_bytes: float
-    """At the end."""
+    """Bytes of all tables at the end."""
     table_at_start: float
-    """Share of it that is there from the first step on."""
+    """Share of `table_bytes` that exists from the first step."""
     worker_bytes: float
     server_base_bytes: float
     hot: float = 1.0
-    """Load of the hottest server, in mean loads."""
+    """Load of the hottest server relative to the mean."""
     straggles_at: float = math.inf
     """Share of the samples after which a worker becomes slow."""
     straggler_speed: float = 1.0
     slow_server_at: float = math.inf
-    """The same of a server."""
+    """Share of the samples after which a server becomes slow."""
     server_speed: float = 1.0
     starved: bool = False
-    """Its user asked for too little server CPU."""
+    """True if the user requested too little server CPU."""
     tries: int = 0
-    """How often it has failed before: a re-run is a new job."""
+    """Number of earlier failures; a re-run is a new job."""
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultCondition:
-    """What is wrong with a running job at the moment."""
+    """Current faults of a running job."""
 
     hot: float = 1.0
     worker_speed: float = 1.0
-    """Cores of the slowest worker, as a share of what it should have."""
+    """Share of its assigned cores that the slowest worker has."""
     server_speed: float = 1.0
     missing: int = 0
-    """Workers that are lost and not replaced yet."""
+    """Number of lost workers that are not replaced yet."""
 
 
 WELL = FaultCondition()
@@ -70,22 +70,24 @@ WELL = FaultCondition()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speed:
-    """A job at work."""
+    """Speed and resource use of a running job."""
 
     step_s: float
-    """Of a healthy worker."""
+    """Step time of a healthy worker, in seconds."""
     terms: tuple[float, float, float, float]
-    """Of it: gradient, update, synchronization, lookup; the rest is constant."""
+    """Parts of the step time: gradient, update, synchronization, lookup. The rest is constant."""
     steps_s: float
-    """Of all workers together."""
+    """Steps per second of all workers together."""
     worker_cores: float
-    """Used by all workers."""
+    """Cores used by all workers."""
     server_cores: float
-    """Used by all servers."""
+    """Cores used by all servers."""
 
 
 def speed(job: TrueJob, shape: Shape, condition: FaultCondition = WELL, *, dynamic: bool = True) -> Speed:
-    """How fast the shape is. Without dynamic shards everyone has an equal part, so the slowest worker decides."""
+    """Return the speed of a shape. Without dynamic shards all workers have equal parts, so the slowest
+    worker decides.
+    """
     terms = equations.terms(job.coefficients, job.facts, shape)
     gradient, update, lookup = float(terms.gradient), float(terms.update), float(terms.lookup)
     synchronization, constant = float(terms.synchronization), terms.constant
@@ -102,7 +104,7 @@ def speed(job: TrueJob, shape: Shape, condition: FaultCondition = WELL, *, dynam
         steps = workers / slow
     hottest = min(shape.server_cpu / condition.hot, shape.server_cpu * condition.server_speed)
     most = shape.servers * hottest / job.server_core_s
-    if steps > most:  # every worker waits for the servers: longer steps
+    if steps > most:  # the servers are the bottleneck, so all workers wait
         wait = step * (steps / most - 1)
         slowed, step, steps = slowed + wait, step + wait, most
     return Speed(
@@ -119,7 +121,7 @@ def samples_s(job: TrueJob, shape: Shape, condition: FaultCondition = WELL, *, d
 
 
 def rows_bytes(job: TrueJob, done: float) -> float:
-    """Bytes of all tables after so many samples: growth is proportional to samples (000 §5.3)."""
+    """Return the bytes of all tables after `done` samples; they grow in proportion to the samples (000 §5.3)."""
     share = min(1.0, done / job.samples)
     return job.table_bytes * (job.table_at_start + (1 - job.table_at_start) * share)
 
@@ -129,7 +131,7 @@ def server_bytes(job: TrueJob, servers: int, done: float, hot: float = 1.0) -> f
 
 
 def full_at(job: TrueJob, shape: Shape, hot: float = 1.0) -> float:
-    """Samples after which a server's memory is full; infinity: it is enough to the end."""
+    """Return the number of samples that fill a server's memory; infinity if the memory lasts to the end."""
     if not shape.server_memory or server_bytes(job, shape.servers, job.samples, hot) <= shape.server_memory:
         return math.inf
     room = (shape.server_memory - job.server_base_bytes) / min(1.0, hot / shape.servers) / job.table_bytes
@@ -146,8 +148,9 @@ def profile(
     noise: Sequence[float],
     cores: tuple[float, float] | None = None,
 ) -> Profile:
-    """What a window of steps measured: each term and the rest with an error of its own; `cores`: errors of cores that
-    workers and servers used, where they were counted."""
+    """Return a profile of a window of steps with independent errors in each term. `cores` gives the errors of counted
+    worker and server cores.
+    """
     constant = max(now.step_s - sum(now.terms), 0.0)
     gradient, update, synchronization, lookup, rest = (
         steps * term * error for term, error in zip((*now.terms, constant), noise, strict=True)
@@ -171,7 +174,7 @@ def profile(
 
 
 def again(job: TrueJob, *, at: float, more_memory: bool) -> TrueJob:
-    """The user submits it once more; with twice the memory where that was the reason."""
+    """Return the resubmitted job, with twice the memory after an OOM."""
     shape = job.requested
     if more_memory:
         shape = replace(shape, server_memory=2 * shape.server_memory)

@@ -1,1 +1,1 @@
-"""One file a version; Alembic reads them."""
+"""Alembic migration scripts, one file per version."""

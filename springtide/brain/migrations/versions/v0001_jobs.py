@@ -1,4 +1,7 @@
-"""The first version: jobs of the past and jobs that live. Tables are written out: a later schema must not change it."""
+"""First schema version: past jobs and live jobs.
+
+This script defines its own tables, so that later changes of `brain.store.schema` do not change it.
+"""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,1 +1,1 @@
-"""A Ray cluster: connection, nodes, records of jobs."""
+"""Access to a Ray cluster: connection, nodes, records of jobs."""

@@ -1,6 +1,6 @@
-"""A Ray cluster as we use it: connecting with errors that help, what it has to give, which nodes live.
+"""Connects to a Ray cluster with helpful errors, and lists its capacity and live nodes.
 
-In: an address, or none for the cluster of this machine. Out: `Capacity`-like figures for `launch.ray_job`.
+In: an address, or none for the cluster of this machine. Out: capacity figures for `launch.ray_job`.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ KNOCK_S = 10.0
 AGAIN_S = 1.0
 NOT_BEGUN = "Initialization failure from server"
 EXCLUDES = [".git", ".venv", "venv", ".springtide", "__pycache__", "*.pyc", "build", ".mypy_cache", ".pytest_cache"]
-"""Of the working directory: never shipped."""
+"""Patterns in the working directory that are never uploaded."""
 
 
 def connect(address: str = "", runtime_env: Mapping[str, Any] | None = None) -> bool:
@@ -39,7 +39,7 @@ def connect(address: str = "", runtime_env: Mapping[str, Any] | None = None) -> 
         _init(address, runtime_env or {})
     except errors.UserError:
         raise
-    except OSError as error:  # ConnectionError too
+    except OSError as error:  # includes ConnectionError
         raise unreachable(address, error) from None
     except (ValueError, RuntimeError, exceptions.RayError) as error:
         raise explained(address, error) from None
@@ -120,7 +120,7 @@ def head_node() -> str:
 
 def free() -> dict[str, dict[str, float]]:
     with contextlib.suppress(exceptions.RayError, AttributeError, ImportError):
-        from ray._private import state  # the public functions sum over all nodes
+        from ray._private import state  # the public functions only give totals over all nodes
 
         return {node: dict(has) for node, has in state.available_resources_per_node().items()}
     return {}
@@ -131,7 +131,7 @@ def seats(job: str, homes: Collection[str]) -> Nodes:
     cores = {node: has.get("CPU", 0.0) for node, has in free().items() if node not in going}
     where: dict[str, str] = {}
     with contextlib.suppress(exceptions.RayError, AttributeError, ImportError):
-        from ray._private import state  # nothing public tells nodes of actors without a dashboard
+        from ray._private import state  # no public function gives the nodes of actors without a dashboard
 
         known = state.actors(actor_state_name="ALIVE").values()
         where = {each["Name"]: each["Address"]["NodeID"] for each in known if each["Name"]}
@@ -141,7 +141,7 @@ def seats(job: str, homes: Collection[str]) -> Nodes:
 def draining() -> dict[str, int]:
     """Return nodes that Ray will take away, with the deadline in ms since 1970 (0: as soon as possible)."""
     with contextlib.suppress(exceptions.RayError, AttributeError, ImportError):
-        from ray._private import state  # nothing public tells it
+        from ray._private import state  # no public function lists draining nodes
 
         return dict(state.state.get_draining_nodes())
     return {}
@@ -152,7 +152,7 @@ def holders(job: str) -> dict[Life, Any]:
     for named in ray.util.list_named_actors(all_namespaces=True):
         life = job_order.life_of(job, named["name"]) if named["namespace"] == job_order.NAMESPACE else None
         if life is not None:
-            with contextlib.suppress(ValueError):  # it has ended just now
+            with contextlib.suppress(ValueError):  # the actor has just ended
                 found[life] = ray.get_actor(named["name"], namespace=job_order.NAMESPACE)
     return found
 

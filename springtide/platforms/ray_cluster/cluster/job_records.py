@@ -1,7 +1,8 @@
-"""What a Ray cluster remembers of our jobs, running and over: one record a job in its key-value store.
+"""Records of running and finished jobs in the key-value store of a Ray cluster.
 
-In: `submitting` and `steward` write; a steward ends with its job, and what it knew is left here: the last status, the
-story, the ends of the logs. Out: `reach`. The newest jobs are kept, some hundred kilobytes each, while the cluster is.
+In: `job.submit` and `job.steward` write. A steward ends with its job and leaves the last status, the events and the
+ends of the logs here. Out: `job.job_handle` reads. The store keeps the newest jobs, some hundred kilobytes each, as
+long as the cluster exists.
 """
 
 import time
@@ -16,15 +17,15 @@ from springtide.rpc.messages import messages
 from springtide.telemetry import events, logs, redactor
 
 KEPT = 50
-"""Jobs that are over; older ones are forgotten."""
+"""Number of finished jobs to keep."""
 TAIL = 200
-"""Lines of each log."""
+"""Number of lines to keep of each log."""
 EVENTS = 5000
 SPACE = job_order.NAMESPACE.encode()
 
 
 class RayJobRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """One job."""
+    """Record of one job."""
 
     name: str
     script: str
@@ -32,10 +33,10 @@ class RayJobRecord(msgspec.Struct, frozen=True, kw_only=True):
     began_at: float
     run_folder: str = ""
     begun: bool = False
-    """A steward has begun it: one that comes later goes on, or tells that it cannot."""
+    """True once a steward has started the job; a later steward resumes it, or reports why it cannot."""
     ended_at: float = 0.0
     status: messages.JobStatus | None = None
-    """How it ended; None: it is not over."""
+    """Final status; None while the job is not over."""
     story: tuple[dict[str, Any], ...] = ()
     logs: dict[str, list[str]] = {}
 

@@ -1,8 +1,8 @@
-"""Nodes that Ray is about to take away (its autoscaler, a spot notice, `ray drain-node`): their roles hand over before.
+"""Drains roles from nodes that Ray will remove (autoscaler, spot notice, `ray drain-node`).
 
-In: what Ray announces, and which role is on which node, from `platform`. Out: `Leaving` to the master until it needs
-nothing more of a role: another worker starts at once, a server's slots go to its peers; then the role is ended. What is
-not done when the node goes is lost as at any loss, and recovered so. Ray itself places nothing new on such a node.
+In: draining nodes from Ray, and the node of each role from `job.platform`. Out: an `EvictionNotice` to the master,
+repeated until the role may end. The master starts another worker at once, or moves a server's slots to its peers; then
+the role ends. If the node goes earlier, the job recovers as from any loss. Ray places no new actors on a draining node.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ Ask = Callable[[messages.Request], Awaitable[messages.Reply]]
 
 
 class NodeDrain:
-    """Of one job's roles: `placed` says on which node each of them is, `end` ends one."""
+    """Drains the roles of one job: `placed` gives the node of each role, `end` ends a role."""
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class NodeDrain:
             while True:
                 try:
                     self.look()
-                except Exception:  # Ray may be away: the roles go on, and the next look may see again
+                except Exception:  # Ray may be unreachable; the roles continue, and the next poll may succeed
                     log.exception("nodes that Ray takes away cannot be seen now")
                 await asyncio.sleep(LOOK_S)
         finally:

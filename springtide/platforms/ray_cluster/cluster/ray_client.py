@@ -1,8 +1,7 @@
-"""A Ray cluster from outside (`ray://HOST:10001`): whether its client server would have us, and what it cannot do.
+"""Checks a Ray client server (`ray://HOST:10001`) before Ray connects.
 
-In: `cluster.connect`, before Ray itself tries, which would try for half a minute and then say no more than that it took
-too long. Out: nothing, or an error with what to do. Ray's own messages are used; where a version of Ray has none of
-them, Ray is left to try.
+In: `cluster.connect`. Ray itself would try for half a minute and then report only a timeout. Out: nothing, or an error
+with advice. The check uses Ray's own messages. With a version of Ray that lacks them, the check is skipped.
 """
 
 import contextlib
@@ -13,7 +12,7 @@ from springtide.rpc.transport import addresses
 
 SCHEME = "ray://"
 PORT = 10001
-"""Of the client server, unless `ray start` is told otherwise."""
+"""Default port of the client server."""
 ANSWER_S = 10.0
 TOKEN = (
     "set RAY_AUTH_MODE=token and give the cluster's token by RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token "

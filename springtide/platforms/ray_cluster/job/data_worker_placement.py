@@ -1,9 +1,11 @@
-"""Data workers that would be better off on another node of a Ray cluster move there, one after the other.
+"""Moves data workers to better nodes of a Ray cluster, one at a time.
 
-In: where roles are, from `platform`, and what Ray says of its nodes. Out: `Leaving` to the master for a data worker
-that `seating` has a better node for: another joins, which `platform` puts there, and the first leaves once that feeds.
-Nobody is started again, and nothing that was made is lost. A node that was tried in vain is tried again when it has
-more cores left than it had.
+In: the node of each role, from `job.platform`, and the state of nodes, from Ray. Out: an `EvictionNotice` to the master
+for a data worker with a better node. A replacement joins, and `job.platform` puts it on that node. The old data worker
+leaves once the replacement feeds.
+
+No process restarts and no finished batch is lost. After a failed move, a node is tried again only when it has more free
+cores.
 """
 
 import asyncio
@@ -22,14 +24,14 @@ HAIR = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
-    """Of a cluster, as they are now."""
+    """Current state of the nodes of a cluster."""
 
     free: Mapping[str, float]
-    """Cores that nobody has asked for, by the node's id."""
+    """Cores that no actor has requested, by node id."""
     homes: Collection[str]
     """Nodes with a trainer of the job."""
     noise: Mapping[str, int]
-    """Other jobs that use its network: trained there and elsewhere too, or fed from there."""
+    """Number of other jobs that use a node's network for training or feeding across nodes."""
 
     def worth(self, node: str) -> tuple[bool, int]:
         return node not in self.homes, 0 if node in self.homes else self.noise.get(node, 0)
@@ -37,7 +39,7 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class DataWorkerMove:
-    """A data worker that would be better off elsewhere."""
+    """A data worker with a better node."""
 
     life: Life
     node: str
@@ -63,27 +65,27 @@ def best_move(placed: Mapping[Life, tuple[str, float]], nodes: Nodes) -> DataWor
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 30.0  # a move costs the start of a process: what changes more often is no reason for it
+LOOK_S = 30.0  # a move costs a process start, so faster changes do not justify one
 AGAIN_S = 1.0
-PATIENCE_S = 300.0  # for the other to feed and the first to leave; then the next is looked at
+PATIENCE_S = 300.0  # for the replacement to feed and the old one to leave; then the next move starts
 
 Placed = Mapping[Life, tuple[str, float]]
 
 
 class DataWorkerMover:
-    """Of one job's data workers: `placed` says where each role is and the cores that it asked for."""
+    """Moves the data workers of one job: `placed` gives the node and requested cores of each role."""
 
     def __init__(self, placed: Callable[[], Placed], nodes: Callable[[], Nodes], ask: Ask) -> None:
         self._placed, self._nodes, self._ask = placed, nodes, ask
         self._tried: dict[str, float] = {}
-        """Nodes that were asked for in vain, and the cores they had free then."""
+        """Free cores of each node at its last failed move."""
 
     async def keep(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
             try:
                 await self.look()
-            except Exception:  # Ray may be away: data workers feed where they are
+            except Exception:  # Ray may be unreachable; data workers feed from their current nodes
                 log.exception("whether data workers have better places cannot be seen now")
 
     async def look(self) -> None:
@@ -110,6 +112,6 @@ class DataWorkerMover:
                 with contextlib.suppress(errors.SpringtideError, OSError):  # the master may be away
                     said = await self._ask(messages.EvictionNotice(found.life.role, found.life.incarnation, found.why))
                     if isinstance(said, messages.EvictionReply) and said.free:
-                        return  # nobody is to come in its place
+                        return  # the master wants no replacement
                     told = True
             await asyncio.sleep(AGAIN_S)

@@ -1,7 +1,7 @@
-"""A job on a Ray cluster as commands see it: `platforms.agent.job_handle.JobHandle`.
+"""Handle of a job on a Ray cluster: `platforms.agent.job_handle.JobHandle`.
 
-In: its name and where the cluster is. Out: answers of its steward while it runs, of its record when it is over. A
-connection to the cluster is made when first needed and ends with the program.
+In: the job's name and the cluster's address. Out: replies of the steward of a running job, or the record of a finished
+job. The handle connects at the first call and stays connected until the program ends.
 """
 
 import contextlib
@@ -39,7 +39,7 @@ def names(where: Mapping[str, str]) -> list[str]:
 
 
 class RayJobHandle:
-    """One job."""
+    """Handle of one job on Ray."""
 
     platform = "ray"
 
@@ -116,7 +116,7 @@ class RayJobHandle:
             try:
                 return ray.get(getattr(steward, method).remote(*arguments), timeout=ANSWER_S)
             except (exceptions.RayTaskError, exceptions.RayActorError, exceptions.GetTimeoutError) as error:
-                # from outside, a steward that ends between two calls is a task of Ray's own that has failed
+                # through a Ray client, a steward that ends between two calls looks like a failed Ray task
                 cause = error.cause if isinstance(error, exceptions.RayTaskError) else None
                 if cause is not None and not isinstance(cause, exceptions.RayError):
                     raise error.as_instanceof_cause() from None

@@ -1,7 +1,7 @@
-"""Pure. What a job on Ray is: its order, the names of its actors, and what each of them asks of a node.
+"""Pure. Order of a job on Ray: its plan, the names of its actors, and their resource requests.
 
-In: `submitting` writes a `JobOrder`; a steward that Ray starts again is made from the same one. Out: names and Ray
-options for `platform`.
+In: `job.submit` writes a `JobOrder`; a restarted steward reads the same order. Out: names and Ray options for
+`job.platform`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,29 +15,31 @@ from springtide.domain.plan.capacity import USUAL_SERVER, USUAL_WORKER, Platform
 from springtide.platforms.agent.run_plan import RunPlan
 
 NAMESPACE = "springtide"
-"""Of all our actors and records: the same for every program that looks."""
+"""Ray namespace of all Springtide actors and records."""
 
 USUAL_CPU = {RoleKind.WORKER: USUAL_WORKER, RoleKind.DATA_WORKER: USUAL_WORKER, RoleKind.SERVER: USUAL_SERVER}
-"""Cores that a role without a limit asks of its node, as planning reckons: Ray counts them, and holds it to none."""
+"""Cores that a role without a limit requests from Ray, as planning assumes. Ray counts these cores but does not enforce
+them.
+"""
 PENDING_S = 120.0
 ROLES = ("master", *(str(kind) for kind in RANKED))
-"""That may ask for custom resources; the master's are the steward's."""
+"""Roles that may request custom resources; those of the master apply to the steward."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOrder:
-    """A job to be kept."""
+    """A job for a steward to run."""
 
     name: str
     plan: RunPlan
     run_folder: str
-    """Where the steward keeps journal, story, logs and checkpoints, on its node."""
+    """Folder on the steward's node for journal, events, logs and checkpoints."""
     resources: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """By role: custom resources that a node must have for it."""
+    """Custom resources that a node must offer, by role."""
     pending_s: float = PENDING_S
-    """A role that no node takes for so long is given up: the job goes on smaller."""
+    """Seconds until a role that no node accepts is given up; the job continues with fewer roles."""
     version: str = ""
-    """Springtide's, where the job was submitted."""
+    """Springtide version of the submitting program."""
     began_at: float = 0.0
 
     def __post_init__(self) -> None:

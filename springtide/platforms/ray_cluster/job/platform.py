@@ -1,10 +1,11 @@
-"""Roles as actors of a Ray cluster, behind `platforms.agent.platform_api`. Lives in a steward's event loop.
+"""Runs roles as Ray actors behind `platforms.agent.platform_api`, in the event loop of a steward.
 
-In: `RoleLaunch`es of roles from `platforms.agent.agent`; the master is elsewhere (`platforms.agent.platform_api`). Out:
-exits as they happen, and what roles print in the run's own logs. Each role is one detached actor (`holder`) that is
-asked for news all the time, so that its end, its node's end and its log all come the same way. Data workers go beside
-their trainers where there is room (`seating`), and move there later (`moving`). What Ray cannot place within
-`pending_s` is given up, and the job goes on smaller.
+In: `RoleLaunch`es from `platforms.agent.agent`; the master runs elsewhere (`CompositePlatform`). Out: exits, and the
+roles' output in the logs of the run. Each role is a detached actor (`role_actor`). The platform polls each actor for
+news, which reports output, exits and lost nodes in the same way.
+
+Data workers start on the nodes of their trainers if possible, or move there later (`data_worker_placement`). A role
+that Ray cannot place within `pending_s` is given up, and the job continues without it.
 """
 
 import asyncio
@@ -30,7 +31,7 @@ from springtide.platforms.ray_cluster.job.role_actor import RoleActor, RoleOutpu
 from springtide.telemetry import logs
 
 OOM = ("running low on memory", "OutOfMemory", "memory pressure", "OOM")
-"""In Ray's words, when its memory monitor or the kernel has killed a worker."""
+"""Phrases of Ray's messages after its memory monitor or the kernel has killed a worker."""
 
 
 def exit_by_signal(life: Life, pid: int, *, signal: str) -> RoleExit:
@@ -55,29 +56,29 @@ def first_line(error: Exception) -> str:
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.1  # between two looks at where the master is
-AWAY_S = 1.5  # an actor that cannot be reached for so long counts as lost: Ray gives its node up 15 s later or more
-LEAVE_S = 2.0  # to clean up on its node, before its actor is ended
+LOOK_S = 0.1  # between two checks of the master's address
+AWAY_S = 1.5  # an actor unreachable for this long counts as lost; Ray gives up its node 15 s later or more
+LEAVE_S = 2.0  # time for an actor to clean up on its node before it is ended
 
 
 @dataclass(slots=True)
 class ActorEntry:
-    """One role's actor."""
+    """The actor of one role."""
 
     life: Life
     actor: Any
     on_exit: Callable[[RoleExit], None]
     launch: RoleLaunch | None = None
-    """None: it was found, and runs already."""
+    """Launch to run; None for an adopted actor that already runs."""
     started: Started | None = None
     asked_to_end: bool = False
     taken: bool = False
-    """Its node is about to go: its end is an eviction."""
+    """True if the node is draining: an exit then counts as an eviction."""
     task: "asyncio.Task[None] | None" = None
 
 
 class RayPlatform:
-    """Starts roles on Ray. `say` gets what the user should know."""
+    """Starts roles on Ray. `say` receives messages for the user."""
 
     def __init__(
         self, wanted: job_order.JobOrder, files: logs.RunFiles, say: Callable[[str], None] = lambda _: None
@@ -181,7 +182,7 @@ class RayPlatform:
     async def _tend(self, held: ActorEntry) -> None:
         try:
             ended = await self._begin(held) or await self._follow(held)
-        except exceptions.RayTaskError as error:  # its actor lives, and cannot do it: no node took that from it
+        except exceptions.RayTaskError as error:  # the actor lives but failed the call, so no node was lost
             log.warning("%s: %s", held.life, first_line(error))
             ended = exit_by_signal(held.life, held.started.pid if held.started else 0, signal="SIGKILL")
         except exceptions.RayError as error:
@@ -197,7 +198,7 @@ class RayPlatform:
                 started = await (self._find(held) if held.launch is None else self._start(held, held.launch))
         except TimeoutError:
             return self._unplaced(held)
-        if started is None:  # the steward before died when it had made the actor, and told it nothing
+        if started is None:  # the previous steward died after it created the actor and before it started the process
             return exit_by_signal(held.life, 0, signal="SIGKILL")
         held.started = started
         self._files.log_of(held.life.role).touch()

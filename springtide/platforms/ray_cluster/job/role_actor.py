@@ -1,9 +1,8 @@
-"""The actor that holds one process of a job: starts it on its node, prints its log, tells its end, goes with it.
+"""Ray actor that holds one process of a job: starts it, forwards its log, reports its exit and ends with it.
 
-In: a `RoleLaunch` and small files (secret, the master's whereabouts) from `platform`. Out: `RoleOutput`: what it
-printed since, and how it ended. A `LocalPlatform` of its own holds the process to its limits where rights allow, and
-its watchdog ends it, children included, when this actor's process ends, however that is. A holder that nobody asks for
-long ends itself.
+In: a `RoleLaunch` and small files (secret, the master's address) from `platform`. Out: `RoleOutput` with new output and
+the exit. A private `LocalPlatform` enforces the limits if permissions allow. Its watchdog kills the process and its
+children when the actor's process ends. An actor without calls for `LONELY_S` ends itself.
 """
 
 import asyncio
@@ -24,34 +23,34 @@ from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.telemetry import logs
 
-LONELY_S = 600.0  # a steward asks every second; Ray may take minutes to give up the node that it was on
-NEWS_S = 2.0  # an answer without news: the asker sees that this actor lives
-LOOK_S = 0.1  # between two looks at the log
+LONELY_S = 600.0  # a steward calls every second; Ray may need minutes to give up the steward's node
+NEWS_S = 2.0  # then reply without news, which shows that this actor lives
+LOOK_S = 0.1  # between two checks of the log
 CHUNK = 1 << 18
 PREFIX = "springtide-holder-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A process that runs."""
+    """A running process."""
 
     pid: int
     node: str
     """Ray's id of the node."""
     host: str
-    """Its address."""
+    """Address of the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleOutput:
-    """What a process printed since the last news, and how it ended, when all of that has been told."""
+    """Output of a process since the last call, and its exit once all output has been returned."""
 
     said: bytes = b""
     exit: RoleExit | None = None
 
 
 class RoleActor:
-    """One life of a role. All methods are called by the job's steward."""
+    """One life of a role. The job's steward calls all methods."""
 
     def __init__(self, lonely_s: float = LONELY_S) -> None:
         self._lonely_s, self._asked_at = lonely_s, time.monotonic()
@@ -90,7 +89,7 @@ class RoleActor:
         self._asked_at = time.monotonic()
         deadline = self._asked_at + NEWS_S
         while True:
-            gone = self._gone.is_set()  # before the last look: a process that has ended prints no more
+            gone = self._gone.is_set()  # read before the last check: an ended process prints no more
             if said := self._unsaid():
                 self._told += len(said)
                 sys.stdout.write(said.decode(errors="replace"))
@@ -134,7 +133,7 @@ class RoleActor:
             await asyncio.sleep(min(1.0, self._lonely_s))
         self._say(f"nobody has asked for this role for {self._lonely_s:g} s: its job has no steward any more; it ends")
         self._close()
-        os.kill(os.getpid(), signal.SIGKILL)  # an actor that no one will call has no other way out
+        os.kill(os.getpid(), signal.SIGKILL)  # an actor without callers has no other way to end
 
     def _close(self) -> None:
         if self._platform is not None:

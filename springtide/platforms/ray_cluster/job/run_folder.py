@@ -1,7 +1,7 @@
-"""The run folder of a job on Ray: terms of masters, restart after its loss, and removal when it is old.
+"""Run folder of a job on Ray: terms of masters, restart after its loss, removal when old.
 
-In: `steward`. Folders of finished jobs stay for a week: their last checkpoints may be nowhere else. Folders that a job
-names itself (`ray.runFolder`) belong to the user.
+In: `steward`. Folders of finished jobs stay for a week, because they may hold the only copy of the last checkpoints.
+Folders that a job names itself (`ray.runFolder`) belong to the user.
 """
 
 import contextlib
@@ -18,10 +18,10 @@ from springtide.telemetry import events
 
 BASE = "/tmp/springtide-ray"
 OVER = "over"
-"""A file in the folder of a job that is over."""
+"""File that marks the folder of a finished job."""
 KEPT_S = 7 * 86_400.0
 LOST_S = 30 * 86_400.0
-"""Of a job whose end nobody saw: its cluster went down with it."""
+"""Seconds to keep the folder of a job that went down with its cluster."""
 
 
 def mark(folder: pathlib.Path) -> None:
@@ -74,7 +74,7 @@ def restart_plan(plan: RunPlan, folder: str) -> RunPlan:
 
 
 class TermCounter:
-    """The number of the newest master of a run."""
+    """The newest term of a run's masters."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._path = folder / "term"

@@ -1,8 +1,8 @@
-"""The steward of a job: a detached actor that runs its agent and, beside itself, its master. Ray starts it again.
+"""Steward of a job: a detached Ray actor that runs the agent and the master, and that Ray restarts.
 
-In: a `JobOrder`. Out: answers for `reach`; when the job is over, a record of it (`records`) and its own end. A steward
-that is started again finds the run folder, adopts the roles that run (`platform`) and starts a master of a higher term.
-Where that folder is gone with its node, the job begins anew from copies of its checkpoints, or fails and says why.
+In: a `JobOrder`. Out: replies for `job_handle`; after the job, a record of it (`job_records`), and then its own end. A
+restarted steward reads the run folder, adopts the running roles (`platform`) and starts a master with a higher term. If
+the folder was lost with its node, the job restarts from copies of its checkpoints, or fails with the reason.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ LOOK_S = 0.1
 
 
 class Steward:
-    """Keeps one job. Its methods run beside the agent, which has a thread and an event loop of its own."""
+    """Keeps one job. Its methods run beside the agent, which has its own thread and event loop."""
 
     def __init__(self, wanted: job_order.JobOrder) -> None:
         self._order = wanted
@@ -89,7 +89,8 @@ class Steward:
 
     def _keep(self) -> None:
         asyncio.set_event_loop(self._loop)
-        if (end := job_records.end_of(self._order)) is not None:  # the steward before had only to leave
+        # the previous steward had finished the job and only had to end
+        if (end := job_records.end_of(self._order)) is not None:
             self._status = end
             self._leave()
             return
@@ -98,10 +99,10 @@ class Steward:
         except errors.SpringtideError as error:
             blame = Blame.USER if isinstance(error, errors.UserError) else Blame.INFRASTRUCTURE
             self._fail(str(error), blame)
-        except BaseException as error:  # told to the user: nobody sees this actor's own log
+        except BaseException as error:  # report the error to the user, because the actor's own log is hidden
             log.exception("the steward failed")
             self._fail(f"the steward failed: {type(error).__name__}: {error}", Blame.INFRASTRUCTURE)
-        self._end_all()  # none is left, unless this steward could not even begin
+        self._end_all()  # roles are left only if this steward failed to start
         job_records.write(job_records.ended(self._order, self._status, self._files))
         run_folder.mark(self._files.root)
         self._leave()

@@ -1,7 +1,7 @@
-"""Give a job to a Ray cluster: make its steward, and see that it lives.
+"""Submits a job to a Ray cluster: creates its steward and checks that it lives.
 
-In: a `JobOrder` from `launch.ray_job`, on a connection that ships the code (`cluster.connect`). Out: nothing; from
-then on the cluster keeps the job, whatever becomes of the program that submitted it.
+In: a `JobOrder` from `launch.ray_job`, on a connection that uploads the code (`cluster.connect`). Out: nothing. The
+cluster then keeps the job, even if the submitting program ends.
 """
 
 import inspect
@@ -51,8 +51,8 @@ def cannot_ship() -> errors.BadInput:
     )
 
 
-HELLO_S = 300.0  # packages of a runtime_env may be installed first
-CALLS = 16  # that may wait at a steward at the same time
+HELLO_S = 300.0  # Ray may install the packages of a runtime_env first
+CALLS = 16  # concurrent calls that a steward accepts
 
 
 def submit(wanted: job_order.JobOrder, runtime_env: Mapping[str, Any] | None = None) -> None:
@@ -68,7 +68,7 @@ def submit(wanted: job_order.JobOrder, runtime_env: Mapping[str, Any] | None = N
         ) from None
     except (exceptions.RuntimeEnvSetupError, exceptions.RayActorError, exceptions.RayTaskError) as error:
         raise refused(wanted.name, error) from None
-    except ValueError as error:  # two that were submitted at the same moment
+    except ValueError as error:  # two jobs of the same name were submitted at the same moment
         raise errors.BadInput(f"job {wanted.name}: {error}") from None
     if hello["version"] != __version__:
         cluster.kill(steward)

@@ -1,1 +1,1 @@
-"""Virtual members of a job: master, servers, workers."""
+"""Virtual members of a job: master, servers and workers."""

@@ -1,7 +1,7 @@
-"""Virtual processes: what is wanted is started after a while, what is not is ended, and the master hears of each end.
+"""Virtual processes: starts and ends the roles that the master wants, and reports their exits.
 
-In: what the master wants, which is asked for as a real agent does; the same `platforms.agent.reconcile` decides. Out:
-lives of workers and servers as tasks of the virtual loop. A process that is killed does nothing more, wherever it was.
+In: the wanted roles, polled from the master as a real agent does; `platforms.agent.reconcile` decides. Out: workers and
+servers as tasks of the virtual loop. A killed process stops at once, at any point.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from springtide.sim.jobs.members.master_connection import Wire
 
 
 class Program(Protocol):
-    """What a process runs."""
+    """Program of a virtual process."""
 
     async def run(self, process: "VirtualProcess") -> int: ...
 
@@ -28,7 +28,7 @@ class Program(Protocol):
 
 
 class VirtualProcess:
-    """One life."""
+    """One virtual process, for one life of a role."""
 
     def __init__(
         self, wanted: WantedRole, pid: int, program: Program, wire: Wire, ended: Callable[[RoleExit], None]
@@ -37,9 +37,9 @@ class VirtualProcess:
         self._ended = ended
         self.cpu, self.memory_limit = wanted.cpu or 1.0, wanted.memory
         self.speed = 1.0
-        """Share that it has of the cores it should have."""
+        """Share of its assigned cores that the process has."""
         self.cpu_s = self.memory = 0.0
-        """What it has used, and what it holds."""
+        """CPU seconds used so far, and bytes held now."""
         self.broken: BaseException | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._over = False
@@ -51,7 +51,7 @@ class VirtualProcess:
         task.add_done_callback(self._done)
 
     def adopt(self, task: asyncio.Task[Any]) -> None:
-        """A task that ends with this process; what becomes of it is its owner's business."""
+        """Tie a task to this process: the task is cancelled with the process. Its owner handles its result."""
         self._tasks.add(task)
 
         def over(done: asyncio.Task[Any]) -> None:
@@ -61,7 +61,7 @@ class VirtualProcess:
         task.add_done_callback(over)
 
     def kill(self, *, signal: str = "SIGKILL", oom: bool = False, evicted: bool = False) -> None:
-        """It is gone, in the middle of whatever it did."""
+        """Kill the process at once."""
         if not self._over:
             self.program.killed()
             self._end(
@@ -100,7 +100,7 @@ class VirtualProcess:
 
 
 class Machines:
-    """The agent of one job, and the processes it has started."""
+    """The agent of one job and its processes."""
 
     def __init__(
         self,
@@ -109,30 +109,30 @@ class Machines:
         starts_s: Callable[[WantedRole], float],
         look_s: float,
     ) -> None:
-        """`starts_s`: from the wish for a process until its first instruction."""
+        """Create the agent. `starts_s` returns the seconds from a start request to the first instruction."""
         self._wire, self._program, self._starts_s, self._look_s = wire, program, starts_s, look_s
         self._reconciler = reconcile.Reconciler()
         self._pids = itertools.count(1000)
         self._news = asyncio.Event()
         self._exits: list[RoleExit] = []
         self.pending: dict[Life, WantedRole] = {}
-        """Wanted, and on their way."""
+        """Processes that are starting."""
         self.processes: dict[Life, VirtualProcess] = {}
-        """That run now."""
+        """Processes that run now."""
         self.status: messages.JobStatus | None = None
         self.lost = 0
-        """Processes that did not end by themselves."""
+        """Number of processes that were killed."""
 
     @property
     def cpu(self) -> float:
-        """Cores of all that run, or are on their way."""
+        """Cores of all running and starting processes."""
         return sum(one.cpu for one in self.processes.values()) + sum(one.cpu or 1.0 for one in self.pending.values())
 
     def living(self, kind: RoleKind) -> list[VirtualProcess]:
         return [self.processes[life] for life in sorted(self.processes) if life.role.kind is kind]
 
     async def attend(self) -> messages.JobStatus:
-        """Do what the master wants until the job is over."""
+        """Follow the master's wishes until the job is over."""
         loop, link = asyncio.get_running_loop(), self._wire("agent")
         hello = messages.JoinAgent(1)
         await link.ask(hello)

@@ -1,8 +1,8 @@
-"""The job's master of the day: the real desk over a journal that lies in memory, until it is killed; then the next one.
+"""Runs the real master service over a journal in memory, and replaces a killed master.
 
-In: requests of members, by `wire`. Out: replies. Every tick checks what must be true of the job and of its book at any
-moment. A master that is killed loses what its journal had not written yet, and all requests that it was about to
-answer; the next one rebuilds the record from the journal, as a real one does.
+In: requests of members, through `master_connection`. Out: replies. Every tick checks the invariants of the job's state
+and ledger. A killed master loses unwritten journal entries and pending requests. The next master rebuilds its record
+from the journal, as a real master does.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from springtide.rpc.transport.listener import Peer
 from springtide.telemetry.events import EventLog
 
 TICKS_A_BEAT = 2
-SNAPSHOT_EVERY = 2000  # entries of the journal: going through them again takes a while
+SNAPSHOT_EVERY = 2000  # journal entries between snapshots: replay takes time
 
 
 class Pages:
-    """What the disk has of a journal, whoever writes it."""
+    """Durable contents of a journal, shared by successive masters."""
 
     def __init__(self) -> None:
         self.term = 0
@@ -38,7 +38,7 @@ class Pages:
 
 
 class PagedJournal(Journal):
-    """A real journal but for the file: what is written at the end of a turn of the loop survives, the rest does not."""
+    """A real journal without a file. Entries become durable at the end of a turn of the event loop."""
 
     def __init__(self, pages: Pages, *, term: int) -> None:
         self.term, self._pages, self.began = term, pages, 0.0
@@ -63,7 +63,7 @@ class PagedJournal(Journal):
             return
         if self._pages.term != self.term:
             self._failed = Superseded(f"master number {self._pages.term} has taken over from number {self.term}")
-            return  # nobody is left to be told
+            return  # a dead master has no waiters
         self._pages.entries += [bytes(entry) for entry in waiting]
         self.since_snapshot += len(waiting)
         told.set_result(None)
@@ -71,7 +71,7 @@ class PagedJournal(Journal):
 
 
 class MemoryEventLog(EventLog):
-    """A story that is kept in memory, by virtual time."""
+    """An event log in memory, in virtual time."""
 
     def __init__(self, clock: Callable[[], float], keep: Callable[[str], bool] = lambda kind: True) -> None:
         self.path = pathlib.Path("events.jsonl")  # never written
@@ -86,7 +86,7 @@ class MemoryEventLog(EventLog):
 
 
 class Masters:
-    """The masters of one job, one after the other."""
+    """The successive masters of one job."""
 
     def __init__(
         self,
@@ -105,9 +105,9 @@ class Masters:
         self._listens = asyncio.Event()
         self.term = 0
         self.desk: MasterService | None = None
-        """Of the master that lives now, if one does."""
+        """Service of the current master; None without a master."""
         self.broken: BaseException | None = None
-        """What no real master would survive either: the simulation must say so."""
+        """Error that would also crash a real master; the simulation raises it."""
 
     def clock(self) -> float:
         return self._loop.time() - self._began
@@ -138,7 +138,7 @@ class Masters:
         self._listens.set()
 
     def kill(self) -> None:
-        """It is gone, in the middle of whatever it did."""
+        """Kill the master at once."""
         if self.desk is None:
             return
         self._pages.term = -self.term
@@ -157,7 +157,7 @@ class Masters:
         return self.term
 
     async def ask(self, peer: Peer, request: messages.Request) -> messages.Reply:
-        """The master's answer. MasterUnreachable: it was killed before it could give one."""
+        """Return the master's reply; MasterUnreachable if the master is killed before it replies."""
         if self.desk is None:
             raise errors.MasterUnreachable("there is no master")
         answer: asyncio.Future[messages.Reply] = self._loop.create_future()

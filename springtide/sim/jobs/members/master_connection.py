@@ -1,7 +1,7 @@
-"""How a virtual member reaches its master: late, sometimes twice, and not at all while it is cut off.
+"""Connection of a virtual member to its master: delayed, sometimes duplicated, cut off on request.
 
-In: requests of `worker`, `server` and `machines`. Out: replies of the master of the day. As a real member does, it says
-who it is to every master it meets, and repeats what had no answer.
+In: requests of `worker`, `server` and `machines`. Out: replies of the current master. Like a real member, the
+connection registers with every new master and repeats requests without a reply.
 """
 
 import asyncio
@@ -19,16 +19,16 @@ Asked = messages.Request | Callable[[], messages.Request]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weather:
-    """What messages meet on their way."""
+    """Network conditions of messages to the master."""
 
     late_s: float = 0.001
-    """Mean time that a message takes."""
+    """Mean delay of a message, in seconds."""
     lost: float = 0.0
-    """Share of answers that never come: the request is sent again."""
+    """Share of lost replies; the member sends the request again."""
 
 
 class Wire:
-    """One member's connection, which outlives masters."""
+    """A member's connection, which survives changes of the master."""
 
     def __init__(self, masters: Masters, name: str, weather: Weather, chance: random.Random) -> None:
         self._masters, self._name, self._weather, self._chance = masters, name, weather, chance
@@ -49,7 +49,7 @@ class Wire:
         self._open.set()
 
     async def ask(self, request: Asked) -> messages.Reply:
-        """The reply of the master of the day, however many it takes."""
+        """Return the reply of the current master; retry over any number of masters."""
         while True:
             try:
                 await self._meet()
@@ -62,7 +62,7 @@ class Wire:
                 return reply
 
     async def _meet(self) -> None:
-        """A master that this member does not know yet is told who it is."""
+        """Register this member with a new master."""
         if self._met == self._masters.term and self._masters.desk is not None:
             return
         async with self._meeting:

@@ -1,7 +1,8 @@
-"""A virtual server: real slots in a real store, real checkpoints, real words to the master; what it lacks is a port.
+"""Virtual parameter server: real slots in a real store, real checkpoints and messages, but no network port.
 
-In: pushes by `network`, orders and goals of the master. Out: applied batches, segment files, slots handed over. What a
-real server does in threads (`server.__main__`, `.saving`, `.handover`) is done here by tasks, in virtual time.
+In: pushes through `network`; orders and slot goals of the master. Out: applied batches, segment files, migrated slots.
+A real server works in threads (`server.__main__`, `server.checkpoints`, `server.migration`). The virtual server uses
+tasks in virtual time.
 """
 
 import asyncio
@@ -27,20 +28,20 @@ from springtide.sim.jobs.step_time import ROW_BYTES, StepTime
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disks:
-    """How long a server's own work takes, on average."""
+    """Mean durations of a server's own work."""
 
     save_s: float = 2.0
-    """To write its part of a checkpoint."""
+    """Seconds to write its part of a checkpoint."""
     restore_s: float = 5.0
-    """To bring its slots back."""
+    """Seconds to restore its slots."""
     move_s: float = 0.05
-    """To copy one slot to another server while both serve it."""
+    """Seconds to copy one slot to another server while the source serves it."""
     freeze_s: float = 0.001
-    """For which the slot has no owner then."""
+    """Seconds without an owner for the slot at the end of the copy."""
 
 
 class VirtualServer:
-    """One life of a server."""
+    """One life of a virtual server."""
 
     def __init__(
         self,
@@ -57,7 +58,7 @@ class VirtualServer:
         self.disks, self._chance = disks, chance
         self.store = counting_oracle.new_store(keys.shape[1])
         self.gates: dict[int, None] = {}
-        """Slots that it serves."""
+        """Slots that this server serves."""
         self._parts: dict[tuple[int, ...], counting_oracle.SlotPart] = {}
         self.hurried = self.knows_slots = False
         self.alive = True
@@ -69,7 +70,7 @@ class VirtualServer:
         self._learned: messages.SlotGoal | None = None
 
     async def run(self, process: VirtualProcess) -> int:
-        """Join, bring back what an earlier life held, serve to the end."""
+        """Join the job, restore the slots of the previous life, and serve to the end."""
         self.process, self.wire = process, process.wire
         hello = messages.JoinServer(self.role.rank, process.pid, self.incarnation)
         welcome = await self.wire.ask(hello)
@@ -121,7 +122,7 @@ class VirtualServer:
     # ---- slots ----
 
     def apply(self, push: Push) -> PushReply:
-        """Batches for the slots it has; the others are refused, with a word on whose they are."""
+        """Apply a push to this server's slots; refuse other slots and name their owners."""
         part = self._part(push.covers)
         torn = counting_oracle.apply(self.store, self._keys, part, push.batches) if part.slots else frozenset()
         self._work(len(part.slots), push.batches.number)
@@ -134,7 +135,7 @@ class VirtualServer:
         return PushReply(refused, torn, given, placement, addresses)
 
     def _part(self, covers: tuple[int, ...]) -> counting_oracle.SlotPart:
-        """Those of the slots that are its own; mostly the same as the last time."""
+        """Return the pushed slots that this server owns; cached, because they rarely change."""
         found = self._parts.get(covers)
         if found is None:
             mine = (slot for slot in covers if slot in self.gates)
@@ -168,7 +169,7 @@ class VirtualServer:
     # ---- checkpoints ----
 
     async def _save(self, folder: pathlib.Path, run: str) -> None:
-        """As `server.checkpoints.start`."""
+        """Save as `server.checkpoints.start` does."""
         saver = checkpoints.SlotSaver(
             self, folder, f"{self.role}.{self.incarnation}", run=run, rest=lambda seconds: None
         )
@@ -208,7 +209,7 @@ class VirtualServer:
             self.moving.heed(pulse.goal)
 
     def _now(self) -> messages.Heartbeat:
-        """With counters as a real server has them; memory that is full ends it here."""
+        """Return a heartbeat with the counters of a real server. Memory above the limit kills the server."""
         process, size = self.process, self._pace.slot_bytes()
         assert process is not None
         process.memory = self._pace.server_bytes(len(self.gates))
@@ -235,13 +236,13 @@ def owner_of(slot: int, servers: list[VirtualServer]) -> VirtualServer | None:
     return found[0] if found else None
 
 
-CHUNK_SLOTS = 8  # handed over between two words to the master
-NAMES = itertools.count(1)  # of gifts
-AGAIN_S = 0.5  # after a target that would not have them, or could not be reached
+CHUNK_SLOTS = 8  # slots per report to the master
+NAMES = itertools.count(1)  # unique transfer ids
+AGAIN_S = 0.5  # wait after a target refused or was unreachable
 
 
 class SlotHandover:
-    """The hand-over of one server life."""
+    """Slot migration of one life of a server."""
 
     def __init__(self, server: "VirtualServer") -> None:
         self._server = server
@@ -249,28 +250,30 @@ class SlotHandover:
         self._news = asyncio.Event()
         self.call = 0
         self.turn = 0
-        """Raised by every call: what was sent before it, to here, comes too late."""
+        """Epoch of incoming transfers, raised by every call of the master. A transfer that began in an earlier epoch is
+        refused.
+        """
         self.doubts: dict[int, int] = {}
-        """Slots that are closed for a server whose answer never came, and which server that is."""
+        """Closed slots with an unconfirmed transfer, with the target server."""
         self.under_way: int | None = None
-        """The slot that is closed here, and not open there yet."""
+        """Slot that is closed here and not yet open at the target."""
         self.given: dict[int, tuple[int, str]] = {}
-        """Slots that went to others, for whoever asks here."""
+        """Migrated slots with their new server and address, to redirect requests."""
         self.leaves = False
-        """It takes no more slots."""
+        """True once this server accepts no more slots."""
         self.settled: dict[int, bool] = {}
-        """Gifts of others, by their names, and whether they were taken: as cpp/server/requests/gifts.h has it."""
+        """Verdict on each incoming transfer, by id, as in cpp/server/requests/gifts.h."""
         self._gifts: dict[int, int] = {}
-        """By slot: the name of the last gift of it. One in doubt is offered again by the same name."""
+        """Id of the last transfer of each slot. An unconfirmed transfer is repeated with the same id."""
         self.moved = 0
 
     @property
     def holding(self) -> tuple[int, dict[int, int], bool]:
-        """The newest call that was heard while nothing was being handed over, what is in doubt, whether it leaves."""
+        """Newest call that arrived between transfers, unconfirmed transfers, and whether the server drains."""
         return self.call, dict(self.doubts), self.leaves
 
     def keeps(self, slot: int) -> bool:
-        """Whether it has a copy of a slot that is closed here for another server."""
+        """Return True if this server still has a copy of a slot that it closed for another server."""
         return slot == self.under_way or slot in self.doubts
 
     def heed(self, goal: messages.SlotGoal) -> None:
@@ -303,7 +306,7 @@ class SlotHandover:
                 whole = False
 
     async def _work_off(self, goal: messages.SlotGoal) -> bool:
-        """All parcels in turn; whether all of it is done."""
+        """Transfer all parcels in turn; return True if all are done."""
         if not goal.settled:
             return True
         for parcel in (*self._settle_doubts(goal), *goal.parcels):
@@ -318,7 +321,7 @@ class SlotHandover:
         return True
 
     def _settle_doubts(self, goal: messages.SlotGoal) -> list[messages.SlotParcel]:
-        """As `server.migration.Handing` does."""
+        """Settle unconfirmed transfers as `server.migration` does."""
         ask: list[messages.SlotParcel] = []
         for slot, server in dict(self.doubts).items():
             owner = goal.placement.server_of_slot[slot]
@@ -334,7 +337,7 @@ class SlotHandover:
         return ask
 
     async def _hand(self, parcel: messages.SlotParcel, slots: tuple[int, ...]) -> tuple[tuple[int, ...], bool]:
-        """Slots that the target has now, and whether that are all."""
+        """Transfer slots; return those that the target has taken, and True if it took all."""
         moved: list[int] = []
         for slot in slots:
             if slot not in self._server.gates and slot not in self.doubts:
@@ -348,7 +351,9 @@ class SlotHandover:
         return tuple(moved), True
 
     def take(self, slot: int, image: bytes, gift: int, turn: int) -> bool:
-        """A slot of another server; whether it is or was here. What was said of a gift once is said ever after."""
+        """Take a slot from another server; return True if the slot is or was here. A repeated transfer gets the first
+        verdict.
+        """
         here = self._server
         if gift not in self.settled:
             had, able = slot in here.gates, here.knows_slots and not self.leaves

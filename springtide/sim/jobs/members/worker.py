@@ -1,9 +1,9 @@
-"""A virtual worker: real leases in real hands, virtual work, real words to the master.
+"""Virtual worker: real leases and messages to the master, virtual training.
 
-In: leases of the master. Out: pushes to servers and progress. It trains runs of batches, each for as long as `pace`
-says, and pushes each run to every server; slots that are elsewhere by now are sent again to whoever has them. Beside
-that it does what `worker.link.master_link` and `worker.input.lease_prefetch` do: heartbeats, asking for leases ahead of
-time, heeding revocations.
+In: leases of the master. Out: pushes to servers, and progress. The worker trains runs of batches for the time that
+`step_time` gives, and pushes each run to every server. It sends moved slots again to their new owner. Like
+`worker.link.master_link` and `worker.input.lease_prefetch`, it sends heartbeats, prefetches leases and obeys
+revocations.
 """
 
 import asyncio
@@ -24,19 +24,19 @@ from springtide.sim.world.world import Speed
 from springtide.worker.input.lease_prefetch import LEAD_S, MOST, MOST_HELD
 from springtide.worker.link.lease_tracker import LeaseTracker
 
-AGAIN_S = 0.5  # after a server could not be reached
-HEALING = 0.2  # of the time between two heartbeats: while a server is away they come so much sooner
+AGAIN_S = 0.5  # wait after an unreachable server
+HEALING = 0.2  # share of the heartbeat interval used while a server is away
 TERMS = ("gradient", "update", "synchronization", "lookup")
 SECONDS = tuple(name.removesuffix("_s") for name in profile.SUM_FIELDS if name.endswith("_s"))
 
 
 class VirtualWorker:
-    """One life of a worker."""
+    """One life of a virtual worker."""
 
     def __init__(
         self, holder: LeaseHolder, card: DatasetCard, network: Network[Any], pace: StepTime, stride_s: float
     ) -> None:
-        """`stride_s`: about so much work is done between two pushes, one batch at least."""
+        """Create the worker. `stride_s` is the approximate seconds of work between two pushes, at least one batch."""
         self._holder, self._card, self._network, self._pace, self._stride_s = holder, card, network, pace, stride_s
         self._tracker = LeaseTracker()
         self._owners: list[int] = []
@@ -44,11 +44,11 @@ class VirtualWorker:
         self._lives: list[int] = []
         self._epoch = 0
         self._whole: tuple[list[int], dict[int, tuple[int, ...]]] = [], {}
-        """All slots by server, for the owners that they were sorted by."""
+        """All slots grouped by server, cached with the owners that they were grouped by."""
         self._news = asyncio.Event()
         self._asking: asyncio.Task[messages.Reply] | None = None
         self._over = False
-        """The last answer was End: what is left is in our own hands."""
+        """True if the last reply was End: only the leases in hand are left."""
         self._draining = self._fenced = self._training = False
         self._done = dict.fromkeys(SECONDS, 0.0)
         self._steps = self._samples = 0
@@ -74,7 +74,7 @@ class VirtualWorker:
         return 0
 
     def ask_to_end(self) -> bool:
-        """A script has no handler of its own: the signal ends it."""
+        """Handle SIGTERM: a training script without a handler ends at once."""
         return False
 
     def killed(self) -> None:
@@ -126,8 +126,10 @@ class VirtualWorker:
         self._samples += samples
 
     async def _push(self, shard: int, first: int, end: int, slots: Iterable[int]) -> None:
-        """Until every one of these slots has it. Each part names the slots that it speaks for: at first all of a
-        server's, when it is sent again only those that were refused, or had no answer.
+        """Push a run until every slot has it.
+
+        Each request names the slots that it covers. The first request to a server covers all its slots. A retry covers
+        only the slots that were refused or had no reply.
         """
         left: set[int] = set(slots)
         torn: set[int] = set()
@@ -159,7 +161,7 @@ class VirtualWorker:
                 await self._push(shard, begin, min(begin + batch, end), sorted(torn))
 
     def _parts(self, slots: set[int]) -> dict[int, tuple[int, ...]]:
-        """Slots by the server that has them, as far as is known here."""
+        """Group slots by their last known server."""
         whole = len(slots) == len(self._owners)
         if whole and self._whole[0] == self._owners:
             return self._whole[1]
@@ -175,7 +177,7 @@ class VirtualWorker:
         return self._addresses[server] if server < len(self._addresses) else ""
 
     def _learn(self, said: PushReply) -> None:
-        """A server that refuses a slot names its new owner, and requests follow."""
+        """Learn the new owners of refused slots from a reply."""
         if said.placement is not None and said.placement.epoch > self._epoch:
             self._epoch, self._owners = said.placement.epoch, list(said.placement.server_of_slot)
             self._reach(said.addresses, ())
@@ -185,7 +187,7 @@ class VirtualWorker:
             self._addresses[server] = address
 
     def _reach(self, addresses: tuple[str, ...], lives: tuple[int, ...]) -> None:
-        """Turn to the next lives of servers: an address and the life that is there go together."""
+        """Switch to new lives of servers; each address belongs to one life."""
         count = max(len(addresses), len(self._addresses))
         self._addresses += [""] * (count - len(self._addresses))
         self._lives += [0] * (count - len(self._lives))
@@ -198,7 +200,7 @@ class VirtualWorker:
     # ---- leases, as `worker.input.lease_prefetch.PrefetchedLeases` ----
 
     async def _more(self) -> messages.Reply:
-        """Nothing is in hand: the answer to what was asked for, or to another request."""
+        """Return the reply to the pending lease request, or to a new request; the worker holds no lease."""
         if self._asking is None:
             self._ask(2 if not self._steps else 1)
         assert self._asking is not None
@@ -206,7 +208,7 @@ class VirtualWorker:
         return await asked
 
     def _keep_up(self, step_s: float) -> None:
-        """Ask for more when what is in hand would not last."""
+        """Request more leases before the current leases run out."""
         if self._asking is not None and self._asking.done():
             asked, self._asking = self._asking, None
             self._over = isinstance(asked.result(), messages.DataEnd)
@@ -223,7 +225,7 @@ class VirtualWorker:
         self._process.adopt(task)
 
     async def _lease(self, most: int) -> messages.Reply:
-        """As `worker.link.master_link.MasterLink.lease`."""
+        """Lease as `worker.link.master_link.MasterLink.lease` does."""
         if self._fenced:
             raise errors.Fenced(f"{self._holder} was given up")
         if self._draining:
