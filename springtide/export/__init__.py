@@ -1,8 +1,8 @@
-"""Exports for serving: a checkpoint's tables and dense tensors as files that anything can read.
+"""Exports a checkpoint's tables and dense tensors as files for serving, in common formats.
 
-A walk: `slot_rows` takes a model out of a checkpoint, `row_index` and `delta` tell what changed since an earlier one,
-`spool` keeps rows on their way, `packing` and `files` write and read them, `making` does all that; `following` again
-and again; `load` puts an export into a plain PyTorch model.
+Reading order: `slot_rows` reads a model from a checkpoint. `row_index` and `delta` find the changes since an earlier
+export. `row_spool` buffers rows on disk, and `table_file` and `export_folder` write and read files. `exporter` makes
+one export, and `continuous` makes one after another. `loader` puts an export into a plain PyTorch model.
 """
 
 import importlib

@@ -1,8 +1,7 @@
-"""Exports of a job again and again, for serving: each holds what changed since the one before, now and then all of it.
+"""Exports a job's checkpoints continuously: deltas, with a full export now and then.
 
-In: the place where a job keeps its checkpoints. Out: exports at a URL (export_folder.py), of which readers only ever
-see whole ones. Older ones go: what is left is enough to read any of the last two whole exports and all that build on
-them.
+In: the place of a job's checkpoints. Out: exports at a URL (export_folder.py). Readers see only complete exports. Old
+exports are deleted; the last two full exports and all deltas on them stay readable.
 """
 
 import logging
@@ -17,8 +16,8 @@ from springtide.export.export_folder import ExportCard
 from springtide.export.table_file import Format
 
 log = logging.getLogger(__name__)
-WHOLE_EVERY = 12  # who reads a delta must read all before it, back to a whole one
-KEPT_WHOLE = 2  # a reader that has just found the newest but one must be able to read it
+WHOLE_EVERY = 12  # a reader of a delta must read all exports back to the last full one
+KEPT_WHOLE = 2  # a reader that has just found the previous full export must still be able to read it
 
 
 def builds_on(cards: Sequence[ExportCard]) -> int | None:
@@ -36,12 +35,12 @@ def outdated(cards: Sequence[ExportCard]) -> list[int]:
 
 
 class ContinuousExport:
-    """Exports of one job at one URL. Whoever follows next goes on with what is there."""
+    """Exports of one job at one URL. A new process continues with the existing exports."""
 
     def __init__(
         self, place: FileStore, url: str, *, format: Format = "safetensors", copies: FileStore | None = None
     ) -> None:
-        """`copies`: a second place with the job's checkpoints, for those that lie on servers' disks."""
+        """Open the exports at `url`. `copies` is a second place for checkpoints that are on the servers' disks."""
         self._place, self._url, self._format, self._copies = place, url, format, copies
         self._tidy = False
 
@@ -73,12 +72,12 @@ class ContinuousExport:
                 )
             if card.number == manifest.number:
                 return None
-        if not self._tidy:  # what one left that was killed; later ones are our own
+        if not self._tidy:  # remove once what a killed process left; later leftovers are our own
             for number in export_folder.halves(self._url):
                 export_folder.remove(self._url, number)
             self._tidy = True
         card = self._make(found.place, manifest, builds_on(cards), progress)
-        if card.since is not None:  # of two indexes only the newer is of use
+        if card.since is not None:  # only the newer index is needed
             export_folder.place_for(self._url, card.since).remove(row_index.NAME)
         for number in outdated([*cards, card]):
             export_folder.remove(self._url, number)

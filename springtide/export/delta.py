@@ -1,7 +1,7 @@
-"""What changed between two exports of a model, and how to lay it over the older one.
+"""Computes the difference between two exports of a model, and applies it to the older export.
 
-In: keys and sums of rows of one slot, then and now (`export.row_index`). Out: which rows are new or differ in any bit,
-and which keys went; and the other way, the newer table from the older one.
+In: keys and checksums of the rows of one slot, old and new (`export.row_index`). Out: a mask of new or changed rows,
+and the removed keys. In reverse: the newer table from the older one.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from springtide.export.row_index import Sums
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableDelta:
-    """Lay `changed` over the older table, then take `removed` away."""
+    """A change of a table: apply `changed` to the older table, then delete `removed`."""
 
     changed: ExportedTable
     removed: Keys

@@ -1,8 +1,7 @@
-"""Pure. Which export a delta builds on, when the user says how far the job was and not the export's number.
+"""Pure. Finds the export that a delta builds on, from a step or a number of samples.
 
-In: what was given to `--since`, and the cards of the exports that are there. Out: the number of one. A delta tells what
-changed since an export, so of those that were made by then the newest is taken: it misses nothing. Next:
-`export.exporter`.
+In: the value of `--since`, and the cards of existing exports. Out: the number of an export. The newest export up to
+that moment is the base, so the delta misses no change. Next: `export.exporter`.
 """
 
 import re
@@ -16,7 +15,7 @@ from springtide.export.export_folder import ExportCard
 
 @dataclass(frozen=True, slots=True)
 class DeltaBase:
-    """A moment of a job."""
+    """A moment of a job: an export, a step or a number of samples."""
 
     unit: Literal["export", "step", "samples"]
     count: int

@@ -1,7 +1,8 @@
-"""Exports on disk or at a URL: one folder each, `export-000007`, whose card is written last.
+"""Export folders on disk or at a URL: one folder each, such as `export-000007`, with its card written last.
 
 In: tables from `export.exporter`. Out: files of keys and rows (`export.table_file`), a state dict for `torch.load`, and
-a JSON card that lists them with their checksums; and back. An export without a card is none.
+a JSON card that lists the files with checksums. The module also reads them back. A folder without a card is not an
+export.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ from springtide.export.model import in_order
 from springtide.export.table_file import Format, unpack
 
 VERSION = 2
-"""1 had the keys of a file in order, and no index."""
+"""Version of the format. Version 1 had sorted keys in a file, and no index."""
 READ = (1, 2)
 CARD = "export.json"
 DENSE = "dense.pt"
@@ -38,27 +39,27 @@ class TableFile(msgspec.Struct, frozen=True, kw_only=True):
     dim: int
     file: str
     keys: int
-    """Rows in the file."""
+    """Number of rows in the file."""
     removed: int = 0
-    """Keys in it that went since."""
+    """Number of keys in the file that were removed since the base."""
     crc: int
     bytes: int = 0
-    """Of the file; 0: not told, by an earlier version."""
+    """Size of the file; 0 in exports of an earlier version."""
 
 
 class ExportCard(msgspec.Struct, frozen=True, kw_only=True):
-    """What an export holds."""
+    """Contents of an export."""
 
     version: int = VERSION
     job: str
     number: int
-    """Of the checkpoint it was made of."""
+    """Number of the checkpoint."""
     since: int | None = None
-    """A delta: only what changed since the export of that number."""
+    """Number of the base export of a delta; None for a full export."""
     samples: int
-    """Trained by then."""
+    """Number of samples trained by then."""
     step: int = 0
-    """Of a bsp group: all of it is as it was after this step."""
+    """Step of a bsp group; the whole export has the state after this step."""
     made_at: float
     format: Format
     tables: tuple[TableFile, ...]
@@ -66,7 +67,7 @@ class ExportCard(msgspec.Struct, frozen=True, kw_only=True):
     left_out: tuple[str, ...] = ()
     slots: int = 0
     index_crc: int | None = None
-    """Of `index.bin`; None: there is none, so that nothing can be built on this export."""
+    """Checksum of `index.bin`; None without an index, so that no delta can build on this export."""
 
     @property
     def rows(self) -> int:
@@ -87,7 +88,7 @@ def numbers(url: str) -> list[int]:
 
 
 def halves(url: str) -> list[int]:
-    """Exports without a card: their maker was killed."""
+    """Return the exports without a card, left by a killed process."""
     return [number for number in _begun(url) if not place_for(url, number).size(CARD)]
 
 
@@ -97,7 +98,7 @@ def _begun(url: str) -> list[int]:
 
 
 class ChecksummedFile:
-    """A file that is written to, with the checksum and the length of what was."""
+    """A file to write, with the checksum and length of its content."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

@@ -1,8 +1,8 @@
-"""Makes one export of one checkpoint, slot by slot: whole, or what changed since an earlier one.
+"""Makes one export of a checkpoint, slot by slot: full, or the changes since an earlier export.
 
-In: a checkpoint, a URL, perhaps the card of the export to build on. Out: an export there. However large the model is,
-one slot of it, its dense tensors and some buffers are in memory; rows wait on this machine's disk until the number of
-them is known (`export.row_spool`). Next: `export.continuous` makes one after the other, `cli.job.export` a single one.
+In: a checkpoint, a URL, and for a delta the card of the base. Out: an export at the URL. Memory holds one slot, the
+dense tensors and some buffers, for any size of model. Rows wait on the local disk until their number is known
+(`export.row_spool`). Next: `export.continuous` makes repeated exports, `cli.job.export` a single one.
 """
 
 import contextlib
@@ -56,7 +56,8 @@ def make(
             f"export {since} at {url} cannot be built on: {why}. Make a whole one, without --since"
         )
     there = export_folder.place_for(url, manifest.number)
-    there.remove(export_folder.CARD)  # an export made again is none until it is whole
+    # without its card, an export that is made again stays invisible until it is complete
+    there.remove(export_folder.CARD)
     with contextlib.ExitStack() as stack:
         spool = Spool(stack.enter_context(scratch_folder.folder_for(there)))
         tables = [TableSpool(spool, str(i), spec.dim) for i, spec in enumerate(specs)]

@@ -1,7 +1,7 @@
-"""Reads exports back, and puts them into plain PyTorch models.
+"""Reads exports, and loads them into plain PyTorch models.
 
-In: a URL with exports. Out: an `export.model.ExportedModel`, deltas laid over what they build on; or the user's own
-model, its `nn.Embedding`, `nn.EmbeddingBag` and dense parameters filled.
+In: a URL with exports. Out: an `export.model.ExportedModel` with all deltas applied; or the user's own model with
+`nn.Embedding`, `nn.EmbeddingBag` and dense parameters filled.
 """
 
 from dataclasses import replace

@@ -1,6 +1,7 @@
-"""A trained model outside of its job: tables as keys and rows, dense tensors by name.
+"""A trained model outside its job: tables as keys and rows, dense tensors by name.
 
-In: `export.export_folder` fills it from an export. Next: `export.delta` lays one over another, `export.loader`.
+In: `export.export_folder` fills it from an export. Next: `export.delta` applies changes, `export.loader` fills PyTorch
+models.
 """
 
 from dataclasses import dataclass, field
@@ -17,29 +18,29 @@ Rows = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ExportedTable:
-    """The rows of one table, in the order of their keys. A key that is not there was never trained."""
+    """The rows of one table, sorted by key. A missing key was never trained."""
 
     outline: TableOutline
     dtype: str
-    """As the servers keep it; `rows` are float32 in any case."""
+    """Data type on the servers; `rows` are always float32."""
     keys: Keys
     rows: Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedModel:
-    """All of it."""
+    """All tables and dense tensors of an export."""
 
     job: str
     number: int
-    """Of the checkpoint it comes from."""
+    """Number of the checkpoint."""
     samples: int
-    """Trained by then."""
+    """Number of samples trained by then."""
     tables: dict[str, ExportedTable] = field(default_factory=dict)
     dense: dict[str, Any] = field(default_factory=dict)
-    """Torch tensors by the name they have in the model's state_dict()."""
+    """Torch tensors by their name in the model's state_dict()."""
     left_out: tuple[str, ...] = ()
-    """Names of the model's state that no server holds as trained."""
+    """Names in the model's state that no server holds as trained."""
 
 
 def in_order(outline: TableOutline, dtype: str, keys: Keys, rows: Rows) -> ExportedTable:

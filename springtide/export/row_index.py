@@ -1,9 +1,9 @@
-"""The index of an export: by slot and table, the keys that there are and a 64-bit sum of each row.
+"""Index of an export: the keys of each slot and table, with a 64-bit checksum of each row.
 
-It lies beside the export's tables, so that the next export can tell what changed without reading rows of this one, and
-slot by slot: the file is read from front to back as it was written. 16 bytes a row.
+The index is stored beside the tables, at 16 bytes per row. The next export finds changed rows from it without reading
+the old rows, slot by slot from front to back.
 
-In: keys in order, and rows. Out: `index.bin`: for each slot and table keys, then sums; at its end all their counts.
+In: sorted keys, and rows. Out: `index.bin`: keys and checksums for each slot and table, and all counts at the end.
 """
 
 import zlib
@@ -25,15 +25,13 @@ Counts = npt.NDArray[np.uint32]
 
 
 class Sink(Protocol):
-    """A file to write to, from front to back."""
+    """A file to write from front to back."""
 
-    def write(self, content: bytes, /) -> int:
-        """More of it."""
-        ...
+    def write(self, content: bytes, /) -> int: ...
 
 
 class UnusableBase(errors.BadInput):
-    """An index that is not what the card says: nothing can be built on it."""
+    """Raised if an index does not match its card, so that no delta can build on it."""
 
 
 def sums_of(rows: Rows) -> Sums:
@@ -42,7 +40,8 @@ def sums_of(rows: Rows) -> Sums:
     place = np.arange(rows.shape[1], dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for first in range(0, len(rows), BLOCK_ROWS):
         part = np.ascontiguousarray(rows[first : first + BLOCK_ROWS])
-        x = part.view(np.uint32).astype(np.uint64) + place  # the column counts, or a swap would not be seen
+        # add the column number, or a swap of columns would go unnoticed
+        x = part.view(np.uint32).astype(np.uint64) + place
         x ^= x >> np.uint64(30)
         x *= np.uint64(0xBF58476D1CE4E5B9)
         x ^= x >> np.uint64(27)
@@ -53,7 +52,7 @@ def sums_of(rows: Rows) -> Sums:
 
 
 class IndexWriter:
-    """Writes parts in the order of slots, and within a slot in that of tables."""
+    """Writes an index in order of slots, and within a slot in order of tables."""
 
     def __init__(self, out: Sink) -> None:
         self._out, self._counts = out, list[int]()
@@ -68,7 +67,9 @@ class IndexWriter:
 
 
 class IndexReader:
-    """Reads them again, in the same order. Damaged when it is torn, or, at its end, when any bit is not as it was."""
+    """Reads an index in the order of writing. It raises if the file is truncated, or at the end if the checksum is
+    wrong.
+    """
 
     def __init__(self, place: FileStore, *, parts: int, crc: int) -> None:
         self._place, self._crc, self._seen = place, crc, 0

@@ -1,8 +1,7 @@
-"""Rows on their way into files whose beginning says how many there are: kept on this machine's disk until then.
+"""Buffers rows on the local disk until their number is known, which file headers need.
 
-In: keys and rows of tables, some at a time, in any order of tables. Out: the same, in blocks. What is in memory is
-bounded however large the tables are; the disk has to have room for one export. Next: `export.table_file` writes the
-files.
+In: keys and rows of tables, in any order of tables. Out: the same rows in blocks. Memory use is bounded for any size of
+table. The disk needs room for one export. Next: `export.table_file` writes the files.
 """
 
 import pathlib
@@ -15,12 +14,12 @@ import numpy.typing as npt
 from springtide.export.model import Keys, Rows
 
 HELD_BYTES = 64 << 20
-"""In memory before it goes to the disk, all tables together."""
+"""Bytes of all tables in memory before they go to disk."""
 BLOCK_ROWS = 1 << 16
 
 
 class Spool:
-    """Columns of arrays, by name, in a folder that its owner deletes."""
+    """Named columns of arrays in a folder that its owner deletes."""
 
     def __init__(self, folder: pathlib.Path, *, held_bytes: int = HELD_BYTES) -> None:
         self._folder, self._limit = folder, held_bytes
@@ -53,14 +52,15 @@ class Spool:
 
     def _flush(self) -> None:
         for column, parts in self._held.items():
-            with open(self._folder / column, "ab") as file:  # opened each time: tables may be many
+            # opened each time: there may be too many tables to keep files open
+            with open(self._folder / column, "ab") as file:
                 for part in parts:
                     file.write(part.data)
         self._held, self._bytes = {}, 0
 
 
 class TableSpool:
-    """One table in a spool: rows, and keys that went."""
+    """One table in a spool: rows, and removed keys."""
 
     def __init__(self, spool: Spool, name: str, dim: int) -> None:
         self._spool, self._name, self.dim = spool, name, dim

@@ -1,8 +1,8 @@
-"""A folder for rows on their way into an export, which nobody has to tidy up after.
+"""Scratch folder for the rows of an export, which cleans up after killed processes.
 
-In: where the export goes. Out: a folder on that disk, or where this machine has its own for temporary files; gone when
-the export is made. Whoever makes one holds a lock on it, which ends with the process: what a killed one has left is not
-locked, and the next export takes it away. It may be as large as the model. Next: `export.row_spool` fills it.
+In: the target of the export. Out: a folder on the same disk, or in the machine's temporary folder, removed after the
+export. The process holds a lock on its folder, which ends with the process. The next export removes unlocked folders. A
+scratch folder may be as large as the model. Next: `export.row_spool` fills it.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from springtide import errors
 from springtide.checkpoint.format.storage import FolderStore, UrlStore
 
 SURELY_LOCKED_S = 60.0
-"""Between making a folder and locking it lies an instant in which it looks like one that was left."""
+"""Age in seconds below which an unlocked folder is kept: its owner may be about to lock it."""
 
 
 @contextlib.contextmanager
@@ -36,7 +36,7 @@ def folder_for(there: FolderStore | UrlStore) -> Iterator[pathlib.Path]:
         raise errors.BadInput(f"cannot export to {there.where}: {error.strerror}") from error
     lock = os.open(made, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks: then nobody takes anything away there
+        with contextlib.suppress(OSError):  # a file system without locks; then no export removes folders there
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield made
     finally:

@@ -1,7 +1,7 @@
-"""Takes rows out of a checkpoint slot by slot, so that never more than one slot of it is in memory.
+"""Reads rows from a checkpoint slot by slot, with at most one slot in memory.
 
-In: a place with checkpoints and a manifest (`checkpoint.format.reader`). Out: keys and rows of every table in one slot,
-and the dense tensors, whose chunks are rows of reserved tables. Next: `export.exporter`.
+In: a place with checkpoints, and a manifest (`checkpoint.format.reader`). Out: keys and rows of every table in one
+slot, and the dense tensors, whose chunks are rows of reserved tables. Next: `export.exporter`.
 """
 
 import msgspec
@@ -17,9 +17,9 @@ from springtide.embedding.lookup.specs import native_spec
 from springtide.export.model import Keys, Rows
 
 Found = dict[int, tuple[Keys, Rows]]
-"""Keys, in order, and rows by table."""
+"""Sorted keys and rows, by table."""
 NOWHERE = -1
-"""Stands for a table that a checkpoint lacks."""
+"""Index of a table that the checkpoint lacks."""
 
 
 def outline_of(place: FileStore, manifest: Manifest) -> Outline:
@@ -37,7 +37,7 @@ def specs_of(place: FileStore, manifest: Manifest, outline: Outline) -> list[Tab
 
 
 class SlotRows:
-    """One slot after the other through a store that holds one at a time."""
+    """Reader of slots through a store that holds one slot at a time."""
 
     def __init__(self, place: FileStore, manifest: Manifest) -> None:
         self._place, self._manifest = place, manifest
@@ -59,7 +59,7 @@ class SlotRows:
 
 
 class DenseParts:
-    """Dense tensors, put together from the chunks found on the way; those of a bsp group from its one table."""
+    """Dense tensors assembled from chunks found in slots; those of a bsp group come from its single table."""
 
     def __init__(self, outline: Outline, manifest: Manifest) -> None:
         self._outline = outline

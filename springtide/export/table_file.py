@@ -1,7 +1,7 @@
-"""One table as a file, written from front to back in blocks, and read again.
+"""Writes a table to a file in blocks, and reads it back.
 
-In: a `TableSpool` and a file to write to. Out: safetensors or Parquet that any reader of these formats takes, in memory
-for a block of rows only. Reading takes a table whole: it is for those who put it into a model.
+In: a `TableSpool` and a file. Out: standard safetensors or Parquet, with one block of rows in memory. Reading loads a
+whole table, to put it into a model.
 """
 
 import importlib

@@ -1,1 +1,1 @@
-"""From a job as its user wrote it down to one that runs: read it, fill it in, hand it to a platform, find it again."""
+"""Reads a job spec, resolves it, submits it to a platform, and finds the job again."""

@@ -1,8 +1,8 @@
-"""The agent of a job that was submitted on this machine: a process of its own that no terminal ends.
+"""Detached agent of a job that was submitted on this machine; closing the terminal does not end it.
 
-In: on standard input a job as JSON, by `launch.submit`; arguments: the folder of runs. Out: one line of JSON on
-standard output, the run or what is wrong with the job; from then on all it says is in the run's `agent.log`. It works
-in the folder of the job's code. Next: `launch.local_job`.
+In: a job as JSON on standard input, from `launch.submit`; the folder of runs as argument. Out: one line of JSON on
+standard output, with the run or an error. All later output goes to the run's `agent.log`. The agent works in the folder
+of the job's code. Next: `launch.local_job`.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from springtide.telemetry import logs, redactor, run_registry
 
 
 class SubmitReply(msgspec.Struct, frozen=True, kw_only=True):
-    """What the one who submits is told."""
+    """Reply to the submitter: the run or an error."""
 
     run: str = ""
     trouble: str = ""

@@ -1,7 +1,7 @@
-"""Exports of a job again and again: `springtide export --every`, and the process that does it beside a job.
+"""Exports a job's checkpoints repeatedly: `springtide export --every`, and a process beside a running job.
 
-In: a job's checkpoints. Out: exports at a URL (export/continuous.py), a line for each on standard output. In a process
-of its own: collecting a model takes memory and time, and what goes wrong there is no trouble for the job.
+In: a job's checkpoints. Out: exports at a URL (export/continuous.py), and one line for each on standard output. Exports
+run in their own process, because they take memory and time and must not disturb the job.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from springtide.telemetry import logs, redactor
 if TYPE_CHECKING:
     from springtide.export.continuous import ContinuousExport
 
-AGAIN_S = 5.0  # after one that failed
-LAST_S = 120.0  # for the last export, after the job has ended
+AGAIN_S = 5.0  # wait after a failed export
+LAST_S = 120.0  # for the last export, after the end of the job
 
 
 def follow(
@@ -47,7 +47,7 @@ def follow(
         try:
             card = following.once()
             wait_s, said = every_s, ""
-        except (errors.BadInput, OSError) as error:  # a checkpoint that was deleted while it was read: there is a newer
+        except (errors.BadInput, OSError) as error:  # the checkpoint was deleted during the read, so a newer one exists
             if str(error) != said:
                 print(redactor.redact(f"no export: {error}"), file=sys.stderr, flush=True)
             card, wait_s, said = None, min(every_s, AGAIN_S), str(error)
@@ -66,7 +66,7 @@ def first_wait_s(following: "ContinuousExport", every_s: float) -> float:
 
 
 class Exporter:
-    """The process that exports while a job runs. One that dies is started again; its words are in the job's logs."""
+    """Process that exports while a job runs. A dead process is restarted; its output is in the job's logs."""
 
     def __init__(self, files: logs.RunFiles, rules: CheckpointRules, url: str, *, every_s: float) -> None:
         self._log, self._stopping = files.logs / "exports.log", False

@@ -1,8 +1,7 @@
-"""Which job a command means, on whatever platform: by the cards that `run` and `submit` leave, or by options.
+"""Finds the job that a command means, by the cards that `run` and `submit` write or by options.
 
-In: a name, or none for the newest, and a `JobLocation`. Out: a `JobHandle`. Platforms other than this machine are
-loaded when they are asked for. Next: `cli.show.status`, `cli.show.events`, `cli.job.scale_stop`, `cli.job.logs`,
-`cli.show.top`.
+In: a name, or none for the newest job, and a `JobLocation`. Out: a `JobHandle`. Modules of clusters are imported on
+demand. Next: `cli.show.status`, `cli.show.events`, `cli.job.scale_stop`, `cli.job.logs`, `cli.show.top`.
 """
 
 import importlib
@@ -28,14 +27,16 @@ WORDS = {"ray": "the Ray platform", "k8s": "the Kubernetes platform"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLocation:
-    """Where jobs are looked for."""
+    """Place to search for jobs."""
 
     platform: str = ""
-    """Empty: wherever the card of a job says, or this machine."""
+    """Platform to search; empty for the platform on the job's card, or this machine."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Of a cluster: `address`, or `namespace`, `context`, `kubeconfig`; what is left out is as that platform does."""
+    """Cluster options: `address`, or `namespace`, `context`, `kubeconfig`. Missing options take the platform's
+    defaults.
+    """
     folder: str = ".springtide/runs"
-    """Cards, and runs of this machine."""
+    """Folder of the cards and of local runs."""
 
     def __post_init__(self) -> None:
         if self.platform and self.platform not in PLATFORMS:
@@ -76,7 +77,7 @@ def every(where: JobLocation) -> list[JobHandle]:
         try:
             if run.here or where.platform != "local":
                 found.append(reached(run))
-        except (errors.SpringtideError, OSError):  # a job that was deleted, a cluster that is gone: others are shown
+        except (errors.SpringtideError, OSError):  # skip deleted jobs and unreachable clusters, and show the others
             continue
     return found
 

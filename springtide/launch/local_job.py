@@ -1,7 +1,7 @@
-"""A job on this machine, kept by this process: its agent, its signals, its exporter.
+"""Runs a job on this machine in this process: agent, signals and exporter.
 
-In: an `ElasticJob`. Out: a run folder and how the job ended. For `springtide run`, in a terminal, and for
-`launch.detached_agent`, which nobody watches. Next: `platforms.agent.agent`.
+In: an `ElasticJob`. Out: a run folder and the outcome of the job. Used by `springtide run` in a terminal and by
+`launch.detached_agent` in the background. Next: `platforms.agent.agent`.
 """
 
 import asyncio
@@ -39,14 +39,14 @@ def local_capacity() -> PlatformCapacity:
 
 
 EXPORT_EVERY = "5m"
-WARM_AFTER_S = 15.0  # a job that lives so long will want to start workers again; what it takes is two seconds of a core
+WARM_AFTER_S = 15.0  # longer jobs are likely to restart workers; the fork server costs two core-seconds
 SIGNALS = ((signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP"))
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreparedRun:
-    """A job that has its folder; nothing of it runs yet."""
+    """A job with its run folder, before any process starts."""
 
     job: ElasticJob
     plan: RunPlan
@@ -58,7 +58,7 @@ def resolved(job: ElasticJob, runs: pathlib.Path, *, code: pathlib.Path, say: Sa
     history = str(runs.absolute().parent / "history.db")
     plan = resolve.resolve(job, local_capacity(), code=code, history=history, say=say)
     for url in filter(None, (plan.spec.checkpoints.url, job.following.export_to)):
-        storage.open_store(url)  # one that nobody knows is said now
+        storage.open_store(url)  # report an unknown URL at the start
     return plan
 
 
@@ -92,7 +92,7 @@ async def attend(
 
     def seen_first(status: messages.JobStatus) -> None:
         if exporter is not None and not exporter.begun:
-            exporter.begin()  # not before there is a master: until then the folder may be another run's
+            exporter.begin()  # only once a master runs: until then the folder may belong to another run
         seen(status)
 
     try:

@@ -1,6 +1,6 @@
-"""A job for a Ray cluster: what the cluster has, what the job becomes there, its code on the way, its steward.
+"""Submits a job to a Ray cluster: reads the capacity, resolves the job, uploads the code, creates the steward.
 
-In: an `ElasticJob` from `launch.submit` or `springtide.ray`. Out: a job that the cluster keeps, by its name. Next:
+In: an `ElasticJob` from `launch.submit` or `springtide.ray`. Out: the name of a job that the cluster keeps. Next:
 `platforms.ray_cluster.job.submit`.
 """
 

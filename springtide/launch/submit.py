@@ -1,6 +1,6 @@
-"""Hand a job to a platform and leave: on this machine to an agent of its own, elsewhere to the cluster.
+"""Submits a job to a platform and returns: to a detached agent on this machine, or to a cluster.
 
-In: an `ElasticJob` and where its code is. Out: the name by which it is found, and a card for later commands. Next:
+In: an `ElasticJob` and the folder of its code. Out: the job's name, and a card for later commands. Next:
 `launch.detached_agent`, `launch.ray_job`, `platforms.k8s.client.submit`.
 """
 

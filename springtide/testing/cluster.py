@@ -1,7 +1,7 @@
-"""A real job on this machine, in the hands of a test: kill, stop, wake and scale its processes, wait for its end.
+"""Runs a real job on this machine for a test, which can kill, stop, wake and scale its processes.
 
-In: a script and a `JobSpec`. Out: the job's last status. Everything is as in `springtide run`, without a terminal:
-the agent runs in a thread of the test. Nothing is left when the `with` block is left.
+In: a script and a `JobSpec`. Out: the job's last status. The job runs as with `springtide run`, but without a terminal:
+the agent runs in a thread of the test. The end of the `with` block removes all processes.
 
     with LocalCluster("train.py", spec=JobSpec(name="counts", workers=3), folder=tmp_path) as job:
         job.until(lambda status: status.samples > 1000)
@@ -35,16 +35,16 @@ from springtide.rpc.transport import connection, master_file
 from springtide.telemetry import events, logs
 
 LOOK_S = 0.02
-CALL_S = 60.0  # a call that meets a dying master is made again, for so long
+CALL_S = 60.0  # calls that meet a dying master are repeated this long
 DEATH_LOOK_S = 0.001
-DEATH_S = 10.0  # a killed process that the kernel holds in a call is not waited for longer
+DEATH_S = 10.0  # a killed process that the kernel holds in a system call is not awaited longer
 
 
 class LocalCluster:
-    """One job. Names of roles are those of their logs: `worker-0`, `server-1`, `master`."""
+    """One job. Roles have the names of their logs: `worker-0`, `server-1`, `master`."""
 
     warm: ClassVar[ForkServerClient | None] = None
-    """What workers and servers of all jobs are forked from, where a test session has made one."""
+    """Fork server for the workers and servers of all jobs in a test session; None without one."""
 
     def __init__(
         self,
@@ -57,7 +57,9 @@ class LocalCluster:
         warm: ForkServerClient | None = None,
         **more: Any,
     ) -> None:
-        """`warm`: for this job alone; whoever made it closes it. `more`: other fields of the `RunPlan`."""
+        """Prepare the job. `warm` is a fork server for this job, closed by its creator. `more` holds other fields of
+        the `RunPlan`.
+        """
         self._warm = warm or self.warm
         self.files = logs.make_run(folder, spec.name)
         self._plan = RunPlan(
@@ -81,13 +83,13 @@ class LocalCluster:
     def __exit__(self, *_: object) -> None:
         while self._thread.is_alive():
             if self._agent is not None:
-                with contextlib.suppress(RuntimeError):  # the loop may have ended just now
+                with contextlib.suppress(RuntimeError):  # the loop may have just ended
                     self._loop.call_soon_threadsafe(self._agent.kill)
             self._thread.join(LOOK_S)
 
     @property
     def status(self) -> messages.JobStatus:
-        """How the job was at the last look."""
+        """Status of the job at the last poll."""
         return self._seen
 
     @property
@@ -99,7 +101,7 @@ class LocalCluster:
         return events.read(self.files.events) if self.files.events.exists() else []
 
     def pids(self) -> dict[str, int]:
-        """The processes that live now, by role: those that have joined, and the master."""
+        """Return the live processes by role: joined roles, and the master."""
         found: dict[str, int] = {}
         for event in self.story:
             if event["event"] == "joined":
@@ -110,7 +112,7 @@ class LocalCluster:
         return {role: pid for role, pid in found.items() if is_ours(pid)}
 
     def signal(self, role: str, number: signal.Signals) -> int | None:
-        """Send a signal to a role; the process that got it, if there was one."""
+        """Send a signal to a role; return the process id, or None without a process."""
         pid = self.pids().get(role)
         if pid is None:
             return None
@@ -121,7 +123,7 @@ class LocalCluster:
         return pid
 
     def kill(self, role: str) -> bool:
-        """`kill -9`, and wait until it is dead: until then it would still be counted among the living."""
+        """Send SIGKILL and wait until the process is dead; before that it would still count as alive."""
         pid = self.signal(role, signal.SIGKILL)
         if pid is None:
             return False
@@ -131,18 +133,20 @@ class LocalCluster:
         return True
 
     def kill_each(self, *roles: str) -> None:
-        """The same to one after the other, each as soon as it is there: it may be on its way in, or back."""
+        """Kill these roles one after another; wait for a role that is still joining or restarting."""
         for role in roles:
             self.until(lambda _, role=role: self.kill(role))  # type: ignore[misc]
 
     def wake(self, pid: int) -> None:
-        """SIGCONT, if that process of the job is still there."""
+        """Send SIGCONT if the process still exists and belongs to the job."""
         if is_ours(pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
 
     def throttle(self, role: str, cpu: float) -> bool:
-        """Hold a role to so many cores from now on; whether it could be (the job must have begun with some limit)."""
+        """Limit a role to this many cores; return False if that is impossible. The job must have started
+        with a limit.
+        """
         wanted = parse_role(role)
 
         async def hold() -> bool:
@@ -174,7 +178,7 @@ class LocalCluster:
         self._loop.call_soon_threadsafe(self._agent.stop, why)
 
     def until(self, true: Callable[[messages.JobStatus], object], *, within_s: float = 120.0) -> messages.JobStatus:
-        """Look until it is so; AssertionError when the job ends first or the time is over."""
+        """Poll until the condition is true; AssertionError if the job ends or the time runs out first."""
         deadline = time.monotonic() + within_s
         while not true(self._seen):
             assert not self.over, f"the job has ended before that: {self._ended}"
@@ -183,21 +187,23 @@ class LocalCluster:
         return self._seen
 
     def moves(self) -> list[dict[str, object]]:
-        """Every word of a server that has handed slots over."""
+        """Return all reports of servers about migrated slots."""
         return [event for event in self.story if event["event"] == "moved"]
 
     def settled(self, status: messages.JobStatus, servers: int, *, known: int) -> bool:
-        """Whether so many servers have the slots to themselves; `known` moves were told before they were asked for."""
+        """Return True if exactly this many servers hold all slots. `known` is the number of moves before
+        the request.
+        """
         moves = self.moves()
         return (
             len(moves) > known
-            and not moves[-1]["left"]  # the status is a look old
+            and not moves[-1]["left"]  # the status may be one poll old
             and not status.slots_moving
             and status.servers_alive == status.servers_wanted == servers
         )
 
     def wait(self, *, within_s: float = 600.0) -> messages.JobStatus:
-        """The job's last status, when it is over and all its processes have gone."""
+        """Wait until the job is over and all its processes have ended; return the last status."""
         self._thread.join(within_s)
         assert not self._thread.is_alive(), f"not over within {within_s:g} s: {self._seen}"
         assert self._ended is not None
@@ -243,7 +249,7 @@ class LocalCluster:
 
 
 def is_ours(pid: int) -> bool:
-    """Whether a process lives and is a role of a job (numbers are used again)."""
+    """Return True if the process is alive and a role of a job; process ids are reused."""
     try:
         command = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
         state = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -1,6 +1,6 @@
-"""Faults drawn from a seed: what happens to a job next, the same for the same seed.
+"""Injects random faults into a job, the same for the same seed.
 
-In: a `LocalCluster` and a `FaultPlan`. Out: the faults that were done, in order, so that a failing run can be told.
+In: a `LocalCluster` and a `FaultPlan`. Out: the injected faults in order, so that a failing run can be explained.
 """
 
 import random
@@ -19,7 +19,7 @@ KINDS: Mapping[str, int] = {
     "stop worker": 2,
     "scale": 3,
 }
-"""What may happen, and how often beside the others."""
+"""Kinds of faults with their relative frequencies."""
 
 WITH_SERVERS: Mapping[str, int] = {
     **KINDS,
@@ -28,25 +28,27 @@ WITH_SERVERS: Mapping[str, int] = {
     "kill server, worker and master": 1,
     "stop server": 1,
 }
-"""For jobs that keep checkpoints: servers too."""
+"""Kinds of faults for jobs with checkpoints, which may also lose servers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultPlan:
-    """How to hurt a job."""
+    """Kinds and timing of the faults."""
 
     seed: int
     pause_s: tuple[float, float] = (0.3, 1.5)
-    """Between two faults, from ... to."""
+    """Shortest and longest seconds between two faults."""
     most_workers: int = 4
     silence_s: float = 2.0
-    """The job's own, and its servers': whoever is stopped is woken after it has been given up."""
+    """Silence limit of the job and its servers, in seconds. Stopped processes wake after they have been
+    declared lost.
+    """
     kinds: Mapping[str, int] = field(default_factory=lambda: KINDS)
 
 
 @dataclass(slots=True)
 class FaultInjector:
-    """Does what a plan says, one fault at a time, until the job is over."""
+    """Injects the faults of a plan, one at a time, until the job is over."""
 
     plan: FaultPlan
     job: LocalCluster
@@ -54,7 +56,7 @@ class FaultInjector:
     _asleep: dict[int, float] = field(default_factory=dict)
 
     def run(self, *, at_most: int = 1_000_000) -> list[str]:
-        """Hurt the job until it is over, or has had enough. Stopped processes are always woken again."""
+        """Inject up to `at_most` faults until the job is over. Stopped processes are always woken."""
         chance = random.Random(self.plan.seed)
         while not self.job.over and len(self.done) < at_most:
             self._rest(chance.uniform(*self.plan.pause_s))
@@ -68,7 +70,7 @@ class FaultInjector:
         return self.done
 
     def _do(self, kind: str, chance: random.Random) -> str:
-        """One fault; nothing when there is no one to suffer it."""
+        """Inject one fault and describe it; empty if no process qualifies."""
         workers, servers = (
             sorted(role for role in self.job.pids() if role.startswith(kind)) for kind in ("worker-", "server-")
         )
@@ -108,11 +110,11 @@ class FaultInjector:
         try:
             self.job.scale(workers)
         except (errors.SpringtideError, OSError, AssertionError):
-            return ""  # there is no master just now, or the job is over
+            return ""  # no master runs just now, or the job is over
         return f"scaled to {workers}"
 
     def _rest(self, pause_s: float) -> None:
-        """Wait, waking those whose time has come."""
+        """Wait, and wake stopped processes when they are due."""
         until = time.monotonic() + pause_s
         while (now := time.monotonic()) < until and not self.job.over:
             for pid in [pid for pid, wake in self._asleep.items() if wake <= now]:

@@ -1,9 +1,10 @@
-"""A job whose roles are each on a host of their own (`testing.hosts`), with no disk in common, in the hands of a test.
+"""Runs a job for a test with each role on its own simulated host (`testing.hosts`), without a shared disk.
 
-In: `Hosts`, a script, a `JobSpec`. Out: as `testing.cluster`. The agent and its master are on the first host, by a
-thread of this process that enters its network; all others find the master by a name, and have the secret as a file of
-their own. Code and data are seen by all hosts, as an image and a data store would be; what lies under `Hosts.disk` is
-not. Roles outlive their agent: `replace_agent` calls it off, and the next one takes over.
+In: `Hosts`, a script, a `JobSpec`. Out: as `testing.cluster`. The agent and its master are on the first host: a thread
+of this process enters the host's network. Other roles find the master by name, and have their own copy of the secret.
+
+All hosts see the code and the data, as with an image and a data store. Files under `Hosts.disk` are private. Roles
+survive their agent: `replace_agent` cancels it, and the next agent adopts them.
 """
 
 import asyncio
@@ -33,12 +34,12 @@ from springtide.testing.hosts import Hosts, first_child
 CLONE_NEWNET = 0x40000000
 SECRET = "secret"
 MASTER = "the-master"
-"""The name that the first host has for as long as there is a job."""
+"""Name of the first host during a job."""
 
 
 @dataclass(slots=True)
 class HostedRole:
-    """A role's process on a host, and the one here that waits for it."""
+    """A role's process on a host, and the local process that waits for it."""
 
     waits: "subprocess.Popen[bytes]"
     pid: int
@@ -48,7 +49,7 @@ class HostedRole:
 
 @dataclass(slots=True)
 class HostPlatform:
-    """Roles on hosts, in turn, or where `place` says. They outlive an agent that leaves."""
+    """A platform that assigns roles to hosts in turn, or as `place` says. Roles survive their agent."""
 
     hosts: Hosts
     files: logs.RunFiles
@@ -59,7 +60,7 @@ class HostPlatform:
     _untold: list[RoleExit] = field(default_factory=list)
 
     def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
-        """On its host, where the secret is put first."""
+        """Copy the secret to the role's host, then start the role there."""
         host, life = self.place(launch.life), launch.life
         self._told = on_exit
         if not self.hosts.up(host):
@@ -85,7 +86,7 @@ class HostPlatform:
         return pid
 
     def adopt(self, on_exit: Callable[[RoleExit], None]) -> list[Life]:
-        """All that run, and the ends that nobody has heard of."""
+        """Return all running roles, and report exits that no agent has received."""
         self._told = on_exit
         loop = asyncio.get_running_loop()
         for life, running in self.lives.items():
@@ -99,7 +100,7 @@ class HostPlatform:
         self.signal(life, signal.SIGKILL if kill else signal.SIGTERM)
 
     def signal(self, life: Life, number: signal.Signals) -> bool:
-        """Whether there was one to get it. Its waiting parent has not waited yet, so the number is still its own."""
+        """Send a signal; return False without a process. The unreaped child keeps the process id valid."""
         running = self.lives.get(life)
         if running is None or running.waits.poll() is not None:
             return False
@@ -116,7 +117,7 @@ class HostPlatform:
         return list(self.lives)
 
     def usage(self) -> dict[Life, tuple[Usage, ProcessLimits]]:
-        """An agent does not see into other hosts: roles tell it themselves."""
+        """Return nothing: the agent cannot see into other hosts, so roles report their own usage."""
         return {}
 
     def close(self) -> None:
@@ -146,7 +147,7 @@ KNOWN = frozenset(config.Settings.__dataclass_fields__)
 
 
 class HostedJob(LocalCluster):
-    """One job on hosts. The agent, and so the master, is on the first of them; roles are on the others, in turn."""
+    """One job on hosts. The agent and the master are on the first host, roles on the others in turn."""
 
     def __init__(
         self,
@@ -176,17 +177,17 @@ class HostedJob(LocalCluster):
         )
 
     def pids(self) -> dict[str, int]:
-        """Of this machine: those that roles tell are of their own process tables."""
+        """Return process ids of this machine; roles report ids of their own process namespaces."""
         found = {str(life.role): running.pid for life, running in list(self.far.lives.items())}
         master = super().pids().get("master")
         return found | ({"master": master} if master else {})
 
     def _run(self) -> None:
-        enter(self.hosts.network(self.hosts.names[0]))  # this thread, and all that it starts
+        enter(self.hosts.network(self.hosts.names[0]))  # applies to this thread and to all that it starts
         super()._run()
 
     def replace_agent(self) -> None:
-        """Call the agent off, which ends its master and nobody else, and let another take over."""
+        """Cancel the agent, which ends only its master, and start another agent."""
 
         def leave() -> None:
             self._replacing = True
@@ -195,7 +196,7 @@ class HostedJob(LocalCluster):
         self._loop.call_soon_threadsafe(leave)
 
     async def _work(self) -> messages.JobStatus:
-        terms = master_keeper.counting()  # a cluster keeps count itself
+        terms = master_keeper.counting()  # a real cluster counts the terms
         while True:
             self._platform = CompositePlatform(LocalPlatform(self.files), self.far)
             self._agent = Agent(self._plan, self.files, self._platform, next_term=terms)
@@ -209,7 +210,7 @@ class HostedJob(LocalCluster):
 
 
 def enter(network: int) -> None:
-    """This thread's sockets, and those of threads and processes that it starts, are in another network from now on."""
+    """Move the sockets of this thread, and of all threads and processes that it starts, to another network."""
     libc = ctypes.CDLL(None, use_errno=True)
     try:
         if libc.setns(network, CLONE_NEWNET):

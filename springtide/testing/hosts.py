@@ -1,10 +1,11 @@
-"""Hosts on one machine: each has its own network, process table, shared memory and disk, and a cable to a switch.
+"""Simulates hosts on one machine with Linux namespaces: each has its own network, processes, shared memory and disk.
 
-In: names, a folder. Out: `Hosts`: an address a host, the words to start a process on it with; hosts that die with all
-that ran on them and come back empty, cables that are cut and joined, names that can be given to another host. Needs
-root and Linux's namespaces; `refusal()` says why not. Next: `testing.hosted_cluster` runs a job on them.
+In: names, a folder. Out: `Hosts`, with an address per host and a command prefix to start processes on it. A test can
+kill and restart hosts, cut and restore cables, and move names between hosts. Needs root and Linux namespaces;
+`refusal()` explains why hosts are impossible. Next: `testing.hosted_cluster` runs a job on them.
 
-A host is the first process of namespaces of its own; it ends when its pipe does, and takes everything with it.
+A host is the first process of its own namespaces. It ends when its pipe closes, and everything on the host ends with
+it.
 """
 
 import contextlib
@@ -32,12 +33,12 @@ ip link set lo up
 echo ready
 exec cat >/dev/null
 """
-NOBODY = "02:00:00:00:00:ff"  # no host has it: frames for it are lost, as on a cable that is cut
+NOBODY = "02:00:00:00:00:ff"  # an unused address: frames to it are lost, as on a cut cable
 START_S = 60.0
 
 
 def refusal() -> str | None:
-    """Why there can be no hosts here; None: there can."""
+    """Return why hosts are impossible here; None if they are possible."""
     if missing := [tool for tool in ("ip", "unshare", "nsenter", "mount") if shutil.which(tool) is None]:
         return f"{' and '.join(missing)} not found"
     if os.geteuid() != 0:
@@ -50,7 +51,7 @@ def refusal() -> str | None:
 
 
 class Hosts:
-    """Use as a context. `disk` is a path that is each host's own: what lies there is seen by nobody else."""
+    """Simulated hosts, as a context manager. Each host has a private folder at the path `disk`."""
 
     def __init__(self, names: Sequence[str], folder: pathlib.Path) -> None:
         self.names = list(names)
@@ -81,16 +82,18 @@ class Hosts:
             self.kill(name)
 
     def address(self, name: str) -> str:
-        """Its IP address, which it keeps for good."""
+        """Return the host's IP address, which never changes."""
         return f"10.88.0.{self.names.index(name) + 1}"
 
     def start(self, name: str) -> None:
-        """Switch a host on; its disk is empty."""
+        """Start a host with an empty disk."""
         self._boot(name)
         number, first = self.names.index(name), str(self._first[name])
-        port, card = f"port{number}", f"02:00:00:00:01:{number:02x}"  # the same card as ever: others may remember it
+        # a fixed MAC address, because other hosts may have cached it
+        port, card = f"port{number}", f"02:00:00:00:01:{number:02x}"
         with contextlib.suppress(errors.JobFailed):
-            self._inside("switch", "ip", "link", "del", port)  # the kernel may be slow to take a dead host's away
+            # the kernel may be slow to remove the port of a dead host
+            self._inside("switch", "ip", "link", "del", port)
         ours = ["type", "veth", "peer", "name", "eth0", "address", card, "netns", first]
         self._inside("switch", "ip", "link", "add", port, *ours)
         self._inside("switch", "ip", "link", "set", port, "master", "bridge", "up")
@@ -98,10 +101,10 @@ class Hosts:
         self._inside(name, "ip", "link", "set", "eth0", "up")
 
     def kill(self, name: str) -> None:
-        """Switch it off: its processes, its disk and its end of the cable are gone, without a farewell."""
+        """Kill a host with its processes, its disk and its end of the cable, without a shutdown."""
         host = self._hosts.pop(name, None)
         if host is not None:
-            host.kill()  # the first process of its namespace dies with it, and all others with that
+            host.kill()  # ends the first process of the namespace, and with it all others
             host.wait()
             for pipe in (host.stdin, host.stdout):
                 if pipe is not None:
@@ -111,12 +114,12 @@ class Hosts:
         return name in self._hosts
 
     def inside(self, name: str) -> list[str]:
-        """What to put before a command, so that it runs on a host, in this process's folder."""
+        """Return the command prefix that runs a command on a host, in this process's folder."""
         enter = ["nsenter", "-t", str(self._first[name]), "-m", "-n", "-p", "-i", "-u"]
         return [*enter, "sh", "-c", 'cd "$0" && exec "$@"', os.getcwd()]
 
     def network(self, name: str) -> int:
-        """A descriptor of its network, for a thread to enter; to be closed."""
+        """Return a descriptor of the host's network for a thread to enter; the caller closes it."""
         return os.open(f"/proc/{self._first[name]}/ns/net", os.O_RDONLY)
 
     def put(self, name: str, path: pathlib.Path, content: bytes) -> None:
@@ -130,7 +133,7 @@ class Hosts:
             raise errors.JobFailed(f"{path} on {name}: {done.stderr.decode().strip()}")
 
     def call(self, alias: str, name: str) -> None:
-        """From now on `alias` is the name of this host, for all hosts: what a cluster's name service does."""
+        """Point the name `alias` to this host for all hosts, as a cluster's DNS does."""
         self._called[alias] = name
         self._write_names()
 
@@ -139,7 +142,7 @@ class Hosts:
         self._write_names()
 
     def cut(self, one: str, other: str) -> None:
-        """Nothing gets from one to the other any more, either way, and nobody is told."""
+        """Drop all traffic between two hosts, in both directions and without an error."""
         for here, there in ((one, other), (other, one)):
             self._inside(
                 here, "ip", "neigh", "replace", self.address(there), "lladdr", NOBODY, "nud", "permanent", "dev", "eth0"
@@ -150,7 +153,7 @@ class Hosts:
             self._inside(here, "ip", "neigh", "del", self.address(there), "dev", "eth0")
 
     def shape(self, gbit: float) -> None:
-        """Every cable that is up gets this speed, both ways; one of a host that is started again does not keep it."""
+        """Set the speed of all connected cables in both directions; a restarted host loses the setting."""
         for number, name in enumerate(self.names):
             if self.up(name):
                 self._inside(name, "tc", *link_speed.shaping("eth0", gbit))
@@ -181,11 +184,11 @@ class Hosts:
     def _write_names(self) -> None:
         lines = ["127.0.0.1 localhost", *(f"{self.address(name)} {name}" for name in self.names)]
         lines += [f"{self.address(name)} {alias}" for alias, name in self._called.items()]
-        self._file.write_text("\n".join(lines) + "\n")  # in its place: hosts have this very file mounted
+        self._file.write_text("\n".join(lines) + "\n")  # write in place: hosts have this file mounted
 
 
 def first_child(pid: int) -> int:
-    """The first process in the namespaces that another has made, once it is there."""
+    """Return the first process in the namespaces of another process, once it exists."""
     deadline = time.monotonic() + START_S
     while time.monotonic() < deadline:
         children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

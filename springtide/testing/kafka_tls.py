@@ -1,7 +1,7 @@
-"""Certificates for a Kafka broker that speaks TLS only, and for those who may speak with it.
+"""Certificates for a Kafka broker with TLS, and for its clients.
 
-In: a folder. Out: files in it, settings of a broker that wants a certificate of every client (`broker`), and options of
-librdkafka for a client that has one, or for a `stranger`, whose certificate somebody else signed (`options`). Next:
+In: a folder. Out: files in the folder, and settings of a broker that requires client certificates (`broker`). `options`
+returns librdkafka options for a valid client, or for a `stranger` with a certificate of another authority. Next:
 kafka_broker.py.
 """
 
@@ -13,15 +13,17 @@ from springtide.platforms.agent import credentials
 from springtide.rpc.transport.tls import AUTHORITY
 
 PASSWORD = "only-for-tests"
-"""Of the broker's two stores: Java wants one."""
+"""Password of the broker's two stores, which Java requires."""
 LIFE = datetime.timedelta(days=1)
 HERE = ("127.0.0.1", "localhost")
 PROTOCOL = "SSL"
-"""What Kafka calls TLS."""
+"""Kafka's name for TLS."""
 
 
 class KafkaTls:
-    """An authority of its own, a broker's certificate for 127.0.0.1, a client's, and one by somebody else."""
+    """An authority with a broker certificate for 127.0.0.1 and a client certificate, and a client certificate of
+    another authority.
+    """
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
@@ -51,7 +53,7 @@ class KafkaTls:
         ]
 
     def options(self, name: str = "client") -> dict[str, str]:
-        """What a client of that name is told, by librdkafka's names."""
+        """Return the options of this client, by librdkafka's names."""
         return {
             "security.protocol": PROTOCOL.lower(),
             "ssl.ca.location": str(self.folder / "ca.crt"),
@@ -60,7 +62,7 @@ class KafkaTls:
         }
 
     def _write_stores(self, files: Mapping[str, bytes]) -> None:
-        """As Java reads them: the broker's key, and whom it believes."""
+        """Write the Java key store and trust store of the broker."""
         from cryptography import x509
         from cryptography.hazmat.primitives import serialization
         from cryptography.hazmat.primitives.asymmetric import ec

@@ -1,8 +1,8 @@
-"""A Ray cluster of several nodes on this machine, in a process of its own, with jobs of ours: for tests, benchmarks.
+"""Runs a Ray cluster of several nodes in a child process, with Springtide jobs, for tests and benchmarks.
 
-Ray leaves threads and files in the process that it is used in, and warns as it likes; a process of its own takes all of
-it along. In: `RayWorld.do("submit", plan)` and so on, calls of `RayTestCluster`'s methods, one at a time, over pipes.
-Out: what they return, or their error. Nodes are real raylets; taking one away kills all of its processes.
+Ray leaves threads and files in its process and prints warnings; the child process contains all of that. In:
+`RayWorld.do("submit", plan)` and so on call methods of `RayTestCluster`, one at a time, over pipes. Out: their results
+or errors. Nodes are real raylets. Removing a node kills all its processes.
 
     with RayWorld(nodes=2) as world:
         job = world.do("submit", RunPlan(...))
@@ -34,16 +34,16 @@ from springtide.rpc.messages import messages
 from springtide.rpc.transport import master_file
 
 CPUS = 2
-"""Of each node, as Ray counts: any node takes what another loses."""
+"""Cores of each node in Ray's count, so that any node can take over from another."""
 PATIENCE_S = 180.0
 LOOK_S = 0.05
 
 
 class RayWorld:
-    """The side of whoever asks."""
+    """Client of the child process."""
 
     def __init__(self, nodes: int = 2, *, clients: bool = False) -> None:
-        """`clients`: programs outside of the cluster may use it too, by `outside`'s address."""
+        """Start a cluster; with `clients`, programs outside the cluster may use it through the address of `outside`."""
         self._pipe, theirs = multiprocessing.Pipe()
         self._process = subprocess.Popen(
             [
@@ -68,7 +68,7 @@ class RayWorld:
         return self._answer()
 
     def close(self) -> None:
-        self._pipe.close()  # the other side sees it
+        self._pipe.close()  # the child process sees the end of the pipe
         try:
             self._process.wait(PATIENCE_S)
         except subprocess.TimeoutExpired:
@@ -89,7 +89,7 @@ class RayWorld:
 
 
 class RayTestCluster:
-    """The cluster from inside: a head, and nodes that may be taken away."""
+    """The cluster in the child process: a head, and nodes that can be removed."""
 
     def __init__(self, nodes: int, *, clients: bool = False) -> None:
         import ray
@@ -108,7 +108,7 @@ class RayTestCluster:
         ray.init(address=self.address(), namespace="elsewhere", log_to_driver=False, logging_level="ERROR")
 
     def close(self) -> None:
-        """Down with all of it, logs and run folders included."""
+        """Stop the cluster, and delete its logs and run folders."""
         import ray
 
         session = self._cluster.head_node.get_session_dir_path()
@@ -121,7 +121,7 @@ class RayTestCluster:
         return str(self._cluster.address)
 
     def outside(self) -> str:
-        """For those who are no nodes of it, once it listens there."""
+        """Return the address for programs outside the cluster, once it listens."""
         host, deadline = str(self._cluster.address).rpartition(":")[0], time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             with contextlib.suppress(OSError), socket.create_connection((host, self._clients), timeout=1.0):
@@ -139,7 +139,7 @@ class RayTestCluster:
         self._cluster.remove_node(node, allow_graceful=False)
 
     def announce(self, node_id: str, within_s: float) -> None:
-        """As when a cloud says that it will take a spot node back."""
+        """Announce the end of a node, as a cloud does for spot nodes."""
         import ray
         from ray.core.generated import autoscaler_pb2
 
@@ -155,7 +155,7 @@ class RayTestCluster:
     # ---- a job ----
 
     def submit(self, plan: RunPlan, **others: Any) -> str:
-        """Give a job to the cluster; its name."""
+        """Submit a job to the cluster and return its name."""
         from springtide.platforms.ray_cluster.job import submit
 
         submit.submit(submit.order_of(plan, **{"run_folder": self._runs, **others}))
@@ -167,7 +167,9 @@ class RayTestCluster:
     def until(
         self, name: str, *, samples: int = 0, workers: int | None = None, servers: int | None = None, life: int = 0
     ) -> messages.JobStatus:
-        """Wait until it has trained so much, with so many that have joined, one of them in that life or a later one."""
+        """Wait until the job has trained this many samples with this many joined roles, and at least one role is in
+        this life or a later one.
+        """
         deadline = time.monotonic() + PATIENCE_S
         while True:
             status = self.status(name)
@@ -181,7 +183,7 @@ class RayTestCluster:
             time.sleep(LOOK_S)
 
     def wait(self, name: str) -> messages.JobStatus:
-        """How it ended, when its steward has left."""
+        """Return the final status, once the steward has left."""
         job, deadline = self._reach(name), time.monotonic() + PATIENCE_S
         while job.running():
             assert time.monotonic() < deadline, f"not over within {PATIENCE_S:g} s: {job.status()}"
@@ -198,7 +200,7 @@ class RayTestCluster:
         return self._reach(name).ask(request)
 
     def occupy(self, node_id: str, cpu: float) -> str:
-        """Let somebody else have so many cores of a node; by whose name they are given back."""
+        """Reserve cores of a node for a dummy actor, and return the name that releases them."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -219,20 +221,20 @@ class RayTestCluster:
         return str(self._cluster.head_node.node_id)
 
     def holders(self, name: str) -> dict[str, tuple[str, int]]:
-        """Node and process id of each role that runs."""
+        """Return node and process id of each running role."""
         import ray
 
         from springtide.platforms.ray_cluster.cluster import cluster
 
         found = {}
         for life, actor in cluster.holders(name).items():
-            with contextlib.suppress(ray.exceptions.RayError, TypeError):  # it is not placed yet, or gone
+            with contextlib.suppress(ray.exceptions.RayError, TypeError):  # the actor is not placed yet, or gone
                 _, started = ray.get(actor.who.remote(), timeout=30)
                 found[str(life.role)] = (started.node, started.pid)
         return found
 
     def kill_steward(self, name: str) -> None:
-        """`kill -9` of its process; Ray starts it again."""
+        """Kill the steward's process with SIGKILL; Ray restarts it."""
         import ray
 
         from springtide.platforms.ray_cluster.job import job_order
@@ -241,7 +243,7 @@ class RayTestCluster:
         os.kill(ray.get(steward.hello.remote())["pid"], signal.SIGKILL)
 
     def lose_run_folder(self, name: str) -> None:
-        """Its steward's node burns down, disk and all; Ray starts the steward elsewhere."""
+        """Destroy the steward's node with its disk; Ray restarts the steward elsewhere."""
         from springtide.platforms.ray_cluster.cluster import job_records
 
         record = job_records.read(name)
@@ -265,21 +267,21 @@ class RayTestCluster:
 
 
 class _Somebody:
-    """Takes cores and does nothing with them."""
+    """Actor that reserves cores and does nothing."""
 
     def here(self) -> bool:
         return True
 
 
 def environment() -> dict[str, str]:
-    """Of the cluster: its actors import what this process does."""
+    """Return the variables of the cluster, so that its actors import the same modules as this process."""
     inherited = config.child_environment({}, {})
     here = str(pathlib.Path(springtide.__file__).parents[1])
     return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, [here, inherited.get("PYTHONPATH", "")]))}
 
 
 def serve(nodes: int, clients: bool, pipe: "connection.Connection[Any, Any]") -> None:
-    """The other process: one call after another, until the pipe is closed."""
+    """Serve calls in the child process, one after another, until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     world = None
     try:

@@ -1,1 +1,1 @@
-"""A job's agent in its Kubernetes pod."""
+"""Agent of a job in its Kubernetes master pod."""

@@ -1,9 +1,11 @@
-"""The agent of a job on Kubernetes: `python -m springtide.launch.k8s.agent_pod NAMESPACE JOB`, in the job's master pod.
+"""Agent of a job on Kubernetes, in the master pod: `python -m springtide.launch.k8s.agent_pod NAMESPACE JOB`.
 
-In: the ElasticJob, by the API; secret, certificates and the run's folder by mounts. It takes the job's Lease, keeps a
-master as its child (`platforms.agent.agent`) and has all other roles as pods (`platforms.k8s.job.platform`). Out: the
-job's status in the cluster, its story on standard output; exit status 0 once the job is over however it ended, 1: start
-me again. When it loses the Lease it ends its master, leaves the roles alone and goes. Next: `launch.k8s.pod_job`.
+In: the ElasticJob from the API; secret, certificates and run folder as mounts. The agent takes the job's Lease, runs
+the master as its child (`platforms.agent.agent`) and all other roles as pods (`platforms.k8s.job.platform`).
+
+Out: the job's status in the cluster, and its events on standard output. Exit status 0 means that the job is over; 1
+asks the kubelet for a restart. An agent that loses the Lease ends its master, leaves the roles running and exits. Next:
+`launch.k8s.pod_job`.
 """
 
 import asyncio

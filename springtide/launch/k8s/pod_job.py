@@ -1,9 +1,10 @@
-"""One job in its master pod: resolved, run by an agent, told to the cluster; what users ask for meanwhile is done.
+"""Runs one job in its master pod: resolves it, runs the agent, reports the status, and serves user requests.
 
-In: `launch.k8s.agent_pod`, which holds the Lease. Out: the job's last status, written. The run's folder is a mount:
-where it is a volume, or the same pod's, the journal in it is gone on with. A new pod without a volume has no journal:
-then all pods of the job are ended first, and the job begins anew from its newest checkpoint at `checkpoints.url`, or
-from the beginning, and says so; none of what those pods do later can reach it, since no process of theirs is left.
+In: `launch.k8s.agent_pod`, which holds the Lease. Out: the job's last status, written to the cluster. The run folder is
+a mount. If its journal survives, in a volume or in the same pod, the job continues from it.
+
+A new pod without a volume has no journal. The agent then ends all pods of the job, so that no old process can reach the
+new run. The job restarts from its newest checkpoint at `checkpoints.url`, or from the beginning, and reports that.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ PRINT_EVERY_S = 0.2
 
 
 class LogFollower:
-    """One file; `old`: whether to print what is in it already."""
+    """Follower of one file; `old` says whether to print existing content."""
 
     def __init__(self, path: pathlib.Path, out: TextIO, *, old: bool) -> None:
         self._path, self._out = path, out
@@ -62,7 +63,7 @@ class LogFollower:
 
 
 class PodOutput:
-    """Of one run."""
+    """Output of one run, copied to the pod's standard output."""
 
     def __init__(self, files: logs.RunFiles, out: TextIO = sys.stdout) -> None:
         self._followers = [
@@ -87,7 +88,7 @@ AGAIN_S = 5.0
 
 
 class PodJob:
-    """Of one agent's life."""
+    """One job during one life of an agent."""
 
     def __init__(self, client: Client, job: JobObject, lease: JobLease) -> None:
         self._client, self._job, self._lease = client, job, lease
@@ -203,7 +204,7 @@ class PodJob:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
                 await called_off(running)
-                self._platform.failed.result()  # raises why
+                self._platform.failed.result()  # raises the reason
             status = await last_status(running, self._job.name)
         finally:
             await called_off(running)
@@ -219,7 +220,8 @@ class PodJob:
 
     def _heard(self, status: messages.JobStatus) -> None:
         self._asks.status = status
-        if not status.phase.over:  # the end is told once its roles have ended, and by then they may be deleted
+        # the final status is written after the roles have ended, because then they may be deleted
+        if not status.phase.over:
             self._statuses.note(status)
 
     async def _end(self, status: messages.JobStatus) -> None:

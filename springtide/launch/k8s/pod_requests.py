@@ -1,7 +1,7 @@
-"""What a job's master is asked while it runs on Kubernetes, by users through the cluster and by the cluster itself.
+"""Forwards requests to the master of a job on Kubernetes, from users and from the cluster.
 
-In: ScalePlans of users, changes of the ElasticJob's spec, pods that are about to be taken away. Out: requests to the
-master, an answer in every plan's status. Next: `platforms.k8s.job.user_edits` decides, the master does.
+In: ScalePlans of users, edits of the ElasticJob's spec, and pods that the cluster will evict. Out: requests to the
+master, and a reply in the status of every plan. Next: `platforms.k8s.job.user_edits` decides, the master acts.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ def read_heeded(files: logs.RunFiles, now: ElasticJob) -> ElasticJob:
     try:
         text = files.heeded.read_bytes() if files.journal.exists() else b""
         return schema.from_spec(msgspec.json.decode(text), now.name) if text else now
-    except FileNotFoundError:  # the journal is of a version that kept no such file
+    except FileNotFoundError:  # journals of an earlier version have no such file
         return now
     except (OSError, msgspec.DecodeError, errors.BadInput) as error:
         log.warning("what was edited while no master was there is not known: %s: %s", files.heeded, error)
@@ -59,11 +59,11 @@ def write_heeded(files: logs.RunFiles, job: ElasticJob) -> None:
 
 PAUSE_S = 1.0
 PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Until a plan is tried again that the master or the cluster could not take in, by how often."""
+"""Waits before the next attempt for a plan that the master or the cluster could not accept, by attempt."""
 
 
 class UserRequests:
-    """Of one job."""
+    """Requests of users for one job."""
 
     def __init__(
         self,
@@ -79,13 +79,13 @@ class UserRequests:
         self.status: messages.JobStatus | None = None
         self._wishes: dict[str, user_edits.UserPlan] = {}
         self._answers: dict[str, Object] = {}
-        """What is to be said of plans, until it is said."""
+        """Replies to plans that are not written yet."""
         self._news = asyncio.Event()
         self._heeded, self._latest = read_heeded(files, job.job), job.job
-        """The spec that the master goes by, and the newest one."""
+        """The spec that the master uses, and the newest spec."""
         self._changed = asyncio.Event()
         self.limits: Callable[[ElasticJob], ShapeBounds] | None = None
-        """What a changed spec allows on this cluster; None: nobody plans this job."""
+        """Returns the bounds of a changed spec on this cluster; None if the job is not planned."""
 
     # ---- plans of users ----
 
@@ -207,7 +207,7 @@ class UserRequests:
 
 
 class LeavingPods:
-    """Announces pods that the cluster takes away, so that the master hands their work over first."""
+    """Announces pods that the cluster will evict, so that the master moves their work first."""
 
     def __init__(
         self,

@@ -1,1 +1,1 @@
-"""From a spec as written to one that can run."""
+"""Reads and resolves job specs."""

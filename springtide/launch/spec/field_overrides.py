@@ -1,9 +1,8 @@
-"""NAME=VALUE as fields of frozen nouns: `--planning` of a run, a spec and a brain, by the same rules.
+"""Applies NAME=VALUE overrides to frozen dataclasses: `--planning` of a run, a spec and a brain.
 
-In: what was given, and the nouns that may be changed. Out: the same nouns with other values, their types checked, and
-the policies, priorities and metrics that they name looked up. A field of a noun within another is named by a dot,
-seconds may be named without `_s`. Next: `launch.spec.initial_resources`, `launch.spec.resolve`,
-`cli.cluster.brain`.
+In: the overrides, and the objects that they may change. Out: changed copies with checked types; named policies,
+priorities and metrics are looked up. A dot names a field of a nested object, and names of seconds may omit `_s`. Next:
+`launch.spec.initial_resources`, `launch.spec.resolve`, `cli.cluster.brain`.
 """
 
 import typing
@@ -17,7 +16,7 @@ from springtide import errors
 from springtide.domain.spec.planning_config import PlanningConfig
 
 Noun = tuple[Any, Iterable[str]]
-"""A frozen noun, and those of its fields that may be set."""
+"""A frozen object, and its fields that may be set."""
 POLICY = "policy"
 NAMED = (POLICY, "priority", "data_workers")
 """Fields of `PlanningConfig` that name a function."""
@@ -64,7 +63,7 @@ def check_names(config: PlanningConfig) -> None:
     named = [name for name in NAMED if getattr(config, name) != getattr(usual, name)]
     if not named:
         return
-    from springtide.planning.allocate import choose  # bring much along, and are rarely needed here
+    from springtide.planning.allocate import choose  # heavy imports, rarely needed here
     from springtide.planning.dataworkers.cluster import allocation
     from springtide.planning.policy import registry
 

@@ -1,8 +1,8 @@
-"""What a job begins with when its user leaves that open, and by which rules it plans from there.
+"""Chooses the initial resources of a job where its user leaves them open, and its planning rules.
 
-In: an `ElasticJob` and what its platform has. Out: an `InitialSizes`: a first shape with `PlanRules`, or what
-`size_locally` says where nothing is to be planned. A brain or a history that knows similar jobs is asked for the first
-shape. Next: `launch.spec.resolve`.
+In: an `ElasticJob` and the capacity of its platform. Out: `InitialSizes`: a first shape with `PlanRules`, or the result
+of `size_locally` if the job is not planned. A brain or history with similar jobs supplies the first shape. Next:
+`launch.spec.resolve`.
 """
 
 import asyncio
@@ -30,8 +30,8 @@ from springtide.master.autoscale import adviser_factory
 from springtide.planning.policy import acceptance
 from springtide.telemetry import redactor
 
-SAMPLE_S = BETWEEN_S = 20.0  # roles of one machine start within seconds, where those of a cluster take a minute
-ASK_S = 10.0  # for a first shape; a job that is told none begins small
+SAMPLE_S = BETWEEN_S = 20.0  # roles of one machine start within seconds, those of a cluster within a minute
+ASK_S = 10.0  # for a first shape; without a reply the job starts small
 TIMES = ("every_s", "patience_s", "settle_s", "window_s", "warm_up_steps")
 BOUNDS = ("worker_step", "server_step", "cpu_step")
 UNKNOWN = ModelFacts(dense_bytes=1.0, bandwidth=1.0, dim=1.0, batch=1)
@@ -40,7 +40,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InitialSizes:
-    """How a job begins."""
+    """Initial sizes of a job, with its planning rules."""
 
     workers: int
     servers: int
@@ -57,14 +57,14 @@ def start(job: ElasticJob, capacity: PlatformCapacity, *, history: str = "", key
     room.check(capacity, job.workers, job.servers, job.quota)
     limits = room.bounds(capacity, job.workers, job.servers, job.quota)
     if not planned(job):
-        if job.planning:  # a mistake is one here too
+        if job.planning:  # report wrong overrides here too
             changed(PlanRules(bounds=limits, resize=capacity.holds), job.planning)
             say(f"nobody plans for this job: {', '.join(job.planning)} of its planning changes nothing")
         return fixed(job, capacity)
     if job.history:
         from springtide.brain.store import store
 
-        store.parse(job.history)  # a mistake is said now
+        store.parse(job.history)  # report a wrong URL at the start
     if capacity.trouble:
         say(f"cores cannot be held here ({capacity.trouble}): only numbers of workers and servers are planned")
     rules = rules_of(job, capacity, limits, history=history if job.history is None else job.history, key=key)

@@ -1,8 +1,7 @@
-"""From a job as its user wrote it down to one that can run: all that was left open is filled in, and all is checked.
+"""Resolves a job spec into a `RunPlan`: fills in open fields and checks everything.
 
-In: an `ElasticJob` and the `PlatformCapacity` of its platform. Out: a `RunPlan`; nothing is written or started before
-it is there. For every way to a job: `springtide run`, `submit`, a pod's agent, a Ray cluster. Next:
-`platforms.agent.agent`.
+In: an `ElasticJob` and the `PlatformCapacity` of its platform. Out: a `RunPlan`. Nothing is written or started before
+that. Used by `springtide run`, `submit`, a pod's agent and Ray. Next: `platforms.agent.agent`.
 """
 
 import difflib

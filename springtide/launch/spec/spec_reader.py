@@ -1,9 +1,8 @@
-"""A spec in YAML or JSON, read into an `ElasticJob`: every mistake is told with its line and column, all at once.
+"""Reads a YAML or JSON spec into an `ElasticJob`, and reports all mistakes at once with line and column.
 
-In: a file that a person wrote. Out: `Read`: the job, where its code is, the namespace that the file names. Names and
-types are those of `domain.spec.schema`; here is only how YAML is taken: text stays as it is written (`off`, `1.10`), a
-key may be there once, tabs and a second document are told for what they are. Next: `launch.spec.resolve`,
-`launch.submit`.
+In: a file. Out: `ParsedSpec`: the job, the folder of its code, and the file's namespace. `domain.spec.schema` defines
+names and types. This module defines the YAML rules: text stays as written (`off`, `1.10`), keys must be unique, and
+tabs and second documents have their own messages. Next: `launch.spec.resolve`, `launch.submit`.
 """
 
 import os
@@ -17,10 +16,10 @@ from springtide.domain.spec import schema
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.domain.spec.schema import Path, Scalar, SpecProblem
 
-MOST_BYTES = 1 << 20  # what a cluster would keep of one object
+MOST_BYTES = 1 << 20  # a cluster would not store larger objects
 MOST_NODES = 100_000  # aliases can make a small file very large
 SHOWN = 20
-"""Mistakes that are told at once."""
+"""Number of mistakes to report at once."""
 MERGE = "tag:yaml.org,2002:merge"
 PLAIN_TAGS = {"tag:yaml.org,2002:" + kind for kind in ("int", "float", "bool", "null")}
 TEXT_TAGS = {"tag:yaml.org,2002:" + kind for kind in ("str", "timestamp", "value", "merge")}
@@ -28,28 +27,28 @@ TEXT_TAGS = {"tag:yaml.org,2002:" + kind for kind in ("str", "timestamp", "value
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParsedSpec:
-    """What a file says."""
+    """Contents of a spec file."""
 
     job: ElasticJob
     path: pathlib.Path
     namespace: str = ""
-    """Of a Kubernetes cluster, if it names one."""
+    """Kubernetes namespace in the file; empty for none."""
     given: frozenset[Path]
-    """What is said, by path: all else is open."""
+    """Paths of the fields in the file; all other fields are open."""
     folder: pathlib.Path
-    """Where the code is: the working folder that it names, or its own."""
+    """Folder of the code: the file's working folder, or the folder of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mark:
-    """A place in the file, from 1."""
+    """Line and column in the file, from 1."""
 
     line: int
     column: int
 
 
 class _Tree:
-    """A file as plain data, and where everything in it is."""
+    """A file as plain data, with the position of every node."""
 
     def __init__(self) -> None:
         self.keys: dict[Path, _Mark] = {}
@@ -115,7 +114,7 @@ def _list(path: pathlib.Path, told: list[tuple[_Mark, str]]) -> str:
 
 
 def _document(text: str, path: pathlib.Path) -> Any:
-    import yaml  # takes 20 ms: only who reads a spec pays
+    import yaml  # the import takes 20 ms, which only readers of a spec should pay
 
     try:
         documents = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
@@ -224,7 +223,7 @@ def _scalar(node: Any, path: Path, tree: _Tree) -> Any:
         return Scalar(node.value, node.value, quoted=bool(node.style))
     try:
         value = yaml.SafeLoader("").construct_object(node)
-    except (ValueError, yaml.YAMLError):  # such as !!int of no number
+    except (ValueError, yaml.YAMLError):  # such as !!int with text that is no number
         value = node.value
     return None if value is None else Scalar(node.value, value)
 
