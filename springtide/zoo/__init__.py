@@ -1,9 +1,8 @@
-"""Models to train and data to train them on.
+"""Model zoo: recommendation models, and data to train them on.
 
-`model(name)`, `example_batch(name)` and `loss` are in `catalog` and `loss`; a generated click log with a known best
-AUC is `ClickLog` (`clickdata`, `clicklog`, `oracle`); readers of public data sets: `criteo`, `avazu`, `movielens`,
-`parquet`;
-streaming AUC and log loss: `metrics`. Names are imported when first used: the generator and the metrics need no torch.
+`model(name)` and `example_batch(name)` are in `catalog`, `loss` in `loss`. `ClickLog` (`clicklog`) is a generated click
+log with a known best AUC. `readers` reads public data sets: Criteo, Avazu, MovieLens, Parquet. `metrics` has streaming
+AUC and log loss. Names are imported at first use: the generator and the metrics need no torch.
 """
 
 import importlib

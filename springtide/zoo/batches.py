@@ -1,7 +1,7 @@
-"""What a model's forward takes: named tuples of batch tensors, one kind for each family of models.
+"""Inputs of the models: named tuples of batch tensors, one for each family of models.
 
-In: data sets of the zoo (`clickdata`, the readers). Next: the models, which look tables up directly on views of these
-tensors (`sparse[:, i:i + 1]`, `items`), so that a trainer that sees the batch first can fetch the rows ahead.
+In: data sets of the zoo (`clicklog.dataset`, the readers). Next: the models. Models look tables up directly on views of
+these tensors (`sparse[:, i:i + 1]`, `items`), so that a trainer can prefetch rows from the batch.
 """
 
 from typing import NamedTuple
@@ -10,39 +10,41 @@ from torch import Tensor
 
 
 class ClickBatch(NamedTuple):
-    """Click-through models: counters and one id a field."""
+    """Input of click-through models: counters, and one id per field."""
 
     dense: Tensor
-    """float32 [B, dense features]; 13 in Criteo's layout."""
+    """Counters, float32 [B, dense features]; 13 in Criteo's layout."""
     sparse: Tensor
-    """int64 [B, fields]; 26 in Criteo's layout."""
+    """Ids, int64 [B, fields]; 26 in Criteo's layout."""
 
 
 class RankBatch(NamedTuple):
-    """The multi-task ranker: ids only."""
+    """Input of the multi-task ranker: ids only."""
 
     sparse: Tensor
-    """int64 [B, fields]; 37 in the ranker of the zoo."""
+    """Ids, int64 [B, fields]; 37 in the ranker of the zoo."""
 
 
 class PairBatch(NamedTuple):
-    """Collaborative filtering: who and what."""
+    """Input of collaborative filtering: users and items."""
 
     user: Tensor
-    """int64 [B]."""
+    """User ids, int64 [B]."""
     item: Tensor
-    """int64 [B]."""
+    """Item ids, int64 [B]."""
 
 
 class HistoryBatch(NamedTuple):
-    """Attention over what a user did before. Column 0 is the candidate, the others the history; id 0 pads."""
+    """Input of attention over a user's history. Column 0 is the candidate, the others are the history;
+    id 0 is padding.
+    """
 
     user: Tensor
-    """int64 [B]."""
+    """User ids, int64 [B]."""
     items: Tensor
-    """int64 [B, 1 + history]."""
+    """Item ids, int64 [B, 1 + history]."""
     categories: Tensor
-    """int64 [B, 1 + history]: the category of each of `items`."""
+    """Category ids of `items`, int64 [B, 1 + history]."""
 
 
 Batch = ClickBatch | RankBatch | PairBatch | HistoryBatch

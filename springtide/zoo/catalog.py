@@ -1,6 +1,7 @@
-"""The models by name, with batches to try them on: what tests and benchmarks loop over.
+"""Models by name, with example batches for tests and benchmarks.
 
-In: a name. Out: `model(name)` a module, `example_batch(name)` something it can be trained on. The models: a file each.
+In: a name. Out: `model(name)` returns a module, `example_batch(name)` a batch to train it on. Each model has its own
+file.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,14 +38,14 @@ class Example(NamedTuple):
 
 
 class _Draws:
-    """Seeded ids, counters and labels."""
+    """Generator of seeded ids, counters and labels."""
 
     def __init__(self, batch: int, seed: int) -> None:
         self.batch = batch
         self.random = np.random.default_rng(seed)
 
     def ids(self, tables: Sequence[int]) -> Tensor:
-        """A column a table; low ids are the frequent ones, as in real logs."""
+        """Draw one column per table; low ids are frequent, as in real logs."""
         share = self.random.random((self.batch, len(tables))) ** 3
         return torch.from_numpy((share * np.asarray(tables)).astype(np.int64))
 
@@ -85,11 +86,11 @@ class ZooModel:
     """A model of the zoo."""
 
     build: Callable[..., nn.Module]
-    """The class; takes the row counts of its tables first."""
+    """Class of the model; its first argument is the row counts of the tables."""
     tables: tuple[int, ...]
-    """Row counts when none are given: small, for tests."""
+    """Default row counts, small enough for tests."""
     draw: Callable[[_Draws, Sequence[int]], Example]
-    """Makes a batch of what the model takes."""
+    """Function that draws a batch for the model."""
 
 
 _CLICK_TABLES = (SMALL_TABLE,) * 26
@@ -108,7 +109,7 @@ MODELS: dict[str, ZooModel] = {
 
 
 def entry(name: str) -> ZooModel:
-    """The model of this name; case, dashes and the like do not matter."""
+    """Return the model of this name; case and dashes do not matter."""
     plain = "".join(letter for letter in name.lower() if letter.isalnum())
     if plain not in MODELS:
         raise errors.UnknownName("model in the zoo", plain, MODELS)
@@ -124,7 +125,7 @@ def model(name: str, tables: Sequence[int] | None = None, **settings: Any) -> nn
 
 @takes_numbers()
 def example_batch(name: str, batch: int = 64, seed: int = 0, tables: Sequence[int] | None = None) -> Example:
-    """A seeded batch and labels for the model of this name, ids within its `tables`."""
+    """Return a seeded batch with labels for the model of this name; ids are within its `tables`."""
     if batch < 1:
         raise errors.BadInput(f"a batch has at least one sample, got batch={batch}")
     found = entry(name)

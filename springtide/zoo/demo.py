@@ -1,8 +1,8 @@
-"""What `make demo` trains: a click log of known best AUC and a model sized for two cores and about a minute.
+"""Data and model of `make demo`: a click log of known best AUC, and a model for two cores and about a minute.
 
 In: nothing, or a number of samples. Out: `log()` (train and test part) and `model(tables)`. Batch 512, Adagrad at 0.05
-and one pass bring it to within about 0.01 of the best AUC; `docs/zoo.md` has the figures. `CountedModel` tells whether
-every sample was trained once, whatever happened meanwhile.
+and one pass reach within about 0.01 of the best AUC; `docs/zoo.md` has the figures. `CountedModel` checks that every
+sample was trained once despite faults.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from springtide.zoo.models.xdeepfm import XDeepFM
 SAMPLES = 500_000
 BATCH = 512
 LEARNING_RATE = 0.05
-"""For `torch.optim.Adagrad`, dense and sparse alike."""
+"""Learning rate of `torch.optim.Adagrad`, dense and sparse."""
 
 SPEC = LogSpec(
     seed=2024,
@@ -35,16 +35,20 @@ SPEC = LogSpec(
     field_strength=1.4,
     interaction_strength=0.2,
 )
-"""Fields small enough that half a million samples teach nearly all there is to learn."""
+"""Spec of the demo. The fields are small enough that half a million samples teach nearly everything."""
 
 
 def log(samples: int = SAMPLES, *, folder: str | Path | None = None) -> tuple[ClickLog, ClickLog]:
-    """Train and test part (the last tenth by event time); with a `folder`, in files that all workers share."""
+    """Return the train and the test part (the last tenth by event time); with a `folder`, in files that all workers
+    share.
+    """
     return ClickLog(samples, spec=SPEC, folder=folder).split(0.1)
 
 
 def model(name: str = "widedeep", *, sparse: bool = True) -> nn.Module:
-    """The model for it: some 30 thousand weights in 52 tables, 16 thousand in the MLP. Or xDeepFM of that size."""
+    """Return the demo model: Wide & Deep with 30 thousand weights in 52 tables and 16 thousand in the MLP, or xDeepFM
+    of that size.
+    """
     if name == "widedeep":
         return WideDeep(SPEC.cardinalities, dim=8, hidden=(64, 32), sparse=sparse)
     if name == "xdeepfm":
@@ -53,10 +57,10 @@ def model(name: str = "widedeep", *, sparse: bool = True) -> nn.Module:
 
 
 class CountedModel(nn.Module):
-    """A model and, beside it, a table that counts how often each first id was trained.
+    """A model with a table beside it that counts how often each first id was trained.
 
-    Its rows begin at zero and are trained by SGD at rate 1 on a loss that falls by one an occurrence: so a row holds a
-    whole number, one for each sample with its id that was applied. A sample lost or repeated shows.
+    The rows start at zero. SGD at rate 1 trains them on a loss that falls by one per occurrence. Each row therefore
+    counts the applied samples with its id, and reveals lost or repeated samples.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -70,14 +74,14 @@ class CountedModel(nn.Module):
         return logits
 
     def count(self, x: ClickBatch) -> Tensor:
-        """To be added to the loss: nothing that the model could see."""
+        """Return the counting term to add to the loss; it does not affect the model."""
         rows: Tensor = self.seen(x.sparse[:, :1])
         return -rows.sum()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """Samples that the tables have seen, against those of the log."""
+    """Samples that the tables have counted, against those of the log."""
 
     counted: int
     lost: int
@@ -85,7 +89,7 @@ class Count:
 
 
 def compare(seen: Tensor, log: ClickLog) -> Count:
-    """Hold the counting table's rows against what the log has."""
+    """Compare the rows of the counting table with the log."""
     wanted = torch.zeros(len(seen), dtype=torch.int64)
     for part in np.array_split(np.arange(len(log)), max(1, len(log) // 65536)):
         x, _ = log.batch(part)

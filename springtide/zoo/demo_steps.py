@@ -1,6 +1,6 @@
-"""When the steps of the demo were done, so that it can tell how long nobody trained.
+"""Logs the times of training steps in the demo, to measure the longest pause.
 
-In: a folder, and a call after each step. Out: a file a worker; the longest time without a step of anyone.
+In: a folder, and a call after each step. Out: a file per worker; the longest time without a step of any worker.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 class StepLog:
-    """Writes down when a worker's steps were done; without a folder it does nothing."""
+    """Log of one worker's step times; without a folder it does nothing."""
 
     def __init__(self, folder: str | None, rank: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -27,12 +27,12 @@ class StepLog:
 
 
 def read(folder: str | Path) -> list[float]:
-    """When a step was done by anyone."""
+    """Return the step times of all workers."""
     lines = [line for path in Path(folder).glob("steps-*") for line in path.read_text().splitlines()]
     return sorted(float(line) for line in lines)
 
 
 def longest_gap(times: Sequence[float], begin: float, end: float) -> float:
-    """The longest time without a step that ended within this span."""
+    """Return the longest time without a step that ended within this span."""
     gaps = (later - earlier for earlier, later in itertools.pairwise(times) if begin <= later and earlier <= end)
     return max(gaps, default=0.0)

@@ -1,4 +1,4 @@
-"""One loss for all models of the zoo. In: a model's output and the batch's labels. Out: a scalar."""
+"""Loss for all models of the zoo. In: a model's output and the batch's labels. Out: a scalar."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,9 @@ from springtide.zoo.models.mmoe import Predictions
 
 
 def loss(output: Tensor | Predictions, y: Tensor) -> Tensor:
-    """Mean binary cross-entropy of the logits; for the ranker summed over its tasks, conversions among clicks only."""
+    """Return the mean binary cross-entropy of the logits. For the ranker, sum over its tasks, with conversions among
+    clicks only.
+    """
     if not isinstance(output, Predictions):
         return functional.binary_cross_entropy_with_logits(output, y)
     if y.dim() != 2 or y.shape[1] != 2:

@@ -1,11 +1,10 @@
-"""Pure. Streaming quality of click predictions: AUC, log loss, normalised entropy; states of workers can be merged.
+"""Pure. Streaming metrics of click predictions: AUC, log loss, normalized entropy; workers' states can be merged.
 
-In: labels and scores of a batch at a time. Out: the metric of all so far. `auc` is the exact one over arrays. Labels
-are 0 or 1, scores are probabilities, or logits where `from_logits` says so.
+In: labels and scores, a batch at a time. Out: the metric of all batches so far. `auc` computes the exact AUC over
+arrays. Labels are 0 or 1. Scores are probabilities, or logits with `from_logits`.
 
-`StreamingAUC` keeps how many clicks and others fell into each of 2**16 cells of the logit. Pairs within a cell count
-half, so it is off by at most half the share of (click, other) pairs that share a cell: `StreamingAUC.error_bound`
-says how much.
+`StreamingAUC` counts clicks and non-clicks in 2**16 cells of the logit. Pairs within a cell count half. The error is
+therefore at most half the share of pairs in a common cell, which `StreamingAUC.error_bound` returns.
 """
 
 import numpy as np
@@ -14,12 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 from springtide import errors
 
 _CELLS = 1 << 16
-_LOGIT_RANGE = 16.0  # sigmoid(-16) is 1e-7: what lies beyond shares the outermost cell
-_TINY = 1e-7  # probabilities are kept this far from 0 and 1 in the log loss, about what float32 resolves next to 1
+_LOGIT_RANGE = 16.0  # sigmoid(-16) is 1e-7: scores beyond share the outermost cell
+_TINY = 1e-7  # distance of probabilities from 0 and 1 in the log loss, about the resolution of float32 next to 1
 
 
 def auc(labels: ArrayLike, scores: ArrayLike) -> float:
-    """The exact area under the ROC curve: the share of (1, 0) pairs in order, ties half. NaN with one class."""
+    """Return the exact area under the ROC curve: the share of ordered (1, 0) pairs, ties half. NaN with one class."""
     y, s = _checked(labels, scores)
     _, which, count = np.unique(s, return_inverse=True, return_counts=True)
     middle = np.cumsum(count) - (count - 1) / 2  # average rank of each group of ties, from 1
@@ -31,7 +30,7 @@ def auc(labels: ArrayLike, scores: ArrayLike) -> float:
 
 
 class StreamingAUC:
-    """AUC over any number of batches in 1 MiB."""
+    """AUC over any number of batches, in 1 MiB."""
 
     def __init__(self, *, from_logits: bool = True) -> None:
         self._from_logits = from_logits
@@ -56,7 +55,7 @@ class StreamingAUC:
         return int(self._ones.sum() + self._zeros.sum())
 
     def value(self) -> float:
-        """The AUC so far; NaN as long as one class is missing."""
+        """Return the AUC so far; NaN while one class is missing."""
         ones, zeros = self._ones.astype(np.float64), self._zeros.astype(np.float64)
         pairs = ones.sum() * zeros.sum()
         if pairs == 0:
@@ -65,13 +64,13 @@ class StreamingAUC:
         return float((ones * (below + zeros / 2)).sum() / pairs)
 
     def error_bound(self) -> float:
-        """How far `value` can be from the exact AUC."""
+        """Return the largest possible distance of `value` from the exact AUC."""
         ones, zeros = self._ones.astype(np.float64), self._zeros.astype(np.float64)
         pairs = ones.sum() * zeros.sum()
         return float((ones * zeros).sum() / (2 * pairs)) if pairs else float("nan")
 
     def state(self) -> NDArray[np.int64]:
-        """Counts to send or save: [2, cells]."""
+        """Return the counts to send or save: [2, cells]."""
         return np.stack([self._ones, self._zeros])
 
     @classmethod
@@ -85,7 +84,9 @@ class StreamingAUC:
 
 
 class StreamingLogLoss:
-    """Mean log loss, and the same over the entropy of the click rate (normalised entropy: below 1 beats a guess)."""
+    """Mean log loss, and normalized entropy: log loss over the entropy of the click rate. Values below 1 beat a
+    constant guess.
+    """
 
     def __init__(self, *, from_logits: bool = True) -> None:
         self._from_logits = from_logits
@@ -107,11 +108,11 @@ class StreamingLogLoss:
         self._total += other._total
 
     def value(self) -> float:
-        """Mean log loss so far; NaN when nothing was seen."""
+        """Return the mean log loss so far; NaN without samples."""
         return self._total / self.samples if self.samples else float("nan")
 
     def normalised_entropy(self) -> float:
-        """Mean log loss over the entropy of the mean label; NaN as long as one class is missing."""
+        """Return the mean log loss over the entropy of the mean label; NaN while one class is missing."""
         if self._ones == 0 or self._ones == self.samples:
             return float("nan")
         rate = self._ones / self.samples

@@ -1,6 +1,6 @@
-"""Pure. Refuse sizes that make no model, by their names, before layers are made of them.
+"""Pure. Checks the sizes of a model before its layers are built.
 
-In: what a model of the zoo was constructed with. Out: nothing, or one BadInput that names the argument.
+In: arguments of a model of the zoo. Out: nothing, or one BadInput that names the argument.
 """
 
 import numbers
@@ -11,7 +11,7 @@ from springtide import errors
 
 
 def check(model: str, *, filled: Sequence[str] = (), dropout: Any = 0.0, **sizes: Any) -> None:
-    """Every size is an integer of at least 1, or a list of such; those of `filled` and `tables` may not be empty."""
+    """Check that every size is an integer of at least 1, or a list of such; `filled` and `tables` may not be empty."""
     for name, value in sizes.items():
         if isinstance(value, Sequence) and not isinstance(value, str):
             if not value and name in ("tables", *filled):
@@ -28,5 +28,5 @@ def check(model: str, *, filled: Sequence[str] = (), dropout: Any = 0.0, **sizes
 
 
 def is_size(value: Any) -> bool:
-    """Whether this is an integer of at least 1; True is none."""
+    """Return True for an integer of at least 1; the bool True does not count."""
     return not isinstance(value, bool) and isinstance(value, numbers.Integral) and int(value) >= 1

@@ -83,7 +83,7 @@ class ForkServerClient:
     def begin(self, environment: Mapping[str, str]) -> None:
         self._environment = self._common(environment)
         self._asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._asking.setblocking(False)  # a socket with a timeout would wait despite MSG_DONTWAIT
+        self._asking.setblocking(False)  # with a timeout, calls would wait regardless of their flags
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", fork_server.__name__, *IMPORTS],

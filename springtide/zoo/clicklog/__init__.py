@@ -1,1 +1,1 @@
-"""A generated click log whose best AUC is known."""
+"""Generated click log with a known best AUC."""

@@ -1,7 +1,7 @@
-"""Pure. The best any model can do on a generated click log: the AUC of its own truth.
+"""Pure. Computes the best AUC that any model can reach on a generated click log.
 
-In: `clicklog.Generator`. Out: the best AUC, and how it falls when the truth that predicts is some time behind the
-events. AUCs here are expected ones: over the labels that could have been drawn, so no noise from those that were.
+In: `clicklog.Generator`. Out: the best AUC, and its decay when the predicting truth lags behind the events. The AUCs
+are expectations over all possible labels, so they have no sampling noise.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,14 @@ from springtide.zoo.clicklog.clicklog import Generator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LagPoint:
-    """How good a truth that stopped learning is after some time."""
+    """Expected AUC of a truth that is a given time behind the events."""
 
     lag_s: float
     auc: float
 
 
 def expected_auc(probability: NDArray[np.float64], score: NDArray[np.float64]) -> float:
-    """The AUC that `score` can expect when labels are drawn with `probability`; ties count half."""
+    """Return the expected AUC of `score` if labels are drawn with `probability`; ties count half."""
     _, group = np.unique(score, return_inverse=True)
     ones = np.bincount(group, weights=probability)
     zeros = np.bincount(group, weights=1 - probability)
@@ -33,7 +33,7 @@ def expected_auc(probability: NDArray[np.float64], score: NDArray[np.float64]) -
 
 
 def best_auc(generator: Generator, start: int, stop: int) -> float:
-    """The AUC of the true probabilities over samples start .. stop - 1."""
+    """Return the AUC of the true probabilities over samples start .. stop - 1."""
     true = generator.between(start, stop).probability
     return expected_auc(true, true)
 
@@ -41,7 +41,7 @@ def best_auc(generator: Generator, start: int, stop: int) -> float:
 def auc_vs_lag(
     generator: Generator, lags_s: Sequence[float], *, at_s: float = 0.0, samples: int = 100_000
 ) -> list[LagPoint]:
-    """The AUC, on the events from `at_s` on, of the truth as it was `lag` seconds before each of them."""
+    """Return the AUC of the truth from `lag` seconds before each event, for events from `at_s` on."""
     first = int(at_s * generator.spec.events_per_s)
     index = np.arange(first, first + samples, dtype=np.int64)
     true = generator.rows(index).probability

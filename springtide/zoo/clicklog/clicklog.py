@@ -1,7 +1,7 @@
-"""Pure. A click log whose truth is known: sample i is a function of (spec, i), so any slice can be made anywhere.
+"""Pure. Generates a click log with a known truth; sample i depends only on (spec, i), so slices are independent.
 
-In: `LogSpec`, indices. Out: `ClickRows`, made in blocks that stay in the cache. The population is in `clickworld`, the
-planted truth in `truth`, the best possible AUC in `oracle`; `clickdata` makes data sets of it.
+In: `LogSpec`, indices. Out: `ClickRows`, made in cache-sized blocks. `population` has the users and items, `truth` the
+planted truth, and `best_auc` the best possible AUC. `dataset` makes data sets from the rows.
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,13 @@ from springtide.zoo.clicklog import counter_rng, population, truth
 from springtide.zoo.clicklog.counter_rng import Floats, Index
 from springtide.zoo.clicklog.spec import LogSpec
 
-_BLOCK = 8192  # events worked on at once: some 40 arrays of them fit the second-level cache
-_CALIBRATION = 65536  # events whose mean rate is centred: a click rate is met to 0.002
+_BLOCK = 8192  # events per block: about 40 arrays of this size fit the second-level cache
+_CALIBRATION = 65536  # events that set the bias: the click rate is met within 0.002
 _SECONDS_AN_HOUR = 3600.0
 RATING_STEPS = (-2.0, -1.0, 0.0, 1.0)
-"""A rating is 1 + how many of these the noisy logit passes; without label noise 4 and 5 are the clicks."""
+"""A rating is 1 plus the number of these steps below the noisy logit. Without label noise, ratings 4 and 5 are the
+clicks.
+"""
 
 _STREAM_USER, _STREAM_ITEM, _STREAM_CONTEXT, _STREAM_DENSE, _STREAM_LABEL, _STREAM_CONVERSION = range(20, 26)
 
@@ -27,25 +29,25 @@ class ClickRows:
     """Samples of a click log."""
 
     time_s: NDArray[np.float64]
-    """[n] seconds since the log began."""
+    """Seconds since the start of the log, [n]."""
     users: NDArray[np.int64]
-    """[n] user rank, 0 the most active; the logged id is sparse[:, 0]."""
+    """User ranks [n], 0 for the most active user; the logged id is sparse[:, 0]."""
     sparse: NDArray[np.int64]
-    """[n, fields]"""
+    """Ids, [n, fields]."""
     dense: NDArray[np.float32]
-    """[n, counters]"""
+    """Counters, [n, counters]."""
     probability: NDArray[np.float64]
-    """[n] the true probability of a click."""
+    """True click probabilities, [n]."""
     click: NDArray[np.float32]
-    """[n] 0 or 1"""
+    """Clicks [n], 0 or 1."""
     rating: NDArray[np.int64]
-    """[n] 1 to 5"""
+    """Ratings [n], 1 to 5."""
     conversion: NDArray[np.float32]
-    """[n] 0 or 1; only clicks convert."""
+    """Conversions [n], 0 or 1; only clicks convert."""
 
 
 class Generator:
-    """Makes samples of one log."""
+    """Generator of the samples of one log."""
 
     def __init__(self, spec: LogSpec) -> None:
         self.spec = spec
@@ -61,7 +63,7 @@ class Generator:
             weight = task.probability(task.logit(draw, start))
 
     def rows(self, index: Index) -> ClickRows:
-        """The samples with these indices, in this order."""
+        """Return the samples with these indices, in this order."""
         index = np.ascontiguousarray(index, dtype=np.int64)
         n, spec = len(index), self.spec
         rows = ClickRows(
@@ -82,7 +84,7 @@ class Generator:
         return self.rows(np.arange(start, stop, dtype=np.int64))
 
     def frozen_probability(self, index: Index, lag_s: float) -> NDArray[np.float64]:
-        """What the truth of `lag_s` seconds before each event would have said of it."""
+        """Return the click probabilities under the truth of `lag_s` seconds before each event."""
         index = np.ascontiguousarray(index, dtype=np.int64)
         out = np.empty(len(index))
         for start in range(0, len(index), _BLOCK):
@@ -112,7 +114,7 @@ class Generator:
         rows.conversion[block] = clicked & (luck < converts)
 
     def _draw(self, event: Index, ids: NDArray[np.int32]) -> truth.EventDraw:
-        """Draw users, items, contexts and counters of these events; their ids go to `ids` [fields, events]."""
+        """Draw users, items, contexts and counters of these events; write their ids to `ids` [fields, events]."""
         world = self.world
         users = world.laws[population.USER_FIELD].ranks(counter_rng.bits(event, world.stream(_STREAM_USER)))
         items, match = population.choose(world, users, event, world.stream(_STREAM_ITEM))
@@ -123,7 +125,8 @@ class Generator:
             rank = contexts[field] if kind == "context" else users if kind == "user" else items
             values.take(rank, out=ids[field], mode="clip")
         dense = counter_rng.normals(event, world.stream(_STREAM_DENSE), self.spec.dense)
-        for column in range(min(4, self.spec.dense)):  # these tell of the user: 0.6 and 0.8 keep the variance at 1
+        # these columns depend on the user; 0.6 and 0.8 keep the variance at 1
+        for column in range(min(4, self.spec.dense)):
             dense[column] *= np.float32(0.8)
             dense[column] += np.float32(0.6) * world.users[:, column].take(users, mode="clip")
         return truth.EventDraw(users=users, items=items, contexts=contexts, match=match, dense=dense)

@@ -1,7 +1,8 @@
-"""Pure. Random numbers by counter: number i of a stream is a hash of (seed, stream, i), so slices can be drawn alone.
+"""Pure. Counter-based random numbers: number i of a stream is a hash of (seed, stream, i).
 
-In: an array of indices, a key. Out: 64 random bits an index, or bell-shaped floats. Next: `zipf`, `clickworld`,
-`clicklog`. The hash is the finaliser of SplitMix64: a few integer operations, the same on every machine.
+In: an array of indices, a key. Out: 64 random bits per index, or normal floats. Any slice can be drawn alone. Next:
+`zipf`, `population`, `clicklog`. The hash is the finalizer of SplitMix64: a few integer operations with the same result
+on every machine.
 """
 
 import functools
@@ -16,12 +17,12 @@ Floats = NDArray[np.float32]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
-_LEVELS_LOG2 = 14  # values a normal can take: 16384 keep the table in the second-level cache
+_LEVELS_LOG2 = 14  # distinct values of a normal: a table of 16384 fits the second-level cache
 
 
 @functools.lru_cache(maxsize=4096)
 def key(*parts: int) -> int:
-    """The key of a stream, from the seed and whatever names it."""
+    """Return the key of a stream, from the seed and the parts of its name."""
     state = 0
     for part in parts:
         state = int(_mixed(np.array([(state + _GOLDEN + part) & _WORD], dtype=np.uint64))[0])
@@ -36,7 +37,7 @@ def bits(index: Index, stream: int) -> Bits:
 
 
 def uniforms(index: Index, stream: int) -> NDArray[np.float64]:
-    """Floats in (0, 1), never an end."""
+    """Return floats in the open interval (0, 1)."""
     unit = (bits(index, stream) >> np.uint64(12)).astype(np.float64)
     unit += 0.5
     unit *= 2.0**-52
@@ -44,11 +45,11 @@ def uniforms(index: Index, stream: int) -> NDArray[np.float64]:
 
 
 def normals(index: Index, stream: int, columns: int = 1) -> Floats:
-    """Standard normal floats, `columns` an index: [columns, len(index)]."""
+    """Return standard normal floats, `columns` per index: [columns, len(index)]."""
     table = _normal_levels()
     out = np.empty((columns, len(index)), dtype=np.float32)
     for column in range(columns):
-        lane = column % 4  # four 16-bit lanes of a hash serve four columns
+        lane = column % 4  # the four 16-bit lanes of a hash serve four columns
         if lane == 0:
             word = bits(index, key(stream, column))
         level = (word >> np.uint64(16 * lane + 2)) & np.uint64((1 << _LEVELS_LOG2) - 1)

@@ -1,8 +1,8 @@
-"""A generated click log as a map-style data set, for each family of models.
+"""Generated click log as a map-style data set, for each family of models.
 
-In: `LogSpec`, a number of samples. Out: `ClickLog`: `log[i]`, `log.batch(indices)` (the fast way), `split`,
-`best_auc`. Samples are made ahead into arrays (in memory, or in files that processes share), or on demand. Next: a
-trainer, or a `DataLoader`.
+In: `LogSpec`, a number of samples. Out: `ClickLog` with `log[i]`, `log.batch(indices)` (fast), `split` and `best_auc`.
+Samples are made in advance into arrays (in memory, or in shared files), or on demand. Next: a trainer or a
+`DataLoader`.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,11 +28,11 @@ from springtide.zoo.readers import array_files
 Columns = dict[str, NDArray[Any]]
 
 _AHEAD_BLOCK = 1 << 16
-_BEST_AUC_SAMPLES = 200_000  # the best AUC is then sure to about 0.001
+_BEST_AUC_SAMPLES = 200_000  # gives the best AUC within about 0.001
 
 
 class _Shaper:
-    """Turns rows of the log into the columns that a kind of model takes."""
+    """Converts rows of the log to the columns of a kind of model."""
 
     def __init__(self, generator: Generator, kind: str) -> None:
         self.generator = generator
@@ -42,7 +42,7 @@ class _Shaper:
             self._categories = population.categories(generator.world)
 
     def columns(self, rows: ClickRows) -> Columns:
-        """Inputs by name, labels as "y", the truth as "probability"."""
+        """Return inputs by name, labels as "y" and the truth as "probability"."""
         made = _KINDS[self.kind](self, rows)
         return {**made, "probability": rows.probability}
 
@@ -81,9 +81,9 @@ _BATCHES: dict[str, Callable[..., Batch]] = {
 
 
 class ClickLog(Dataset[tuple[Batch, Tensor]]):
-    """A seeded click log of `samples` samples whose best AUC is known.
+    """A seeded click log of `samples` samples with a known best AUC.
 
-    `kind` says for which models: "click" (`ClickBatch`), "rank" (`RankBatch`, labels click and conversion), "pair"
+    `kind` selects the models: "click" (`ClickBatch`), "rank" (`RankBatch`, labels click and conversion), "pair"
     (`PairBatch`), "rating" (`PairBatch`, labels 1 to 5), "history" (`HistoryBatch`).
     """
 
@@ -125,21 +125,21 @@ class ClickLog(Dataset[tuple[Batch, Tensor]]):
         return [(make(*(leaf[i] for leaf in x)), y[i]) for i in range(len(y))]
 
     def batch(self, indices: NDArray[np.int64]) -> tuple[Batch, Tensor]:
-        """The samples with these indices as one batch and its labels."""
+        """Return the samples with these indices as one batch with labels."""
         columns = self._taken(np.asarray(indices, dtype=np.int64))
         y = torch.from_numpy(columns.pop("y"))
         del columns["probability"]
         return _BATCHES[self.kind](**{name: torch.from_numpy(column) for name, column in columns.items()}), y
 
     def split(self, test_share: float = 0.1) -> tuple["ClickLog", "ClickLog"]:
-        """Train and test part by event time: the test part is the last."""
+        """Split into a train and a test part by event time; the test part is last."""
         test = round(self.samples * test_share)
         if not 0 < test < self.samples:
             raise errors.BadInput(f"test_share={test_share} of {self.samples} samples leaves one part empty")
         return self.part(0, self.samples - test), self.part(self.samples - test, self.samples)
 
     def part(self, start: int, stop: int) -> "ClickLog":
-        """Samples start .. stop - 1 as a data set of their own, sharing the arrays."""
+        """Return samples start .. stop - 1 as a data set that shares the arrays."""
         if not 0 <= start < stop <= self.samples:
             raise errors.BadInput(f"part({start}, {stop}) is not within the {self.samples} samples of this log")
         piece = object.__new__(ClickLog)
@@ -157,19 +157,19 @@ class ClickLog(Dataset[tuple[Batch, Tensor]]):
         return by_kind.get(self.kind, self.spec.cardinalities)
 
     def truth(self, limit: int = _BEST_AUC_SAMPLES) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Click labels and true click probabilities of up to `limit` samples, evenly spread."""
+        """Return click labels and true click probabilities of up to `limit` samples, evenly spread."""
         step = -(-self.samples // limit)
         index = np.arange(0, self.samples, step, dtype=np.int64)
         rows = self.generator.rows(self.first + index)
         return rows.click, rows.probability
 
     def best_auc(self) -> float:
-        """The known best: the AUC that the planted truth can expect on this part."""
+        """Return the expected AUC of the planted truth on this part, which no model can beat."""
         _, probability = self.truth()
         return oracle.expected_auc(probability, probability)
 
     def drawn_auc(self) -> float:
-        """The AUC of the planted truth on the labels that were drawn; differs from `best_auc` by chance only."""
+        """Return the AUC of the planted truth on the drawn labels; it differs from `best_auc` only by chance."""
         labels, probability = self.truth()
         return metrics.auc(labels, probability)
 

@@ -1,7 +1,7 @@
-"""Pure. Who the users and items of a generated click log are, and what the fields say of them.
+"""Pure. Users and items of a generated click log, with their attributes.
 
-In: `LogSpec`. Out: `Population`: latent vectors, attributes that follow from them (so that fields correlate as in real
-logs), popularity and the histories of users. Next: `truth` (who clicks), `clicklog` (the events).
+In: `LogSpec`. Out: `Population`: latent vectors, attributes, popularity, and histories of users. Attributes follow from
+the latent vectors, so fields correlate as in real logs. Next: `truth` (clicks), `clicklog` (events).
 """
 
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from springtide.zoo.clicklog.spec import LogSpec
 from springtide.zoo.clicklog.zipf import Zipf
 
 LATENT = 8
-_ATTRIBUTE_LOYALTY = 0.8  # correlation of an attribute with the latent direction it shows
+_ATTRIBUTE_LOYALTY = 0.8  # correlation of an attribute with its latent direction
 _CYCLE = ("item", "user", "context")
 
 USER_FIELD, ITEM_FIELD, CATEGORY_FIELD = 0, 1, 2
 
 
 def field_kinds(fields: int) -> tuple[str, ...]:
-    """What each field speaks of: "user", "item" or "context"."""
+    """Return the subject of each field: "user", "item" or "context"."""
     return ("user", "item", *(_CYCLE[i % 3] for i in range(fields - 2)))
 
 
@@ -33,16 +33,16 @@ class Population:
     spec: LogSpec
     kinds: tuple[str, ...]
     users: Floats
-    """[users, LATENT]"""
+    """Latent vectors of users, [users, LATENT]."""
     items: Floats
-    """[items, LATENT]"""
+    """Latent vectors of items, [items, LATENT]."""
     values: tuple[NDArray[np.int32], ...]
-    """A table a field: user, item or context rank to the id that is logged."""
+    """One table per field, from the rank of a user, item or context to the logged id."""
     laws: tuple[Zipf, ...]
-    """How often each rank of a field comes."""
+    """Frequency distribution of the ranks of each field."""
 
     def stream(self, *parts: int) -> int:
-        """Key of a random stream of this log."""
+        """Return the key of a random stream of this log."""
         return counter_rng.key(self.spec.seed, *parts)
 
 
@@ -69,9 +69,9 @@ def make(spec: LogSpec) -> Population:
 
 
 def choose(world: Population, users: Index, event: Index, stream: int) -> tuple[Index, Floats]:
-    """The item rank each user meets, and how well it suits them (standard deviation near 1).
+    """Return the item rank that each user meets, and its match with the user (standard deviation near 1).
 
-    Of two items drawn by popularity the better match is taken `taste` of the time.
+    Two items are drawn by popularity. With probability `taste`, the better match wins.
     """
     law, taste = world.laws[ITEM_FIELD], world.spec.taste
     one = law.ranks(counter_rng.bits(event, counter_rng.key(stream, 0)))
@@ -84,7 +84,7 @@ def choose(world: Population, users: Index, event: Index, stream: int) -> tuple[
 
 
 def histories(world: Population) -> NDArray[np.int64]:
-    """For each user rank the items seen before, as item id + 1, padded with 0: [users, history]."""
+    """Return the earlier items of each user rank, as item id + 1, padded with 0: [users, history]."""
     size, longest = world.spec.cardinalities[USER_FIELD], world.spec.history
     users = np.repeat(np.arange(size, dtype=np.int64), longest)
     event = np.arange(size * longest, dtype=np.int64)
@@ -96,7 +96,7 @@ def histories(world: Population) -> NDArray[np.int64]:
 
 
 def categories(world: Population) -> NDArray[np.int64]:
-    """Category id + 1 of item id + 1; 0 of 0."""
+    """Return category id + 1 for each item id + 1; 0 for 0."""
     table = np.zeros(world.spec.cardinalities[ITEM_FIELD] + 1, dtype=np.int64)
     table[world.values[ITEM_FIELD] + 1] = world.values[CATEGORY_FIELD] + 1
     return table
@@ -107,19 +107,21 @@ def _latent(size: int, stream: int) -> Floats:
 
 
 def _shuffled(size: int, stream: int) -> NDArray[np.int32]:
-    """Ids in the order of rank: frequent ids must not lie side by side in a table."""
+    """Return shuffled ids by rank, so that frequent ids are not adjacent in a table."""
     return np.argsort(counter_rng.bits(np.arange(size, dtype=np.int64), stream), kind="stable").astype(np.int32)
 
 
 def _direction(stream: int) -> Floats:
-    """What the n-th attribute of users and the n-th of items both show: so the two go together."""
+    """Return the shared direction of the n-th user attribute and the n-th item attribute, which makes the two
+    correlate.
+    """
     direction: Floats = counter_rng.normals(np.arange(LATENT, dtype=np.int64), stream)[0]
     direction /= np.sqrt((direction**2).sum())
     return direction
 
 
 def _attribute(latent: Floats, direction: Floats, law: Zipf, stream: int) -> NDArray[np.int64]:
-    """A rank for each owner: a noisy view of one direction of its latent vector, spread by the field's law."""
+    """Return a rank for each owner: a noisy view of one latent direction, distributed by the field's law."""
     noise = counter_rng.normals(np.arange(len(latent), dtype=np.int64), stream)[0]
     shown = _ATTRIBUTE_LOYALTY * (latent * direction).sum(axis=1) + np.sqrt(1 - _ATTRIBUTE_LOYALTY**2) * noise
     place = np.empty(len(latent))

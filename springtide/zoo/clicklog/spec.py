@@ -1,4 +1,4 @@
-"""Pure. The settings of a generated click log. Next: `clickworld` and `truth`, which plant what they describe."""
+"""Pure. Settings of a generated click log. Next: `population` and `truth`."""
 
 from dataclasses import dataclass
 
@@ -10,45 +10,49 @@ SMALL_FIELDS: tuple[int, ...] = (
     *(40, 60, 24, 200, 300, 7, 1_000, 500, 100, 10, 20, 2_000),
     *(100, 50, 5_000, 400, 30, 12, 30, 80, 500, 2_000, 1_000, 50),
 )
-"""26 fields: users, items, then item attribute, user attribute and context in turn."""
+"""Cardinalities of 26 fields: users, items, then item attribute, user attribute and context in turn."""
 
 RANK_FIELDS: tuple[int, ...] = (*SMALL_FIELDS, 300, 100, 50, 20, 500, 40, 60, 10, 200, 25, 100)
-"""37 fields, for the multi-task ranker."""
+"""Cardinalities of 37 fields, for the multi-task ranker."""
 
 
 @holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSpec:
-    """What kind of click log to make. Equal specs make equal logs."""
+    """Settings of a click log. Equal specs make equal logs."""
 
     seed: int = 0
-    """Fixes everything: ids, counters, truth and labels."""
+    """Seed of ids, counters, truth and labels."""
     cardinalities: tuple[int, ...] = SMALL_FIELDS
-    """Ids of each field. Field 0 is the user, 1 the item; then item attribute, user attribute, context in turn."""
+    """Number of ids of each field. Field 0 is the user, 1 the item; then item attribute, user attribute, context in
+    turn.
+    """
     dense: int = 13
-    """Number of counters; the first four tell something of the user."""
+    """Number of counters; the first four depend on the user."""
     zipf: float = 1.05
-    """Exponent of the power law of ids; higher is more skewed, 0 uniform."""
+    """Exponent of the power law of ids: higher is more skewed, 0 is uniform."""
     taste: float = 0.9
-    """How often a user takes the one of two popular items that suits them better; 0.5 is never minding."""
+    """Probability that a user takes the better match of two popular items; 0.5 means no preference."""
     click_rate: float = 0.25
     """Share of clicks, also with label noise; with drift, the share at the start of the log."""
     conversion_rate: float = 0.1
     """Share of conversions among clicks."""
     label_noise: float = 0.0
-    """Share of labels replaced by a coin of the same rate: lowers the best AUC."""
+    """Share of labels replaced by a coin of the same rate, which lowers the best AUC."""
     field_strength: float = 1.2
-    """Standard deviation of the logit that the fields give, all together."""
+    """Standard deviation of the logit contribution of all fields together."""
     interaction_strength: float = 0.7
-    """The same for the match of user and item."""
+    """Standard deviation of the logit contribution of the match between user and item."""
     dense_strength: float = 0.5
-    """The same for the counters."""
+    """Standard deviation of the logit contribution of the counters."""
     drift_per_hour: float = 0.0
-    """How fast the truth turns: after h hours it correlates exp(-(drift h)^2 / 2) with what it was; 0: never."""
+    """Speed of change of the truth: after h hours its correlation with the start is exp(-(drift h)^2 / 2); 0 for no
+    drift.
+    """
     events_per_s: float = 1000.0
-    """Events a second of event time: sample i happens at i / events_per_s."""
+    """Events per second of event time: sample i happens at i / events_per_s."""
     history: int = 20
-    """Longest history of a user, for models that look at it."""
+    """Longest history of a user, for models with attention."""
 
     def __post_init__(self) -> None:
         wants = [

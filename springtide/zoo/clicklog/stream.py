@@ -1,6 +1,6 @@
-"""The generated click log as a stream: records of one width for producers, and how a job reads them.
+"""Generated click log as a stream: fixed-width records for producers, and a decoder for jobs.
 
-In: `LogSpec`. Out: `Clicks` makes records for `data.stream.produce`; `decoder()` gives (ClickBatch, labels).
+In: `LogSpec`. Out: `Clicks` makes records for `data.stream.produce`; `decoder()` yields (ClickBatch, labels).
 """
 
 import dataclasses
@@ -15,18 +15,18 @@ from springtide.zoo.clicklog.spec import LogSpec
 
 
 def fields(spec: LogSpec | None = None) -> dict[str, Field]:
-    """What a record holds: counters, ids, whether it was a click."""
+    """Return the fields of a record: counters, ids and the click."""
     spec = spec or LogSpec()
     return {"dense": ("f4", spec.dense), "sparse": ("i8", len(spec.cardinalities)), "click": "f4"}
 
 
 def decoder(spec: LogSpec | None = None) -> Fixed:
-    """For `springtide.stream(url, decode=...)`: batches of (ClickBatch, labels)."""
+    """Return the decoder for `springtide.stream(url, decode=...)`: batches of (ClickBatch, labels)."""
     return Fixed(fields(spec), to=lambda found: (ClickBatch(found["dense"], found["sparse"]), found["click"]))
 
 
 class Clicks:
-    """Sample i of the log is record i; the truth drifts with the log's own time, not with the wall clock."""
+    """Records of the log: record i is sample i. The truth drifts with the log's own time, not with the wall clock."""
 
     def __init__(self, spec: LogSpec | None = None, *, seed: int = 0) -> None:
         self._generator = Generator(dataclasses.replace(spec or LogSpec(), seed=seed))

@@ -1,11 +1,11 @@
-"""Pure. The planted logistic truth: how likely an event is clicked (or converts), and how that turns with time.
+"""Pure. Planted logistic truth: the probability of a click or conversion, and its drift over time.
 
-In: `Population`, `EventDraw` (an event's ids, counters, match). Out: logits. Next: `clicklog` draws labels from them,
-`oracle` the best AUC.
+In: `Population`, `EventDraw` (ids, counters and match of events). Out: logits. Next: `clicklog` draws labels from them,
+`best_auc` computes the best AUC.
 
-Every weight is r cos(phase + speed * hours): at any hour a normal with the same spread, and over a lag it forgets
-itself as exp(-(drift * lag)^2 / 2), the speeds being normal with standard deviation `drift_per_hour`. The match of user
-and item turns likewise, each user at a speed of their own.
+Every weight is r cos(phase + speed * hours). At any hour it is normal with the same spread. Its correlation over a lag
+is exp(-(drift * lag)^2 / 2), because the speeds are normal with standard deviation `drift_per_hour`. The match of user
+and item turns likewise, with one speed per user.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ Ranks = NDArray[np.int32] | NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventDraw:
-    """Events before anyone clicked."""
+    """Events before their labels are drawn."""
 
     users: Index
     """User rank of each event."""
@@ -31,24 +31,24 @@ class EventDraw:
     contexts: dict[int, Index]
     """Rank in each context field."""
     match: Floats
-    """How well the item suits the user, at hour 0."""
+    """Match of the item with the user at hour 0."""
     dense: Floats
-    """[counters, events]"""
+    """Counters, [counters, events]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriftingWeights:
-    """Weights that turn with time."""
+    """Weights that change over time."""
 
     size: Floats
     phase: Floats
     speed: Floats
 
     def at(self, which: Ranks | slice, hours: Floats | float) -> Floats:
-        """The weights with these indices at these hours."""
+        """Return the weights with these indices at these hours."""
         if isinstance(which, slice):
             speed, phase, size = self.speed[which], self.phase[which], self.size[which]
-        else:  # a clipped take costs half of an index
+        else:  # a clipped take is twice as fast as indexing
             speed, phase, size = (of.take(which, mode="clip") for of in (self.speed, self.phase, self.size))
         turned = speed * hours
         turned += phase
@@ -59,7 +59,7 @@ class DriftingWeights:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Still:
-    """Weights of a truth that does not drift, summed ahead: by user rank, item rank and rank in each context field."""
+    """Weights of a truth without drift, summed in advance by user rank, item rank and rank in each context field."""
 
     user: Floats
     item: Floats
@@ -68,7 +68,7 @@ class _Still:
 
 
 class Truth:
-    """One task's planted weights; `task` 0 is the click, 1 the conversion."""
+    """Planted weights of one task; `task` 0 is the click, 1 the conversion."""
 
     def __init__(self, world: Population, task: int, rate: float) -> None:
         spec = world.spec
@@ -81,7 +81,7 @@ class Truth:
         self._dense = _weights(
             spec.dense, spec.dense_strength / np.sqrt(max(spec.dense, 1)), spec.drift_per_hour, world.stream(11, task)
         )
-        # the turning of users is planted only where something turns: at ten million users it is 360 MB
+        # without drift this is skipped: for ten million users it takes 360 MB
         people = np.arange(len(world.users) if spec.drift_per_hour > 0 else 0, dtype=np.int64)
         self._turn = np.float32(spec.drift_per_hour) * counter_rng.normals(people, world.stream(12, task))[0]
         self._other = np.ascontiguousarray(counter_rng.normals(people, world.stream(13, task), LATENT).T)
@@ -90,13 +90,13 @@ class Truth:
         self.bias = 0.0
 
     def logit(self, draw: EventDraw, hours: Floats) -> Floats:
-        """The true logit of each event if it happened at these hours."""
+        """Return the true logit of each event at these hours."""
         logit = self._drifting(draw, hours) if self._still is None else self._standing(draw, self._still)
         logit += np.float32(self.bias)
         return logit
 
     def probability(self, logit: Floats) -> NDArray[np.float64]:
-        """The true probability of a label 1, label noise included."""
+        """Return the true probability of label 1, including label noise."""
         noise = self._world.spec.label_noise
         return (1 - noise) / (1 + np.exp(-logit.astype(np.float64))) + noise * self.rate
 
@@ -134,7 +134,7 @@ class Truth:
         return logit
 
     def _turned_match(self, draw: EventDraw, hours: Floats) -> Floats:
-        """The user's vector turns from the one it had at hour 0 towards another one."""
+        """Return the match after the user's vector has turned from its start towards a second vector."""
         angle = self._turn.take(draw.users, mode="clip") * hours
         other = self._other.take(draw.users, axis=0, mode="clip")
         across = np.einsum("nk,nk->n", other, self._world.items.take(draw.items, axis=0, mode="clip"))
@@ -144,7 +144,7 @@ class Truth:
 
 
 def centre(logit: Floats, weight: NDArray[np.float64], rate: float) -> float:
-    """The bias that brings the weighted mean probability of these logits to `rate`."""
+    """Return the bias that brings the weighted mean probability of these logits to `rate`."""
     low, high = -40.0, 40.0
     wide = logit.astype(np.float64)
     for _ in range(60):

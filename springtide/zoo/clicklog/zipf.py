@@ -1,8 +1,8 @@
-"""Pure. Ranks by a power law, drawn from hashed bits with a table: no floating point in the draw, the same everywhere.
+"""Pure. Draws ranks by a power law from hashed bits through a table, without floating point in the draw.
 
-In: 64 random bits (`counter.bits`). Out: ranks 0 .. size - 1, rank r with weight near (r + 1) ** -exponent. The law
-is the continuous one, P(rank < k) ~ (k + 1) ** (1 - exponent) - 1, cut into 8192 cells of equal mass; within a cell
-that spans several ranks these are equally likely.
+In: 64 random bits (`counter_rng.bits`). Out: ranks 0 .. size - 1, rank r with weight near (r + 1) ** -exponent. The
+continuous law P(rank < k) ~ (k + 1) ** (1 - exponent) - 1 is cut into 8192 cells of equal mass. Ranks within one cell
+are equally likely. The result is the same on every machine.
 """
 
 import numpy as np
@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from springtide.zoo.clicklog.counter_rng import Bits
 
-_CELLS_LOG2 = 13  # the tables of a dozen fields fit the second-level cache
+_CELLS_LOG2 = 13  # tables of a dozen fields fit the second-level cache
 
 
 class Zipf:
@@ -24,7 +24,7 @@ class Zipf:
         self._width = np.maximum(np.diff(edges), 1).astype(np.uint32)
 
     def quantile(self, share: NDArray[np.float64]) -> NDArray[np.int64]:
-        """The rank below which this share of the mass lies."""
+        """Return the rank below which this share of the mass lies."""
         if abs(self.exponent - 1.0) < 1e-9:
             edge = np.exp(share * np.log(self.size + 1.0))
         else:
@@ -33,7 +33,7 @@ class Zipf:
         return np.asarray(np.clip(edge.astype(np.int64) - 1, 0, self.size - 1))
 
     def ranks(self, bits: Bits) -> NDArray[np.int64]:
-        """A rank for each word of random bits."""
+        """Return a rank for each word of random bits."""
         cell = (bits >> np.uint64(64 - _CELLS_LOG2)).astype(np.int64)
         within = (bits >> np.uint64(8)) & np.uint64(0xFFFFFFFF)
         within *= self._width.take(cell, mode="clip")

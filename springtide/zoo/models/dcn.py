@@ -1,7 +1,8 @@
 """Deep & Cross Network for Ad Click Predictions (Wang et al., 2017): DCN, version 1.
 
-In: `ClickBatch`. Out: click logits [B]. Each cross layer multiplies the input vector by a learnt *scalar* of the last
-layer and adds it: crosses of one more order a layer at the price of one vector of weights. Version 2: `dcn_v2`.
+In: `ClickBatch`. Out: click logits [B]. Each cross layer multiplies the input vector by a learned *scalar* of the
+previous layer, and adds the product to that layer. Each layer raises the order of the crosses by one, for one vector of
+weights. Version 2 is `dcn_v2`.
 """
 
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from springtide.zoo.models.mlp import mlp
 
 
 class VectorCross(nn.Module):
-    """x0 * (w . x) + b + x."""
+    """Cross layer: x0 * (w . x) + b + x."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

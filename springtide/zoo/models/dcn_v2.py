@@ -1,7 +1,7 @@
 """DCN V2: Improved Deep & Cross Network (Wang et al., 2021).
 
-In: `ClickBatch`. Out: click logits [B]. Cross layers have a full matrix, or two thin ones of a given `rank`; the
-MLP comes after them ("stacked", the default) or beside them ("parallel").
+In: `ClickBatch`. Out: click logits [B]. Cross layers have a full matrix, or two thin matrices of a given `rank`. The
+MLP follows them ("stacked", the default) or runs beside them ("parallel").
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ STRUCTURES = ("stacked", "parallel")
 
 
 class MatrixCross(nn.Module):
-    """x0 * (W x + b) + x, with W = U V where a rank is given."""
+    """Cross layer: x0 * (W x + b) + x, with W = U V for a given rank."""
 
     def __init__(self, width: int, rank: int | None) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """DeepFM: A Factorization-Machine based Neural Network for CTR Prediction (Guo et al., 2017).
 
-In: `ClickBatch`. Out: click logits [B]. One set of embeddings feeds both a factorization machine (all pairwise dot
-products, by the square-of-sum identity) and an MLP; first-order weights are added.
+In: `ClickBatch`. Out: click logits [B]. The same embeddings feed a factorization machine and an MLP. The factorization
+machine sums all pairwise dot products through the square-of-sum identity. First-order weights are added.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from springtide.zoo.models.mlp import mlp
 
 
 class DeepFM(nn.Module):
-    """First order + factorization machine + MLP over shared embeddings."""
+    """First-order weights, factorization machine and MLP over shared embeddings."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class DeepFM(nn.Module):
 
 
 def pairwise_dots(vectors: Tensor) -> Tensor:
-    """Sum of the dot products of all pairs of fields: [B, fields, dim] to [B]."""
+    """Return the sum of the dot products of all pairs of fields: [B, fields, dim] to [B]."""
     square_of_sum = vectors.sum(dim=1).square()
     sum_of_squares = vectors.square().sum(dim=1)
     return 0.5 * (square_of_sum - sum_of_squares).sum(dim=1)

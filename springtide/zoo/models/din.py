@@ -1,8 +1,8 @@
 """Deep Interest Network for Click-Through Rate Prediction (Zhou et al., 2018): DIN.
 
-In: `HistoryBatch`. Out: click logits [B]. Each past item is weighed by an MLP that sees it beside the candidate; the
-weighted sum stands for the user's interest in this candidate. Candidate and history share a table and, lying in one
-tensor, one lookup. Id 0 is padding and counts for nothing.
+In: `HistoryBatch`. Out: click logits [B]. An MLP weighs each past item against the candidate. The weighted sum is the
+user's interest in this candidate. Candidate and history are in one tensor, so they share a table and a lookup. Id 0 is
+padding and has no effect.
 """
 
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ PADDING = 0
 
 
 class InterestAttention(nn.Module):
-    """A weight for each past item given the candidate; unnormalised, as in the paper."""
+    """Attention weight of each past item given the candidate; not normalized, as in the paper."""
 
     def __init__(self, width: int, hidden: Sequence[int]) -> None:
         super().__init__()
         self.score = mlp(4 * width, hidden, outputs=1, activation=nn.PReLU)
 
     def forward(self, candidate: Tensor, history: Tensor, present: Tensor) -> Tensor:
-        """[B, width], [B, history, width], [B, history] bool to [B, width]."""
+        """Map [B, width], [B, history, width] and [B, history] bool to [B, width]."""
         beside = candidate.unsqueeze(1).expand_as(history)
         seen = torch.cat([beside, history, beside - history, beside * history], dim=2)
         weights = self.score(seen).squeeze(2) * present.to(history.dtype)
@@ -62,7 +62,7 @@ class DIN(nn.Module):
         self.deep = mlp(7 * dim, hidden, outputs=1, activation=nn.PReLU, dropout=dropout)
 
     def forward(self, x: HistoryBatch) -> Tensor:
-        """Logits of the click on the candidate, column 0 of `items`."""
+        """Return click logits of the candidate, column 0 of `items`."""
         vectors = torch.cat([self.item(x.items), self.category(x.categories)], dim=2)
         candidate, history = vectors[:, 0], vectors[:, 1:]
         interest = self.attention(candidate, history, x.items[:, 1:] != PADDING)

@@ -1,7 +1,7 @@
 """Deep Learning Recommendation Model for Personalization and Recommendation Systems (Naumov et al., 2019): DLRM.
 
-In: `ClickBatch`. Out: click logits [B]. A bottom MLP brings the counters to the width of an embedding; the dot products
-of all pairs of these vectors, with the bottom's output, feed the top MLP.
+In: `ClickBatch`. Out: click logits [B]. A bottom MLP maps the counters to the width of an embedding. The dot products
+of all pairs of these vectors and the bottom's output feed the top MLP.
 """
 
 from collections.abc import Sequence

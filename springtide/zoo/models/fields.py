@@ -1,7 +1,7 @@
-"""One embedding table a field: the sparse half of every click model.
+"""Embedding tables of a click model, one per field.
 
-In: `sparse` int64 [B, fields]. Out: a list of [B, dim] tensors, one a field. The lookups are made on column views of
-the batch tensor itself; ids are never computed here.
+In: `sparse` int64 [B, fields]. Out: a list of [B, dim] tensors, one per field. Lookups use column views of the batch
+tensor, without any computation on ids.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from springtide import errors
 
 
 class FieldTables(nn.Module):
-    """A table a field; `dims` is one int for all fields or one a field."""
+    """One table per field; `dims` is one int for all fields, or one per field."""
 
     def __init__(
         self,
@@ -36,14 +36,14 @@ class FieldTables(nn.Module):
         )
 
     def forward(self, sparse: Tensor) -> list[Tensor]:
-        """Look each column up in its table."""
+        """Look up each column in its table."""
         if sparse.shape[1] != len(self.bags):
             raise errors.BadInput(f"sparse has {sparse.shape[1]} columns but the model has {len(self.bags)} tables")
         return [bag(sparse[:, i : i + 1]) for i, bag in enumerate(self.bags)]
 
 
 def bag(rows: int, dim: int, *, sparse: bool, open_ended: bool, init_std: float) -> nn.Module:
-    """A summing table of `rows` rows; open-ended ones have no row count and take any 64-bit id."""
+    """Return a summing table of `rows` rows; an open-ended table has no row count and takes any 64-bit id."""
     if open_ended:
         import springtide
 
@@ -58,7 +58,7 @@ def bag(rows: int, dim: int, *, sparse: bool, open_ended: bool, init_std: float)
 def lookup_table(
     rows: int, dim: int, *, sparse: bool, open_ended: bool, init_std: float, padding_idx: int | None = None
 ) -> nn.Module:
-    """A table of single rows, small random weights; the padding row stays zero."""
+    """Return a table of single rows with small random weights; the padding row stays zero."""
     if open_ended:
         import springtide
 

@@ -1,4 +1,4 @@
-"""A stack of fully connected layers, as every model of the zoo has one. In: widths. Out: an `nn.Sequential`."""
+"""Builds a stack of fully connected layers. In: widths. Out: an `nn.Sequential`."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,7 +13,7 @@ def mlp(
     activation: Callable[[], nn.Module] = nn.ReLU,
     dropout: float = 0.0,
 ) -> nn.Sequential:
-    """Linear + activation (+ dropout) for each width; then a bare linear layer to `outputs`, if given."""
+    """Return linear + activation (+ dropout) for each width, then a plain linear layer to `outputs`, if given."""
     layers: list[nn.Module] = []
     for width in widths:
         layers += [nn.Linear(inputs, width), activation()]

@@ -1,8 +1,9 @@
-"""A click and conversion ranker on Multi-gate Mixture-of-Experts (Ma et al., 2018).
+"""Click and conversion ranker with Multi-gate Mixture-of-Experts (Ma et al., 2018).
 
-In: `RankBatch`. Out: `Predictions`, the logits of a click and of a conversion after it. 37 features in five groups of
-embedding widths feed four experts of 64 units; a gate a task mixes them; each task has a tower 512-256-256-64 and a
-last layer of 64, all Swish. With some two million ids a feature it has a billion parameters.
+In: `RankBatch`. Out: `Predictions`, the logits of a click and of a conversion after the click. 37 features in five
+groups of embedding widths feed four experts of 64 units. One gate per task mixes the experts. Each task has a tower
+512-256-256-64 and a last layer of 64, all with Swish. With two million ids per feature the model has a billion
+parameters.
 """
 
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from springtide.zoo.models.fields import FieldTables
 from springtide.zoo.models.mlp import mlp
 
 GROUPS: tuple[tuple[int, int], ...] = ((64, 2), (8, 18), (64, 2), (8, 12), (8, 3))
-"""Embedding width and number of features of each group: 37 features, 520 floats a sample."""
+"""Embedding width and number of features of each group: 37 features, 520 floats per sample."""
 
 TASKS = ("ctr", "cvr")
 
@@ -27,13 +28,13 @@ class Predictions(NamedTuple):
     """Logits of the two tasks."""
 
     ctr: Tensor
-    """[B]: a click."""
+    """Logits of a click, [B]."""
     cvr: Tensor
-    """[B]: a conversion, given the click."""
+    """Logits of a conversion given the click, [B]."""
 
 
 class MMoE(nn.Module):
-    """Shared experts, a gate and a tower a task."""
+    """Shared experts, with one gate and one tower per task."""
 
     def __init__(
         self,

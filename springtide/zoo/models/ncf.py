@@ -1,6 +1,6 @@
-"""Neural Collaborative Filtering (He et al., 2017): NeuMF, that is GMF and an MLP side by side.
+"""Neural Collaborative Filtering (He et al., 2017): NeuMF, with GMF and an MLP side by side.
 
-In: `PairBatch`. Out: logits [B] that the user takes the item. The two halves have embeddings of their own.
+In: `PairBatch`. Out: logits [B] that the user takes the item. Each half has its own embeddings.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,9 @@ from springtide.zoo.models.mlp import mlp
 
 
 class NCF(nn.Module):
-    """Product of embeddings (GMF) and an MLP over others, joined by one linear layer. `tables` = users, items."""
+    """Product of embeddings (GMF) and an MLP over other embeddings, joined by one linear layer. `tables` = users,
+    items.
+    """
 
     def __init__(
         self,
@@ -41,7 +43,7 @@ class NCF(nn.Module):
         self.join = nn.Linear(dim + hidden[-1], 1)
 
     def forward(self, x: PairBatch) -> Tensor:
-        """Logits of the user taking the item."""
+        """Return logits that the user takes the item."""
         product = self.gmf_user(x.user) * self.gmf_item(x.item)
         deep = self.deep(torch.cat([self.mlp_user(x.user), self.mlp_item(x.item)], dim=1))
         logit: Tensor = self.join(torch.cat([product, deep], dim=1)).squeeze(1)

@@ -1,7 +1,7 @@
 """Wide & Deep Learning for Recommender Systems (Cheng et al., 2016).
 
-In: `ClickBatch`. Out: click logits [B]. The wide half is linear (a weight an id, a weight a counter) and remembers; the
-deep half is an MLP over embeddings and counters and generalises. Their logits are summed.
+In: `ClickBatch`. Out: click logits [B]. The wide half memorizes: it is linear, with a weight per id and per counter.
+The deep half generalizes: it is an MLP over embeddings and counters. Their logits are summed.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """xDeepFM: Combining Explicit and Implicit Feature Interactions for Recommender Systems (Lian et al., 2018).
 
-In: `ClickBatch`. Out: click logits [B]. A compressed interaction network crosses whole embedding vectors to a bounded
-order, beside an MLP (implicit crosses) and a linear part.
+In: `ClickBatch`. Out: click logits [B]. A compressed interaction network crosses whole embedding vectors up to a
+bounded order. An MLP (implicit crosses) and a linear part run beside it.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,9 @@ from springtide.zoo.models.mlp import mlp
 
 
 class CompressedInteractions(nn.Module):
-    """Layer k: each of its maps is a learnt mix of the products of the input fields with the maps of layer k - 1."""
+    """Compressed interaction network: each map of layer k is a learned mix of products of input fields and maps of
+    layer k - 1.
+    """
 
     def __init__(self, fields: int, maps: Sequence[int]) -> None:
         super().__init__()
@@ -24,7 +26,7 @@ class CompressedInteractions(nn.Module):
         self.mixes = nn.ModuleList(nn.Linear(fields * last, here) for last, here in zip(before, maps, strict=True))
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """[B, fields, dim] to [B, sum of maps]: every map summed over its dim."""
+        """Map [B, fields, dim] to [B, sum of maps]: each map is summed over its dim."""
         last, pooled = vectors, []
         for mix in self.mixes:
             products = torch.einsum("bfd,bhd->bdfh", vectors, last).flatten(2)
@@ -34,7 +36,7 @@ class CompressedInteractions(nn.Module):
 
 
 class XDeepFM(nn.Module):
-    """Linear + compressed interaction network + MLP."""
+    """Linear part, compressed interaction network and MLP."""
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
-"""Blocks of named columns to whole arrays: in memory, or in files that are mapped and shared by processes.
+"""Joins blocks of named columns into whole arrays, in memory or in memory-mapped files that processes share.
 
-In: an iterator of blocks, a folder and a text that identifies their content. Out: arrays by name. Files are written
-under a temporary name and renamed when complete, so a reader sees all or nothing; a content that is there is not made
-again.
+In: an iterator of blocks, a folder, and a text that identifies the content. Out: arrays by name. Files get a temporary
+name and are renamed when complete, so a reader never sees a partial file. Existing content is reused.
 """
 
 import hashlib
@@ -25,7 +24,7 @@ _LIST = "columns.json"
 
 
 def joined(samples: int, blocks: Iterable[Columns]) -> Columns:
-    """All blocks in memory, one array a column."""
+    """Return all blocks in memory, one array per column."""
     whole: Columns = {}
     at = 0
     for block in blocks:
@@ -38,7 +37,7 @@ def joined(samples: int, blocks: Iterable[Columns]) -> Columns:
 
 
 def kept(folder: Path, content: str, samples: int, blocks: Iterable[Columns]) -> Columns:
-    """All blocks in files under `folder`, mapped read-only for copying; made only if this content is not there yet."""
+    """Return all blocks as files under `folder`, mapped copy-on-write; existing content is reused."""
     home = folder / hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
     if not (home / _LIST).exists():
         with file_errors.full_is_told(folder):
@@ -70,5 +69,5 @@ def _publish(scratch: Path, home: Path) -> None:
     try:
         os.rename(scratch, home)
     except OSError:
-        if not (home / _LIST).exists():  # else another process was quicker with the same content
+        if not (home / _LIST).exists():  # otherwise another process has written the same content first
             raise

@@ -1,8 +1,8 @@
-"""Avazu's mobile advertising log: CSV with a header line; a click, an hour and 21 categories.
+"""Reader of Avazu's mobile advertising log: CSV with a header, a click, an hour and 21 categories.
 
-In: `train.csv` (or `.gz`). Out: `AvazuCsv`, batches of `ClickBatch`: 2 dense features (the hour of the day as a point
-on a circle) and 22 ids: the hour of the day and the categories, by `string_hash`. With `tables` they are folded into
-that many rows.
+In: `train.csv` (or `.gz`). Out: `AvazuCsv`, batches of `ClickBatch`. The 2 dense features are the hour of the day as a
+point on a circle. The 22 ids are the hour of the day and the categories, hashed by `string_hash`. With `tables`, ids
+are folded into that many rows.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _CLICK, _HOUR, _FIRST = 1, 2, 3  # column 0 is the id of the line
 
 
 class AvazuCsv(text_records.TextRecords):
-    """Avazu's CSV. `tables`: row counts to fold ids into (22, or one for all); none leaves 64-bit ids."""
+    """Avazu's CSV. `tables` gives the row counts to fold ids into (22, or one for all); None keeps 64-bit ids."""
 
     @takes_numbers("self")
     def __init__(

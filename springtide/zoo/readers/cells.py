@@ -1,7 +1,7 @@
-"""Pure. Lines of a delimited text to cells, and cells to numbers and ids: arrays at a time, no Python loop over lines.
+"""Pure. Splits lines of delimited text into cells, and parses numbers and ids with array operations.
 
-In: a byte buffer with the places of its lines. Out: `Cells`, then columns. Quoting is not known: the data sets read
-here have none. Next: the readers (`criteo`, `avazu`, `movielens`) by way of `text_records`.
+In: a byte buffer and the positions of its lines. Out: `Cells`, then columns. Quotes are not supported, because the data
+sets have none. Next: the readers (`criteo`, `avazu`, `movielens`) through `text_records`.
 """
 
 from dataclasses import dataclass, field
@@ -15,23 +15,25 @@ Places = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _ZERO, _NINE, _MINUS, _POINT = ord("0"), ord("9"), ord("-"), ord(".")
-_LONGEST_NUMBER = 18  # digits that an int64 surely holds
+_LONGEST_NUMBER = 18  # digits that always fit an int64
 _SHOWN = 40  # characters of a bad cell in a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """Where the cells of some lines are. Lines with another number of cells are in `bad`, with empty cells."""
+    """Positions of the cells of some lines. Lines with a wrong number of cells have empty cells and an entry in
+    `problems`.
+    """
 
     buffer: NDArray[np.uint8]
     starts: Places
-    """[lines, columns]"""
+    """Start positions, [lines, columns]."""
     stops: Places
-    """[lines, columns]"""
+    """Stop positions, [lines, columns]."""
     found: Places
-    """[lines] how many cells each line has."""
+    """Number of cells of each line, [lines]."""
     problems: dict[int, str] = field(default_factory=dict)
-    """What is wrong, by line; the first problem of each."""
+    """First problem of each bad line, by line."""
 
     def text(self, line: int, column: int) -> str:
         raw = bytes(self.buffer[self.starts[line, column] : self.stops[line, column]])
@@ -39,7 +41,7 @@ class Cells:
         return repr(shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "...")
 
     def complain(self, bad: Mask, column: int, name: str, wanted: str) -> None:
-        """Note that this column is wrong where `bad`."""
+        """Record a problem of this column for all lines in `bad`."""
         for line in np.flatnonzero(bad):
             self.problems.setdefault(int(line), f"{name} is {self.text(int(line), column)}, wanted {wanted}")
 
@@ -47,23 +49,23 @@ class Cells:
         return np.asarray(self.starts[:, columns] == self.stops[:, columns])
 
     def integers(self, columns: slice) -> tuple[Places, Mask]:
-        """Whole numbers, and which cells are none (an empty cell is 0 and fine)."""
+        """Return whole numbers, and a mask of invalid cells; an empty cell is 0 and valid."""
         value, bad, points = _numbers(self.buffer, self.starts[:, columns], self.stops[:, columns])
         return value, bad | (points >= 0)
 
     def decimals(self, columns: slice) -> tuple[NDArray[np.float64], Mask]:
-        """Numbers with or without a decimal point, and which cells are none."""
+        """Return numbers with or without a decimal point, and a mask of invalid cells."""
         value, bad, points = _numbers(self.buffer, self.starts[:, columns], self.stops[:, columns])
         return value / 10.0 ** np.maximum(points, 0), bad
 
     def ids(self, columns: slice) -> Places:
-        """64-bit ids of the texts; 0 for empty cells."""
+        """Return 64-bit ids of the texts; 0 for empty cells."""
         starts, stops = self.starts[:, columns], self.stops[:, columns]
         return np.where(starts == stops, 0, string_hash.hash_cells(self.buffer, starts, stops))
 
 
 def split(buffer: NDArray[np.uint8], starts: Places, stops: Places, delimiter: str, columns: int) -> Cells:
-    """Cut lines into cells. The lines lie in `buffer` in order; `string_hash.PADDING` more bytes follow the last."""
+    """Split lines into cells. The lines are in `buffer` in order, followed by `string_hash.PADDING` extra bytes."""
     marks = np.flatnonzero(buffer == ord(delimiter))
     line = np.searchsorted(starts, marks, side="right") - 1
     inside = (line >= 0) & (marks < stops[line])
@@ -83,7 +85,9 @@ def split(buffer: NDArray[np.uint8], starts: Places, stops: Places, delimiter: s
 
 
 def _numbers(buffer: NDArray[np.uint8], starts: Places, stops: Places) -> tuple[Places, Mask, Places]:
-    """All digits as one whole number, which cells are no number, and digits after the point (-1: no point)."""
+    """Return all digits as one whole number, a mask of invalid cells, and the number of decimals (-1
+    without a point).
+    """
     negative = (starts < stops) & (buffer[np.minimum(starts, len(buffer) - 1)] == _MINUS)
     at = starts + negative
     lengths = stops - at

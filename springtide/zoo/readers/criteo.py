@@ -1,8 +1,8 @@
-"""Criteo's display advertising log: TSV of a label, 13 whole numbers and 26 categories, any of which may be missing.
+"""Reader of Criteo's display advertising log: TSV with a label, 13 whole numbers and 26 categories.
 
-In: `train.txt` (or `.gz`). Out: `CriteoTsv`, batches of `ClickBatch`. Numbers n become sign(n) log(1 + |n|), missing
-ones 0. Categories become 64-bit ids by `string_hash`; with `tables` they are folded into that many rows. Missing is
-id 0.
+In: `train.txt` (or `.gz`). Out: `CriteoTsv`, batches of `ClickBatch`. Any cell may be missing. A number n becomes
+sign(n) log(1 + |n|), and a missing number becomes 0. Categories become 64-bit ids by `string_hash`, and a missing
+category becomes id 0. With `tables`, ids are folded into that many rows.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,7 +24,7 @@ _ODD[np.frombuffer(b"0123456789abcdefABCDEF\t", dtype=np.uint8)] = False
 
 
 class CriteoTsv(text_records.TextRecords):
-    """Criteo's TSV. `tables`: row counts to fold ids into (26, or one for all); none leaves 64-bit ids."""
+    """Criteo's TSV. `tables` gives the row counts to fold ids into (26, or one for all); None keeps 64-bit ids."""
 
     @takes_numbers("self")
     def __init__(
@@ -55,7 +55,7 @@ class CriteoTsv(text_records.TextRecords):
 
 
 def read_label(cut: Cells, column: int, name: str) -> NDArray[np.float32]:
-    """A cell that is 0 or 1."""
+    """Return the labels of a column; each cell must be 0 or 1."""
     value, bad = cut.integers(slice(column, column + 1))
     wrong = bad[:, 0] | cut.empty(column) | (value[:, 0] < 0) | (value[:, 0] > 1)
     cut.complain(wrong, column, name, "0 or 1")
@@ -63,7 +63,7 @@ def read_label(cut: Cells, column: int, name: str) -> NDArray[np.float32]:
 
 
 def check_tables(tables: Sequence[int] | int | None, fields: int) -> tuple[int, ...] | None:
-    """Row counts, one a field; each has a row for "missing" and at least one more."""
+    """Return row counts, one per field; each table needs a row for "missing" and at least one more."""
     if tables is None:
         return None
     each = tuple(tables) if isinstance(tables, Iterable) else (tables,) * fields
@@ -73,10 +73,10 @@ def check_tables(tables: Sequence[int] | int | None, fields: int) -> tuple[int, 
 
 
 def _not_hex(cut: Cells) -> NDArray[np.bool_]:
-    """Which category cells hold something else than hexadecimal digits: [lines, categories]."""
+    """Return a mask of category cells with other characters than hexadecimal digits: [lines, categories]."""
     starts, stops = cut.starts[:, 1 + DENSE :], cut.stops[:, 1 + DENSE :]
     wrong = np.zeros(starts.shape, dtype=bool)
-    odd = np.flatnonzero(_ODD[cut.buffer])  # few: minus signs of numbers, and what should not be there
+    odd = np.flatnonzero(_ODD[cut.buffer])  # few: minus signs of numbers, and invalid characters
     if len(odd):
         place = np.searchsorted(odd, starts)
         wrong |= (place < len(odd)) & (odd[np.minimum(place, len(odd) - 1)] < stops)

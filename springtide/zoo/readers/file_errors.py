@@ -1,6 +1,6 @@
-"""What can go wrong with files of data sets, said clearly: no room left, a name that is not there.
+"""Clear errors for files of data sets: full disks and missing names.
 
-In: paths and `OSError`s. Out: `DiskFull` with how much is left, `MissingFile` with the nearest name in that folder.
+In: paths and `OSError`s. Out: `DiskFull` with the remaining space, `MissingFile` with the nearest name in the folder.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
 
 @contextlib.contextmanager
 def full_is_told(path: Path) -> Iterator[None]:
-    """Turn a full disk within the block into `DiskFull`."""
+    """Convert a full disk within the block to `DiskFull`."""
     try:
         yield
     except OSError as error:
@@ -32,7 +32,7 @@ def full_is_told(path: Path) -> Iterator[None]:
 
 
 def existing(path: str | Path) -> Path:
-    """The file of this path; if there is none, say which name in its folder is nearest."""
+    """Return an existing file; if it is missing, raise with the nearest name in its folder."""
     if not isinstance(path, str | os.PathLike):
         raise errors.BadInput(f"a data set's file is {path!r}: wanted the path of one file")
     wanted = Path(path)

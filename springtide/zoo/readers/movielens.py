@@ -1,7 +1,7 @@
-"""MovieLens ratings: `ratings.csv` (header, commas), of older sets `ratings.dat` (`::` between cells), `u.data` (tabs).
+"""Reader of MovieLens ratings: `ratings.csv` (header, commas), `ratings.dat` (`::` between cells), `u.data` (tabs).
 
-In: such a file. Out: `MovieLens`, batches of `PairBatch`: user and movie ids as they are in the file. Labels are 1
-from `liked` stars on, else 0; with `liked=None` the stars themselves.
+In: such a file. Out: `MovieLens`, batches of `PairBatch` with the user and movie ids of the file. The label is 1 from
+`liked` stars on, else 0. With `liked=None` the label is the number of stars.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _NAMES = ("user", "movie", "rating", "timestamp")
 
 
 class MovieLens(text_records.TextRecords):
-    """Ratings. `tables` (users, movies): ids must then be below these row counts."""
+    """Ratings of a file. With `tables` (users, movies), ids must be below these row counts."""
 
     @takes_numbers("self")
     def __init__(
@@ -44,7 +44,7 @@ class MovieLens(text_records.TextRecords):
         )
         name = file_errors.existing(path).name.removesuffix(".gz")
         old, oldest = name.endswith(".dat"), name.endswith(".data")
-        # `a::b` cut at each colon has an empty cell between two others
+        # a split at each colon gives `a::b` an empty cell in the middle
         self._cells = (0, 2, 4, 6) if old else (0, 1, 2, 3)
         form = text_records.Format(
             name="movielens" if self._tables is None else f"movielens-{self._tables[0]}-{self._tables[1]}",

@@ -1,9 +1,8 @@
-"""Click logs in Parquet: a label column, numeric columns, id or text columns.
+"""Reader of click logs in Parquet: a label column, numeric columns, id or text columns.
 
-In: one or several files and the names of their columns. Out: `ParquetClicks`, batches of `ClickBatch`. Whole numbers
-are ids as they are, texts become ids by `string_hash`, nulls become 0. Row groups are read whole and the last few
-kept: reading in the order of the file, or shuffled within pieces of it, is quick; single rows from everywhere are
-not. Needs pyarrow.
+In: one or several files, and the names of their columns. Out: `ParquetClicks`, batches of `ClickBatch`. Whole numbers
+are ids, texts become ids by `string_hash`, and nulls become 0. The reader loads whole row groups and caches the last
+few. Sequential or locally shuffled reads are therefore fast, and random single rows are slow. Needs pyarrow.
 """
 
 from collections import OrderedDict
@@ -28,7 +27,7 @@ Group = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]
 
 
 class ParquetClicks(Dataset[tuple[Batch, Tensor]]):
-    """Rows of Parquet files. `tables`: row counts to fold ids into (one a sparse column, or one for all)."""
+    """Rows of Parquet files. `tables` gives the row counts to fold ids into (one per sparse column, or one for all)."""
 
     @takes_numbers("self")
     def __init__(
@@ -69,7 +68,7 @@ class ParquetClicks(Dataset[tuple[Batch, Tensor]]):
         return [(ClickBatch(*(leaf[i] for leaf in x)), y[i]) for i in range(len(y))]
 
     def batch(self, indices: NDArray[np.int64]) -> tuple[Batch, Tensor]:
-        """The rows with these indices as one batch and its labels."""
+        """Return the rows with these indices as one batch with labels."""
         index = checked_indices(indices, len(self), str(self._groups[0][0]))
         dense = np.empty((len(index), len(self._columns["dense"])), dtype=np.float32)
         sparse = np.empty((len(index), len(self._columns["sparse"])), dtype=np.int64)
@@ -126,7 +125,7 @@ class ParquetClicks(Dataset[tuple[Batch, Tensor]]):
         return self._kept[which]
 
     def _check_labels(self, table: Any, path: Path, *, first: int) -> None:
-        """A row without a label cannot be trained; 0 would be a lie."""
+        """Raise on missing labels: such a row cannot be trained, and a 0 would be wrong."""
         (name,) = self._columns["label"]
         missing = np.flatnonzero(np.asarray(table.column(name).is_null(nan_is_null=True)))
         if len(missing):

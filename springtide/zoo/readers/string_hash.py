@@ -1,13 +1,13 @@
-"""Pure. A fixed 64-bit hash of strings: the same id for the same text on every machine, in every version.
+"""Pure. Fixed 64-bit hash of strings: the same id for the same text on every machine, in every version.
 
-In: bytes, or cells of a byte buffer. Out: non-zero int64 ids (0 is left for "missing"). The hash takes the text eight
-bytes at a time, little-endian, the last word padded with zeros:
+In: bytes, or cells of a byte buffer. Out: non-zero int64 ids (0 means "missing"). The hash reads the text in words of
+eight bytes, little-endian, with the last word padded with zeros:
 
     h = mix(length + 0x9E3779B97F4A7C15)
     for word in words: h = mix((h ^ word) + 0x9E3779B97F4A7C15)        (mod 2**64)
 
-where mix is the finaliser of SplitMix64 (`counter`). An h of 0 becomes 1. It mixes well; it does not resist an
-attacker.
+mix is the finalizer of SplitMix64 (`counter_rng`). A hash of 0 becomes 1. The hash mixes well but does not resist
+attackers.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 _GOLDEN = 0x9E3779B97F4A7C15
 _WORD = (1 << 64) - 1
 PADDING = 8
-"""A buffer given to `hash_cells` must go on for this many bytes after the last cell."""
+"""Number of bytes that must follow the last cell in a buffer for `hash_cells`."""
 
 
 def hash_text(text: bytes | str) -> int:
@@ -29,7 +29,7 @@ def hash_text(text: bytes | str) -> int:
 
 
 def hash_cells(buffer: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The ids of the texts buffer[start:stop]; any shape."""
+    """Return the ids of the texts buffer[start:stop]; the arrays may have any shape."""
     lengths = stops - starts
     state = _mix_all(lengths.astype(np.uint64) + np.uint64(_GOLDEN))
     words: NDArray[np.uint64] = np.ndarray(
@@ -47,7 +47,7 @@ def hash_cells(buffer: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDAr
 
 
 def fold(ids: NDArray[np.int64], rows: NDArray[np.int64] | int) -> NDArray[np.int64]:
-    """Bring ids into tables of so many rows: 0 stays 0 (missing), all others fall on 1 .. rows - 1."""
+    """Fold ids into tables of `rows` rows: 0 stays 0 (missing), all other ids map to 1 .. rows - 1."""
     inside = ids.view(np.uint64) % np.asarray(np.asarray(rows) - 1, dtype=np.uint64) + np.uint64(1)
     return np.where(ids == 0, 0, inside.view(np.int64))
 

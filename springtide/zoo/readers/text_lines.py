@@ -1,8 +1,8 @@
-"""Where the lines of a text file are, found once and kept beside it: random access to records of any length.
+"""Index of the lines of a text file, stored beside it, for random access to records of any length.
 
-In: a path. Out: `IndexedText`: the file mapped, and the place of each line. The index is a file `.NAME.KIND.index`,
-written under another name and renamed; in a folder that cannot be written it goes to the user's temporary folder. A
-file that has changed since is indexed again. A `.gz` is unpacked once, likewise. Next: `text_records`.
+In: a path. Out: `IndexedText`: the mapped file and the position of each line. The index is a file `.NAME.KIND.index`,
+written under a temporary name and renamed. If the folder is read-only, the index goes to the user's temporary folder. A
+changed file is indexed again. A `.gz` is unpacked once in the same way. Next: `text_records`.
 """
 
 import errno
@@ -26,7 +26,7 @@ from springtide.zoo.readers import file_errors
 _BLOCK = 1 << 23
 _HEADER = 4096
 _VERSION = 1
-_EXAMPLES = 5  # problems kept with an index that skips lines; the header holds some 700 characters of each
+_EXAMPLES = 5  # problems stored in an index with skipped lines; the header holds about 700 characters of each
 
 Places = NDArray[np.int64]
 Check = Callable[[NDArray[np.uint8], Places, Places], dict[int, str]]
@@ -39,15 +39,15 @@ class IndexedText:
     path: Path
     text: NDArray[np.uint8]
     places: Places
-    """[lines, 2]: start and stop of each, without the end of line."""
+    """Start and stop of each line, [lines, 2], without the line end."""
     skipped: int
-    """Malformed lines that were left out."""
+    """Number of skipped malformed lines."""
     problems: tuple[str, ...]
-    """The first of them, with line numbers."""
+    """First problems, with line numbers."""
 
 
 def lines_of(path: str | Path, kind: str, *, header: bool, check: Check | None) -> IndexedText:
-    """Index the lines of a file, leaving out those that `check` finds fault with. `kind` names format and policy."""
+    """Index the lines of a file without those that `check` rejects. `kind` names the format and the policy."""
     source = file_errors.existing(path)
     text_file = _unpacked(source)
     stamp = {"version": _VERSION, "kind": kind, **_stamp(text_file)}
@@ -88,7 +88,7 @@ def _written(
 
 
 def _blocks(text: NDArray[np.uint8]) -> Iterator[tuple[Places, Places]]:
-    """Starts and stops of the lines, some thousands at a time."""
+    """Yield starts and stops of the lines, some thousands at a time."""
     begin = 0
     for at in range(0, len(text), _BLOCK):
         ends = np.flatnonzero(text[at : at + _BLOCK] == ord("\n")).astype(np.int64) + at
@@ -144,7 +144,7 @@ def _unpacked(source: Path) -> Path:
 
 
 def _publish(source: Path, name: str, fill: Callable[[BinaryIO], dict[str, Any]]) -> tuple[Path, dict[str, Any]]:
-    """Write a file beside the source, or in the temporary folder where that is not allowed."""
+    """Write a file beside the source, or in the temporary folder if the source's folder is read-only."""
     for home in _homes(source):
         try:
             if home != source.parent:
@@ -167,10 +167,10 @@ def _publish(source: Path, name: str, fill: Callable[[BinaryIO], dict[str, Any]]
 
 
 def _homes(source: Path) -> list[Path]:
-    """Where files made from the source may be: beside it, or in a folder of this user for its folder."""
+    """Return the folders for derived files: the source's folder, and a private folder of this user."""
     where = hashlib.blake2b(str(source.parent.resolve()).encode(), digest_size=8).hexdigest()
     private = Path(tempfile.gettempdir()) / f"springtide-{os.getuid()}"
-    if private.exists() and private.stat().st_uid != os.getuid():  # someone else's: do not trust what lies there
+    if private.exists() and private.stat().st_uid != os.getuid():  # do not trust files of another user
         return [source.parent]
     return [source.parent, private / where]
 
@@ -188,5 +188,5 @@ def _read_header(index: Path) -> dict[str, Any] | None:
         return found if whole else None
     except (FileNotFoundError, PermissionError):
         return None
-    except (ValueError, KeyError, TypeError):  # not an index of ours, or cut short: make it again
+    except (ValueError, KeyError, TypeError):  # a foreign or truncated index: build it again
         return None

@@ -1,8 +1,8 @@
-"""The map-style data set behind every text reader: lines by index, cut into cells, made into batches.
+"""Map-style data set behind all text readers: lines by index, split into cells, made into batches.
 
-In: a file, a `Format` (columns, how cells become a batch). Out: `record[i]`, `records.batch(indices)`. A malformed
-line is met with a policy: "fail" raises `MalformedRecord` with its line number when it is read; "skip" looks through
-the whole file when it is first indexed and leaves such lines out, so that index i is the same record for everyone.
+In: a file, a `Format` (columns, and the conversion of cells to a batch). Out: `records[i]`, `records.batch(indices)`.
+The policy "fail" raises `MalformedRecord` with the line number when a malformed line is read. The policy "skip" scans
+the whole file at the first indexing and leaves such lines out, so index i means the same record in every process.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,17 +34,17 @@ class ParsedColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Format:
-    """How a kind of file is read."""
+    """Format of a kind of file."""
 
     name: str
     delimiter: str
     columns: int
     names: tuple[str, ...]
-    """The header's cells, where the first line is one; cells are found by their place all the same."""
+    """Cells of the header, if the first line is a header; columns are still found by position."""
     parse: Callable[[cells.Cells], ParsedColumns]
-    """Makes columns, and notes in `Cells.problems` the lines it cannot read."""
+    """Function that makes columns, and records unreadable lines in `Cells.problems`."""
     make: Callable[..., Batch]
-    """The batch of the columns."""
+    """Function that makes the batch from the columns."""
 
     @property
     def header(self) -> bool:
@@ -52,7 +52,7 @@ class Format:
 
 
 def checked_indices(indices: Any, records: int, name: str) -> NDArray[np.int64]:
-    """Indices into so many records; BadInput for anything else."""
+    """Return valid indices into this many records; BadInput otherwise."""
     given = np.asarray(indices)
     if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
         raise errors.BadInput(f"{name}: indices are {given.dtype} of shape {given.shape}; wanted whole numbers, 1-D")
@@ -76,12 +76,12 @@ class TextRecords(Dataset[tuple[Batch, Tensor]]):
 
     @property
     def skipped(self) -> int:
-        """How many malformed lines were left out."""
+        """Number of skipped malformed lines."""
         return self._lines.skipped
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The first of the skipped lines: file, line number, what is wrong."""
+        """First skipped lines: file, line number and problem."""
         return self._lines.problems
 
     def __len__(self) -> int:
@@ -97,7 +97,7 @@ class TextRecords(Dataset[tuple[Batch, Tensor]]):
         return [(self._form.make(*(leaf[i] for leaf in x)), y[i]) for i in range(len(y))]
 
     def batch(self, indices: NDArray[np.int64]) -> tuple[Batch, Tensor]:
-        """The records with these indices as one batch and its labels."""
+        """Return the records with these indices as one batch with labels."""
         index = checked_indices(indices, len(self), str(self.path))
         cut = self._cut(self._lines.text, *self._lines.places[index].T)
         parsed = self._form.parse(cut)
@@ -118,7 +118,7 @@ class TextRecords(Dataset[tuple[Batch, Tensor]]):
         self._lines = self._found(self.path)
 
     def _check_header(self) -> None:
-        """A file that begins with a record would lose it."""
+        """Raise if the first line is a record instead of the header: the record would be lost."""
         text = self._lines.text
         stop = int(np.argmax(text[: self._lines.places[0, 0]] == ord("\n")))
         cut = self._cut(text, np.array([0]), np.array([stop - (text[stop - 1] == ord("\r"))]))
@@ -142,7 +142,7 @@ class TextRecords(Dataset[tuple[Batch, Tensor]]):
         return text_lines.lines_of(path, kind, header=self._form.header, check=check)
 
     def _cut(self, text: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> cells.Cells:
-        """Copy these lines side by side and cut them into cells."""
+        """Copy these lines side by side and split them into cells."""
         lengths = stops - starts
         ends = np.cumsum(lengths)
         begins = ends - lengths
