@@ -37,7 +37,7 @@ def joined(samples: int, blocks: Iterable[Columns]) -> Columns:
 
 
 def kept(folder: Path, content: str, samples: int, blocks: Iterable[Columns]) -> Columns:
-    """Return all blocks as files under `folder`, mapped copy-on-write; existing content is reused."""
+    """Return all blocks as files under `folder`, memory-mapped read-only; existing content is reused."""
     home = folder / hashlib.blake2b(content.encode(), digest_size=8).hexdigest()
     if not (home / _LIST).exists():
         with file_errors.full_is_told(folder):

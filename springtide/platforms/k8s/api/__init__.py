@@ -1,1 +1,1 @@
-"""A client of the Kubernetes API."""
+"""Client of the Kubernetes API."""

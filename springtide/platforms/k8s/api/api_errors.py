@@ -1,7 +1,7 @@
-"""Pure. What an API server's refusal means: which error it is, and whether asking again can help.
+"""Pure. Maps error replies of an API server to exceptions, and decides about retries.
 
-In: `platforms.k8s.api.client`, with status and body of an answer, or what broke the connection. Out: an error, or a
-pause.
+In: `platforms.k8s.api.client`, with the status and body of a reply or the connection error. Out: an exception, or a
+pause before the next attempt.
 """
 
 import contextlib
@@ -13,24 +13,24 @@ import msgspec
 from springtide import errors
 
 BUSY = (429, 500, 502, 503, 504)
-"""The server's trouble, not the request's. 429 was not begun; the others may have been done all the same."""
+"""HTTP statuses of a server in trouble. A 429 was not processed; requests with another status may have been."""
 GONE = 410
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
-    """An answer that is none."""
+    """An error reply of the server, or a broken connection."""
 
     status: int
-    """Of HTTP; 0: there was no answer."""
+    """HTTP status; 0 without a reply."""
     message: str = ""
     reason: str = ""
-    """`Conflict`, `AlreadyExists`, ..."""
+    """Reason such as `Conflict` or `AlreadyExists`."""
     after_s: float | None = None
-    """When to ask again, if the server says so."""
+    """Seconds until a retry, if the server gives them."""
     begun: bool = True
-    """Whether the server may have done what was asked."""
+    """True if the server may have carried out the request."""
 
 
 def read(status: int, body: bytes, retry_after: str | None = None) -> Refusal:
@@ -43,7 +43,7 @@ def read(status: int, body: bytes, retry_after: str | None = None) -> Refusal:
     after = retry_after if retry_after is not None else (said.get("details") or {}).get("retryAfterSeconds")
     try:
         after_s = None if after is None else float(after)
-    except ValueError:  # a date
+    except ValueError:  # the header holds a date
         after_s = None
     return Refusal(
         status=status,
@@ -88,7 +88,8 @@ def error_of(refusal: Refusal, what: str, server: str) -> errors.SpringtideError
             return errors.Forbidden(
                 f"cannot {what}: {server} does not know who asks ({text}); log in to the cluster again"
             )
-        case 403 if "is forbidden: " in text and 'resource "' not in text:  # a quota or a policy: no right is missing
+        # a quota or a policy, not a missing permission
+        case 403 if "is forbidden: " in text and 'resource "' not in text:
             return errors.ClusterRefused(f"cannot {what}: {text}")
         case 403:
             return errors.Forbidden(

@@ -1,9 +1,9 @@
-"""Talks to a Kubernetes API: get, list, create, update, patch, delete, watch, logs. Objects are plain dicts.
+"""Client of the Kubernetes API: get, list, create, update, patch, delete, watch, logs. Objects are plain dicts.
 
-In: the operator, the agent in a master pod, command lines. Who asks whom: `platforms.k8s.api.kubeconfig`. What a
-refusal means, and what is asked again: `platforms.k8s.api.api_errors`. Out: objects, or errors of `springtide.errors`.
-A request that may have been done is sent again only if doing it twice does no harm. Next for streams of changes:
-`platforms.k8s.api.watch`.
+In: the operator, the agent in a master pod, command lines. Out: objects, or errors of `springtide.errors`.
+`platforms.k8s.api.kubeconfig` finds the server and the credentials. `platforms.k8s.api.api_errors` decides about
+retries. A request that may have been carried out is repeated only if a second execution is harmless. Next for streams
+of changes: `platforms.k8s.api.watch`.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ from springtide.platforms.k8s.api.watch import KnownObjects, ObjectChange
 
 log = logging.getLogger(__name__)
 
-WITHIN_S = 30.0  # an API server that restarts is back sooner
-ONE_TRY_S = 10.0  # for one answer: a hanging connection costs no more than this
+WITHIN_S = 30.0  # a restarting API server is back sooner
+ONE_TRY_S = 10.0  # for one reply, so that a hanging connection costs no more
 GOODBYE_S = 0.05
 PAGE = 500
 
@@ -40,14 +40,14 @@ PATCHES = {
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What there is, as of a version that a watch can go on from."""
+    """Objects of a kind, with the version from which a watch can continue."""
 
     items: list[Object]
     version: str
 
 
 class Client:
-    """One who asks one API server. Use within one event loop, and close it."""
+    """Client of one API server with one identity. Use it within one event loop, and close it."""
 
     def __init__(self, reached: access.Access, *, namespace: str = "", within_s: float = WITHIN_S) -> None:
         try:
@@ -95,7 +95,7 @@ class Client:
             page = await self._ask("GET", path, f"list {kind}", query=query)
             items += page.get("items") or []
             if not (following := page["metadata"].get("continue")):
-                for item in items:  # the API leaves these out of lists
+                for item in items:  # the API omits these fields in lists
                     item.setdefault("apiVersion", kind.api)
                     item.setdefault("kind", kind.kind)
                 return Listing(items, page["metadata"].get("resourceVersion", ""))
@@ -207,7 +207,8 @@ class Client:
                     if not synced:
                         yield ObjectChange("synced", {})
                         synced = True
-                failures += 1  # until the first line: a server that ends every watch at once is asked less and less
+                # reset by the first line: a server that ends every watch at once is asked less and less often
+                failures += 1
                 lines = self.stream(path, f"watch {kind}", query | {"resourceVersion": since}, silence_s=silence_s)
                 async for line in lines:
                     event, since = watching.parse_event(line, since)
@@ -217,7 +218,7 @@ class Client:
             except watching.Stale:
                 log.info("the server has forgotten %s of %s: all of them are read again", since, kind)
                 since = ""
-            except errors.Conflict:  # 410 before the first line
+            except errors.Conflict:  # a 410 before the first line
                 since = ""
             except errors.ClusterUnreachable as error:
                 log.info("a watch of %s goes on: %s", kind, error)
@@ -252,7 +253,7 @@ class Client:
                 async for line in self._lines(path, what, query, silence_s, anew=anew):
                     yield line
                 return
-            except Unauthenticated as error:  # the token may have ended
+            except Unauthenticated as error:  # the token may have expired
                 if anew:
                     raise self._error(error.refusal, what) from None
 
@@ -306,7 +307,7 @@ class Client:
             if refusal is None:
                 return answer
             if refusal.status == 401 and not anew:
-                anew = True  # the token may have ended
+                anew = True  # the token may have expired
                 continue
             wait_s = api_errors.pause(refusal, attempt, repeatable=repeatable)
             if wait_s is None or loop.time() + wait_s > deadline:
@@ -351,7 +352,7 @@ class Client:
 
 
 class Unauthenticated(Exception):
-    """The server does not know who asks."""
+    """Raised if the server does not accept the client's credentials."""
 
     def __init__(self, refusal: api_errors.Refusal) -> None:
         super().__init__(refusal.message)

@@ -1,6 +1,6 @@
-"""Pure. Kinds of objects of a Kubernetes API, and where each is found in it.
+"""Pure. Kinds of Kubernetes objects and their API paths.
 
-In: whoever asks `platforms.k8s.api.client` for something. Out: paths of requests.
+In: callers of `platforms.k8s.api.client`. Out: request paths.
 """
 
 from collections.abc import Mapping
@@ -51,7 +51,7 @@ GROUP = "springtide.dev"
 VERSION = "v1alpha1"
 
 Object = dict[str, Any]
-"""An object as the API has it: apiVersion, kind, metadata, spec, status."""
+"""A Kubernetes object as a dict: apiVersion, kind, metadata, spec, status."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class ObjectKind:
     """One kind of object."""
 
     api: str
-    """apiVersion: `v1`, `apps/v1`."""
+    """apiVersion, such as `v1` or `apps/v1`."""
     kind: str
     plural: str
     namespaced: bool = True

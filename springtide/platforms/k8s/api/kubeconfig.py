@@ -1,7 +1,7 @@
-"""How a Kubernetes API is reached and who asks: from a kubeconfig, or from the account of the pod that this runs in.
+"""Finds the Kubernetes API server and credentials, from a kubeconfig or from the pod's service account.
 
-In: `platforms.k8s.api.client`. Out: an `Access`: server, certificates, a token that is read anew before it ends.
-Order: a kubeconfig that is named, `KUBECONFIG`, the pod's account, `~/.kube/config`.
+In: `platforms.k8s.api.client`. Out: an `Access` with server, certificates and a token, which is read again before it
+expires. Search order: a named kubeconfig, `KUBECONFIG`, the pod's account, `~/.kube/config`.
 """
 
 import asyncio
@@ -23,18 +23,18 @@ import yaml
 from springtide import config, errors, file_input
 
 ACCOUNTS = ("/run/springtide/account", "/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where a pod may find its account: token, ca.crt, namespace."""
-REREAD_S = 60.0  # tokens in pods are replaced long before they end
+"""Folders of a pod's service account: token, ca.crt, namespace."""
+REREAD_S = 60.0  # tokens in pods are replaced long before they expire
 HOME = "~/.kube/config"
 
 
 @dataclass(slots=True)
 class Access:
-    """One API server and one who asks it."""
+    """Access to one API server with one identity."""
 
     server: str
     where: str
-    """What says so, for messages."""
+    """Source of the access, for messages."""
     namespace: str = "default"
     verify: ssl.SSLContext | bool = True
     server_name: str | None = None
@@ -42,9 +42,9 @@ class Access:
     token: str = ""
     token_file: str = ""
     program: Mapping[str, Any] = field(default_factory=dict)
-    """A command that prints credentials (`users[].user.exec`)."""
+    """Command that prints credentials (`users[].user.exec`)."""
     until: float = 0.0
-    """When the token must be read anew."""
+    """Time at which the token must be read again."""
 
     async def headers(self, *, anew: bool = False) -> dict[str, str]:
         if anew or time.time() >= self.until:

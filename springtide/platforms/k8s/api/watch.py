@@ -1,8 +1,9 @@
-"""What there is of a kind, and whatever changes: a watch that goes on where it was when its connection breaks.
+"""Watches objects of a kind and resumes after broken connections.
 
-In: `client.Client.watch`. Out: `ObjectChange`s: first all there is, then `synced`, then what happens. A server that has
-forgotten the version to go on from (410) is asked for everything anew, and the difference is told as changes: nobody
-who reads them need know. Objects are told once per version, and one made anew under an old name as gone, then added.
+In: `client.Client.watch`. Out: `ObjectChange`s: all existing objects, then `synced`, then every change. If the server
+no longer knows the version (410), the watch lists all objects again and reports the differences as changes. Readers
+need not know. Each version of an object is reported once. An object that was recreated under an old name is reported as
+removed, then as added.
 """
 
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from springtide import errors
 from springtide.platforms.k8s.api import api_errors
 from springtide.platforms.k8s.api.kinds import Object, key_of
 
-LASTS_S = 60  # of one request: a connection that broke without a word is noticed after this
+LASTS_S = 60  # of one request: a silently broken connection is noticed after this
 SLACK_S = 10.0
 
 What = Literal["added", "changed", "gone", "synced"]
@@ -23,7 +24,7 @@ What = Literal["added", "changed", "gone", "synced"]
 
 @dataclass(frozen=True, slots=True)
 class ObjectChange:
-    """Something happened to an object; `synced`: all there was has been told."""
+    """A change of an object; `synced` means that all existing objects have been reported."""
 
     what: What
     thing: Object
@@ -31,7 +32,7 @@ class ObjectChange:
 
 @dataclass(slots=True)
 class KnownObjects:
-    """What the reader of a watch has been told. Pure."""
+    """Objects that the reader of a watch knows. Pure."""
 
     things: dict[tuple[str, str], Object] = field(default_factory=dict)
 
@@ -79,7 +80,7 @@ def version(thing: Object) -> str:
 
 
 class Stale(Exception):
-    """The server does not know any more what happened since."""
+    """Raised if the server no longer knows the version to resume from."""
 
 
 def parse_event(line: bytes, since: str) -> tuple[tuple[str, Object], str]:

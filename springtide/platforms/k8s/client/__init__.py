@@ -1,1 +1,1 @@
-"""What a user's machine does on Kubernetes: submit, install, logs."""
+"""Kubernetes operations of a user's machine: submit, install, logs."""

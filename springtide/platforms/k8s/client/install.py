@@ -1,7 +1,8 @@
-"""Puts Springtide into a cluster, takes it out again, and says whether it is well there.
+"""Installs and uninstalls Springtide in a cluster, and checks the installation.
 
-In: `springtide k8s install | uninstall | status`; objects from `manifests`. Out: a line for each thing done. Applying
-twice changes nothing but what is new. Jobs, and the definitions that keep them, are left alone unless told otherwise.
+In: `springtide k8s install | uninstall | status`; objects from `install_manifests`. Out: a line for each action. A
+second install changes only what is new. Jobs and the custom resource definitions are kept unless the user asks
+otherwise.
 """
 
 import asyncio
@@ -15,7 +16,7 @@ from springtide.platforms.k8s.api.kinds import Object, ObjectKind
 from springtide.platforms.k8s.objects import install_manifests
 
 READY_S = 30.0
-"""Until a new definition is served."""
+"""Seconds until the API serves a new definition."""
 
 
 async def apply(client: Client, objects: list[Object], say: Callable[[str], None]) -> None:
@@ -25,8 +26,8 @@ async def apply(client: Client, objects: list[Object], say: Callable[[str], None
             await client.create(kind, body)
             say(f"{kind.kind} {name}: made")
         except errors.AlreadyThere:
-            # the brain's secret: those who know it would be shut out by another; a namespace with things of others in
-            # it: the standard that ours keep to may be too strict for them
+            # A new brain secret would lock out existing clients, and our pod security standard may be too strict for
+            # other pods of the namespace.
             if kind in (kinds.SECRETS, kinds.NAMESPACES):
                 say(f"{kind.kind} {name}: is there")
                 continue
@@ -67,7 +68,7 @@ def kind_of(body: Object) -> ObjectKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallCheck:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     what: str
     well: bool
@@ -107,7 +108,8 @@ async def deployment(client: Client, name: str, namespace: str, *, needed: bool)
         )
         return InstallCheck(what=what, well=not needed, said=said)
     ready = (body.get("status") or {}).get("readyReplicas", 0)
-    wanted = body["spec"].get("replicas", 1) if name == install_manifests.OPERATOR else 1  # other brains stand by
+    # the other brains are standbys
+    wanted = body["spec"].get("replicas", 1) if name == install_manifests.OPERATOR else 1
     image = body["spec"]["template"]["spec"]["containers"][0]["image"]
     hint = "" if ready >= wanted else f"; see kubectl -n {namespace} describe deployment {name}"
     return InstallCheck(what=what, well=ready >= wanted, said=f"{ready} of {wanted} ready, image {image}{hint}")

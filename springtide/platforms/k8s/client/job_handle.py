@@ -1,7 +1,8 @@
-"""A job on a Kubernetes cluster as commands see it: `platforms.agent.job_handle.JobHandle`, by the API alone.
+"""Handle of a job on Kubernetes: `platforms.agent.job_handle.JobHandle`, through the API only.
 
-In: its name and where the cluster is. Out: its status from the ElasticJob, its story from the master pod's log, logs of
-its pods; it is scaled by a ScalePlan of the user's and stopped by its spec. No connection to the job itself is needed.
+In: the job's name and the cluster. Out: its status from the ElasticJob, its events from the master pod's log, and the
+logs of its pods. A ScalePlan of the user scales the job, and an edit of its spec stops it. The handle needs no
+connection to the job itself.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from springtide.platforms.k8s.objects import names as called
 from springtide.platforms.k8s.objects.job_object import JobObject
 from springtide.rpc.messages import messages
 
-ANSWER_S = 20.0  # a master pod that is made anew is there sooner, as a rule
+ANSWER_S = 20.0  # a recreated master pod is usually ready sooner
 AGAIN_S = 0.2
 
 Result = TypeVar("Result")
@@ -69,7 +70,7 @@ def opened(where: Mapping[str, str]) -> Client:
 
 
 class KubernetesJobHandle:
-    """One job."""
+    """Handle of one job on Kubernetes."""
 
     platform = "k8s"
 
@@ -127,7 +128,7 @@ class KubernetesJobHandle:
                     async for line in client.logs(called.master(self.name), container="master")
                     if (event := event_of(line))
                 ]
-            except (errors.NotFound, errors.ClusterRefused):  # no pod yet, or none whose container has begun
+            except (errors.NotFound, errors.ClusterRefused):  # no pod exists yet, or its container has not started
                 return []
 
         return run(self._where, look)

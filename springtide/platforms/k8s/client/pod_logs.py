@@ -1,7 +1,7 @@
-"""Logs of a job's pods by the API, one role after the other, or all at once as they come.
+"""Reads the logs of a job's pods through the API, one role after another, or follows all of them.
 
-In: `platforms.k8s.client.job_handle`. Out: `LogLine`s. Followed, a pod that comes later is followed too, and so is the
-next life of one that ended, until the job is over; a thread of its own reads them.
+In: `platforms.k8s.client.job_handle`. Out: `LogLine`s. Following includes later pods and the next lives of ended pods,
+until the job is over. A separate thread reads the logs.
 """
 
 import asyncio
@@ -55,13 +55,13 @@ def read(open_client: Open, job: str, wanted: Sequence[str], *, lines: int, foll
                 raise line
             yield line
     finally:
-        with contextlib.suppress(RuntimeError):  # it has ended
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(reader.over.set)
         thread.join()
 
 
 class PodLogReader:
-    """Reads the logs of one job's pods."""
+    """Reader of the logs of one job's pods."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class PodLogReader:
         self._open, self._job, self._wanted, self._lines, self._follow = open_client, job, wanted, lines, follow
         self._give = give
         self.over = asyncio.Event()
-        """Set from outside when nobody reads any more."""
+        """Set from outside when the reader is no longer needed."""
 
     async def run(self) -> None:
         async with self._open() as client:
@@ -83,7 +83,7 @@ class PodLogReader:
                 await self._follow_all(client)
                 return
             for role, pod in (await self._pods(client)).items():
-                with contextlib.suppress(errors.NotFound, errors.ClusterRefused):  # no container has begun
+                with contextlib.suppress(errors.NotFound, errors.ClusterRefused):  # no container has started
                     own = names.container_of(pod)
                     async for line in client.logs(pod["metadata"]["name"], container=own, lines=self._lines):
                         self._give(LogLine(role, line))

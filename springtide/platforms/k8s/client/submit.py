@@ -1,8 +1,9 @@
-"""Hand a job to a Kubernetes cluster: an ElasticJob, its code as a ConfigMap and its credentials as a Secret beside it.
+"""Submits a job to Kubernetes: an ElasticJob, its code as a ConfigMap and its credentials as a Secret.
 
-In: `launch.submit`, for `springtide submit --platform k8s`. Out: these objects in the cluster; the operator does
-the rest, and this process may go. Code and credentials go when the job is deleted. Many may read ElasticJobs and pods,
-few may read Secrets: environment variables that look like credentials are only there.
+In: `launch.submit`, for `springtide submit --platform k8s`. Out: these objects in the cluster. The operator does the
+rest, and this process may exit. The code and the credentials are deleted with the job. Environment variables that look
+like credentials are stored only in the Secret, because many users may read ElasticJobs and pods but few may read
+Secrets.
 """
 
 import asyncio
@@ -25,9 +26,9 @@ from springtide.platforms.k8s.job import job_status
 from springtide.platforms.k8s.objects import job_object, names
 
 MOST_BYTES = 900_000
-"""A ConfigMap may have a mebibyte, in base64's four letters for three bytes only in transit; some is left for names."""
+"""Largest archive in bytes. A ConfigMap may hold 1 MiB, without the base64 encoding; the rest is for names."""
 LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
-"""Folders that are nobody's code; so are those whose names begin with a dot."""
+"""Folders that are never uploaded, besides those whose name begins with a dot."""
 
 
 def files_of(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -42,7 +43,7 @@ def files_of(folder: pathlib.Path) -> list[pathlib.Path]:
 def pack(folder: pathlib.Path) -> bytes:
     paths = files_of(folder)
     total = sum(path.stat().st_size for path in paths)
-    if total > 100 * MOST_BYTES:  # no compression helps: say so before reading it
+    if total > 100 * MOST_BYTES:  # no compression would help, so fail before reading
         raise too_much(folder, paths, total)
     out = io.BytesIO()
     with gzip.GzipFile(fileobj=out, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as tar:

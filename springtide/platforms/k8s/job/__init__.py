@@ -1,1 +1,1 @@
-"""What a job's master pod does on Kubernetes: plans, status, lease."""
+"""Kubernetes operations of a job's master pod: plans, status, lease."""

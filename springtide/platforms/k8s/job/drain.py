@@ -1,9 +1,11 @@
-"""What a pod does before it is told to end: `python -m springtide.platforms.k8s.job.drain`, its preStop hook.
+"""preStop hook of a pod: drains its role before SIGTERM (`python -m springtide.platforms.k8s.job.drain`).
 
-In: the environment of the pod's role (`config`). Out: an end of the hook, upon which the kubelet sends SIGTERM. It
-tells the master that the pod goes, and waits until the job needs nothing more of it: a worker has finished its batch, a
-server's slots are with its peers. How long it may wait is the pod's own time to end; the kubelet sees to that. A pod
-that the master itself lets go is free at once, and so is one whose master does not answer.
+In: the environment of the pod's role (`config`). Out: the end of the hook, after which the kubelet sends SIGTERM. The
+hook announces the pod's end to the master and waits until the job no longer needs the pod. A worker finishes its batch,
+and a server moves its slots to its peers.
+
+The kubelet limits the wait to the pod's grace period. The hook returns at once if the master itself ended the pod, or
+if no master replies.
 """
 
 import asyncio
@@ -14,7 +16,7 @@ from springtide.domain.core.roles import Role, parse_role
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection
 
-CONNECT_S = 2.0  # a master that is away cannot be told; its next one hears of the end
+CONNECT_S = 2.0  # an absent master cannot be told; its successor learns of the exit
 ASK_S = 0.25
 WHY = "its pod is being evicted or deleted"
 

@@ -1,6 +1,6 @@
-"""What a pod's status says of the process in it: that it ended and how, that it is to go, why it is not there.
+"""Derives the state of a role's process from its pod's status: exited, evicted, or not started.
 
-In: pods as the API has them, watched by `platforms.k8s.job.platform`. Out: `RoleExit`, or words for people.
+In: pods from the API, watched by `platforms.k8s.job.platform`. Out: a `RoleExit`, or an explanation for people.
 """
 
 import signal
@@ -29,9 +29,11 @@ TAKEN = frozenset(
         "DeadlineExceeded",
     }
 )
-"""Reasons of a pod's status by which the cluster says that it took it away."""
+"""Reasons in a pod's status that mean an eviction by the cluster."""
 KILLED = 137
-"""Exit status of what SIGKILL ended: inside of a memory limit as a rule by the kernel, whatever the reason says."""
+"""Exit status after SIGKILL. In a pod with a memory limit the sender is usually the kernel, whatever the
+reason says.
+"""
 LAST_WORDS = 300
 
 

@@ -1,7 +1,7 @@
-"""How a job is, as its ElasticJob's status says it: some fields for people, conditions, and all for programs.
+"""Writes a job's status to its ElasticJob: fields for people, conditions, and the full report for programs.
 
 In: the master's `JobStatus`. Out: a patch of the status. `platforms.k8s.client.job_handle` reads it back, so that
-`springtide status` says the same as on any platform. Next: `platforms.k8s.job.job_status`.
+`springtide status` shows the same as on other platforms.
 """
 
 import asyncio
@@ -35,9 +35,9 @@ PHASES = {
     JobPhase.FAILED: FAILED,
 }
 REPORT = "report"
-"""Field of the status: the whole `JobStatus`."""
+"""Status field that holds the whole `JobStatus`."""
 MEMBERS = 200
-"""Of a larger job only so many are listed, lowest ranks first: an object has to stay small."""
+"""Number of members to list, lowest ranks first: the object must stay small."""
 WORDS = 1000
 
 
@@ -135,12 +135,12 @@ TRIES = 10
 
 
 class StatusWriter:
-    """Of one job."""
+    """Writer of one job's status."""
 
     def __init__(self, client: Client, job: str, *, every_s: float = EVERY_S) -> None:
         self._client, self._job, self._every_s = client, job, every_s
         self.generation = 0
-        """Of the spec that the agent goes by."""
+        """Generation of the spec that the agent uses."""
         self._latest: messages.JobStatus | None = None
         self._phase = ""
         self._news = asyncio.Event()
@@ -173,7 +173,7 @@ class StatusWriter:
             before = thing.get("status") or {}
             now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             body = fields(status, generation=self.generation)
-            # a message leaves out what is at its default: what it does not say any more must go
+            # a message omits fields at their default, so fields that it no longer contains must be removed
             body[REPORT] = merge_patch(before.get(REPORT) or {}, body[REPORT])
             body["conditions"] = with_conditions(
                 before.get("conditions") or [], conditions(status), at=now, generation=self.generation

@@ -1,9 +1,9 @@
-"""The right to keep a job: a Lease that one agent holds at a time, and the number of each master (its term).
+"""Lease of a job, which one agent holds at a time, and the terms of its masters.
 
-In: the agent in a master pod (`launch.k8s.agent_pod`). Out: terms, each higher than any before, whoever had them: the
-count of transitions of the Lease, raised by compare-and-set. Whoever cannot renew it in time, or finds another's name
-in it, has lost it: its master is ended, and the roles are left to the other. A master that lives on all the same is
-refused by its term, by roles and by the journal.
+In: the agent in a master pod (`launch.k8s.agent_pod`). Out: terms. A term is the transition count of the Lease, raised
+by compare-and-set, so each term is higher than all before. An agent that cannot renew the Lease in time, or finds
+another holder, has lost it. Its master is ended, and the other agent takes over the roles. Roles and the journal reject
+a surviving old master by its term.
 """
 
 import asyncio
@@ -21,10 +21,10 @@ log = logging.getLogger(__name__)
 
 LASTS_S = 15.0
 RENEW_S = 4.0
-LOOK_S = 1.0  # between two looks at a Lease that another holds
+LOOK_S = 1.0  # between two checks of a Lease that another agent holds
 
 Alive = Callable[[str], Awaitable[bool]]
-"""Whether a holder of that name is still there."""
+"""Returns True if the holder of that name still exists."""
 
 
 def now() -> datetime.datetime:
@@ -32,12 +32,12 @@ def now() -> datetime.datetime:
 
 
 class JobLease:
-    """Of one job. `holder` names this agent, and stays the same when its container is started again."""
+    """Lease of one job. `holder` names this agent and stays the same when its container restarts."""
 
     def __init__(self, client: Client, name: str, holder: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._client, self.name, self.holder, self._clock = client, name, holder, clock
         self.lost = asyncio.Event()
-        """Set once another holds it, or it could not be renewed in time."""
+        """Set once another agent holds the lease, or the renewal is too late."""
         self._renewed_at = 0.0
 
     async def take(self, alive: Alive) -> None:
@@ -98,9 +98,9 @@ class JobLease:
 
 
 class ObservedLease:
-    """A Lease of another, by the clock of whoever waits for it: clocks of two machines need not agree.
+    """Another agent's Lease, timed by the local clock, because clocks of two machines may differ.
 
-    It has run out when it was seen unchanged for as long as it lasts.
+    The Lease has expired if it stays unchanged for its whole duration.
     """
 
     def __init__(self) -> None:

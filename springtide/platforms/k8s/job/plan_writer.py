@@ -1,8 +1,8 @@
-"""Keeps a job's ScalePlan as its agent wants it: which pods must be there, which must end at once.
+"""Writes a job's ScalePlan as its agent wants it: the pods that must exist, and the pods to kill.
 
-In: `platforms.k8s.job.platform` says what it wants, as often as it likes; a round of changes is written once. Out: the
-plan in the cluster, by which the operator makes and deletes pods. It is written over the one that was read (a conflict
-is read again), and never over that of a later master: its term stands in the plan.
+In: `platforms.k8s.job.platform` changes the plan at any time; changes of one round become one write. Out: the plan in
+the cluster, from which the operator creates and deletes pods. The writer updates the version that it has read and
+retries on a conflict. It never overwrites the plan of a later master, whose term is in the plan.
 """
 
 import asyncio
@@ -19,23 +19,23 @@ from springtide.platforms.k8s.objects import names
 log = logging.getLogger(__name__)
 
 TERM = f"{names.GROUP}/term"
-"""Annotation of the plan: the term of the agent that wrote it last."""
-ROUND_S = 0.02  # changes within this time are one write: an agent starts all its first roles in one look
+"""Annotation of the plan with the term of its last writer."""
+ROUND_S = 0.02  # changes within this time share one write: an agent starts all first roles in one poll
 
 
 class PlanWriter:
-    """Of one job. `term` of this agent is known when its first master has been given one."""
+    """Writer of one job's plan. `term` is set once the agent's first master has a term."""
 
     def __init__(self, client: Client, job: str) -> None:
         self._client, self.job = client, job
         self.pods: dict[str, PodWish] = {}
-        """By the pods' names: all that must be there."""
+        """All pods that must exist, by name."""
         self.kill: set[str] = set()
         self.begun = asyncio.Event()
-        """Set once the term of this agent is known: nothing is written before, whoever asks."""
+        """Set once the agent's term is known; nothing is written before."""
         self._term = 0
         self.generation = 0
-        """Of the plan that was written last."""
+        """Generation of the last written plan."""
         self._dirty, self._written = asyncio.Event(), asyncio.Event()
         self._written.set()
 

@@ -1,10 +1,9 @@
-"""Roles as pods: what the agent starts, stops or resizes is an entry of the job's ScalePlan; what becomes of it is read
-from the pods' statuses.
+"""Runs roles as pods: writes entries of the job's ScalePlan, and reads the pods' statuses.
 
-In: `platforms.agent.agent` in a master pod, by way of `platforms.agent.platform_api`. Out: the plan (`plan_writer`),
-exits (`pod_ends`). It may make no pod itself. A pod that nobody starts for `pending_s` is given up, with the cluster's
-own words why: `job.scaling.unschedulable` decides what then. Roles outlive their agent: the next one reads the same
-plan and pods.
+In: `platforms.agent.agent` in a master pod, through `platforms.agent.platform_api`. Out: the plan (`plan_writer`), and
+exits (`exit_status`). The platform has no permission to create pods. It gives up a pod that does not start within
+`pending_s`, with the cluster's reason; `job.scaling.unschedulable` then decides. Roles survive their agent: the next
+agent reads the same plan and pods.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ from springtide.platforms.k8s.objects import names
 log = logging.getLogger(__name__)
 
 TICK_S = 0.5
-UNSEEN_S = 30.0  # a pod that was taken out of the plan and never seen is believed not to be made after this
+UNSEEN_S = 30.0  # a pod that left the plan unseen for this long was never created
 REFUSED = ("Infeasible", "Unsupported")
 PUT_OFF = "Deferred"
 
@@ -37,26 +36,26 @@ OnExit = Callable[[RoleExit], None]
 
 @dataclass(slots=True)
 class PodEntry:
-    """A life that was started and has not ended."""
+    """A life that has started and not ended."""
 
     wish: PodWish
     name: str
     on_exit: OnExit
     since: float
     here: bool = False
-    """Its process has been started."""
+    """True once the process has started."""
     asked: bool = False
-    """It is to end."""
+    """True once the pod has been asked to end."""
     noticed: bool = False
-    """Others were told that the cluster takes it away."""
+    """True once the eviction of the pod has been announced."""
     put_off: float | None = None
-    """Since when its node puts off the size that it is to have; None: it does not."""
+    """Time since which the node defers the pod's new size; None if it does not."""
     unlisted: int = 0
-    """Generation of the plan from which on it is not in it."""
+    """Generation of the first plan without this pod."""
 
 
 class KubernetesPlatform:
-    """The roles of one job. `open` it before use; `notice` is told who is about to be taken away, and why."""
+    """The roles of one job. Call `open` before use. `notice` receives pods that will be evicted, with the reason."""
 
     def __init__(
         self,
@@ -74,12 +73,12 @@ class KubernetesPlatform:
         self._notice, self._user_plan = notice, user_plan
         self.writer = PlanWriter(client, job)
         self.status = PlanStatus()
-        """What the operator says of the plan."""
+        """Status of the plan, from the operator."""
         self._entries: dict[Life, PodEntry] = {}
         self._pods: dict[str, Object] = {}
         self._found: tuple[PodWish, ...] = ()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Raises when this agent can go on no longer: another has written the plan, or it may not look at pods."""
+        """Fails when this agent cannot continue: another agent has written the plan, or access to pods is denied."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:
@@ -197,7 +196,8 @@ class KubernetesPlatform:
         synced = False
         async for change in self._client.watch(PODS, labels=f"{names.JOB}={self.job}"):
             if change.what == "synced":
-                for gone in [name for name in self._pods if name not in fresh]:  # between `open` and now
+                # pods that vanished between `open` and now
+                for gone in [name for name in self._pods if name not in fresh]:
                     self._gone(self._pods.pop(gone))
                 synced = True
             elif not synced:

@@ -1,7 +1,7 @@
-"""Runs a role on code that was shipped with the job: `python -m springtide.platforms.k8s.job.unpack MODULE ARGS...`.
+"""Runs a role with the code that was submitted: `python -m springtide.platforms.k8s.job.unpack MODULE ARGS...`.
 
-In: `code.tgz` of the job's ConfigMap, mounted by its pods (`pods`). Out: the module, run as `python -m MODULE` would
-be, in the folder with the code. A container that is started again unpacks again: the archive is the truth.
+In: `code.tgz` from the job's ConfigMap, mounted by its pods (`objects.pods`). Out: the module, run as `python -m
+MODULE` in the folder of the code. A restarted container unpacks the archive again.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""What a user wants of a running job by way of the cluster: other numbers, by a ScalePlan or by the job's spec.
+"""Interprets changes that users make to a running job through ScalePlans or the job's spec.
 
-In: ScalePlans that are not the master's, and the ElasticJob whenever its spec changes; `launch.k8s.agent_pod` watches
-both. Out: what to ask the master for, and what to say of each plan.
+In: ScalePlans of users, and each new spec of the ElasticJob; `launch.k8s.agent_pod` watches both. Out: requests to the
+master, and a reply to each plan.
 """
 
 from collections.abc import Iterable
@@ -21,13 +21,13 @@ APPLIED, REJECTED, SUPERSEDED = "Applied", "Rejected", "Superseded"
 
 @dataclass(frozen=True, slots=True)
 class UserPlan:
-    """A user's plan that nobody has answered yet."""
+    """A user's plan without a reply."""
 
     name: str
     made_at: str
     plan: ScalePlan | None
     trouble: str = ""
-    """Why it cannot be read."""
+    """Reason why the plan is invalid."""
 
 
 def open_wish(thing: Object) -> UserPlan | None:

@@ -1,1 +1,1 @@
-"""Kubernetes objects that Springtide makes."""
+"""Kubernetes objects that Springtide creates."""

@@ -1,8 +1,7 @@
-"""Pure. The custom resources: ElasticJob, which users write, and ScalePlan, by which masters and users ask for pods.
+"""Pure. Custom resource definitions: ElasticJob, which users write, and ScalePlan, which requests pods.
 
-In: the classes of `domain.spec.elastic_job` and `domain.plan.scale_plan`. Out: two CustomResourceDefinitions. A cluster
-refuses what makes no sense before anybody acts on it; what a running job cannot change is refused too. Next:
-`manifests`.
+In: the classes of `domain.spec.elastic_job` and `domain.plan.scale_plan`. Out: two CustomResourceDefinitions. The
+cluster rejects invalid objects, and edits that a running job cannot apply. Next: `install_manifests`.
 """
 
 import typing
@@ -19,7 +18,7 @@ from springtide.platforms.k8s.objects import names
 
 TEXT, ITEMS, NAMES = 4096, 2048, 2048
 EITHER = {"memory", "data_workers"}
-"""Text where people also write a plain number."""
+"""Text fields that also accept a plain number."""
 
 Rules = Mapping[type, list[Object]]
 
@@ -82,7 +81,7 @@ def _object(kind: type, rules: Rules, least: Mapping[str, int], without: tuple[s
 
 
 FIXED = ("script", "arguments", "sync", "slots", "seed", "recovery")
-"""Of these a job is made: another value makes another job. All others hold for what is done from then on."""
+"""Fields that identify a job and cannot change. All other fields apply from the edit on."""
 
 LEAST = {"count": 1, "min": 1, "max": 1, "rank": 0, "incarnation": 0, "relaunches": 0, "grace_s": 0, "keep_s": 0}
 
@@ -243,7 +242,7 @@ CONDITIONS: Object = {
 JOB_STATUS: Object = {
     "type": "object",
     "description": "How the job is doing, as the operator and the job's master see it.",
-    "x-kubernetes-preserve-unknown-fields": True,  # a newer master may have more to say than these definitions know
+    "x-kubernetes-preserve-unknown-fields": True,  # a newer master may write fields that these definitions do not know
     "properties": {
         "phase": _text("Pending, Starting, Running, Draining; at its end Succeeded, Failed or Stopped."),
         "message": _text("What a person should know now."),

@@ -1,7 +1,7 @@
-"""Pure. All that `springtide k8s install` puts into a cluster, as the API takes it; the Helm chart is made of the same.
+"""Pure. Builds all objects of `springtide k8s install`; the Helm chart uses the same objects.
 
-In: what the installer was told (`InstallPlan`). Out: a list of objects, in the order in which they must be made:
-namespace, definitions, accounts and rights, the brain if one is wanted, the operator.
+In: an `InstallPlan`. Out: a list of objects in order of creation: namespace, definitions, accounts and permissions, an
+optional brain, the operator.
 """
 
 import base64
@@ -17,14 +17,14 @@ OURS, RBAC = names.GROUP, "rbac.authorization.k8s.io"
 
 @dataclass(frozen=True, slots=True)
 class Right:
-    """One rule."""
+    """One RBAC rule."""
 
     group: str
     resource: str
     verbs: tuple[str, ...]
     why: str
     cluster: bool = False
-    """Of things that are in no namespace."""
+    """True for objects outside namespaces."""
 
     @property
     def rule(self) -> Object:
@@ -79,25 +79,23 @@ TLS_FOLDER = "/run/springtide/brain-tls"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstallPlan:
-    """What is to be installed."""
+    """Options of an installation."""
 
     image: str
-    """Of the operator, of the brain, and of jobs that name none."""
+    """Image of the operator, of the brain, and of jobs that name none."""
     namespace: str = NAMESPACE
-    """Of the operator and the brain."""
+    """Namespace of the operator and the brain."""
     only: str = ""
-    """The one namespace whose jobs it looks after; empty: all of the cluster."""
+    """Only namespace whose jobs the operator serves; empty for all."""
     database: str = ""
-    """URL of a PostgreSQL for a brain; empty: no brain, each master plans by itself."""
+    """URL of a PostgreSQL database for a brain; empty for no brain, so that each master plans alone."""
     brain_secret: str = ""
-    """What masters show to the brain, hex."""
+    """Secret that masters present to the brain, in hex."""
     brain_capacity: str = ""
-    """What all jobs together may take, as CORES,SIZE."""
+    """Capacity for all jobs together, as CORES,SIZE."""
     brain_replicas: int = 2
     brain_files: Mapping[str, bytes] = field(default_factory=dict)
-    """Certificates of the brain and of those who ask it (`platforms.agent.credentials`), by name; none: in the
-    clear.
-    """
+    """Certificates of the brain and its clients (`platforms.agent.credentials`), by name; empty for no TLS."""
 
 
 def everything(plan: InstallPlan) -> list[Object]:
@@ -199,7 +197,7 @@ def brain_deployment(plan: InstallPlan) -> Object:
     source = {"secretKeyRef": {"name": BRAIN, "key": "database"}}
     container["env"].append({"name": "SPRINGTIDE_BRAIN_DATABASE", "valueFrom": source})
     spec = _pod_spec(container, secrets) | {"automountServiceAccountToken": False}
-    # those that stand by are never ready: an update that waited for them would wait for ever
+    # standbys are never ready, so an update that waits for them would never end
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%", "maxSurge": 0}}
     return _deployment(plan, BRAIN, "brain", spec, replicas=plan.brain_replicas, strategy=strategy)
 

@@ -1,7 +1,7 @@
-"""Pure. An ElasticJob as a cluster keeps it, read once: the job itself, whose it is, and how far it has come.
+"""Pure. Parses an ElasticJob: the job, its owner data and its progress.
 
-In: the object from the API. Out: what `pods` and `objects` make the job's other objects from, and `operator.decide`
-decides by. Its conditions, read and set.
+In: the object from the API. Out: the input from which `pods` and `objects` build the job's other objects, and by which
+the operator decides. Also reads and sets conditions.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +18,7 @@ Object = dict[str, Any]
 PENDING, SUCCEEDED, FAILED, STOPPED = "Pending", "Succeeded", "Failed", "Stopped"
 OVER = (SUCCEEDED, FAILED, STOPPED)
 ACCEPTED_SPEC = "accepted"
-"""In a status: the last spec that could be, and its generation."""
+"""Status field with the last valid spec and its generation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +31,13 @@ class JobObject:
     job: ElasticJob
     generation: int = 0
     code: str = ""
-    """The ConfigMap with its code; empty: the image has it."""
+    """ConfigMap with the job's code; empty if the image contains it."""
     deleting: bool = False
     status: Mapping[str, Any] = field(default_factory=dict)
     fault: str = ""
-    """Why its spec as it is now cannot be: `job` is the last one that could."""
+    """Reason why the current spec is invalid; `job` is then the last valid spec."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """Its own, as far as they are for its pods too."""
+    """Labels of the ElasticJob that its pods share."""
     annotations: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -98,13 +98,13 @@ def owner(job: JobObject) -> Object:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobCondition:
-    """One thing that is so or not, and why."""
+    """One condition: true or false, with a reason."""
 
     type: str
     status: bool | None
-    """None: not known."""
+    """Status; None for unknown."""
     reason: str
-    """One word, for programs."""
+    """Reason in one word, for programs."""
     message: str = ""
 
 

@@ -1,6 +1,6 @@
-"""Pure. What things are called in a cluster: the API group, labels, the objects of a job, places in a pod.
+"""Pure. Names in a cluster: the API group, labels, the objects of a job, paths in a pod.
 
-Next: `crds`, `pods` and `objects` make objects of these names; whoever looks for them finds them by the same.
+Next: `crds`, `pods` and `objects` create objects with these names, and other modules find them by these names.
 """
 
 from collections.abc import Mapping
@@ -13,14 +13,14 @@ VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 JOB, ROLE, RANK, INCARNATION = (f"{GROUP}/{name}" for name in ("job", "role", "rank", "incarnation"))
-"""Labels of all that belongs to a job."""
+"""Labels of all objects of a job."""
 CODE = f"{GROUP}/code"
-"""Annotation of an ElasticJob: the ConfigMap with its code, where `springtide submit` shipped one."""
+"""Annotation of an ElasticJob: the ConfigMap with the code that `springtide submit` uploaded."""
 MASTERS = f"{GROUP}/masters"
-"""Annotation of a master's pod: the how manieth it is. The operator waits longer from one to the next."""
+"""Annotation of a master's pod: its ordinal number. The operator waits longer before each further master."""
 
 LONGEST_JOB = 40
-"""Letters of a job's name: that of a pod is longer by its role and numbers, and no label may have more than 63."""
+"""Longest name of a job. A pod's name adds role and numbers, and labels allow 63 characters."""
 
 MASTER_PORT = 7700
 
@@ -28,7 +28,7 @@ FOLDER = "/run/springtide"
 CREDENTIALS, RUN, CODE_FOLDER, ARCHIVE, TMP, ACCOUNT, BRAIN_TLS = (
     f"{FOLDER}/{name}" for name in ("credentials", "run", "code", "archive", "tmp", "account", "brain-tls")
 )
-"""What pods mount: the job's secrets, the run's folder, its code and the archive of that, scratch, the account."""
+"""Mount paths in pods: secrets, run folder, code, code archive, scratch, service account, brain certificates."""
 CODE_ARCHIVE = "code.tgz"
 
 

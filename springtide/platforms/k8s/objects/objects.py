@@ -1,7 +1,7 @@
-"""Pure. What a job has in a cluster besides pods: service, secret, rights of its master, Lease, plan, volume, budget.
+"""Pure. Builds the objects of a job other than pods: service, secret, master's role, Lease, plan, volume, budget.
 
-In: an ElasticJob (`job_object`). Out: objects that belong to it, so that they go when it goes. `of_job` lists those
-that must be there before the master's pod is: the master may change some of them by name, and create nothing at all.
+In: an ElasticJob (`job_object`). Out: objects that the job owns, so that they are deleted with it. `of_job` lists the
+objects that must exist before the master's pod. The master may change some of them by name, and may create none.
 """
 
 import base64
@@ -68,7 +68,7 @@ def rights(job: JobObject) -> Object:
     rules = [
         may(group, "elasticjobs", "get", "list", "watch", only=own),
         may(group, "elasticjobs/status", "get", "patch", "update", only=own),
-        may(group, "scaleplans", "get", "list", "watch"),  # users' plans have any name
+        may(group, "scaleplans", "get", "list", "watch"),  # users' plans may have any name
         may(group, "scaleplans", "update", "patch", only=own),
         may(group, "scaleplans/status", "patch", "update"),
         may("coordination.k8s.io", "leases", "get", "update", "patch", only=names.master(own)),

@@ -1,8 +1,8 @@
-"""Pure. The pods of a job: its master's, and one for every entry of a scale plan. Objects as the API takes them.
+"""Pure. Builds the pods of a job: the master's pod, and one pod per entry of a scale plan.
 
-In: an ElasticJob (`job_object`), an entry of its ScalePlan, what the operator was told at its start (`Site`). Out: pods
-that may do nothing on their node, know only their own keys and find their master by name. Next: `operator.doing` makes
-them. No probes: a role that hangs is found by its heartbeat, which the master hears, and a busy one is left in peace.
+In: an ElasticJob (`job_object`), an entry of its ScalePlan, and the operator's `Site`. Out: pods without privileges on
+their node, which see only their own keys and find their master by name. Next: `operator.executor` creates them. Pods
+have no probes: the master finds hung roles by missing heartbeats, and a probe could kill a busy role.
 """
 
 import math
@@ -19,7 +19,9 @@ from springtide.platforms.k8s.objects import names
 from springtide.platforms.k8s.objects.job_object import JobObject, Object, owned
 
 LOCAL, QUIET = 100, 50
-"""Weights of 1 to 100: batches that do not cross the network first, then nodes whose network trainers leave alone."""
+"""Affinity weights (1 to 100): first keep batches off the network, then prefer nodes without network
+load of trainers.
+"""
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -41,15 +43,15 @@ def _preference(weight: int, *pods: Mapping[str, Any]) -> dict[str, Any]:
 
 
 USER = 10001
-"""Nobody in particular: images need not know it."""
+"""User id of containers; images need not define it."""
 GONE_NODE_S = 30
-"""A node that is lost takes its pods with it after this; the cluster's own default is 300."""
+"""Seconds until pods leave a lost node; Kubernetes' default is 300."""
 LITTLE_CPU = 0.01
-"""What a worker beyond the quota asks for where no priority class says that others come first."""
+"""CPU request of a worker beyond the quota if there is no priority class for it."""
 THREADS = 4
-"""Of torch in a pod that nobody limits: as many as its node has cores would be in the way of all others there."""
+"""Torch threads in a pod without a limit; one per core of the node would disturb other pods."""
 PATIENCE_S = 900
-"""Roles look for their next master so long: its pod may have to wait for a node, and its image for the network."""
+"""Seconds that roles search for their next master: its pod may wait for a node, and its image for the network."""
 
 MASTER_MODULE = "springtide.launch.k8s.agent_pod"
 UNPACK_MODULE = "springtide.platforms.k8s.job.unpack"
@@ -58,18 +60,18 @@ DRAIN_MODULE = "springtide.platforms.k8s.job.drain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """What the operator was told at its start, and jobs need not say."""
+    """Defaults of the operator for all jobs."""
 
     image: str
-    """For jobs that name none."""
+    """Image for jobs that name none."""
     brain: str = ""
-    """host:port of the cluster's brain, for jobs that name none."""
+    """Address (host:port) of the cluster's brain, for jobs that name none."""
     brain_tls: bool = False
-    """Whether that brain is spoken to by TLS: certificates are in a secret of each job (`names.brain_certificates`)."""
+    """True if the brain uses TLS, with certificates in a secret of each job (`names.brain_certificates`)."""
     scheduler: str = ""
-    """For jobs that name none."""
+    """Scheduler for jobs that name none."""
     master_cpu: float = 0.5
-    """The master asks for this, and may take more."""
+    """CPU request of the master, which may use more."""
     master_memory: int = 512 << 20
 
 
@@ -103,11 +105,12 @@ def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
     container = _container(job, site, entry.role, run_plan.module_of(kind), arguments, resources_of(job, entry))
     container["env"] += environment(job, site, life, cpu=entry.cpu)
     container["resizePolicy"] = [{"resourceName": each, "restartPolicy": "NotRequired"} for each in ("cpu", "memory")]
-    if kind is not RoleKind.DATA_WORKER:  # which holds nothing, and leaves on SIGTERM
+    if kind is not RoleKind.DATA_WORKER:  # a data worker has no state and exits on SIGTERM
         container["lifecycle"] = {"preStop": {"exec": {"command": ["python", "-m", DRAIN_MODULE]}}}
     shared = _run_volume(job) if wish.run_volume.shared else {"name": "run", "emptyDir": {}}
     volumes = [shared]
-    if kind is not RoleKind.SERVER:  # torch hands tensors between processes through it; 64M by default is too little
+    # torch passes tensors between processes through shared memory, and the default of 64M is too little
+    if kind is not RoleKind.SERVER:
         volumes.append({"name": "shm", "emptyDir": {"medium": "Memory"}})
         container["volumeMounts"].append({"name": "shm", "mountPath": "/dev/shm"})
     pod = _pod(job, site, life, name, container, volumes=volumes)
@@ -148,9 +151,10 @@ def environment(job: JobObject, site: Site, life: Life, *, cpu: float | None = N
         life, there, report_usage=True, script=schema.settings_of(job.job), arguments=job.job.arguments
     )
     told = {f"SPRINGTIDE_{name.upper()}": value for name, value in settings.items()}
-    told["SPRINGTIDE_SHARED_MEMORY"] = "0"  # pods of one node share none
+    told["SPRINGTIDE_SHARED_MEMORY"] = "0"  # pods of one node share no memory
     if life.role.kind is RoleKind.SERVER and not job.job.kubernetes.run_volume.shared:
-        told["SPRINGTIDE_SCRATCH"] = names.RUN  # else all see the run's folder, and checkpoints lie in it
+        # with a shared volume all pods see the run folder, and checkpoints go there
+        told["SPRINGTIDE_SCRATCH"] = names.RUN
     if life.role.kind is RoleKind.MASTER:
         if brain := job.job.brain or site.brain:
             told["SPRINGTIDE_BRAIN"] = brain
@@ -204,7 +208,7 @@ def _pod(job: JobObject, site: Site, life: Life, name: str, container: Object, *
     wish = job.job.kubernetes
     metadata = owned(job, name)
     metadata["labels"] = {**job.labels, **wish.labels, **names.role_labels(job.name, life)}
-    metadata["annotations"] = {  # scratch folders need not keep a node from being given back
+    metadata["annotations"] = {  # scratch folders must not keep the autoscaler from removing a node
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "true",
         **job.annotations,
         **wish.annotations,

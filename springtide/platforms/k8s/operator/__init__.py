@@ -1,5 +1,5 @@
-"""The operator: one process per cluster that creates a master for every ElasticJob, and the pods that masters want.
+"""Operator: one process per cluster that creates a master for every ElasticJob, and the pods that masters want.
 
-`lifecycle` and `pod_plan` decide, purely; `executor` acts; `work_queue` orders jobs; `process` hears of changes through
-kopf. It keeps no state: all it needs is in the cluster.
+`lifecycle` and `pod_plan` decide, purely. `executor` acts. `work_queue` orders jobs. `process` receives changes through
+kopf. The operator keeps no state: everything is in the cluster.
 """

@@ -1,7 +1,8 @@
-"""Does for one job what was decided: reads it from the cluster, acts, and says what became of it.
+"""Carries out the operator's decisions for one job: reads it from the cluster, acts, and reports the result.
 
-In: `operator.desk` with a job's name. Out: seconds until it wants to look again. It keeps nothing: killed at any
-moment, the next sees what is there and goes on. What is refused (a quota, a policy) is said and tried again.
+In: a job's name from `operator.work_queue`. Out: seconds until the next visit. The executor keeps no state, so a
+restarted operator continues from the objects in the cluster. It reports refused actions (a quota, a policy) and retries
+them.
 """
 
 import asyncio
@@ -31,17 +32,17 @@ from springtide.platforms.k8s.operator.status_reports import JobNotice, StepOutc
 log = logging.getLogger(__name__)
 
 AT_ONCE = 16
-"""Pods that are made at the same time."""
+"""Number of pods to create in parallel."""
 REFUSED_S = 15.0
-"""Until what was refused is tried again: quotas are freed when others end."""
+"""Seconds until a refused action is retried: quotas are freed when other jobs end."""
 
 
 class NameTaken(errors.ClusterRefused):
-    """An object of that name belongs to somebody else."""
+    """Raised if an object of that name belongs to another owner."""
 
 
 class Executor:
-    """Acts on one cluster. `nodes` is kept by whoever watches them."""
+    """Acts on one cluster. The watcher of nodes updates `nodes`."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Executor:
         plan = await self._found(kinds.SCALE_PLANS, name, namespace)
         thing = await self._found(kinds.ELASTIC_JOBS, name, namespace)
         if thing is None or "deletionTimestamp" in thing["metadata"]:
-            return None  # what belongs to it is collected by the cluster
+            return None  # the cluster's garbage collector removes its objects
         try:
             job = job_object.read(thing)
         except errors.BadInput as error:
@@ -126,7 +127,7 @@ class Executor:
             match step:
                 case steps.Prepare() | steps.MakeMaster():
                     if refused:
-                        continue  # a master without all that it needs would only fail
+                        continue  # a master without its objects would only fail
                     try:
                         master = await self._prepare_or_make(seen, step)
                     except (errors.ClusterRefused, errors.Forbidden) as error:
@@ -192,7 +193,7 @@ class Executor:
         job = seen.job
         for kind, body in objects.of_job(job):
             made = await self._create(kind, body, job)
-            if not made and kind is kinds.ROLES:  # of an earlier version of the operator
+            if not made and kind is kinds.ROLES:  # an earlier version of the operator created it
                 await self._client.patch(
                     kind, body["metadata"]["name"], {"rules": body["rules"]}, namespace=job.namespace
                 )
@@ -207,7 +208,7 @@ class Executor:
                 await self._client.create(kinds.SECRETS, body, namespace=job.namespace)
         status = status_reports.plan_status(
             seen, StepOutcome()
-        )  # what nodes offer: the master wants to know it at its start
+        )  # the master reads the capacity of the nodes at its start
         if change := status_reports.plan_patch({}, status):
             body = {"status": change}
             await self._client.patch(kinds.SCALE_PLANS, job.name, body, namespace=job.namespace, subresource="status")
@@ -227,7 +228,7 @@ class Executor:
             }
             try:
                 await self._hasty.post(kinds.PODS, step.name, "eviction", body, namespace=space)
-            except errors.ClusterUnreachable as error:  # the budget does not allow it now: 429
+            except errors.ClusterUnreachable as error:  # the disruption budget forbids the eviction now (429)
                 log.info("%s stays for now: %s", step.name, error)
 
     async def _resize(self, seen: OperatorView, step: steps.ResizePod) -> PodState:
@@ -250,7 +251,7 @@ class Executor:
         try:
             if not await self._create(kinds.DISRUPTION_BUDGETS, body, seen.job):
                 await self._client.patch(kinds.DISRUPTION_BUDGETS, name, change, namespace=seen.job.namespace)
-        except (errors.ClusterRefused, errors.Forbidden) as error:  # no reason to make no pods
+        except (errors.ClusterRefused, errors.Forbidden) as error:  # a missing budget must not prevent pods
             log.warning("%s: no disruption budget: %s", seen.job.name, error)
             return None
         return servers

@@ -1,7 +1,7 @@
-"""Pure. All that the operator knows of one job when it decides: read from the cluster a moment ago, remembered nowhere.
+"""Pure. Snapshot of one job that the operator decides on, read from the cluster and never cached.
 
-In: objects from the API (`operator.doing` reads them: pods first, so that the job's status is never older than what its
-pods show). Next: `operator.mastering` and `operator.planned` decide by it, `operator.reporting` says what became of it.
+In: objects from the API. `operator.executor` reads the pods first, so that the job's status is never older than its
+pods. Next: `operator.lifecycle` and `operator.pod_plan` decide, `operator.status_reports` reports.
 """
 
 from collections.abc import Iterable, Mapping
@@ -19,25 +19,25 @@ from springtide.platforms.k8s.operator.pod_states import Pod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorView:
-    """One job."""
+    """Snapshot of one job."""
 
     job: JobObject
     site: Site
     at: float
-    """Seconds since 1970."""
+    """Time of the snapshot, in seconds since 1970."""
     pods: Mapping[str, Pod] = field(default_factory=dict)
-    """Its own, by name."""
+    """Pods of the job, by name."""
     foreign: frozenset[str] = frozenset()
-    """Names of pods with its label that belong to another: an earlier job of the same name, as a rule."""
+    """Names of pods with the job's label but another owner, usually an earlier job of the same name."""
     plan: ScalePlan | None = None
-    """The master's own; None: there is none yet, or it makes no sense."""
+    """The master's plan; None if it is missing or invalid."""
     plan_fault: str = ""
     plan_generation: int = 0
     plan_status: PlanStatus = field(default_factory=PlanStatus)
     can_resize: bool = False
     nodes: tuple[Mapping[str, Any], ...] = ()
     doomed: Mapping[str, str] = field(default_factory=dict)
-    """Nodes that are about to be taken away, and who says so."""
+    """Nodes that will be removed, with the source of the notice."""
 
     @property
     def master(self) -> Pod | None:

@@ -1,7 +1,7 @@
-"""Pure. The life of a job as the operator decides it: its master's pod, an early stop, its deletion after `keepS`.
+"""Pure. Decides the life cycle of a job: its master's pod, an early stop, its deletion after `keepS`.
 
-In: an `OperatorView`. Out: steps, and the condition `MasterRunning`. A kubelet restarts a failed container in place;
-the operator replaces a lost pod, later each time that it does not last.
+In: an `OperatorView`. Out: steps, and the condition `MasterRunning`. The kubelet restarts a failed container in place.
+The operator replaces a lost pod, with growing delays for masters that die early.
 """
 
 from springtide.platforms.k8s.objects import names, pods
@@ -11,11 +11,13 @@ from springtide.platforms.k8s.operator.job_view import OperatorView
 from springtide.platforms.k8s.operator.steps import DeleteJob, DeletePod, MakeMaster, OperatorSteps, Prepare, Step
 
 PAUSES_S = (0.0, 0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
-"""Before the next master, by how many in a row did not last: one that was lost is replaced at once."""
+"""Delays before the next master, by the number of short-lived masters in a row; the first loss is replaced at once."""
 LASTED_S = 600.0
 OVERDUE_S = 30.0
-"""A pod that should have been gone for so long is on a node that does not answer: it is forgotten. Its Lease is not its
-any more, and its term is over, so it does no harm wherever it still runs."""
+"""Seconds after which a pod that should be gone is ignored: its node does not respond.
+
+The pod is harmless, because it has lost its Lease and its term.
+"""
 LOOK_AGAIN_S = 2.0
 RUNNING = "MasterRunning"
 

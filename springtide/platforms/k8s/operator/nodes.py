@@ -1,7 +1,7 @@
-"""Pure. Nodes of a cluster: what they offer a job, and which are about to be taken away.
+"""Pure. Computes the capacity of the nodes for a job, and finds nodes that will be removed.
 
-In: nodes from the API, an ElasticJob. Out: cores and bytes, which the operator writes into the job's plan: masters may
-not read nodes.
+In: nodes from the API, an ElasticJob. Out: cores and bytes, which the operator writes into the job's plan, because
+masters may not read nodes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from springtide.platforms.k8s.objects.job_object import JobObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeCapacity:
-    """What there is."""
+    """Capacity of the nodes that a job may use."""
 
     nodes: int = 0
     cpu: float = 0.0
@@ -69,7 +69,7 @@ DOOMING = {
     "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler gives this node back",
     "node.kubernetes.io/out-of-service": "this node is out of service",
 }
-"""Taints by which clouds and autoscalers say that a node is about to go."""
+"""Taints by which clouds and autoscalers announce the removal of a node."""
 
 
 def doomed(nodes: Iterable[Mapping[str, Any]]) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""Pure. What must be done so that a job's pods become those of its master's plan.
+"""Pure. Computes the steps that bring a job's pods to its master's plan.
 
-In: an `OperatorView`. Out: steps. Each life of a role is made once: a pod that somebody deletes is not made again, it
-is `Gone`, and the master wants the next life. Pods that have ended stay for their logs, the newest lives of each role.
-Nodes that are about to be taken away are left before that: pods are evicted, so that they drain.
+In: an `OperatorView`. Out: steps. Each life of a role is created once. A deleted pod is not created again: it is
+`Gone`, and the master requests the next life. The newest ended pods of each role stay for their logs. Pods are evicted
+from nodes that will be removed, so that they drain.
 """
 
 from collections.abc import Mapping
@@ -26,9 +26,9 @@ from springtide.platforms.k8s.operator.steps import (
 )
 
 KEPT_LIVES = 2
-"""Ended pods of each role that stay for their logs."""
+"""Number of ended pods of each role to keep for their logs."""
 SETTLED = ("Infeasible", "Unsupported")
-"""Answers to a change of resources that stay the same until something else is wanted."""
+"""Replies to a resize that stay valid until the plan changes."""
 
 
 def decide_pods(view: OperatorView) -> OperatorSteps:

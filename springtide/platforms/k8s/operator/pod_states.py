@@ -1,6 +1,7 @@
-"""Pure. How a pod is doing, in a word and a reason that a person can act on.
+"""Pure. Describes the state of a pod in one word, with a reason that a person can act on.
 
-In: pods from the API. Out: `PodState`s for the status of a plan; what is wrong with a master's pod for the job's own.
+In: pods from the API. Out: `PodState`s for the status of a plan, and problems of a master's pod for the status of the
+job.
 """
 
 import datetime
@@ -23,7 +24,7 @@ PENDING, RUNNING, ENDING, SUCCEEDED, FAILED, GONE, REFUSED = (
     "Refused",
 )
 PARTS = ("requests", "limits")
-"""Of a container's resources."""
+"""Parts of a container's resources."""
 
 
 def ended(pod: Pod) -> bool:

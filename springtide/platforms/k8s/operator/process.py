@@ -1,8 +1,8 @@
-"""The operator's process: kopf tells it of every change of jobs, plans, pods and nodes; it looks at the jobs concerned.
+"""Operator process: receives changes of jobs, plans, pods and nodes from kopf, and visits the affected jobs.
 
-In: `springtide k8s operator`, or a test. Out: nothing; it runs until told to stop. kopf keeps the watches going (they
-drop, time out and expire) and its handlers only note whom to look at (`operator.queue`), so kopf has no progress of its
-own to write into objects: no annotations, no finalizers, no peering. Deletion is left to the cluster's own collector.
+In: `springtide k8s operator`, or a test. Out: nothing; the process runs until it is stopped. kopf maintains the
+watches, which drop, time out and expire. Its handlers only put jobs into the queue (`operator.work_queue`), so kopf
+stores no progress in objects: no annotations, finalizers or peering. The cluster's garbage collector handles deletion.
 """
 
 import asyncio
@@ -24,28 +24,28 @@ from springtide.platforms.k8s.operator.work_queue import WorkQueue
 log = logging.getLogger(__name__)
 
 SOON_S = 0.05
-"""Pods change in bursts: one look for all."""
+"""Delay that merges bursts of pod changes into one visit."""
 LOGIN_S = 600.0
-"""kopf is told anew who asks, since tokens of pods are replaced."""
+"""Seconds between two logins of kopf, because tokens of pods are replaced."""
 HASTE_S = 1.0
-"""An eviction that the budget forbids now is not waited for."""
+"""Time limit for evictions: an eviction that the budget forbids is not awaited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorOptions:
-    """What an operator is told at its start."""
+    """Options of an operator."""
 
     site: Site
     namespaces: tuple[str, ...] = ()
-    """Those that it looks after; empty: all, and nodes too."""
+    """Namespaces to serve; empty for all namespaces, with the nodes."""
     kubeconfig: str = ""
     context: str = ""
     brain_secret: str = ""
-    """What masters show to the cluster's brain."""
+    """Secret that masters present to the cluster's brain."""
     brain_files: Mapping[str, bytes] = field(default_factory=dict)
-    """The same where it has TLS: ca.crt, tls.crt and tls.key."""
+    """TLS files for masters to reach the brain: ca.crt, tls.crt and tls.key."""
     health: str = ""
-    """Where to say that it is alive, such as http://0.0.0.0:8080/healthz."""
+    """URL of the liveness endpoint, such as http://0.0.0.0:8080/healthz."""
 
 
 async def run(options: OperatorOptions, stop: asyncio.Event, ready: asyncio.Event | None = None) -> None:
@@ -63,14 +63,15 @@ async def run(options: OperatorOptions, stop: asyncio.Event, ready: asyncio.Even
         executor.can_resize = await client.has(kinds.PODS, "resize")
         queue = WorkQueue(executor.attend)
         listener = ChangeListener(queue, executor)
-        if not options.namespaces:  # before any job is looked at: its master is told at its start what there is
+        if not options.namespaces:  # before the first job, because a master reads the capacity at its start
             for node in (await client.list(kinds.NODES)).items:
                 listener.node("ADDED", node)
         settings = kopf.OperatorSettings()
-        settings.posting.enabled = False  # events are told by conditions that change, once
-        settings.scanning.disabled = True  # our kinds are there (`check`); no right to look at all others is needed
+        settings.posting.enabled = False  # changed conditions become events instead
+        # `check` has found our kinds, and the operator needs no permission to list others
+        settings.scanning.disabled = True
         settings.watching.label_selectors[kinds.PODS.plural] = names.JOB
-        settings.queueing.idle_timeout = settings.queueing.exit_timeout = 0.2  # it only notes what it hears
+        settings.queueing.idle_timeout = settings.queueing.exit_timeout = 0.2  # handlers only fill the queue
         settings.process.ultimate_exiting_timeout = None
         over = asyncio.Event()
         watches = kopf.operator(
@@ -114,7 +115,7 @@ async def check(client: Client) -> None:
 
 
 class ChangeListener:
-    """Turns changes into notes; what changes nothing for the operator is let pass."""
+    """Puts the jobs that a change affects into the queue; ignores irrelevant changes."""
 
     def __init__(self, queue: WorkQueue, executor: Executor) -> None:
         self._queue, self._executor = queue, executor
@@ -182,7 +183,7 @@ async def connection(kopf: Any, reached: kubeconfig.Access) -> Any:
     headers = await reached.headers(anew=True)
 
     class KopfConnection(kopf.ConnectionInfo):  # type: ignore[misc]
-        """With certificates as they were read once."""
+        """Connection with certificates that were read once."""
 
         def as_ssl_context(self) -> Any:
             return super().as_ssl_context() if isinstance(reached.verify, bool) else reached.verify

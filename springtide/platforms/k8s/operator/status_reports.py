@@ -1,8 +1,8 @@
-"""Pure. What the operator says after it has done something: of the plan, of the job, and in events for people.
+"""Pure. Builds the operator's reports: the statuses of the plan and of the job, and events for people.
 
-In: an `OperatorView` and what became of each step. Out: parts of statuses that have changed, None where nothing has.
-The phase is the operator's only until the job's master runs; conditions `Accepted`, `MasterRunning`, `PodsRunning`
-always are.
+In: an `OperatorView` and the outcome of each step. Out: changed parts of statuses, or None without changes. The
+operator sets the phase only until the job's master runs. It always sets the conditions `Accepted`, `MasterRunning` and
+`PodsRunning`.
 """
 
 from collections.abc import Mapping
@@ -27,24 +27,24 @@ from springtide.platforms.k8s.operator.job_view import OperatorView
 
 ACCEPTED, PODS_RUNNING = "Accepted", "PodsRunning"
 SHOWN = 3
-"""Pods that a message tells of."""
+"""Number of pods to describe in a message."""
 FINE = (pod_states.RUNNING, pod_states.SUCCEEDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepOutcome:
-    """What became of the steps."""
+    """Outcome of the steps."""
 
     pods: Mapping[str, PodState] = field(default_factory=dict)
-    """Those that were made, refused, or asked to change."""
+    """States of pods that were created, refused or asked to change."""
     made: Mapping[str, int] = field(default_factory=dict)
-    """Lives that were made, by role."""
+    """Created lives, by role."""
     budget: int | None = None
     master: tuple[int, int] | None = None
-    """A master's pod was made: its number, and how many in a row did not last before it."""
+    """Number of the created master pod, and of short-lived masters in a row before it; None if none was created."""
     master_refused: str = ""
     taken: bool = False
-    """It was refused because of another's object, which may go soon."""
+    """True if an object of another owner blocked the step; that object may disappear soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class JobNotice:
     """An event for people."""
 
     kind: str
-    """Normal or Warning."""
+    """Type of the event: Normal or Warning."""
     reason: str
     message: str
 
@@ -190,7 +190,7 @@ def news(before: Mapping[str, Any], change: Mapping[str, Any]) -> list[JobNotice
         if (old.get("status"), old.get("reason")) == (each["status"], each["reason"]):
             continue
         if each["status"] == "True" and not old:
-            continue  # that a thing is as it should be is no news at first
+            continue  # a healthy first state is not worth an event
         calm = each["status"] == "True" or each["reason"] in ("Made", "Pending", "Making")
         words = each["message"] or f"{each['type']}: {each['reason']}"
         found.append(JobNotice("Normal" if calm else "Warning", each["reason"], words))

@@ -1,6 +1,7 @@
-"""Pure. What the operator can do to a cluster. In: `operator.mastering`, `operator.planned`. Next: `operator.doing`.
+"""Pure. Steps that the operator can take in a cluster. In: `operator.lifecycle`, `operator.pod_plan`. Next:
+`operator.executor`.
 
-Each is harmless when it is done twice, or by two operators: names are the same, and what is deleted is named by uid.
+All steps are idempotent, even with two operators: names are fixed, and deletions name a uid.
 """
 
 from dataclasses import dataclass, field
@@ -11,22 +12,22 @@ from springtide.platforms.k8s.api.kinds import Object
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """See that all is there that a master's pod needs: service, secret, rights, Lease, plan, volume."""
+    """Create all that a master's pod needs: service, secret, permissions, Lease, plan, volume."""
 
 
 @dataclass(frozen=True, slots=True)
 class MakeMaster:
-    """Make the master's pod."""
+    """Create the master's pod."""
 
     pod: Object
     number: int
     in_a_row: int
-    """How many before it did not last."""
+    """Number of short-lived masters in a row before this one."""
 
 
 @dataclass(frozen=True, slots=True)
 class MakePod:
-    """Make the pod of a role."""
+    """Create the pod of a role."""
 
     entry: PodWish
     pod: Object
@@ -34,7 +35,7 @@ class MakePod:
 
 @dataclass(frozen=True, slots=True)
 class DeletePod:
-    """Take a pod away; within its time to end, or at once."""
+    """Delete a pod, within its grace period or at once."""
 
     name: str
     uid: str
@@ -44,7 +45,7 @@ class DeletePod:
 
 @dataclass(frozen=True, slots=True)
 class EvictPod:
-    """Ask for a pod's eviction: the servers' budget is kept to, and it drains."""
+    """Request the eviction of a pod, which respects the servers' disruption budget and drains the pod."""
 
     name: str
     uid: str
@@ -53,7 +54,7 @@ class EvictPod:
 
 @dataclass(frozen=True, slots=True)
 class ResizePod:
-    """Let a running pod have other resources."""
+    """Change the resources of a running pod."""
 
     name: str
     container: str
@@ -62,14 +63,14 @@ class ResizePod:
 
 @dataclass(frozen=True, slots=True)
 class SetBudget:
-    """Let the disruption budget fit the number of servers."""
+    """Adapt the disruption budget to the number of servers."""
 
     servers: int
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteJob:
-    """The time is over for which a job that has ended was to be kept."""
+    """Delete a finished job whose retention time is over."""
 
     why: str
 
@@ -79,7 +80,7 @@ Step = Prepare | MakeMaster | MakePod | DeletePod | EvictPod | ResizePod | SetBu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSteps:
-    """What to do now, and when to look again if nothing happens until then."""
+    """Steps to take now, and the time of the next visit without changes."""
 
     steps: tuple[Step, ...] = ()
     again_s: float | None = None

@@ -1,7 +1,7 @@
-"""One job after the other: who is to be looked at when, each by one at a time, failures later and later.
+"""Work queue of the operator: schedules visits to jobs, one visit per job at a time, with backoff after failures.
 
-In: `operator.running` notes what has changed. Out: calls of `attend`, which says when to look again. Nothing is lost
-when a note comes while its job is being attended to, and a hundred notes at once are one look.
+In: `operator.process` notes changed jobs. Out: calls of `attend`, which returns the time of the next visit. A note
+during a visit causes another visit, and many notes at once cause one visit.
 """
 
 import asyncio
@@ -17,14 +17,14 @@ Key = tuple[str, str]
 
 WORKERS = 8
 RESYNC_S = 300.0
-"""Every job is looked at this often at least, whatever was heard of it."""
+"""Longest time between two visits of a job, in seconds."""
 CONFLICT_S = 0.1
 PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""After failures in a row."""
+"""Delays after consecutive failures, in seconds."""
 
 
 class WorkQueue:
-    """Keeps the order. `attend` returns seconds until it wants to look again; None: a job that is gone."""
+    """Queue of jobs. `attend` returns the seconds until the next visit, or None for a deleted job."""
 
     def __init__(self, attend: Callable[[Key], Awaitable[float | None]]) -> None:
         self._attend = attend
@@ -67,10 +67,10 @@ class WorkQueue:
     async def _tried(self, key: Key) -> float | None:
         try:
             again_s = await self._attend(key)
-        except errors.Conflict as error:  # somebody was quicker: see what they did
+        except errors.Conflict as error:  # another writer was faster: read the object again
             log.debug("%s/%s: %s", *key, error)
             return CONFLICT_S
-        except Exception as error:  # whatever is wrong with one job, all others are looked after
+        except Exception as error:  # a broken job must not stop the others
             failures = self._failures[key] = self._failures.get(key, 0) + 1
             pause_s = PAUSES_S[min(failures, len(PAUSES_S)) - 1]
             trace = None if isinstance(error, errors.SpringtideError) else error
