@@ -4,7 +4,8 @@ In: batches and messages from worker/online/shuffling/shuffle_unit.py. Out: acti
 own `PeerShuffle`, and decides by the last announcements of its peers. There is no coordinator.
 
 A worker never forwards a batch from a peer. A batch that was sent returns to its owner before it is sent again. A batch
-may be trained twice, if a peer was only slow. This is harmless, because slots skip batches that they already have.
+may be trained twice, if a peer was only slow. The repetition is harmless, because slots skip batches that they already
+have.
 
     offer ─► queue ─► take ─► trained ─► ReportTrained, to the peer that sent it
                └► SendBatch, to a peer ─► done, or home again: returned, peer lost, peer silent

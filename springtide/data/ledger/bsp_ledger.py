@@ -17,7 +17,7 @@ from springtide.domain.data.samples import DatasetCard
 
 
 class OffsetRange(NamedTuple):
-    """Offsets `first` to `end` of a partition. This is the shard of a bsp pass over a stream."""
+    """Offsets `first` to `end` of a partition. A bsp pass over a stream uses such ranges as shards."""
 
     partition: int
     first: int

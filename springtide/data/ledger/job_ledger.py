@@ -471,8 +471,8 @@ class JobLedger(Passes):
     def _turn_of(self, card: DatasetCard, shown: int) -> int:
         """Return the index of the pass that a rank opens after `shown` passes.
 
-        This is usually the next pass. An incarnation that starts with a later epoch opens the pass of that epoch, which
-        may be new.
+        The result is usually the next pass. An incarnation that starts with a later epoch opens the pass of that epoch,
+        which may be new.
         """
         for turn in range(shown, len(self.passes)):
             if self.passes[turn].card.first_epoch == card.first_epoch:

@@ -2,7 +2,8 @@
 
 In: environment variables with the master's address, this data worker's name and the job's secret (`config`). A trainer
 writes the job's package. Out: mini-batches for trainers (dataworker/feed/worker.py), until the master ends this
-process. It then serves until trainers have fetched all its batches. It keeps no state, so it may die at any time.
+process. The process then serves until trainers have fetched all its batches. A data worker keeps no state, so it may
+die at any time.
 """
 
 import gc

@@ -234,9 +234,7 @@ class BatchChannel:
         return ReceivedMessage(kind, told, Payload(says, buffer, size, made))
 
     def fileno(self) -> int:
-        """Return the descriptor for select and poll. It is readable when a message begins, because nothing is read
-        ahead.
-        """
+        """Return the descriptor for select and poll, readable when a message begins, because nothing is read ahead."""
         return self._sock.fileno()
 
     def close(self) -> None:

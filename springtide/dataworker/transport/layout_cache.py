@@ -8,8 +8,8 @@ The cache handles only dense CPU tensors in dicts with string keys, lists, tuple
 other trees are packed leaf by leaf, which also reports leaves that cannot be sent.
 
 Native code reads the layout of all tensors at once, and creates tensors over a payload
-(cpp/bindings/batch/tensors.cpp). It uses torch's DLPack functions. Versions of torch before 2.10 lack these functions:
-there Python handles the tensors one by one.
+(cpp/bindings/batch/tensors.cpp). The native code uses torch's DLPack functions. Versions of torch before 2.10 lack
+these functions: there Python handles the tensors one by one.
 """
 
 import array

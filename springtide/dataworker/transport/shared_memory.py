@@ -4,9 +4,9 @@ In: dataworker/transport/channel.py asks for room for a message, or receives a m
 buffer (a tensor, an array) keeps it alive, and the memory is reused after the last view is dropped. A sender never
 waits for that: without a free segment it sends through the socket.
 
-A segment is a sealed memfd, passed over a Unix socket. It has no name, so nothing in /dev/shm can clash or stay behind:
-the memory is freed with the two processes. Its first byte says whether it is in use: the sender sets this byte, and the
-receiver clears it.
+A segment is a sealed memfd, passed over a Unix socket. A memfd has no name, so nothing in /dev/shm can clash or stay
+behind: the memory is freed with the two processes. Its first byte says whether it is in use: the sender sets this byte,
+and the receiver clears it.
 """
 
 import contextlib
@@ -136,7 +136,7 @@ class IncomingSegments:
 
 
 class _Release:
-    """Callback that frees a segment. It does nothing in a forked child, which has views of the same pages."""
+    """Callback that frees a segment. The callback does nothing in a forked child, which has views of the same pages."""
 
     def __init__(self, pages: mmap.mmap) -> None:
         self.pages, self.pid = pages, os.getpid()
@@ -170,7 +170,7 @@ class BlockPool:
 
 
 class _Return:
-    """Callback that returns a block. It may run in any thread, so it never waits for the lock."""
+    """Callback that returns a block. The callback may run in any thread, so it never waits for the lock."""
 
     def __init__(self, blocks: BlockPool, pages: mmap.mmap) -> None:
         self.blocks, self.pages = blocks, pages

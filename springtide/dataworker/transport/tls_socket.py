@@ -54,7 +54,7 @@ class SecureSocket:
         self._sock.setsockopt(level, name, value)
 
     def fileno(self) -> int:
-        """Return the descriptor for poll. It is readable when a message begins, because nothing is read ahead."""
+        """Return the descriptor for poll, readable when a message begins, because nothing is read ahead."""
         return self._sock.fileno()
 
     def shutdown(self, how: int) -> None:
