@@ -202,8 +202,7 @@ def filled(spec: Any, values: Mapping[Any, Any], size: int) -> Any:
 
 
 def decided(spec: Any, numbers: Sequence[Sequence[int]], sizes: Sequence[int]) -> Any | None:
-    """Decide for each integer of a template whether it is a constant or a multiple of the batch size. None: it is
-    neither.
+    """Replace each integer of a template by a constant or a multiple of the batch size; None if it is neither.
 
     `numbers` and `sizes` have the integers and the batch size of each recorded batch. A constant may equal the batch
     size by chance. The template is then wrong for other batch sizes, but a call with another number does not match it.

@@ -162,7 +162,10 @@ class NamespaceCheck(Check):
 
 
 class ItemsCheck(Check):
-    """A list, deque or set, compared by the identity of its items; a long list is compared a part at a time."""
+    """A list, deque or set, compared by the identity of its items.
+
+    A long list is compared a part at a time. A set of more than `SMALL` items is compared by its length only.
+    """
 
     __slots__ = ("_at", "_held", "_were")
 
