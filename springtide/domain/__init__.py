@@ -1,1 +1,2 @@
-"""Pure. The nouns of a job: frozen values, no I/O, no clock, no torch. Everything above may import these."""
+"""Pure. Immutable value types of a job. They do no I/O, read no clock and do not import torch. Every layer above may
+import them."""

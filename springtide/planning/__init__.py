@@ -1,1 +1,2 @@
-"""Pure. What should be done about a job's resources, and why: functions over frozen data, no clock, no I/O."""
+"""Pure. Planning: decides the resources of each job and gives reasons. Functions over immutable data, without clock and
+I/O."""

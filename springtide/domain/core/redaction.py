@@ -1,8 +1,8 @@
-"""Pure. Text without credentials: what may be shown in logs, events, status and errors.
+"""Pure. Redacts credentials from text for logs, events, status and errors.
 
-In: any text, such as an error of a database or an object store, and values that are known to be secret. Out: the same
-text with `hidden` in place of them: passwords in URLs, values of names that say "password", "token" and the like, and
-the known values wherever they stand. It hides rather too much than too little. Next: `telemetry.redactor`.
+In: any text, such as a database error, and known secret values. Out: the text with `hidden` in place of each secret.
+Secrets are passwords in URLs, values of names such as "password" or "token", and the known values. When in doubt, the
+module redacts. Next: `telemetry.redactor`.
 
     postgresql://brain:pw@db/brain              ->  postgresql://brain:hidden@db/brain
     https://bucket/x?X-Amz-Signature=3f2a&v=1   ->  https://bucket/x?X-Amz-Signature=hidden&v=1

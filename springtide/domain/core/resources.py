@@ -1,6 +1,6 @@
-"""Pure. What a process of a job may take and what it took, and how the cores of a machine are shared by roles.
+"""Pure. CPU and memory limits of a process, its measured usage, and the default sizes of a local job.
 
-In: `cli.job.run` knows the cores and the user's `--cpu` and `--memory`. Next: `platforms` holds processes to
+In: `cli.job.run` passes the core count and the user's `--cpu` and `--memory`. Next: `platforms` enforces
 `ProcessLimits`.
 """
 
@@ -19,7 +19,7 @@ _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])i?b?|b)?", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessLimits:
-    """What one process, its children included, may take at most; None is as much as there is."""
+    """CPU and memory limits of one process and its children; None means no limit."""
 
     cpu: float | None = None
     """Cores: 0.5 is half of one."""
@@ -48,7 +48,7 @@ class ProcessLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What one process, its children included where that is known, has taken so far."""
+    """Resources that one process has used so far, with its children where the platform can count them."""
 
     cpu_s: float = 0.0
     """Seconds of CPU since it started."""
@@ -78,7 +78,7 @@ def show_memory(number: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleSizes:
-    """How many roles a local job has, and how wide each worker computes."""
+    """Number of servers and workers of a local job, and compute threads per worker."""
 
     servers: int
     workers: int

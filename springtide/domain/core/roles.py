@@ -1,7 +1,7 @@
-"""Pure. Who is in a job and where its slots lie: roles, members, placements.
+"""Pure. Roles of a job, their processes, and the placement of slots on servers.
 
-In: `platforms` starts roles, `embedding.placement.placement` lays out slots. Next: `rpc.messages.messages` carries
-these over the wire.
+In: `platforms` starts roles, `embedding.placement.placement` computes placements. Next: `rpc.messages.messages` sends
+these values over the wire.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from springtide import errors
 
 
 class RoleKind(StrEnum):
-    """What a process does in a job."""
+    """Kind of a process in a job."""
 
     AGENT = "agent"
     MASTER = "master"
@@ -26,7 +26,7 @@ RANKED = (RoleKind.SERVER, RoleKind.WORKER, RoleKind.DATA_WORKER)
 
 @dataclass(frozen=True, slots=True, order=True)
 class Role:
-    """One process of a job, by kind and rank; prints as its log file is called: `worker-1`."""
+    """Role of one process: its kind and rank. `str(role)` is the name of its log file, such as `worker-1`."""
 
     kind: RoleKind
     rank: int = 0
@@ -45,7 +45,7 @@ def parse_role(name: str) -> Role | None:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Life:
-    """One process of a role. A role may have two for a moment: one that hangs and is being killed, and the next."""
+    """One incarnation of a role. Two can exist briefly: a hung process that is being killed, and its successor."""
 
     role: Role
     incarnation: int = 0
@@ -56,7 +56,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Which server owns each slot. The epoch rises whenever the map changes."""
+    """Map from each slot to the server that owns it. Every change of the map increases the epoch."""
 
     epoch: int
     servers: int
@@ -75,7 +75,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotMove:
-    """One slot goes from a server to another."""
+    """Move of one slot from a source server to a target server."""
 
     slot: int
     source: int
@@ -84,7 +84,7 @@ class SlotMove:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleExit:
-    """How a process of the job ended, as the platform that started it saw it."""
+    """Exit of one process of the job, as seen by the platform that started it."""
 
     role: Role
     pid: int
@@ -118,9 +118,10 @@ class RoleExit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WantedRole:
-    """A process that must exist. The agent starts each incarnation of a role once, and ends older or unwanted ones.
+    """Process that must exist. The agent starts each incarnation once and ends older or unwanted incarnations.
 
-    An incarnation that has ended is reported and not started again: the master then wants the next one, or none.
+    The agent reports an incarnation that has ended and never restarts it. The master then requests the next
+    incarnation, or none.
     """
 
     role: Role
@@ -139,7 +140,7 @@ class WantedRole:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleUsage:
-    """What a process uses, as its agent measures it, or as it says itself."""
+    """CPU and memory usage of one process, measured by its agent or by the process itself."""
 
     role: Role
     incarnation: int = 0

@@ -1,7 +1,7 @@
-"""Pure. How large a job is, how large it may be, and what that costs: the nouns that plans are made of.
+"""Pure. Shape of a job (number and size of its roles), the bounds on it, and its cost.
 
-In: what the user asked for and what the cluster has. Next: `domain.plan.view` shows a job with its shape and bounds,
-`planning.candidates.pareto` lists the shapes worth having, `planning.allocate.choose` picks one a job.
+In: the user's request and the capacity of the cluster. Next: `domain.plan.view` shows a job with its shape and bounds.
+`planning.candidates.pareto` lists the shapes worth having. `planning.allocate.choose` picks one shape per job.
 """
 
 import math
@@ -15,7 +15,8 @@ GIB = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Workers and servers of one job, and the size of each. All workers are alike, and all servers."""
+    """Number and size of the workers and servers of one job. All workers have one size, and all servers have one
+    size."""
 
     workers: int
     servers: int
@@ -63,7 +64,7 @@ def _part(count: int, role: str, cpu: float, memory: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceBudget:
-    """What a cluster, or a quota, has to give."""
+    """CPU and memory that a cluster or a quota provides."""
 
     cpu: float
     """Cores."""
@@ -85,7 +86,7 @@ UNBOUNDED = ResourceBudget(cpu=math.inf, memory=math.inf)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeBounds:
-    """Between which shapes a job may change, field by field, and how much it may take in all."""
+    """Smallest and largest allowed value of each shape field, and the quota of the whole job."""
 
     least: Shape
     most: Shape
@@ -165,7 +166,7 @@ def sizes(least: float, most: float, step: float | None) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNeed:
-    """Bytes that a job's roles need, whatever their number: memory makes nothing faster, so a plan has just enough."""
+    """Bytes that the roles of a job need. Extra memory makes no step faster, so a plan grants just enough."""
 
     worker: int = 0
     """Of each worker."""
@@ -187,7 +188,7 @@ NO_NEED = MemoryNeed()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """What resources cost by the hour, in any currency: only their ratio matters to a choice."""
+    """Hourly prices of CPU and memory, in any currency. Only their ratio affects a choice."""
 
     cpu: float = 1.0
     """A core."""

@@ -1,6 +1,6 @@
-"""Pure. Whole numbers that a user gives: anything else is refused by its name before something is made with it.
+"""Pure. Validates numbers that users pass, and rejects everything else with an error that names the argument.
 
-In: a value as it came, NumPy's integers too. Out: an int, or BadInput. Used where scripts hand over sizes and counts.
+In: a value from a script, including NumPy integers. Out: an int, or BadInput.
 """
 
 import functools

@@ -1,8 +1,8 @@
-"""Pure. Data workers of a job: what the user asked for, what trainers see of their queues, what tuning makes of it.
+"""Pure. Settings, reports and targets for the data workers of a job.
 
-In: `cli.job.run` fills in `FeedRules`; trainers report `FeedState` with their heartbeats. Next:
-`master.data.data_workers` turns reports into a `FeedSeen`, `planning.dataworkers` answers with a `FeedTarget`,
-`job.scaling.data_workers` carries it out.
+In: `cli.job.run` fills in `FeedRules`; trainers report `FeedState` in their heartbeats. Next:
+`master.data.data_workers` turns the reports into a `FeedSeen`. `planning.dataworkers` answers with a `FeedTarget`.
+`job.scaling.data_workers` applies the target.
 """
 
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def split_of(text: str) -> SplitMode:
 
 
 class BatchName(NamedTuple):
-    """The identity of a mini-batch, carried with it: samples `first` to `first + samples` of a shard of an epoch."""
+    """Identity of a mini-batch: samples `first` to `first + samples` of one shard in one epoch."""
 
     epoch: int
     shard: int
@@ -57,7 +57,7 @@ def samples_named(indices: Sequence[int]) -> str:
 
 
 class LeftOut(NamedTuple):
-    """Samples that cannot be made, of a batch that was trained without them: the user wants them skipped."""
+    """Unreadable samples that a batch was trained without, because the user chose to skip them."""
 
     batch: BatchName
     indices: tuple[int, ...]
@@ -71,7 +71,7 @@ class LeftOut(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedRules:
-    """What a job may do about data workers."""
+    """User settings for the data workers of a job."""
 
     workers: int | None = None
     """How many; None: found out by measuring, 0: none at all."""
@@ -103,7 +103,8 @@ class FeedRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedState:
-    """One trainer's word on how it is fed. Totals since it joined, but for what is `now`."""
+    """Report of one trainer about its input queue. Fields are totals since the trainer joined, except those marked
+    `now`."""
 
     made: int = 0
     """Mini-batches that data workers have put into its queue."""
@@ -129,7 +130,7 @@ class FeedState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageSeen:
-    """One stage of data workers over the last interval, and the queue between it and those who take from it."""
+    """Measurements of one stage of data workers over the last interval, including the queue to its consumers."""
 
     consumers: int
     """Who take from it: trainers, or the data workers of the next stage."""
@@ -150,7 +151,7 @@ class StageSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedSeen:
-    """A job's feeding over the last interval, all trainers together."""
+    """Input measurements of a whole job over the last interval, summed over all trainers."""
 
     at: float
     trainers: int
@@ -185,7 +186,7 @@ class FeedSeen:
 
 
 class StageTarget(NamedTuple):
-    """What is wanted of one stage."""
+    """Target number and size of the data workers of one stage."""
 
     workers: int
     cpu: float | None
@@ -206,7 +207,7 @@ def spread(count: int, cpu: float | None, stages: int) -> tuple[StageTarget, ...
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedShare:
-    """What a job that tunes its data workers tells those who share out cores among jobs."""
+    """Report of a job that tunes its data workers, for the allocator that divides cores among jobs."""
 
     trainers: int
     speed: float
@@ -221,7 +222,7 @@ class FeedShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedTarget:
-    """What tuning wants now; also when that is what there is."""
+    """Decision of the tuner. It can equal the current state."""
 
     data_workers: int
     data_worker_cpu: float | None

@@ -1,8 +1,8 @@
-"""Pure. What master and workers say to each other about shards: plain tuples, which travel and are journaled as such.
+"""Pure. Messages between master and workers about shards and leases, as plain tuples for the wire and the journal.
 
-A *shard* is a fixed run of batches of an epoch's order; its number is unique in the job. A *lease* is a run of batches
-of one shard that one holder trains, named by the shard and the sample it began with. Next: data/ledger/async_ledger.py
-hands leases out, worker/input/lease_prefetch.py works them off.
+A *shard* is a fixed range of batches in an epoch's order. Its number is unique in the job. A *lease* is a range of
+batches of one shard that one holder trains. The shard and the first sample identify a lease. Next:
+data/ledger/async_ledger.py grants leases, worker/input/lease_prefetch.py trains them.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class LeaseHolder(NamedTuple):
-    """A worker, and which of its lives: a relaunched one keeps its rank and has a higher incarnation."""
+    """Worker incarnation that holds leases. A relaunched worker keeps its rank and gets a higher incarnation."""
 
     rank: int
     incarnation: int = 0
@@ -21,7 +21,7 @@ class LeaseHolder(NamedTuple):
 
 
 class Grant(NamedTuple):
-    """A lease as it is handed out: samples `first` to `end` of a shard."""
+    """Lease that the master grants: samples `first` to `end` of a shard."""
 
     shard: int
     """Number of the shard, unique in the job, over epochs and data sets: with a range of samples it names a batch."""
@@ -35,14 +35,14 @@ class Grant(NamedTuple):
 
 
 class LeaseKey(NamedTuple):
-    """Names a lease while it lives: two live ones never begin with the same sample."""
+    """Key of an active lease. Two active leases never begin with the same sample."""
 
     shard: int
     first: int
 
 
 class Progress(NamedTuple):
-    """A holder's word on one lease; saying it twice, or late, does no harm."""
+    """Progress of a holder on one lease. Repeated or late reports are harmless."""
 
     shard: int
     first: int
@@ -56,7 +56,7 @@ class Progress(NamedTuple):
 
 
 class ShrinkRequest(NamedTuple):
-    """Please stop this lease at sample `end`, or as soon after it as you can; the agreed end comes with `Progress`."""
+    """Request to end a lease at sample `end`, or as soon after it as possible. `Progress` returns the agreed end."""
 
     shard: int
     first: int
@@ -64,7 +64,8 @@ class ShrinkRequest(NamedTuple):
 
 
 class ReadFailure(NamedTuple):
-    """Sample `offset` and what follows it in the lease cannot be read by this holder; it trains what comes before."""
+    """Read error: the holder cannot read sample `offset` or the rest of the lease. It trains the samples before
+    `offset`."""
 
     shard: int
     first: int
@@ -73,7 +74,7 @@ class ReadFailure(NamedTuple):
 
 
 class Poisoned(NamedTuple):
-    """Samples that were given up after `failures` tries: a job with any of these has not finished well."""
+    """Samples given up after `failures` tries. A job with poisoned samples has not succeeded."""
 
     shard: int
     epoch: int
@@ -90,7 +91,7 @@ class Poisoned(NamedTuple):
 
 
 class NoLease(Enum):
-    """Why a worker gets no lease."""
+    """Reason why a worker gets no lease."""
 
     WAIT = "others still hold shards, which may come back"
     END = "all shards of the pass are done, given up, or held by the asker itself"
@@ -99,7 +100,7 @@ class NoLease(Enum):
 
 
 class LedgerReply(NamedTuple):
-    """The ledger's answer to a holder's words."""
+    """Reply of the ledger to a holder's report."""
 
     revoked: tuple[LeaseKey, ...] = ()
     """Leases it named and does not hold: drop them."""
@@ -112,7 +113,7 @@ class LedgerReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Totals:
-    """Shards by state, and samples."""
+    """Number of shards by state, and number of samples."""
 
     total: int = 0
     leased: int = 0

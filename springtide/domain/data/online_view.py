@@ -1,6 +1,6 @@
-"""Pure. An online job as its autoscaler sees it: traffic that is to come, what waits, what workers can take.
+"""Pure. Input and output of the autoscaler of an online job.
 
-In: measurements and a forecast, put together by the master (or the simulator). Out: nothing is decided here. Next:
+In: measurements and a forecast, collected by the master or the simulator. This module decides nothing. Next:
 planning/online/scaling/decision.py turns an `OnlineView` into a `Scaling`.
 """
 
@@ -11,7 +11,7 @@ from springtide import errors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficOutlook:
-    """Traffic to come, from now on, by equal steps."""
+    """Forecast of the traffic from now on, in equal time steps."""
 
     step_s: float
     mean: tuple[float, ...]
@@ -31,7 +31,7 @@ class TrafficOutlook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineView:
-    """What is known of an online job at one moment."""
+    """State of an online job at one moment."""
 
     at: float
     """Seconds, by any clock that goes forward."""
@@ -56,7 +56,7 @@ class OnlineView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineRules:
-    """What the autoscaler of an online job aims at."""
+    """Targets and limits of the autoscaler of an online job."""
 
     fewest: int = 1
     """Workers; never less."""
@@ -93,7 +93,7 @@ class OnlineRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """How many workers there should be now, and why; leaving them as they are is a decision too."""
+    """Number of workers that the job should have now, with the reason. It can equal the current number."""
 
     workers: int
     why: str

@@ -1,6 +1,6 @@
-"""Pure. What a batch is called before anyone trains it, and what a master must know of a data set to hand it out.
+"""Pure. Batches, sample ranges and the description of a data set that the master needs to lease its shards.
 
-In: data/source.py counts the samples. Next: data/shards.py cuts them, worker/input/batches.py yields them.
+In: data/source.py counts the samples. Next: data/shards.py cuts shards, worker/input/batches.py yields batches.
 """
 
 from dataclasses import dataclass, fields
@@ -11,7 +11,7 @@ from springtide.domain.data.streams import StreamCard
 
 
 class Batch(NamedTuple):
-    """Features and labels of one mini-batch; unpacks as ``for x, y in batches`` too."""
+    """Features and labels of one mini-batch. It also unpacks: ``for x, y in batches``."""
 
     x: Any
     y: Any
@@ -19,9 +19,9 @@ class Batch(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRange:
-    """Samples ``first`` to ``first + count`` of a shard, in the order that its epoch's shuffle gave it.
+    """Samples ``first`` to ``first + count`` of a shard, in the shuffled order of its epoch.
 
-    The same range always means the same samples, whoever reads them; slots remember ranges to apply each once.
+    A range means the same samples for every reader. Slots remember the applied ranges, so each range is applied once.
     """
 
     epoch: int
@@ -36,7 +36,7 @@ class SampleRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetCard:
-    """All that decides which samples a shard holds: two workers with equal cards mean the same shards."""
+    """Settings that determine the samples of each shard. Workers with equal cards get identical shards."""
 
     samples: int
     """How many samples one epoch has."""
@@ -110,7 +110,7 @@ def check_same_stream(now: StreamCard, before: StreamCard) -> None:
 
 
 class EpochPlace(NamedTuple):
-    """A point in a script."""
+    """Position of a training script in its loops over `batches`."""
 
     epoch: int
     """The epoch that the script is in, from 0."""

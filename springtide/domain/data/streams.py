@@ -1,8 +1,8 @@
-"""Pure. A stream as master and workers speak of it: partitions, where they begin and end, where their batches are cut.
+"""Pure. Streams as master and workers describe them: partitions, their ends, and the cuts between batches.
 
-A partition is a shard without an end, its offsets are samples. A batch is a run of offsets of one partition: it ends at
-the next multiple of the batch size, or before, at a *cut* that the master has noted; so whoever reads a partition again
-finds the same batches. Next: data/ledger/stream_ledger.py hands partitions out, data/stream/ reads them.
+A partition is a shard without an end, and its offsets are samples. A batch is a range of offsets of one partition. It
+ends at the next multiple of the batch size, or earlier at a *cut* that the master has recorded. So a second read of a
+partition yields the same batches. Next: data/ledger/stream_ledger.py leases partitions, data/stream/ reads them.
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ MOST_PARTITIONS = 2**16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamCard:
-    """Which stream, and what of it: part of a `DatasetCard`, so all workers must say the same."""
+    """Stream and read range of a data set. It is part of a `DatasetCard`, so it must be equal on all workers."""
 
     url: str
     """Without passwords."""
@@ -29,7 +29,7 @@ class StreamCard:
 
 
 class PartitionRange(NamedTuple):
-    """A partition as a reader sees it."""
+    """Range of offsets of a partition, as a reader sees it."""
 
     partition: int
     start: int
@@ -41,7 +41,7 @@ class PartitionRange(NamedTuple):
 
 
 class BatchCut(NamedTuple):
-    """A batch of this lease ends before offset `at`, which is no multiple of the batch size."""
+    """Cut in a lease: a batch ends before offset `at`, which is not a multiple of the batch size."""
 
     shard: int
     first: int
@@ -50,7 +50,7 @@ class BatchCut(NamedTuple):
 
 
 class PartitionView(NamedTuple):
-    """How far a partition is, as the worker that holds it tells with its heartbeat."""
+    """Position of a partition, reported in the heartbeat of the worker that holds it."""
 
     partition: int
     trained: int
@@ -61,7 +61,7 @@ class PartitionView(NamedTuple):
 
 
 class StepSums(NamedTuple):
-    """Sums over steps of a loop: what a step costs, and what each of its samples costs, is found out of them."""
+    """Sums over training steps, from which a regression gets the cost of a step and the cost of a sample."""
 
     number: float = 0.0
     samples: float = 0.0
@@ -83,7 +83,7 @@ class StepSums(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamUse:
-    """What one worker has done with a stream since it began, and has in hand."""
+    """Counters of one worker on a stream since it started, and its current queue."""
 
     partitions: tuple[PartitionView, ...] = ()
     records: int = 0

@@ -1,7 +1,8 @@
-"""Pure. What the cache of a worker's embedding rows may take, and how samples are given to the workers of a bsp group.
+"""Pure. Settings and counters of the row cache in workers, and the policies that assign samples to workers of a bsp
+group.
 
-In: `cli.job.run` and `job.prepare`. Next: `domain.spec.job_spec` keeps the rules, `worker.cache.sample_allocation` goes
-by them, `planning.guards.cache_benefit` decides where they leave it open.
+In: `cli.job.run` and `job.prepare`. Next: `domain.spec.job_spec` stores the rules. `worker.cache.sample_allocation`
+applies them. `planning.guards.cache_benefit` decides where the rules leave the choice open.
 """
 
 from collections.abc import Iterable
@@ -24,7 +25,8 @@ DEFAULT_STALENESS = 10  # as little as bounded staleness was found to cost no qu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheRules:
-    """The cache of each worker. As it stands: found out by measuring, in a bsp group; in an async job: none."""
+    """Settings of the row cache of each worker. By default, a bsp group measures whether a cache pays; an async job has
+    no cache."""
 
     size: int | None = None
     """Bytes that rows and their optimizer state may take in a worker; 0: no cache. None: by `share`."""
@@ -144,7 +146,7 @@ def words(rules: CacheRules) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedTable:
-    """A table as a cache sees it."""
+    """Table as the cache sees it."""
 
     id: int
     row_bytes: int
@@ -181,7 +183,7 @@ def size_in_bytes(rules: CacheRules, tables: tuple[CachedTable, ...]) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheUse:
-    """What a worker's cache has done since it began, or the caches of all workers together."""
+    """Counters of the cache of one worker, or of all workers together."""
 
     on: bool = False
     why: str = ""

@@ -1,7 +1,7 @@
-"""Pure. What master and servers say to each other about checkpoints, and how often and where a job keeps them.
+"""Pure. Checkpoint messages between master and servers, and the settings of checkpoints.
 
-In: `cli.job.run` builds the rules. Next: `master.checkpoint.round` begins checkpoints, `server.checkpoints` writes a
-server's part, `checkpoint.format.cover` puts the parts together.
+In: `cli.job.run` builds the rules. Next: `master.checkpoint.round` begins checkpoints, `server.checkpoints` writes the
+part of each server, `checkpoint.format.cover` assembles the parts.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ UPLOAD_EVERY_S = 600.0
 
 
 class SlotExtent(NamedTuple):
-    """Where a server has put the image of one slot."""
+    """Location of the image of one slot in a server's checkpoint file."""
 
     slot: int
     offset: int
@@ -28,7 +28,7 @@ class SlotExtent(NamedTuple):
 
 
 class Written(NamedTuple):
-    """What one server life has written for a checkpoint."""
+    """File that one server incarnation has written for a checkpoint."""
 
     life: str
     file: str
@@ -46,7 +46,7 @@ class Written(NamedTuple):
 
 
 class Buddy(NamedTuple):
-    """Another server, which keeps copies of what one writes."""
+    """Server that keeps copies of another server's checkpoint files."""
 
     server: str
     address: str
@@ -56,7 +56,7 @@ class Buddy(NamedTuple):
 
 
 class Lineage(NamedTuple):
-    """The runs whose checkpoints a job may restore: its own, and the one that it went on from."""
+    """Runs whose checkpoints a job may restore: its own run, and the run that it resumed."""
 
     run: str
     resumed_run: str = ""
@@ -75,7 +75,7 @@ class Lineage(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRules:
-    """How a job keeps checkpoints."""
+    """Settings of a job's checkpoints: interval, location, copies and resume."""
 
     every_s: float = 0.0
     """Seconds from the begin of one to the begin of the next; 0: none at all."""

@@ -1,6 +1,6 @@
-"""Pure. In which order the gradients of a bsp step are summed.
+"""Pure. Order in which a bsp step sums gradients.
 
-In: `job.prepare`. Next: `worker.bsp.batch_order` hands out units and sums them. Design: docs/design/batch-order.md.
+In: `job.prepare`. Next: `worker.bsp.batch_order` assigns units and sums them. Design: docs/design/batch-order.md.
 """
 
 from springtide import errors

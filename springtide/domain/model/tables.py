@@ -1,7 +1,7 @@
-"""Pure. What a table is: its row, how rows start, which optimizer trains them, when rows come and go.
+"""Pure. Specification of embedding tables: row type, initialization, optimizer, admission and eviction of rows.
 
-In: embedding/modules/modules.py and embedding/modules/optimizers.py make these. Next: embedding/lookup/table_client.py
-declares them to the servers.
+In: embedding/modules/modules.py and embedding/modules/optimizers.py build these values. Next:
+embedding/lookup/table_client.py declares the tables to the servers.
 """
 
 import math
@@ -23,7 +23,7 @@ LARGEST_TABLE_ID = 2**14 - 1  # in a request the bits above ask for what a row h
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Init:
-    """How a row that was never trained reads: a hash of (seed, table, key), the same on every server."""
+    """Initial value of an untrained row: a hash of (seed, table, key), identical on every server."""
 
     kind: InitKind = "zeros"
     a: float = 0.0
@@ -46,7 +46,7 @@ class Init:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimSpec:
-    """The kernel that applies gradients to a table; fixed while the table lives. Learning rates ride on the push."""
+    """Optimizer kernel of a table, fixed for the lifetime of the table. Each push carries the learning rate."""
 
     kind: OptimKind = "sgd"
     momentum: float = 0.0
@@ -74,7 +74,7 @@ class OptimSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hyper:
-    """What a scheduler may change from push to push."""
+    """Hyperparameters that a scheduler may change from push to push."""
 
     lr: float
     weight_decay: float = 0.0
@@ -84,7 +84,7 @@ class Hyper:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSpec:
-    """One table of the job. All servers hold the same spec."""
+    """Specification of one table of the job, identical on all servers."""
 
     id: int
     name: str
@@ -139,7 +139,7 @@ SHARED_KEY = "springtide: outline of the model"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableOutline:
-    """One embedding table."""
+    """Outline of one embedding table."""
 
     name: str
     paths: tuple[str, ...]
@@ -152,7 +152,7 @@ class TableOutline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseOutline:
-    """One dense tensor: `chunks` rows of a table, from key `first` on, the last one padded."""
+    """Outline of one dense tensor: `chunks` rows of a table, starting at key `first`. The last row is padded."""
 
     name: str
     shape: tuple[int, ...]
@@ -164,7 +164,7 @@ class DenseOutline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """The whole model."""
+    """Outline of the whole model: its tables and dense tensors."""
 
     tables: tuple[TableOutline, ...] = ()
     dense: tuple[DenseOutline, ...] = ()

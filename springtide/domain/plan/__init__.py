@@ -1,1 +1,1 @@
-"""Pure. What a planner sees and what it answers."""
+"""Pure. Input and output of planners."""

@@ -1,13 +1,14 @@
-"""Pure. What a platform has for a job, between which shapes the job may plan for itself there, and how it begins.
+"""Pure. Capacity of a platform, the shape bounds that follow from it, and the first shape of a job.
 
-In: a machine's or a cluster's cores and memory, and what the user has said of roles and of a quota. Out: `ShapeBounds`
-and a first `Shape` within them. Next: `launch.spec.initial_resources` makes `PlanRules` of them.
+In: cores and memory of a machine or cluster, and the user's wishes for roles and quota. Out: `ShapeBounds` and a first
+`Shape` within them. Next: `launch.spec.initial_resources` builds `PlanRules` from them.
 
-Where cores can be held (control groups, pods) all quotas together stay within what there is. A worker computes with one
-thread and gets one core at most, since threads beyond its cores only stand in each other's way when it gets fewer: more
-cores come as more workers. It gets half a core at least, a server a fifth: the kernel hands a quota out in tenths of a
-second, and with less a worker takes half a minute to start and a server answers late. Steps are tenths of a core. Where
-cores cannot be held a role is reckoned to take what it usually does. A role fits one node, whatever the cluster has.
+Some platforms can limit cores (control groups, pods). There, the sum of all limits stays within the capacity. A worker
+computes with one thread and gets at most one core, because extra threads on too few cores slow each other down. So more
+cores mean more workers. A worker gets at least half a core and a server at least a fifth. The kernel grants CPU quota
+in periods of a tenth of a second. With less, a worker takes half a minute to start and a server replies late. Sizes are
+multiples of a tenth of a core. Where the platform cannot limit cores, planning assumes the usual usage of each role.
+Every role must fit on one node.
 """
 
 import math
@@ -39,7 +40,7 @@ NODE_SHARE = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlatformCapacity:
-    """What a platform has for jobs."""
+    """Resources that a platform has for jobs."""
 
     cpu: float
     """Cores of all nodes; 0: not known."""

@@ -1,6 +1,6 @@
-"""Pure. What planning says: plans with their reasons, or nothing with its reason.
+"""Pure. Plans and decisions of planning, each with its reason.
 
-In: policies (`planning.policy.registry`). Next: a master carries a `ShapePlan` out; `springtide explain` shows why.
+In: policies (`planning.policy.registry`). Next: a master applies a `ShapePlan`; `springtide explain` shows the reasons.
 """
 
 import math
@@ -15,7 +15,7 @@ from springtide.domain.spec.planning_config import PlanningStage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapePlan:
-    """One job gets another shape."""
+    """New shape for one job."""
 
     job: str
     shape: Shape
@@ -44,7 +44,7 @@ class ShapePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What is to be done now: no plans is a decision too, and says why."""
+    """Plans to apply now, with the reason. A decision without plans also has a reason."""
 
     plans: tuple[ShapePlan, ...] = ()
     why: str
@@ -77,7 +77,7 @@ WITHOUT_BRAIN = "planned without the brain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """One answer; no plan is an answer too."""
+    """Answer of an adviser to one job. It can be without a plan."""
 
     epoch: int
     """Of the view that it was made for: a master that has changed since takes no notice of it."""
@@ -93,7 +93,7 @@ class Advice:
 
 
 class Adviser(Protocol):
-    """Plans for a job, and remembers it."""
+    """Planner that advises a job and remembers it when it has ended."""
 
     async def advise(self, view: JobView, *, epoch: int, now: float) -> Advice:
         """What the job should change; whoever cannot say so raises one of `springtide.errors`."""

@@ -1,7 +1,7 @@
-"""Pure. Where the time of steps went: four waits as a user sees them, four terms as the performance model wants them.
+"""Pure. Step timings of workers: four waits for users, and four terms for the performance model.
 
-In: worker/link/step_timer.py makes one StepTiming a step. Next: sums of them ride on heartbeats to the master;
-`planning.perf_model.profiles` makes a `Profile` a window of them, `planning.perf_model.fit` a model of profiles.
+In: worker/link/step_timer.py creates one StepTiming per step. Next: heartbeats carry their sums to the master.
+`planning.perf_model.profiles` builds one `Profile` per window. `planning.perf_model.fit` fits a model to the profiles.
 """
 
 import math
@@ -15,7 +15,8 @@ from springtide.domain.core.shape import Shape
 
 
 class StepTiming(NamedTuple):
-    """One step of one worker, in seconds of its own clock. Made at every step: a tuple costs a third of a dataclass."""
+    """Timing of one step of one worker, in seconds of the worker's clock. It is a tuple because a dataclass costs three
+    times as much per step."""
 
     samples: int
     """Samples of the batches that this step trained."""
@@ -43,7 +44,7 @@ class StepTiming(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimingSum:
-    """Sums over `steps` steps: what a heartbeat carries."""
+    """Sums of step timings over `steps` steps. Heartbeats carry them."""
 
     steps: int = 0
     samples: int = 0
@@ -90,9 +91,9 @@ def summed(timings: Iterable[StepTiming]) -> TimingSum:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What was measured in one configuration over one window: what the performance model is fitted to.
+    """Measurement of one configuration over one window. The performance model is fitted to profiles.
 
-    The timing is as it came and may hold anything; `planning.perf_model.fit` says what of it is of no use.
+    The timing is not validated. `planning.perf_model.fit` drops unusable values.
     """
 
     shape: Shape
@@ -115,7 +116,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What the performance model takes as given of a job."""
+    """Constants of a job that the performance model does not fit."""
 
     dense_bytes: float
     """M: bytes of dense parameters that a step sends and fetches."""

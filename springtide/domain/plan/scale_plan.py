@@ -1,7 +1,8 @@
-"""Pure. What a cluster is asked to make of a job: the pods that must be there, or how many a user wants of each role.
+"""Pure. ScalePlan: the pods that a cluster must run for a job, or the role counts that a user requests.
 
-In: on Kubernetes the agent beside the master writes one, named like its job, whenever what it wants changes; a user may
-make others. Out: `platforms.k8s.operator` makes pods of the former, the agent asks the master for the latter.
+In: on Kubernetes the agent beside the master writes one plan with the name of the job, whenever the wanted roles
+change. Users may create further plans. Out: `platforms.k8s.operator` creates the pods of the master's plan. The agent
+passes user plans to the master.
 """
 
 from collections.abc import Mapping

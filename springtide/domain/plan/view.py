@@ -1,6 +1,6 @@
-"""Pure. What a policy sees: jobs as they are now, the cluster they share, and jobs of the past.
+"""Pure. Input of a policy: the current jobs, their cluster, and past jobs.
 
-In: a master (its own job), the brain (all of them), the simulator. Next: a policy, `(ClusterView, PlanningConfig) ->
+In: a master (its own job), the brain (all jobs), the simulator. Next: a policy, `(ClusterView, PlanningConfig) ->
 Decision`, found by `planning.policy.registry`.
 """
 
@@ -21,7 +21,7 @@ Feature = str | float
 
 
 class FindingKind(StrEnum):
-    """What a guard has found."""
+    """Kind of problem that a guard has found."""
 
     STRAGGLER = "straggler"
     HOT_SERVER = "hot server"
@@ -38,7 +38,7 @@ MEMORY = (FindingKind.OOM, FindingKind.MEMORY)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardFinding:
-    """One finding of a guard."""
+    """Problem that a guard has found in one role."""
 
     trouble: FindingKind
     role: Role
@@ -49,7 +49,7 @@ class GuardFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleUse:
-    """What one worker or server used lately, and what it may use."""
+    """Recent resource usage of one worker or server, and its limits."""
 
     role: Role
     cpu_used: float
@@ -62,7 +62,7 @@ class RoleUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchTime:
-    """How long one role took from being asked for to being at work: scaling overhead is learned from these."""
+    """Time from the request for a role until the role works. Planning learns the scaling overhead from launch times."""
 
     kind: RoleKind
     cpu: float
@@ -72,7 +72,7 @@ class LaunchTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobView:
-    """One job as planning sees it."""
+    """State of one job, as planning sees it."""
 
     name: str
     facts: ModelFacts
@@ -131,9 +131,9 @@ class JobView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastJob:
-    """One job that is over: what it was like, what it began with, what it ended with.
+    """Record of a job that has ended: its features, its first shape and its last shape.
 
-    It comes out of a database that others wrote: features may hold anything, shapes that were none are None.
+    Records come from a database that other programs write. Features may hold any value. Invalid shapes are None.
     """
 
     name: str
@@ -152,7 +152,7 @@ class PastJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """All that a policy sees. A master without a brain shows its own job and its own machine."""
+    """Complete input of a policy. A master without a brain shows only its own job and machine."""
 
     now: float
     capacity: ResourceBudget

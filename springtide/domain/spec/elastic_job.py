@@ -1,9 +1,8 @@
-"""Pure. A job as its user writes it down, the same for every platform: what to run, and whatever else they care to say.
+"""Pure. Job specification that users write, identical for all platforms.
 
-In: `launch.spec.spec_reader` reads it from YAML, line by line; a program makes it in Python; a cluster has it as the
-spec of an `ElasticJob`, whose schema is made from these classes by `domain.spec.schema`. Only `script` is asked for.
-Out: `launch.spec.resolve` fills in what is open, by what the platform has to give. In YAML names are written
-`likeThis`.
+In: `launch.spec.spec_reader` reads it from YAML, a program builds it in Python, or a cluster stores it as the spec of
+an `ElasticJob`. `domain.spec.schema` derives the schema from these classes. Only `script` is required. YAML names are
+in `camelCase`. Out: `launch.spec.resolve` fills in missing values from the capacity of the platform.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""Pure. What a job looks after by itself, and when.
+"""Pure. Settings of the guards, which add, relieve or replace servers, and of the straggler detection.
 
-In: the command line, by `domain.spec.job_spec.JobSpec`. Next: `planning.guards.oom` and `planning.guards.hot_servers`,
-asked by `master.servers.guards`.
+In: the command line, through `domain.spec.job_spec.JobSpec`. Next: `planning.guards.oom` and
+`planning.guards.hot_servers`, called by `master.servers.guards`.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from springtide import errors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuardRules:
-    """When servers are added, relieved or replaced without being asked for."""
+    """Thresholds at which the job adds, relieves or replaces servers on its own."""
 
     memory: bool = True
     """Add servers before their memory runs out, where it has a limit."""
@@ -43,7 +43,7 @@ class GuardRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StragglerRules:
-    """When a worker counts as slow, and when as recovered."""
+    """Thresholds at which a worker counts as slow, and as recovered."""
 
     window_s: float = 20.0
     """Paces are those of so many seconds."""

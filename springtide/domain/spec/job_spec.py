@@ -1,6 +1,6 @@
-"""Pure. What a job is asked to be, and the phases it goes through.
+"""Pure. Resolved job specification, and the phases of a job.
 
-In: `cli.job.run` builds a `JobSpec`. Next: `job.state` moves a job through its phases, `master` acts it out.
+In: `cli.job.run` builds a `JobSpec`. Next: `job.state` moves a job through its phases, `master` runs the job.
 """
 
 import re
@@ -34,7 +34,7 @@ def check_name(name: str) -> None:
 
 
 class JobPhase(StrEnum):
-    """Where a job is. `job.state.LEGAL` says which may follow which."""
+    """Phase of a job. `job.state.LEGAL` lists the legal transitions."""
 
     STARTING = "starting"
     """Servers and workers are still joining."""
@@ -52,7 +52,7 @@ class JobPhase(StrEnum):
 
 
 class Blame(StrEnum):
-    """Whose failure ended a job: decides the exit code of the command."""
+    """Party whose failure ended a job. It determines the exit code of the command."""
 
     NONE = "none"
     USER = "user"
@@ -62,7 +62,7 @@ class Blame(StrEnum):
 @holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSpec:
-    """A job as the user asked for it, with the gaps filled in."""
+    """Job as the user requested it, with defaults filled in."""
 
     name: str
     servers: int = 1

@@ -1,8 +1,8 @@
-"""Pure. Whether and how a job that reads a stream finds its number of workers by itself, and what it tells of that.
+"""Pure. Settings and status of autoscaling for a job that reads a stream.
 
-In: the command line or a test, by `domain.spec.job_spec.JobSpec`. Next: `master.autoscale.online_loop` goes by them.
-Times of a stream may run faster than the clock (`speedup`), so that a day can be tried out in minutes: lags, steps and
-promises are in its time.
+In: the command line or a test, through `domain.spec.job_spec.JobSpec`. Next: `master.autoscale.online_loop` applies
+them. Stream time may run faster than the clock (`speedup`), so a test can replay a day in minutes. Lags, steps and SLOs
+are in stream time.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from springtide.domain.data.online_view import OnlineRules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineJob:
-    """Of one job. One that reads no stream is left alone."""
+    """Autoscaling settings of one job. They have no effect on a job that reads no stream."""
 
     on: bool = False
     """Whether workers follow the stream's traffic."""
@@ -37,7 +37,7 @@ class OnlineJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficStep:
-    """Traffic of one step, as it is kept for forecasts."""
+    """Traffic of one time step, stored for forecasts."""
 
     at: float
     """Time of day in seconds at which it began."""
@@ -48,7 +48,7 @@ class TrafficStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlinePoint:
-    """An online job at one moment, for the dashboard and plots. Rates are samples a second of the clock."""
+    """State of an online job at one moment, for the dashboard and plots. Rates are samples per second of the clock."""
 
     at: float
     """Time of day in seconds."""
@@ -69,8 +69,8 @@ class OnlinePoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineState:
-    """How an online job keeps up, for people and monitors. Rates are samples a second of the clock, lags seconds of the
-    stream, which are the clock's unless a day is tried out in minutes."""
+    """Status of an online job for people and monitors. Rates are samples per second of the clock. Lags are seconds of
+    stream time, which equal clock seconds unless `speedup` is set."""
 
     lag_s: float
     """How long the oldest sample that is not trained has waited."""

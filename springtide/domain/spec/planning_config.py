@@ -1,4 +1,4 @@
-"""Pure. All settings of planning, with the papers' values where they name one.
+"""Pure. Settings of planning, with default values from the papers where a paper gives one.
 
 In: settings of a master or the brain. Next: every policy, `(ClusterView, PlanningConfig) -> Decision`.
 """
@@ -13,7 +13,7 @@ from springtide.domain.core.shape import Prices, ShapeBounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPolicyConfig:
-    """By how much policies that go by fixed steps change a job."""
+    """Step sizes of the policies that scale in fixed steps."""
 
     workers: int = 4
     """4 for Wide & Deep, 1 for xDeepFM, in DLRover's comparison."""
@@ -37,7 +37,8 @@ class StepPolicyConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanningConfig:
-    """How plans are made. From DLRover-RM: rho. From DLRover: cores of a job, a node and a server, and the times."""
+    """Settings of planning. DLRover-RM is the source of rho. DLRover is the source of the cores of a job, a node and a
+    server, and of the times."""
 
     policy: str = "springtide"
     """A built-in name, that of a plug-in, or `module:function`."""
@@ -113,7 +114,7 @@ class PlanningConfig:
 
 
 class PlanningStage(StrEnum):
-    """Stages in their order; a job with a good warm start begins with the last but one."""
+    """Planning stages of a job, in order. A job with a good warm start begins at OPTIMIZING."""
 
     WAITING = "waiting"
     """Nothing of it runs yet."""
@@ -127,7 +128,7 @@ class PlanningStage(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRules:
-    """How a job finds its size. Without bounds it has the size that it was given, and nobody plans."""
+    """Planning settings of one job. Without bounds, the job keeps its initial size and is not planned."""
 
     bounds: ShapeBounds | None = None
     """Shapes that it may have; what a user has fixed is pinned, its least being its most. The quota must be finite."""

@@ -1,6 +1,6 @@
-"""Pure. What a job's user tells one kind of cluster: fields of a spec that the other platforms leave alone.
+"""Pure. Job options that apply to one kind of cluster only; other platforms ignore them.
 
-In: part of `domain.spec.elastic_job`. Next: `platforms.k8s` and `platforms.ray_cluster` go by them.
+In: part of `domain.spec.elastic_job`. Next: `platforms.k8s` and `platforms.ray_cluster` read them.
 """
 
 import math

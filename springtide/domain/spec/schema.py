@@ -1,8 +1,8 @@
-"""Pure. How a job's spec is spelled as plain data: names, types and words of its fields, said once.
+"""Pure. Converts job specifications to and from plain data, and reports every mistake with its path.
 
-In: the dataclasses of `domain.spec.elastic_job`, or mappings and lists from YAML or a cluster. Out: `to_plain` and
-`from_plain`, every mistake of a spec with the path to it, and `fields_of` for those who make schemas and pages of it.
-Next: `launch.spec.spec_reader` adds lines and columns; `platforms.k8s` makes the schema of its custom resource.
+In: the dataclasses of `domain.spec.elastic_job`, or mappings and lists from YAML or a cluster. Out: `to_plain`,
+`from_plain`, and `fields_of` for generators of schemas and pages. Next: `launch.spec.spec_reader` adds line and column
+numbers; `platforms.k8s` builds the schema of its custom resource.
 """
 
 import ast
@@ -34,7 +34,7 @@ Path = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A field of one of the classes, as people write it."""
+    """Field of a spec class, with its spelling in YAML."""
 
     name: str
     """In Python."""
@@ -52,7 +52,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class SpecProblem:
-    """Something that does not fit."""
+    """Mistake in a spec, with its path."""
 
     path: Path
     message: str
@@ -65,7 +65,7 @@ class SpecProblem:
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A value whose text is known, from YAML: 010, off or 1.10 are just that where text is wanted."""
+    """YAML scalar with its source text. A text field keeps 010, off or 1.10 as written."""
 
     text: str
     value: Any
@@ -393,7 +393,7 @@ def settings_of(job: ElasticJob) -> dict[str, str]:
 
 
 class NamedData(dict[str, str]):
-    """Data sets by name; one that is not there is a mistake that the user can mend."""
+    """Data sets by name. A missing name raises an error that tells the user what to do."""
 
     def __missing__(self, name: str) -> str:
         if not self:

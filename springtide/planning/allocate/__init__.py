@@ -1,1 +1,1 @@
-"""Pure. Shares capacity between jobs: bids, options, knapsack."""
+"""Pure. Divides cluster capacity among jobs: bids, options, knapsack."""

@@ -1,9 +1,10 @@
-"""Pure. What a measured job could have: its fitted model over the shapes worth having, as a `Bid`.
+"""Pure. Computes the bid of each measured job: its candidate shapes with their predicted throughput.
 
-In: jobs that are `ReadyJob`, each with its model (`planning.perf_model.fit`). Out: a `Bid` each, or why there is none.
-Next: `planning.allocate.choose`. All jobs go through the same few array operations.
+In: `ReadyJob`s, each with its fitted model (`planning.perf_model.fit`). Out: one `Bid` per job, or the reason why there
+is none. Next: `planning.allocate.choose`. A few array operations process all jobs together.
 
-A model is trusted near what was measured, and nowhere beyond what cores can do (`planning.perf_model.measurements`).
+A model is trusted only near the measured shapes. Its predictions never exceed what the cores can do
+(`planning.perf_model.measurements`).
 """
 
 import functools
@@ -45,7 +46,7 @@ COST_STEPS = 128
 
 
 class Bidder(NamedTuple):
-    """One job that is to bid."""
+    """Job that takes part in the allocation, with its model and core speed."""
 
     ready: ReadyJob
     fitted: FittedModel
@@ -69,7 +70,7 @@ class Bidder(NamedTuple):
 
 
 class HeldShapes(NamedTuple):
-    """What a job has now and needs, one number a shape of its own."""
+    """Current resources of the job that owns each candidate shape, as columns with one row per candidate."""
 
     worker_cpu: Floats
     server_cpu: Floats

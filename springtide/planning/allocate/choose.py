@@ -1,13 +1,13 @@
-"""Pure. Which shape each job gets, of all that each could have, within what the cluster has (DLRover-RM, Eqns 8-14).
+"""Pure. Chooses one shape per job within the capacity of the cluster (DLRover-RM, Eqns 8-14).
 
-In: a `Bid` a job: its candidates (`planning.candidates.pareto`) with what they would bring. Out: a `Decision`: plans
-for jobs that change, and how good the choice is. Next: `planning.policy.registry` hands it on.
+In: one `Bid` per job, with its candidates (`planning.candidates.pareto`) and their predicted throughput. Out: a
+`Decision` with plans for the jobs that change, and the quality of the choice. Next: `planning.policy.registry`.
 
     gain(A)  = mean throughput over the samples in which A has to pay, the change among them - throughput now   Eqn 8
     RE(A)    = gain(A) / cost(A), by which the greedy goes, times WG(A) (`priorities`)            Eqns 11, 14
     maximize the sum of gain * WG over jobs, all of them within capacity                                   Eqns 12, 13
 
-Before that, job by job, what cannot pay for itself is left out (`planning.allocate.choose`).
+Before the choice, `considered` drops the candidates of each job that cannot pay for themselves.
 """
 
 import math
@@ -42,7 +42,7 @@ LEAST_RATE = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What a preference may look at: one job."""
+    """State of one job that a priority function may use."""
 
     samples_left: float
     throughput: float
@@ -103,7 +103,7 @@ Mask = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bid:
-    """What one job could have, and what it has."""
+    """Current shape and candidate shapes of one job, with their throughput."""
 
     job: str
     now: Shape
@@ -116,7 +116,7 @@ class Bid:
 
 
 class Considered(NamedTuple):
-    """Options by row and column; rows are filled up with options that no one can take."""
+    """Options of all jobs as a table: one row per job, padded with options that nothing can take."""
 
     there: Mask
     shapes: ShapeColumns

@@ -1,10 +1,10 @@
-"""Pure. One option for each job, all of them together within capacity, so that most is gained: a knapsack over arrays.
+"""Pure. Solves the allocation knapsack: one option per job, all within capacity, with the largest total gain.
 
-In: `KnapsackOptions`, a row a job, made by `planning.allocate.choose`. Out: an `KnapsackSolution`: which option each
-job has, and how far from the best it can be. Next: `planning.allocate.choose` says what changes.
+In: `KnapsackOptions`, one row per job, built by `planning.allocate.choose`. Out: a `KnapsackSolution` with the option
+of each job and a bound on the optimum. Next: `planning.allocate.choose` turns the solution into plans.
 
-Two ways: the weighted greedy of Eqns 12 and 13 (here), and the exact one (`planning.allocate.knapsack`) where it
-answers in time.
+There are two solvers. `greedy` is the weighted greedy of Eqns 12 and 13. `solve` is exact, and is used where it answers
+in time.
 """
 
 import heapq
@@ -26,7 +26,7 @@ LEAST_COST = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnapsackCapacity:
-    """What all options together may take."""
+    """CPU and memory that all chosen options together may take."""
 
     cpu: float
     memory: float
@@ -37,7 +37,7 @@ class KnapsackCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnapsackOptions:
-    """Jobs by row, their options by column, cheapest first; rows are filled up with options that no one can take."""
+    """Options of all jobs: one row per job, cheapest option first, padded with options that nothing can take."""
 
     value: Floats
     """What an option gains, at the job's own scale; the cheapest gains 0."""
@@ -63,7 +63,7 @@ class KnapsackOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnapsackSolution:
-    """An option for each job."""
+    """Chosen option of each job, with its total value and a bound on the optimum."""
 
     taken: Ints
     value: float
@@ -293,7 +293,7 @@ def solve(options: KnapsackOptions, limits: KnapsackCapacity, *, seconds: float)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How hard to look."""
+    """Limits on the search for an exact solution."""
 
     seconds: float = 0.5
     """For the exact answer; 0: the greedy one will do."""

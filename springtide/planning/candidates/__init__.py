@@ -1,1 +1,1 @@
-"""Pure. Shapes that a job could have, and the Pareto front of them."""
+"""Pure. Candidate shapes of a job, and their Pareto front."""

@@ -1,6 +1,6 @@
-"""Pure. The nearest shape that a job may have: within its bounds, a node, its quota, and what is free.
+"""Pure. Clamps a shape to the bounds of a job, the size of a node, the quota, and the free capacity.
 
-In: a shape that someone would like. Out: one that is allowed, or nothing. Next: whoever makes plans.
+In: a desired shape. Out: the nearest allowed shape, or None. Next: every module that builds plans.
 """
 
 import math

@@ -1,10 +1,10 @@
-"""Pure. All shapes of some jobs, looked at together: roughly at every one, closely at those that may be on a front.
+"""Pure. Enumerates all shapes of several jobs and keeps those that can be on a Pareto front.
 
-In: `FrontQuery`s. Out: of each job the shapes that no cheaper one outdoes, cheapest first. Next:
-`planning.candidates.pareto` makes fronts of them.
+In: `FrontQuery`s. Out: per job, the shapes that no cheaper shape outperforms, cheapest first. Next:
+`planning.candidates.pareto` builds fronts from them.
 
-Overhead takes no more than a known part of any gain. So what is too slow for that beside a cheaper shape is off the
-front, whatever the overhead of either, which is reckoned for the few that are left.
+The overhead of a change is bounded by a known share of the gain. A shape that is slower than a cheaper shape by more
+than this bound cannot be on the front. So the exact overhead is computed only for the few remaining shapes.
 """
 
 import math
@@ -30,7 +30,7 @@ Listed = tuple[ShapeColumns, Array, Array]
 
 
 class EnumerationQuery(NamedTuple):
-    """What is asked of each job, a number each."""
+    """Parameters of all queries as columns, one number per job."""
 
     cpu: Array
     memory: Array

@@ -1,12 +1,12 @@
-"""Pure. All shapes within bounds, as two sides: what workers may be, and what servers may be.
+"""Pure. Lists all shapes within bounds as two sides: the options for workers and the options for servers.
 
-In: `ShapeBounds`, `Prices`, `MemoryNeed`. Out: `Sides`, of which every pair within the quota is a shape; a `Grid` lists
-them all. Next: `planning.candidates.pareto`, `planning.candidates.probe`.
+In: `ShapeBounds`, `Prices`, `MemoryNeed`. Out: `Sides`, where every pair within the quota is a shape, or a `Grid` with
+all shapes. Next: `planning.candidates.pareto`, `planning.candidates.probe`.
 
-Memory makes no step faster, so that it is no dimension of the search: a shape has just as much as its roles need. Each
-worker needs the same, whatever their number; servers share the rows, so that more servers are smaller ones, and bounds
-on a server's memory are bounds on the number of servers. What rows take in all is the same for every shape: it adds to
-the cost but changes no order.
+Memory makes no step faster, so memory is not a dimension of the search. Each role gets just what it needs. A worker
+needs the same memory for any number of workers. Servers share the rows, so more servers are smaller servers. Bounds on
+a server's memory are therefore bounds on the number of servers. The total memory of the rows is the same for every
+shape. It adds to the cost but does not change the order.
 """
 
 import functools
@@ -30,7 +30,7 @@ SPARE = 1 + 1e-12
 
 
 class Side(NamedTuple):
-    """What one role may be: numbers of it, cores of each, cores of all."""
+    """Options for one role: number of processes, cores of each, and cores in total."""
 
     number: Array
     each: Array
@@ -38,7 +38,7 @@ class Side(NamedTuple):
 
 
 class Sides(NamedTuple):
-    """Both roles; each option goes with at least one of the other role's."""
+    """Options for both roles. Each option fits together with at least one option of the other role."""
 
     workers: Side
     servers: Side
@@ -49,7 +49,7 @@ class Sides(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """Shapes within bounds, cheapest first, without what rows take."""
+    """Shapes within bounds, cheapest first. Memory and cost exclude the rows."""
 
     shapes: Shapes
     memory: Array

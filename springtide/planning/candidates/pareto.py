@@ -1,14 +1,14 @@
-"""Pure. The shapes worth having for one job: no other is both cheaper and faster.
+"""Pure. Finds the Pareto front of one job: the shapes that no other shape beats in both cost and throughput.
 
-In: coefficients (of `planning.perf_model.fit`), bounds, prices, what the job needs and what it has now. Out: a `Front`,
-cheapest first. Next: `planning.allocate.choose` picks one a job, under the capacity of the cluster.
+In: coefficients (from `planning.perf_model.fit`), bounds, prices, memory needs and the current shape. Out: a `Front`,
+cheapest first. Next: `planning.allocate.choose` picks one shape per job within the capacity of the cluster.
 
-Resource cost (Eqn 7) is what a shape costs an hour. Throughput gain (Eqn 8) is the throughput it adds, less overhead:
-samples that the change loses (`planning.candidates.switch_cost`), spread over `horizon_s`, the time in which it has to
-pay.
+The resource cost (Eqn 7) is the hourly cost of a shape. The throughput gain (Eqn 8) is the added throughput minus the
+overhead. The overhead is the number of samples that the change loses (`planning.candidates.switch_cost`), divided by
+`horizon_s`, the time in which the change must pay off.
 
-Spaces of up to `grids.MOST` shapes are listed whole, so that the front is the true one. Larger ones are searched by
-NSGA-II (`planning.candidates.pareto`, the extra `brain`); without it they are made coarser until they can be listed.
+Search spaces of up to `grids.MOST` shapes are enumerated, so the front is exact. NSGA-II (`evolved_front`, the extra
+`brain`) searches larger spaces. Without the extra, the space is made coarser until it can be enumerated.
 """
 
 import math
@@ -35,7 +35,7 @@ SAME = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Front:
-    """Shapes of which none is both cheaper and faster than another: cheapest first, so slowest first."""
+    """Pareto-optimal shapes, cheapest and slowest first."""
 
     shapes: ShapeColumns
     cost: Array
@@ -230,7 +230,7 @@ def evolved_front(ask: FrontQuery, *, population: int = POPULATION, generations:
     lists = choices(ask.bounds)
 
     class Space(Problem):  # type: ignore[misc]
-        """Cost and gain of shapes, by their genes."""
+        """NSGA-II problem: cost and gain of the shapes that genes encode."""
 
         def __init__(self) -> None:
             upper = numpy.array([len(each) - 1 for each in lists])

@@ -1,10 +1,9 @@
-"""Pure. Which configuration to measure next: the one that would tell most about what is unclear.
+"""Pure. Chooses the shape to measure next: the shape whose measurement best resolves the unclear coefficients.
 
 In: a `FittedModel` and bounds. Out: a `Probe`. Next: a policy may give the job that shape for a while.
 
-What data says about coefficients is a matrix (`Fitted.information`); a further measurement adds to it the product of
-its row with itself. The one that makes the determinant grow most (D-optimal) shrinks the volume of what is still
-possible most.
+The information about the coefficients is a matrix (`FittedModel.information`). A measurement adds the outer product of
+its row. The D-optimal measurement increases the determinant most, which shrinks the confidence volume most.
 """
 
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ AS_GOOD = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """A configuration to measure."""
+    """Shape to measure next."""
 
     shape: Shape
     tells: float

@@ -1,13 +1,13 @@
-"""Pure. Which shapes may be on a job's front, of all that it may have: the rest is left out by a rough look.
+"""Pure. Prunes the pairs of worker and server options that cannot be on a job's Pareto front.
 
-In: what workers may be and what servers may be, of some jobs, with what each option costs and takes. Out: pairs of
-them, few enough to be looked at closely. Next: `planning.candidates.pareto` finds the front among them.
+In: worker options and server options of several jobs, with cost and resources of each option. Out: the few pairs that
+need a closer look. Next: `planning.candidates.pareto` finds the front among them.
 
-A step's time is a part of the worker side alone, a part of the server side alone, and a part of both (looking up):
-a matrix of rank 3. Its cost is a sum of two. First only the best options of either side are paired: they come close to
-the front, and say for each of a thousand steps of cost how fast a shape of less is. Then all pairs are held against
-that, in single precision and with room for its rounding. So no grid needs to be sorted, and none remembered: bounds,
-prices and memory may be different for every job.
+The time of a step is the sum of a worker part, a server part and a joint part (lookups), so it is a matrix of rank 3.
+The cost is a sum of two parts. The module first pairs only the best options of either side. These pairs are close to
+the front. They give, for each of a thousand cost levels, the speed of a cheaper shape. Then the module compares all
+pairs with these speeds in single precision, with a tolerance for rounding. So no grid is sorted or cached, and every
+job may have its own bounds, prices and memory.
 """
 
 from typing import NamedTuple
@@ -28,7 +28,7 @@ Single = numpy.typing.NDArray[numpy.float32]
 
 
 class RoleOptions(NamedTuple):
-    """What one role may be: a line a job, a number an option; lines are filled up with options that are not there."""
+    """Options of one role: one row per job, one column per option, padded with absent options."""
 
     there: Index
     number: Array
@@ -47,7 +47,7 @@ class RoleOptions(NamedTuple):
 
 
 class PruneLimits(NamedTuple):
-    """Of each job."""
+    """Limits of each job for pruning."""
 
     both: Array
     """The part of the seconds a sample that is divided by both counts."""
@@ -60,7 +60,7 @@ class PruneLimits(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """Of each job what its matrices are made of, in units of time and steps of cost of its own."""
+    """Factors of the time and cost matrices of each job, in the job's own time unit and cost level."""
 
     left: Single
     """(jobs, workers' options, 3); multiplied with the next: seconds."""

@@ -1,6 +1,6 @@
-"""Pure. What a front is wanted for: one job, its model, its bounds, what it has and needs.
+"""Pure. Query for a Pareto front: one job with its model, bounds, current shape and needs.
 
-In: whoever wants to know which shapes are worth having. Next: `planning.candidates.pareto`.
+In: every module that needs the shapes worth having. Next: `planning.candidates.pareto`.
 """
 
 import math
@@ -23,7 +23,7 @@ NO_LIMIT = (math.inf, math.inf)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrontQuery:
-    """What a front is wanted for."""
+    """Query for the Pareto front of one job."""
 
     coefficients: Coefficients
     facts: ModelFacts

@@ -1,10 +1,11 @@
-"""Pure. What it costs to change a job from one shape to another: by how long roles took to start, by their size.
+"""Pure. Estimates the cost of changing a job's shape from the launch times of roles.
 
-In: launches of late, the shape now and candidates as arrays. Out: seconds until each candidate is at work, and samples
-lost by changing (Eqn 8's overhead). Next: `planning.allocate.choose` changes a job only for a gain that pays this back.
+In: recent launches, the current shape, and candidates as arrays. Out: seconds until each candidate is running, and
+samples lost by the change (the overhead of Eqn 8). Next: `planning.allocate.choose` changes a job only if the gain
+exceeds this cost.
 
-Jobs train on while roles start and slots move, so a change costs mostly the wait for its gain; only workers of another
-size are begun anew, one after the other, and each loses the time its successor takes.
+Jobs keep training while roles start and slots move. So the main cost is the delay of the gain. Only workers of a new
+size are restarted, one after the other. Each restart loses the start time of the successor.
 """
 
 import math
@@ -27,7 +28,7 @@ LEAST_RATE = 1e-9
 
 
 class StartLine(NamedTuple):
-    """Seconds that a role takes to start: of one without cores, more of them a core, and the least there were."""
+    """Start time of a role as a line: seconds at zero cores, seconds per core, and the shortest time observed."""
 
     usual: Floats | float
     slope: Floats | float
@@ -35,7 +36,7 @@ class StartLine(NamedTuple):
 
 
 class StartTimes(NamedTuple):
-    """How long workers and servers take to start; numbers for one job, arrays for many."""
+    """Start times of workers and servers: numbers for one job, arrays for many jobs."""
 
     worker: StartLine
     server: StartLine

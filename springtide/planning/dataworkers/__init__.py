@@ -1,1 +1,1 @@
-"""Pure. Data workers: how many a job should have, how large, whether at all; and which job gets the next one."""
+"""Pure. Data workers: whether a job needs them, how many, what size, and which job gets the next cores."""

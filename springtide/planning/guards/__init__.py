@@ -1,1 +1,1 @@
-"""Pure. Reactions that do not wait for a plan: memory, hot servers, growth."""
+"""Pure. Guards, which react without waiting for a plan: memory, hot servers, growth."""

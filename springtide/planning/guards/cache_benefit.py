@@ -1,11 +1,12 @@
-"""Pure. Whether a bsp group should keep rows in its workers: what that spares of a step against all that it costs.
+"""Pure. Decides whether a bsp group should cache rows in its workers, by comparing saved time with all costs.
 
-In: what the group has measured of its steps, and what a schedule of its own batches would spare. Out: a `CacheVerdict`
-with its figures. Next: `worker.cache.auto_cache` acts on it. With a cache a worker's death takes the whole group back
-to its last checkpoint, without one only the lost rank is started again: that cost is in the decision.
+In: measured step times of the group, and the savings that a schedule of its own batches would bring. Out: a
+`CacheVerdict` with its figures. Next: `worker.cache.auto_cache` applies it.
 
-Only bytes are spared. Round trips stay, one pull and one push a step, however little is in them; whole batches are read
-and scheduled by every rank; what exchange between workers and the caches' books take is known once a cache was on.
+With a cache, the death of a worker sends the whole group back to its last checkpoint. Without a cache, only the lost
+rank restarts. The decision includes this cost. A cache saves bytes only. Each step still makes one pull and one push,
+and every rank still reads and schedules whole batches. The time for exchange between workers and for bookkeeping is
+known only after a cache was on.
 """
 
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ DOUBT = 0.01  # deaths that this thought weighs as much as: what is seen soon co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrashRisk:
-    """What a death costs a group with a cache, and how likely one is."""
+    """Probability that a worker dies, and the time that a death costs a group with a cache."""
 
     workers: int
     deaths: int
@@ -35,7 +36,7 @@ class CrashRisk:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheMeasurement:
-    """A group without a cache, and what a schedule says about its batches."""
+    """Measured steps of a group without a cache, and the savings that a schedule predicts."""
 
     step_s: float
     """Seconds of a step."""
@@ -56,7 +57,7 @@ class CacheMeasurement:
 
 @dataclass(frozen=True, slots=True)
 class CacheVerdict:
-    """What to do, and why."""
+    """Decision about the cache, with its reason."""
 
     on: bool
     why: str

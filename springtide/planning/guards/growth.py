@@ -1,10 +1,10 @@
-"""Pure. How many rows a table server will hold: growth seen so far, carried on.
+"""Pure. Forecasts the number of rows on table servers from the growth so far.
 
-In: `RowCount` points, samples trained and rows then. Out: a `Growth` that answers for any later number of samples, with
-the law that has foretold the recent past best. Next: `planning.guards.oom` turns rows into bytes.
+In: `RowCount` points (trained samples, rows). Out: a `Growth` that predicts rows for any later number of samples, by
+the law that predicted the recent past best. Next: `planning.guards.oom` turns rows into bytes.
 
-Ids of real logs follow no one law: new ones may come at a steady rate (timestamps), ever more slowly (Heaps' law, zipf
-ids), or run out (a closed set). Each law is tried on the newest third of the points from what was known before it.
+Ids in real logs follow different laws. New ids may arrive at a steady rate (timestamps), at a falling rate (Heaps' law,
+Zipf ids), or run out (a closed set). The module fits each law to the older points and tests it on the newest third.
 """
 
 import itertools
@@ -22,7 +22,7 @@ REACH = 4.0
 
 
 class RowCount(NamedTuple):
-    """Rows after so many samples."""
+    """Number of rows after a number of samples."""
 
     samples: float
     rows: float
@@ -34,7 +34,7 @@ Law = Callable[[Sequence[RowCount], float], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """A law and the points it goes on from."""
+    """Growth law and the points that it extrapolates."""
 
     law: str
     points: tuple[RowCount, ...]

@@ -1,13 +1,14 @@
-"""Pure. Whether a server holds the job up, why, and what would help: first the cause, then the cure.
+"""Pure. Finds servers that slow the job down, with the cause and the remedy.
 
-In: what each server did lately (`ServerPace`s, from its counters and its agent). Out: a `ServerVerdict` a server, with
-its reason. Only who is at work for a good part of the time can hold others up: times of an idle server are mostly
-noise. Next: the master moves slots, grants CPU, or replaces the server by one elsewhere.
+In: recent activity of each server (`ServerPace`, from its counters and its agent). Out: one `ServerVerdict` per server,
+with the reason. Only a server that works for a good part of the time can slow others down. Timings of an idle server
+are mostly noise. Next: the master moves slots, grants CPU, or replaces the server.
 
-* More load than its peers and no CPU to spare: **hot**. Slots move to the others; if it is mostly one slot that nobody
-  could take off it without being hot in its place, it gets more CPU.
-* No more load than its peers, but each key takes far longer: **slow**. Its machine is at fault, so it is replaced.
-* Throttled nearly all the time with far less CPU than it is to have: slow for certain, whatever its peers do.
+* **Hot**: more load than its peers and no spare CPU. Slots move to other servers. If most load is on one slot that
+  would make any other server hot too, the server gets more CPU.
+* **Slow**: no more load than its peers, but each key takes far longer. The machine is the cause, so the server is
+  replaced.
+* **Slow for certain**: throttled nearly all the time, with far less CPU than its limit. No comparison is needed.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ PERIOD_S = 0.1
 
 
 class Cause(StrEnum):
-    """Why a server holds the job up."""
+    """Reason why a server slows the job down."""
 
     NONE = "none"
     HOT = "hot"
@@ -33,7 +34,7 @@ class Cause(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerPace:
-    """One server over the last while."""
+    """Activity of one server over the recent window."""
 
     rank: int
     keys_s: float
@@ -52,7 +53,7 @@ class ServerPace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerVerdict:
-    """What is wrong with a server, if anything."""
+    """Diagnosis of one server."""
 
     rank: int
     cause: Cause
@@ -75,7 +76,7 @@ def far_behind(latest: Sequence[ServerPace], rules: GuardRules) -> ServerVerdict
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuQuotaUse:
-    """What the machine of one server has let it have over the last moments, as the kernel counts it."""
+    """CPU that the kernel granted to one server over the recent window."""
 
     rank: int
     cpu: float
@@ -117,7 +118,7 @@ def _whole_periods(one: CpuQuotaUse) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relief:
-    """What is done for a hot server."""
+    """Remedy for a hot server."""
 
     cpu: float | None
     """Processors that it may use from now on; None: slots move instead."""
@@ -175,7 +176,7 @@ WORTH = 0.8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerGrant:
-    """What one server may use of one thing, CPUs or bytes."""
+    """Limit and usage of one resource of a server: CPUs or bytes."""
 
     limit: float
     usual: float

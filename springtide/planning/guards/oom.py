@@ -1,13 +1,12 @@
-"""Pure. Whether a server will run out of memory as far ahead as can be seen, and what to do about it in time.
+"""Pure. Predicts whether a server runs out of memory, and how many servers prevent it.
 
-In: what servers have told (`ServerMemory`s), how the job's rows grow (`planning.guards.growth`), how much of it is
-left. Out: a `MemoryForecast` a server, and a decision with its reason: nothing, or so many servers. Next: the master
-asks for them.
+In: memory reports of servers (`ServerMemory`), the growth of rows (`planning.guards.growth`), and the remaining
+samples. Out: one `MemoryForecast` per server, and a decision with its reason: no change, or a number of servers. Next:
+the master requests the servers.
 
-What a server holds now is measured. What it will need beyond that: its rows' bytes at the end of the job, or as far as
-growth can be foretold by what was seen of it (`growth.horizon`), with the slack that
-tables have and with room for copies of slots that go to a checkpoint or to another server, less what its tables hold
-already, free or not.
+Current usage is measured. The forecast adds the bytes of rows at the end of the job, or at the growth horizon
+(`growth.horizon`). It includes the slack of tables and room for slot copies, for a checkpoint or another server. It
+subtracts the memory that tables already hold, used or free.
 """
 
 import math
@@ -27,7 +26,7 @@ MOST_SERVERS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerMemory:
-    """One server now."""
+    """Current memory of one server."""
 
     server: int
     live: float
@@ -41,7 +40,7 @@ class ServerMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryForecast:
-    """One server as far as is looked ahead, at most to the end of the job, if nothing is done."""
+    """Memory of one server at the forecast horizon, at most the end of the job, if nothing changes."""
 
     server: int
     law: str
@@ -64,7 +63,7 @@ class MemoryForecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCountDecision:
-    """So many servers; the same as now: nothing is to be done."""
+    """Wanted number of servers, with the reason. The current number means no change."""
 
     servers: int
     why: str

@@ -1,1 +1,1 @@
-"""Pure. Stages of a job: warm start, sample, optimize, adjust."""
+"""Pure. Planning stages of a job: warm start, sample, optimize, adjust."""

@@ -1,7 +1,7 @@
-"""Pure. The size of a job from what one worker and the servers use: DLRover's Eqns 2-11.
+"""Pure. Computes the initial size of a job from the measured usage of one worker and the servers (DLRover's Eqns 2-11).
 
-In: cores that a worker uses, and that servers use for one worker. Out: workers, servers and their cores within C_total.
-Next: `planning.lifecycle.stages` makes plans of them, servers first.
+In: cores that one worker uses, and cores that servers use per worker. Out: number of workers and servers, and their
+cores, within C_total. Next: `planning.lifecycle.stages` turns them into plans, servers first.
 
     workers      = C_total / (w + s)                  Eqn 10
     server cores = C_total - workers * w              Eqn 11, in servers of 16 cores each
@@ -29,7 +29,7 @@ NEARLY_ALL = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredNeed:
-    """What was measured."""
+    """Measured resource usage per worker."""
 
     worker_cpu: float
     """w: cores that one worker uses."""

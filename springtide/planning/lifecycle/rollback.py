@@ -1,11 +1,11 @@
-"""Pure. Whether a job was better off before its last change, by what was measured in both shapes and by no model.
+"""Pure. Checks from measurements alone whether a job was better off before its last change.
 
-In: a `JobView` whose shape was measured. Out: the `ShapeComparison` with the shape it had before, and from it a shape
-to go back to, or one not to be tried again. Next: `planning.lifecycle.stages` wishes for the one,
-`planning.allocate.bids` omits the other.
+In: a `JobView` with measurements of its shape. Out: a `ShapeComparison` with the previous shape, and from it a shape to
+return to, or a shape not to try again. Next: `planning.lifecycle.stages` requests the return. `planning.allocate.bids`
+omits the refuted shape.
 
-A plan rests on a model, and a model on noisy windows: now and then it promises what does not come. Only the shape just
-before is compared, so that a machine which has become slower does not send a job back through all its past.
+Plans rely on a model, and the model relies on noisy windows, so some predictions fail. Only the last two shapes are
+compared. Otherwise a machine that became slower would send a job back through all its earlier shapes.
 """
 
 import math
@@ -30,7 +30,7 @@ LEAST_SPREAD = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeComparison:
-    """The shape now and the one before."""
+    """Comparison of the current shape with the previous shape."""
 
     before: Shape
     faster: float

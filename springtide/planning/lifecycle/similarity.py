@@ -1,8 +1,8 @@
-"""Pure. How alike jobs are, feature by feature: user, model, tables, data source, batch size; and what follows from it.
+"""Pure. Computes the similarity of jobs by feature: user, model, tables, data source, batch size.
 
-In: features as words and numbers. Out: a matrix of similarities, 0 to 1, one a feature; how much each of them tells
-about something else in which jobs differ (`DistanceModel`). Next: `planning.lifecycle.warm_start` takes the most
-similar past jobs, `planning.lifecycle.initial_size` what they needed.
+In: features as words and numbers. Out: one similarity matrix per feature, with values from 0 to 1, and the weight of
+each feature in predicting another difference (`DistanceModel`). Next: `planning.lifecycle.warm_start` picks similar
+past jobs, `planning.lifecycle.initial_size` uses their memory needs.
 """
 
 import math
@@ -33,7 +33,7 @@ def usable(features: Mapping[str, Feature]) -> dict[str, Feature]:
 
 
 class CodedFeature(NamedTuple):
-    """One feature of some jobs: the number of its word, -1 without one; and its number, NaN without one."""
+    """One feature of several jobs: word codes (-1 without a word) and numbers (NaN without a number)."""
 
     words: NDArray[np.int64]
     numbers: Floats
@@ -85,7 +85,7 @@ def _alike(one: CodedFeature, other: CodedFeature) -> Floats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistanceModel:
-    """How far jobs are apart in something, told by how far they are apart in features: a sum over them."""
+    """Linear model that predicts the distance of two jobs from their distances in each feature."""
 
     weights: Mapping[str, float]
     chance: float

@@ -1,14 +1,13 @@
-"""Pure. What one job needs next: to be started, measured, given its size, or mended.
+"""Pure. Decides the next step of one job: start, measure, resize, or repair.
 
-In: a `JobView`. Out: a `PlanRequest` (a plan, if there is room), `ReadyJob` (its model decides, beside all others), or
-a reason to leave it alone. Next: `planning.policy.springtide_policy` shares out the cluster.
+In: a `JobView`. Out: a `PlanRequest` (a plan, if there is room), a `ReadyJob` (its model competes with other jobs), or
+a reason to leave the job alone. Next: `planning.policy.springtide_policy` divides the cluster.
 
     waiting -> warm start, or a small one -> sampling -> servers by Eqn 11 -> optimizing -> workers -> adjusting
 
-Steps that are timed by term say at once, by the model, what all of them would: then a job goes from its sample to its
-size in one change, since each takes minutes, and what is measured there corrects it.
-
-Memory that runs out or will do so comes before everything, at any stage.
+If steps are timed by term, one sample is enough to fit the model. The job then gets its size in one change, because
+each change takes minutes. Later measurements correct the size. Memory shortage, present or predicted, has precedence at
+every stage.
 """
 
 import math
@@ -37,7 +36,7 @@ URGENT, START, SIZE = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """A plan, if there is room for it; a smaller one otherwise."""
+    """Plan to apply if there is room, or to shrink otherwise."""
 
     plan: ShapePlan
     rank: int
@@ -46,7 +45,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyJob:
-    """Measured, and its own size already: what it could have is compared with what others could."""
+    """Measured job that competes with other jobs for capacity."""
 
     job: JobView
     measured: ShapeSpeed
@@ -56,7 +55,7 @@ class ReadyJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LentWorkers:
-    """It has its size, and workers of low priority beside it: they stay while nobody needs what they take."""
+    """Job that has its size plus extra workers of low priority. They stay while no other job needs their resources."""
 
     job: JobView
     shape: Shape

@@ -1,11 +1,12 @@
-"""Pure. What a new job begins with: what jobs like it ended with (Algorithm 1), or a small start to be measured.
+"""Pure. Chooses the first shape of a new job: the final shape of similar jobs (Algorithm 1), or a small shape to
+measure.
 
-In: a `JobView` of which nothing runs, the history, and settings. Out: a `WarmStart`: a shape within the job's bounds,
-and why. Next: `planning.lifecycle.stages` finds room for it.
+In: a `JobView` of a job that is not running, the history, and settings. Out: a `WarmStart` with a shape within bounds
+and the reason. Next: `planning.lifecycle.stages` finds room for it.
 
-The k most similar past jobs enter one after the other, the least similar first: A = mu * A_i + (1 - mu) * A, so the
-most similar has weight mu. How much each feature counts, k and mu are what the history itself would have done best
-with: each of its newest jobs is foretold from those before it.
+The k most similar past jobs are smoothed, least similar first: A = mu * A_i + (1 - mu) * A. So the most similar job has
+weight mu. A backtest on the history chooses the feature weights, k and mu. It predicts each of the newest jobs from the
+jobs before it.
 """
 
 import functools
@@ -46,7 +47,7 @@ USER = "user"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmStart:
-    """What a job begins with."""
+    """First shape of a job, with the reason."""
 
     shape: Shape
     why: str
@@ -56,7 +57,7 @@ class WarmStart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lesson:
-    """What a history teaches about itself."""
+    """Parameters that a backtest on the history has chosen."""
 
     similar: int
     smoothing: float
@@ -75,7 +76,7 @@ class Lesson:
 
 
 class KnownHistory(NamedTuple):
-    """A history, and what it teaches: the same for all jobs that begin with it."""
+    """History and the parameters learned from it, shared by all jobs that start with it."""
 
     past: list[PastJob]
     notes: tuple[str, ...]
@@ -86,7 +87,7 @@ class KnownHistory(NamedTuple):
 
 
 class SameHistory:
-    """Past jobs that are the same objects as before, not just equal ones: so it takes microseconds to tell."""
+    """Cache key of a history, by object identity of its jobs. Comparing identities takes microseconds."""
 
     def __init__(self, jobs: Sequence[PastJob]) -> None:
         self.jobs = tuple(jobs)

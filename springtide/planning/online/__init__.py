@@ -1,1 +1,1 @@
-"""Pure. Jobs whose data never ends: what is coming, what workers can take, how many are needed, and for how long."""
+"""Pure. Planning for online jobs, whose data never ends: traffic forecast, worker capacity, and number of workers."""

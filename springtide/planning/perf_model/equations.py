@@ -1,21 +1,21 @@
-"""Pure. The performance model of a job: seconds of a step and samples a second, from its shape (DLRover-RM, Eqns 1-6).
+"""Pure. Performance model of a job: step time and throughput as functions of its shape (DLRover-RM, Eqns 1-6).
 
-In: `Coefficients` (fitted by `planning.perf_model.fit`, or true ones in a simulation), `ModelFacts`, and one `Shape` or
-many at once, as arrays (`Shapes`). Next: `planning.candidates.pareto` looks for the shapes worth having.
+In: `Coefficients` (fitted by `planning.perf_model.fit`, or true values in a simulation), `ModelFacts`, and one `Shape`
+or many as arrays (`Shapes`). Next: `planning.candidates.pareto` searches for the shapes worth having.
 
     T = grad * m / worker_cpu  +  upd * w / (p * server_cpu)  +  sync * (M / p) / (B / w)  +  emb * m * D / p  +  beta
     throughput = w * m / T
 
-with w workers, p servers, m samples a step of one worker, M dense bytes, B bandwidth, D floats that a sample looks up.
+Here w is workers, p servers, m samples per step of one worker, M dense bytes, B bandwidth, and D floats that one sample
+looks up.
 
-In step (bsp) the workers' steps together have G samples, whatever their number, and a step is as long as the slowest
-worker's, with an all-reduce of the dense parameters among workers. A job's own steps are measured, so that what the
-slowest adds is in them:
+In bsp, one step of all workers together has G samples, for any number of workers. A step takes as long as its slowest
+worker, plus an all-reduce of the dense parameters. Measured steps already include the wait for the slowest worker:
 
     T = grad * (G / w) / worker_cpu  +  upd / (p * server_cpu)  +  sync * hops(w)  +  emb * (G / w) * D / p  +  beta
     throughput = G / T         hops(w) = 2 (w - 1) / w * M / B  +  2 (w - 1) * HOP_S: a ring, and its messages
 
-More workers have less each, and more to agree on: beyond some number they bring nothing.
+With more workers, each has fewer samples but more communication. Beyond some number, more workers bring nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -39,7 +39,7 @@ HOP_S = 1e-4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coefficients:
-    """What a job is like. None is below 0."""
+    """Fitted coefficients of a job, all non-negative."""
 
     grad: float
     """Core-seconds that a sample's forward and backward take."""
@@ -64,7 +64,7 @@ class Coefficients:
 
 
 class Models(NamedTuple):
-    """Models of many jobs at once: coefficients and facts, one number a shape."""
+    """Models of many jobs: coefficients and facts as columns, one row per shape."""
 
     grad: Array
     upd: Array
@@ -79,7 +79,7 @@ class Models(NamedTuple):
 
 
 class Shapes(NamedTuple):
-    """Many shapes at once, or one: what the equations see of them."""
+    """Shape fields that the equations use, for one or many shapes."""
 
     workers: Array
     servers: Array
@@ -93,7 +93,7 @@ def shapes(many: Iterable[Shape]) -> Shapes:
 
 
 class StepTerms(NamedTuple):
-    """Seconds of a step by cause; numbers for one shape, arrays for many."""
+    """Seconds of a step by cause: numbers for one shape, arrays for many."""
 
     gradient: Array | float
     update: Array | float

@@ -1,24 +1,24 @@
-"""Pure. What a job is like, from how long its steps took: the performance model fitted to profiles.
+"""Pure. Fits the performance model of a job to its profiles.
 
-In: profiles of `planning.perf_model.profiles` and the job's `ModelFacts`. Out: `FittedModel`, or `RefusedProfiles` with
-the reason. Next: `planning.candidates.pareto` looks for shapes worth having, `planning.candidates.probe` for what to
-measure next.
+In: profiles of `planning.perf_model.profiles` and the job's `ModelFacts`. Out: a `FittedModel`, or `RefusedProfiles`
+with the reason. Next: `planning.candidates.pareto` searches for shapes, `planning.candidates.probe` chooses the next
+measurement.
 
-**The error.** Wanted are non-negative coefficients with the least RMSLE, the root mean square of log(predicted /
-measured) throughput; workers and batch being known, that is log(measured / predicted) seconds of a step. (The "1 +" of
-the textbook's definition is left out, so that the unit of throughput does not matter.) `planning.perf_model.nnls` says
-how non-negative least squares finds them.
+**Error.** The fit minimizes the RMSLE over non-negative coefficients: the root mean square of log(predicted / measured)
+throughput. Workers and batch are known, so this equals log(measured / predicted) seconds of a step. The textbook
+definition adds 1 inside the log. The fit omits it, so the unit of throughput does not matter.
+`planning.perf_model.nnls` describes the solver.
 
-**Outliers.** Configurations are weighed by Huber's rule on their log residuals, so that one that fits no model of this
-kind pulls with a bounded force; odd windows are dropped before, by `observe` and `tabulate`.
+**Outliers.** Huber weights on log residuals bound the influence of a configuration that fits no such model. `observe`
+and `tabulate` drop odd windows before the fit.
 
-**Cores.** A shape whose cores were all busy was slow by that, whatever the equations say
-(`planning.perf_model.measurements`). Of such a configuration the fit takes only that the equations allow its speed.
+**Cores.** If all cores of a shape were busy, the cores limited its speed, not the equations
+(`planning.perf_model.measurements`). For such a configuration the fit only requires that the equations allow its speed.
 
-**Four terms.** Totals alone cannot tell, say, `emb` from `beta` before the number of servers has changed. Where steps
-were timed by term, each term has a line of its own, slope and constant, and coefficients are drawn to the slopes. They
-are not drawn hard, since terms overlap in time and only the total is what a job waits for: where totals say anything,
-totals decide.
+**Four terms.** Totals alone cannot separate, for example, `emb` from `beta` before the number of servers has changed.
+If steps were timed by term, the fit draws one line per term, with slope and constant. It pulls the coefficients weakly
+towards these slopes. The pull is weak because terms overlap in time and a job waits only for the total. Where totals
+are informative, totals decide.
 """
 
 import math
@@ -51,7 +51,7 @@ BUSY = 0.85
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FittedModel:
-    """The model of one job, and how far it can be trusted."""
+    """Fitted model of one job, with its uncertainty."""
 
     coefficients: Coefficients
     facts: ModelFacts

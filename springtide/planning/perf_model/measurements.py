@@ -1,6 +1,6 @@
-"""Pure. What a job has shown of itself: speed by shape, cores that its roles use, how long it has been as it is.
+"""Pure. Extracts measurements from a job: throughput by shape, cores used by roles, and time since the last change.
 
-In: a `JobView`. Out: few numbers, or None where what was measured makes no sense. Next: `planning.lifecycle.stages` and
+In: a `JobView`. Out: a few numbers, or None if the measurements are not valid. Next: `planning.lifecycle.stages` and
 `planning.policy.baselines` decide by them.
 """
 
@@ -25,7 +25,7 @@ NEWEST = 48
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeSpeed:
-    """How fast a job was in one shape."""
+    """Measured throughput of a job in one shape."""
 
     shape: Shape
     throughput: float
@@ -167,7 +167,7 @@ Floats = NDArray[np.float64]
 
 
 class CoreSpeed(NamedTuple):
-    """Samples a second of a core of workers, and of one of servers; infinity: nobody knows."""
+    """Samples per second of one worker core and of one server core; infinity means unknown."""
 
     worker: float = math.inf
     server: float = math.inf

@@ -1,14 +1,14 @@
-"""Pure. The coefficients with the least log error, for many jobs at once: arrays in, arrays out.
+"""Pure. Solves non-negative least squares on log errors for many jobs at once.
 
-In: `LeastSquares`, padded arrays of `planning.perf_model.fit`. Out: `LeastSquaresSolution`. All jobs go through the
-same few array operations: for one job alone, calling them costs more than what they compute.
+In: `LeastSquares`, padded arrays from `planning.perf_model.fit`. Out: `LeastSquaresSolution`. All jobs share a few
+array operations, because for a single job the call overhead exceeds the computation.
 
-Wanted are c >= 0 with the least sum of squares of log(X c / measured); of rows that were bound by cores only what is
-above 0 counts, since the equations are not what made them slow. Around an estimate t of the seconds, log(X c) is
-log(t) + X c / t - 1 to first order. So each turn of Gauss-Newton is a non-negative least squares problem with rows
-divided by t; its answer is taken as far as it makes the error smaller. The first turn, with t as measured, is NNLS
-weighted by 1 / seconds. Where the answer without the condition is nowhere below 0, it is also the one with it;
-elsewhere SciPy's NNLS finds it.
+The solver minimizes the sum of squares of log(X c / measured) over c >= 0. For rows that were limited by cores, only
+residuals above 0 count, because the equations did not make these rows slow. Around an estimate t of the seconds, log(X
+c) is log(t) + X c / t - 1 to first order. So each Gauss-Newton iteration is a non-negative least squares problem with
+rows divided by t. A line search shortens a step that increases the error. The first iteration uses measured seconds for
+t, which is NNLS weighted by 1 / seconds. If the unconstrained solution is non-negative, it is also the constrained
+solution. Otherwise SciPy's NNLS computes it.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ NOWHERE = 1e-12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastSquares:
-    """Jobs by rows by coefficients; jobs with fewer rows are padded."""
+    """Problems of all jobs as arrays (jobs, rows, coefficients); shorter jobs are padded."""
 
     rows: Array
     """X: (jobs, rows, 5)."""
@@ -51,7 +51,7 @@ class LeastSquares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastSquaresSolution:
-    """Of each job."""
+    """Solutions of all jobs."""
 
     coefficients: Array
     residuals: Array

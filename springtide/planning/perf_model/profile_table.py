@@ -1,12 +1,11 @@
-"""Pure. Profiles of jobs, one row a configuration; what is of no use is left out and counted.
+"""Pure. Groups the profiles of each job by configuration, and drops and counts unusable profiles.
 
-In: `Profile`s, as they came. Out: a `ProfileTable` a job, or `RefusedProfiles` with the reason. Next:
+In: unvalidated `Profile`s. Out: one `ProfileTable` per job, or `RefusedProfiles` with the reason. Next:
 `planning.perf_model.fit`.
 
-A configuration that was measured for hours must not outvote one that was probed for a minute, so that windows of one
-configuration become one row, the window of median length: an odd one among several changes nothing.
-
-Windows of all jobs are read into one array and sorted out there: a brain has hundreds of them a job.
+A configuration measured for hours must not outweigh a configuration probed for a minute. So all windows of one
+configuration become one row, the mean of the middle windows. An odd window among several changes nothing. Windows of
+all jobs are processed in one array, because a brain has hundreds of windows per job.
 """
 
 import itertools
@@ -44,7 +43,7 @@ FAULTS = ("no steps", "times that are no numbers", "no time at all", "times belo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedProfiles:
-    """Why there is no model; a value, since a loop that plans must go on without one."""
+    """Reason why a job has no model. It is a value, not an exception, because the planning loop must continue."""
 
     why: str
     dropped: Mapping[str, int] = field(default_factory=dict)
@@ -53,7 +52,7 @@ class RefusedProfiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ProfileTable:
-    """Usable measurements: what was measured in each configuration, a row each."""
+    """Usable measurements of a job, one row per configuration."""
 
     settings: Array
     """Workers, servers, cores of a worker, cores of a server, batch."""

@@ -1,11 +1,11 @@
-"""Pure. Profiles of a job from what its workers report: only of times at which the job was what it is said to be.
+"""Pure. Builds profiles of a job from worker reports, and drops windows in which the job was not in a steady state.
 
-In: `WorkerReading`s, the sums that heartbeats carry, and the shapes the job has had. Out: `ObservedProfiles`, a
-`Profile` a window, and what was left out and why. Next: `planning.perf_model.fit`.
+In: `WorkerReading`s (the sums in heartbeats) and the history of shapes. Out: `ObservedProfiles`, with one `Profile` per
+window and the dropped windows by reason. Next: `planning.perf_model.fit`.
 
-Left out are a worker's first steps (caches are cold, code is compiled), spans in which the shape changed or had just
-changed, windows in which a worker was missing, and windows whose steps took far longer or shorter than others of the
-same shape: a neighbour on the machine, a checkpoint, a clock that was set.
+The module drops the first steps of a worker (cold caches, compilation), spans during or shortly after a change of
+shape, and windows without all workers. It also drops windows whose step time differs greatly from other windows of the
+same shape. Causes are a noisy neighbour, a checkpoint, or an adjusted clock.
 """
 
 import bisect
@@ -28,7 +28,7 @@ FEWEST_WINDOWS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReading:
-    """What one worker had done by some moment."""
+    """Cumulative timing of one worker at one moment."""
 
     at: float
     worker: int
@@ -38,7 +38,7 @@ class WorkerReading:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreSeconds:
-    """Core-seconds that all workers, and all servers, had used by some moment: of the same processes each time."""
+    """Cumulative core-seconds of all workers and of all servers at one moment, for an unchanged set of processes."""
 
     at: float
     workers: float
@@ -47,7 +47,7 @@ class CoreSeconds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeChange:
-    """The job has had this shape since then."""
+    """Shape of the job from this moment on."""
 
     at: float
     shape: Shape
@@ -55,7 +55,7 @@ class ShapeChange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRules:
-    """What counts."""
+    """Settings for the selection of windows."""
 
     warm_up_steps: int = 20
     """Of each worker, from its beginning."""
@@ -70,7 +70,7 @@ class ProfileRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedProfiles:
-    """Profiles, oldest first, and what was left out, by reason."""
+    """Profiles, oldest first, and the number of dropped windows by reason."""
 
     profiles: tuple[Profile, ...]
     dropped: Mapping[str, int]

@@ -1,7 +1,7 @@
-"""Pure. Many shapes as columns: what is chosen from, without an object a candidate.
+"""Pure. Stores many shapes as columns, so that candidates need no objects.
 
-In: `planning.candidates.pareto`. Out: `ShapeColumns`, of which `planning.allocate.choose` makes a `Shape` only for what
-is chosen.
+In: `planning.candidates.pareto`. Out: `ShapeColumns`. `planning.allocate.choose` creates a `Shape` only for the chosen
+row.
 """
 
 import operator
@@ -17,7 +17,7 @@ Floats = NDArray[np.float64]
 
 
 class ShapeColumns(NamedTuple):
-    """A field a column; as many rows as candidates."""
+    """Shapes as columns: one array per field, one row per candidate."""
 
     workers: Floats
     servers: Floats
@@ -69,7 +69,8 @@ Index = NDArray[Any]
 
 
 class RaggedRows(NamedTuple):
-    """Which row each element is of, rows in order, and how long each row is: some may be empty."""
+    """Rows of different lengths in one flat array: the row of each element, and the length of each row. Rows may be
+    empty."""
 
     owner: Index
     lengths: Index

@@ -1,7 +1,7 @@
-"""Pure. Shapes near what was measured: where a model that cannot tell everything apart yet is to be trusted.
+"""Pure. Lists shapes near the measured shapes, where an unclear model can be trusted.
 
-In: jobs with what they were measured in, and their bounds. Out: shapes of all of them, as columns. Next:
-`planning.allocate.bids` says what they would bring.
+In: jobs with their measured shapes and bounds. Out: nearby shapes of all jobs, as columns. Next:
+`planning.allocate.bids` predicts their throughput.
 """
 
 import math
@@ -23,7 +23,7 @@ COUNTS, SIZES = 8, 3
 
 
 class TrustRegion(NamedTuple):
-    """One job."""
+    """Measured shapes, current shape, bounds and memory needs of one job."""
 
     seen: set[Shape]
     """What was measured."""

@@ -1,1 +1,1 @@
-"""Pure. Policies by name: Springtide's own, baselines and plugins."""
+"""Pure. Policies by name: Springtide's own policy, baselines and plug-ins."""

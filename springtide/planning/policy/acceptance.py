@@ -1,7 +1,7 @@
-"""Pure. Whether advice may be followed, by the job as it is when the advice comes. Nobody is believed.
+"""Pure. Validates advice against the current state of the job; no adviser is trusted.
 
-In: what an adviser answered, which may be anything, and the job's own view of itself by then. Out: why it is refused,
-in a sentence, or nothing. Next: `master.autoscale.loop` carries it out, or tells the reason.
+In: the answer of an adviser, of any type, and the job's current view of itself. Out: the reason for refusal, or an
+empty string. Next: `master.autoscale.loop` applies the advice, or logs the reason.
 """
 
 import math

@@ -1,6 +1,7 @@
-"""Pure. What lies behind a decision about a job: its model, what to measure next, the shapes there were to choose from.
+"""Pure. Explains a decision about a job: its model, the next measurement, and the candidate shapes.
 
-In: a `ClusterView`, a `PlanningConfig`, and what a policy decided. Out: an `JobOutlook` a job. Next: `springtide plan`.
+In: a `ClusterView`, a `PlanningConfig`, and the decision of a policy. Out: one `JobOutlook` per job. Next: `springtide
+plan`.
 """
 
 import math
@@ -27,7 +28,7 @@ MOST = 12
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapeOption:
-    """A shape that a job could have."""
+    """Shape that a job could have."""
 
     shape: Shape
     cost: float
@@ -41,7 +42,7 @@ class ShapeOption:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutlook:
-    """One job."""
+    """Explanation of the decision about one job."""
 
     job: str
     model: FittedModel | RefusedProfiles

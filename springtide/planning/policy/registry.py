@@ -1,7 +1,7 @@
-"""Pure. Policies by name: built in, of an installed package, or `module:function`.
+"""Pure. Looks up policies by name: built in, from an installed package, or `module:function`.
 
-In: a name from the settings. Out: a function `(ClusterView, PlanningConfig) -> Decision` that harms no job, whatever
-the policy behind it does (`planning.policy.sanitize`). Next: a master, the brain or the simulator asks it.
+In: a name from the settings. Out: a function `(ClusterView, PlanningConfig) -> Decision`. `planning.policy.sanitize`
+wraps it, so a faulty policy cannot harm a job. Next: a master, the brain or the simulator calls it.
 """
 
 import functools

@@ -1,8 +1,8 @@
-"""Pure. A policy's word, made safe: whatever it does, no job is harmed by it.
+"""Pure. Validates the decisions of policies, so that a faulty policy cannot harm a job.
 
-In: any policy, built in or not. Out: a `Decision` whose plans name jobs that are there and shapes that they may have,
-and that fit the cluster together; what was refused is said. A policy that raises, or answers with something else,
-decides nothing. Next: a master carries the plans out.
+In: any policy, built in or not. Out: a `Decision` whose plans name existing jobs and allowed shapes, and fit the
+cluster together. Notes list the refused plans. A policy that raises or returns another type decides nothing. Next: a
+master applies the plans.
 """
 
 import math

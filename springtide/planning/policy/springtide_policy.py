@@ -1,9 +1,10 @@
-"""Pure. Springtide's own policy: what each job needs next, and the cluster shared out among all that could grow.
+"""Pure. Springtide's own policy: decides the next step of each job, and divides the cluster among the jobs that can
+grow.
 
-In: a `ClusterView`. Out: a `Decision`. Each job goes through its stages (`planning.lifecycle.stages`). Memory comes
-first, then new jobs in the order they came, then sizes by what was measured; what is left is shared among jobs with a
-model, each bidding with what it could have (`planning.allocate.bids`, `planning.allocate.choose`). While jobs wait, the
-least they need is kept free for them, so that others shrink rather than grow.
+In: a `ClusterView`. Out: a `Decision`. Each job passes through its stages (`planning.lifecycle.stages`). Memory
+requests come first, then new jobs in order of submission, then measured sizes. Jobs with a model bid for the remaining
+capacity (`planning.allocate.bids`, `planning.allocate.choose`). While jobs wait, their minimum is reserved, so other
+jobs shrink rather than grow.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,7 @@ from springtide.planning.policy import sanitize
 
 
 class FreeRoom:
-    """What is free, as it is given away."""
+    """Free capacity of the cluster while plans are made."""
 
     def __init__(self, view: ClusterView) -> None:
         held = [job.shape for job in view.jobs if job.shape is not None]

@@ -1,1 +1,1 @@
-"""Pure. Data workers of many jobs: who gets which cores, on which node."""
+"""Pure. Data workers of many jobs: allocation of cores, and placement on nodes."""

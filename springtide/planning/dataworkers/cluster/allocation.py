@@ -1,10 +1,11 @@
-"""Pure. Who gets the cluster's cores for data workers: GoldMiner's second level, jobs against each other.
+"""Pure. Allocates the cluster's cores for data workers among jobs (the second level of GoldMiner).
 
-In: every job as its queue shows it (`FedJob`), and the cores that there are for data workers. Out: an `CoreAllotment`,
-cores a job with the reason. GPUs and trainers are another scheduler's business. A job has room while its data workers
-make fewer mini-batches than its trainers would train; the next core is taken to bring what the last ones did, until it
-was measured (`corrected`). Which job comes first is a metric's choice (`planning.dataworkers.cluster.allocation`).
-Next: `planning.dataworkers.cluster.node_placement` finds machines for them.
+In: the queue state of every job (`FedJob`), and the cores available for data workers. Out: a `CoreAllotment` with the
+cores of each job and the reason. Another scheduler allocates GPUs and trainers.
+
+A job can use more cores while its data workers produce fewer mini-batches than its trainers could consume. The next
+core is assumed to add as much as the last cores did, until a measurement corrects this (`corrected`). A metric decides
+which job comes first. Next: `planning.dataworkers.cluster.node_placement` finds machines.
 """
 
 import heapq
@@ -21,7 +22,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedJob:
-    """One job as the cluster sees it."""
+    """Input state of one job, as the cluster's allocator sees it."""
 
     name: str
     gpus: int
@@ -68,7 +69,7 @@ class FedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreStep:
-    """What a metric looks at: a job that would get the next cores, beside what it was given so far in this round."""
+    """Input of a metric: a job that could get the next cores, and the cores granted to it so far in this round."""
 
     job: FedJob
     cpu: float
@@ -87,7 +88,7 @@ Metric = Callable[[CoreStep], float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreRules:
-    """How cores are handed out."""
+    """Settings of the allocation of cores."""
 
     grain: float = 1.0
     """Cores come in multiples of it, one at a time: in whole data workers of several cores a job that a single core
@@ -100,7 +101,7 @@ class CoreRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoreAllotment:
-    """Cores for each job's data workers, and why."""
+    """Cores for the data workers of each job, with reasons."""
 
     cores: Mapping[str, float]
     why: Mapping[str, str]

@@ -1,9 +1,9 @@
-"""Pure. Cores of trainers that wait for data are lent to whoever makes it.
+"""Pure. Lends cores of trainers that wait for data to data workers.
 
-In: jobs as their queues show them, what a trainer of each needs at its fastest, and all cores that trainers and data
-workers of these jobs may have. Out: cores of data workers (`cluster.allot`) and of a trainer of each job, together no
-more than there are. A trainer that trains half as fast needs half of its cores; one at least stays with it, and it has
-the others back in the round in which its data workers get more. Next: `placing` finds machines for the data workers.
+In: the queue state of each job, the cores that each trainer needs at full speed, and all cores of these jobs. Out:
+cores for data workers (`allocation.allot`) and for the trainers of each job, together within the limit. A trainer at
+half speed needs half of its cores. It keeps at least one unit. It gets its cores back in the round in which its data
+workers get more. Next: `node_placement` finds machines for the data workers.
 """
 
 import math
@@ -19,7 +19,7 @@ TRIES = 4
 
 
 class TrainerCores(NamedTuple):
-    """Of one job."""
+    """Number of trainers of one job, and the cores of each."""
 
     number: int
     needs: float
@@ -29,7 +29,7 @@ class TrainerCores(NamedTuple):
 
 
 class CoreSplit(NamedTuple):
-    """Who has what."""
+    """Division of cores between data workers and trainers."""
 
     data_workers: CoreAllotment
     trainer_cpu: Mapping[str, float]

@@ -1,8 +1,8 @@
-"""Pure. Machines for data workers: beside their trainers where there is room, else where the network is quiet.
+"""Pure. Places data workers on machines: next to their trainers if possible, otherwise where the network is quiet.
 
-In: cores that each job is to have (`cluster.allot`), what machines have left, and where data workers are now. Out: a
-`PlacementPlan`: seats, which are one job's cores on one machine, and what has to move for them. Data workers are
-stateless, so a seat that is given up costs nothing but what is under way. Next: whoever starts and drains data workers.
+In: the cores granted to each job (`allocation.allot`), free cores of machines, and the current seats. Out: a
+`PlacementPlan` with seats (cores of one job on one machine) and the cores that move. Data workers are stateless, so a
+released seat loses only the work in progress. Next: the component that starts and drains data workers.
 """
 
 import math
@@ -14,7 +14,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What data workers may use of one machine."""
+    """Resources of one machine that data workers may use."""
 
     name: str
     cpu: float
@@ -25,7 +25,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementRequest:
-    """What one job is to have."""
+    """Cores that one job needs, and the machines of its trainers."""
 
     job: str
     cpu: float
@@ -37,7 +37,7 @@ class PlacementRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """One job's cores on one machine."""
+    """Cores of one job on one machine."""
 
     job: str
     machine: str
@@ -51,7 +51,7 @@ class Seat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementPlan:
-    """Where data workers are to be."""
+    """Machines of all data workers, and the cores that move."""
 
     seats: tuple[Seat, ...]
     moved: float = 0.0
@@ -91,7 +91,7 @@ def place(wants: Sequence[PlacementRequest], machines: Sequence[Machine], now: S
 
 
 class _Table:
-    """Who sits where while seats are given out."""
+    """Allocation state during placement: cores per job and machine, free cores, and outstanding requests."""
 
     def __init__(self, wants: Sequence[PlacementRequest], machines: Sequence[Machine]) -> None:
         self.homes = {want.job: frozenset(want.homes) for want in wants}

@@ -1,1 +1,1 @@
-"""Pure. Data workers of one job: whether, how many, how large."""
+"""Pure. Data workers of one job: whether to use them, how many, and what size."""

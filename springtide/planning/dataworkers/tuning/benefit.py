@@ -1,6 +1,7 @@
-"""Pure. Whether a job should have data workers at all: a baseline without them, the comparison, and when to ask again.
+"""Pure. Decides whether data workers pay off for a job, from a baseline without them.
 
-In: intervals without data workers, then the speed with them. Next: `tune` begins, goes on, or falls back.
+In: measured intervals without data workers, then the speed with them. Next: `tuner` starts tuning, continues, or turns
+data workers off.
 """
 
 from springtide.domain.data.data_workers import FeedSeen

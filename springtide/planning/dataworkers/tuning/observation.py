@@ -1,7 +1,7 @@
-"""Pure. What a job's feeding was like over an interval, from the totals that its trainers tell with their heartbeats.
+"""Pure. Computes the input measurements of a job over an interval from the totals in its trainers' heartbeats.
 
-In: for each trainer the `FeedState`s it told and when, and what roles have and use of cores. Out: a `FeedSeen`, or None
-where there is too little to go by. Next: `tune.decide`. What was told soon after a change is left out (`settled_at`).
+In: the timestamped `FeedState`s of each trainer, and the cores that roles have and use. Out: a `FeedSeen`, or None if
+there are too few reports. Reports shortly after a change are ignored (`settled_at`). Next: `tuner.decide`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,14 +16,14 @@ LEAST_BUSY = 0.02
 
 
 class TrainerReport(NamedTuple):
-    """One trainer's word, and when it came."""
+    """Report of one trainer, with its arrival time."""
 
     at: float
     state: FeedState
 
 
 class Cores(NamedTuple):
-    """What roles have and use; of one, on average. 0: not held to any, not known."""
+    """Cores that roles have and use, as the mean per process. 0 means no limit, or unknown."""
 
     data_workers: int = 0
     data_worker_cpu: float = 0.0
@@ -35,7 +35,7 @@ class Cores(NamedTuple):
 
 
 class _Over(NamedTuple):
-    """One trainer between the first and the last word that count."""
+    """Differences between the first and the last valid report of one trainer."""
 
     seconds: float
     looped: float
@@ -48,7 +48,7 @@ class _Over(NamedTuple):
 
 
 class StageCores(NamedTuple):
-    """One of several stages: how many feed, and what one has and uses, on average."""
+    """Data workers of one stage: their number, and the cores that each has and uses on average."""
 
     workers: int
     cpu: float

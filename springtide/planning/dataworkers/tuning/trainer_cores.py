@@ -1,8 +1,8 @@
-"""Pure. Cores of a trainer that is fed: the fewest that hold its speed; more only where it takes no more batches.
+"""Pure. Tunes the cores of a trainer: as few as keep its speed, and more only if data workers do not help.
 
-In: a job whose queues are ideal (fewer), one where more data workers brought nothing (more), or one that waits for data
-while no cores are free: then trainers lend what they leave unused. Out: its notes with another number of cores, or
-done. What it does not need is said as spare: others get it when they ask, not before.
+In: one of three cases. Queues are ideal: try fewer cores. More data workers brought nothing: try more cores. The job
+waits for data and no cores are free: trainers lend unused cores. Out: updated notes with the new number of cores, or
+with `done` set. Unneeded cores are reported as spare. Other jobs get them only on request.
 """
 
 import math

@@ -1,8 +1,7 @@
-"""Pure. The tuning of one job's data workers, a decision at a time: whether, how large, how many; the trainers' cores.
+"""Pure. Tunes the data workers of one job, one decision per interval: whether, what size, how many, and trainer cores.
 
-In: the user's `FeedRules`, and a `FeedSeen` for each interval (`seeing` makes it of the trainers' reports). Out: a
-`FeedTarget` with its reason. Called by `master.data.data_workers`, by `dataworker.loader.loader` for
-`num_workers="auto"`, by simulators.
+In: the user's `FeedRules`, and one `FeedSeen` per interval (from `observation`). Out: a `FeedTarget` with its reason.
+Callers: `master.data.data_workers`, `dataworker.loader.loader` for `num_workers="auto"`, and simulators.
 
     baseline -> tuning: size, then number, of the stage that is the limit -> trainer: fewer cores -> steady
         |           |                                                                                 |

@@ -1,6 +1,6 @@
-"""Pure. What tuning remembers between two decisions: of the job, of each stage of data workers, of its trainers.
+"""Pure. State of the tuner between two decisions: job, stages of data workers, and trainers.
 
-Made by `tune.begin`, carried on by `tune.decide`; the files beside this one each write their part of it.
+`tuner.begin` creates the state and `tuner.decide` updates it. Each neighbouring module updates its own part.
 """
 
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from springtide.domain.data.data_workers import FeedRules, FeedSeen, StageSeen, 
 
 
 class TuningPhase(StrEnum):
-    """Where the tuning of a job is."""
+    """Phase of the tuning of a job."""
 
     BASELINE = "baseline"  # trains by itself, to be compared with
     TUNING = "tuning"  # sizes, then numbers, stage by stage
@@ -21,7 +21,7 @@ class TuningPhase(StrEnum):
 
 
 class StageRate(NamedTuple):
-    """Batches a second of all data workers of a stage, so many of them with so many cores each."""
+    """Batches per second of all data workers of a stage, for a given number and size."""
 
     workers: int
     cpu: float
@@ -34,7 +34,7 @@ class StageRate(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageNotes:
-    """One stage: what is wanted of it, and what was learned on the way."""
+    """Target of one stage, and the measurements that led to it."""
 
     workers: int
     cpu: float
@@ -64,7 +64,7 @@ class StageNotes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerNotes:
-    """The cores of one trainer."""
+    """Target and measurements of the cores of one trainer."""
 
     first: float | None = None
     """What it had before any were taken or given."""
@@ -85,7 +85,7 @@ class TrainerNotes:
 
 
 class TrainerBehaviour(NamedTuple):
-    """What a conclusion rests on: of one trainer."""
+    """Speed and own work of one trainer, on which a conclusion is based."""
 
     per_s: float
     """Steps without data workers; with them: the steps it could do if it never waited."""
@@ -94,7 +94,8 @@ class TrainerBehaviour(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """All that tuning knows of a job. `unit`: cores of one step of size, 1 but in small worlds."""
+    """Complete tuning state of a job. `unit` is the number of cores in one size step; it is 1 except on small
+    machines."""
 
     rules: FeedRules
     unit: float = 1.0
@@ -155,7 +156,7 @@ _HAIR = 1e-9  # sums of fractions of cores
 
 
 class StageLimits(NamedTuple):
-    """What one stage may have in all."""
+    """Limits on the data workers of one stage."""
 
     cores: float
     size: float

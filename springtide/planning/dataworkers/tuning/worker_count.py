@@ -1,7 +1,8 @@
-"""Pure. The number of data workers of a stage: as many as make what is taken, and no more.
+"""Pure. Tunes the size and number of data workers of a stage: enough for the consumers, and no more.
 
-In: what the stage makes against what trainers could take. Out: its notes with another number, or settled. Growth is
-judged by what it brought; what was let go comes back at once if it is missed, and is not let go again.
+In: the production rate of the stage and the rate that trainers could consume. Out: updated notes with a new number, or
+with `settled` set. The result of each growth is checked. A removal that causes waiting is undone at once and not
+repeated.
 """
 
 import math

@@ -1,1 +1,1 @@
-"""Pure. How many samples a second so many workers train."""
+"""Pure. Training capacity in samples per second, by number of workers."""

@@ -1,10 +1,11 @@
-"""Pure. How many samples a second so many workers train: a curve with few coefficients, fitted to what was seen.
+"""Pure. Models capacity (samples per second by number of workers) with curves of few coefficients.
 
 In: pairs of workers and measured throughput, at a fixed ratio of workers to servers. Out: a `CapacityCurve`. Next:
-`planning/online/scaling/min_workers.py` finds the fewest workers for a traffic. All curves here are of the form samples
-/ (coefficients x features of w), with no coefficient below zero: in step (Kale's Eqn 6), at one's own pace (Eqn 9;
-"crowded" is Eqn 9 for workers that get in each other's way), and the two models they are compared with. With servers as
-a number of their own: throughput_curves.py.
+`planning/online/scaling/min_workers.py` finds the fewest workers for a traffic.
+
+All curves have the form samples / (coefficients x features of w), with non-negative coefficients. The kinds are "sync"
+(Kale's Eqn 6), "async" (Eqn 9), "crowded" (Eqn 9 plus contention between workers), and two models for comparison.
+throughput_curves.py also models the number of servers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +65,7 @@ PRECISION = 1e-3
 
 
 class CapacitySample(NamedTuple):
-    """A measurement."""
+    """Measured throughput of a number of workers."""
 
     workers: int
     throughput: float
@@ -73,7 +74,7 @@ class CapacitySample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityCurve:
-    """Throughput by workers."""
+    """Throughput as a function of the number of workers."""
 
     kind: Kind
     coefficients: tuple[float, ...]

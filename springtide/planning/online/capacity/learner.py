@@ -1,13 +1,12 @@
-"""Pure. How many samples a second so many workers can train, learned while a job goes on.
+"""Pure. Learns the capacity of each number of workers while a job runs.
 
-In: what each worker did in a window of time (measurements.py). Out: samples a second by number of workers (`capacity`),
-for planning/online/scaling/decision.py. The master of a job and the simulator learn by the same code; what was learned
-is journaled.
+In: the work of each worker in a time window. Out: samples per second by number of workers (`capacity`), for
+planning/online/scaling/decision.py. The master and the simulator share this code. The master journals the result.
 
-* Only workers that never waited show what they can do. One that waits half of the time may look many times as quick as
-  it is: a quota of a tenth of a core is handed out anew every tenth of a second, and a step after a rest has it whole.
-* Batches that were cut short at the live head are reckoned as full ones, by what steps of different sizes took.
-* Measurements fade over hours; numbers of workers that the job never had are read off a curve through the others.
+* Only workers that never waited show their full speed. A worker that waits half of the time can look many times faster
+  than it is. A quota of a tenth of a core is renewed every tenth of a second, so a step after a rest gets it whole.
+* Batches that were cut short at the live head are converted to full batches, by the measured cost of other sizes.
+* Measurements fade over hours. A fitted curve fills in the numbers of workers that the job never had.
 """
 
 from collections.abc import Mapping
@@ -25,7 +24,7 @@ what a step is taken to cost until sizes have differed enough to say."""
 
 
 class WorkerWork(NamedTuple):
-    """Of one worker, since it began or between two moments."""
+    """Work of one worker, since its start or between two moments."""
 
     samples: float
     busy_s: float
@@ -101,7 +100,7 @@ def window_s(speedup: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRate:
-    """What one number of workers was seen to train."""
+    """Measured throughput of one number of workers."""
 
     rate: float
     """Samples a second, in full batches."""
@@ -111,7 +110,7 @@ class WorkerRate:
 
 @dataclass(frozen=True, slots=True)
 class LearnedCapacity:
-    """All that is known of it."""
+    """Everything learned about the capacity of a job."""
 
     seen: dict[int, WorkerRate] = field(default_factory=dict)
     """By number of workers, while they never waited; the next, while they did."""

@@ -1,8 +1,9 @@
-"""Pure. Samples a second by workers and servers: Kale's Eqn 5 (in step) and Eqn 8 (at one's own pace).
+"""Pure. Models throughput by workers and servers: Kale's Eqn 5 (sync) and Eqn 8 (async).
 
-In: measurements of numbers of workers and servers. Out: a `CapacitySurface`; at a fixed ratio it is a curve of
-capacity_model.py, which plans are made by. Compared with Optimus' two. Eqn 8 has no part for servers that are too few,
-w / p, which Optimus has and real jobs show: "shared" is Eqn 8 with it. Next: `springtide bench capacity`.
+In: measurements by number of workers and servers. Out: a `CapacitySurface`. At a fixed ratio of workers to servers, it
+is a curve of capacity_model.py, which planning uses. The two models of Optimus serve for comparison. Eqn 8 has no term
+w / p for too few servers. Optimus has the term and real jobs show it. "shared" is Eqn 8 with this term. Next:
+`springtide bench capacity`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -53,7 +54,7 @@ FEATURES: Mapping[Kind, Callable[[Array, Array], list[Array]]] = {
 
 
 class SurfaceSample(NamedTuple):
-    """A measurement."""
+    """Measured throughput of a number of workers and servers."""
 
     workers: int
     servers: int
@@ -62,7 +63,7 @@ class SurfaceSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacitySurface:
-    """Throughput by workers and servers."""
+    """Throughput as a function of the number of workers and servers."""
 
     kind: Kind
     coefficients: tuple[float, ...]
@@ -91,7 +92,7 @@ def mape(surface: CapacitySurface, seen: Sequence[SurfaceSample]) -> float:
 
 
 class CapacityErrors(NamedTuple):
-    """Errors of foretold throughput."""
+    """Errors of predicted throughput."""
 
     mape: float
     """Mean of absolute errors, each as a share of what was measured."""

@@ -1,1 +1,1 @@
-"""Pure. The traffic to come."""
+"""Pure. Forecasts of traffic."""

@@ -1,7 +1,7 @@
-"""Pure. How good a forecaster would have been on the past: it forecasts days that are known, from what came before.
+"""Pure. Backtests forecasters on known past days and chooses the best.
 
-In: a `PastTraffic` and forecasters (registry.py). Out: a `BacktestScore` each, and which to use (`choose`). Next: the
-master forecasts by the one that was chosen.
+In: a `PastTraffic` and forecasters (registry.py). Out: one `BacktestScore` per forecaster, and the one to use
+(`choose`). Next: the master uses the chosen forecaster.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ WORTH = 0.95  # of the default's error: what is not better than that is not wort
 
 
 class BacktestScore(NamedTuple):
-    """How it went."""
+    """Errors of a forecaster in a backtest."""
 
     wape: float
     """The sum of absolute errors, as a share of the traffic."""
@@ -68,7 +68,7 @@ def backtest(
 
 @dataclass(frozen=True, slots=True)
 class ForecasterChoice:
-    """Which forecaster, and how the others did."""
+    """Chosen forecaster, and the scores of all forecasters."""
 
     name: str
     why: str

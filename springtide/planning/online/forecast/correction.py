@@ -1,9 +1,9 @@
-"""Pure. What is to come from now on: a forecast, corrected by what came since it was made.
+"""Pure. Corrects a traffic forecast by the traffic that arrived since it was made.
 
-In: a `RateForecast` that begins some steps ago, and the traffic of those steps. Out: a `TrafficOutlook` that begins
-now. A day that is higher than was said stays so for a while: the ratio of the last steps fades over hours. For the same
-reason the next hour is surer than tomorrow. Next: planning/online/scaling/decision.py. The master and the simulator
-make their outlooks here.
+In: a `RateForecast` that began some steps ago, and the traffic of those steps. Out: a `TrafficOutlook` from now on. A
+day above its forecast stays above it for a while, so the ratio of the last steps is applied and fades over hours. For
+the same reason the next hour is more certain than tomorrow. The master and the simulator both use this module. Next:
+planning/online/scaling/decision.py.
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
-"""Pure. Traffic that a job has seen, by equal steps, as far back as a forecast looks.
+"""Pure. Stores the past traffic of a job in equal time steps, as far back as forecasts need.
 
-In: how many samples came between two moments (`Traffic.arrive`); times are seconds since any fixed moment, of a clock
-that only goes forward. Out: a `PastTraffic` for seasonal.py, without holes. A job that was away fills what it missed
-with what came meanwhile, laid out as the day before was.
+In: number of samples that arrived between two moments (`TrafficHistory.arrive`). Times are seconds of a monotonic clock
+with a fixed origin. Out: a `PastTraffic` without gaps, for seasonal.py. After a pause, the job spreads the samples that
+arrived meanwhile over the gap, in the pattern of the day before.
 """
 
 import math
@@ -22,7 +22,7 @@ SEEN_SHARE = 0.5  # of a step that must have been looked at, so that its mean sa
 
 
 class TrafficBucket(NamedTuple):
-    """One step, as far as it was seen."""
+    """Traffic of one time step, as far as it was observed."""
 
     number: int
     """Steps since the moment from which times are counted."""
@@ -33,7 +33,7 @@ class TrafficBucket(NamedTuple):
 
 @dataclass(slots=True)
 class TrafficHistory:
-    """Of one job."""
+    """Past traffic of one job."""
 
     step_s: float = STEP_S
     steps: dict[int, TrafficBucket] = field(default_factory=dict)

@@ -1,9 +1,10 @@
-"""Pure. Forecasts by name: the default one, the simplest ones to compare with, and those of others.
+"""Pure. Looks up forecasters by name: the default, simple baselines, and plug-ins.
 
-In: a name. Out: a function `(History, steps) -> Forecast` whose answers are checked. Next: backtest.py tries them on
-the past; brain/forecasting/ has those that need extras, and runs them in a process of their own.
+In: a name. Out: a function `(PastTraffic, steps) -> RateForecast` whose results are validated. Next: backtest.py tests
+them on the past; brain/forecasting/ has forecasters that need extras, and runs them in a separate process.
 
-A package offers its own in its pyproject.toml, as policies are (docs/design/policies.md); or `module:function`.
+A package registers its forecaster in pyproject.toml, like a policy (docs/design/policies.md). A name can also be
+`module:function`.
 
     [project.entry-points."springtide.forecasters"]
     ours = "my_package:forecast"

@@ -1,9 +1,10 @@
-"""Pure. What traffic will come: a day or a week like those before, as high as the last day was.
+"""Pure. Forecasts traffic from daily and weekly patterns, scaled to the level of the last day.
 
-In: traffic by equal steps, the newest last (`PastTraffic`). Out: a `RateForecast` of the next steps, with an interval
-that four of five values lie in, and why it is what it is. Needs NumPy only. Several simple members forecast; how much
-each is believed is found by letting it forecast the job's own past days (`weigh`). With less than two days of history
-there is nothing to try it on, and that is said. Others than this one: registry.py. Next:
+In: traffic in equal steps, newest last (`PastTraffic`). Out: a `RateForecast` of the next steps, with an 80% interval
+and the reason. It needs NumPy only.
+
+Several simple members forecast. Each member's weight depends on its errors on the job's own past days (`weigh`). With
+less than two days of history no test is possible, and the reason says so. Other forecasters: registry.py. Next:
 planning/online/scaling/min_workers.py.
 """
 
@@ -41,7 +42,7 @@ ONLY_GUESS = 0.5  # share by which traffic may differ where nothing is known
 
 @dataclass(frozen=True, slots=True)
 class MemberWeights:
-    """How much each member is believed, and how the past days came out beside what they would have said."""
+    """Weight of each member, and the errors of the combined forecast on past days."""
 
     members: tuple[tuple[str, float], ...]
     """Names and shares, the most believed first."""

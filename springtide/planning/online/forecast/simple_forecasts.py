@@ -1,7 +1,7 @@
-"""Pure. Simple forecasts of a day: like the last one, like the usual one, as high as the last day or hour was.
+"""Pure. Simple forecasts that repeat past days or weeks, optionally scaled to the level of the last day or hours.
 
-In: the past by equal steps. Out: the next steps. Next: seasonal.py tries them all on the past days and believes those
-most that were closest.
+In: past traffic in equal steps. Out: the next steps. Next: seasonal.py tests all of them on past days and weights them
+by their errors.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
-"""Pure. Traffic of the past and traffic to come, by equal steps: the nouns of forecasting.
+"""Pure. Past traffic and traffic forecasts, in equal time steps.
 
-In: samples a second as a master has counted them, with holes where it was away. Out: a `PastTraffic` without holes; a
-`RateForecast` by the same steps. Next: seasonal.py.
+In: samples per second counted by a master, with gaps while it was down. Out: a `PastTraffic` without gaps, and a
+`RateForecast` with equal steps. Next: seasonal.py.
 """
 
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ HOUR_S = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastTraffic:
-    """Traffic in the past."""
+    """Past traffic in equal time steps."""
 
     step_s: float
     values: Array
@@ -95,7 +95,7 @@ def _same_time(values: Array, day: int) -> Array:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateForecast:
-    """Traffic to come, in samples a second."""
+    """Traffic forecast, in samples per second."""
 
     step_s: float
     mean: Array

@@ -1,1 +1,1 @@
-"""Pure. How many workers an online job should have."""
+"""Pure. Number of workers of an online job."""

@@ -1,9 +1,11 @@
-"""Pure. How many workers an online job should have now, and why.
+"""Pure. Decides how many workers an online job should have now, and why.
 
-In: an `OnlineView` (what is coming, what waits, what workers can take) and `OnlineRules`. Out: a `Scaling`. It is asked
-when `due` says so, by the master for real jobs and by the simulator (`springtide reproduce kale`): both do what the
-first step of the plan says, and ask again. Kale plans the fewest workers that keep up and smooths that (min_workers.py,
-stabilizer.py); here a change pays its pause, so that few changes, made early, come out by themselves (horizon.py).
+In: an `OnlineView` (forecast, backlog, capacity) and `OnlineRules`. Out: a `Scaling`. The master (for real jobs) and
+the simulator (`springtide reproduce kale`) call this when `due` returns True. Both apply only the first step of the
+plan and then plan again.
+
+Kale plans the fewest workers that keep up, and smooths the plan (min_workers.py). Here, a change pays for its pause. So
+the cheapest plan has few changes and makes them early (horizon.py).
 """
 
 from collections.abc import Sequence

@@ -1,14 +1,16 @@
-"""Pure. How many workers to have at each step to come, when changing them stops or slows the job.
+"""Pure. Plans the number of workers for each future step, when a change pauses or slows the job.
 
-In: traffic to come in one or more versions, how much waits now, what so many workers train, and prices.
-Out: workers by step, the cheapest by workers + lag + changes. Next: decision.py does the first step, and plans again.
+In: one or more traffic scenarios ("versions"), the backlog, capacity by number of workers, and prices. Out: workers by
+step, with the lowest cost of workers + lag + changes. Next: decision.py applies the first step and plans again.
 
-What waits is a fluid: it grows by traffic and shrinks by capacity, and stands still while a change pauses the job. A
-plan is a chain of stretches with one number of workers each. Step by step, a stretch is begun with every number from
-the cheapest chain so far; those begun of late are kept apart, as they still catch up; older ones with the same number
-differ in nothing but their cost, so the cheapest of them is kept. A version that is not the likeliest costs no more
-than to find out and change (`Prices.again`): a plan is not bound to what it says of the afternoon. Many jobs are
-planned at once as fast as a few: the first axis of everything is jobs.
+The backlog is modelled as a fluid. Traffic adds to it and capacity drains it; nothing drains during a pause. A plan is
+a chain of stretches, each with a constant number of workers. At each step, a new stretch with every number of workers
+begins from the cheapest chain so far. Recent stretches are tracked separately, because they still catch up. Older
+stretches with equal workers differ only in cost, so only the cheapest is kept.
+
+For scenarios other than the likeliest, the cost is capped at the cost of noticing and changing (`HorizonPrices.again`),
+because a plan can be revised later. The first axis of every array is jobs, so many jobs are planned about as fast as a
+few.
 """
 
 from dataclasses import dataclass
@@ -26,7 +28,7 @@ NEARLY = 0.9  # of the lag that was promised: seen at the end of a step, it was 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HorizonPrices:
-    """All in workers, so that a cost is worker-steps; by job."""
+    """Prices by job, in workers, so that a cost is in worker-steps."""
 
     slo_s: float
     lag: Array
@@ -43,7 +45,7 @@ class HorizonPrices:
 
 
 class ChangeEffect(NamedTuple):
-    """What a change does to the job."""
+    """Effect of a change on the job."""
 
     pause_s: float
     """Nothing is trained for so long."""
@@ -53,7 +55,7 @@ class ChangeEffect(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HorizonJobs:
-    """What is planned for: so many jobs, by equal steps."""
+    """Jobs to plan, in equal time steps."""
 
     step_s: float
     traffic: Array
@@ -69,7 +71,7 @@ class HorizonJobs:
 
 
 class WorkerPlan(NamedTuple):
-    """What to do with one job."""
+    """Planned workers of one job, with the expected cost."""
 
     workers: Counts
     """By step."""

@@ -1,8 +1,8 @@
-"""Pure. The fewest workers that keep up with a traffic, over a horizon.
+"""Pure. Computes the fewest workers that keep up with a traffic, for each step of a horizon.
 
-In: a `CapacityCurve` (planning/online/capacity/capacity_model.py) and traffic to come, in samples a second
-(planning/online/forecast/seasonal.py). Out: a number of workers for each step, and whether that is enough. Next:
-stabilizer.py takes out what does not pay.
+In: a `CapacityCurve` (planning/online/capacity/capacity_model.py) and a traffic forecast in samples per second
+(planning/online/forecast/seasonal.py). Out: a number of workers per step, and whether it is enough. `stabilize` then
+removes changes that are too short to pay off.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from springtide.planning.online.capacity.capacity_model import CapacityCurve
 
 
 class WorkerNeed(NamedTuple):
-    """What a traffic asks for."""
+    """Number of workers that a traffic needs."""
 
     workers: int
     enough: bool

@@ -1,9 +1,8 @@
-"""Pure. How well a job keeps up with its stream, in the four figures of Kale's section 4.1.
+"""Pure. Measures how well a job keeps up with its stream, by the four metrics of Kale's section 4.1.
 
-In: how late training was, how many workers there were and whether it stood still, by equal steps (`measure`: the
-simulator) or piece by piece as time goes by (`Kept.then`: a master). Out: `SloSums`, which two such stretches add up
-to. Lag is the time from append to trained of what is trained now; seconds come in, the figures are in the paper's
-units.
+In: lag, number of workers, and pauses. The simulator passes equal steps (`measure`); a master adds time spans one by
+one (`SloSums.then`). Out: `SloSums`, which can be added. Lag is the time from append to training of the samples trained
+now. Inputs are in seconds; the metrics have the paper's units.
 """
 
 from bisect import bisect_right
@@ -21,7 +20,7 @@ MINUTE_S, HOUR_S = 60.0, 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SloSums:
-    """A stretch of time, in sums: they add up."""
+    """Sums over a time span, from which the SLO metrics follow. They can be added."""
 
     seconds: float = 0.0
     violated_s: float = 0.0
@@ -109,7 +108,7 @@ MOST = 256
 
 @dataclass(slots=True)
 class PartitionEnds:
-    """Of one partition."""
+    """End offsets of one partition over time."""
 
     times: list[float] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)

@@ -1,1 +1,1 @@
-"""Pure. How others size jobs, for comparison: the user, elastic scheduling, Optimus, DLRover as it is shipped."""
+"""Pure. Baseline policies for comparison: the user's choice, elastic scheduling, Optimus, DLRover as shipped."""

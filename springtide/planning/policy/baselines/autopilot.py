@@ -1,7 +1,8 @@
-"""Pure. Google's Autopilot in its horizontal form, for many lanes at once: the recent past / a target.
+"""Pure. Google's Autopilot (horizontal scaling), for many lanes at once: recent usage divided by a target.
 
-In: workers in use, every 5 minutes. Out: workers wanted: the 95th percentile or the maximum of a moving window over the
-target utilization; on the way down the highest of the last hour counts, and what is too much halves in an hour.
+In: workers in use, every 5 minutes. Out: wanted workers. This is the 95th percentile or maximum of a moving window,
+divided by the target utilization. For scale-down, the highest request of the last hour counts, and the excess halves
+every hour.
 """
 
 from typing import NamedTuple
@@ -16,7 +17,7 @@ DEFERRED_S = 3600.0
 
 
 class AutopilotSettings(NamedTuple):
-    """What is set; arrays, by lane."""
+    """Settings of Autopilot, as arrays by lane."""
 
     target: Array
     percentile: Array
@@ -25,7 +26,7 @@ class AutopilotSettings(NamedTuple):
 
 
 class Autopilot:
-    """By what was used."""
+    """Autoscaler that follows recent usage."""
 
     def __init__(self, settings: AutopilotSettings, *, most: int) -> None:
         self._settings, self._most = settings, most

@@ -1,8 +1,8 @@
-"""Pure. DLRover's shipped heuristics: thresholds on what servers use, no performance model.
+"""Pure. DLRover's shipped heuristics: thresholds on server usage, without a performance model.
 
-In: use of CPU and memory, measured speeds, past jobs of the same scenario. Out: a plan a job, one remedy at a time:
-memory that ran out, memory that will, hot servers, then workers. Figures that the project's own defaults name are
-marked so; the others are ours.
+In: CPU and memory usage, measured speeds, past jobs of the same scenario. Out: one plan per job with one remedy at a
+time. The order is: out of memory, predicted memory shortage, hot servers, workers. Comments mark the values that come
+from DLRover's defaults; the other values are ours.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""Pure. Elastic scheduling by steps of workers, as DLRover's paper compares itself with (section 6.3).
+"""Pure. Elastic scheduling in steps of workers, the baseline of DLRover's paper (section 6.3).
 
-In: measured speeds. Out: some workers more while they pay, back by one step when they do not. It changes neither
-servers nor the size of anything, and looks every three minutes.
+In: measured speeds. Out: more workers while they pay off, one step back when they do not. It changes neither servers
+nor sizes, and decides every three minutes.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Pure. Kubernetes' horizontal autoscaler, for many lanes at once: by utilization, believed after a while.
+"""Pure. Kubernetes' Horizontal Pod Autoscaler, for many lanes at once: follows utilization, with stabilization windows.
 
-In: workers and utilization of each lane, every 15 s. Out: workers wanted. As in its documentation: nothing is done
-within 10% of the target, at most four more or twice as many at a time; the highest recommendation of the last minutes
-counts on the way down and, where `up_s` is set, the lowest on the way up. KEDA's rules are the same (keda.py).
+In: workers and utilization of each lane, every 15 s. Out: wanted workers. The rules follow its documentation. Within
+10% of the target, nothing changes. A step up adds at most four workers or doubles them. For scale-down, the highest
+recommendation of the window counts; for scale-up with `up_s` set, the lowest. KEDA has the same rules (keda.py).
 """
 
 from typing import NamedTuple
@@ -18,7 +18,7 @@ BUCKET = 4  # recommendations that are remembered as one, by their highest and l
 
 
 class HpaSettings(NamedTuple):
-    """What a cluster's owner sets; each may be an array, by lane."""
+    """Settings of the cluster's owner; each may be an array by lane."""
 
     target: Array
     """Utilization to be kept."""
@@ -36,7 +36,7 @@ def recommend(workers: Counts, ratio: Array, *, most: int) -> Counts:
 
 
 class Windows:
-    """Recommendations of the last minutes: the highest counts on the way down, the lowest on the way up."""
+    """Stabilization windows: the highest recent recommendation counts for scale-down, the lowest for scale-up."""
 
     def __init__(self, down_s: Array, up_s: Array, *, every_s: float) -> None:
         bucket_s = every_s * BUCKET
@@ -72,7 +72,7 @@ class Windows:
 
 
 class Hpa:
-    """By utilization."""
+    """Autoscaler that follows utilization."""
 
     def __init__(self, settings: HpaSettings, *, most: int, every_s: float) -> None:
         self._target, self._most = settings.target, most

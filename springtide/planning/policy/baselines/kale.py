@@ -1,10 +1,8 @@
-"""Pure. Kale as published: a forecast, the fewest workers that keep up with it, stabilized; thresholds if it is wrong.
+"""Pure. Kale as published: a forecast, the fewest workers that keep up, stabilization, and thresholds as a fallback.
 
-In: a `TrafficOutlook`, capacity by workers. Out: a plan by steps of 5 minutes, and what to do about unforeseen lag
-(section 3.4). The parts are those of planning/online: planning/online/scaling/min_workers.py and
-planning/online/scaling/min_workers.py. What the text leaves open is a setting: whether stabilization is repeated until
-nothing is short, how much before a step its change begins, where in the forecast's interval is planned, and from which
-lag on it falls back on utilization.
+In: a `TrafficOutlook` and capacity by workers. Out: a plan in steps of 5 minutes, and the reaction to unforeseen lag
+(section 3.4). It uses planning/online/scaling/min_workers.py. Settings cover the points that the paper leaves open:
+repeated stabilization, lead time of a change, quantile of the forecast, and the lag at which utilization decides.
 """
 
 from typing import NamedTuple
@@ -22,7 +20,7 @@ BUSY = 0.8  # utilization that the fallback aims at
 
 
 class KaleSettings(NamedTuple):
-    """What is set."""
+    """Settings of Kale."""
 
     change: int
     """Rho: workers."""

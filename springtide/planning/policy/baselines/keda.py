@@ -1,8 +1,8 @@
-"""Pure. KEDA on a Kafka topic, for many lanes at once: as many workers as lag is multiples of a threshold.
+"""Pure. KEDA on a Kafka topic, for many lanes at once: lag divided by a threshold gives the number of workers.
 
-In: workers and samples that wait, every 30 s. Out: workers wanted, under HPA's rules (hpa.py): lag summed over
-partitions and capped at partitions x threshold, nothing within 10%, windows on the way up and down. It never goes to
-zero here: an online job without workers would be late as soon as anything came.
+In: workers and backlog, every 30 s. Out: wanted workers, under HPA's rules (hpa.py). Lag is summed over partitions and
+capped at partitions x threshold. Changes within 10% are ignored, and stabilization windows apply. It never scales to
+zero here, because an online job without workers would be late as soon as samples arrive.
 """
 
 from typing import NamedTuple
@@ -17,7 +17,7 @@ PARTITIONS = 800  # of a topic, as in section 4.1 of Kale
 
 
 class KedaSettings(NamedTuple):
-    """What is set; arrays, by lane."""
+    """Settings of KEDA, as arrays by lane."""
 
     threshold: Array
     """Samples that a worker may have waiting."""
@@ -26,7 +26,7 @@ class KedaSettings(NamedTuple):
 
 
 class Keda:
-    """By lag."""
+    """Autoscaler that follows lag."""
 
     def __init__(self, settings: KedaSettings, *, most: int, every_s: float) -> None:
         self._threshold, self._most = settings.threshold, most

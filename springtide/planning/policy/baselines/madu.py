@@ -1,7 +1,7 @@
-"""Pure. Scaling ahead by a forecast with its uncertainty and a straight line of capacity, as Kale describes Madu.
+"""Pure. Madu, as Kale describes it: scales ahead by an uncertain forecast and a linear capacity model.
 
-In: a `TrafficOutlook` and measurements of few workers. Out: workers for the next period: the upper end of the forecast
-over what one worker trains. The straight line knows nothing of what a worker gains from others being there.
+In: a `TrafficOutlook` and measurements of a few workers. Out: workers for the next period, the upper end of the
+forecast divided by the throughput of one worker. The linear model ignores effects between workers.
 """
 
 import math
@@ -13,7 +13,7 @@ from springtide.planning.online.capacity.capacity_model import CapacitySample
 
 
 class MaduSettings(NamedTuple):
-    """What is set."""
+    """Settings of Madu."""
 
     upper: float
     """Where in the forecast's interval is planned: 0 its mean, 1 its high end."""

@@ -1,8 +1,8 @@
-"""Pure. Optimus (EuroSys'18): a speed model over numbers of workers and servers, and steps by marginal gain.
+"""Pure. Optimus (EuroSys'18): a speed model over workers and servers, and steps by marginal gain.
 
-In: measured speeds. Out: a worker or a server more, whichever brings more for its cores, every three minutes; or, as
-DLRover's authors had it (section 6.3), several of both at once, of workers or of servers, whichever brings most. It
-knows nothing of the size of a worker or a server, of lookups, or of one server that is hotter than the others.
+In: measured speeds. Out: one more worker or server every three minutes, whichever gains more per core. The variant of
+DLRover's authors (section 6.3) adds several workers, several servers, or both, whichever gains most. Optimus ignores
+the size of roles, lookups, and hot servers.
 
     speed(p, w) = w / (a + b * w / p + c * w + d * p)    asynchronous training; a, b, c, d by non-negative least squares
 """

@@ -1,4 +1,5 @@
-"""Pure. How a baseline's job begins, and plans of one job after the other. In: views. Next: the baselines beside it."""
+"""Pure. Shared helpers of the baselines: first shape of a job, and one plan per job. In: views. Next: the other
+baselines."""
 
 import math
 from collections.abc import Callable

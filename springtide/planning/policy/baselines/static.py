@@ -1,4 +1,4 @@
-"""Pure. What the user asked for, from beginning to end. In: a view. Out: starts, and nothing after."""
+"""Pure. Static policy: each job keeps the shape that its user requested. In: a view. Out: start plans only."""
 
 from springtide.domain.plan.plan import Decision
 from springtide.domain.plan.view import ClusterView, JobView
