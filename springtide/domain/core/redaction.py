@@ -14,7 +14,8 @@ from typing import Any
 
 HIDDEN = "hidden"
 SHORTEST = 8
-"""Known values of fewer characters are words that stand everywhere: only their URL or name gives them away."""
+"""Shortest known value that `redact` searches for. Shorter values are common words; only their name or URL marks them
+as secret."""
 
 _WORDS = (
     "password|passwd|passphrase|secret|token(?!iz)|credential|api[-_.]?key|access[-_.]?key|account[-_.]?key|"
@@ -27,7 +28,7 @@ _KEY_NAME = re.compile(r"(?:^|[-_.])key$", re.IGNORECASE)
 
 _UNQUOTED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _URL_PASSWORD = re.compile(r"(://[^\s/:@\"'<>]*)(:)([^\s\"'<>]+)@")
-"""To the last @: passwords with characters that should have been quoted are meant too."""
+"""Matches up to the last @, so that a password with unquoted special characters is redacted whole."""
 _URL_TOKEN = re.compile(r"(https?://)()(?!hidden@)([^\s/:@\"'<>]+)@")
 _PAIR = re.compile(
     rf"\b([\w.-]{{0,60}}(?:{_WORDS}|\b(?:sig|pwd)\b)[\w.-]{{0,60}})"
@@ -38,19 +39,19 @@ _BEARER = re.compile(r"(bearer\s+)()([\w.~+/=-]{16,})", re.IGNORECASE)
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of an option or query parameter of this name is for nobody's eyes."""
+    """Return True if an option or query parameter of this name holds a secret."""
     if _PLACE_NAME.search(name):
         return False
     return name.lower() in _EXACT_NAMES or _SECRET_NAME.search(name) is not None
 
 
 def is_secret_variable(name: str) -> bool:
-    """The same of an environment variable, where KEY at the end says it too."""
+    """Return True if an environment variable of this name holds a secret. Names that end in KEY also count."""
     return is_secret(name) or _KEY_NAME.search(name) is not None
 
 
 def redact(text: str, known: Collection[str] = ()) -> str:
-    """The text without credentials. `known`: values that are secret wherever they stand."""
+    """Return the text without credentials. `known` values are redacted everywhere."""
     for value in sorted(known, key=len, reverse=True):
         text = text.replace(value, HIDDEN)
     if "://" in text:
@@ -61,7 +62,7 @@ def redact(text: str, known: Collection[str] = ()) -> str:
 
 
 def redact_all(value: Any, known: Collection[str] = ()) -> Any:
-    """Every text within dicts, lists and tuples; values of secret names as a whole."""
+    """Redact every string in nested dicts, lists and tuples. The value of a secret name is replaced whole."""
     if isinstance(value, str):
         return redact(value, known)
     if isinstance(value, Mapping):
@@ -73,7 +74,7 @@ def redact_all(value: Any, known: Collection[str] = ()) -> Any:
 
 
 def redact_arguments(arguments: Sequence[str], known: Collection[str] = ()) -> tuple[str, ...]:
-    """A command line: also what follows an option such as --password."""
+    """Redact a command line, including the value after an option such as --password."""
     shown, hide = [], False
     for argument in arguments:
         shown.append(HIDDEN if hide else redact(argument, known))
@@ -82,19 +83,19 @@ def redact_arguments(arguments: Sequence[str], known: Collection[str] = ()) -> t
 
 
 def secrets_in(text: str) -> set[str]:
-    """Credentials that stand in a text by the same rules, as they are and as URLs quote them."""
+    """Return the credentials in a text, raw and URL-quoted."""
     patterns = (_URL_PASSWORD, _URL_TOKEN, _PAIR, _BEARER)
     return known_values(match[3].strip("\"'") for pattern in patterns for match in pattern.finditer(text))
 
 
 def secrets_of_variables(variables: Mapping[str, str]) -> set[str]:
-    """Credentials among environment variables: by their names, and within URLs."""
+    """Return the credentials among environment variables, by variable name and in URLs."""
     named = {value for name, value in variables.items() if is_secret_variable(name)}
     return known_values(named).union(*(secrets_in(value) for value in variables.values()))
 
 
 def known_values(values: Iterable[str]) -> set[str]:
-    """Those that are long enough to be looked for, as they are and as URLs quote them."""
+    """Return the values that are long enough to search for, raw and URL-quoted."""
     long = {value for value in values if len(value) >= SHORTEST and value != HIDDEN and not value.startswith("/")}
     return long | {_quoted(value) for value in long}
 

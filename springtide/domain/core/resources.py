@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from springtide import errors
 
-LEAST_CPU = 0.01  # one millisecond in every tenth of a second: the kernel grants no less
-LEAST_MEMORY = 32 << 20  # an interpreter with our modules; training needs more, but that is the user's to know
+LEAST_CPU = 0.01  # the kernel's minimum: one millisecond per period of a tenth of a second
+LEAST_MEMORY = 32 << 20  # a Python interpreter with our modules; training needs more
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])i?b?|b)?", re.IGNORECASE)
@@ -22,11 +22,11 @@ class ProcessLimits:
     """CPU and memory limits of one process and its children; None means no limit."""
 
     cpu: float | None = None
-    """Cores: 0.5 is half of one."""
+    """CPU limit in cores; 0.5 is half a core."""
     memory: int | None = None
-    """Bytes."""
+    """Memory limit in bytes."""
     low: bool = False
-    """Of low priority: it has what is left of the processors when all others have theirs."""
+    """Low priority: the process gets only the CPU that other processes leave."""
 
     def __post_init__(self) -> None:
         if self.cpu is not None and not LEAST_CPU <= self.cpu < math.inf:
@@ -42,7 +42,7 @@ class ProcessLimits:
 
     @property
     def shared_out(self) -> bool:
-        """Whether its share of the processors is to be another than that of any process."""
+        """Return True if the CPU share of the process differs from the default."""
         return self.cpu is not None or self.low
 
 
@@ -51,17 +51,17 @@ class Usage:
     """Resources that one process has used so far, with its children where the platform can count them."""
 
     cpu_s: float = 0.0
-    """Seconds of CPU since it started."""
+    """CPU seconds since the process started."""
     memory: int = 0
-    """Bytes resident now, without what the kernel could take back at any time."""
+    """Resident bytes now, without memory that the kernel can reclaim."""
     peak: int = 0
-    """The most bytes so far that were counted against a limit."""
+    """Peak of the bytes that count against a memory limit."""
     throttled_s: float = 0.0
-    """Seconds of periods in which its quota was used up: of each of them it had all that it was let have."""
+    """Total seconds of the quota periods in which the process used up its CPU quota."""
 
 
 def parse_memory(text: str) -> int:
-    """Bytes of "2G", "512M", "1.5GiB", "4Gi" or "1073741824"; units are powers of 1024."""
+    """Return the bytes of "2G", "512M", "1.5GiB", "4Gi" or "1073741824". Units are powers of 1024."""
     found = _MEMORY.fullmatch(text.strip())
     if not found:
         raise errors.BadInput(f"memory {text!r}: wanted a number and a unit, such as 512M or 2G")
@@ -69,7 +69,7 @@ def parse_memory(text: str) -> int:
 
 
 def show_memory(number: int) -> str:
-    """Bytes for people: `1.5G`."""
+    """Format bytes for people, such as `1.5G`."""
     for unit, size in (("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
         if number >= size:
             return f"{number / size:.1f}".removesuffix(".0") + unit
@@ -88,9 +88,10 @@ class RoleSizes:
 def size_locally(
     cores: int, *, servers: int | None = None, workers: int | None = None, cpu: float | None = None
 ) -> RoleSizes:
-    """Fill in what the user left open. A second worker pays only when each has two cores: the servers need some too.
+    """Fill in the sizes that the user left open.
 
-    Threads beyond a limit of `cpu` cores would only stand in each other's way.
+    A second worker pays off only with two cores per worker, because servers also need cores. A limit of `cpu` cores
+    also limits the threads, because extra threads slow each other down.
     """
     servers = 1 if servers is None else servers
     workers = (2 if cores >= 4 else 1) if workers is None else workers

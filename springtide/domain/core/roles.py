@@ -21,7 +21,7 @@ class RoleKind(StrEnum):
 
 
 RANKED = (RoleKind.SERVER, RoleKind.WORKER, RoleKind.DATA_WORKER)
-"""Of which a job may have several."""
+"""Role kinds of which a job may have several processes."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -36,7 +36,7 @@ class Role:
 
 
 def parse_role(name: str) -> Role | None:
-    """The role that prints as `name`, such as `worker-1` or `master`; None: none does."""
+    """Return the role with this name, such as `worker-1` or `master`; None for an unknown name."""
     kind, _, rank = name.rpartition("-")
     if kind in RANKED and rank.isdecimal():
         return Role(RoleKind(kind), int(rank))
@@ -89,19 +89,19 @@ class RoleExit:
     role: Role
     pid: int
     code: int | None = None
-    """Exit status; None when a signal ended it, or nobody saw its end."""
+    """Exit status; None if a signal ended the process or its end was not observed."""
     signal: str = ""
-    """Name of that signal, such as SIGKILL."""
+    """Name of the signal that ended the process, such as SIGKILL."""
     incarnation: int = 0
-    """Which life of the role it was."""
+    """Incarnation of the role."""
     oom: bool = False
-    """Killed by the kernel because its memory limit was reached."""
+    """True if the kernel killed the process at its memory limit."""
     evicted: bool = False
-    """Taken away by the cluster (eviction, preemption): no fault of its own."""
+    """True if the cluster removed the process (eviction, preemption) through no fault of the process."""
     unplaced: str = ""
-    """It never ran: no host had room for it, or could start it, for as long as its platform waits. The reason."""
+    """Reason why the process never ran: within the platform's timeout, no host had room or could start it."""
     error: str = ""
-    """What its log has as the error it ended with, on one line; of a worker its script's error is told otherwise."""
+    """Last error in the log of the process, on one line. A worker reports the error of its script separately."""
 
     @property
     def clean(self) -> bool:
@@ -127,15 +127,16 @@ class WantedRole:
     role: Role
     incarnation: int = 0
     cpu: float | None = None
-    """Cores it may use; None leaves it unlimited."""
+    """CPU limit in cores; None means no limit."""
     memory: int | None = None
-    """Bytes it may use; None leaves it unlimited."""
+    """Memory limit in bytes; None means no limit."""
     after_s: float = 0.0
-    """How long to wait before it is started, counted from the first look that names this incarnation."""
+    """Seconds to wait before the start, counted from the first poll that names this incarnation."""
     low: bool = False
-    """A worker beyond the quota: it has only what others leave of the processors, for all of this life."""
+    """True for a worker beyond the quota. For this whole incarnation it gets only the CPU that other processes
+    leave."""
     joined: bool = False
-    """This incarnation has called in: it was started, whoever asks."""
+    """True if this incarnation has joined, which proves that it was started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,10 +146,10 @@ class RoleUsage:
     role: Role
     incarnation: int = 0
     cpu_s: float = 0.0
-    """Processor seconds since it was started."""
+    """CPU seconds since the process started."""
     memory: int = 0
-    """Bytes it holds now."""
+    """Bytes of memory in use."""
     cpu_limit: float | None = None
     memory_limit: int | None = None
     throttled_s: float = 0.0
-    """Seconds of periods in which its quota was used up: of each of them it had all that it was let have."""
+    """Total seconds of the quota periods in which the process used up its CPU quota."""

@@ -21,11 +21,11 @@ class Shape:
     workers: int
     servers: int
     worker_cpu: float
-    """Cores of one worker."""
+    """Cores of each worker."""
     server_cpu: float
-    """Cores of one server."""
+    """Cores of each server."""
     worker_memory: int = 0
-    """Bytes of one worker; 0: not limited, and not charged."""
+    """Bytes of each worker; 0 means no limit and no cost."""
     server_memory: int = 0
 
     def __post_init__(self) -> None:
@@ -67,12 +67,12 @@ class ResourceBudget:
     """CPU and memory that a cluster or a quota provides."""
 
     cpu: float
-    """Cores."""
+    """Number of cores."""
     memory: float
-    """Bytes."""
+    """Number of bytes."""
 
     def __post_init__(self) -> None:
-        if not (self.cpu >= 0 and self.memory >= 0):  # NaN too
+        if not (self.cpu >= 0 and self.memory >= 0):  # the negated form also rejects NaN
             raise errors.BadInput(f"capacity: {self.cpu:g} cores and {self.memory:g} bytes; wanted neither below 0")
 
     def holds(self, shape: Shape) -> bool:
@@ -80,7 +80,7 @@ class ResourceBudget:
 
 
 ROUNDING = 1e-9
-"""Sums of fractions of a core may be over a limit by so much and still be within it."""
+"""Relative tolerance for sums of fractional cores at a limit."""
 UNBOUNDED = ResourceBudget(cpu=math.inf, memory=math.inf)
 
 
@@ -91,12 +91,12 @@ class ShapeBounds:
     least: Shape
     most: Shape
     quota: ResourceBudget = UNBOUNDED
-    """Of all of its workers and servers together."""
+    """Limit on all workers and servers together."""
     worker_step: int | None = None
-    """Workers between two numbers of them; None: all up to 16, then by an eighth: 18, 20... 32, 36..."""
+    """Step between two worker counts. None means every count up to 16, then steps of an eighth: 18, 20... 32, 36..."""
     server_step: int | None = None
     cpu_step: float | None = None
-    """Cores between two sizes of a worker or a server; None: powers of two and halfway between them."""
+    """Step in cores between two sizes of a role. None means powers of two and the midpoints between them."""
 
     def __post_init__(self) -> None:
         for name in FIELDS:
@@ -115,7 +115,7 @@ class ShapeBounds:
             )
 
     def holds(self, shape: Shape) -> bool:
-        """Whether the shape lies within all of them; sizes between two steps do too."""
+        """Return True if the shape is within all bounds. Sizes between two steps are allowed."""
         least, most = self.least, self.most
         inside = (
             least.workers <= shape.workers <= most.workers
@@ -145,7 +145,7 @@ class ShapeBounds:
 
 
 def counts(least: int, most: int, step: int | None) -> tuple[int, ...]:
-    """From the least to the most, both among them: by equal steps, or by steps that grow along."""
+    """Return counts from `least` to `most`, inclusive, in equal steps or in growing steps."""
     found, count = {least, most}, least
     while count < most:
         found.add(count)
@@ -154,7 +154,7 @@ def counts(least: int, most: int, step: int | None) -> tuple[int, ...]:
 
 
 def sizes(least: float, most: float, step: float | None) -> tuple[float, ...]:
-    """Cores from the least to the most, both among them: by equal steps, or by powers of two and halfway between."""
+    """Return sizes in cores from `least` to `most`, inclusive, in equal steps or as powers of two and midpoints."""
     if step is not None:
         count = math.floor((most - least) / step * (1 + ROUNDING))
         between = [round(least + each * step, 9) for each in range(count + 1)]
@@ -169,11 +169,11 @@ class MemoryNeed:
     """Bytes that the roles of a job need. Extra memory makes no step faster, so a plan grants just enough."""
 
     worker: int = 0
-    """Of each worker."""
+    """Bytes of each worker."""
     server: int = 0
-    """Of each server, beside its rows."""
+    """Bytes of each server, without rows."""
     rows: int = 0
-    """Of all rows together, with room to grow: servers share them."""
+    """Bytes of all rows together, with room to grow. Servers share them."""
 
     def __post_init__(self) -> None:
         if min(self.worker, self.server, self.rows) < 0:
@@ -191,9 +191,9 @@ class Prices:
     """Hourly prices of CPU and memory, in any currency. Only their ratio affects a choice."""
 
     cpu: float = 1.0
-    """A core."""
+    """Price of one core."""
     memory: float = 0.125
-    """A GiB: on public clouds about an eighth of a core."""
+    """Price of one GiB. On public clouds this is about an eighth of a core's price."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.cpu < math.inf and 0 <= self.memory < math.inf and self.cpu + self.memory > 0):
@@ -203,5 +203,5 @@ class Prices:
 
 
 def cost(shape: Shape, prices: Prices) -> float:
-    """Eqn 7: what the shape costs an hour."""
+    """Return the hourly cost of the shape (Eqn 7)."""
     return shape.cpu * prices.cpu + shape.memory / GIB * prices.memory

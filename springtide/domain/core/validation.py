@@ -17,7 +17,8 @@ SEED = "a whole number from 0 to 2^63 - 1"
 
 
 def number(value: Any, name: str, wanted: str, *, least: int | None = 0, most: int = LARGEST) -> int:
-    """`value` as an int; BadInput says `name` and what was `wanted`. True is no number; None is no bound."""
+    """Return `value` as an int, or raise BadInput with `name` and `wanted`. Booleans are rejected. `least=None` means
+    no lower bound."""
     try:
         whole = operator.index(value)
     except TypeError:
@@ -32,7 +33,7 @@ _SECONDS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_duration(what: str, text: str) -> float:
-    """A time such as 90s, 20m, 1.5h; `what` names it in the error."""
+    """Return the seconds of a duration such as 90s, 20m or 1.5h. The error names it as `what`."""
     found = _TIME.fullmatch(text.strip())
     if found is None or float(found[1]) <= 0:
         raise errors.BadInput(f"{what} {text}: wanted a time above 0, such as 90s, 20m or 1.5h")
@@ -44,7 +45,8 @@ Class = TypeVar("Class", bound=type)
 
 
 def plain(value: Any) -> Any:
-    """A NumPy or torch scalar as a number of Python's; such scalars in a tuple, list or dict too; all else as it is."""
+    """Convert NumPy and torch scalars to Python numbers, also inside tuples, lists and dicts. Return other values
+    unchanged."""
     kind = type(value)
     if kind in (tuple, list):
         return kind(map(plain, value))
@@ -56,7 +58,7 @@ def plain(value: Any) -> Any:
 
 
 def takes_numbers(*leave: str) -> Callable[[Function], Function]:
-    """Give a function plain numbers. Arguments named in `leave` stay the objects that they are, such as data sets."""
+    """Decorate a function so that it receives Python numbers. Arguments named in `leave` are passed unchanged."""
 
     def decorate(function: Function) -> Function:
         names = list(inspect.signature(function).parameters)
@@ -73,6 +75,6 @@ def takes_numbers(*leave: str) -> Callable[[Function], Function]:
 
 
 def holds_numbers(kind: Class) -> Class:
-    """Give the fields of a class plain numbers: `takes_numbers` for its `__init__`."""
+    """Decorate a class so that its `__init__` receives Python numbers (`takes_numbers`)."""
     kind.__init__ = takes_numbers("self")(kind.__init__)  # type: ignore[misc]
     return kind

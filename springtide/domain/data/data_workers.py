@@ -12,14 +12,14 @@ from typing import Literal, NamedTuple
 from springtide import errors
 
 Poison = Literal["fail", "skip"]
-SHOWN = 10  # indices in a message; there may be thousands
+SHOWN = 10  # most indices in a message; there may be thousands
 POISONS: tuple[Poison, ...] = ("fail", "skip")
 SplitMode = Literal["auto", "stages", "verify", "off"]
 SPLITS: tuple[SplitMode, ...] = ("auto", "stages", "verify", "off")
 
 
 def number_of(text: str) -> int | None:
-    """How many data workers a word means; None: found out."""
+    """Return the number of data workers that the text means; None for "auto"."""
     if text in ("auto", "off"):
         return None if text == "auto" else 0
     if not text.isdecimal():
@@ -51,7 +51,7 @@ class BatchName(NamedTuple):
 
 
 def samples_named(indices: Sequence[int]) -> str:
-    """`samples 3, 7`, the first of them."""
+    """Return the first indices as text, such as `samples 3, 7`."""
     shown = ", ".join(map(str, indices[:SHOWN])) + (", ..." if len(indices) > SHOWN else "")
     return f"sample{'' if len(indices) == 1 else 's'} {shown}"
 
@@ -61,9 +61,9 @@ class LeftOut(NamedTuple):
 
     batch: BatchName
     indices: tuple[int, ...]
-    """In the data set."""
+    """Indices in the data set."""
     error: str
-    """The first one's."""
+    """Error of the first unreadable sample."""
 
     def __str__(self) -> str:
         return f"{samples_named(self.indices)} (shard {self.batch.shard}, epoch {self.batch.epoch}): {self.error}"
@@ -74,21 +74,21 @@ class FeedRules:
     """User settings for the data workers of a job."""
 
     workers: int | None = None
-    """How many; None: found out by measuring, 0: none at all."""
+    """Number of data workers; None means tuned by measurement, 0 means none."""
     most: int | None = None
-    """No more than that many where it is found out; None: as many as the cores allow."""
+    """Upper limit on the tuned number; None means as many as the cores allow."""
     cpu: float | None = None
-    """Cores of one; None: found out."""
+    """Cores of each data worker; None means tuned."""
     cores: float | None = None
-    """Cores that the whole job may take, with its workers and servers; None: all that its machines have."""
+    """Cores of the whole job, including workers and servers; None means all cores of its machines."""
     every_s: float = 30.0
     """Seconds between two decisions."""
     split: SplitMode = "auto"
-    """The stateless part of the model's forward(): "auto": it goes with the data set; "stages": to data workers of its
-    own, after those that read the data set; "verify": it goes with the data set, and trainers compute it too, for every
-    batch, and compare; "off": it stays, and data workers only read."""
+    """Where the stateless part of the model's forward() runs. "auto": in the data workers that read the data set.
+    "stages": in separate data workers after them. "verify": as "auto", and trainers recompute every batch and compare.
+    "off": in the trainers; data workers only read."""
     poison: Poison = "fail"
-    """When a sample cannot be made: "fail" the job after it was tried often, or "skip" and report it."""
+    """Handling of an unreadable sample: "fail" the job after several tries, or "skip" and report the sample."""
 
     def __post_init__(self) -> None:
         if self.workers is not None and self.workers < 0:
@@ -107,25 +107,25 @@ class FeedState:
     `now`."""
 
     made: int = 0
-    """Mini-batches that data workers have put into its queue."""
+    """Mini-batches that data workers have put into the queue."""
     taken: int = 0
-    """Mini-batches that its loop has had, wherever they were made."""
+    """Mini-batches that the training loop has consumed, from any source."""
     queued: int = 0
-    """Made and not taken, now."""
+    """Mini-batches in the queue now."""
     room: int = 0
-    """How many the queue holds at most; 0: nobody feeds it."""
+    """Capacity of the queue; 0 means that no data worker feeds this trainer."""
     workers: int = 0
-    """Data workers that it is connected to, now."""
+    """Connected data workers now."""
     read_s: float = 0.0
-    """Seconds that it has spent making batches itself."""
+    """Seconds that the trainer spent making batches itself."""
     waited_s: float = 0.0
-    """Seconds that its loop has waited for batches of others."""
+    """Seconds that the loop waited for batches from data workers."""
     stateless_s: float = 0.0
-    """Seconds that it has spent in the part of forward() that could be split off, where that is known."""
+    """Seconds in the part of forward() that could be moved to data workers, where known."""
     looped_s: float = 0.0
-    """Seconds of its loop in all."""
+    """Total seconds of the loop."""
     checked: int = 0
-    """Mini-batches of data workers that it has computed itself too, and found equal to the bit."""
+    """Mini-batches from data workers that the trainer recomputed and found bit-identical."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,20 +133,20 @@ class StageSeen:
     """Measurements of one stage of data workers over the last interval, including the queue to its consumers."""
 
     consumers: int
-    """Who take from it: trainers, or the data workers of the next stage."""
+    """Number of consumers: trainers, or data workers of the next stage."""
     workers: int
     cpu: float
-    """Cores of one."""
+    """Cores of each data worker."""
     cpu_used: float
-    """Cores that one has used, on average."""
+    """Mean cores used by each data worker."""
     made_per_s: float
     capable_per_s: float
-    """Mini-batches that the trainers would train a second if they never waited."""
+    """Mini-batches per second that the trainers would consume if they never waited."""
     fill: float
     wait_share: float
     """Share of the consumers' time spent waiting for this stage."""
     gpu: bool = False
-    """Whether each of its data workers has a GPU: one, and cores as they are."""
+    """True if each data worker of the stage has one GPU. The number of cores is then fixed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,33 +156,33 @@ class FeedSeen:
     at: float
     trainers: int
     data_workers: int
-    """That are there and connected."""
+    """Connected data workers."""
     data_worker_cpu: float
-    """Cores of one."""
+    """Cores of each data worker."""
     data_worker_cpu_used: float
-    """Cores that one has used, on average."""
+    """Mean cores used by each data worker."""
     trainer_cpu: float
     trainer_cpu_used: float
     steps_per_s: float
-    """Mini-batches trained a second."""
+    """Mini-batches trained per second."""
     made_per_s: float
-    """Mini-batches that data workers made a second: enqueued."""
+    """Mini-batches that data workers enqueued per second."""
     capable_per_s: float
-    """Mini-batches that trainers would train a second if they never waited for data: the rate of dequeueing."""
+    """Mini-batches per second that trainers would dequeue if they never waited for data."""
     fill: float
-    """Mean of queued / room, 0 to 1."""
+    """Mean of queued / room, from 0 to 1."""
     wait_share: float
-    """Share of the loops' time spent waiting for others' batches."""
+    """Share of loop time spent waiting for batches from data workers."""
     own_share: float
-    """Share of the loops' time spent in what data workers could do: reading, and the stateless part of forward()."""
+    """Share of loop time spent on work that data workers could do: reading, and the stateless part of forward()."""
     free_cpu: float
-    """Cores of the cluster that nobody has."""
+    """Unallocated cores of the cluster."""
     share_cpu: float = 0.0
-    """Cores of one data worker at most: a machine's for each of its GPUs, or for each trainer; 0: what is free."""
+    """Most cores of one data worker: a machine's cores per GPU, or per trainer. 0 means the free cores."""
     free_gpu: int = 0
-    """GPUs that data workers may have beyond those they have."""
+    """GPUs that data workers may get in addition to their current GPUs."""
     stages: tuple[StageSeen, ...] = ()
-    """First to last, where there is more than one; what is said of data workers above is then the last one's."""
+    """Stages, first to last, if there are several. The data worker fields above then describe the last stage."""
 
 
 class StageTarget(NamedTuple):
@@ -190,16 +190,18 @@ class StageTarget(NamedTuple):
 
     workers: int
     cpu: float | None
-    """Cores of each; None: no limit."""
+    """Cores of each data worker; None means no limit."""
 
 
 def stage_of(rank: int, stages: int) -> int:
-    """Which stage a data worker runs. The lowest rank runs the last: with nobody before it, it makes all of them."""
+    """Return the stage that a data worker runs. The lowest rank runs the last stage, which computes all stages if it
+    has no predecessor."""
     return stages - 1 - rank % stages
 
 
 def spread(count: int, cpu: float | None, stages: int) -> tuple[StageTarget, ...]:
-    """So many data workers over so many stages, evenly; later stages first, since they can do without earlier ones."""
+    """Distribute data workers evenly over stages. Later stages come first, because they can run without earlier
+    stages."""
     if stages < 2:
         return ()
     return tuple(StageTarget((count + stage) // stages, cpu) for stage in range(stages))
@@ -211,13 +213,13 @@ class FeedShare:
 
     trainers: int
     speed: float
-    """Mini-batches trained a second."""
+    """Mini-batches trained per second."""
     capable: float
-    """The same if its trainers never waited for data."""
+    """Mini-batches per second that trainers would train if they never waited for data."""
     cpu: float
-    """Cores of its data workers now, all together."""
+    """Cores of all current data workers of the job."""
     least: float
-    """Cores that it should have before others get more: to begin with, or what its user has fixed."""
+    """Cores that the job gets before other jobs get more: the starting size, or the user's fixed size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,11 +229,11 @@ class FeedTarget:
     data_workers: int
     data_worker_cpu: float | None
     trainer_cpu: float | None
-    """Cores that a trainer is held to; None: as it is."""
+    """CPU limit of each trainer in cores; None means unchanged."""
     why: str
     spare_cpu: float = 0.0
-    """Cores that the trainers had at first and do not need, all together: others may have them when they ask."""
+    """Total cores that trainers had at first and no longer need. Other jobs may get them on request."""
     most_cpu: float | None = None
-    """The largest data worker that pays, once that is known; smaller ones may fill what is left of a machine."""
+    """Largest data worker that pays off, once known. Smaller ones may fill the rest of a machine."""
     stages: tuple[StageTarget, ...] = ()
-    """First to last, where there is more than one; the last is `data_workers` of `data_worker_cpu`."""
+    """Stages, first to last, if there are several. The last stage equals `data_workers` and `data_worker_cpu`."""

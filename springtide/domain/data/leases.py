@@ -24,14 +24,16 @@ class Grant(NamedTuple):
     """Lease that the master grants: samples `first` to `end` of a shard."""
 
     shard: int
-    """Number of the shard, unique in the job, over epochs and data sets: with a range of samples it names a batch."""
+    """Number of the shard, unique in the job over epochs and data sets. With a range of samples, it identifies a
+    batch."""
     epoch: int
     nth: int
-    """Which shard of its epoch."""
+    """Index of the shard in its epoch."""
     first: int
     end: int
     returned: bool = False
-    """Another held it before and did not end it: it goes before what the holder has in hand, as others wait for it."""
+    """True if an earlier holder did not finish this lease. The new holder trains it first, because other workers wait
+    for it."""
 
 
 class LeaseKey(NamedTuple):
@@ -46,13 +48,14 @@ class Progress(NamedTuple):
 
     shard: int
     first: int
-    """Sample the lease began with."""
+    """First sample of the lease."""
     offset: int
-    """All samples of the lease before this one are trained, and every server has said so."""
+    """All samples of the lease before this one are trained and acknowledged by every server."""
     end: int
-    """Where the holder will stop. Less than was leased: it gives the tail back. Equal to `offset`: it is through."""
+    """Sample at which the holder will stop. Below the leased end, the holder returns the tail. If it equals `offset`,
+    the lease is finished."""
     void: int = 0
-    """Offsets of a stream before `offset` that held nothing to train: dead letters, records that have expired, gaps."""
+    """Stream offsets before `offset` without a trainable record: dead letters, expired records, gaps."""
 
 
 class ShrinkRequest(NamedTuple):
@@ -103,12 +106,12 @@ class LedgerReply(NamedTuple):
     """Reply of the ledger to a holder's report."""
 
     revoked: tuple[LeaseKey, ...] = ()
-    """Leases it named and does not hold: drop them."""
+    """Leases that the worker named but does not hold. The worker must drop them."""
     wishes: tuple[ShrinkRequest, ...] = ()
     fenced: bool = False
-    """The incarnation was given up: stop quietly."""
+    """True if the incarnation was given up and must stop."""
     freed: bool = False
-    """Whether a lease has ended or its tail came back: then those who wait should ask again."""
+    """True if a lease ended or its tail was returned. Waiting workers should then ask again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,14 +120,14 @@ class Totals:
 
     total: int = 0
     leased: int = 0
-    """Shards of which at least a part is leased now."""
+    """Shards with at least one leased part."""
     done: int = 0
     poisoned: int = 0
-    """Shards of which a part was given up."""
+    """Shards with at least one part given up."""
     samples: int = 0
     samples_done: int = 0
     void: int = 0
-    """Of these, offsets of streams that held nothing to train."""
+    """Stream offsets among `samples_done` without a trainable record."""
 
     def __add__(self, other: "Totals") -> "Totals":
         return Totals(

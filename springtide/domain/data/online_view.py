@@ -15,11 +15,11 @@ class TrafficOutlook:
 
     step_s: float
     mean: tuple[float, ...]
-    """Samples a second, of each step."""
+    """Mean traffic of each step, in samples per second."""
     high: tuple[float, ...]
-    """What nine of ten values lie below."""
+    """90th percentile of each step."""
     why: str = ""
-    """What the forecast stands on."""
+    """Basis of the forecast."""
 
     def __post_init__(self) -> None:
         if self.step_s <= 0 or not self.mean or len(self.mean) != len(self.high):
@@ -34,24 +34,25 @@ class OnlineView:
     """State of an online job at one moment."""
 
     at: float
-    """Seconds, by any clock that goes forward."""
+    """Seconds of a monotonic clock."""
     workers: int
-    """That the job has, or is to have once a change that is under way is done."""
+    """Current workers, or the target of a change in progress."""
     backlog: float
-    """Samples that have come and are not trained."""
+    """Samples that have arrived and are not trained."""
     lag_s: float
-    """How long the oldest of them has waited."""
+    """Waiting time of the oldest untrained sample."""
     arrivals: float
-    """Samples a second that came in the last minutes."""
+    """Samples per second that arrived in the last minutes."""
     utilization: float
-    """Part of the last minutes in which workers had something to train."""
+    """Share of the last minutes in which workers had samples to train."""
     outlook: TrafficOutlook
     capacity: tuple[float, ...]
-    """Samples a second by number of workers, from none on: `capacity[w]`; as measured, or by the fitted curve."""
+    """Samples per second by number of workers, measured or from the fitted curve. `capacity[w]` is for w workers, from
+    w = 0."""
     pausing: bool = False
-    """A change is under way: nothing new is begun."""
+    """True while a change is in progress. No new change begins."""
     changed_at: float = float("-inf")
-    """When the number of workers was last changed."""
+    """Time of the last change of the number of workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,26 +60,26 @@ class OnlineRules:
     """Targets and limits of the autoscaler of an online job."""
 
     fewest: int = 1
-    """Workers; never less."""
+    """Minimum number of workers."""
     most: int = 32
-    """Workers; never more."""
+    """Maximum number of workers."""
     slo_lag_s: float = 1200.0
-    """A sample that waits longer breaks the promise: 20 minutes, as in the paper."""
+    """Longest waiting time of a sample within the SLO: 20 minutes, as in the paper."""
     pause_s: float = 0.0
-    """Seconds in which nothing is trained when the number of workers changes; 0: live scaling."""
+    """Seconds without training when the number of workers changes; 0 means live scaling."""
     start_s: float = 60.0
-    """Seconds until a new worker trains, while the others go on."""
+    """Seconds until a new worker trains, while the other workers continue."""
     period_s: float = 600.0
-    """Seconds between two plans; sooner when lag says that the last one was wrong."""
+    """Seconds between two plans. Unexpected lag triggers a plan earlier."""
     horizon_s: float = 28_800.0
-    """How far a plan looks ahead: 8 hours, beyond which the outlook changes the next step no more."""
+    """Planning horizon: 8 hours. A longer outlook no longer changes the next step."""
     lag_price: float = 1.5
-    """What a lag as long as `slo_lag_s` costs while it lasts, in times the workers that are needed on average; on a day
-    whose mean is half its peak. Where scaling can spare less it is dearer (`deciding.lag_worth`)."""
+    """Cost of a lag of `slo_lag_s` while it lasts, as a multiple of the mean number of needed workers. It applies to a
+    day whose mean is half its peak. Lag costs more where scaling can save less (`decision.lag_worth`)."""
     late_price: float = 6.0
-    """What being later than that costs besides, in the same unit."""
+    """Additional cost of a lag above `slo_lag_s`, in the same unit."""
     change_price: float = 0.1
-    """What a change costs besides its pause, in hours of as many workers."""
+    """Cost of a change besides its pause, in hours of the mean number of needed workers."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.fewest <= self.most:
@@ -98,6 +99,6 @@ class Scaling:
     workers: int
     why: str
     plan: tuple[int, ...] = ()
-    """Workers of each step of the outlook, as far as it was planned."""
+    """Planned workers of each step, up to the planning horizon."""
     alert: str = ""
-    """What somebody should know, such as that no number of workers keeps up."""
+    """Message for operators, such as that no number of workers keeps up."""

@@ -26,12 +26,12 @@ class SampleRange:
 
     epoch: int
     shard: int
-    """Number of the shard, unique in the job, over epochs and data sets."""
+    """Number of the shard, unique in the job over epochs and data sets."""
     first: int
     count: int
     shard_samples: int = 0
-    """Samples of the whole shard, the same whoever says it; 0: not known, as of a partition of a stream. Slots keep
-    whole shards that are side by side as one range."""
+    """Samples of the whole shard, equal on all workers. 0 means unknown, such as for a stream partition. Slots store
+    adjacent whole shards as one range."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,33 +39,35 @@ class DatasetCard:
     """Settings that determine the samples of each shard. Workers with equal cards get identical shards."""
 
     samples: int
-    """How many samples one epoch has."""
+    """Samples per epoch."""
     batch_size: int
-    """Samples of one step of a worker (async) or of the whole group (bsp). Shards hold a whole number of these."""
+    """Samples per step of one worker (async) or of the whole group (bsp). A shard holds a whole number of batches."""
     epochs: int = 1
-    """How many epochs one pass over `batches` covers."""
+    """Epochs in one pass over `batches`."""
     first_epoch: int = 0
-    """Epoch that this pass begins with: iterating over `batches` again goes on where the last pass ended."""
+    """First epoch of this pass. A new loop over `batches` continues where the last pass ended."""
     shuffle: bool = True
-    """Whether each epoch has its own order, drawn from (seed, epoch)."""
+    """True if each epoch has its own order, drawn from (seed, epoch)."""
     seed: int = 0
-    """Seed of that order."""
+    """Seed of the shuffle."""
     drop_last: bool = False
-    """Whether an epoch's last, smaller batch is left out."""
+    """True if the last, smaller batch of an epoch is dropped."""
     in_step: bool = False
-    """Whether all workers train every batch together (bsp): each is given every shard, and takes its part of it."""
+    """True if all workers train every batch together (bsp). Each worker gets every shard and takes its part of it."""
     shard_batches: int = 16
-    """Batches a shard: the unit of a lease. Few give fine balance at the tail, many cost fewer leases."""
+    """Batches per shard, which is the unit of a lease. Small shards balance better at the tail; large shards need fewer
+    leases."""
 
     endless: bool = False
-    """An iterable: where an epoch ends is found by reading; until then `samples` is as many as there are shard numbers.
+    """True for an iterable data set, whose end is found by reading. Until then, `samples` covers all possible shard
+    numbers.
 
-    Samples are counted as if every batch were full; `data.ledger.async_ledger` learns the end from whoever finds it
-    first.
+    Samples are counted as if every batch were full. `data.ledger.async_ledger` learns the end from the first worker
+    that reaches it.
     """
 
     stream: StreamCard | None = None
-    """A stream: its partitions are the shards (`data.ledger.stream_ledger`), and `samples` means nothing."""
+    """Stream of the data set. Its partitions are the shards (`data.ledger.stream_ledger`), and `samples` is unused."""
 
     @property
     def shard_size(self) -> int:
@@ -73,7 +75,7 @@ class DatasetCard:
 
     @property
     def samples_used(self) -> int:
-        """Samples of an epoch that are trained: all, or those in full batches."""
+        """Samples of an epoch that are trained: all samples, or those in full batches."""
         return self.samples - self.samples % self.batch_size if self.drop_last else self.samples
 
     @property
@@ -86,7 +88,8 @@ class DatasetCard:
 
 
 def check_same(rank: int, card: DatasetCard, known: DatasetCard) -> None:
-    """All workers must see the same data: a shard means the same samples to each of them."""
+    """Raise BadInput unless a worker's data set equals the known one. A shard must mean the same samples on every
+    worker."""
     for each in fields(card):
         mine, theirs = getattr(card, each.name), getattr(known, each.name)
         if mine != theirs:
@@ -100,7 +103,8 @@ def check_same(rank: int, card: DatasetCard, known: DatasetCard) -> None:
 
 
 def check_same_stream(now: StreamCard, before: StreamCard) -> None:
-    """A stream that was made anew has the same URL, and other records at the same offsets."""
+    """Raise StreamReplaced if the stream was recreated. It then has the same URL but other records at the same
+    offsets."""
     if now.id and before.id and now.id != before.id:
         raise errors.StreamReplaced(
             f"the stream {now.url} was made anew since this job read it: its id is {now.id}, that of what was read is "
@@ -113,20 +117,19 @@ class EpochPlace(NamedTuple):
     """Position of a training script in its loops over `batches`."""
 
     epoch: int
-    """The epoch that the script is in, from 0."""
+    """Current epoch of the script, from 0."""
     first: int
-    """Loops over `batches` that the script had begun before this epoch."""
+    """Loops over `batches` that the script began before this epoch."""
     begun: int
-    """Loops begun by now; equal to `first` until the epoch's own loop begins."""
+    """Loops begun so far; equal to `first` until the epoch's own loop begins."""
     loop: str = ""
-    """The `for` statement around the loops over `batches`, as worker/epochs/user_loops.py names it; empty: there is not
-    one that all of them are in.
-    """
+    """`for` statement around all loops over `batches`, as named by worker/epochs/user_loops.py; empty if no statement
+    encloses all of them."""
 
     def is_before(self, other: "EpochPlace") -> bool:
         return self[:3] < other[:3]
 
     @property
     def boundary(self) -> bool:
-        """Whether the epoch has begun, but none of its loops."""
+        """True if the epoch has begun but none of its loops has."""
         return self.begun == self.first

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 FAR = 2**62
-"""Where a lease of a partition ends whose end is not known."""
+"""End of a lease on a partition without a known end."""
 MOST_PARTITIONS = 2**16
-"""Shard numbers that a stream takes: partitions may be added while a job runs."""
+"""Shard numbers reserved for a stream, because partitions may be added while a job runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,13 +19,14 @@ class StreamCard:
     """Stream and read range of a data set. It is part of a `DatasetCard`, so it must be equal on all workers."""
 
     url: str
-    """Without passwords."""
+    """URL without passwords."""
     start: str = "earliest"
-    """Where a job that has not begun a partition begins: "earliest", "latest", or a time of day in seconds."""
+    """Start of a partition that the job has not read: "earliest", "latest", or a Unix time in seconds."""
     until: str = ""
-    """"now": the job ends where the partitions ended when it began; empty: where the stream itself says it ends."""
+    """"now": the job ends at the ends that partitions had when it started. Empty: the job ends where the stream
+    ends."""
     id: str = field(default="", compare=False)
-    """Identity of the stream, drawn when it was made; empty: it has none, or nobody could tell."""
+    """Identity of the stream, drawn at its creation; empty if the stream has none or it is unknown."""
 
 
 class PartitionRange(NamedTuple):
@@ -33,11 +34,11 @@ class PartitionRange(NamedTuple):
 
     partition: int
     start: int
-    """Where a job that has not begun it is to begin."""
+    """First offset for a job that has not begun the partition."""
     end: int
-    """One more than the newest record's offset."""
+    """Offset after the newest record."""
     final: bool = False
-    """Nothing will come after `end`."""
+    """True if no record will follow `end`."""
 
 
 class BatchCut(NamedTuple):
@@ -45,7 +46,7 @@ class BatchCut(NamedTuple):
 
     shard: int
     first: int
-    """Sample the lease began with."""
+    """First sample of the lease."""
     at: int
 
 
@@ -57,7 +58,7 @@ class PartitionView(NamedTuple):
     """All offsets before this one are trained."""
     end: int
     oldest_at: float
-    """When the record at `trained` was appended, as time of day in seconds; 0 when there is none."""
+    """Append time of the record at `trained`, as Unix time in seconds; 0 if there is none."""
 
 
 class StepSums(NamedTuple):
@@ -67,9 +68,9 @@ class StepSums(NamedTuple):
     samples: float = 0.0
     seconds: float = 0.0
     squared: float = 0.0
-    """Of samples x samples."""
+    """Sum of samples x samples."""
     crossed: float = 0.0
-    """Of samples x seconds."""
+    """Sum of samples x seconds."""
 
     def and_one(self, samples: float, seconds: float) -> "StepSums":
         return StepSums(
@@ -87,28 +88,28 @@ class StreamUse:
 
     partitions: tuple[PartitionView, ...] = ()
     records: int = 0
-    """Trained here."""
+    """Records trained by this worker."""
     late: int = 0
     corrupt: int = 0
     oversized: int = 0
     unkept: int = 0
-    """Of late, corrupt and oversized ones, those whose dead letter could not be kept; and why not."""
+    """Late, corrupt and oversized records whose dead letter could not be stored; `unkept_why` is the reason."""
     unkept_why: str = ""
     expired: int = 0
-    """Deleted by the stream's retention before anyone had read them."""
+    """Records deleted by the stream's retention before a worker read them."""
     read_bytes: int = 0
     forwarded: int = 0
-    """Batches given to other workers; of the same, bytes."""
+    """Batches forwarded to other workers; `forwarded_bytes` is their size."""
     forwarded_bytes: int = 0
     received: int = 0
     queue: int = 0
-    """Batches that wait here to be trained."""
+    """Batches waiting to be trained on this worker."""
     waited_s: float = 0.0
     """Seconds in which the loop had nothing to train."""
     busy_s: float = 0.0
-    """Seconds in which it had."""
+    """Seconds in which the loop had batches to train."""
     steps: StepSums = field(default_factory=StepSums)
-    """That the loop has done."""
+    """Sums over the steps of the loop."""
     lag_p50_s: float = 0.0
-    """From append to trained, of late."""
+    """Recent time from append to training."""
     lag_p99_s: float = 0.0

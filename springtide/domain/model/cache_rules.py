@@ -18,9 +18,9 @@ Order = Literal["lru", "lfu"]
 ORDERS: tuple[Order, ...] = ("lru", "lfu")
 Way = Literal["off", "rows", "gradients"]
 WAYS: tuple[Way, ...] = ("off", "rows", "gradients")
-AUTO_SHARE = 0.1  # of all rows, as in the paper: where the size is ours to choose
-AUTO_SIZE = 256 << 20  # bytes, where a table has no row count
-DEFAULT_STALENESS = 10  # as little as bounded staleness was found to cost no quality at (HET)
+AUTO_SHARE = 0.1  # share of all rows for an automatic size, as in the paper
+AUTO_SIZE = 256 << 20  # bytes, for an automatic size if a table has no row count
+DEFAULT_STALENESS = 10  # smallest bound at which bounded staleness was found to cost no quality (HET)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,27 +29,29 @@ class CacheRules:
     no cache."""
 
     size: int | None = None
-    """Bytes that rows and their optimizer state may take in a worker; 0: no cache. None: by `share`."""
+    """Bytes for rows and optimizer state in each worker; 0 means no cache. None means that `share` applies."""
     share: float | None = None
-    """Part of all rows that fits in a worker's cache, where every table's row count is known. None: by `size`."""
+    """Share of all rows that fits in a worker's cache. It needs the row count of every table. None means that `size`
+    applies."""
     at_once: bool = False
-    """Whether it may be found out in the first pass already if a cache pays: asked for, not merely left open."""
+    """True if the user asked for "auto". The job may then measure the benefit of a cache in the first pass already."""
     policy: Policy | None = None
-    """Who trains which sample of a batch: "contiguous" cuts it into runs; "random" by lot; "laia" and "anneal" go
-    by where its rows are. None: "anneal" with a cache, "contiguous" without one."""
+    """Policy that assigns the samples of a batch to workers. "contiguous" cuts it into ranges and "random" draws lots.
+    "laia" and "anneal" use the location of cached rows. None means "anneal" with a cache and "contiguous" without."""
     order: Order = "lru"
-    """Which row leaves a full cache: the one used longest ago, or least often."""
+    """Eviction order of a full cache: least recently or least frequently used."""
     p2p: Way = "off"
-    """What goes from worker to worker: "rows" that only the receiver trains next, one way instead of two; "gradients":
-    also what a few workers make of a row, which one of them keeps and trains. Else all goes over servers."""
+    """Data that workers send each other directly. "rows": rows that only the receiver trains next, one transfer instead
+    of two. "gradients": also gradients of a row that a few workers trained; one worker keeps and trains the row. "off":
+    all data goes through servers."""
     staleness: int = DEFAULT_STALENESS
-    """async: trainings by other workers that a kept row may lack when it is used."""
+    """async: most updates by other workers that a cached row may miss when it is used."""
     dirty: int = 256 << 20
-    """Bytes of rows in a worker that are nowhere else: with more of them all are written back to the servers."""
+    """Most bytes of rows that exist only in a worker. Above this, the worker writes all of them back to the servers."""
 
     @property
     def auto(self) -> bool:
-        """Whether the job finds out by itself if a cache pays."""
+        """True if the job measures whether a cache pays off."""
         return self.size is None and self.share is None
 
     @property
@@ -58,7 +60,7 @@ class CacheRules:
 
     @property
     def idle(self) -> bool:
-        """Whether there is neither a cache nor anything else than runs to give out."""
+        """True if there is no cache and samples are assigned in contiguous ranges."""
         return self.off and self.policy in (None, "contiguous")
 
     def __post_init__(self) -> None:
@@ -88,10 +90,10 @@ def rules(
     staleness: int | None = None,
     base: CacheRules | None = None,
 ) -> CacheRules:
-    """The rules with this size, this policy of allocation, this staleness; None leaves what `base` says.
+    """Return cache rules with this size, allocation policy and staleness; None keeps the value of `base`.
 
-    A size is "auto", "off", bytes ("64M" or an int) or a share of all rows ("10%" or a float). A policy may end with
-    "+rows" or "+gradients": what then goes straight from worker to worker (`CacheRules.p2p`).
+    A size is "auto", "off", bytes ("64M" or an int) or a share of all rows ("10%" or a float). A policy may end in
+    "+rows" or "+gradients", which sets the data that workers exchange directly (`CacheRules.p2p`).
     """
     base = base or CacheRules()
     if allocation is not None:
@@ -150,13 +152,13 @@ class CachedTable:
 
     id: int
     row_bytes: int
-    """Of a row with its optimizer state."""
+    """Bytes of a row with its optimizer state."""
     rows: int = 0
-    """0: nobody knows."""
+    """Number of rows; 0 means unknown."""
 
 
 def capacity(rules: CacheRules, tables: tuple[CachedTable, ...]) -> int:
-    """Rows that fit in a worker's cache; 0 where there is none, or nothing to keep in it."""
+    """Return the number of rows that fit in a worker's cache; 0 without a cache or without tables."""
     if rules.off or not tables:
         return 0
     if rules.size is not None:
@@ -173,7 +175,7 @@ def capacity(rules: CacheRules, tables: tuple[CachedTable, ...]) -> int:
 
 
 def size_in_bytes(rules: CacheRules, tables: tuple[CachedTable, ...]) -> int:
-    """Bytes that a worker's cache may take, where it is held to bytes and not to rows."""
+    """Return the bytes that a worker's cache may take."""
     if rules.size is not None:
         return rules.size
     rows = capacity(rules, tables)
@@ -187,22 +189,22 @@ class CacheUse:
 
     on: bool = False
     why: str = ""
-    """Why it is on, or off."""
+    """Reason why the cache is on or off."""
     passing: bool = False
-    """Whether that is so for now only, by nobody's decision: before the first steps, between passes."""
+    """True if the state is temporary and not decided: before the first steps, or between passes."""
     rows: int = 0
-    """In it now, and so on."""
+    """Rows in the cache now."""
     size: int = 0
     dirty: int = 0
-    """Bytes of rows that are nowhere else."""
+    """Bytes of rows that exist only in the cache."""
     hits: int = 0
-    """Rows that a step found here."""
+    """Rows that a step found in the cache."""
     pulled: int = 0
-    """Rows that a step had to ask servers for."""
+    """Rows that a step pulled from servers."""
     pushed: int = 0
-    """Gradients and rows that went to servers."""
+    """Gradients and rows sent to servers."""
     passed: int = 0
-    """Rows that came from another worker."""
+    """Rows received from another worker."""
     flushes: int = 0
 
     @property
@@ -211,7 +213,7 @@ class CacheUse:
 
     @property
     def saved(self) -> int:
-        """Transmissions that were spared: without a cache each row of a step is pulled, and its gradient pushed."""
+        """Transfers saved. Without a cache, a step pulls each row and pushes its gradient."""
         return 2 * self.looked_up - self.pulled - self.pushed - self.passed
 
     def __str__(self) -> str:
@@ -227,16 +229,17 @@ class CacheUse:
 
 
 def decided(on: bool | None, now: CacheUse | None) -> tuple[str, str] | None:
-    """What is decided about the cache, and why; None: nothing else than was told last (`on`, None: nothing yet)."""
+    """Return a new decision about the cache and its reason; None if it equals the last reported state `on` (None: not
+    reported)."""
     if now is None or not now.why or now.passing or now.on == on:
         return None
     return "keep rows in the workers" if now.on else "keep no rows in the workers", now.why
 
 
 def together(uses: Iterable[CacheUse]) -> CacheUse | None:
-    """The caches of all workers as one; None where nobody has said anything.
+    """Return the summed counters of all caches; None without reports.
 
-    They begin and end together, but do not report together: whether it is on, and why, are the word of one of them.
+    Caches start and stop together but do not report together. So `on` and `why` come from the first report.
     """
     known = list(uses)
     if not known:

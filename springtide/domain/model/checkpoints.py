@@ -11,9 +11,9 @@ from typing import NamedTuple
 from springtide import errors
 
 EVERY_S = 30.0
-"""Seconds between two checkpoints, unless a job is told otherwise."""
+"""Default seconds between two checkpoints."""
 UPLOAD_EVERY_S = 600.0
-"""Seconds between two copies to a URL."""
+"""Default seconds between two copies to a URL."""
 
 
 class SlotExtent(NamedTuple):
@@ -24,7 +24,7 @@ class SlotExtent(NamedTuple):
     length: int
     checksum: int
     since: int = 0
-    """The checkpoint whose image of this slot it is to be laid over; 0: it is full."""
+    """Checkpoint number whose image of this slot is the base of this delta; 0 means a full image."""
 
 
 class Written(NamedTuple):
@@ -32,17 +32,17 @@ class Written(NamedTuple):
 
     life: str
     file: str
-    """Its path in the job's folder."""
+    """Path in the job's folder."""
     size: int
     pieces: tuple[SlotExtent, ...]
     buddy: str = ""
-    """The server that has copies of this life's files; empty: none has."""
+    """Server that has copies of this incarnation's files; empty if none."""
     mirrored: tuple[str, ...] = ()
-    """Names of these files, this one and earlier ones."""
+    """Names of the mirrored files: this file and earlier files."""
     node: str = ""
-    """The machine on whose own disk its files lie; empty: in the job's folder, which all see."""
+    """Machine whose local disk has the files; empty if they are in the job's shared folder."""
     buddy_node: str = ""
-    """The same of the buddy's copies."""
+    """Machine whose local disk has the buddy's copies; empty if they are in the job's shared folder."""
 
 
 class Buddy(NamedTuple):
@@ -50,9 +50,9 @@ class Buddy(NamedTuple):
 
     server: str
     address: str
-    """Where it takes them."""
+    """Address at which the buddy receives copies."""
     node: str = ""
-    """The machine on whose own disk it puts them; empty: into the job's folder."""
+    """Machine whose local disk stores the copies; empty if the buddy writes to the job's folder."""
 
 
 class Lineage(NamedTuple):
@@ -60,12 +60,12 @@ class Lineage(NamedTuple):
 
     run: str
     resumed_run: str = ""
-    """The run that this one went on from; empty: it began anew."""
+    """Run that this run resumed; empty for a fresh start."""
     resumed_number: int = 0
-    """The checkpoint that it went on from: that run may have made others since."""
+    """Checkpoint number that this run resumed. The other run may have made later checkpoints."""
 
     def refusal(self, run: str, number: int, job: str) -> str:
-        """Why a checkpoint is none of this job's; empty: it may be restored."""
+        """Return the reason why this job may not restore a checkpoint; empty if it may."""
         if run == self.run or (run and run == self.resumed_run and number <= self.resumed_number):
             return ""
         if run and run == self.resumed_run:
@@ -78,27 +78,26 @@ class CheckpointRules:
     """Settings of a job's checkpoints: interval, location, copies and resume."""
 
     every_s: float = 0.0
-    """Seconds from the begin of one to the begin of the next; 0: none at all."""
+    """Seconds from the start of one checkpoint to the start of the next; 0 means no checkpoints."""
     folder: str = ""
-    """Where servers write them, as far as they see it; others write to a disk of their own. Empty: in the run's
-    folder."""
+    """Folder for servers that can see it; other servers write to a local disk. Empty means the run's folder."""
     keep: int = 2
-    """How many complete ones stay. Two, so that a damaged newest one does not lose the job."""
+    """Number of complete checkpoints to keep. With two, a damaged newest checkpoint does not lose the job."""
     url: str = ""
-    """Where they are copied to now and then, for anything that fsspec knows; empty: nowhere."""
+    """URL for periodic copies, of any kind that fsspec supports; empty means no copies."""
     upload_every_s: float = 600.0
     """Seconds between two copies to `url`."""
     mirror: bool = False
-    """Whether each server's files are also kept by another server, so that the loss of a host is not that of its
-    files. Where servers have disks of their own and there is no `url`, they are so anyway."""
+    """True if another server also keeps each server's files, so that the loss of a host does not lose them. Servers
+    with local disks and no `url` always mirror."""
     resume: str = ""
-    """Folder or URL of the checkpoints of another run that this one goes on from."""
+    """Folder or URL of the checkpoints of the run to resume."""
     resume_number: int = 0
-    """Which of them."""
+    """Number of the checkpoint to resume."""
     resume_run: str = ""
-    """The run that made it. Another run's checkpoint of the same number is refused."""
+    """Run that made the checkpoint. A checkpoint of the same number from another run is refused."""
     numbers_after: int = 0
-    """Numbers up to this one are taken where the checkpoints of that run lie."""
+    """Highest checkpoint number already used in the resumed run's folder."""
 
     def __post_init__(self) -> None:
         if self.every_s < 0 or self.upload_every_s <= 0:
@@ -107,9 +106,8 @@ class CheckpointRules:
             raise errors.BadInput(f"checkpoints: keep is {self.keep}; wanted 1 or more")
 
     def mirrors(self, node: str) -> bool:
-        """Whether another keeps the files of a server that is on this machine with a disk of its own; empty: it sees
-        the job's folder.
-        """
+        """Return True if another server mirrors the files of a server on this node. `node` is empty if the server sees
+        the job's folder."""
         return self.mirror or bool(node and not self.url)
 
     @property
@@ -118,9 +116,10 @@ class CheckpointRules:
 
 
 def buddy_of(rank: int, nodes: Mapping[int, str]) -> int | None:
-    """The server that keeps copies of another's files: the next one in the ring of those there are. None: no other.
+    """Return the server that keeps copies of a server's files: the next server in the ring, or None if there is no
+    other.
 
-    `nodes` has the machine of each; one on another machine is preferred.
+    `nodes` has the machine of each server. Servers on other machines are preferred.
     """
     others = [other for other in nodes if other != rank]
     elsewhere = [other for other in others if nodes[other] != nodes.get(rank)]

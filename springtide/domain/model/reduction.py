@@ -6,12 +6,12 @@ In: `job.prepare`. Next: `worker.bsp.batch_order` assigns units and sums them. D
 from springtide import errors
 
 BY_RANK = 0
-"""Each worker's samples at once, then worker after worker: what is quickest, and the default."""
+"""Sum each worker's samples first, then worker by worker. This is fastest, and the default."""
 WANTED = 'wanted "rank-order" (the default), "batch-order" (sample after sample) or "batch-order:8" (eight at a time)'
 
 
 def unit_of(reduction: str | None) -> int:
-    """Samples that are trained at a time, their gradients summed in the order of the batch; 0: in rank order."""
+    """Return the samples per unit, whose gradients are summed in batch order; 0 means rank order."""
     if reduction is None or reduction == "rank-order":
         return BY_RANK
     name, colon, samples = reduction.partition(":")

@@ -18,7 +18,7 @@ OptimKind = Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "rmsprop", "ftr
 DTYPES: tuple[str, ...] = get_args(DType)
 INIT_KINDS: tuple[str, ...] = get_args(InitKind)
 OPTIM_KINDS: tuple[str, ...] = get_args(OptimKind)
-LARGEST_TABLE_ID = 2**14 - 1  # in a request the bits above ask for what a row has beside its weights
+LARGEST_TABLE_ID = 2**14 - 1  # higher bits of a request select other columns of a row than its weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Init:
     a: float = 0.0
     """uniform: low; normal: mean; xavier: gain."""
     b: float = 0.0
-    """uniform: high; normal: standard deviation; xavier: the row count that stands for fan-out."""
+    """uniform: high; normal: standard deviation; xavier: row count used as fan-out."""
 
     def __post_init__(self) -> None:
         if self.kind not in INIT_KINDS:
@@ -55,17 +55,17 @@ class OptimSpec:
     beta1: float = 0.9
     beta2: float = 0.999
     eps_outside: bool = True
-    """adam: True adds eps where torch.optim.Adam does, False where SparseAdam does."""
+    """adam: True adds eps like torch.optim.Adam, False like SparseAdam."""
     decoupled_decay: bool = False
-    """adam: True is AdamW."""
+    """adam: True means AdamW."""
     eps: float = 1e-8
     alpha: float = 0.99
-    """rmsprop: smoothing."""
+    """rmsprop: smoothing constant."""
     ftrl_beta: float = 1.0
     l1: float = 0.0
     l2: float = 0.0
     initial_accumulator: float = 0.0
-    """adagrad, rowwise_adagrad, ftrl."""
+    """adagrad, rowwise_adagrad and ftrl: initial value of the accumulator."""
 
     def __post_init__(self) -> None:
         if self.kind not in OPTIM_KINDS:
@@ -79,7 +79,7 @@ class Hyper:
     lr: float
     weight_decay: float = 0.0
     step: int = 0
-    """adam: steps for the bias correction; 0 counts each row's own."""
+    """adam: step count for the bias correction; 0 uses each row's own count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +93,11 @@ class TableSpec:
     init: Init = Init()
     optim: OptimSpec = OptimSpec()
     min_count: int = 0
-    """A row exists after that many applied gradients; 0 and 1: at once."""
+    """Gradients that a key needs before its row is created; 0 and 1 create it at once."""
     ttl: int = 0
-    """A row untouched for longer than this on the push clock is evicted; 0: never."""
+    """Age on the push clock after which an unused row is evicted; 0 means never."""
     capacity_rows: int = 0
-    """Bound on the rows of the whole job; 0: none. Each slot keeps an equal share of it, rounded up to whole rows."""
+    """Maximum rows of the whole job; 0 means no limit. Each slot gets an equal share, rounded up to whole rows."""
 
     def __post_init__(self) -> None:
         who = f"table {self.name!r}"
@@ -115,7 +115,8 @@ class TableSpec:
 
 
 def parse_init(init: "str | tuple[str | float, ...] | Init", *, table: str) -> Init:
-    """``"zeros"``, ``"uniform"``, ``("uniform", low, high)``, ``("normal", mean, std)``, ``("xavier", gain)``."""
+    """Parse ``"zeros"``, ``"uniform"``, ``("uniform", low, high)``, ``("normal", mean, std)`` or ``("xavier",
+    gain)``."""
     if isinstance(init, Init):
         return init
     kind, *numbers = init if isinstance(init, tuple | list) and init else (init,)
@@ -134,7 +135,7 @@ def parse_init(init: "str | tuple[str | float, ...] | Init", *, table: str) -> I
 
 
 SHARED_KEY = "springtide: outline of the model"
-"""Under which a worker shares it with the master."""
+"""Key under which a worker shares the outline with the master."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,11 +144,11 @@ class TableOutline:
 
     name: str
     paths: tuple[str, ...]
-    """Modules of the model that look rows up in it."""
+    """Modules of the model that look up rows in the table."""
     rows: int
-    """Ids lie in [0, rows); 0: open-ended."""
+    """Number of rows, with ids in [0, rows); 0 means unlimited."""
     dim: int = 0
-    """Floats of a row; 0: not told, by an earlier version."""
+    """Floats per row; 0 if an earlier version did not record it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +170,6 @@ class Outline:
     tables: tuple[TableOutline, ...] = ()
     dense: tuple[DenseOutline, ...] = ()
     group: tuple[str, ...] = ()
-    """Tensors of a bsp group's model, in the order in which it is kept with a checkpoint; "" for one that is no part of
-    the model's state dict."""
+    """Tensors of a bsp group's model, in checkpoint order; "" for a tensor outside the model's state dict."""
     in_workers: tuple[str, ...] = ()
-    """Tensors of the model's state that no server holds as trained: in async buffers, which are each worker's own."""
+    """State tensors that no server holds in trained form. In async these are buffers, which belong to each worker."""

@@ -23,19 +23,19 @@ LEAST_WORKER, LEAST_SERVER = 0.5, 0.2
 MOST_WORKER = 1.0
 CPU_STEP = 0.1
 FINE = 16.0
-"""Cores up to which sizes go by tenths; beyond, by powers of two and halfway between."""
+"""Largest core count at which sizes are multiples of a tenth. Larger sizes are powers of two and midpoints."""
 WORKERS_SHARE = 0.7
-"""Of all cores, for workers at the start, at most: servers do less."""
+"""Largest share of all cores for workers at the start, because servers need less."""
 FEW = 1.0
-"""Cores of one server, before it may have more than an eighth of its node."""
+"""Cores that a server may always have, even if that is more than an eighth of its node."""
 LEAST_QUOTA = 0.2
-"""Cores of the whole job: a tenth for a worker, and what is left for a server."""
+"""Minimum cores of a whole job: a tenth for a worker, the rest for a server."""
 USUAL_WORKER, USUAL_SERVER = 0.8, 0.2
-"""Cores that a role is reckoned to take where it cannot be held to any."""
+"""Assumed cores of a role where the platform cannot limit cores."""
 UNKNOWN_CPU, UNKNOWN_MEMORY, UNKNOWN_NODE = 200.0, float(1 << 40), 2.0
-"""Of a cluster that has no nodes yet and gets them as pods ask for them, or that does not tell; its nodes are small."""
+"""Assumed resources of a cluster that adds nodes on demand or does not report them; its nodes are assumed small."""
 NODE_SHARE = 0.8
-"""Of a cluster's node, for one role: agents of the cluster have some of each."""
+"""Share of a cluster node available to one role. Agents of the cluster use the rest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,19 +43,19 @@ class PlatformCapacity:
     """Resources that a platform has for jobs."""
 
     cpu: float
-    """Cores of all nodes; 0: not known."""
+    """Cores of all nodes; 0 means unknown."""
     memory: float
-    """Bytes of all nodes; 0: not known."""
+    """Bytes of all nodes; 0 means unknown."""
     node_cpu: float = 0.0
-    """Cores of the largest node; 0: not known."""
+    """Cores of the largest node; 0 means unknown."""
     node_memory: float = 0.0
-    """Bytes of the node that has most of them; 0: not known."""
+    """Bytes of the node with the most memory; 0 means unknown."""
     holds: bool = True
-    """Whether roles can be held to so many cores, and to others while they run."""
+    """True if the platform can limit the cores of roles, and change the limit while they run."""
     trouble: str = ""
-    """Why they cannot, for the user to know."""
+    """Reason why the platform cannot limit cores, for the user."""
     own: bool = False
-    """Whether it is this machine, where nothing can be added and roles start within seconds; else a cluster."""
+    """True for this machine, which cannot grow and starts roles within seconds; False for a cluster."""
 
     @property
     def words(self) -> str:
@@ -63,7 +63,7 @@ class PlatformCapacity:
 
 
 def check(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quota: Quota) -> None:
-    """Refuse a role that no node could hold, and a quota that cannot be."""
+    """Raise BadInput for a role that fits no node, or for an impossible quota."""
     for name, wish in (("workers", workers), ("servers", servers)):
         if wish.cpu is not None and 0 < capacity.node_cpu < wish.cpu:
             raise errors.BadInput(
@@ -89,7 +89,7 @@ def check(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quot
 
 
 def _check_numbers(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish) -> None:
-    """Refuse more processes than this machine has memory for, however little each of them does."""
+    """Raise BadInput if this machine has too little memory for the requested number of processes."""
     some, others = (wish.count or wish.start or wish.min or 1 for wish in (workers, servers))
     most = int(capacity.memory // resources.LEAST_MEMORY)
     if capacity.own and some + others > most > 0:
@@ -100,7 +100,7 @@ def _check_numbers(capacity: PlatformCapacity, workers: RoleWish, servers: RoleW
 
 
 def bounds(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quota: Quota) -> ShapeBounds:
-    """Shapes that there is room for, with what the user fixed pinned."""
+    """Return the bounds that the capacity allows, with the user's fixed values pinned."""
     there = capacity.cpu or UNKNOWN_CPU
     most_cpu = quota.cpu if quota.cpu is not None else there
     cpus = _cpus(capacity, workers, servers, most_cpu, bounded=quota.cpu is not None)
@@ -129,7 +129,7 @@ def bounds(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quo
 
 
 def _said(cpu: float | None, memory: int | None) -> str:
-    """Of cores and memory what there is: "1.5 cores and 2G"."""
+    """Format known cores and memory, such as "1.5 cores and 2G"."""
     cores = f"{cpu:g} cores" if cpu else ""
     return " and ".join(filter(None, (cores, resources.show_memory(memory) if memory else "")))
 
@@ -137,8 +137,10 @@ def _said(cpu: float | None, memory: int | None) -> str:
 def first_shape(
     limits: ShapeBounds, *, workers: int | None = None, servers: int | None = None, small: bool = False
 ) -> Shape:
-    """The least workers and servers, or those to begin with, with as many cores as the quota has for them; `small`: a
-    core at most for a server, since on a cluster a larger one is waited for longer."""
+    """Return a shape with the minimum or the given number of roles, and as many cores as the quota allows.
+
+    `small` limits a server to one core, because larger pods wait longer on a cluster.
+    """
     least, most, quota = limits.least, limits.most, limits.quota.cpu
     workers = min(max(workers or least.workers, least.workers), most.workers)
     servers = min(max(servers or least.servers, least.servers), most.servers)
@@ -160,10 +162,10 @@ def first_shape(
 def _cpus(
     capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quota: float, *, bounded: bool
 ) -> dict[str, tuple[float, float]]:
-    """Cores of a worker and of a server, from and to."""
+    """Return the smallest and largest cores of a worker and of a server."""
     node = capacity.node_cpu if capacity.own else NODE_SHARE * (capacity.node_cpu or UNKNOWN_NODE)
     worker_least, server_least = min(LEAST_WORKER, _tenths(quota * WORKERS_SHARE)), min(LEAST_SERVER, quota / 4)
-    if bounded:  # by the user, who also wants so many: then less than usual has to do
+    if bounded:  # the user's quota and counts together may force sizes below the usual minimum
         some, others = workers.count or workers.min or 1, servers.count or servers.min or 1
         worker_least = max(CPU_STEP, min(worker_least, _tenths(quota * WORKERS_SHARE / some)))
         server_least = max(CPU_STEP / 2, min(server_least, (quota - some * worker_least) / others))

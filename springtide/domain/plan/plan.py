@@ -21,17 +21,17 @@ class ShapePlan:
     shape: Shape
     reason: str
     gain: float = 0.0
-    """Eqn 8: samples a second that it is expected to bring, less what the change itself costs."""
+    """Expected gain in samples per second, minus the cost of the change (Eqn 8)."""
     cost: float = 0.0
-    """Eqn 7: what the shape costs an hour."""
+    """Hourly cost of the shape (Eqn 7)."""
     throughput: float | None = None
-    """Samples a second that are expected; None: not foretold."""
+    """Expected samples per second; None if not predicted."""
     stage: PlanningStage | None = None
-    """The stage that begins when it is carried out; None: the one it has."""
+    """Stage that begins when the plan is applied; None keeps the current stage."""
     extra_workers: int = 0
-    """Workers beside those of the shape: of low priority, beyond the job's quota, taken away when others need them."""
+    """Additional low-priority workers beyond the job's quota. They are removed when other jobs need their resources."""
     server_cpus: tuple[tuple[int, float], ...] = ()
-    """Servers by rank whose cores differ from the shape's."""
+    """Rank and cores of each server whose cores differ from the shape."""
 
     def __post_init__(self) -> None:
         if not self.reason:
@@ -49,7 +49,7 @@ class Decision:
     plans: tuple[ShapePlan, ...] = ()
     why: str
     notes: tuple[str, ...] = ()
-    """What else there is to know: of jobs that were left alone, data that was refused."""
+    """Additional information, such as jobs left alone or refused data."""
 
     def __post_init__(self) -> None:
         if not self.why:
@@ -72,7 +72,7 @@ def nothing(why: str, *notes: str) -> Decision:
 
 
 WITHOUT_BRAIN = "planned without the brain"
-"""How a note begins that says why a job planned by itself."""
+"""Prefix of the note that explains why a job planned without the brain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +80,12 @@ class Advice:
     """Answer of an adviser to one job. It can be without a plan."""
 
     epoch: int
-    """Of the view that it was made for: a master that has changed since takes no notice of it."""
+    """Epoch of the view that the advice is for. A master with a newer epoch ignores the advice."""
     why: str
     plan: ShapePlan | None = None
     notes: tuple[str, ...] = ()
     data_cores: float | None = None
-    """Cores that its data workers may have, all together; None: whatever its master finds free."""
+    """Cores for all data workers of the job together; None means the cores that its master finds free."""
 
     def __post_init__(self) -> None:
         if not self.why:
@@ -96,11 +96,12 @@ class Adviser(Protocol):
     """Planner that advises a job and remembers it when it has ended."""
 
     async def advise(self, view: JobView, *, epoch: int, now: float) -> Advice:
-        """What the job should change; whoever cannot say so raises one of `springtide.errors`."""
+        """Return the change that the job should make. Raise an error of `springtide.errors` if no advice is
+        possible."""
         ...
 
     async def conclude(self, past: PastJob) -> None:
-        """The job is over: remember it for those like it."""
+        """Remember an ended job, so that similar jobs can learn from it."""
         ...
 
     async def close(self) -> None: ...

@@ -19,27 +19,27 @@ class StepTiming(NamedTuple):
     times as much per step."""
 
     samples: int
-    """Samples of the batches that this step trained."""
+    """Samples in the batches that this step trained."""
     total_s: float
-    """From the end of the step before to the end of this one."""
+    """Seconds from the end of the previous step to the end of this step."""
     data_s: float
-    """Reading and collating the batch."""
+    """Seconds of reading and collating the batch."""
     pull_wait_s: float
-    """Blocked on rows that were not here yet."""
+    """Seconds blocked on rows that had not arrived."""
     forward_s: float
-    """From the batch being handed out to the end of the model's forward, without the pull wait."""
+    """Seconds from the delivery of the batch to the end of the model's forward(), without the pull wait."""
     backward_s: float
-    """From there to `optimizer.step()`: the loss, the backward pass, clipping."""
+    """Seconds from the end of forward() to `optimizer.step()`: loss, backward pass, clipping."""
     push_wait_s: float
-    """Inside `optimizer.step()`, blocked: on the last push, on dense values, on other ranks."""
+    """Seconds blocked inside `optimizer.step()`: on the last push, on dense values, on other ranks."""
     gradient_s: float
-    """Term 1 of the model: forward and backward compute; with tables on servers, all that the worker does itself."""
+    """Term 1: forward and backward compute. With tables on servers, all local work of the worker."""
     update_s: float
-    """Term 2: waits for servers that apply gradients; with tables in this process, `optimizer.step()`."""
+    """Term 2: waits for servers to apply gradients. With local tables, `optimizer.step()`."""
     synchronization_s: float
-    """Term 3: waits for requests under way that no server was working on: network, queues, other ranks."""
+    """Term 3: waits for requests that no server was processing: network, queues, other ranks."""
     lookup_s: float
-    """Term 4: waits for servers that look rows up; with tables in this process, the lookups."""
+    """Term 4: waits for servers to look up rows. With local tables, the lookups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,19 +98,19 @@ class Profile:
 
     shape: Shape
     batch: int
-    """Samples of one step of one worker."""
+    """Samples per step of one worker."""
     timing: TimingSum
-    """Over the steps of all workers."""
+    """Sums over the steps of all workers."""
     at: float
-    """When the window ended."""
+    """End of the window."""
     worker_cores: float | None = None
-    """Cores that all workers together used in the window; None: nobody has counted."""
+    """Cores that all workers together used in the window; None if not counted."""
     server_cores: float | None = None
-    """The same of servers."""
+    """Cores that all servers together used in the window; None if not counted."""
 
     @property
     def step_s(self) -> float:
-        """Mean seconds of a step of one worker; NaN without steps."""
+        """Mean seconds per step of one worker; NaN without steps."""
         return self.timing.total_s / self.timing.steps if self.timing.steps > 0 else math.nan
 
 
@@ -121,13 +121,13 @@ class ModelFacts:
     dense_bytes: float
     """M: bytes of dense parameters that a step sends and fetches."""
     bandwidth: float
-    """B: bytes a second of the network that workers share."""
+    """B: bytes per second of the network that workers share."""
     dim: float
     """D: floats that one sample looks up, over all tables."""
     batch: int
-    """m: samples of one step of one worker, as it is now."""
+    """m: current samples per step of one worker."""
     group: int = 0
-    """Samples of one step of all workers together, in step (bsp), each of which has its part; 0: at their own pace."""
+    """Samples per step of all workers together (bsp); 0 in async."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -38,7 +38,7 @@ class PodWish:
 
     @classmethod
     def of(cls, wanted: WantedRole) -> Self:
-        """What the master wants of the agent, as the cluster is told."""
+        """Convert a role that the master wants to the pod that the cluster must run."""
         role = wanted.role
         return cls(
             role=str(role.kind),
@@ -54,7 +54,7 @@ class PodWish:
         return Life(Role(RoleKind(self.role), self.rank), self.incarnation)
 
     def pod_name(self, job: str) -> str:
-        """`ctr-worker-0-1`: worker 0 of job ctr, in its second life."""
+        """Return the pod name. `ctr-worker-0-1` is the second incarnation of worker 0 of job ctr."""
         return f"{job}-{self.role}-{self.rank}-{self.incarnation}"
 
 

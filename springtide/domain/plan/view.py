@@ -17,7 +17,7 @@ from springtide.domain.plan.profile import ModelFacts, Profile
 from springtide.domain.spec.planning_config import PlanningStage
 
 Feature = str | float
-"""A word or a number that tells jobs apart or alike: user, model, tables, data source, batch size..."""
+"""Word or number that describes a job: user, model, tables, data source, batch size..."""
 
 
 class FindingKind(StrEnum):
@@ -27,13 +27,13 @@ class FindingKind(StrEnum):
     HOT_SERVER = "hot server"
     SLOW_SERVER = "slow server"
     MEMORY = "memory"
-    """It will run out."""
+    """Memory is predicted to run out."""
     OOM = "out of memory"
-    """It has run out."""
+    """Memory has run out."""
 
 
 MEMORY = (FindingKind.OOM, FindingKind.MEMORY)
-"""Want of it waits for nothing."""
+"""Memory findings, which are handled at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class GuardFinding:
     role: Role
     why: str
     servers: int | None = None
-    """How many servers would do, where the guard knows."""
+    """Number of servers that would suffice, if the guard knows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +54,10 @@ class RoleUse:
     role: Role
     cpu_used: float
     cpu: float
-    """Cores it has been given."""
+    """CPU limit in cores."""
     memory_used: int = 0
     memory: int = 0
-    """Bytes it has been given; 0: no limit."""
+    """Memory limit in bytes; 0 means no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,31 +79,31 @@ class JobView:
     bounds: ShapeBounds
     user: str = ""
     features: Mapping[str, Feature] = field(default_factory=dict)
-    """For the warm start."""
+    """Features for the warm start."""
     shape: Shape | None = None
-    """What runs now; None: nothing yet."""
+    """Current shape; None if nothing runs yet."""
     extra_workers: int = 0
-    """Workers of low priority beside the shape, beyond the quota. They count as free for whoever needs their room."""
+    """Low-priority workers beyond the quota. Their resources count as free for other jobs."""
     requested: Shape | None = None
-    """What the user asked for, who need not."""
+    """Shape that the user requested, if any."""
     need: MemoryNeed = NO_NEED
-    """Bytes that its roles need, as far as is known."""
+    """Bytes that the roles need, as far as known."""
     priority: float = 1.0
     submitted_at: float = 0.0
     started_at: float | None = None
     last_change_at: float | None = None
-    """When its shape was changed last; None: it has the shape that it was started with."""
+    """Time of the last change of shape; None if the job has its first shape."""
     samples_done: float = 0.0
     samples_total: float | None = None
-    """None: it does not end, or nobody knows when."""
+    """Total samples; None if the job has no end or the end is unknown."""
     stage: PlanningStage = PlanningStage.WAITING
     profiles: tuple[Profile, ...] = ()
-    """Oldest first."""
+    """Profiles, oldest first."""
     uses: tuple[RoleUse, ...] = ()
     launches: tuple[LaunchTime, ...] = ()
     findings: tuple[GuardFinding, ...] = ()
     fed: FeedShare | None = None
-    """Of its data workers, where their number is found out by measuring."""
+    """Data worker report, if their number is tuned by measurement."""
 
     def __post_init__(self) -> None:
         if not self.name:
@@ -116,7 +116,7 @@ class JobView:
 
     @property
     def at_work(self) -> Shape | None:
-        """The shape with the workers beyond its quota: what is measured is measured of these."""
+        """Return the shape including workers beyond the quota. Measurements refer to this shape."""
         if self.shape is None or not self.extra_workers:
             return self.shape
         return replace(self.shape, workers=self.shape.workers + self.extra_workers)
@@ -141,9 +141,9 @@ class PastJob:
     features: Mapping[str, Feature] = field(default_factory=dict)
     initial: Shape | None = None
     shape: Shape | None = None
-    """The last one it had."""
+    """Last shape of the job."""
     finished: bool = True
-    """It reached its end; otherwise it failed or was stopped."""
+    """True if the job reached its end; False if it failed or was stopped."""
     ended_at: float = 0.0
     throughput: float | None = None
     need: MemoryNeed = NO_NEED
@@ -156,11 +156,11 @@ class ClusterView:
 
     now: float
     capacity: ResourceBudget
-    """All of it, what the jobs here have included."""
+    """Total capacity, including the resources that the jobs already use."""
     jobs: tuple[JobView, ...] = ()
     history: tuple[PastJob, ...] = ()
     launches: tuple[LaunchTime, ...] = ()
-    """Of all jobs, of late."""
+    """Recent launches of all jobs."""
 
     def __post_init__(self) -> None:
         names = [job.name for job in self.jobs]

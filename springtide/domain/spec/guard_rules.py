@@ -15,30 +15,31 @@ class GuardRules:
     """Thresholds at which the job adds, relieves or replaces servers on its own."""
 
     memory: bool = True
-    """Add servers before their memory runs out, where it has a limit."""
+    """Add servers before their memory limit is reached."""
     servers: bool = True
-    """Move load away from a hot server, replace a slow one."""
+    """Move load away from a hot server, and replace a slow server."""
     slower: float = 3.0
-    """So many times its peers' time a key is slow."""
+    """Factor over its peers' time per key at which a server counts as slow."""
     far_slower: float = 10.0
-    """So many times it, by each of the last two reports, is so slow that nothing more is waited for: its slots go to
-    its peers at once, and from there to the server that takes its place."""
+    """Factor over its peers' time per key, in each of the last two reports, at which a server is drained at once. Its
+    slots go to its peers, and later to its replacement."""
     throttled: float = 0.6
-    """Of the time: a server whose quota was used up in so many of its periods, and that had so little in them..."""
+    """Share of quota periods that were throttled at which a server can count as held back by its machine."""
     given: float = 0.5
-    """...of the processors that it is to have, is held up by its machine for certain: the kernel has counted it."""
+    """Share of its due CPU below which such a throttled server is certainly held back, because the kernel counted
+    it."""
     hotter: float = 1.3
-    """So many times its peers' keys a second is more load."""
+    """Factor over its peers' keys per second at which a server has more load."""
     at_work: float = 0.15
-    """Of the time: a server whose tables are at work for less holds nobody up, whatever its peers do."""
+    """Share of time with work in its tables below which a server cannot slow the job down."""
     busy: float = 0.8
-    """Of its CPU: above that it has none to spare."""
+    """Share of its CPU above which a server has none to spare."""
     most_cpu: float = 32.0
-    """Processors that a hot server is given at most, where its platform can change a limit."""
+    """Most cores that a hot server gets, where the platform can change limits."""
     window_s: float = 5.0
-    """Servers are compared by what they did in the last seconds."""
+    """Seconds of recent activity by which servers are compared."""
     times: int = 3
-    """So many looks in a row must agree before something is done."""
+    """Consecutive checks that must agree before the guard acts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,15 +47,15 @@ class StragglerRules:
     """Thresholds at which a worker counts as slow, and as recovered."""
 
     window_s: float = 20.0
-    """Paces are those of so many seconds."""
+    """Seconds over which the speed of workers is measured."""
     every_s: float = 15.0
-    """Seconds between two decisions: with the window, a straggler's leases are halved well within a minute."""
+    """Seconds between two decisions. With the window, a straggler's leases are halved well within a minute."""
     deviations: float = 3.0
-    """How many deviations below its peers' median a worker must be: three, so that ordinary spread is left alone."""
+    """Deviations below its peers' median at which a worker is a straggler. Three ignores ordinary spread."""
     floor: float = 0.1
-    """Deviations count as at least this part of the median, so that among equals a hair's breadth means nothing."""
+    """Minimum deviation as a share of the median, so that tiny differences among equal workers do not count."""
     recovered: float = 0.85
-    """Part of its peers' median at which a worker's leases grow again."""
+    """Share of its peers' median at which a worker's leases grow again."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -62,7 +63,7 @@ class StragglerRules:
                 raise errors.BadInput(f"straggler rule {each.name}={getattr(self, each.name)}: wanted more than 0")
 
     def changed(self, given: Mapping[str, float]) -> "StragglerRules":
-        """These rules with some others, by name; the unit may be left out."""
+        """Return these rules with some values replaced, by name. The suffix `_s` may be omitted."""
         known = {each.name.removesuffix("_s"): each.name for each in fields(self)}
         for name in given:
             if name.removesuffix("_s") not in known:

@@ -37,11 +37,11 @@ class JobPhase(StrEnum):
     """Phase of a job. `job.state.LEGAL` lists the legal transitions."""
 
     STARTING = "starting"
-    """Servers and workers are still joining."""
+    """Servers and workers are joining."""
     RUNNING = "running"
-    """All servers are there and a worker has joined."""
+    """All servers and at least one worker have joined."""
     DRAINING = "draining"
-    """Asked to stop: workers finish the batch in hand."""
+    """The job was asked to stop. Workers finish their current batch."""
     FINISHED = "finished"
     STOPPED = "stopped"
     FAILED = "failed"
@@ -69,48 +69,51 @@ class JobSpec:
     workers: int = 1
     sync: SyncMode = "async"
     slots: int = DEFAULT_SLOTS
-    """Parts of the key space; fixed for the job. A power of two, 64 or more, and no fewer than servers."""
+    """Number of slots of the key space, fixed for the job: a power of two, at least 64 and at least the number of
+    servers."""
     seed: int = 0
     heartbeat_s: float = 1.0
     """Seconds between two heartbeats of a role."""
     silence_s: float = 30.0
-    """A role that is silent for so long counts as lost. A dead process is noticed at once, this is for stuck ones."""
+    """Seconds without a heartbeat after which a role is lost. This detects hung processes; dead processes are detected
+    at once."""
     server_silence_s: float | None = None
-    """The same for servers, whose loss costs more; None: `silence_s`, but 30 s at least."""
+    """Timeout for servers, whose loss costs more; None means `silence_s`, but at least 30 s."""
     recovery: Recovery = "exact"
-    """When a server is lost: "exact", what its slots have lost is trained again; "partial", its slots go back to the
-    checkpoint and nothing is trained again."""
+    """Handling of a lost server. "exact": the updates that its slots lost are trained again. "partial": its slots
+    return to the checkpoint and nothing is trained again."""
     gang: bool = False
-    """Whether nobody trains before all first workers are there, or known to find no place."""
+    """True if training starts only when all first workers have joined or are known to be unplaceable."""
     join_s: float = 300.0
-    """A role that has not joined after so long fails the job."""
+    """Seconds within which a role must join, or the job fails."""
     relaunches: int = 5
-    """How often a worker or server may fail and be started again, within minutes; an eviction does not count."""
+    """Failures of a worker or server, within minutes, after which it is not relaunched. Evictions do not count."""
     backoff_s: float = 1.0
-    """Seconds before the second relaunch of a role; doubled for each further one. The first is at once."""
+    """Seconds before the second relaunch of a role, doubled for each further relaunch. The first relaunch is
+    immediate."""
     disk_s: float = 600.0
-    """How long a disk that the master's journal cannot be written to is waited for; then the job fails."""
+    """Seconds to wait for a full disk under the master's journal before the job fails."""
     drain_s: float = 30.0
-    """How long a worker that scaling removes may take to finish the batch in hand."""
+    """Seconds that a worker removed by scaling has to finish its current batch."""
     tries: int = 3
-    """How often workers try to read a part of the data set before it is given up, and the job can only fail."""
+    """Tries to read a part of the data set before it is given up and the job fails."""
     checkpoints: CheckpointRules = field(default_factory=CheckpointRules)
     cache: CacheRules = field(default_factory=CacheRules)
-    """What a bsp group's workers keep of the rows they train; a script may say otherwise."""
+    """Row cache of the workers. A script may override it."""
     stragglers: StragglerRules = field(default_factory=StragglerRules)
-    """When a worker counts as slow."""
+    """Thresholds for stragglers."""
     guards: GuardRules = field(default_factory=GuardRules)
-    """What the job does for its servers without being asked."""
+    """Automatic actions for servers."""
     planning: PlanRules = field(default_factory=PlanRules)
-    """Whether and how it finds its size by itself; numbers and limits here are what it begins with."""
+    """Planning of the job's size. Numbers and limits in this spec are the starting point."""
     feeding: FeedRules = field(default_factory=lambda: FeedRules(workers=0))
-    """Whether data workers read the data set and do the stateless part of the model, and how many."""
+    """Number of data workers, and the work they do: reading, and the stateless part of the model."""
     online: OnlineJob = field(default_factory=OnlineJob)
-    """Whether workers follow the traffic of a stream that the job reads."""
+    """Scaling of workers with the traffic of a stream."""
     worker_cpu: float | None = None
-    """Cores of one worker; None leaves it unlimited."""
+    """Cores of each worker; None means no limit."""
     worker_memory: int | None = None
-    """Bytes of one worker; None leaves it unlimited."""
+    """Bytes of each worker; None means no limit."""
     server_cpu: float | None = None
     server_memory: int | None = None
 

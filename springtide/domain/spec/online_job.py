@@ -16,19 +16,19 @@ class OnlineJob:
     """Autoscaling settings of one job. They have no effect on a job that reads no stream."""
 
     on: bool = False
-    """Whether workers follow the stream's traffic."""
+    """True if the number of workers follows the stream's traffic."""
     rules: OnlineRules = field(default_factory=OnlineRules)
     speedup: float = 1.0
-    """Seconds of the stream that pass in a second."""
+    """Seconds of stream time per second of the clock."""
     every_s: float = 15.0
-    """Between two decisions, in the stream's time."""
+    """Seconds of stream time between two decisions."""
     forecaster: str = "default"
     servers_follow: bool = False
-    """Whether servers keep the ratio to workers that the job began with."""
+    """True if servers keep their initial ratio to workers."""
     history: str = ""
-    """File of traffic that is known from before: `traffic.jsonl` of another run."""
+    """File with earlier traffic: `traffic.jsonl` of another run."""
     metrics_port: int | None = None
-    """Where figures are served for Prometheus; 0: any free port, None: nowhere."""
+    """Port for Prometheus metrics; 0 means any free port, None means no metrics."""
 
     def __post_init__(self) -> None:
         if not self.speedup > 0 or not self.every_s > 0:
@@ -40,9 +40,9 @@ class TrafficStep:
     """Traffic of one time step, stored for forecasts."""
 
     at: float
-    """Time of day in seconds at which it began."""
+    """Start of the step, as Unix time in seconds."""
     seconds: float
-    """Of the clock: how long it was looked at."""
+    """Clock seconds of the step in which traffic was counted."""
     samples: float
 
 
@@ -51,7 +51,7 @@ class OnlinePoint:
     """State of an online job at one moment, for the dashboard and plots. Rates are samples per second of the clock."""
 
     at: float
-    """Time of day in seconds."""
+    """Unix time in seconds."""
     arriving: float
     trained: float
     lag_s: float
@@ -59,12 +59,12 @@ class OnlinePoint:
     workers: int
     wanted: int
     forecast: float | None = None
-    """What was expected to come now, when it was last forecast."""
+    """Traffic that the last forecast expected for now."""
     high: float | None = None
     capacity: float | None = None
-    """What so many workers can train."""
+    """Samples per second that the current workers can train."""
     down: bool = False
-    """Nothing was trained, because the job was being scaled."""
+    """True if training was paused for scaling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,35 +73,35 @@ class OnlineState:
     stream time, which equal clock seconds unless `speedup` is set."""
 
     lag_s: float
-    """How long the oldest sample that is not trained has waited."""
+    """Waiting time of the oldest untrained sample."""
     slo_lag_s: float
     backlog: int
     arriving: float
     trained: float
     utilization: float | None = None
-    """Part of the time in which workers had something to train; None: not measured yet."""
+    """Share of time in which workers had samples to train; None if not measured yet."""
     capacity: float | None = None
-    """What the workers that there are could train; None: not measured yet."""
+    """Samples per second that the current workers could train; None if not measured yet."""
     forecast: float | None = None
-    """What is expected to come in the next minutes; what nine of ten values lie below; and what that stands on."""
+    """Expected traffic of the next minutes. `high` is its 90th percentile and `forecast_why` its basis."""
     high: float | None = None
     forecast_why: str = ""
     forecast_trouble: str = ""
     fewest: int = 1
     most: int = 1
     backups: int = 0
-    """Workers beside those that traffic asks for, because others are slow."""
+    """Additional workers that compensate for slow workers."""
     why: str = ""
-    """The last word on how many workers there are."""
+    """Reason for the current number of workers."""
     alert: str = ""
     scalings: int = 0
-    """How often the number of workers was changed for the traffic."""
+    """Number of scalings due to traffic."""
     hours: float = 0.0
-    """That the figures below are of, in the stream's time."""
+    """Hours of stream time that the figures below cover."""
     violation: float = 0.0
-    """Share of the time with a lag above what is promised."""
+    """Share of time with a lag above the SLO."""
     lag_min: float = 0.0
-    """Accumulated lag: minutes of lag, minute by minute."""
+    """Accumulated lag: the sum over all minutes of the lag in minutes."""
     down_min: float = 0.0
     worker_hours: float = 0.0
     records: int = 0
@@ -109,10 +109,11 @@ class OnlineState:
     corrupt: int = 0
     oversized: int = 0
     unkept: int = 0
-    """Of these, dead letters that could not be kept; and why, as the first worker told that had to drop one."""
+    """Dead letters that could not be stored. `unkept_why` is the reason from the first worker that dropped a dead
+    letter."""
     unkept_why: str = ""
     expired: int = 0
     forwarded: int = 0
     lag_p50_s: float = 0.0
-    """From append to trained, of late, of the worker where it is largest."""
+    """Recent time from append to training, of the worker with the largest value."""
     lag_p99_s: float = 0.0

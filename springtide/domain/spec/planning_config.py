@@ -16,13 +16,13 @@ class StepPolicyConfig:
     """Step sizes of the policies that scale in fixed steps."""
 
     workers: int = 4
-    """4 for Wide & Deep, 1 for xDeepFM, in DLRover's comparison."""
+    """Workers per step. DLRover's comparison has 4 for Wide & Deep and 1 for xDeepFM."""
     servers: int = 2
-    """The same: 2 and 1."""
+    """Servers per step. DLRover's comparison has 2 for Wide & Deep and 1 for xDeepFM."""
     every_s: float = 180.0
-    """Between two steps: 20 s to launch, 100 s to begin, 60 s to sample."""
+    """Seconds between two steps: 20 s to launch, 100 s to begin, 60 s to sample."""
     threshold: float = 0.3
-    """A new worker must bring this part of what one brings in the mean, or no more are added."""
+    """Share of the mean gain per worker that a new worker must bring. Below it, no more workers are added."""
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.servers < 1:
@@ -41,55 +41,57 @@ class PlanningConfig:
     server, and of the times."""
 
     policy: str = "springtide"
-    """A built-in name, that of a plug-in, or `module:function`."""
+    """Built-in name, plug-in name, or `module:function`."""
     priority: str = "remaining"
-    """Whose gain counts for how much: "remaining" (by rho), "remaining_now", "equal", "given" or "waiting"."""
+    """Weight of each job's gain: "remaining" (by rho), "remaining_now", "equal", "given" or "waiting"."""
     prices: Prices = field(default_factory=Prices)
     rho: float = 2.5
-    """Weight of a job: 1 / (time left)^rho. 0: all alike; larger: the shortest first; below 0: the longest first."""
+    """Exponent of a job's weight, 1 / (time left)^rho. 0 weighs all equally, larger values favour short jobs, negative
+    values long jobs."""
     epsilon: float = 1.0
-    """Seconds added to the time left, so that a job at its end does not weigh without bounds."""
+    """Seconds added to the time left, so that the weight of a job near its end stays finite."""
     exact_seconds: float = 0.5
-    """How long the exact solver may take before the greedy answer is used; 0: greedy only."""
+    """Seconds for the exact solver before the greedy answer is used; 0 means greedy only."""
     exact_options: int = 4_000
-    """Candidates of all jobs together above which the exact solver is not tried."""
+    """Total candidates of all jobs above which the exact solver is not tried."""
     least_gain: float = 0.05
-    """A plan that brings less than this part of the throughput is not worth a change."""
+    """Minimum gain of a change, as a share of the throughput."""
     least_saving: float = 0.1
-    """The same of its cost, for a plan that saves."""
+    """Minimum saving of a change that reduces cost, as a share of the cost."""
     least_marginal: float = 0.05
-    """Throughput that one more unit of money brings, against the mean one: below it more is waste."""
+    """Minimum throughput per additional unit of cost, as a share of the mean. Below it, more resources are waste."""
     payback: float = 1.0
-    """A change must pay back what it costs within this share of what is left of the job. 1: whatever ends it sooner."""
+    """Share of the job's remaining time in which a change must pay for itself. 1 accepts every change that ends the job
+    sooner."""
     workers_stay: bool = False
-    """Whether workers that are to have another size train on until they have it: where the platform changes running
-    ones, or starts their successors first. Otherwise each loses what its successor takes to start."""
+    """True if workers that get a new size train until they have it, because the platform resizes them in place or
+    starts successors first. Otherwise each worker loses the start time of its successor."""
     total_cpu: float = 200.0
-    """C_total: cores of one job, where nothing else was said."""
+    """C_total: default cores of one job."""
     node_cpu: float = 32.0
-    """C_max: cores of one worker or server at most."""
+    """C_max: most cores of one worker or server."""
     server_cpu: float = 16.0
-    """s: cores of one server, once a job has its size."""
+    """s: cores of each server once a job has its size."""
     extra_workers: int = 2
-    """Low-priority workers beyond the quota, at most, for server CPU that lies idle."""
+    """Most low-priority workers beyond the quota, which use idle server CPU."""
     busy_server: float = 0.9
-    """Used of its CPU: a server above it while sampling gets more."""
+    """Share of its CPU above which a server gets more CPU while sampling."""
     sample_steps: int = 100
-    """A sample is over after so many steps..."""
+    """Steps after which a sample is complete..."""
     sample_s: float = 60.0
-    """...or after so many seconds."""
+    """...or seconds after which it is complete."""
     between_changes_s: float = 60.0
-    """Between two changes of a job, at least. The start of a sample is none: it ends as above."""
+    """Minimum seconds between two changes of a job. The start of a sample does not count as a change."""
     similar: int | None = None
-    """k: past jobs that a warm start looks at; None: as many as the history itself does best with."""
+    """k: past jobs that a warm start uses; None means chosen by a backtest on the history."""
     smoothing: float | None = None
-    """mu: weight of the most similar of them; None: what the history itself does best with."""
+    """mu: weight of the most similar past job; None means chosen by a backtest on the history."""
     steps: StepPolicyConfig = field(default_factory=StepPolicyConfig)
     data_workers: str = "maxtp"
-    """Whose data workers get cores first, of the jobs of one brain: "maxtp", "srtf", "fair", the name of a plug-in, or
+    """Metric that decides which job's data workers get cores first: "maxtp", "srtf", "fair", a plug-in name, or
     `module:function` (`planning.dataworkers.cluster.allocation`)."""
     seed: int = 0
-    """For policies that draw."""
+    """Seed of policies that use randomness."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.rho):
@@ -117,13 +119,13 @@ class PlanningStage(StrEnum):
     """Planning stages of a job, in order. A job with a good warm start begins at OPTIMIZING."""
 
     WAITING = "waiting"
-    """Nothing of it runs yet."""
+    """Nothing of the job runs yet."""
     SAMPLING = "sampling"
-    """It runs small, to be measured."""
+    """The job runs small, to be measured."""
     OPTIMIZING = "optimizing"
-    """It has been measured and gets its size."""
+    """The job was measured and gets its size."""
     ADJUSTING = "adjusting"
-    """It has its size; what is wrong with it is mended."""
+    """The job has its size. Later changes fix problems."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,44 +133,43 @@ class PlanRules:
     """Planning settings of one job. Without bounds, the job keeps its initial size and is not planned."""
 
     bounds: ShapeBounds | None = None
-    """Shapes that it may have; what a user has fixed is pinned, its least being its most. The quota must be finite."""
+    """Shapes that the job may have. A value fixed by the user has equal bounds. The quota must be finite."""
     resize: bool = True
-    """Whether roles can be held to cores while they run. If not, only numbers of roles are planned, and cores in the
-    bounds are what a role is reckoned to take."""
+    """True if the cores of running roles can be limited. Otherwise only the number of roles is planned, and the bounds
+    hold the assumed cores of each role."""
     overlap: bool = False
-    """Whether a change may take more than the quota until it is done: on a machine that nobody shares, roles that stay
-    need not be held back while others start."""
+    """True if a change may exceed the quota until it is done. On an unshared machine, the remaining roles then keep
+    their resources while others start."""
     config: PlanningConfig = field(default_factory=PlanningConfig)
     stage: PlanningStage = PlanningStage.SAMPLING
-    """What it begins with: a sample, or a shape that similar jobs ended with."""
+    """First stage of the job: a sample, or the final shape of similar jobs."""
     why: str = "a small start to be measured"
-    """Of the shape that it begins with."""
+    """Reason for the first shape."""
     every_s: float = 2.0
-    """Seconds between two questions to the adviser: a decision needs some windows, and costs milliseconds."""
+    """Seconds between two requests to the adviser. A decision needs some windows and costs milliseconds."""
     patience_s: float = 30.0
-    """An adviser that has not answered after so long counts as silent."""
+    """Seconds without an answer after which the adviser counts as unavailable."""
     settle_s: float = 3.0
-    """Seconds after a change in which nothing is measured: caches fill, slots have just moved."""
+    """Seconds after a change without measurement, while caches fill and slots settle."""
     window_s: float = 5.0
-    """Seconds of one profile."""
+    """Seconds per profile."""
     warm_up_steps: int = 20
-    """Of each worker, which do not count."""
+    """First steps of each worker that are not measured."""
     brain: str = ""
-    """HOST:PORT of a brain for many jobs; empty: the job plans by itself."""
+    """HOST:PORT of a brain for many jobs; empty means that the job plans on its own."""
     brain_secret_file: str = ""
-    """File with its secret; empty: where `springtide brain serve` leaves it."""
+    """File with the brain's secret; empty means the default location of `springtide brain serve`."""
     brain_tls: str = ""
-    """Folder with certificates that a brain with TLS knows; empty: it is spoken to in the clear."""
+    """Folder with certificates for a brain with TLS; empty means no encryption."""
     history: str = ""
-    """File or SQL URL of what past jobs were like; empty: none is kept."""
+    """File or SQL URL of past jobs; empty means no history."""
     key: str = ""
-    """By which a brain for many jobs knows this one, from its submission on; empty: by the folder of its run."""
+    """Key of the job at the brain, fixed at submission; empty means the run folder."""
     user: str = ""
     priority: float = 1.0
-    """Its user's weight among the jobs of one brain: what its gain counts for where `config.priority` is "given"."""
+    """Weight of the job's gain among the jobs of one brain, if `config.priority` is "given"."""
     features: dict[str, str | float] = field(default_factory=dict)
-    """What is known of the job before it begins, such as its script: by it and by what shows later similar jobs are
-    found."""
+    """Features known before the start, such as the script. With later features they identify similar jobs."""
 
     def __post_init__(self) -> None:
         for each in fields(self):

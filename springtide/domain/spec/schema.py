@@ -24,12 +24,12 @@ from springtide.domain.spec.job_spec import check_name
 GROUP, VERSION, KIND = "springtide.dev", "v1alpha1", "ElasticJob"
 API_VERSION = f"{GROUP}/{VERSION}"
 OF_TOOLS = ("kubernetes.io", "k8s.io", GROUP, "helm.sh", "argoproj.io", "fluxcd.io")
-"""Whose labels and annotations say what an object is to kubectl, Helm, Argo CD, Flux, or us."""
+"""Owners of labels and annotations with a meaning for kubectl, Helm, Argo CD, Flux or Springtide."""
 ENVELOPE = ("apiVersion", "kind", "metadata", "spec", "status")
 NAME = "name"
 Noun = typing.TypeVar("Noun")
 Path = tuple[str | int, ...]
-"""The way to a place in a spec, as it is written there: names and numbers."""
+"""Path to a value in a spec: names and indices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +37,17 @@ class Field:
     """Field of a spec class, with its spelling in YAML."""
 
     name: str
-    """In Python."""
+    """Name in Python."""
     key: str
-    """In YAML and JSON."""
+    """Name in YAML and JSON."""
     kind: Any
-    """Its type, without `None`."""
+    """Type without `None`."""
     optional: bool
-    """Whether it may be None."""
+    """True if the value may be None."""
     required: bool
     default: Any
     words: str
-    """What its docstring says."""
+    """Text of the field's docstring."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class SpecProblem:
     path: Path
     message: str
     at_key: bool = False
-    """Whether the name is wrong, not the value."""
+    """True if the name is wrong, not the value."""
 
     def __str__(self) -> str:
         return f"{shown(self.path)}: {self.message}" if self.path else self.message
@@ -87,18 +87,18 @@ def fields_of(kind: type) -> tuple[Field, ...]:
 
 
 def camel(name: str) -> str:
-    """`slo_lag` as it is written in YAML: `sloLag`."""
+    """Return the YAML spelling of a name: `slo_lag` becomes `sloLag`."""
     first, *others = name.split("_")
     return first + "".join(part.capitalize() for part in others)
 
 
 def shown(path: Path) -> str:
-    """`spec.workers.min`, `spec.arguments[1]`."""
+    """Format a path, such as `spec.workers.min` or `spec.arguments[1]`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
 def to_plain(job: ElasticJob, *, namespace: str = "") -> dict[str, Any]:
-    """The whole object, as a cluster keeps it; fields at their defaults are left out."""
+    """Return the whole object as a cluster stores it, without fields that have their default."""
     metadata = {NAME: job.name} if job.name else {}
     if namespace:
         metadata["namespace"] = namespace
@@ -112,7 +112,7 @@ def spec_of(job: ElasticJob) -> dict[str, Any]:
 
 
 def from_plain(given: Mapping[str, Any]) -> ElasticJob:
-    """A job from a whole object, or from a spec with `name` in it; one error that tells every mistake."""
+    """Return a job from a whole object, or from a spec that contains `name`. One error lists every mistake."""
     job, problems = check(given)
     if job is None:
         raise errors.BadInput("; ".join(str(each) for each in problems))
@@ -120,12 +120,12 @@ def from_plain(given: Mapping[str, Any]) -> ElasticJob:
 
 
 def from_spec(spec: Mapping[str, Any], name: str = "") -> ElasticJob:
-    """A job from what is under `spec`."""
+    """Return a job from the content of `spec`."""
     return from_plain({"metadata": {NAME: name} if name else {}, "spec": spec})
 
 
 def made(kind: type[Noun], given: Any, path: Path = ()) -> Noun:
-    """An instance of any such class, from plain data; one error that tells every mistake."""
+    """Return an instance of a spec class from plain data. One error lists every mistake."""
     problems: list[SpecProblem] = []
     thing = _fitted(given, kind, path, problems)
     if problems:
@@ -156,7 +156,7 @@ def check(given: Any) -> tuple[ElasticJob | None, list[SpecProblem]]:
 
 
 def _unwrapped(given: Mapping[str, Any], problems: list[SpecProblem]) -> dict[str, Any]:
-    """The spec of a whole object, with the name of its metadata."""
+    """Return the spec of a whole object, with the name from its metadata."""
     known = {field.key for field in fields_of(ElasticJob)} - {NAME}
     for key in given:
         if key not in ENVELOPE:
@@ -179,13 +179,14 @@ def _unwrapped(given: Mapping[str, Any], problems: list[SpecProblem]) -> dict[st
 
 
 def for_pods(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Labels or annotations of a job that its pods have too: not those by which tools know the job itself."""
+    """Return the labels or annotations that pods inherit from a job, without those that tools use to identify the
+    job."""
     owners = {key: str(key).rpartition("/")[0] for key in given}
     return {key: text for key, text in given.items() if not owners[key].endswith(OF_TOOLS)}
 
 
 def _with_marks(spec: Mapping[str, Any], metadata: Mapping[str, Any], problems: list[SpecProblem]) -> Mapping[str, Any]:
-    """Labels and annotations of the whole object are for its pods too; those that the spec names itself come first."""
+    """Add the object's labels and annotations to those of its pods. Values in the spec take precedence."""
     wish = _value(spec.get("kubernetes"))
     if not isinstance(wish, Mapping | None):
         return spec
@@ -201,7 +202,7 @@ def _with_marks(spec: Mapping[str, Any], metadata: Mapping[str, Any], problems: 
 
 
 def _made(given: Mapping[Any, Any], kind: type, path: Path, problems: list[SpecProblem]) -> Any:
-    """An instance of a class, or None when something does not fit; the rest is tried all the same, for its mistakes."""
+    """Return an instance of a class, or None after a mistake. The remaining fields are still checked."""
     known = {field.key: field for field in fields_of(kind)}
     before, values = len(problems), {}
     for key, value in given.items():
@@ -228,14 +229,14 @@ def _made(given: Mapping[Any, Any], kind: type, path: Path, problems: list[SpecP
     except errors.BadInput as error:
         first = str(error).partition(" ")[0].rstrip(":")
         at = next(((*path, field.key) for field in known.values() if field.name == first), path)
-        if whole or first in values:  # of two values that do not go together one may be missing for its own mistake
+        if whole or first in values:  # a combined check may fail only because the other value was already rejected
             problems.append(SpecProblem(at, str(error)))
         return None
     return made if whole else None
 
 
 def _fitted(value: Any, kind: Any, path: Path, problems: list[SpecProblem]) -> Any:
-    """A value of that type; a problem for each part that is not."""
+    """Convert a value to a type, and record a problem for each part that does not fit."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     plain = _value(value)
     if kind is Any:
@@ -257,7 +258,7 @@ def _fitted(value: Any, kind: Any, path: Path, problems: list[SpecProblem]) -> A
 
 
 def _scalar(value: Any, kind: Any, path: Path, problems: list[SpecProblem]) -> Any:
-    """A text, a number, a yes or no, or one of some words."""
+    """Convert a text, number, boolean or literal."""
     plain = _value(value)
     if typing.get_origin(kind) is typing.Literal:
         words = typing.get_args(kind)
@@ -284,7 +285,7 @@ def _scalar(value: Any, kind: Any, path: Path, problems: list[SpecProblem]) -> A
 
 
 def _number(value: Any) -> int | float | None:
-    """A finite number; YAML takes 1e3 for text, people do not."""
+    """Return a finite number. YAML reads 1e3 as text, but users mean a number."""
     plain = _value(value)
     if isinstance(value, Scalar) and isinstance(plain, str) and not value.quoted:
         try:
@@ -331,7 +332,7 @@ def _all_plain(value: Any) -> Any:
 
 
 def no_field(key: Any, names: Sequence[str], kind: type | None = None) -> str:
-    """Nothing is called that; what is: a like name, the same one further in, or all there are."""
+    """Return an error for an unknown field. It suggests a similar name or a nested field, or lists all names."""
     spelled = camel(str(key))
     near = [spelled] if spelled in names else difflib.get_close_matches(str(key), names, n=1)
     inside = [f"{outer.key}.{spelled}" for outer in (fields_of(kind) if kind else ()) if spelled in _keys(outer.kind)]
@@ -341,7 +342,7 @@ def no_field(key: Any, names: Sequence[str], kind: type | None = None) -> str:
 
 
 def _keys(kind: Any) -> set[str]:
-    """Names of the fields of a class; of anything else none."""
+    """Return the field names of a spec class; empty for other types."""
     return {field.key for field in fields_of(kind)} if isinstance(kind, type) and is_dataclass(kind) else set()
 
 
@@ -350,7 +351,7 @@ def _example(field: Field) -> str:
 
 
 def plain_of(value: Any) -> Any:
-    """Mappings, lists and scalars; of a class only what is not its default."""
+    """Convert to mappings, lists and scalars. Fields with their default are omitted."""
     if is_dataclass(value) and not isinstance(value, type):
         kept = {}
         for field in fields_of(type(value)):
@@ -383,7 +384,7 @@ def _words(kind: type) -> dict[str, str]:
 
 
 def settings_of(job: ElasticJob) -> dict[str, str]:
-    """Settings by name; what is not given is not told."""
+    """Return the given settings by name, without those that are unset."""
     found = {}
     if job.data:
         found["data"] = json.dumps(dict(job.data), sort_keys=True)
