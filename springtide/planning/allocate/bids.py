@@ -34,15 +34,16 @@ from springtide.planning.perf_model.shape_columns import Index, RaggedRows, Shap
 Floats = NDArray[np.float64]
 CPUS = ("worker_cpu", "server_cpu")
 OPTIONS = 48
-"""Of one job, at most; the front is thinned to so many."""
+"""Most options of one job. Longer fronts are thinned."""
 ROOM_TO_GROW = 1.25
-"""Memory for rows in a new plan, against what they are expected to need: forecasts err, and plans are for long."""
+"""Memory for rows in a new plan as a multiple of the forecast, because forecasts err and plans last long."""
 STEPS_NEAR = 8
-"""Numbers of workers, up and down to `nearby.NEAR`, that what runs now is looked at with."""
+"""Number of worker counts to try in each direction, up to a factor of `trust_region.NEAR`."""
 TOO_MUCH = 1.5
-"""Memory of a role against what it needs, up to which it is left as it is."""
+"""Largest ratio of a role's memory to its need at which the memory stays unchanged."""
 COST_STEPS = 128
-"""Between the cheapest shape of a job and the dearest: what is slower than a shape of a lower step is not sorted."""
+"""Cost levels between the cheapest and the dearest shape of a job. A shape slower than a shape of a lower level is
+dropped before sorting."""
 
 
 class Bidder(NamedTuple):
@@ -54,18 +55,18 @@ class Bidder(NamedTuple):
 
     @property
     def need(self) -> MemoryNeed:
-        """What its roles need, with room for rows to come."""
+        """Return the memory that the roles need, with room for new rows."""
         need = self.ready.job.need
         return MemoryNeed(worker=need.worker, server=need.server, rows=math.ceil(ROOM_TO_GROW * need.rows))
 
     @property
     def near(self) -> bool:
-        """Whether its model is trusted only near what was measured."""
+        """True if the model is trusted only near the measured shapes."""
         return self.alone or (bool(self.fitted.unclear) and not self.ready.first)
 
     @property
     def alone(self) -> bool:
-        """Whether its workers, in step, were measured in one number only: nobody knows what agreeing costs them."""
+        """True if a bsp job was measured with only one number of workers, so the cost of synchronization is unknown."""
         return bool(self.fitted.facts.group) and len(set(self.fitted.table.settings[:, 0].tolist())) < 2
 
 
@@ -77,20 +78,21 @@ class HeldShapes(NamedTuple):
     worker_memory: Floats
     server_memory: Floats
     worker_known: Floats
-    """1 where it is known what workers need, 0 elsewhere; the same of servers."""
+    """1 where the workers' memory need is known, 0 elsewhere; `server_known` likewise for servers."""
     server_known: Floats
 
 
 Look = Callable[[Sequence[Bidder], Sequence[MemoryNeed], PlanningConfig], tuple[ShapeColumns, RaggedRows]]
-"""Shapes of some jobs that may be worth having, and whose they are."""
+"""Function that lists candidate shapes of several jobs, and the job of each shape."""
 
 
 def bids(bidders: Sequence[Bidder], view: ClusterView, config: PlanningConfig) -> list[Bid | str]:
-    """The candidates of each job, and what each would bring; or why there are none."""
+    """Return the bid of each job, or the reason why there is none."""
     found: list[Bid | str] = [""] * len(bidders)
     fronts = [at for at, one in enumerate(bidders) if not one.near]
     near = [at for at, one in enumerate(bidders) if one.near]
-    for which, look, at_once in ((fronts, _worth_having, 64), (near, _nearby, 16)):  # as many as stay near the CPU
+    # chunk sizes at which the arrays stay in the CPU cache
+    for which, look, at_once in ((fronts, _worth_having, 64), (near, _nearby, 16)):
         for first in range(0, len(which), at_once):
             some = which[first : first + at_once]
             for at, one in zip(some, _bids([bidders[at] for at in some], look, view, config), strict=True):
@@ -120,7 +122,7 @@ def _bids(bidders: Sequence[Bidder], look: Look, view: ClusterView, config: Plan
 def _not_refuted(
     one: Bidder, shapes: ShapeColumns, speed: Floats, config: PlanningConfig
 ) -> tuple[ShapeColumns, Floats]:
-    """Without the shape that the job came back from: its model may promise the same of it again."""
+    """Drop the shape that the job returned from, because the model may recommend it again."""
     shape = rollback.refuted(one.ready.job, config)
     if shape is None or rollback.alike(shape, one.ready.measured.shape):
         return shapes, speed
@@ -171,7 +173,7 @@ def _worth_having(
 def _nearby(
     bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig
 ) -> tuple[ShapeColumns, RaggedRows]:
-    """Shapes near what was measured, of models that cannot tell everything apart yet."""
+    """List shapes near the measured shapes, for models that cannot separate all coefficients yet."""
     limits = [allowed(one.ready.job.bounds, config) for one in bidders]
     around = []
     for one, need, limit in zip(bidders, needs, limits, strict=True):
@@ -200,7 +202,7 @@ def allowed(bounds: ShapeBounds, config: PlanningConfig) -> ShapeBounds:
 
 
 def _speed(bidders: Sequence[Bidder], shapes: ShapeColumns, owner: Index) -> Floats:
-    """Samples a second of shapes, each by the model of its owner, and no more than cores allow."""
+    """Return samples per second of each shape by its job's model, limited by its cores."""
     known = np.array(
         [(*_coefficients(one.fitted.coefficients), *_facts(one.fitted.facts), *one.pace) for one in bidders],
         dtype=float,
@@ -214,7 +216,7 @@ _facts = operator.attrgetter("dense_bytes", "bandwidth", "dim", "batch", "group"
 
 
 def _thinned(cost: Floats, speed: Floats, rows: RaggedRows) -> Index:
-    """Of each job, shapes of which none is both cheaper and faster than another, and not too many of them."""
+    """Return the Pareto-optimal shapes of each job, at most OPTIONS per job."""
     some = _roughly(cost, speed, rows)
     rows = rows.only(some)
     order = some[rows.ordered(cost[some])]
@@ -233,7 +235,7 @@ def _thinned(cost: Floats, speed: Floats, rows: RaggedRows) -> Index:
 
 
 def _roughly(cost: Floats, speed: Floats, rows: RaggedRows) -> Index:
-    """Shapes that are faster than all that are cheaper by a step of cost or more: the others need not be sorted."""
+    """Return the shapes that are faster than all shapes of lower cost levels. The others need no sorting."""
     low, high = (
         rows.padded(cost, np.inf).min(axis=1, initial=np.inf),
         rows.padded(cost, -np.inf).max(axis=1, initial=0.0),
@@ -246,9 +248,9 @@ def _roughly(cost: Floats, speed: Floats, rows: RaggedRows) -> Index:
 
 
 def _with_memory(shapes: ShapeColumns, held: HeldShapes) -> ShapeColumns:
-    """Memory as it is needed; as it is now, where nobody knows what is needed.
+    """Set memory to the need, or to the current memory where the need is unknown.
 
-    Roles of the size they have keep their memory where it is enough and not far more: nobody begins anew for that.
+    Roles of unchanged size keep their memory if it is enough and not far too much, so they need no restart.
     """
     worker = np.where(held.worker_known > 0, shapes.worker_memory, held.worker_memory)
     server = np.where(held.server_known > 0, shapes.server_memory, held.server_memory)
@@ -264,7 +266,8 @@ def _kept(needed: Floats, held: Floats, same: NDArray[np.bool_]) -> Floats:
 def _other_workers(
     bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig
 ) -> tuple[ShapeColumns, RaggedRows]:
-    """What runs now with more or fewer workers, the change that costs least; and with just the memory that it needs."""
+    """List the current shape with other worker counts, which is the cheapest change, and with just the needed
+    memory."""
     numbers: list[int] = []
     lengths, quotas, bases, lasts = [], [], [], []
     for one, need in zip(bidders, needs, strict=True):
@@ -300,7 +303,7 @@ def _near_numbers(workers: int) -> tuple[int, ...]:
 
 
 def _needed(now: Shape, need: MemoryNeed, bounds: ShapeBounds, config: PlanningConfig) -> Shape:
-    """What runs now, within bounds and with the memory that servers need."""
+    """Return the current shape within bounds, with the memory that servers need."""
     needed = clamp.clipped(now, bounds, config)
     if need.server or need.rows:
         least, most = bounds.least.server_memory, bounds.most.server_memory

@@ -30,14 +30,14 @@ from springtide.planning.perf_model import shape_columns
 from springtide.planning.perf_model.shape_columns import ShapeColumns, columns
 
 UNENDING_S = 7 * 86_400.0
-"""A job without an end counts as one that has so long to go."""
+"""Assumed remaining time of a job without an end: 7 days."""
 LEAST_LOG_WEIGHT = -27.0
-"""Within a job: candidates that weigh less than e^-27 of the weightiest count as that."""
+"""Lower limit on a candidate's log weight relative to the job's largest weight."""
 
 
 Floats = NDArray[np.float64]
 LEAST_RATE = 1e-9
-"""Samples a second: what stands still has a long time before it, not an infinite one."""
+"""Minimum samples per second, so that a stalled job has a long but finite remaining time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,25 +46,27 @@ class Standing:
 
     samples_left: float
     throughput: float
-    """Samples a second now; 0: nothing runs."""
+    """Current samples per second; 0 if nothing runs."""
     waited_s: float = 0.0
-    """Since it was submitted."""
+    """Seconds since submission."""
     given: float = 1.0
-    """The priority that its user gave."""
+    """Priority that the user gave."""
 
 
 Priority = Callable[[Standing, Floats, float, float], Floats]
-"""A job, the throughput of its candidates, rho and epsilon: the log of each candidate's weight."""
+"""Function of a job, the throughput of its candidates, rho and epsilon. It returns the log weight of each candidate."""
 
 
 def remaining(job: Standing, throughput: Floats, rho: float, epsilon: float) -> Floats:
-    """Eqn 14: by the time that would be left with the candidate. rho > 0 favours jobs that end soon, < 0 late ones."""
+    """Weigh by the time left with each candidate (Eqn 14). rho > 0 favours jobs that end soon, rho < 0 jobs that end
+    late."""
     left_s = job.samples_left / np.maximum(throughput, LEAST_RATE)
     return -rho * np.log(np.maximum(left_s + epsilon, LEAST_RATE))
 
 
 def remaining_now(job: Standing, throughput: Floats, rho: float, epsilon: float) -> Floats:
-    """Eqn 14 at today's speed: all candidates of a job weigh the same, so that gains fall off and are shared out."""
+    """Weigh by the time left at the current speed (Eqn 14). All candidates of a job have one weight, so diminishing
+    gains spread capacity."""
     now = job.throughput if job.throughput > 0 else float(np.min(throughput, initial=LEAST_RATE))
     return np.broadcast_to(remaining(job, np.array([now]), rho, epsilon), throughput.shape)
 
@@ -78,7 +80,7 @@ def given(job: Standing, throughput: Floats, rho: float, epsilon: float) -> Floa
 
 
 def waiting(job: Standing, throughput: Floats, rho: float, epsilon: float) -> Floats:
-    """Who was submitted first comes first, the more so the larger rho is."""
+    """Weigh by waiting time: jobs submitted first come first. A larger rho makes the effect stronger."""
     return np.full(throughput.shape, rho * math.log(max(job.waited_s, 0.0) + 1.0))
 
 
@@ -108,7 +110,7 @@ class Bid:
     job: str
     now: Shape
     throughput_now: float
-    """Samples a second, by the same model as the candidates'."""
+    """Current samples per second, by the same model as the candidates."""
     shapes: ShapeColumns
     throughput: Floats
     standing: Standing
@@ -123,14 +125,14 @@ class Considered(NamedTuple):
     cost: Floats
     throughput: Floats
     effective: Floats
-    """Mean throughput over the samples in which a change has to pay (`switching.mean_throughput`)."""
+    """Mean throughput over the samples in which a change must pay off (`switch_cost.mean_throughput`)."""
     stays: Ints
-    """The option that is the shape now, a number a row; -1: that is too much for what it brings."""
+    """Option of each row that is the current shape; -1 if the current shape costs too much for its throughput."""
     cost_now: Floats
 
 
 def considered(bids: Sequence[Bid], config: PlanningConfig) -> Considered:
-    """The options of each job that are worth considering, the shape now among them, by cost."""
+    """Return the options of each job that are worth considering, including the current shape, sorted by cost."""
     rows = shape_columns.of_lengths([len(bid.throughput) for bid in bids])
     now, here = columns(bid.now for bid in bids), np.array([bid.throughput_now for bid in bids])
     there = np.arange(int(rows.lengths.max()) + 1) <= rows.lengths[:, None]
@@ -169,7 +171,7 @@ def considered(bids: Sequence[Bid], config: PlanningConfig) -> Considered:
 
 
 def _table(rows: shape_columns.RaggedRows, first: Floats, rest: Floats) -> Floats:
-    """One option of each job, then its others; 1 where there are no more."""
+    """Return a table with one option of each job, then its other options, padded with 1."""
     whole = np.ones((len(first), int(rows.lengths.max()) + 1))
     whole[:, 0] = first
     whole[rows.owner, rows.place + 1] = rest
@@ -177,7 +179,7 @@ def _table(rows: shape_columns.RaggedRows, first: Floats, rest: Floats) -> Float
 
 
 def _starts(bids: Sequence[Bid]) -> switch_cost.StartTimes:
-    """How long roles take to start, a column, a row a job."""
+    """Return role start times as columns, one row per job."""
     worker, server = switch_cost.starts_of_many([bid.launches for bid in bids])
     return switch_cost.StartTimes(
         switch_cost.StartLine(*(np.asarray(part)[:, None] for part in worker)),
@@ -186,10 +188,11 @@ def _starts(bids: Sequence[Bid]) -> switch_cost.StartTimes:
 
 
 def worth_having(cost: Floats, throughput: Floats, least_marginal: float) -> Ints:
-    """Of each row the largest candidate whose last step up brings, a unit of money, that part of the mean.
+    """Return the largest candidate of each row whose last step up gains at least `least_marginal` of the mean gain per
+    cost.
 
-    Steps along the upper hull of throughput over cost: between two points of it nothing pays better. All rows go from
-    nothing to what pays best, from there to what pays best beyond it, and so on, each as long as it pays.
+    Steps follow the upper hull of throughput over cost, because no point between two hull points pays better. Each row
+    starts at zero and moves to the steepest point beyond, as long as the step pays.
     """
     at = _steepest(cost, throughput, np.zeros((len(cost), 1)), np.zeros((len(cost), 1)), throughput > -np.inf)
     moving = np.arange(len(cost))
@@ -206,7 +209,7 @@ def worth_having(cost: Floats, throughput: Floats, least_marginal: float) -> Int
 
 
 def _steepest(cost: Floats, throughput: Floats, x: Floats, y: Floats, among: Mask) -> Ints:
-    """Of each row the point to which the line from (x, y) is steepest; the farthest of several."""
+    """Return the point of each row with the steepest line from (x, y); of equal slopes, the farthest point."""
     with np.errstate(all="ignore"):
         slope = np.where(among, (throughput - y) / (cost - x), -np.inf)
     steepest = slope == slope.max(axis=1, keepdims=True)
@@ -216,7 +219,7 @@ def _steepest(cost: Floats, throughput: Floats, x: Floats, y: Floats, among: Mas
 
 
 def _too_much(cost: Floats, effective: Floats, saving: Floats, keep: Mask, config: PlanningConfig) -> Mask:
-    """Whether another option saves a good deal, and what it would lose is less than that money brings elsewhere."""
+    """Return True where another option saves enough money and loses less throughput than the money gains elsewhere."""
     cheaper = keep & (saving >= config.least_saving * cost[:, :1])
     cheaper[:, 0] = False
     lost = effective[:, :1] - effective
@@ -225,7 +228,7 @@ def _too_much(cost: Floats, effective: Floats, saving: Floats, keep: Mask, confi
 
 
 def choose(bids: Sequence[Bid], capacity: ResourceBudget, config: PlanningConfig) -> Decision:
-    """Plans for the jobs that are to change. What the bidding jobs have now is part of the capacity."""
+    """Return plans for the jobs that should change. `capacity` includes the current resources of the bidding jobs."""
     if not bids:
         return nothing("no job is ready to be changed")
     table = considered(bids, config)
@@ -261,12 +264,12 @@ def choose(bids: Sequence[Bid], capacity: ResourceBudget, config: PlanningConfig
 
 
 def efficiency(gain: float, cost: float) -> float:
-    """RE, Eqn 11: gain a unit of money that is spent more; of a saving, what is lost a unit of it (negative)."""
+    """Return RE (Eqn 11): gain per additional unit of cost. For a saving it is the loss per unit saved (negative)."""
     return gain / cost if abs(cost) > knapsack.LEAST_COST else (float("inf") if gain > 0 else 0.0)
 
 
 def _plan(table: Considered, at: int, bid: Bid, option: int, log_weight: float) -> ShapePlan | None:
-    """The plan of one job; None: it stays as it is."""
+    """Return the plan of one job; None if the job keeps its shape."""
     if option == table.stays[at]:
         return None
     shape = ShapeColumns(*(column[at] for column in table.shapes)).shape(option)

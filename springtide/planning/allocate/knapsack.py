@@ -17,9 +17,10 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 TOLERANCE = 1e-9
-"""Of a capacity: what sums of floats may be off by."""
+"""Relative tolerance for float sums at a capacity limit."""
 POLISHED = 600
-"""Options in all, up to which pairs of changes are tried after the greedy: there a wrong first pick shows most."""
+"""Most options in total for which `polish` tries pairs of changes. A wrong first pick matters most in small
+problems."""
 ROUNDS = 16
 LEAST_COST = 1e-12
 
@@ -40,16 +41,16 @@ class KnapsackOptions:
     """Options of all jobs: one row per job, cheapest option first, padded with options that nothing can take."""
 
     value: Floats
-    """What an option gains, at the job's own scale; the cheapest gains 0."""
+    """Gain of each option on the job's own scale; the cheapest option gains 0."""
     scale: Floats
-    """One a job, the logarithm of what its values are multiplied by."""
+    """Log of the factor on each job's values."""
     cost: Floats
     cpu: Floats
     memory: Floats
 
     @property
     def worth(self) -> Floats:
-        """Values of all jobs on one scale, the weightiest job's; padding is worth nothing."""
+        """Return the values of all jobs on the scale of the job with the largest weight; padding is 0."""
         scale = np.exp(self.scale - np.max(self.scale, initial=-np.inf))[:, None] if len(self.scale) else 0.0
         return np.asarray(np.where(np.isfinite(self.cost), self.value, 0.0) * scale)
 
@@ -68,19 +69,19 @@ class KnapsackSolution:
     taken: Ints
     value: float
     by: str
-    """`greedy` or `exact`."""
+    """Solver that found the solution: `greedy` or `exact`."""
     greedy_value: float
     bound: float
-    """No allotment is worth more than this."""
+    """Upper bound on the value of every allocation."""
 
     @property
     def gap(self) -> float:
-        """Part of the bound that the greedy leaves: of the optimum, where the exact way answered."""
+        """Relative gap between the greedy value and the bound, which is the optimum if the exact solver answered."""
         return max(0.0, 1.0 - self.greedy_value / self.bound) if self.bound > 0 else 0.0
 
 
 def options_of(rows: Sequence[tuple[Floats, Floats, Floats, Floats]], scale: Floats) -> KnapsackOptions:
-    """Rows of (value, cost, cpu, memory), each row sorted by cost, as arrays of one width."""
+    """Build options from rows of (value, cost, cpu, memory), each sorted by cost."""
     width = max((len(row[0]) for row in rows), default=1)
     shape = (len(rows), width)
     value, cost, cpu, memory = np.full(shape, -np.inf), *(np.full(shape, np.inf) for _ in range(3))
@@ -91,9 +92,10 @@ def options_of(rows: Sequence[tuple[Floats, Floats, Floats, Floats]], scale: Flo
 
 
 def greedy(options: KnapsackOptions, limits: KnapsackCapacity) -> Ints | None:
-    """From the cheapest option of every job upward, the best gain for its cost first; None: even these are too much.
+    """Return the greedy solution; None if even the cheapest options exceed the capacity.
 
-    A job goes to the option with the best gain for cost among those that fit still, then competes again from there.
+    Each job starts at its cheapest option. The job with the best gain per cost moves to the best option that still
+    fits, then competes again from there.
     """
     taken = np.zeros(len(options.scale), dtype=np.int64)
     if not limits.hold(*options.used(taken)):
@@ -122,7 +124,7 @@ def greedy(options: KnapsackOptions, limits: KnapsackCapacity) -> Ints | None:
 
 
 def _while_all_fits(options: KnapsackOptions, limits: KnapsackCapacity) -> Ints:
-    """The greedy up to the first step that does not fit, all jobs at once: till then no step depends on another."""
+    """Run the greedy for all jobs at once up to the first step that does not fit. Until then, steps are independent."""
     jobs, rows = len(options.scale), np.arange(len(options.scale))
     at, steps = np.zeros(jobs, dtype=np.int64), []
     moving = rows
@@ -137,7 +139,8 @@ def _while_all_fits(options: KnapsackOptions, limits: KnapsackCapacity) -> Ints:
         steps.append((moving, best, options.scale[moving] + np.log(slope), here))
         at[moving] = best
     who, to, order, came = (np.concatenate(part) for part in zip(*steps, strict=True)) if steps else ([],) * 4
-    first = np.argsort(-np.asarray(order), kind="stable")  # a job's own steps pay ever less, so they stay in order
+    # gains per cost fall along a job's own steps, so the sort keeps their order
+    first = np.argsort(-np.asarray(order), kind="stable")
     who, to, came = (np.asarray(part, dtype=np.int64)[first] for part in (who, to, came))
     cpu, memory = options.used(np.zeros(jobs, dtype=np.int64))
     cpus = cpu + np.cumsum(options.cpu[who, to] - options.cpu[who, came])
@@ -145,12 +148,12 @@ def _while_all_fits(options: KnapsackOptions, limits: KnapsackCapacity) -> Ints:
     over = (cpus > limits.cpu) | (memories > limits.memory)
     fitting = int(np.argmax(over)) if over.any() else len(who)
     taken = np.zeros(jobs, dtype=np.int64)
-    taken[who[:fitting]] = to[:fitting]  # the last step of a job counts
+    taken[who[:fitting]] = to[:fitting]  # a later step of a job overwrites an earlier one
     return taken
 
 
 def _first_steps(options: KnapsackOptions, taken: Ints, free: KnapsackCapacity) -> list[tuple[float, int, int]]:
-    """The best step of each job that has one, all jobs at once: what the queue begins with."""
+    """Return the best step of each job, computed for all jobs at once, to fill the queue."""
     rows = np.arange(len(taken))
     gain = options.value - options.value[rows, taken][:, None]
     fits = (gain > 0) & (options.cpu - options.cpu[rows, taken][:, None] <= free.cpu)
@@ -165,7 +168,8 @@ def _first_steps(options: KnapsackOptions, taken: Ints, free: KnapsackCapacity) 
 
 
 def _best_step(options: KnapsackOptions, job: int, now: int, free: KnapsackCapacity) -> tuple[float, int] | None:
-    """The option with the best gain for its cost among those that fit and gain: log of that ratio, and which."""
+    """Return the log ratio and the index of the option with the best gain per cost that fits; None without such an
+    option."""
     gain = options.value[job] - options.value[job, now]
     more_cpu, more_memory = options.cpu[job] - options.cpu[job, now], options.memory[job] - options.memory[job, now]
     fits = (gain > 0) & (more_cpu <= free.cpu) & (more_memory <= free.memory)
@@ -178,7 +182,7 @@ def _best_step(options: KnapsackOptions, job: int, now: int, free: KnapsackCapac
 
 
 def polish(options: KnapsackOptions, limits: KnapsackCapacity, taken: Ints) -> Ints:
-    """Change two jobs at a time, one down or across and one up, as long as that gains."""
+    """Improve a solution by changing two jobs at a time, as long as the value increases."""
     jobs, width = options.cost.shape
     if jobs * width > POLISHED or jobs == 0:
         return taken
@@ -200,7 +204,7 @@ def polish(options: KnapsackOptions, limits: KnapsackCapacity, taken: Ints) -> I
 def _best_pair(
     gain: Floats, more_cpu: Floats, more_memory: Floats, free: KnapsackCapacity
 ) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Two changes that gain most together and fit together; the second may be to stay."""
+    """Return the two changes with the largest joint gain that fit together. The second change may be to stay."""
     jobs, width = gain.shape
     flat, cpus, memories = gain.ravel(), more_cpu.ravel(), more_memory.ravel()
     owner = np.repeat(np.arange(jobs), width)
@@ -218,10 +222,10 @@ def _best_pair(
 
 
 def bound(options: KnapsackOptions, limits: KnapsackCapacity, *, steps: int = 20, rounds: int = 2) -> float:
-    """What no allotment can be worth more than: prices on CPU and memory that would make capacity just enough.
+    """Return an upper bound on the value of every allocation (Lagrangian relaxation).
 
-    Any prices give a bound (Lagrange). The best are looked for one at a time, by halving: as long as more is wanted at
-    a price than there is, it rises.
+    Any prices on CPU and memory give a bound. The search halves one price interval at a time: if demand at a price
+    exceeds the capacity, the price rises.
     """
     if not len(options.scale):
         return 0.0
@@ -232,7 +236,7 @@ def bound(options: KnapsackOptions, limits: KnapsackCapacity, *, steps: int = 20
     prices, best = [0.0, 0.0], np.inf
 
     def wanted(which: int) -> float:
-        """Of one resource, at these prices; keeps the best bound so far."""
+        """Return the demand for one resource at the current prices, and update the best bound."""
         nonlocal best
         left = worth
         for price, each in zip(prices, takes, strict=True):
@@ -258,11 +262,11 @@ def bound(options: KnapsackOptions, limits: KnapsackCapacity, *, steps: int = 20
 RELATIVE_GAP = 1e-6
 OPTIMAL = 0
 GOOD_ENOUGH = 1e-3
-"""Of the bound: a greedy answer that leaves less than this needs no other."""
+"""Relative gap below which the greedy solution is accepted without the exact solver."""
 
 
 def solve(options: KnapsackOptions, limits: KnapsackCapacity, *, seconds: float) -> Ints | None:
-    """The best option for each job; None: not found and proven within these seconds, or none fits."""
+    """Return the optimal options; None if no proof was found within these seconds, or nothing fits."""
     from scipy import optimize, sparse
 
     jobs, columns = np.nonzero(np.isfinite(options.cost))
@@ -296,18 +300,18 @@ class Effort:
     """Limits on the search for an exact solution."""
 
     seconds: float = 0.5
-    """For the exact answer; 0: the greedy one will do."""
+    """Seconds for the exact solver; 0 means greedy only."""
     most_options: int = 4_000
-    """Above so many options in all, the exact way is not tried."""
+    """Most options in total for which the exact solver is tried."""
 
 
 def allot(options: KnapsackOptions, limits: KnapsackCapacity, effort: Effort) -> KnapsackSolution | None:
-    """The best allotment that was found; None: even the cheapest option of every job together is too much."""
+    """Return the best allocation found; None if even the cheapest options exceed the capacity."""
     taken = greedy(options, limits)
     if taken is None:
         return None
     most = np.argmax(np.where(np.isfinite(options.cost), options.value, -np.inf), axis=1)
-    if limits.hold(*options.used(most)):  # nobody is in anybody's way
+    if limits.hold(*options.used(most)):  # every job gets its best option
         value = options.total(most)
         return KnapsackSolution(taken=most, value=value, by="greedy", greedy_value=options.total(taken), bound=value)
     taken = polish(options, limits, taken)

@@ -11,24 +11,24 @@ from springtide.domain.core.shape import NO_NEED, MemoryNeed, ResourceBudget, Sh
 from springtide.domain.spec.planning_config import PlanningConfig
 
 SMALLEST_CPU = 0.1
-"""Sizes are rounded to tenths of a core: finer ones say more than is known."""
+"""Sizes are rounded to tenths of a core, because measurements are not more precise."""
 
 
 def quota(bounds: ShapeBounds, config: PlanningConfig) -> ResourceBudget:
-    """What one job may take in all: its own quota, and C_total unless even its least shape is more."""
+    """Return the limit of one job: its quota, and C_total unless its smallest shape needs more."""
     return ResourceBudget(
         cpu=min(bounds.quota.cpu, max(config.total_cpu, bounds.least.cpu)), memory=bounds.quota.memory
     )
 
 
 def within(shape: Shape, bounds: ShapeBounds, config: PlanningConfig, *, need: MemoryNeed = NO_NEED) -> Shape:
-    """The shape, moved into the bounds field by field and then made smaller until the quota holds it."""
+    """Clip the shape to the bounds field by field, then shrink it to fit the quota."""
     held = smaller(clipped(shape, bounds, config, need), bounds, quota(bounds, config))
     return held if held is not None else bounds.least
 
 
 def clipped(shape: Shape, bounds: ShapeBounds, config: PlanningConfig, need: MemoryNeed = NO_NEED) -> Shape:
-    """Field by field between the least and the most, and no role larger than a node (Eqn 5)."""
+    """Clip each field to the bounds, and each role to the size of a node (Eqn 5)."""
     least, most = bounds.least, bounds.most
     servers = _between(shape.servers, least.servers, most.servers)
     return Shape(
@@ -44,9 +44,9 @@ def clipped(shape: Shape, bounds: ShapeBounds, config: PlanningConfig, need: Mem
 
 
 def smaller(shape: Shape, bounds: ShapeBounds, room: ResourceBudget) -> Shape | None:
-    """The shape, or a smaller one within the bounds that the room holds; None: not even the least fits.
+    """Return the shape, or a smaller shape within bounds that fits the room; None if even the smallest does not fit.
 
-    Workers go first, since the others do not need them; then cores of each role; then servers.
+    Workers are reduced first, because other workers do not depend on them. Cores of each role follow, then servers.
     """
     if room.holds(shape):
         return shape
@@ -59,12 +59,12 @@ def smaller(shape: Shape, bounds: ShapeBounds, room: ResourceBudget) -> Shape | 
 
 
 def _largest(shape: Shape, least: Shape, name: str, room: ResourceBudget) -> Shape:
-    """The one field as large as the room allows, between the two."""
+    """Return the shape with one field as large as the room allows."""
     low, high = getattr(least, name), getattr(shape, name)
     unit = 1 if isinstance(low, int) and isinstance(high, int) else SMALLEST_CPU
     steps = math.floor((high - low) / unit)
     first, last = 0, steps
-    while first < last:  # the largest number of steps that still fits
+    while first < last:  # bisection for the largest number of steps that fits
         middle = (first + last + 1) // 2
         fits = room.holds(_with(shape, name, _stepped(low, middle, unit)))
         first, last = (middle, last) if fits else (first, middle - 1)
@@ -84,6 +84,6 @@ def _between(value: int, least: int, most: int) -> int:
 
 
 def _cores(value: float, least: float, most: float, node: float) -> float:
-    """Rounded up to tenths, since a role that has too little holds up the rest."""
+    """Round up to tenths of a core, because an undersized role slows down the others."""
     rounded = math.ceil(round(value / SMALLEST_CPU, 6)) * SMALLEST_CPU
     return min(max(round(rounded, 9), least), max(min(most, node), least))

@@ -23,10 +23,10 @@ from springtide.planning.perf_model.equations import Array, Index
 from springtide.planning.perf_model.shape_columns import ShapeColumns
 
 AT_ONCE = 32
-"""Jobs that are looked at together: as many as stay near the processor."""
+"""Jobs per chunk, so that the arrays stay in the CPU cache."""
 SAME = 1e-12
 Listed = tuple[ShapeColumns, Array, Array]
-"""Shapes, what they cost an hour, and their samples a second."""
+"""Shapes, their hourly cost, and their samples per second."""
 
 
 class EnumerationQuery(NamedTuple):
@@ -41,17 +41,18 @@ class EnumerationQuery(NamedTuple):
     cpu_price: Array
     memory_price: Array
     worker_idle: Array
-    """Seconds a sample of one worker core at best, and of one server core; 0: no limit."""
+    """Minimum seconds per sample of one worker core; `server_idle` likewise for one server core. 0 means no limit."""
     server_idle: Array
     most_worker: Array
     fewest_servers: Array
     slower: Array
     less: Array
     in_step: Array
-    """1 where workers share a batch (bsp), 0 elsewhere; and what their dense parameters take to cross the network."""
+    """1 for bsp, 0 for async; `traffic_s` is the time that the dense parameters take to cross the network."""
     traffic_s: Array
     grad: Array
-    """Factors, which a shape's numbers divide into seconds a sample."""
+    """Factor of the gradient term; dividing it by shape fields gives seconds per sample. The next four fields
+    likewise."""
     upd: Array
     sync: Array
     emb: Array
@@ -78,7 +79,7 @@ def listed(asks: Sequence[FrontQuery]) -> list[Listed]:
     throughput = numpy.divide(1.0, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
     best = numpy.maximum(rows.best_before(throughput), -1.0)
     least = best * (1 - wanted.slower.take(job)) - wanted.less.take(job)
-    (hopeful,) = numpy.nonzero(throughput * (1 - SAME) > least)  # what is faster by rounding only is as fast
+    (hopeful,) = numpy.nonzero(throughput * (1 - SAME) > least)  # a difference within rounding is no advantage
     rows, job, left, right = rows.only(hopeful), job[hopeful], left[hopeful], right[hopeful]
     whole = _columns(wanted, job, workers, servers, left, right)
     cost = cost[hopeful] + wanted.rows.take(job) / GIB * wanted.memory_price.take(job)
@@ -133,7 +134,7 @@ def _wanted(asks: Sequence[FrontQuery]) -> EnumerationQuery:
 
 
 def _options(asks: Sequence[FrontQuery], wanted: EnumerationQuery) -> tuple[RoleOptions, RoleOptions]:
-    """What workers and servers of each job may be, and what that costs and brings."""
+    """Return the options for workers and servers of each job, with their cost and time."""
     two = [grids.sides(ask.bounds) for ask in asks]
     cpu_price, memory_price, rows = wanted.cpu_price[:, None], wanted.memory_price[:, None], wanted.rows[:, None]
     w, worker_cpu, cpu = _padded([one.workers for one in two])
@@ -159,7 +160,8 @@ def _options(asks: Sequence[FrontQuery], wanted: EnumerationQuery) -> tuple[Role
     there = (p > 0) & (p >= wanted.fewest_servers[:, None])
     p, cpu = numpy.maximum(p, 1.0), numpy.where(p > 0, cpu, 1.0)
     need, least = wanted.server[:, None], wanted.least_server[:, None]
-    beyond = numpy.where(least > need, numpy.maximum(least - need - rows / p, 0.0), 0.0)  # what bounds want beside rows
+    # memory that the bounds demand beyond the rows
+    beyond = numpy.where(least > need, numpy.maximum(least - need - rows / p, 0.0), 0.0)
     memory = p * (need + beyond)
     servers = RoleOptions(
         there=there,
@@ -175,6 +177,6 @@ def _options(asks: Sequence[FrontQuery], wanted: EnumerationQuery) -> tuple[Role
 
 
 def _padded(sides: Sequence[Side]) -> tuple[Array, ...]:
-    """Counts, cores of each and cores of all, a line a job; 0 beyond its options."""
+    """Return counts, cores of each and total cores, one row per job, padded with 0."""
     rows = shape_columns.of_lengths([len(one.number) for one in sides])
     return tuple(rows.padded(numpy.concatenate(parts), 0.0) for parts in zip(*sides, strict=True))

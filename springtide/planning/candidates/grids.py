@@ -20,13 +20,13 @@ from springtide.domain.core.shape import GIB, ROUNDING, MemoryNeed, Prices, Shap
 from springtide.planning.perf_model.equations import Array, Shapes
 
 MOST = 300_000
-"""Shapes within bounds: beyond it they are not looked at one by one."""
+"""Most shapes within bounds that are enumerated."""
 KEPT = 256
-"""Bounds whose sides are remembered: a few hundred numbers each."""
+"""Cache size of `sides`, a few hundred numbers per entry."""
 MEMORY_STEP = 1 << 28
-"""Bytes by which roles' memory grows: sizes between are rounded up."""
+"""Bytes by which memory sizes are rounded up."""
 SPARE = 1 + 1e-12
-"""What sums of cores may be off by."""
+"""Tolerance for sums of cores."""
 
 
 class Side(NamedTuple):
@@ -53,7 +53,7 @@ class Grid:
 
     shapes: Shapes
     memory: Array
-    """Bytes, without rows."""
+    """Bytes of each shape, without rows."""
 
     def __len__(self) -> int:
         return len(self.memory)
@@ -61,7 +61,7 @@ class Grid:
 
 @functools.lru_cache(maxsize=KEPT)
 def sides(bounds: ShapeBounds) -> Sides:
-    """Options of each role whose cores are within the quota beside the least of the other role."""
+    """Return the options of each role whose cores fit the quota beside the smallest option of the other role."""
     least, quota = bounds.least, quota_cpu(bounds)
     return Sides(
         _side(bounds.workers, bounds.worker_cpus, quota - least.servers * least.server_cpu),
@@ -70,17 +70,17 @@ def sides(bounds: ShapeBounds) -> Sides:
 
 
 def count(bounds: ShapeBounds) -> int:
-    """Shapes that would have to be looked at: pairs of worker and server sides that the quota allows one by one."""
+    """Return the number of pairs of worker and server options that an enumeration would have to check."""
     return len(sides(bounds))
 
 
 def quota_cpu(bounds: ShapeBounds) -> float:
-    """Cores of all roles together, with what rounding may add."""
+    """Return the quota in cores, with a tolerance for rounding."""
     return bounds.quota.cpu * (1 + ROUNDING)
 
 
 def rounded(need: MemoryNeed, bounds: ShapeBounds) -> MemoryNeed:
-    """Memory in steps, and no less than the bounds want."""
+    """Round memory up to steps, and up to the bounds."""
     return MemoryNeed(
         worker=max(-(-need.worker // MEMORY_STEP) * MEMORY_STEP, bounds.least.worker_memory),
         server=-(-need.server // MEMORY_STEP) * MEMORY_STEP,
@@ -89,7 +89,7 @@ def rounded(need: MemoryNeed, bounds: ShapeBounds) -> MemoryNeed:
 
 
 def grid(bounds: ShapeBounds, prices: Prices, need: MemoryNeed) -> Grid:
-    """All shapes whose cores are within the quota, each worker and each server with its memory beside the rows."""
+    """Return all shapes within the CPU quota, with the memory of each role excluding rows."""
     workers, servers = sides(bounds)
     left, right = (
         side.ravel()
@@ -107,7 +107,7 @@ def grid(bounds: ShapeBounds, prices: Prices, need: MemoryNeed) -> Grid:
 
 
 def fewest_servers(need: MemoryNeed, bounds: ShapeBounds) -> float:
-    """Servers below which one of them would need more memory than it may have."""
+    """Return the fewest servers at which each server's memory is within its bound."""
     if bounds.most.server_memory == 0:
         return 1
     room = bounds.most.server_memory - need.server
@@ -117,7 +117,7 @@ def fewest_servers(need: MemoryNeed, bounds: ShapeBounds) -> float:
 
 
 def _side(counts: tuple[int, ...], cpus: tuple[float, ...], quota: float) -> Side:
-    """Counts and sizes of one role whose cores alone are within the quota."""
+    """Return the counts and sizes of one role whose total cores fit the quota."""
     many, each = numpy.repeat(numpy.array(counts, dtype=float), len(cpus)), numpy.tile(cpus, len(counts))
     cpu = many * each
     inside = cpu <= quota * SPARE

@@ -30,7 +30,7 @@ from springtide.planning.perf_model.shape_columns import ShapeColumns
 
 How = Literal["exact", "evolved", "coarse"]
 SAME = 1e-12
-"""Costs that differ by a smaller part are equal."""
+"""Relative difference below which two costs are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +39,11 @@ class Front:
 
     shapes: ShapeColumns
     cost: Array
-    """Eqn 7, an hour."""
+    """Hourly cost (Eqn 7)."""
     throughput: Array
-    """Samples a second."""
+    """Samples per second."""
     gain: Array
-    """Eqn 8, samples a second against what runs now; below 0: slower."""
+    """Gain in samples per second over the current shape (Eqn 8); negative means slower."""
     how: How
     why: str
 
@@ -63,7 +63,7 @@ class Front:
         )
 
     def thin(self, most: int) -> "Front":
-        """At most so many, evenly over the gain, both ends among them."""
+        """Return at most `most` shapes, spread evenly over the gain, with both ends."""
         if len(self) <= most:
             return self
         wanted = numpy.linspace(self.gain[0], self.gain[-1], most)
@@ -98,19 +98,19 @@ def front(
 
 
 def front_of(ask: FrontQuery) -> Front:
-    """The same; the whole space where it can be listed, what evolution finds of it elsewhere."""
+    """Return the front of one query, enumerated if possible and found by evolution otherwise."""
     return fronts([ask])[0]
 
 
 def fronts(asks: Sequence[FrontQuery]) -> list[Front]:
-    """The same of many jobs, all together: far quicker than one by one."""
+    """Return the fronts of many jobs together, which is far faster than one by one."""
     small = [grids.count(ask.bounds) <= grids.MOST for ask in asks]
     found = iter(listed([ask for ask, fits in zip(asks, small, strict=True) if fits]))
     return [next(found) if fits else _searched(ask) for ask, fits in zip(asks, small, strict=True)]
 
 
 def _searched(ask: FrontQuery) -> Front:
-    """The front of a space too large to be listed."""
+    """Return the front of a space that is too large to enumerate."""
     try:
         return evolved_front(ask)
     except errors.MissingExtra:
@@ -129,12 +129,12 @@ def listed(asks: Sequence[FrontQuery]) -> list[Front]:
 
 
 def capped(ask: FrontQuery, shapes: ShapeColumns, throughput: Array) -> Array:
-    """What shapes do by the equations, but no more than their cores are worth."""
+    """Limit the predicted throughput of shapes by their cores."""
     return numpy.minimum(throughput, measurements.ceiling(measurements.CoreSpeed(*ask.pace), shapes))
 
 
 def gains(ask: FrontQuery, shapes: ShapeColumns, throughput: Array) -> Array:
-    """Eqn 8 of shapes with such a throughput."""
+    """Return the gains (Eqn 8) of shapes with this throughput."""
     before = ask.before
     more = throughput - before
     if ask.launches is None or ask.now is None or not math.isfinite(ask.horizon_s):
@@ -143,7 +143,7 @@ def gains(ask: FrontQuery, shapes: ShapeColumns, throughput: Array) -> Array:
 
 
 def fitting(ask: FrontQuery, shapes: Shapes, memory_without_rows: Array) -> Index | None:
-    """Which shapes have memory enough within bounds and quota; None: all."""
+    """Return the shapes whose memory is within bounds and quota; None means all."""
     need, bounds = grids.rounded(ask.need, ask.bounds), ask.bounds
     if 0 < bounds.most.worker_memory < need.worker:
         return numpy.zeros(len(shapes.workers), dtype=bool)
@@ -159,14 +159,14 @@ def fitting(ask: FrontQuery, shapes: Shapes, memory_without_rows: Array) -> Inde
 
 
 def _roomy(bounds: ShapeBounds, need: MemoryNeed) -> bool:
-    """Whether the quota has memory for the largest of all shapes."""
+    """Return True if the quota has memory for the largest shape."""
     most = bounds.most
     server = max(need.server, bounds.least.server_memory)
     return most.workers * need.worker + most.servers * server + need.rows <= bounds.quota.memory
 
 
 def _beyond_need(bounds: ShapeBounds, need: MemoryNeed, servers: Array) -> Array:
-    """Bytes of a server that bounds want and rows do not, by the number of servers."""
+    """Return the bytes per server that the bounds demand beyond the need, by number of servers."""
     if bounds.least.server_memory <= need.server:
         return numpy.zeros(1)
     beyond: Array = numpy.maximum(bounds.least.server_memory - need.server - need.rows / servers, 0.0)
@@ -174,7 +174,7 @@ def _beyond_need(bounds: ShapeBounds, need: MemoryNeed, servers: Array) -> Array
 
 
 def non_dominated(cost: Array, gain: Array) -> Index:
-    """Which are on the front, of shapes in the order of rising cost."""
+    """Return the indices on the front, for shapes sorted by rising cost."""
     if len(cost) == 0:
         return numpy.zeros(0, dtype=int)
     best = numpy.maximum.accumulate(gain)
@@ -193,7 +193,7 @@ def with_memory(ask: FrontQuery, workers: Array, servers: Array, worker_cpu: Arr
 
 
 def assemble(shapes: ShapeColumns, cost: Array, throughput: Array, gain: Array, *, how: How, looked_at: int) -> Front:
-    """The front of shapes that are in the order of rising cost."""
+    """Build the front from shapes sorted by rising cost."""
     kept = non_dominated(cost, gain)
     why = f"{len(kept)} of {looked_at:,} shapes are worth having"
     if not len(kept):
@@ -216,7 +216,7 @@ GENERATIONS = 120
 
 
 def evolved_front(ask: FrontQuery, *, population: int = POPULATION, generations: int = GENERATIONS) -> Front:
-    """What evolution finds of the front; the same seed gives the same one."""
+    """Search the front with NSGA-II. Equal seeds give equal results."""
     try:
         from pymoo.algorithms.moo.nsga2 import NSGA2
         from pymoo.core.problem import Problem
@@ -266,7 +266,7 @@ def evolved_front(ask: FrontQuery, *, population: int = POPULATION, generations:
 
 
 def choices(bounds: ShapeBounds) -> tuple[Array, ...]:
-    """What each gene may be: workers, servers, cores of a worker, cores of a server."""
+    """Return the values of each gene: workers, servers, cores of a worker, cores of a server."""
     listed = (bounds.workers, bounds.servers, bounds.worker_cpus, bounds.server_cpus)
     return tuple(numpy.array(each, dtype=float) for each in listed)
 
@@ -277,7 +277,7 @@ def expressed(ask: FrontQuery, lists: tuple[Array, ...], genes: Array) -> ShapeC
 
 
 def score(ask: FrontQuery, shapes: ShapeColumns) -> tuple[Array, Array, Array, Array]:
-    """Cost, throughput, gain, and by how much bounds are passed (0 or less: not at all)."""
+    """Return cost, throughput, gain, and the excess over the bounds (0 or less means within)."""
     need = grids.rounded(ask.need, ask.bounds)
     few = Shapes(*shapes[:4])
     throughput = capped(ask, shapes, equations.throughput(ask.coefficients, ask.facts, few))

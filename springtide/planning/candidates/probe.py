@@ -18,9 +18,9 @@ from springtide.planning.perf_model.equations import TERMS, Shapes
 from springtide.planning.perf_model.fit import FittedModel
 
 FAINT = 1e-4
-"""Of the step's time: so much is taken to be known of every coefficient beforehand, so that nothing is infinite."""
+"""Prior precision of every coefficient, as a share of step time. It keeps the information matrix invertible."""
 AS_GOOD = 0.95
-"""Of shapes that tell at least this part of the most, the cheapest is taken."""
+"""Share of the best information at which a cheaper shape is preferred."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,14 +29,15 @@ class Probe:
 
     shape: Shape
     tells: float
-    """How much, as the logarithm of how many times smaller the volume of what is possible becomes; 0: nothing."""
+    """Information gain: log of the factor by which the confidence volume shrinks; 0 means none."""
     why: str
 
 
 def next_probe(
     fitted: FittedModel, bounds: ShapeBounds, *, need: MemoryNeed = NO_NEED, prices: Prices | None = None
 ) -> Probe | None:
-    """The cheapest of the shapes that tell most; None where no shape within bounds fits or can be listed."""
+    """Return the cheapest of the most informative shapes; None if no shape fits or the space is too large to
+    enumerate."""
     if grids.count(bounds) > grids.MOST:
         return None
     ask = FrontQuery(
@@ -57,7 +58,7 @@ def next_probe(
     known = fitted.information / scale / scale[:, None] + FAINT**2 * numpy.eye(len(TERMS))
     rows = rows / scale
     told = numpy.log1p((rows * numpy.linalg.solve(known, rows.T).T).sum(axis=1))
-    best = int(numpy.nonzero(told >= AS_GOOD * told.max())[0][0])  # cheapest first
+    best = int(numpy.nonzero(told >= AS_GOOD * told.max())[0][0])  # shapes are sorted by cost
     shape = pareto.with_memory(ask, *(column[best : best + 1] for column in shapes)).shape(0)
     unclear = f"cannot tell {', '.join(fitted.unclear)} apart yet; " if fitted.unclear else ""
     return Probe(shape=shape, tells=float(told[best]), why=f"{unclear}{shape} would tell most")

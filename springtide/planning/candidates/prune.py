@@ -17,13 +17,13 @@ import numpy
 from springtide.planning.perf_model.equations import Array, Index
 
 STEPS = 1024
-"""Of cost, between the cheapest pair and the dearest."""
+"""Cost levels between the cheapest and the dearest pair."""
 SOME = 40
-"""Options of either side that are paired first, at most: evenly over those that are worth looking at."""
+"""Most options per side in the first pairing, spread evenly over the promising options."""
 NEAR = 1e-5
-"""Of a time: what single precision may be off by, and more."""
+"""Relative tolerance that covers single precision errors."""
 SLOWEST, NOTHING = 1e20, 1e29
-"""In the unit of a job, about its slowest shape: what times are cut off at, and what stands for no time known yet."""
+"""Upper limit on times, and the marker for an unknown time, in a job's time unit (about its slowest shape)."""
 Single = numpy.typing.NDArray[numpy.float32]
 
 
@@ -35,12 +35,12 @@ class RoleOptions(NamedTuple):
     cpu: Array
     memory: Array
     each: Array
-    """Cores of one."""
+    """Cores of each process."""
     cost: Array
     seconds: Array
-    """Its own part of the seconds a sample."""
+    """Seconds per sample of this side alone."""
     least: Array
-    """Seconds a sample that its cores allow at best."""
+    """Minimum seconds per sample that the cores allow."""
 
     def at(self, which: Index) -> "RoleOptions":
         return RoleOptions(*(column.take(which) for column in self))
@@ -50,30 +50,32 @@ class PruneLimits(NamedTuple):
     """Limits of each job for pruning."""
 
     both: Array
-    """The part of the seconds a sample that is divided by both counts."""
+    """Joint part of the seconds per sample, which is divided by both counts."""
     cpu: Array
     memory: Array
-    """Pairs that take more than these are no shapes: they outdo nothing, and may be among what is found."""
+    """Memory limit. Pairs above the CPU or memory limit are not shapes; they outdo no pair, but may be in the
+    result."""
     slower: Array
     less: Array
-    """A pair outdoes a dearer one whose throughput is below (1 - slower) times its own less these samples a second."""
+    """Absolute margin in samples per second. A pair outdoes a dearer pair with throughput below (1 - slower) x its own
+    - less."""
 
 
 class _Parts(NamedTuple):
     """Factors of the time and cost matrices of each job, in the job's own time unit and cost level."""
 
     left: Single
-    """(jobs, workers' options, 3); multiplied with the next: seconds."""
+    """(jobs, worker options, 3). The product with `right` is seconds."""
     right: Single
     least_left: Single
     least_right: Single
     above: Single
-    """(jobs, workers' options); added to the next: at which step of cost a pair is, counted on from job to job."""
+    """(jobs, worker options). The sum with `beside` is the cost level of a pair, numbered across jobs."""
     beside: Single
 
 
 def pairs(workers: RoleOptions, servers: RoleOptions, limits: PruneLimits) -> tuple[Index, Index, Index]:
-    """Jobs, and of each its pairs that may be on the front, by number: in the order of jobs, workers, servers."""
+    """Return the job, worker option and server option of each pair that can be on a front, in this order."""
     unit, low, steps = _scale(workers, servers, limits.both[:, None])
     best = _best(workers, servers, limits, (unit, low, steps)).ravel()
     parts = _parts(workers, servers, limits.both[:, None], (unit, low, steps), at=1 - NEAR)
@@ -95,13 +97,13 @@ def pairs(workers: RoleOptions, servers: RoleOptions, limits: PruneLimits) -> tu
 
 
 def _span(side: RoleOptions) -> list[slice]:
-    """Where the options lie that are there: next to each other."""
+    """Return the range of present options, which are contiguous."""
     first, count = side.there.argmax(axis=1).tolist(), side.there.sum(axis=1).tolist()
     return [slice(at, at + many) for at, many in zip(first, count, strict=True)]
 
 
 def _scale(workers: RoleOptions, servers: RoleOptions, both: Array) -> tuple[Array, Array, Array]:
-    """A unit of time (0: this job cannot be looked at roughly), the least cost, and steps a unit of cost."""
+    """Return the time unit (0: job cannot be pruned), the lowest cost, and cost levels per unit of cost."""
     fewest, low, high, slowest = both, 0.0, 0.0, 0.0
     for side in (workers, servers):
         fewest = fewest / numpy.where(side.there, side.number, numpy.inf).min(axis=1, keepdims=True)
@@ -117,7 +119,8 @@ def _scale(workers: RoleOptions, servers: RoleOptions, both: Array) -> tuple[Arr
 def _parts(
     workers: RoleOptions, servers: RoleOptions, both: Array, scale: tuple[Array, Array, Array], *, at: float
 ) -> _Parts:
-    """Seconds are multiplied by `at`; what cores allow is not: that is known exactly, and often the same."""
+    """Build the factors. Seconds are multiplied by `at`. Core limits are exact and often equal, so they are not
+    scaled."""
     unit, low, steps = scale
     a_unit = numpy.where(unit > 0, 1 / numpy.where(unit > 0, unit, 1.0), 0.0)
     left = numpy.ones((*workers.number.shape, 3), dtype=numpy.float32)
@@ -125,14 +128,15 @@ def _parts(
     left[:, :, 0], left[:, :, 2] = at * a_unit * workers.seconds, at * a_unit * both / workers.number
     right[:, 1], right[:, 2] = at * a_unit * servers.seconds, 1 / servers.number
     least = [numpy.minimum(side.least * a_unit, SLOWEST).astype(numpy.float32) for side in (workers, servers)]
-    before = numpy.arange(len(low))[:, None] * (STEPS + 2) + 0.5  # a half: rounding must not lead into the job before
+    # the half keeps rounding from reaching the previous job's levels
+    before = numpy.arange(len(low))[:, None] * (STEPS + 2) + 0.5
     above = (workers.cost - low) * steps + before
     beside = (servers.cost * steps).astype(numpy.float32)
     return _Parts(left, right, least[0], least[1], above.astype(numpy.float32), beside)
 
 
 def _best(workers: RoleOptions, servers: RoleOptions, limits: PruneLimits, scale: tuple[Array, Array, Array]) -> Single:
-    """For each step of cost, the seconds of the fastest known pair that is surely cheaper."""
+    """Return, for each cost level, the seconds of the fastest known pair that is certainly cheaper."""
     both = limits.both[:, None]
     some, others = _some(workers, both / _middling(servers)), _some(servers, both / _middling(workers))
     parts = _parts(some, others, both, scale, at=1 + NEAR)
@@ -143,9 +147,9 @@ def _best(workers: RoleOptions, servers: RoleOptions, limits: PruneLimits, scale
     if numpy.isfinite(limits.memory).any():
         seconds[some.memory[:, :, None] + others.memory[:, None, :] > limits.memory[:, None, None]] = NOTHING
     flat = numpy.full(len(both) * (STEPS + 2) + 2, NOTHING, dtype=numpy.float32)
-    numpy.minimum.at(flat, steps.ravel() + 2, seconds.ravel())  # two steps on, whatever rounding did to the cost
+    numpy.minimum.at(flat, steps.ravel() + 2, seconds.ravel())  # two levels higher, to cover rounding of the cost
     best: Single = flat[:-2].reshape(len(both), STEPS + 2)
-    best[:, :2] = NOTHING  # of the job before, if anything
+    best[:, :2] = NOTHING  # these entries may come from the previous job
     best = numpy.minimum.accumulate(best, axis=1)
     if limits.slower.any() or limits.less.any():
         least = (1 - limits.slower[:, None]) / best - limits.less[:, None] * scale[0]
@@ -156,7 +160,7 @@ def _best(workers: RoleOptions, servers: RoleOptions, limits: PruneLimits, scale
 
 
 def _middling(side: RoleOptions) -> Array:
-    """A number of the role between the least and the most."""
+    """Return the geometric mean of the smallest and largest count."""
     least = numpy.where(side.there, side.number, numpy.inf).min(axis=1, keepdims=True)
     most = numpy.where(side.there, side.number, 1.0).max(axis=1, keepdims=True)
     middle: Array = numpy.sqrt(least * most)
@@ -164,7 +168,7 @@ def _middling(side: RoleOptions) -> Array:
 
 
 def _some(side: RoleOptions, both: Array) -> RoleOptions:
-    """Options of which none is both cheaper and faster than another, beside a middling number of the other role."""
+    """Return the Pareto-optimal options of one side, assuming a mean count of the other role."""
     order = numpy.argsort(numpy.where(side.there, side.cost, numpy.inf), axis=1)
     order += numpy.arange(len(order))[:, None] * order.shape[1]
     seconds = numpy.maximum(side.seconds + both / side.number, side.least)

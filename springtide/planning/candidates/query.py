@@ -29,17 +29,17 @@ class FrontQuery:
     facts: ModelFacts
     bounds: ShapeBounds
     now: Shape | None = None
-    """What the job has; None: nothing runs yet."""
+    """Current shape; None if nothing runs yet."""
     need: MemoryNeed = NO_NEED
     prices: Prices = field(default_factory=Prices)
     launches: Sequence[LaunchTime] | None = None
-    """From which the overhead of a change is told; None: changes cost nothing."""
+    """Launches from which the overhead of a change is estimated; None means changes are free."""
     horizon_s: float = math.inf
-    """Seconds in which a change has to pay."""
+    """Seconds in which a change must pay off."""
     pace: tuple[float, float] = NO_LIMIT
-    """Samples a second that a core of workers, and one of servers, is worth at most: fewer cores cannot be faster."""
+    """Most samples per second of one worker core and of one server core."""
     seed: int = 0
-    """Of NSGA-II."""
+    """Seed of NSGA-II."""
 
     def __post_init__(self) -> None:
         if not self.horizon_s > 0:
@@ -47,9 +47,9 @@ class FrontQuery:
 
     @property
     def factors(self) -> Array:
-        """What the columns of a grid are multiplied with to be seconds a sample."""
+        """Return the factors that turn grid columns into seconds per sample."""
         c, facts = self.coefficients, self.facts
-        traffic = 1.0 if facts.group else facts.dense_bytes / facts.bandwidth  # in step: `traffic_s` is beside it
+        traffic = 1.0 if facts.group else facts.dense_bytes / facts.bandwidth  # in bsp, `traffic_s` carries this factor
         batch = facts.group or facts.batch
         seconds = [c.grad * batch, c.upd, c.sync * traffic, c.emb * batch * facts.dim, c.beta]
         return numpy.array(seconds) / batch
@@ -60,7 +60,7 @@ class FrontQuery:
 
 
 def most_overhead(ask: FrontQuery) -> tuple[float, float]:
-    """No overhead is more than this part of the throughput and, beside it, so many samples a second."""
+    """Return bounds on the overhead: a share of the throughput, plus samples per second."""
     if ask.launches is None or ask.now is None or not math.isfinite(ask.horizon_s):
         return 0.0, 0.0
     for_worker = switch_cost.start_seconds(ask.launches, RoleKind.WORKER, numpy.array([ask.bounds.most.worker_cpu]))

@@ -22,7 +22,7 @@ from springtide.planning.perf_model.shape_columns import ShapeColumns
 
 Floats = NDArray[np.float64]
 USUAL_S = 20.0
-"""To start a role, where nothing is known: DLRover's figure for a pod."""
+"""Default seconds to start a role: DLRover's value for a pod."""
 NEWEST = 64
 LEAST_RATE = 1e-9
 
@@ -43,23 +43,23 @@ class StartTimes(NamedTuple):
 
 
 Known = Sequence[LaunchTime] | StartTimes
-"""Past launches, or what they say."""
+"""Past launches, or the start times derived from them."""
 
 
 def starts(launches: Sequence[LaunchTime]) -> StartTimes:
-    """What past launches say: a line through them, by median slope."""
+    """Fit a line by median slope through past launches."""
     return StartTimes(_line(launches, RoleKind.WORKER), _line(launches, RoleKind.SERVER))
 
 
 def starts_of_many(launches: Sequence[Sequence[LaunchTime]]) -> StartTimes:
-    """The same for many jobs, a number each: those that were shown the same launches are asked once."""
+    """Return the start times of many jobs, one number each. Jobs with the same launch list share one fit."""
     known = {id(some): starts(some) for some in {id(some): some for some in launches}.values()}
     rows = np.array([(*known[id(some)].worker, *known[id(some)].server) for some in launches]).reshape(-1, 6).T
     return StartTimes(StartLine(*rows[:3]), StartLine(*rows[3:]))
 
 
 def start_seconds(known: Known, kind: RoleKind, cpu: Floats) -> Floats:
-    """How long roles of this kind and these cores take to start."""
+    """Return the seconds that roles of this kind and size take to start."""
     told = known if isinstance(known, StartTimes) else starts(known)
     usual, slope, least = told.worker if kind is RoleKind.WORKER else told.server
     return np.maximum(usual + slope * cpu, least)
@@ -78,7 +78,8 @@ def _line(launches: Sequence[LaunchTime], kind: RoleKind) -> StartLine:
 
 
 def seconds(now: Shape | ShapeColumns, to: ShapeColumns, launches: Known) -> Floats:
-    """Until all of a candidate is at work. Workers that leave take no time; slots of servers that leave must move."""
+    """Return the seconds until each candidate is running. Removing workers takes no time; removing servers moves
+    slots."""
     more_workers = (to.workers > now.workers) | resized_workers(now, to)
     moved = (to.servers != now.servers) | (to.server_cpu != now.server_cpu) | (to.server_memory != now.server_memory)
     for_workers = np.where(more_workers, start_seconds(launches, RoleKind.WORKER, to.worker_cpu), 0.0)
@@ -87,14 +88,14 @@ def seconds(now: Shape | ShapeColumns, to: ShapeColumns, launches: Known) -> Flo
 
 
 def resized_workers(now: Shape | ShapeColumns, to: ShapeColumns) -> NDArray[np.bool_]:
-    """Whether workers that stay must begin anew, being of another size."""
+    """Return True where remaining workers get a new size and must restart."""
     return np.asarray((to.worker_cpu != now.worker_cpu) | (to.worker_memory != now.worker_memory))
 
 
 def lost_samples(
     now: Shape | ShapeColumns, to: ShapeColumns, launches: Known, throughput_now: Floats | float, throughput: Floats
 ) -> Floats:
-    """Samples that a change costs: its gain while it is waited for, and the work of workers that begin anew."""
+    """Return the samples that a change costs: the delayed gain, and the work lost by restarted workers."""
     waited = seconds(now, to, launches) * np.maximum(throughput - throughput_now, 0.0)
     resized = resized_workers(now, to)
     if not resized.any():
@@ -112,11 +113,11 @@ def mean_throughput(
     *,
     stay: bool = False,
 ) -> Floats:
-    """Samples a second over the next so many of them, if the job is changed at once.
+    """Return the mean samples per second over the next `samples`, if the job changes now.
 
-    It waits for what is faster at its speed of now; a change that comes too late for these samples brings nothing. Of
-    two shapes that are there after the same wait the faster one is always better, however short the job is. `stay`:
-    workers of another size train on until their successors are there, so that nothing is lost by replacing them.
+    A job keeps its current speed until a faster shape is ready. A change that is ready too late for these samples
+    brings nothing. Of two shapes with the same delay, the faster shape is always better. With `stay`, resized workers
+    train until their successors are ready, so replacement loses nothing.
     """
     wait = np.where(throughput > throughput_now, seconds(now, to, launches), 0.0)
     before = wait * throughput_now
@@ -128,5 +129,5 @@ def mean_throughput(
 
 
 def _begun_anew(to: ShapeColumns, launches: Known, throughput_now: Floats | float) -> Floats:
-    """Samples not trained while each worker, in its turn, is replaced by one of another size."""
+    """Return the samples lost while workers are replaced one after the other."""
     return start_seconds(launches, RoleKind.WORKER, to.worker_cpu) * throughput_now

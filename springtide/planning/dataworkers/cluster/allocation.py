@@ -26,23 +26,23 @@ class FedJob:
 
     name: str
     gpus: int
-    """That it trains on; where it has none, its trainers."""
+    """GPUs that the job trains on, or its trainers if it has no GPUs."""
     speed: float
-    """Steps a second now: t."""
+    """Current steps per second: t."""
     capable: float
-    """Steps a second if its trainers never waited for data: the ideal t."""
+    """Steps per second if trainers never waited for data: the ideal t."""
     cpu: float
-    """Cores of its data workers now: c."""
+    """Current cores of the data workers: c."""
     gain: float | None = None
-    """Steps a second that a core brought the last time something changed; None: nobody knows yet."""
+    """Steps per second gained per core in the last change; None if unknown."""
     steps_left: float = math.inf
     least: float = 1.0
-    """Cores that it gets before anyone gets more: a job that stands still tells nothing."""
+    """Cores that the job gets before any job gets more, because a stalled job gives no measurements."""
 
     def __post_init__(self) -> None:
         least = min(self.speed, self.capable, self.cpu, self.least, self.steps_left, self.gain or 0.0)
         whole = self.speed + self.capable + self.cpu + self.least + self.steps_left + (self.gain or 0.0)
-        if not (least >= 0 and whole >= 0 and self.gpus >= 1):  # no number is in none of them
+        if not (least >= 0 and whole >= 0 and self.gpus >= 1):  # a sum with NaN fails the comparison
             raise errors.BadInput(
                 f"job {self.name}: speed {self.speed:g}, capable {self.capable:g}, cpu {self.cpu:g}, "
                 f"least {self.least:g}, steps_left {self.steps_left:g}, gain {self.gain}, gpus {self.gpus}; "
@@ -54,14 +54,14 @@ class FedJob:
         return self.speed < self.capable * (1 - ROUNDING)
 
     def at(self, cpu: float) -> float:
-        """Steps a second with so many cores: in proportion below what it has, and above it as the last step was."""
+        """Return steps per second at `cpu` cores: proportional below the current cores, by `slope` above."""
         if cpu <= self.cpu:
             return self.speed * cpu / self.cpu if self.cpu > 0 else self.speed
         return min(self.speed + self.slope * (cpu - self.cpu), max(self.capable, self.speed))
 
     @property
     def slope(self) -> float:
-        """What the next core is taken to bring: what the last ones did; before any change, what they all do."""
+        """Return the expected gain of the next core: the last measured gain, or the mean before any change."""
         if self.gain is not None:
             return self.gain
         return self.speed / self.cpu if self.cpu > 0 else 0.0
@@ -73,17 +73,17 @@ class CoreStep:
 
     job: FedJob
     cpu: float
-    """c, without the step."""
+    """c: cores without the step."""
     more: float
-    """Δc."""
+    """Δc: cores of the step."""
     speed: float
-    """t, without the step."""
+    """t: steps per second without the step."""
     faster: float
-    """Δt."""
+    """Δt: expected gain in steps per second."""
 
 
 Metric = Callable[[CoreStep], float]
-"""The job with the smallest value gets the next cores."""
+"""Function that scores a step. The job with the smallest score gets the next cores."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,12 +91,12 @@ class CoreRules:
     """Settings of the allocation of cores."""
 
     grain: float = 1.0
-    """Cores come in multiples of it, one at a time: in whole data workers of several cores a job that a single core
-    would help much waits behind those that it would help little. What is no whole one is a smaller data worker."""
+    """Unit of allocation in cores. A unit of a whole data worker would let a job that needs one core wait behind jobs
+    that gain little. A remainder becomes a smaller data worker."""
     keep: float = 0.05
-    """What a job has already counts for so much more than what it would get: nobody moves for a trifle."""
+    """Bonus for cores that a job already has, so that small differences move no cores."""
     seed: int = 0
-    """Decides between equals."""
+    """Seed for ties."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +106,7 @@ class CoreAllotment:
     cores: Mapping[str, float]
     why: Mapping[str, str]
     notes: tuple[str, ...] = ()
-    """What a metric did wrong."""
+    """Errors of the metric."""
 
     @property
     def total(self) -> float:
@@ -114,10 +114,10 @@ class CoreAllotment:
 
 
 def corrected(before: FedJob, *, speed: float, capable: float, cpu: float, steps_left: float | None = None) -> FedJob:
-    """The job after a change, with what it was seen to bring.
+    """Return the job after a change, with the measured gain per core.
 
-    A step that filled the queue brought less than its cores could make, so that it says nothing of cores: what was
-    known before stays. A first measurement counts from zero.
+    A step that filled the queue gained less than its cores could produce. It says nothing about cores, so the earlier
+    value stays. A first measurement counts from zero.
     """
     change = cpu - before.cpu
     left = before.steps_left if steps_left is None else steps_left
@@ -132,7 +132,7 @@ def corrected(before: FedJob, *, speed: float, capable: float, cpu: float, steps
 
 
 def allot(jobs: Sequence[FedJob], cpu: float, metric: Metric, rules: CoreRules | None = None) -> CoreAllotment:
-    """Share out the cores: the least for each job first, in their order, then a grain at a time by the metric."""
+    """Allocate the cores: first the minimum of each job, in order, then one unit at a time by the metric."""
     rules = rules or CoreRules()
     given = _least(jobs, cpu, rules)
     free = cpu - sum(given.values())
@@ -150,7 +150,7 @@ def allot(jobs: Sequence[FedJob], cpu: float, metric: Metric, rules: CoreRules |
 
 
 def _least(jobs: Sequence[FedJob], cpu: float, rules: CoreRules) -> dict[str, float]:
-    """Every job's least, or nothing where there is no core left."""
+    """Return the minimum of each job, or as much of it as is left."""
     given: dict[str, float] = {}
     free = cpu
     for job in jobs:
@@ -165,7 +165,7 @@ def _whole(cpu: float, grain: float) -> float:
 
 
 def _has_use(job: FedJob, cpu: float) -> bool:
-    """Whether more than so many cores would bring it anything, as far as is known."""
+    """Return True if cores beyond `cpu` are expected to make the job faster."""
     slope = job.speed / job.cpu if cpu < job.cpu - ROUNDING else job.slope
     return slope > 0 and job.at(cpu) < job.capable * (1 - ROUNDING)
 
@@ -189,11 +189,11 @@ def _offer(
 
 
 def _score(metric: Metric, step: CoreStep, notes: dict[str, None]) -> float:
-    """A metric may be anyone's code: one that fails puts the job last."""
+    """Return the score of a metric. A metric may be third-party code, so a failing metric puts the job last."""
     name = getattr(metric, "__name__", type(metric).__name__)
     try:
         score = float(metric(step))
-    except Exception as error:  # jobs go on whatever it does
+    except Exception as error:  # a faulty metric must not stop the jobs
         notes[f"metric {name} failed: {type(error).__name__}: {error}"] = None
         return math.inf
     if math.isnan(score):
@@ -220,13 +220,13 @@ def maxtp(step: CoreStep) -> float:
 
 
 def srtf(step: CoreStep) -> float:
-    """Shortest remaining time first, weighed by what it takes: the smallest n (c + Δc) / (t + Δt)."""
+    """Score by remaining time and cores (shortest remaining time first): n (c + Δc) / (t + Δt)."""
     speed = step.speed + step.faster
     return step.job.steps_left * (step.cpu + step.more) / speed if speed > 0 else math.inf
 
 
 def fair(step: CoreStep) -> float:
-    """Equal shares of what each could train: the smallest (t + Δt) / t_ideal."""
+    """Score by the share of the possible throughput: (t + Δt) / t_ideal."""
     return (step.speed + step.faster) / step.job.capable
 
 
@@ -238,7 +238,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Metric:
-    """The metric of that name: built in, of an installed package, or `module:function`."""
+    """Return the metric with this name: built in, from an installed package, or `module:function`."""
     if name in METRICS:
         return METRICS[name]
     if ":" in name:

@@ -23,9 +23,9 @@ class TrainerCores(NamedTuple):
 
     number: int
     needs: float
-    """Cores of one at its fastest."""
+    """Cores of one trainer at full speed."""
     lends: bool = True
-    """Whether that is known already: a job that is being tuned keeps what it has."""
+    """True if the need is known. A job that is still being tuned keeps its cores."""
 
 
 class CoreSplit(NamedTuple):
@@ -33,11 +33,11 @@ class CoreSplit(NamedTuple):
 
     data_workers: CoreAllotment
     trainer_cpu: Mapping[str, float]
-    """Cores of one trainer of each job."""
+    """Cores of each trainer, by job."""
 
 
 def keeps(trainers: TrainerCores, share: float, grain: float) -> float:
-    """Cores of one trainer at this share of its fastest."""
+    """Return the cores that a trainer keeps at this share of its full speed."""
     if not trainers.lends:
         return trainers.needs
     wanted = math.ceil(trainers.needs * min(share, 1.0) / grain - ROUNDING) * grain
@@ -51,7 +51,7 @@ def share(
     metric: Metric,
     rules: CoreRules | None = None,
 ) -> CoreSplit:
-    """Share out so many cores. Where lending does not come to rest within some tries, nobody lends in this round."""
+    """Divide the cores. If lending does not converge within TRIES rounds, no trainer lends."""
     rules = rules or CoreRules()
     kept = {job.name: keeps(trainers[job.name], _share(job, job.cpu), rules.grain) for job in jobs}
     for _ in range(TRIES):
@@ -73,19 +73,19 @@ def _held(trainers: Mapping[str, TrainerCores], each: Mapping[str, float]) -> fl
 
 
 GRAIN = 0.5
-"""Cores come in halves: a small machine's data workers have no more."""
+"""Unit of allocation in cores, because data workers on a small machine have only half a core."""
 
 
 def shared(
     jobs: Iterable[JobView], before: Mapping[str, FedJob], cpu: float, metric: Metric
 ) -> tuple[CoreAllotment, dict[str, FedJob]]:
-    """Share out the cores among the jobs that tune data workers."""
+    """Divide the cores among the jobs that tune data workers."""
     known = {job.name: found for job in jobs if (found := fed(job, before.get(job.name))) is not None}
     return allocation.allot(list(known.values()), max(0.0, cpu), metric, CoreRules(grain=GRAIN)), known
 
 
 def fed(job: JobView, before: FedJob | None) -> FedJob | None:
-    """One job as the cluster's level sees it; None: it tunes none, or says what makes no sense."""
+    """Return the job for the allocator; None if it tunes no data workers or reports invalid numbers."""
     told = job.fed
     if told is None or not _sound(told.trainers, told.speed, told.capable, told.cpu, told.least):
         return None
@@ -106,6 +106,6 @@ def fed(job: JobView, before: FedJob | None) -> FedJob | None:
 
 
 def _sound(trainers: int, speed: float, capable: float, cpu: float, least: float) -> bool:
-    """A master may be of another version, and say anything."""
+    """Return True if the report is valid. A master of another version may send any values."""
     numbers = (speed, capable, cpu, least)
     return trainers >= 1 and math.isfinite(sum(numbers)) and min(numbers) >= 0

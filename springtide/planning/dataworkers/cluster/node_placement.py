@@ -18,9 +18,9 @@ class Machine:
 
     name: str
     cpu: float
-    """Cores that neither trainers nor others have; those of data workers there now are among them."""
+    """Cores that neither trainers nor other processes use, including those of current data workers."""
     distributed: int = 0
-    """Jobs trained there that are trained elsewhere too: their gradients use the network."""
+    """Jobs on this machine that also train on other machines. Their gradients use the network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +30,9 @@ class PlacementRequest:
     job: str
     cpu: float
     homes: tuple[str, ...] = ()
-    """Machines of its trainers."""
+    """Machines of the job's trainers."""
     size: float = math.inf
-    """Cores of one data worker at most; smaller ones fill what is left of a machine."""
+    """Most cores of one data worker. Smaller ones fill the rest of a machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Seat:
     cpu: float
 
     def workers(self, size: float) -> tuple[float, ...]:
-        """Cores of each of its data workers: whole ones, and a smaller one for the rest."""
+        """Return the cores of each data worker of the seat: full size, and a smaller last one."""
         count = math.ceil(self.cpu / size - ROUNDING) if math.isfinite(size) else 1
         return tuple(min(size, self.cpu - each * size) for each in range(count))
 
@@ -55,9 +55,9 @@ class PlacementPlan:
 
     seats: tuple[Seat, ...]
     moved: float = 0.0
-    """Cores of jobs that went from one machine to another; neither what is new nor what was given up."""
+    """Cores that moved between machines, without new and released cores."""
     missing: Mapping[str, float]
-    """Cores for which there is no machine."""
+    """Cores without a machine, by job."""
 
     def local(self, wants: Sequence[PlacementRequest]) -> float:
         homes = {want.job: set(want.homes) for want in wants}
@@ -65,9 +65,9 @@ class PlacementPlan:
 
 
 def place(wants: Sequence[PlacementRequest], machines: Sequence[Machine], now: Sequence[Seat] = ()) -> PlacementPlan:
-    """Seats for all, in this order: what is beside its trainer stays, then what is elsewhere; then growth, local first.
+    """Place all requests. Seats next to trainers stay first, then remote seats, then growth, local machines first.
 
-    Then whoever is elsewhere moves to its trainers' machines, or to a quieter one, where that became possible.
+    Finally, remote seats move to a trainer's machine, or to a quieter machine, where room has become free.
     """
     table = _Table(wants, machines)
     for local in (True, False):
@@ -102,7 +102,7 @@ class _Table:
         self.guests = dict.fromkeys(self.free, 0)
 
     def take(self, job: str, machine: str, most: float) -> None:
-        """As much as it still wants, is there and may be."""
+        """Take as many cores as the job wants, the machine has, and `most` allows."""
         cpu = min(self.wanted[job], self.free[machine], most)
         if cpu > ROUNDING:
             self.guests[machine] += self.guest(job, machine) and (job, machine) not in self.cpu
@@ -121,7 +121,7 @@ class _Table:
         self.free[machine] += cpu
 
     def noise(self, machine: str, job: str) -> int:
-        """What else uses its network: jobs trained here and elsewhere, and other jobs' data workers from elsewhere."""
+        """Return the number of other network users: distributed jobs, and remote data workers of other jobs."""
         itself = self.guest(job, machine) and (job, machine) in self.cpu
         return self.distributed[machine] + self.guests[machine] - itself
 
@@ -129,19 +129,20 @@ class _Table:
         return machine not in self.homes[job]
 
     def order(self, machine: str, job: str) -> tuple[int, float, str]:
-        """The quietest first, then the one with the most room."""
+        """Return a sort key: quietest machine first, then the most room."""
         return self.noise(machine, job), -self.free[machine], machine
 
 
 def _improve(table: _Table, wants: Sequence[PlacementRequest]) -> None:
-    """Move cores that are elsewhere to a trainer's machine, or to where it is quieter; nothing moves the other way."""
+    """Move remote cores to a trainer's machine or to a quieter machine, never the other way."""
     _go_home(table, wants)
     if _go_where_it_is_quieter(table, wants):
         _go_home(table, wants)
 
 
 def _go_home(table: _Table, wants: Sequence[PlacementRequest]) -> None:
-    """Until nobody can: who goes home may leave another's home. Cores at home only become more, so it ends."""
+    """Move cores to trainer machines until none can move. Each move can free another job's machine. Local cores only
+    grow, so the loop ends."""
     moved = True
     while moved:
         moved = False
@@ -151,7 +152,7 @@ def _go_home(table: _Table, wants: Sequence[PlacementRequest]) -> None:
 
 
 def _go_where_it_is_quieter(table: _Table, wants: Sequence[PlacementRequest]) -> bool:
-    """Once: whole seats, from where others use the network to where fewer do."""
+    """Move whole seats once, from machines with network users to quieter machines."""
     moved = False
     for want, machine in _away(table, wants):
         noise = table.noise(machine, want.job)
@@ -168,7 +169,7 @@ def _go_where_it_is_quieter(table: _Table, wants: Sequence[PlacementRequest]) ->
 
 
 def _away(table: _Table, wants: Sequence[PlacementRequest]) -> list[tuple[PlacementRequest, str]]:
-    """Seats without a trainer beside them, in the order of jobs, those at the loudest machine first."""
+    """Return the remote seats, in job order, those on the noisiest machine first."""
     away: dict[str, list[str]] = {}
     for job, machine in table.cpu:
         if table.guest(job, machine):

@@ -14,22 +14,22 @@ def unfed(seen: FeedSeen) -> TrainerBehaviour:
 
 
 def fed(seen: FeedSeen) -> TrainerBehaviour:
-    """How a job trains that has data workers: what its trainers could do, as the rest changes with the tuning."""
+    """Return the behaviour of a job with data workers: the possible speed, because tuning changes the rest."""
     return TrainerBehaviour(seen.capable_per_s / max(seen.trainers, 1), 0.0)
 
 
 def may_pay(found: TrainerBehaviour) -> bool:
-    """Whether enough time goes into what data workers could do."""
+    """Return True if data workers could take over enough of the time."""
     return found.own_share >= LEAST_SHARE
 
 
 def pays(found: TrainerBehaviour, seen: FeedSeen) -> bool:
-    """Whether the job is faster with them than it was without, by enough."""
+    """Return True if the job is faster with data workers by at least the factor WORTH."""
     return speed(seen) >= WORTH * found.per_s
 
 
 def is_another(was: TrainerBehaviour, now: TrainerBehaviour) -> bool:
-    """Whether the program does something else now than when the conclusion was drawn."""
+    """Return True if the program behaves differently than at the last conclusion."""
     if was.per_s > 0 and not 1.0 / CHANGED <= now.per_s / was.per_s <= CHANGED:
         return True
     return now.own_share >= CHANGED * was.own_share + LEAST_SHARE / 2 and may_pay(now)

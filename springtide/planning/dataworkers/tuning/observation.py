@@ -10,9 +10,10 @@ from typing import NamedTuple
 from springtide.domain.data.data_workers import FeedSeen, FeedState, StageSeen
 
 WARM_UP = 1 / 3
-"""Of an interval, after a change: data workers load the package and fill queues, which says nothing of their rate."""
+"""Share of an interval after a change that is ignored, while data workers import packages and fill queues."""
 LEAST_BUSY = 0.02
-"""Of a loop's time: a wait is told when it ends, so an interval may be told more waiting than it has seconds."""
+"""Minimum busy share of a loop. A wait is reported at its end, so an interval can contain more waiting than its
+length."""
 
 
 class TrainerReport(NamedTuple):
@@ -57,12 +58,12 @@ class StageCores(NamedTuple):
 
 
 def settled_at(changed_at: float, every_s: float) -> float:
-    """From when on words count after a change (data workers joined or left, cores of a role were changed)."""
+    """Return the time from which reports count after a change of data workers or cores."""
     return changed_at + WARM_UP * every_s
 
 
 def see(told: Mapping[str, Sequence[TrainerReport]], cores: Cores, *, at: float, since: float) -> FeedSeen | None:
-    """The interval from `since` to `at`, all trainers that told something in it together."""
+    """Return the measurements from `since` to `at`, over all trainers with reports."""
     over = _all_over(told, since)
     if not over:
         return None
@@ -89,9 +90,10 @@ def see(told: Mapping[str, Sequence[TrainerReport]], cores: Cores, *, at: float,
 def see_stages(
     seen: FeedSeen, told: Sequence[Mapping[str, Sequence[TrainerReport]]], cores: Sequence[StageCores], *, since: float
 ) -> tuple[StageSeen, ...]:
-    """Each stage by the queue behind it: of the last one trainers tell, of any other the data workers of the next.
+    """Return the measurements of each stage from the queue behind it.
 
-    `told`: for every stage but the first, first to last, what its data workers told of being fed by the one before.
+    Trainers report on the last stage. Data workers report on the stage before theirs. `told` has the reports of every
+    stage except the first, in order.
     """
     found = []
     for stage, own in enumerate(cores):
@@ -122,7 +124,7 @@ def _all_over(told: Mapping[str, Sequence[TrainerReport]], since: float) -> list
 
 
 def _over(words: Sequence[TrainerReport]) -> _Over | None:
-    """From the first word to the last; None: too few, or the trainer began anew between them."""
+    """Return the differences between the first and last report; None if there are too few or the trainer restarted."""
     if len(words) < 2:
         return None
     first, last = words[0], words[-1]
@@ -144,6 +146,6 @@ def _over(words: Sequence[TrainerReport]) -> _Over | None:
 
 
 def _capable(one: _Over) -> float:
-    """Steps a second without waiting for data and without making it."""
+    """Return the steps per second without waiting for data or making data."""
     busy = one.looped - one.waited - one.read - one.stateless
     return one.taken / one.seconds / max(busy / one.looped, LEAST_BUSY)

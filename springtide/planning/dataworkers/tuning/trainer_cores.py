@@ -39,7 +39,8 @@ def shrink(notes: TrainerNotes, seen: FeedSeen, unit: float) -> tuple[TrainerNot
 
 
 def _fewer(seen: FeedSeen, unit: float) -> float | None:
-    """The next number of cores to try: one step down, or at once to one step above what is used."""
+    """Return the next number of cores to try: one step down, or one step above the usage if that is lower; None at the
+    minimum."""
     fewer = min(seen.trainer_cpu - unit, _above_used(seen, unit))
     return fewer if fewer >= unit - _HAIR else None
 
@@ -49,13 +50,13 @@ def _above_used(seen: FeedSeen, unit: float) -> float:
 
 
 def may_grow(notes: TrainerNotes, seen: FeedSeen, unit: float) -> bool:
-    """Whether it may be the trainer's cores that hold up a job which more data workers did not help."""
+    """Return True if the trainer's cores may be the bottleneck of a job that more data workers did not help."""
     hot = seen.trainer_cpu > 0 and seen.trainer_cpu_used >= HOT * seen.trainer_cpu
     return hot and not notes.in_vain and seen.free_cpu >= unit * seen.trainers - _HAIR
 
 
 def grow(notes: TrainerNotes, seen: FeedSeen, unit: float) -> tuple[TrainerNotes, str]:
-    """One step up, to be judged by `judge` next time."""
+    """Add one step of cores. `judge` checks the result in the next interval."""
     more = seen.trainer_cpu + unit
     grown = replace(
         notes, first=notes.first or seen.trainer_cpu, cpu=more, held=seen.trainer_cpu, speed=speed(seen), growing=True
@@ -67,7 +68,7 @@ def grow(notes: TrainerNotes, seen: FeedSeen, unit: float) -> tuple[TrainerNotes
 
 
 def judge(notes: TrainerNotes, seen: FeedSeen) -> tuple[TrainerNotes, str]:
-    """Whether the step up brought anything; else it is taken back."""
+    """Keep the added cores if the trainer became faster; otherwise return them."""
     now = speed(seen)
     said = f"{seen.trainer_cpu:g} cores a trainer: {now:.3g} steps/s, {notes.speed:.3g} before"
     if now >= (1.0 + FASTER) * notes.speed:
@@ -77,10 +78,10 @@ def judge(notes: TrainerNotes, seen: FeedSeen) -> tuple[TrainerNotes, str]:
 
 
 def lendable(seen: FeedSeen, feeding: float, unit: float) -> float:
-    """Cores of one trainer that waits for data which it would not miss, were they the data workers'.
+    """Return the cores that each waiting trainer can lend without becoming slower.
 
-    `feeding`: cores of data workers now. They are taken to make more in proportion, and the trainer to use more for it;
-    that and one step more it keeps.
+    `feeding` is the current cores of data workers. Their output is assumed to grow in proportion, and the trainer's
+    usage with it. The trainer keeps this usage plus one step.
     """
     keep = unit
     while keep < seen.trainer_cpu - _HAIR and feeding > 0:
@@ -93,13 +94,14 @@ def lendable(seen: FeedSeen, feeding: float, unit: float) -> float:
 
 
 def lend(notes: TrainerNotes, seen: FeedSeen, cpu: float, stages: tuple[StageNotes, ...]) -> TrainerNotes:
-    """So many cores of each trainer go to data workers; judged next time, by `lent`. `stages`: as they are now."""
+    """Lend `cpu` cores of each trainer to data workers. `lent` checks the result in the next interval. `stages` is the
+    current state."""
     first, left = notes.first or seen.trainer_cpu, seen.trainer_cpu - cpu
     return replace(notes, first=first, cpu=left, held=seen.trainer_cpu, speed=speed(seen), lent_from=stages)
 
 
 def lent(notes: TrainerNotes, seen: FeedSeen) -> tuple[TrainerNotes, str]:
-    """Whether what was lent made the trainers faster; else they have it back."""
+    """Keep the loan if the trainers became faster; otherwise return the cores."""
     now = speed(seen)
     said = f"{seen.trainer_cpu:g} cores a trainer, the others lent to data workers: {now:.3g} steps/s"
     judged = replace(notes, lent_from=(), held=0.0, speed=0.0)
@@ -109,12 +111,12 @@ def lent(notes: TrainerNotes, seen: FeedSeen) -> tuple[TrainerNotes, str]:
 
 
 def unused(seen: FeedSeen, unit: float) -> float:
-    """Cores of all trainers beyond one step more than they use, of a job that reads its data itself."""
+    """Return the trainers' cores beyond one step above their usage, for a job that reads its own data."""
     return max(0.0, seen.trainer_cpu - _above_used(seen, unit)) * seen.trainers
 
 
 def spare(notes: TrainerNotes, trainers: int) -> float:
-    """Cores that trainers had at first and do not need."""
+    """Return the cores that trainers had at first and no longer need."""
     if not notes.done or notes.first is None or notes.cpu is None:
         return 0.0
     return max(0.0, notes.first - notes.cpu) * trainers

@@ -30,7 +30,7 @@ Decided = tuple[Tuning, FeedTarget]
 
 
 def begin(rules: FeedRules, *, unit: float = 1.0) -> Tuning:
-    """Before anything was seen. `unit`: the cores of one step of size."""
+    """Return the initial state. `unit` is the number of cores in one size step."""
     return Tuning(rules=rules, unit=unit)
 
 
@@ -75,7 +75,8 @@ def _target(tuning: Tuning, why: str) -> FeedTarget:
 
 
 def _after_baseline(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """The first interval without data workers says whether they may pay; then one for each trainer, of one unit."""
+    """Decide after the first interval without data workers. If they may pay off, start one per trainer with one unit of
+    cores."""
     if seen.data_workers > 0:
         return tuning, _target(tuning, f"a baseline without data workers: {seen.data_workers} have still to leave")
     found = benefit.unfed(seen)
@@ -94,7 +95,8 @@ def _after_baseline(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _first_stages(tuning: Tuning, seen: FeedSeen) -> tuple[StageNotes, ...]:
-    """One data worker for each trainer and stage, of one unit, while there are cores; 0 workers: there are none."""
+    """Return one data worker per trainer and stage, of one unit, while cores last; 0 workers mean that none are
+    left."""
     rules, free = tuning.rules, seen.free_cpu
     stages = tuner_state.stages(seen)
     most = rules.most
@@ -129,7 +131,7 @@ _STRANGE = "the program has changed much: if it lasts..."
 
 
 def _while_strange(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """A tuned program that has changed much, for some intervals. Where data workers still pay they stay."""
+    """Handle a tuned program whose behaviour has changed for some intervals. Data workers that still pay off stay."""
     tuning = replace(tuning, strange_for=tuning.strange_for + 1)
     if tuning.strange_for < STRANGE_FOR:
         return tuning, _target(tuning, _STRANGE)
@@ -149,7 +151,7 @@ def _anew(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _for_other_trainers(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """As many data workers for each trainer as before; what was learned of fewer and more holds no longer."""
+    """Keep the number of data workers per trainer, and forget the learned limits."""
     stages = []
     for at, notes in enumerate(tuning.stages):
         wanted = -(-notes.workers * seen.trainers // max(tuning.trainers, 1))
@@ -163,7 +165,7 @@ def _for_other_trainers(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _for_other_stages(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """How many stages there are is known once the program was cut: each begins as the only one did."""
+    """Restart tuning when the number of stages becomes known, after the program was split."""
     held = sum(stage.workers * stage.cpu for stage in tuner_state.stages(seen))
     begun = _first_stages(tuning, replace(seen, free_cpu=seen.free_cpu + held))
     count = len(begun)
@@ -175,7 +177,7 @@ def _for_other_stages(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _fit_in(tuning: Tuning, seen: FeedSeen) -> Decided | None:
-    """When others have taken cores: no more than there are. None: they suffice, or those to come have them already."""
+    """Reduce data workers if other jobs took cores; None if the cores suffice or the target already fits."""
     if seen.free_cpu >= 0:
         return None
     stages = list(tuning.stages)
@@ -190,7 +192,7 @@ def _fit_in(tuning: Tuning, seen: FeedSeen) -> Decided | None:
 
 
 def _is_there(tuning: Tuning, seen: FeedSeen) -> bool:
-    """Whether what was decided has been done, and batches come of it."""
+    """Return True if the last decision has been applied and batches arrive."""
     stages = tuner_state.stages(seen)
     if seen.made_per_s <= 0:
         return False
@@ -204,7 +206,7 @@ def _is_there(tuning: Tuning, seen: FeedSeen) -> bool:
 
 
 def _wait(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """Until what was decided has been done; then go on with what did come."""
+    """Wait until the last decision is applied. After LATE intervals, continue with what exists."""
     tuning = replace(tuning, late_for=tuning.late_for + 1)
     there = tuner_state.stages(seen)
     if tuning.late_for < LATE or len(there) != len(tuning.stages):
@@ -225,7 +227,7 @@ def _wait(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _tune(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """All that was wanted is there: look at it, and take the next step."""
+    """Evaluate the interval and take the next step, when all wanted data workers are running."""
     tuning = replace(tuning, tuned_for=tuning.tuned_for + 1)
     if tuning.trainer.growing:
         return _after_growing(tuning, seen)
@@ -266,7 +268,7 @@ def _one_is_short(tuning: Tuning, seen: FeedSeen, stages: tuple[StageSeen, ...],
     if not notes.sized:
         notes, said = worker_count.tune_size(notes, stage, allowed, tuning.unit)
         if notes.sized and notes.cpu != stage.cpu:
-            # sub-linear: what the last linear size made is known, so the number that is needed is too
+            # scaling was sub-linear: the rate of the last linear size gives the needed number
             wanted = worker_count.needed(stage.capable_per_s, notes.rate, 0.0)
             count = max(notes.workers, min(wanted, 2 * notes.workers, allowed.workers(notes.cpu)))
             notes = replace(notes, workers=count)
@@ -279,7 +281,7 @@ def _one_is_short(tuning: Tuning, seen: FeedSeen, stages: tuple[StageSeen, ...],
 
 
 def _all_keep_up(tuning: Tuning, seen: FeedSeen, stages: tuple[StageSeen, ...]) -> tuple[Tuning, str]:
-    """Every stage is as fast as it need be: sizes are settled, and surplus data workers go, one stage at a time."""
+    """Settle sizes and remove surplus data workers, one stage at a time, when every stage keeps up."""
     why = ""
     for at, (notes, stage) in enumerate(zip(tuning.stages, stages, strict=True)):
         allowed = tuner_state.stage_limits(seen, tuning.rules, at)
@@ -301,7 +303,7 @@ def _with(stages: tuple[StageNotes, ...], at: int, notes: StageNotes) -> tuple[S
 
 
 def _conclude(tuning: Tuning, seen: FeedSeen, why: str) -> Decided:
-    """Sizes and numbers are settled, or have had their time: does it pay? Only then are the trainers' cores tried."""
+    """Check whether tuned data workers pay off. Only then are the trainers' cores tuned."""
     baseline = tuning.baseline
     assert baseline is not None
     if not benefit.pays(baseline, seen):
@@ -315,7 +317,7 @@ def _conclude(tuning: Tuning, seen: FeedSeen, why: str) -> Decided:
 
 
 def _trainer(tuning: Tuning, seen: FeedSeen, why: str = "") -> Decided:
-    """Fewer cores for trainers whose queues are ideal; where they are not, they stay."""
+    """Try fewer cores for trainers with ideal queues. Otherwise keep their cores."""
     notes = tuning.trainer
     if tuner_state.limit(tuner_state.stages(seen)) is not None and not notes.held:
         notes, said = replace(notes, done=True), "trainers wait: their cores stay"
@@ -329,9 +331,10 @@ def _trainer(tuning: Tuning, seen: FeedSeen, why: str = "") -> Decided:
 
 
 def _lend(tuning: Tuning, seen: FeedSeen, at: int, *, lasts: bool) -> Decided | None:
-    """Where no cores are free for a stage that is waited for: those that trainers leave unused. None: nothing to lend.
+    """Lend unused trainer cores to a stage that others wait for, if no cores are free; None if there is nothing to
+    lend.
 
-    `lasts`: it has been waited for long enough to change a job that was tuned.
+    `lasts` is True if the wait has lasted long enough to change a tuned job.
     """
     notes, steady = tuning.stages[at], tuning.phase is TuningPhase.STEADY
     if not notes.settled or notes.ceiling is not None or tuning.trainer.lent_in_vain or (steady and not lasts):
@@ -377,7 +380,7 @@ def _after_growing(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _off(tuning: Tuning, why: str) -> Decided:
-    """The original mode: trainers read their data themselves, with the cores they had."""
+    """Return to the original mode: trainers read their own data with their original cores."""
     first = replace(TrainerNotes(), cpu=tuning.trainer.first)
     tuning = replace(tuning, phase=TuningPhase.OFF, stages=(), trainer=first, strange_for=0, late_for=0, doubted_for=0)
     return tuning, _target(tuning, why)

@@ -13,11 +13,11 @@ from springtide.domain.data.data_workers import FeedRules, FeedSeen, StageSeen, 
 class TuningPhase(StrEnum):
     """Phase of the tuning of a job."""
 
-    BASELINE = "baseline"  # trains by itself, to be compared with
+    BASELINE = "baseline"  # without data workers, for comparison
     TUNING = "tuning"  # sizes, then numbers, stage by stage
-    TRAINER = "trainer"  # fed as well as can be: cores of the trainers
-    STEADY = "steady"  # changed only when something is amiss
-    OFF = "off"  # data workers do not pay
+    TRAINER = "trainer"  # data workers are tuned; now the cores of trainers
+    STEADY = "steady"  # changes only on problems
+    OFF = "off"  # data workers do not pay off
 
 
 class StageRate(NamedTuple):
@@ -39,21 +39,21 @@ class StageNotes:
     workers: int
     cpu: float
     sized: bool = False
-    """Whether the cores of one are settled."""
+    """True if the cores of each data worker are settled."""
     linear: tuple[StageRate, ...] = ()
-    """Sizes that paid in full, smallest first."""
+    """Sizes that scaled linearly, smallest first."""
     rate: float = 0.0
-    """Batches a second of one at its size, when nothing held it up; 0: not seen yet."""
+    """Batches per second of one data worker at its size without waiting; 0 if not measured."""
     settled: bool = False
-    """Whether the number is: it keeps up, or more bring nothing, or there are no more cores."""
+    """True if the number is settled: the stage keeps up, more bring nothing, or no cores are left."""
     before: StageRate | None = None
-    """What there was before the last growth, until that has been judged."""
+    """State before the last growth, until the growth is judged."""
     cut_from: int = 0
-    """Their number before some were let go, until that has been judged."""
+    """Number before the last removal, until the removal is judged."""
     floor: int = 1
-    """Fewer were too few."""
+    """Fewest data workers; a smaller number was too few."""
     ceiling: int | None = None
-    """More brought nothing."""
+    """Most data workers; a larger number brought nothing."""
     short_for: int = 0
     spare_for: int = 0
 
@@ -67,20 +67,20 @@ class TrainerNotes:
     """Target and measurements of the cores of one trainer."""
 
     first: float | None = None
-    """What it had before any were taken or given."""
+    """Original cores, before any change."""
     cpu: float | None = None
-    """What it is held to; None: as it is."""
+    """CPU limit in cores; None means unchanged."""
     held: float = 0.0
-    """The last number of cores that held the speed, while fewer (or more) are tried."""
+    """Last number of cores that kept the speed, while another number is tried."""
     speed: float = 0.0
-    """Steps a second of a trainer that it is measured by."""
+    """Reference speed of a trainer in steps per second."""
     growing: bool = False
     in_vain: bool = False
-    """Whether more cores have been tried and brought nothing."""
+    """True if more cores were tried and brought nothing."""
     lent_from: tuple[StageNotes, ...] = ()
-    """The stages before they got cores of the trainers, until that has been judged."""
+    """Stages before they got cores of the trainers, until the loan is judged."""
     lent_in_vain: bool = False
-    """Whether that has been tried and brought nothing."""
+    """True if lending was tried and brought nothing."""
     done: bool = False
 
 
@@ -88,7 +88,7 @@ class TrainerBehaviour(NamedTuple):
     """Speed and own work of one trainer, on which a conclusion is based."""
 
     per_s: float
-    """Steps without data workers; with them: the steps it could do if it never waited."""
+    """Steps per second without data workers. With data workers, the possible steps per second without waiting."""
     own_share: float
 
 
@@ -102,7 +102,7 @@ class Tuning:
     phase: TuningPhase = TuningPhase.BASELINE
     baseline: TrainerBehaviour | None = None
     settled_on: TrainerBehaviour | None = None
-    """What the job was like when its tuning ended."""
+    """Behaviour of the job when its tuning ended."""
     trainers: int = 0
     stages: tuple[StageNotes, ...] = ()
     trainer: TrainerNotes = field(default_factory=TrainerNotes)
@@ -113,46 +113,46 @@ class Tuning:
 
 
 LEAST_SHARE = 0.1
-"""Of a trainer's time in what data workers could do. With less they bring a ninth at most: not worth the cores."""
+"""Minimum share of a trainer's time that data workers could take over. With less, they gain a ninth at most."""
 WORTH = 1.05
-"""Times the speed without data workers: for less than a twentieth their cores are better left to others."""
+"""Minimum speedup by data workers. For less than a twentieth, other jobs use the cores better."""
 WAITS_LITTLE = 0.05
-"""Share of a consumer's time spent waiting up to which its queue is ideal: the producer is as fast as the consumer."""
+"""Largest share of a consumer's time spent waiting at which its queue is ideal."""
 WAITS = 0.1
-"""Share from which a job that was tuned counts as short of data: twice the other, so that noise starts nothing."""
+"""Share of waiting at which a tuned job is short of data: twice WAITS_LITTLE, so that noise changes nothing."""
 FULL = 0.75
-"""Fill of a queue from which more data workers cannot help: batches wait, not the consumer; the rest is under way."""
+"""Fill level of a queue at which more data workers cannot help. The remaining batches are in flight."""
 LINEAR = 0.85
-"""Of the rate a core seen so far: as many batches a core as smaller sizes made, less what an interval's noise is."""
+"""Share of the earlier rate per core at which scaling counts as linear, with room for noise."""
 RETURNS = 0.5
-"""Of the growth that more data workers should have brought: with less something else is the limit."""
+"""Share of the expected growth that more data workers must bring. With less, something else is the limit."""
 MARGIN = 0.05
-"""Made beyond what is needed: batches are not all alike. No more: who waits as little as that is fed well."""
+"""Production beyond the need, because batches differ. A higher margin has no use."""
 SPARE = 0.25
-"""Made beyond what is needed before data workers are let go: more than MARGIN, so that none goes as soon as it came."""
+"""Production beyond the need before data workers are removed: more than MARGIN, to avoid oscillation."""
 FASTEST = 2.0
-"""Times as many data workers at one step: the next is assumed to bring what the last did, then it is looked at."""
+"""Most growth factor per step. The next step assumes the last gain and is then checked."""
 SLOWER = 0.05
-"""Loss of speed from which a trainer has too few cores: twice the noise of an interval."""
+"""Loss of speed at which a trainer has too few cores: twice the noise of an interval."""
 FASTER = 0.05
-"""Gain of speed for which a trainer keeps a core that it was given more."""
+"""Gain of speed at which a trainer keeps an added core."""
 HOT = 0.85
-"""Of its cores in use: only then is a trainer that takes no more batches short of cores, and not of the network."""
+"""Share of cores in use above which a trainer can be short of cores rather than network."""
 PATIENCE = 2
-"""Intervals in a row that must say the same before a job that was tuned is changed."""
+"""Consecutive intervals that must agree before a tuned job is changed."""
 TUNE_FOR = 20
-"""Intervals after which tuning must have brought something: 10 minutes; the largest walk seen took 17."""
+"""Intervals in which tuning must succeed: 10 minutes. The longest tuning observed took 17."""
 LATE = 4
-"""Intervals that data workers may take to come before tuning goes on with those that did."""
+"""Intervals to wait for data workers before tuning continues with those that started."""
 CHANGED = 2.0
-"""Times another speed, or another share of time: the program does something else now. Busy machines make it 1.5."""
+"""Factor in speed or time share at which the program has changed. Busy machines cause up to 1.5."""
 STRANGE_FOR = 4
-"""Intervals in a row that it must do so: a checkpoint or an evaluation is no other program."""
+"""Consecutive intervals of change, so that a checkpoint or an evaluation does not count."""
 FRAGMENT = 0.25
-"""Of a unit of cores: the least that a first data worker is started with where a whole unit is not free."""
+"""Smallest first data worker, as a share of a unit, if a whole unit is not free."""
 
 
-_HAIR = 1e-9  # sums of fractions of cores
+_HAIR = 1e-9  # tolerance for sums of fractional cores
 
 
 class StageLimits(NamedTuple):
@@ -160,9 +160,9 @@ class StageLimits(NamedTuple):
 
     cores: float
     size: float
-    """Cores of one data worker at most."""
+    """Most cores of one data worker."""
     most: int | None
-    """Data workers at most, by the user's word or by the number of GPUs."""
+    """Most data workers, by the user's setting or the number of GPUs."""
 
     def workers(self, cpu: float) -> int:
         fit = int((self.cores + _HAIR) / cpu) if cpu > 0 else 0
@@ -183,7 +183,7 @@ def stage_limits(seen: FeedSeen, rules: FeedRules, at: int) -> StageLimits:
 
 
 def stages(seen: FeedSeen) -> tuple[StageSeen, ...]:
-    """First to last; where only one is spoken of, that one."""
+    """Return the stages, first to last, or the only stage."""
     if seen.stages:
         return seen.stages
     only = StageSeen(
@@ -200,19 +200,19 @@ def stages(seen: FeedSeen) -> tuple[StageSeen, ...]:
 
 
 def keeps_up(stage: StageSeen) -> bool:
-    """The ideal state: data workers are as fast as those who take from them."""
+    """Return True if data workers are as fast as their consumers."""
     return stage.wait_share <= WAITS_LITTLE or stage.fill >= FULL
 
 
 def is_short(stage: StageSeen) -> bool:
-    """Clearly not ideal: what it takes for a job that was tuned to be changed."""
+    """Return True if the stage is clearly too slow, enough to change a tuned job."""
     return stage.wait_share > WAITS and stage.fill < FULL
 
 
 def limit(seen: tuple[StageSeen, ...]) -> int | None:
-    """The stage that holds up the job: waited for, and not waiting itself. None: all keep up.
+    """Return the stage that limits the job: its consumers wait, and it does not wait itself. None if all keep up.
 
-    Looked for from the trainers backwards: a stage that waits for the one before cannot be judged, nor helped.
+    The search goes backwards from the trainers, because a stage that waits for its predecessor cannot be judged.
     """
     if keeps_up(seen[-1]):
         return None

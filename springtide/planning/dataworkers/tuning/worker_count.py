@@ -24,11 +24,11 @@ from springtide.planning.dataworkers.tuning.tuner_state import (
     StageRate,
 )
 
-_IDLE = 0.05  # of its cores: below that nothing can be told from what a data worker uses
+_IDLE = 0.05  # share of cores in use below which usage says nothing about speed
 
 
 def tune_count(notes: StageNotes, seen: StageSeen, room: StageLimits) -> tuple[StageNotes, str]:
-    """One step for a stage that nothing before it holds up."""
+    """Take one step for a stage that does not wait for its predecessor."""
     if tuner_state.keeps_up(seen):
         return _let_go(replace(notes, before=None, cut_from=0, short_for=0, settled=True), seen)
     if notes.cut_from:
@@ -49,12 +49,12 @@ def tune_count(notes: StageNotes, seen: StageSeen, room: StageLimits) -> tuple[S
 
 
 def needed(capable_per_s: float, per_worker: float, margin: float) -> int:
-    """Data workers that make what trainers could take, and a margin."""
+    """Return the data workers that produce what trainers could consume, plus a margin."""
     return max(1, math.ceil(capable_per_s * (1.0 + margin) / per_worker - 1e-9)) if per_worker > 0 else 1
 
 
 def _judge(notes: StageNotes, before: StageRate, seen: StageSeen) -> tuple[StageNotes, str] | None:
-    """Whether the last growth brought what it should have; None: it did."""
+    """Check the result of the last growth; None if it brought enough."""
     hoped = seen.workers / before.workers - 1.0
     got = seen.made_per_s / before.made_per_s - 1.0 if before.made_per_s > 0 else math.inf
     if hoped <= 0 or got >= RETURNS * hoped:
@@ -95,7 +95,7 @@ def _let_go(notes: StageNotes, seen: StageSeen) -> tuple[StageNotes, str]:
 
 
 def _per_worker(notes: StageNotes, seen: StageSeen) -> float:
-    """Batches a second of one that is not held up: as seen when none was, or by the cores it leaves unused now."""
+    """Return the batches per second of one data worker without waiting, measured or extrapolated from its CPU usage."""
     busy = min(1.0, seen.cpu_used / seen.cpu) if seen.cpu > 0 else 0.0
     each = seen.made_per_s / seen.workers
     return max(notes.rate, each / busy if busy > _IDLE else 0.0, each)
@@ -105,7 +105,7 @@ _HAIR = 1e-9
 
 
 def tune_size(notes: StageNotes, seen: StageSeen, room: StageLimits, unit: float) -> tuple[StageNotes, str]:
-    """One step. The notes are `sized` when it was the last, and say the size then."""
+    """Take one step in size. After the last step, the notes are `sized` and hold the size."""
     if seen.gpu:
         return replace(notes, sized=True), "has a GPU each: cores as they are"
     now = StageRate(seen.workers, seen.cpu, seen.made_per_s)
@@ -131,6 +131,6 @@ def tune_size(notes: StageNotes, seen: StageSeen, room: StageLimits, unit: float
 
 
 def _of_linear(linear: tuple[StageRate, ...], now: StageRate) -> float:
-    """Batches a second of a core, against those of the sizes that paid; their mean, as each is a noisy interval."""
+    """Return the rate per core relative to the mean of the linear sizes. The mean reduces noise."""
     usual = fmean(one.per_core for one in linear)
     return now.per_core / usual if usual > 0 else 1.0
