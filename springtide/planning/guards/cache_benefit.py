@@ -11,9 +11,9 @@ known only after a cache was on.
 
 from dataclasses import dataclass
 
-LEAST_GAIN = 0.05  # of a step: less is within what a step varies by, and a cache is one thing more that can go wrong
-USUAL_S = 30 * 86400.0  # with nothing seen yet, a worker is thought to die once in so long
-DOUBT = 0.01  # deaths that this thought weighs as much as: what is seen soon counts for more
+LEAST_GAIN = 0.05  # share of a step: less is within noise, and a cache is one more source of failure
+USUAL_S = 30 * 86400.0  # prior: a worker dies once in 30 days
+DOUBT = 0.01  # weight of the prior, in deaths; observations soon dominate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,16 +22,16 @@ class CrashRisk:
 
     workers: int
     deaths: int
-    """Of workers, so far."""
+    """Deaths of workers so far."""
     watched_s: float
-    """Seconds in which they died."""
+    """Seconds of observation."""
     checkpoint_s: float | None
-    """Seconds between checkpoints; None: there are none."""
+    """Seconds between checkpoints; None without checkpoints."""
     saved_once: bool
-    """Whether there is one already."""
+    """True if a checkpoint exists."""
     return_s: float
-    """Seconds until a group that went back trains again, beyond what a lost rank takes without a cache: seen in this
-    job, or as long as it took to start (`job.recovery.bsp_breaks`)."""
+    """Seconds until a group that went back to a checkpoint trains again, beyond the restart of one rank without a
+    cache. It is measured in this job, or equals the start time (`job.recovery.bsp_breaks`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,19 +39,20 @@ class CacheMeasurement:
     """Measured steps of a group without a cache, and the savings that a schedule predicts."""
 
     step_s: float
-    """Seconds of a step."""
+    """Seconds per step."""
     waited_s: float
-    """Of these, seconds blocked on pulls and pushes."""
+    """Seconds of a step blocked on pulls and pushes."""
     trips_s: float
-    """Of those, what requests with nothing in them would have taken too."""
+    """Seconds of the blocked time that empty requests would also take."""
     saved: float
-    """Part of the bytes of a step that the schedule would spare; below 0: rows with their optimizer state are more."""
+    """Share of a step's bytes that the schedule saves; negative if rows with optimizer state need more bytes."""
     slower_s: float
-    """Seconds by which steps were longer while every rank read whole batches and scheduled them on paper."""
+    """Seconds by which steps were longer while every rank read and scheduled whole batches as a trial."""
     unseen_s: float
-    """Seconds by which steps were longer than reckoned when there was a cache: exchange, books. 0: there was none."""
+    """Seconds by which steps with a cache were longer than predicted (exchange, bookkeeping); 0 if there was no
+    cache."""
     beside_s: float
-    """Seconds to read and schedule a batch, in a thread of its own: no step can be shorter."""
+    """Seconds to read and schedule a batch in a separate thread. No step can be shorter."""
     risk: CrashRisk
 
 
@@ -64,28 +65,29 @@ class CacheVerdict:
 
 
 def death_rate(risk: CrashRisk) -> float:
-    """Deaths a second of the whole group: what was seen, and a little of what was thought before."""
+    """Return deaths per second of the whole group, from observations and a weak prior."""
     lived_s = DOUBT * USUAL_S + risk.workers * risk.watched_s
     return risk.workers * (DOUBT + risk.deaths) / lived_s
 
 
 def price(risk: CrashRisk) -> float:
-    """Part of the time that deaths cost more with a cache: half of the way between checkpoints, and the return."""
+    """Return the share of time that deaths cost more with a cache: half a checkpoint interval plus the return."""
     return death_rate(risk) * _again_s(risk)
 
 
 def spared_s(measured: CacheMeasurement) -> float:
-    """Seconds of waits that a cache spares: those for bytes, by as many as are not sent."""
+    """Return the seconds of waiting that a cache saves: the wait for bytes, times the share of bytes saved."""
     return measured.saved * max(0.0, measured.waited_s - measured.trips_s)
 
 
 def cost_s(measured: CacheMeasurement) -> float:
-    """Seconds that a cache itself takes of a step: reading whole batches, scheduling, exchange, books."""
+    """Return the seconds that a cache costs per step: reading whole batches, scheduling, exchange, bookkeeping."""
     return measured.slower_s + measured.unseen_s
 
 
 def reckoned_s(measured: CacheMeasurement) -> float:
-    """Seconds of a step with a cache. Reading and scheduling go on beside the step, but cannot take longer."""
+    """Return the predicted seconds per step with a cache. Reading and scheduling run in parallel and set a lower
+    limit."""
     return max(measured.step_s - spared_s(measured) + cost_s(measured), measured.beside_s)
 
 
@@ -117,7 +119,7 @@ def decide(measured: CacheMeasurement) -> CacheVerdict:
 
 
 def keep(before_s: float, after_s: float, risk: CrashRisk, sums: str) -> CacheVerdict:
-    """Whether a group that has one keeps it: steps must be shorter than those without, by more than deaths cost."""
+    """Decide whether a group keeps its cache: the time saved per step must exceed the cost of deaths."""
     times = f"a step took {1000 * before_s:.1f} ms without a cache and {1000 * after_s:.1f} ms with it"
     if 1 - after_s / before_s > price(risk):
         return CacheVerdict(True, f"{times}; {sums}")
@@ -125,5 +127,5 @@ def keep(before_s: float, after_s: float, risk: CrashRisk, sums: str) -> CacheVe
 
 
 def _again_s(risk: CrashRisk) -> float:
-    """Seconds of work that a death costs with a cache."""
+    """Return the seconds of work that a death costs with a cache."""
     return (risk.checkpoint_s or 0.0) / 2 + risk.return_s

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 FEWEST = 6
-"""Points below which growth is taken to be steady: with concave growth that errs on the safe side."""
+"""Points below which growth is assumed steady. For concave growth this is a safe overestimate."""
 HELD_OUT = 1 / 3
 LEAST_MARGIN, LARGEST_MARGIN = 0.02, 0.5
 REACH = 4.0
-"""Times the samples seen so far: no law is believed beyond. In a job's first seconds nearly every id is new."""
+"""Extrapolation limit, as a multiple of the samples so far, because nearly every id is new in a job's first seconds."""
 
 
 class RowCount(NamedTuple):
@@ -29,7 +29,7 @@ class RowCount(NamedTuple):
 
 
 Law = Callable[[Sequence[RowCount], float], float]
-"""Points and a number of samples beyond them: rows by then."""
+"""Function of points and a later number of samples. It returns the rows by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,10 +39,10 @@ class Growth:
     law: str
     points: tuple[RowCount, ...]
     margin: float
-    """By how much it was wrong on the held-out points, within bounds: a share of the rows to come."""
+    """Largest error on the held-out points, within limits, as a share of the predicted growth."""
 
     def rows(self, samples: float) -> float:
-        """Expected rows after so many samples; never fewer than there are."""
+        """Return the expected rows after `samples`, never fewer than now."""
         newest = self.points[-1]
         return newest.rows if samples <= newest.samples else max(newest.rows, LAWS[self.law](self.points, samples))
 
@@ -52,12 +52,12 @@ class Growth:
 
 
 def horizon(points: Sequence[RowCount], end: float) -> float:
-    """Samples up to which growth is foretold: the job's end, or as far as what was seen reaches. Later more is seen."""
+    """Return the samples up to which growth is predicted: the end of the job, or the limit REACH."""
     return max(points[-1].samples, min(end, REACH * points[-1].samples))
 
 
 def fit(points: Sequence[RowCount]) -> Growth:
-    """The law that has held best. Points in order of samples; at least one."""
+    """Return the law with the smallest error. Points are sorted by samples; at least one is needed."""
     kept = tuple(points)
     if len(kept) < FEWEST:
         return Growth(law="steady", points=kept, margin=LARGEST_MARGIN if len(kept) < 3 else LEAST_MARGIN)
@@ -69,7 +69,7 @@ def fit(points: Sequence[RowCount]) -> Growth:
 
 
 def _error(law: Law, known: Sequence[RowCount], held_out: Sequence[RowCount]) -> float:
-    """Largest error as a share of the growth that came."""
+    """Return the largest error as a share of the actual growth."""
     came = max(held_out[-1].rows - known[-1].rows, 1.0)
     return max(abs(law(known, seen.samples) - seen.rows) / came for seen in held_out)
 
@@ -80,7 +80,7 @@ def steady(points: Sequence[RowCount], samples: float) -> float:
 
 
 def heaps(points: Sequence[RowCount], samples: float) -> float:
-    """A power of the samples, its exponent that of the newer half."""
+    """Extrapolate by a power of the samples, with the exponent of the newer half of the points."""
     newest = points[-1]
     middle = points[len(points) // 2]
     if middle.samples <= 0 or middle.rows <= 0 or newest.samples <= middle.samples:
@@ -90,7 +90,7 @@ def heaps(points: Sequence[RowCount], samples: float) -> float:
 
 
 def running_out(points: Sequence[RowCount], samples: float) -> float:
-    """The rate falls by the same share over equal spans: from the older half of the points to the newer one."""
+    """Extrapolate with a rate that falls by a constant factor per span, estimated from the older and newer half."""
     newest, span = points[-1], (points[-1].samples - points[0].samples) / 2
     middle = _rows_at(points, points[0].samples + span)
     older, newer = middle - points[0].rows, newest.rows - middle
@@ -113,7 +113,7 @@ def _rows_at(points: Sequence[RowCount], samples: float) -> float:
 
 
 def _rate(points: Sequence[RowCount], fallback: Sequence[RowCount]) -> float:
-    """Rows a sample between the first and the last of these points."""
+    """Return rows per sample between the first and last point."""
     for some in (points, fallback):
         gone = some[-1].samples - some[0].samples
         if gone > 0:

@@ -19,9 +19,9 @@ from statistics import median
 from springtide.domain.spec.guard_rules import GuardRules
 
 LEAST_KEYS = 1000.0
-"""A second: a server that is asked for less says nothing about its machine."""
+"""Minimum keys per second at which a server's timing says something about its machine."""
 PERIOD_S = 0.1
-"""Of a quota, as the kernel counts it."""
+"""Quota period of the kernel in seconds."""
 
 
 class Cause(StrEnum):
@@ -38,16 +38,16 @@ class ServerPace:
 
     rank: int
     keys_s: float
-    """Keys looked up and updated, a second."""
+    """Keys looked up and updated per second."""
     ns_a_key: float
-    """Time in its tables, as the clock on the wall has it: waiting for a processor counts."""
+    """Wall-clock nanoseconds per key in the server's tables, including waits for a CPU."""
     cpu: float
-    """Processors it used."""
+    """CPU cores in use."""
     cpu_limit: float | None = None
 
     @property
     def at_work(self) -> float:
-        """Part of the time that its tables were at work, over all of its threads."""
+        """Return the share of time in which tables were working, summed over threads."""
         return self.keys_s * self.ns_a_key / 1e9
 
 
@@ -59,7 +59,7 @@ class ServerVerdict:
     cause: Cause
     why: str
     sure: bool = False
-    """It is so bad that nothing more need be waited for."""
+    """True if the finding is so clear that no further check is needed."""
 
 
 def judge(paces: Sequence[ServerPace], rules: GuardRules) -> tuple[ServerVerdict, ...]:
@@ -67,7 +67,7 @@ def judge(paces: Sequence[ServerPace], rules: GuardRules) -> tuple[ServerVerdict
 
 
 def far_behind(latest: Sequence[ServerPace], rules: GuardRules) -> ServerVerdict | None:
-    """The server that is slower than its peers by far, going by what each did from one report to the next."""
+    """Return a server that is far slower than its peers between the last two reports."""
     found = [
         verdict for verdict in judge(latest, replace(rules, slower=rules.far_slower)) if verdict.cause is Cause.SLOW
     ]
@@ -80,21 +80,21 @@ class CpuQuotaUse:
 
     rank: int
     cpu: float
-    """Processors it used."""
+    """CPU cores in use."""
     due: float
-    """Processors it is to have."""
+    """CPU cores that the server should have."""
     throttled: float
-    """Part of the time whose quota was used up: of that it had all that it was let have."""
+    """Share of time in throttled periods, in which the server used its whole granted quota."""
     seconds: float = 1.0
-    """How long that was."""
+    """Length of the window in seconds."""
 
 
 def cut_short(quotas: Sequence[CpuQuotaUse], rules: GuardRules) -> ServerVerdict | None:
-    """The server whose machine gives it far less than it is to have, while another has its due.
+    """Return the server whose machine grants far less CPU than its limit, while other servers get theirs.
 
-    Nothing has to be compared or waited for: a period's quota is used up only by using it, so whoever used less in all
-    than these periods should have brought has a smaller quota than it is to have. No hiccup and no burst looks so. One
-    period may have begun, and brought its due, before anyone looked: it does not count.
+    No comparison or wait is needed. A period is throttled only if its quota was used up. If the total usage is below
+    the due CPU of the throttled periods, the real quota is too small. Neither a pause nor a burst looks like this. One
+    period may have begun before the window, so it does not count.
     """
     found = [
         one
@@ -112,7 +112,7 @@ def cut_short(quotas: Sequence[CpuQuotaUse], rules: GuardRules) -> ServerVerdict
 
 
 def _whole_periods(one: CpuQuotaUse) -> float:
-    """The part of the time that was throttled from beginning to end of a period, for certain."""
+    """Return the share of time in periods that were certainly throttled from start to end."""
     return max(0.0, min(1.0, one.throttled) - PERIOD_S / one.seconds)
 
 
@@ -121,18 +121,18 @@ class Relief:
     """Remedy for a hot server."""
 
     cpu: float | None
-    """Processors that it may use from now on; None: slots move instead."""
+    """New CPU limit in cores; None means that slots move instead."""
     why: str
 
 
 def relieve(
     hot: ServerPace, paces: Sequence[ServerPace], rules: GuardRules, *, heaviest: float, per_worker: float, workers: int
 ) -> Relief:
-    """Move slots if that can level loads, else more CPU: s = min(s_hot / s_total * s_one * workers, most).
+    """Return the relief for a hot server: move slots if that levels the load, otherwise more CPU.
 
-    `heaviest`: the part of all requests that goes to its heaviest slot. `per_worker`: processors that all servers
-    together use for one worker that they do not hold up (s_one), as far as that was ever seen. What a server at its
-    limit uses does not say what it would use, so it is given half as much again at least.
+    The CPU is s = min(s_hot / s_total * s_one * workers, most). `heaviest` is the share of all requests on the server's
+    heaviest slot. `per_worker` (s_one) is the cores that all servers use per worker when they do not limit it. The
+    usage of a server at its limit does not show its demand, so it gets at least 1.5 times its limit.
     """
     others = max(1, len(paces) - 1)
     alone = heaviest * others / max(1.0 - heaviest, 1e-9)
@@ -167,11 +167,11 @@ def _judge_one(one: ServerPace, others: Sequence[ServerPace], rules: GuardRules)
 
 
 CALM_S = 300.0
-"""So long nothing may have come near the limit: a raise that is taken back at once would only be asked for again."""
+"""Seconds without usage near the limit before a raise is withdrawn. An earlier withdrawal would only be reversed."""
 ROOM = 1.5
-"""Above the most that it used."""
+"""Limit as a multiple of the peak usage."""
 WORTH = 0.8
-"""Of the limit that it has: for less than a fifth nothing is changed."""
+"""Largest new limit, as a share of the current limit, for which a change is worthwhile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,9 +180,9 @@ class ServerGrant:
 
     limit: float
     usual: float
-    """What servers of the job have that were granted nothing."""
+    """Default limit of the job's servers."""
     most: float
-    """That it used at any moment while it was watched."""
+    """Peak usage while watched."""
     watched_s: float
 
 

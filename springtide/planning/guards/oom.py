@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from springtide.planning.guards.growth import Growth
 
 SPARE = 0.10
-"""Of the limit, kept free: what the kernel counts beside the process."""
+"""Share of the limit that stays free, for memory that the kernel counts besides the process."""
 SLACK = 1.35
-"""Bytes that tables hold for a byte of rows: arenas grow in steps (1.25), copies of slots take some more."""
+"""Bytes that tables hold per byte of rows: arenas grow in steps of 1.25, and slot copies need more."""
 SOON = 0.5
-"""A crossing that comes later than after this share of what is left is looked at again before it is acted on."""
+"""Share of the remaining samples within which a predicted shortage is acted on. Later shortages are checked again
+first."""
 MOST_SERVERS = 64
 
 
@@ -30,11 +31,11 @@ class ServerMemory:
 
     server: int
     live: float
-    """Bytes of its rows: weights, state, index cells."""
+    """Bytes of rows: weights, state, index cells."""
     held: float
-    """Bytes that its tables hold, free ones too."""
+    """Bytes that tables hold, including free space."""
     used: float
-    """Bytes that the limit counts."""
+    """Bytes that count against the limit."""
     limit: float
 
 
@@ -45,14 +46,14 @@ class MemoryForecast:
     server: int
     law: str
     static: float
-    """What it holds beside its tables."""
+    """Bytes besides tables."""
     live_at_end: float
     peak: float
     limit: float
     until: float
-    """Samples of the job up to which this goes."""
+    """Samples of the job at the forecast horizon."""
     crosses_at: float | None
-    """Samples of the job when usable memory is used up; None: it is enough until then."""
+    """Samples of the job at which usable memory runs out; None if it lasts until the horizon."""
 
     def __str__(self) -> str:
         rows = f"rows grow to {_mb(self.live_at_end)} ({self.law})"
@@ -70,12 +71,13 @@ class ServerCountDecision:
 
 
 def room(used: float, limit: float | None) -> float:
-    """Bytes that a server may take on, as far as its limit lets it."""
+    """Return the bytes that a server may still take within its limit."""
     return math.inf if limit is None else max(0.0, limit * (1 - SPARE) - used)
 
 
 def forecast(now: ServerMemory, rows: Growth, *, samples_at_end: float) -> MemoryForecast:
-    """One server, whose rows grow as those of the whole job do: slots have about the same part of every day's ids."""
+    """Forecast one server. Its rows grow like those of the whole job, because slots get about equal shares of new
+    ids."""
     present = rows.points[-1]
 
     def live(samples: float) -> float:
@@ -89,7 +91,7 @@ def forecast(now: ServerMemory, rows: Growth, *, samples_at_end: float) -> Memor
     crosses = None
     if peak > usable:
         low, high = present.samples, max(samples_at_end, present.samples)
-        for _ in range(40):  # growth never falls, so halving finds where the need passes what is usable
+        for _ in range(40):  # growth is monotonic, so bisection finds the crossing
             middle = (low + high) / 2
             low, high = (low, middle) if needs(middle) > usable else (middle, high)
         crosses = high
@@ -106,12 +108,13 @@ def forecast(now: ServerMemory, rows: Growth, *, samples_at_end: float) -> Memor
 
 
 def decide(forecasts: Sequence[MemoryForecast], *, samples: float, samples_at_end: float) -> ServerCountDecision:
-    """How many servers hold the job to its end. Rows spread evenly over servers; what is static is in each of them."""
+    """Return the number of servers that can hold the job to its end. Rows spread evenly; static memory is per
+    server."""
     now = len(forecasts)
     worst = max(forecasts, key=lambda one: one.peak / one.limit)
     if worst.crosses_at is None:
         return ServerCountDecision(servers=now, why=f"memory is enough: {worst}")
-    if samples >= samples_at_end:  # another pass over the data is looked at when it begins
+    if samples >= samples_at_end:  # another pass over the data is checked when it begins
         return ServerCountDecision(servers=now, why=f"no sample is left that could add rows: {worst}")
     if worst.crosses_at - samples > SOON * (samples_at_end - samples):
         return ServerCountDecision(servers=now, why=f"memory is enough for now: {worst}")

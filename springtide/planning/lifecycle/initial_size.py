@@ -21,10 +21,10 @@ from springtide.planning.candidates import clamp
 from springtide.planning.lifecycle import similarity
 
 SPARE = 1.3
-"""Memory of a worker, against what one was seen to use."""
+"""Memory of a worker as a multiple of the measured usage."""
 
 NEARLY_ALL = 0.9
-"""Of its cores: a worker that uses so much is not made smaller."""
+"""Share of its cores in use at which a worker is not made smaller."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +34,9 @@ class MeasuredNeed:
     worker_cpu: float
     """w: cores that one worker uses."""
     server_cpu: float
-    """s: cores that all servers together use for one worker."""
+    """s: cores that all servers together use per worker."""
     worker_memory: int = 0
-    """Bytes that one worker was seen to use; 0: nobody knows."""
+    """Bytes that one worker used; 0 means unknown."""
 
     @property
     def sound(self) -> bool:
@@ -44,23 +44,24 @@ class MeasuredNeed:
 
 
 def workers_and_cores(need: MeasuredNeed, total: float) -> tuple[int, float]:
-    """Eqns 10 and 11: workers, and cores of all servers."""
+    """Return the workers and the total server cores (Eqns 10 and 11)."""
     workers = max(1, math.floor(total / (need.worker_cpu + need.server_cpu)))
     return workers, max(total - workers * need.worker_cpu, need.server_cpu)
 
 
 def servers_first(now: Shape, need: MeasuredNeed, bounds: ShapeBounds, config: PlanningConfig) -> Shape:
-    """The shape now with as many server cores as the whole job will want, in servers of the usual size."""
+    """Return the current shape with the server cores that the whole job will need, in servers of the usual size."""
     total = clamp.quota(bounds, config).cpu
     _, cores = workers_and_cores(need, total)
     each = min(config.server_cpu, bounds.most.server_cpu, max(cores, bounds.least.server_cpu))
     servers = max(1, math.floor(cores / each + 1e-9))
-    right = replace(now, servers=servers, server_cpu=each)  # workers as they are: what they use is measured again
+    # workers stay unchanged, because their usage is measured again
+    right = replace(now, servers=servers, server_cpu=each)
     return clamp.within(right, bounds, config)
 
 
 def workers_then(now: Shape, need: MeasuredNeed, bounds: ShapeBounds, config: PlanningConfig) -> Shape:
-    """As many workers as servers can serve (Eqn 4) within what the job may take (Eqn 3), each of the cores it uses."""
+    """Return the workers that servers can serve (Eqn 4) within the quota (Eqn 3), each with the cores it uses."""
     total = clamp.quota(bounds, config).cpu
     held = now.servers * now.server_cpu
     _, cores = workers_and_cores(need, total)
@@ -75,37 +76,40 @@ def workers_then(now: Shape, need: MeasuredNeed, bounds: ShapeBounds, config: Pl
 
 
 def worker_cores(now: Shape, need: MeasuredNeed) -> float:
-    """Whole cores, or tenths of one below one; what it has, where it uses nearly all of that and may want more."""
+    """Return whole cores, or tenths below one core. A worker that uses nearly all its cores keeps them."""
     if need.worker_cpu >= NEARLY_ALL * now.worker_cpu:
         return now.worker_cpu
     return float(math.ceil(need.worker_cpu)) if need.worker_cpu > 1 else math.ceil(need.worker_cpu * 10) / 10
 
 
 def hot_server_cores(used_by_hot: float, used: float, given: float, most: float) -> float:
-    """A hot server's part of all that servers are to do, in cores of all of them: what it should have."""
+    """Return the cores that a hot server should have, in proportion to its share of the servers' work."""
     return min(used_by_hot / used * given, most)
 
 
 def extra_workers(used: float, given: float, workers: int, most: int) -> int:
-    """For server cores that lie idle: what servers use for a worker, and how many more they could serve."""
+    """Return the extra workers that idle server cores could serve."""
     return max(0, min(math.floor(given / (used / workers) - workers + 1e-9), most))
 
 
 Floats = NDArray[np.float64]
 FEWEST = 8
-"""Past jobs with a known need below which nothing is learned about what tells it: the most of all of them counts."""
+"""Past jobs with known needs below which nothing is learned; the largest need then counts."""
 ABOUT = 0.25
-"""Doublings: past jobs that are expected to be off by no more than this, beside what is chance, are of one kind."""
+"""Distance in doublings, beyond chance, within which past jobs count as one kind."""
 STRANGERS = 48
-"""To a job of a kind that is not known so many of the nearest count: of few, none need have needed as much as it."""
+"""Nearest past jobs that count for a job of unknown kind. Fewer might all have needed less."""
 ROOM = 1.25
-"""On top of all: two runs of one job differ by their data."""
+"""Margin on the prediction, because two runs of one job differ in their data."""
 
 
 def foretold(
     past: Sequence[PastJob], to_new: Mapping[str, Floats], told: similarity.DistanceModel | None
 ) -> MemoryNeed | None:
-    """What a new job may need. `to_new`: [1, past] similarities a feature; `told`: what features say about needs."""
+    """Predict the memory need of a new job; None without known needs.
+
+    `to_new` has [1, past] similarities per feature. `told` is the model that predicts needs from features.
+    """
     known, rows = _needs(past)
     if not known.any():
         return None
@@ -125,13 +129,14 @@ def foretold(
 
 
 def _needs(past: Sequence[PastJob]) -> tuple[NDArray[np.bool_], Floats]:
-    """Whose need of rows is known, and how much it was."""
+    """Return which jobs have a known need for rows, and the need in bytes."""
     known = np.array([one.need.rows > 0 for one in past], dtype=bool)
     return known, np.array([max(float(one.need.rows), 1.0) for one in past])
 
 
 def told(past: Sequence[PastJob], among: Mapping[str, Floats]) -> similarity.DistanceModel | None:
-    """How far needs are apart, in doublings, by how far jobs are. `among`: [past, past] similarities of the newest."""
+    """Learn how needs differ, in doublings, by the features of jobs. `among` has [past, past] similarities of the
+    newest jobs."""
     known, rows = _needs(past)
     if not among or int(known.sum()) < FEWEST:
         return None

@@ -19,13 +19,13 @@ from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.perf_model import measurements
 
 FEWEST = 3
-"""Windows in each of the two shapes; fewer have no spread."""
+"""Minimum windows in each shape; fewer give no spread."""
 MOST = 16
-"""The newest of each."""
+"""Most windows of each shape, newest first."""
 CERTAIN = 3.0
-"""Standard errors that the two must lie apart."""
+"""Standard errors by which the two speeds must differ."""
 LEAST_SPREAD = 0.02
-"""Of a window's speed: windows that agree better than that do so by chance."""
+"""Minimum relative spread of a window's speed. Closer agreement is chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,15 +34,15 @@ class ShapeComparison:
 
     before: Shape
     faster: float
-    """How much faster it was before: log of the ratio of the two speeds, each a mean over windows."""
+    """Log ratio of the earlier speed to the current speed, each a mean over windows."""
     certain: bool
-    """Whether that is more than chance."""
+    """True if the difference is significant."""
     speed: float
-    """Samples a second before."""
+    """Earlier samples per second."""
 
 
 def compared(job: JobView) -> ShapeComparison | None:
-    """With the shape before the last change; None: one of the two was not measured for long enough."""
+    """Compare with the shape before the last change; None if either shape has too few measurements."""
     since, now = job.last_change_at, job.shape
     if since is None or now is None or job.extra_workers:
         return None
@@ -75,7 +75,8 @@ def compared(job: JobView) -> ShapeComparison | None:
 
 
 def back(job: JobView, config: PlanningConfig) -> ShapeComparison | None:
-    """To the shape before: it was faster for certain, by more than a change is worth, and its samples cost no more."""
+    """Return the comparison if the job should go back: the earlier shape was certainly faster, by enough, at no higher
+    cost per sample."""
     found, now = compared(job), job.shape
     if found is None or now is None or not found.certain or found.faster <= math.log1p(config.least_gain):
         return None
@@ -84,7 +85,8 @@ def back(job: JobView, config: PlanningConfig) -> ShapeComparison | None:
 
 
 def refuted(job: JobView, config: PlanningConfig) -> Shape | None:
-    """The shape before, if it was slower for certain and its samples cost more: no model makes it worth another try."""
+    """Return the previous shape if it was certainly slower and its samples cost more. No model justifies another
+    try."""
     found, now = compared(job), job.shape
     if found is None or now is None or not found.certain or found.faster >= 0:
         return None
@@ -93,7 +95,7 @@ def refuted(job: JobView, config: PlanningConfig) -> Shape | None:
 
 
 def alike(one: Shape, other: Shape) -> bool:
-    """Whether two shapes are as fast as each other; memory makes none faster."""
+    """Return True if two shapes have equal speed. Memory does not affect speed."""
     return one is other or (one.workers, one.servers, one.worker_cpu, one.server_cpu) == (
         other.workers,
         other.servers,
@@ -103,7 +105,7 @@ def alike(one: Shape, other: Shape) -> bool:
 
 
 def _speeds(windows: Sequence[Profile]) -> list[float]:
-    """Logs of what was trained a second; windows in which nothing was are left out."""
+    """Return the log throughput of each window, without windows in which nothing was trained."""
     speeds = (measurements.throughput(one.shape, one.timing) for one in windows)
     return [math.log(speed) for speed in speeds if speed is not None and speed > 0]
 

@@ -17,11 +17,11 @@ from springtide.domain.plan.view import Feature
 
 Floats = NDArray[np.float64]
 LEAST_WEIGHT = 0.05
-"""Of all weights together, shared by the features: what none has less than, so that they decide among equals."""
+"""Minimum share of all weights, divided among the features, so that every feature can break ties."""
 
 
 def usable(features: Mapping[str, Feature]) -> dict[str, Feature]:
-    """Features that say something: words that are not empty, finite numbers."""
+    """Return the informative features: non-empty words and finite numbers."""
     kept: dict[str, Feature] = {}
     for name, value in features.items():
         if isinstance(value, str):
@@ -47,11 +47,11 @@ class CodedFeature(NamedTuple):
 
 
 Codes = dict[str, dict[str, int]]
-"""Numbers that words were given, feature by feature."""
+"""Codes of words, by feature."""
 
 
 def coded(jobs: Sequence[Mapping[str, Feature]], codes: Codes) -> dict[str, CodedFeature]:
-    """Every feature that anyone has, as arrays; words that are new are given numbers."""
+    """Return every feature as arrays. New words get new codes."""
     found = {}
     for name in sorted({name for each in jobs for name in each}):
         known, values = codes.setdefault(name, {}), [each.get(name) for each in jobs]
@@ -64,10 +64,10 @@ def coded(jobs: Sequence[Mapping[str, Feature]], codes: Codes) -> dict[str, Code
 def between(
     ones: Mapping[str, CodedFeature], others: Mapping[str, CodedFeature], count: tuple[int, int]
 ) -> dict[str, Floats]:
-    """For each feature that anyone has: how alike each of the ones is to each of the others in it; `count` of either.
+    """Return the similarity of each job of `ones` to each job of `others`, per feature; `count` has both sizes.
 
-    Words are alike or not. Numbers are as alike as the smaller is part of the larger. Where only one side has the
-    feature, or one has a word and the other a number, they are not alike.
+    Words are equal or not. Numbers have the ratio of the smaller to the larger. A missing feature, or a word against a
+    number, has similarity 0.
     """
     return {
         name: _alike(ones[name], others[name]) if name in ones and name in others else np.zeros(count)
@@ -89,19 +89,19 @@ class DistanceModel:
 
     weights: Mapping[str, float]
     chance: float
-    """What jobs differ by though alike in everything."""
+    """Difference between jobs that are alike in all features."""
 
     def apart(self, parts: Mapping[str, Floats]) -> Floats:
-        """How far each pair is expected to be apart. A feature that nothing was learned of counts as the least does."""
+        """Return the expected distance of each pair. An unknown feature gets the smallest weight."""
         usual = min(self.weights.values())
         apart = sum(self.weights.get(name, usual) * (1.0 - part) for name, part in parts.items())
         return np.asarray(self.chance + apart)
 
 
 def learn(parts: Mapping[str, Floats], apart: Floats, pairs: NDArray[np.bool_]) -> DistanceModel:
-    """How much a feature tells, over all pairs that count.
+    """Learn the weight of each feature from the selected pairs.
 
-    Non-negative least squares: a feature that tells nothing beside the others gets next to no weight.
+    Non-negative least squares gives a redundant feature almost no weight.
     """
     from scipy import optimize
 

@@ -25,13 +25,13 @@ from springtide.planning.perf_model import measurements
 from springtide.planning.perf_model.measurements import ShapeSpeed
 
 SOON = 3.0
-"""Times the sampling time: a job that has no other size by then has the one it will have."""
+"""Multiple of the sampling time after which a job without a new size is considered sized."""
 ROOMIER = 1.5
-"""Memory of a server whose rows will outgrow it, against what it has and against what it will need."""
+"""Memory of a server that rows will outgrow, as a multiple of its current memory and of its need."""
 SAMPLED = 3
-"""Windows of a sample that ends by its steps: one may err by anything."""
+"""Minimum windows of a sample that ends by its steps, because a single window can be far off."""
 URGENT, START, SIZE = 0, 1, 2
-"""In this order wishes are met."""
+"""Order in which requests are served."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,8 @@ class ReadyJob:
     job: JobView
     measured: ShapeSpeed
     first: bool = False
-    """It has not its size yet: its model is trusted wherever it leads, and corrected by what is measured there."""
+    """True if the job does not have its size yet. Its model is then trusted for all shapes and corrected by later
+    measurements."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +71,7 @@ Step = PlanRequest | ReadyJob | LentWorkers | str
 
 
 def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
-    """What the job needs, or why it needs nothing now."""
+    """Return the next step of the job, or the reason why it needs none now."""
     if job.shape is None:
         return _start(job, view, config)
     quiet = measurements.unchanged_s(job, at=view.now)
@@ -100,7 +101,7 @@ def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
 
 
 def _back(job: JobView, shape: Shape, config: PlanningConfig) -> PlanRequest | None:
-    """What it had before, where the change has made it slower."""
+    """Request the previous shape if the last change made the job slower."""
     found = rollback.back(job, config)
     if found is None:
         return None
@@ -121,8 +122,8 @@ def _sized(
     config: PlanningConfig,
     by_use: Callable[[JobView, Shape, PlanningConfig], PlanRequest | None],
 ) -> Step:
-    """By the model, at once, where steps were timed by term; otherwise by what roles use, servers before workers."""
-    if here.timed or job.facts.group:  # DLRover's equations are for workers at their own pace
+    """Size by the model at once if steps were timed by term; otherwise by usage, servers before workers."""
+    if here.timed or job.facts.group:  # DLRover's equations assume async workers
         return ReadyJob(job=job, measured=here, first=here.timed)
     return by_use(job, shape, config) or ReadyJob(job=job, measured=here)
 
@@ -134,10 +135,10 @@ def _start(job: JobView, view: ClusterView, config: PlanningConfig) -> PlanReque
 
 
 def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) -> PlanRequest | None:
-    """Out of memory, or about to be: a worker gets twice as much, servers become more.
+    """Request more memory after or before an OOM: a worker gets twice as much, and servers become more or larger.
 
-    A job that has not its size yet is about to get it, with the memory that it needs: what lies ahead waits for that. A
-    kill is told of for a while; roles that were begun anew with more memory need not get more again for the same one.
+    A job without its final size is about to get it, with the needed memory, so predicted shortages wait. A kill stays
+    in the findings for a while. Roles that restarted with more memory do not get more again for the same kill.
     """
     for one in job.findings:
         if one.trouble is FindingKind.OOM and _roomy(job, one.role.kind):
@@ -160,15 +161,16 @@ def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) 
 
 
 def _roomy(job: JobView, kind: RoleKind) -> bool:
-    """Whether the fullest role of a kind has memory to spare by now."""
+    """Return True if the fullest role of a kind now has spare memory."""
     held = [one for one in job.used_by(kind) if one.memory > 0 and one.memory_used > 0]
     return bool(held) and max(one.memory_used / one.memory for one in held) <= 1 / ROOMIER
 
 
 def _more_for_rows(job: JobView, shape: Shape, found: GuardFinding, config: PlanningConfig) -> list[Shape]:
-    """More servers where a guard says how many or after a kill, else larger ones; the other where bounds forbid it.
+    """Return shapes with more or larger servers, in order of preference.
 
-    Where the quota has no cores for more servers they share those that servers have: no worker goes for them.
+    More servers come first after a kill or if the guard gives a number; otherwise larger servers. If the quota lacks
+    cores, the new servers share the existing server cores, so no worker is removed.
     """
     factor = 2.0 if found.trouble is FindingKind.OOM else ROOMIER
     larger = replace(
@@ -183,12 +185,12 @@ def _more_for_rows(job: JobView, shape: Shape, found: GuardFinding, config: Plan
 
 
 def _memory_of(shape: Shape) -> tuple[int, int]:
-    """What servers have together, or how many they are where memory has no limit; then what a worker has."""
+    """Return the total server memory (or the server count without a limit), and the memory of a worker."""
     return shape.servers * (shape.server_memory or 1), shape.worker_memory
 
 
 def _busy_servers(job: JobView, shape: Shape, config: PlanningConfig) -> PlanRequest | None:
-    """Servers without CPU to spare say nothing about what a worker needs of them: they get more, then are more."""
+    """Request more server CPU, then more servers. Saturated servers do not show what a worker needs."""
     used = measurements.use(job, RoleKind.SERVER)
     if used is None or used.share <= config.busy_server:
         return None
@@ -202,7 +204,7 @@ def _busy_servers(job: JobView, shape: Shape, config: PlanningConfig) -> PlanReq
 
 
 def need(job: JobView, shape: Shape) -> initial_size.MeasuredNeed | None:
-    """What a worker uses, and what servers use for one."""
+    """Return the usage of one worker, and the server usage per worker."""
     workers, servers = measurements.use(job, RoleKind.WORKER), measurements.use(job, RoleKind.SERVER)
     if workers is None or servers is None:
         return None
@@ -243,7 +245,7 @@ def _workers(job: JobView, shape: Shape, config: PlanningConfig) -> PlanRequest 
 
 
 def _with_memory(job: JobView, shape: Shape, config: PlanningConfig) -> Shape:
-    """Servers with the memory that the job needs, where that is known, and as many as guards have asked for."""
+    """Return the shape with the known memory need per server, and at least the servers that guards requested."""
     asked = [one.servers or shape.servers + 1 for one in job.findings if one.trouble is FindingKind.MEMORY]
     servers = max([shape.servers, *asked])
     memory = job.need.of_server(servers) if job.need.rows or job.need.server else shape.server_memory
@@ -251,7 +253,7 @@ def _with_memory(job: JobView, shape: Shape, config: PlanningConfig) -> Shape:
 
 
 def mend(job: JobView, shape: Shape, config: PlanningConfig) -> ShapePlan | str:
-    """What is left to do for a job that has its size: a hot server, or server cores that lie idle."""
+    """Return a plan for a job that has its size: relieve a hot server, or use idle server cores."""
     servers, workers = measurements.use(job, RoleKind.SERVER), measurements.use(job, RoleKind.WORKER)
     if servers is None or workers is None:
         return "it has its size"
@@ -266,7 +268,7 @@ def mend(job: JobView, shape: Shape, config: PlanningConfig) -> ShapePlan | str:
             why = f"{hot.role} uses {servers.share:.0%} of its CPU, the others {calm:.0%}: it gets {cores:g} cores"
             return replace(_plan(job, shape, why, config, None), server_cpus=((hot.role.rank, cores),))
     beyond = shape.cpu + shape.worker_cpu > clamp.quota(job.bounds, config).cpu
-    beyond = beyond and not job.facts.group  # in step all would wait for those who have only what others leave
+    beyond = beyond and not job.facts.group  # in bsp all workers would wait for low-priority workers
     if beyond and workers.count <= shape.workers and servers.share <= config.busy_server:
         extra = initial_size.extra_workers(servers.used, servers.given, shape.workers, config.extra_workers)
         if extra:

@@ -27,21 +27,20 @@ from springtide.planning.lifecycle.similarity import CodedFeature
 
 Floats = NDArray[np.float64]
 NEWEST = 160
-"""Past jobs that are looked at, from the end of the history."""
+"""Most past jobs that are used, newest first."""
 BACKTESTED = 64
-"""Of them, the newest that are foretold from those before."""
+"""Newest past jobs that the backtest predicts from earlier jobs."""
 FEWEST = 8
-"""Below so many past jobs nothing is learned from them about k, mu and features: these hold then."""
+"""Past jobs below which nothing is learned, and the defaults of k and mu apply."""
 USUAL_SIMILAR, USUAL_SMOOTHING = 3, 0.7
 SIMILARS = (1, 2, 3, 5, 8)
 SMOOTHINGS = (0.3, 0.5, 0.7, 0.9)
 ALIKE = 0.5
-"""A past job whose configuration is expected to be no closer than this says nothing about this one."""
+"""Expected closeness above which a past job is used."""
 UNKNOWN = 2.0
-"""Memory of servers at a start, against what similar jobs ended with, where these have not told what they needed."""
+"""Server memory at the start, as a multiple of similar jobs' final memory, if their needs are unknown."""
 COMPARED = 4
-"""Of a configuration's numbers (`_row`), those by which one is near another: roles and cores. Other features tell
-memory."""
+"""Leading numbers of a configuration (`_row`) that define closeness: roles and cores. Other features predict memory."""
 USER = "user"
 
 
@@ -62,14 +61,14 @@ class Lesson:
     similar: int
     smoothing: float
     telling: similarity.DistanceModel | None
-    """How far configurations are apart, by features; None: too short a history to tell."""
+    """Model of the distance between configurations by features; None if the history is too short."""
     among: dict[str, Floats]
-    """Similarities among the newest past jobs, feature by feature."""
+    """Similarities among the newest past jobs, by feature."""
     accuracy: float
-    """Mean part of the final configuration that the backtest foretold; NaN: too short a history to tell."""
+    """Mean closeness of the backtest's predictions to the final configurations; NaN if the history is too short."""
 
     def closeness(self, parts: dict[str, Floats]) -> Floats:
-        """How close the configuration of each past job is to the new one's: expected, or by plain similarity."""
+        """Return the closeness of each past job's configuration to the new job's: predicted, or by plain similarity."""
         if self.telling is None:
             return np.asarray(np.mean([part[0] for part in parts.values()], axis=0))
         return np.asarray(np.clip(1.0 - self.telling.apart(parts)[0], 0.0, 1.0))
@@ -99,12 +98,12 @@ class SameHistory:
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, SameHistory) and self._ids == other._ids
-        )  # both hold their jobs, so that no id is used again
+        )  # both objects keep their jobs alive, so ids are not reused
 
 
 @functools.lru_cache(maxsize=4)
 def known(history: SameHistory, similar: int | None, smoothing: float | None) -> KnownHistory:
-    """What is learned from a history, once for all jobs that begin before it changes."""
+    """Learn from a history once for all jobs that start before it changes."""
     past, notes = sound(history.jobs)
     codes: similarity.Codes = {}
     features = similarity.coded([_features(one) for one in past], codes)
@@ -125,7 +124,8 @@ def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> W
     )
     if not mine:
         return cold(job, config, "it has no feature to be known by", notes)
-    told = {name: one for name, one in features.items() if name in mine}  # of the rest nothing is known before it runs
+    # features missing from the new job are unknown before it runs
+    told = {name: one for name, one in features.items() if name in mine}
     parts = similarity.between(mine, told, (1, len(past)))
     alike = lesson.closeness(parts)
     order = np.argsort(alike, kind="stable")[::-1][: lesson.similar]  # newest first among equals
@@ -148,7 +148,7 @@ def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> W
 
 
 def smooth(rows: Floats, smoothing: float) -> Floats:
-    """Eqn 10 over rows, the most similar first: they enter from the last to the first."""
+    """Smooth rows by Eqn 10. Rows are sorted most similar first and enter in reverse order."""
     result = rows[-1]
     for row in rows[-2::-1]:
         result = smoothing * row + (1 - smoothing) * result
@@ -156,9 +156,9 @@ def smooth(rows: Floats, smoothing: float) -> Floats:
 
 
 def cold(job: JobView, config: PlanningConfig, because: str, notes: tuple[str, ...] = ()) -> WarmStart:
-    """DLRover's start for sampling: one worker and one server, large enough not to be held back.
+    """Return DLRover's start for sampling: one worker and one server, large enough not to be limited.
 
-    Not a whole node each, as the paper has it: larger pods wait longer for a place, which is why it gives servers 16.
+    The paper gives each a whole node. Larger pods wait longer for a node, so both get `server_cpu` cores (16) instead.
     """
     asked, cores = job.requested, min(config.server_cpu, config.node_cpu)
     small = Shape(
@@ -167,14 +167,14 @@ def cold(job: JobView, config: PlanningConfig, because: str, notes: tuple[str, .
         worker_cpu=cores,
         server_cpu=cores,
         worker_memory=asked.worker_memory if asked else 0,
-        server_memory=asked.servers * asked.server_memory if asked else 0,  # this one has the rows of all of them
+        server_memory=asked.servers * asked.server_memory if asked else 0,  # a single server holds all rows
     )
     shape = clamp.within(small, job.bounds, config, need=job.need)
     return WarmStart(shape=shape, why=f"small start to be measured: {because}", warm=False, notes=notes)
 
 
 def sound(history: Sequence[PastJob]) -> tuple[list[PastJob], tuple[str, ...]]:
-    """Past jobs that one can learn from, oldest first, and what was left out."""
+    """Return the usable past jobs, oldest first, and notes on the skipped jobs."""
     good, bad, unfinished = [], 0, 0
     for one in history:
         if one.shape is None or not math.isfinite(one.shape.cpu + one.shape.memory + one.ended_at):
@@ -194,7 +194,7 @@ def sound(history: Sequence[PastJob]) -> tuple[list[PastJob], tuple[str, ...]]:
 def learn(
     past: Sequence[PastJob], features: Mapping[str, CodedFeature], similar: int | None, smoothing: float | None
 ) -> Lesson:
-    """Which features, k and mu would have foretold the newest jobs best, each from those before it."""
+    """Choose the feature weights, k and mu that predict the newest jobs best from earlier jobs."""
     recent = past[-BACKTESTED:]
     newest = {name: one.part(slice(-BACKTESTED, None)) for name, one in features.items()}
     newest = {name: one for name, one in newest.items() if one.known}
@@ -212,7 +212,7 @@ def learn(
     telling = similarity.learn(parts, 1.0 - closeness(finals[:, None, :], finals[None, :, :]), older)
     alike = np.where(older, -telling.apart(parts), -np.inf)
     ranked = np.argsort(alike, axis=1, kind="stable")[:, ::-1]
-    tested = np.arange(len(recent) // 2, len(recent))  # the first half has too few before it
+    tested = np.arange(len(recent) // 2, len(recent))  # the first half has too few predecessors
     best = (-1.0, USUAL_SIMILAR, USUAL_SMOOTHING)
     for count in (similar,) if similar else SIMILARS:
         rows = finals[ranked[tested][:, : min(count, int(tested[0]))]]  # [tested, k, field]
@@ -225,7 +225,7 @@ def learn(
 
 
 def closeness(ones: Floats, others: Floats) -> Floats:
-    """The smaller as a part of the larger, field by field and in the mean: 1 is the same."""
+    """Return the mean ratio of the smaller to the larger value over the fields; 1 means equal."""
     larger = np.maximum(ones, others)
     parts = np.divide(np.minimum(ones, others), larger, out=np.ones_like(larger), where=larger > 0)
     return np.asarray(parts.mean(axis=-1))
@@ -236,10 +236,10 @@ def _features(one: PastJob) -> dict[str, str | float]:
 
 
 def _row(shape: Shape | None) -> Floats:
-    """A configuration as it is averaged: how many roles of a kind, and what all of them have together.
+    """Return a configuration as numbers to average: role counts and totals per kind.
 
-    Not what one has: few large ones do what many small ones do, and the mean number of the mean size is more than
-    either had, of one kind at the expense of the other.
+    Sizes per role are not averaged. Few large roles can equal many small roles, and the product of mean count and mean
+    size would exceed both.
     """
     assert shape is not None
     return np.array(

@@ -46,22 +46,24 @@ FEATURES: Mapping[Kind, tuple[Feature, ...]] = {
     "optimus": (_one, _each, _all),
     "optimus-async": (_each, _one),
 }
-"""What each coefficient is of, in seconds a batch of all workers (sync, ernest, optimus) or a sample (the others)."""
+"""Feature of each coefficient, in seconds per batch of all workers (sync, ernest, optimus) or per sample (others)."""
 LEARNED: Mapping[Kind, tuple[Kind, tuple[int, ...]]] = {
     "sync": ("sync", (1, 0, 3, 2)),
     "async": ("crowded", (0, 2, 1, 3)),
 }
-"""What a live job fits for each way of training, and which of its coefficients it finds out first: what one worker does
-alone, what no number of workers makes faster, then what grows with them or falls faster than they grow. By Eqn 9 more
-workers always train more, which no real job does for ever."""
+"""Curve that a live job fits for each sync mode, and the order in which it adds coefficients. First comes the work of a
+single worker, then the constant part, then parts that grow with workers or fall faster. Under Eqn 9, more workers
+always train more, which no real job does forever."""
 DOUBT = 0.2
-"""How much a live job doubts that more workers do not train in proportion, by how many numbers of workers it has seen:
-a tenth for two, as measurements are off by some 5% and a share of half of the time is nothing unusual. Without doubt
-400/s by 4 and 440 by 5 would mean 550 by 10. With a tenth for six of them, the first and the last in step were foretold
-8% off without any noise. Counted is a coefficient's largest share of a time, from one worker on: that of 1 / w² is
-twice as large for one worker as for two."""
+"""Penalty on deviations from proportional scaling, divided by the number of worker counts seen: a tenth for two counts.
+
+Measurements err by about 5%, and a share of half of the time is normal. Without a penalty, 400/s with 4 workers and
+440/s with 5 would mean 550/s with 10. With a tenth for six counts, the extremes in sync mode were predicted 8% off even
+without noise. The penalty applies to a coefficient's largest share of the time, from one worker on. For 1 / w², this
+share is twice as large for one worker as for two.
+"""
 PRECISION = 1e-3
-"""Of a time: what curves are off by less than this is no reason to believe one of them more."""
+"""Relative error below which differences between curves do not count."""
 
 
 class CapacitySample(NamedTuple):
@@ -69,7 +71,7 @@ class CapacitySample(NamedTuple):
 
     workers: int
     throughput: float
-    """Samples a second of all workers together."""
+    """Samples per second of all workers together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +81,9 @@ class CapacityCurve:
     kind: Kind
     coefficients: tuple[float, ...]
     batch: float = 1.0
-    """Samples of one step of all workers together; 1 at one's own pace."""
+    """Samples per step of all workers together; 1 in async."""
     most_seen: int = 0
-    """The largest number of workers that was measured: beyond it the curve is a guess."""
+    """Largest measured number of workers. Beyond it, the curve is an extrapolation."""
 
     def __call__(self, workers: float) -> float:
         at = np.asarray(float(workers))
@@ -89,12 +91,12 @@ class CapacityCurve:
         return self.batch / seconds if seconds > 0 else np.inf
 
     def peak(self, most: int) -> int:
-        """The number of workers, up to `most`, that train most: more of them train less."""
+        """Return the number of workers, up to `most`, with the highest throughput."""
         return max(range(1, most + 1), key=lambda workers: (self(workers), -workers))
 
 
 def fit(kind: Kind, seen: Sequence[CapacitySample], *, batch: float = 1.0) -> CapacityCurve:
-    """The curve with the least relative error of the time a step takes, of all coefficients that its kind has."""
+    """Fit all coefficients of a curve by least relative error of the step time."""
     if kind not in FEATURES:
         raise errors.UnknownName("model of throughput", kind, FEATURES)
     return _fit(kind, seen, range(len(FEATURES[kind])), batch)
@@ -103,11 +105,12 @@ def fit(kind: Kind, seen: Sequence[CapacitySample], *, batch: float = 1.0) -> Ca
 def learn(
     kind: Kind, seen: Sequence[CapacitySample], *, batch: float = 1.0, weights: Sequence[float] | None = None
 ) -> CapacityCurve:
-    """A curve for a job that goes on: no more coefficients than it has had numbers of workers, so that one number
-    seen means that twice as many train twice as much; what is not in proportion has to show clearly (`DOUBT`). Curves
-    of one coefficient, of two and so on count as much as each is likely (`_likely`): four coefficients through five
-    measurements mostly follow their errors. Of each number the median counts. `weights`: how much each is believed,
-    where there is one of each, up to 1.
+    """Fit a curve for a running job, with at most one coefficient per worker count seen.
+
+    After one count, throughput is assumed proportional. Deviations must be clear (`DOUBT`). Curves with one, two and
+    more coefficients are averaged by their likelihood (`_likely`), because four coefficients through five measurements
+    mostly follow noise. The median represents each count. `weights` (up to 1) is the confidence in each count, with one
+    measurement per count.
     """
     if kind not in LEARNED:
         raise errors.UnknownName("way of training", kind, LEARNED)
@@ -129,16 +132,16 @@ def learn(
 
 
 def mape(curve: CapacityCurve, seen: Sequence[CapacitySample]) -> float:
-    """Mean absolute error of its throughput, as a share of what was seen."""
+    """Return the mean absolute percentage error of the throughput."""
     return float(np.mean([abs(curve(one.workers) - one.throughput) / one.throughput for one in seen]))
 
 
 def _likely(
     curves: Sequence[CapacityCurve], seen: Sequence[CapacitySample], weights: Sequence[float] | None
 ) -> NDArray[np.float64]:
-    """How likely each curve is, the first having one coefficient and each other one more: Akaike's weights.
+    """Return the Akaike weight of each curve. Each curve has one coefficient more than the previous curve.
 
-    A curve with another coefficient has to be off by less than exp(-1 / measurements) times as much to be more likely.
+    A further coefficient must reduce the error below exp(-1 / measurements) times the previous error.
     """
     rates = np.asarray([one.throughput for one in seen])
     off = np.asarray(
@@ -175,7 +178,7 @@ def _fit(
 
 
 def solver() -> Any:
-    """Non-negative least squares; the first call imports SciPy, which takes half a second."""
+    """Return SciPy's NNLS. The first call imports SciPy, which takes half a second."""
     from scipy import optimize
 
     return optimize.nnls
@@ -187,12 +190,12 @@ def relative(
     doubts: NDArray[np.float64] | None = None,
     weights: Sequence[float] | None = None,
 ) -> tuple[float, ...]:
-    """Coefficients, none below zero, of the times 1 / rate, with the least squares of relative errors.
+    """Fit non-negative coefficients to the times 1 / rate by least squares of relative errors.
 
-    Columns are brought to one size first: those of 1 / w² and of w differ by a million. `doubts`: what all coefficients
-    but the first are taken times, and count as an error then.
+    Columns are normalized first, because 1 / w² and w differ by a factor of a million. `doubts` are penalty factors on
+    all coefficients except the first.
     """
-    share = columns * rates[:, None]  # of the time that was seen
+    share = columns * rates[:, None]  # share of the measured time
     wanted = np.ones(len(rates))
     if weights is not None:
         trust = np.sqrt(np.asarray(weights, dtype=float))

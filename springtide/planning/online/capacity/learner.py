@@ -16,11 +16,11 @@ from typing import NamedTuple
 from springtide.domain.data.streams import StepSums
 from springtide.planning.online.capacity import capacity_model as curves
 
-FULL = 0.8  # of a batch's room: fuller ones say what a worker can do, others what it can at least
-LEAST_BUSY_S = 1.0  # of a worker: less says nothing of its speed
+FULL = 0.8  # share of a batch: fuller batches show a worker's speed, others only a lower limit
+LEAST_BUSY_S = 1.0  # minimum busy seconds of a worker for a valid speed
 PRIOR_STEPS = 3.0
-"""So many steps, of sizes as far apart as they are large, is what "in proportion to its samples" counts for: that is
-what a step is taken to cost until sizes have differed enough to say."""
+"""Weight of the prior that a step costs in proportion to its samples, in steps whose sizes vary as much as their mean.
+It applies until the sizes have varied enough."""
 
 
 class WorkerWork(NamedTuple):
@@ -38,30 +38,30 @@ class WorkerWork(NamedTuple):
 
     @property
     def pace(self) -> float | None:
-        """Samples a second while it had something to do; None: it had too little."""
+        """Samples per busy second; None if the worker was busy for too short."""
         return self.samples / self.busy_s if self.busy_s >= LEAST_BUSY_S and self.samples > 0 else None
 
     def fills(self, batch: float) -> float:
-        """Part of its batches' room that was filled: near the live head they are cut short, and cost more a sample."""
+        """Return the mean fill of batches. Near the live head batches are cut short and cost more per sample."""
         return self.steps.samples / (self.steps.number * batch) if self.steps.number else 0.0
 
 
 def utilization(works: Mapping[int, WorkerWork]) -> float:
-    """Part of the time in which workers had something to do."""
+    """Return the share of time in which workers were busy."""
     busy = sum(work.busy_s for work in works.values())
     whole = busy + sum(work.waited_s for work in works.values())
     return busy / whole if whole > 0 else 0.0
 
 
 def together(works: Mapping[int, WorkerWork]) -> float | None:
-    """Samples a second of all workers, none of them waiting; one that had too little to do counts as the others' mean.
-    None: nobody was at work."""
+    """Return the samples per second of all workers without waiting; None if no worker was busy enough. Idle workers
+    count as the mean of the others."""
     paces = [pace for work in works.values() if (pace := work.pace) is not None]
     return sum(paces) / len(paces) * len(works) if paces else None
 
 
 def full(works: Mapping[int, WorkerWork], batch: float) -> dict[int, WorkerWork]:
-    """Those whose batches were about full: what they train is what they can."""
+    """Return the workers whose batches were nearly full, so that they show their speed."""
     return {rank: work for rank, work in works.items() if work.fills(batch) >= FULL}
 
 
@@ -70,8 +70,10 @@ def summed(works: Mapping[int, WorkerWork]) -> StepSums:
 
 
 def quicker_when_full(steps: StepSums, batch: float, size: float) -> float:
-    """By how much more a second is trained in full batches than in those of so many samples: 1 where a step costs what
-    its samples cost, batch / size where it costs the same whatever is in it. `steps`: what is known of that."""
+    """Return the speedup of full batches over batches of `size` samples, from the step costs in `steps`.
+
+    It is 1 if a step costs as much as its samples, and batch / size if the cost is independent of the size.
+    """
     if not steps.number or not steps.seconds or not 0 < size < batch:
         return 1.0
     each, took = steps.samples / steps.number, steps.seconds / steps.number
@@ -83,18 +85,19 @@ def quicker_when_full(steps: StepSums, batch: float, size: float) -> float:
     return (at_all + by_sample * size) / size / ((at_all + by_sample * batch) / batch)
 
 
-SATURATED = 0.9  # of the time: workers that had something to do for so long were as quick as they are
-FRESH = 0.3  # of a new measurement beside what was known of that number of workers
-MOST_RESTED = 1.25  # times what workers that never waited trained: what those that did wait are believed, at the most
-RESTED = 0.05  # how much they are believed beside them
-FADES_S = 6 * 3600.0  # a measurement counts half as much after so long
-KEPT_STEPS = 0.9  # of what is known about the cost of steps, from window to window
-LEAST = 1e-4  # of a weight: less is nothing
-WINDOW_S, LEAST_WINDOW_S = 20.0, 4.0  # of the stream that one measurement is of; of the clock, a few heartbeats of each
+SATURATED = 0.9  # utilization above which workers show their full speed
+FRESH = 0.3  # weight of a new measurement against the earlier value
+MOST_RESTED = 1.25  # limit on the rate of workers that waited, as a multiple of the rate without waiting
+RESTED = 0.05  # weight of measurements with waiting, next to those without
+FADES_S = 6 * 3600.0  # half-life of a measurement's weight
+KEPT_STEPS = 0.9  # share of the step cost statistics kept per window
+LEAST = 1e-4  # smallest weight
+# window of a measurement: stream seconds, and at least clock seconds (a few heartbeats)
+WINDOW_S, LEAST_WINDOW_S = 20.0, 4.0
 
 
 def window_s(speedup: float) -> float:
-    """Seconds of the clock that one measurement is of; where the stream runs faster, more of its time."""
+    """Return the clock seconds of one measurement. On a faster stream it covers more stream time."""
     return max(LEAST_WINDOW_S, WINDOW_S / speedup)
 
 
@@ -103,9 +106,9 @@ class WorkerRate:
     """Measured throughput of one number of workers."""
 
     rate: float
-    """Samples a second, in full batches."""
+    """Samples per second in full batches."""
     at: float
-    """When it was seen last, by the stream's time."""
+    """Stream time of the last measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +116,17 @@ class LearnedCapacity:
     """Everything learned about the capacity of a job."""
 
     seen: dict[int, WorkerRate] = field(default_factory=dict)
-    """By number of workers, while they never waited; the next, while they did."""
+    """Rates without waiting, by number of workers; `rested` has the rates with waiting."""
     rested: dict[int, WorkerRate] = field(default_factory=dict)
     steps: StepSums = field(default_factory=StepSums)
-    """Of workers that never waited, the newest counting most; of others, while there were none."""
+    """Step statistics of workers without waiting, newest weighted most. Before any exist, of all workers."""
 
     @property
     def known(self) -> bool:
         return bool(self.seen or self.rested)
 
     def then(self, works: Mapping[int, WorkerWork], *, batch: float, at: float) -> "LearnedCapacity":
-        """With another window, in which each of these workers was there all the time."""
+        """Return the state after another window, in which all these workers were present throughout."""
         rate = together(works)
         steps = summed(works) if works else StepSums()
         if rate is None:
@@ -140,10 +143,10 @@ class LearnedCapacity:
         return replace(self, steps=costs, seen=seen, rested=_noted(self.rested, len(works), rate, at))
 
     def capacity(self, most: int, *, now: int, at: float, kind: curves.Kind = "async") -> tuple[float, ...] | None:
-        """Samples a second by number of workers, from none to `most`; None: nothing was measured.
+        """Return the samples per second for 0 to `most` workers; None without measurements.
 
-        All of them are read off one curve. The `now` workers that there are count most. Beyond the largest number seen
-        nobody is believed to gain more than in proportion.
+        All values come from one fitted curve. The current number `now` has the largest weight. Beyond the largest
+        number seen, throughput is at most proportional.
         """
         weighed = self._weighed(now, at)
         if not weighed:
@@ -157,7 +160,7 @@ class LearnedCapacity:
         return tuple(known)
 
     def _weighed(self, now: int, at: float) -> list[tuple[int, float, float]]:
-        """Numbers of workers, what each trains, and how much that is believed; the most believed as much as 1."""
+        """Return worker counts, rates and weights; the largest weight is 1."""
         found = []
         for workers in sorted({*self.seen, *self.rested}):
             sure, rested = self.seen.get(workers), self.rested.get(workers)
@@ -168,7 +171,7 @@ class LearnedCapacity:
                 held = rested.rate if sure is None else min(rested.rate, MOST_RESTED * rate)
                 held = (
                     max(held, rate) if sure is not None else held
-                )  # one that rests is no slower than one that does not
+                )  # a worker that rests is no slower than a worker that does not
                 rate = (rate * weight + held * beside) / max(weight + beside, 1e-300)
                 weight += beside
             if rate > 0:

@@ -50,7 +50,7 @@ FEATURES: Mapping[Kind, Callable[[Array, Array], list[Array]]] = {
     "optimus": _optimus,
     "optimus-async": _optimus_async,
 }
-"""What each coefficient is of, in seconds a batch of all workers (sync, optimus) or a sample (the others)."""
+"""Features of each coefficient, in seconds per batch of all workers (sync, optimus) or per sample (others)."""
 
 
 class SurfaceSample(NamedTuple):
@@ -76,7 +76,7 @@ class CapacitySurface:
 
 
 def fit_surface(kind: Kind, seen: Sequence[SurfaceSample], *, batch: float = 1.0) -> CapacitySurface:
-    """The surface with the least relative error of the time a step takes."""
+    """Fit a surface by least relative error of the step time."""
     if kind not in FEATURES:
         raise errors.UnknownName("model of throughput", kind, FEATURES)
     table = np.asarray(seen, dtype=float).reshape(len(seen), 3)
@@ -87,7 +87,7 @@ def fit_surface(kind: Kind, seen: Sequence[SurfaceSample], *, batch: float = 1.0
 
 
 def mape(surface: CapacitySurface, seen: Sequence[SurfaceSample]) -> float:
-    """Mean absolute error of its throughput, as a share of what was seen."""
+    """Return the mean absolute percentage error of the throughput."""
     return float(np.mean([abs(surface(one.workers, one.servers) - one.throughput) / one.throughput for one in seen]))
 
 
@@ -95,12 +95,12 @@ class CapacityErrors(NamedTuple):
     """Errors of predicted throughput."""
 
     mape: float
-    """Mean of absolute errors, each as a share of what was measured."""
+    """Mean of absolute errors, each as a share of the measured value."""
     mae: float
-    """Mean absolute error, samples a second."""
+    """Mean absolute error in samples per second."""
     rmse: float
     worst: float
-    """The largest, as a share."""
+    """Largest error as a share of the measured value."""
 
 
 def judged(foretold: Sequence[float], measured: Sequence[float]) -> CapacityErrors:
@@ -118,7 +118,7 @@ def peers(kind: CurveKind) -> tuple[CurveKind, ...]:
 def judge(
     kind: CurveKind, seen: Sequence[CapacitySample], held: Sequence[CapacitySample], *, batch: float = 1.0
 ) -> dict[CurveKind, CapacityErrors]:
-    """Fit each model to `seen`, the same way, and let it foretell `held`."""
+    """Fit each model to `seen` and return its errors on `held`."""
     found: dict[CurveKind, CapacityErrors] = {}
     for each in peers(kind):
         curve: Callable[[float], float] = capacity_model.fit(each, seen, batch=batch)
@@ -127,7 +127,7 @@ def judge(
 
 
 def left_out(kind: CurveKind, seen: Sequence[CapacitySample], *, batch: float = 1.0) -> dict[str, CapacityErrors]:
-    """The same, each measurement foretold from all others: where there are few. Also as a live job learns it."""
+    """Return leave-one-out errors of each model, for small data sets. "learned" is the fit of a running job."""
     models: dict[str, Callable[[Sequence[CapacitySample]], Callable[[float], float]]] = {
         "learned": lambda some: capacity_model.learn(kind, some, batch=batch),
         **{each: partial(_fitted, each, batch) for each in peers(kind)},

@@ -15,23 +15,23 @@ from springtide.planning.online.forecast.registry import Forecaster
 from springtide.planning.online.forecast.traffic import DAY_S, PastTraffic
 
 KNOWN_DAYS = 28
-CHOOSING_DAYS = 3  # of the past that forecasters are chosen by: some take a minute to answer
-WORTH = 0.95  # of the default's error: what is not better than that is not worth a process of its own
+CHOOSING_DAYS = 3  # past days for the choice, because some forecasters take a minute
+WORTH = 0.95  # share of the default's error: a forecaster above it is not worth its own process
 
 
 class BacktestScore(NamedTuple):
     """Errors of a forecaster in a backtest."""
 
     wape: float
-    """The sum of absolute errors, as a share of the traffic."""
+    """Sum of absolute errors as a share of the traffic."""
     covered: float
-    """Share of values within low and high; 0.8 is wanted."""
+    """Share of values between low and high; the target is 0.8."""
     below: float
-    """Share of values below high; 0.9 is wanted."""
+    """Share of values below high; the target is 0.9."""
     bias: float
-    """The sum of errors, as a share of the traffic: above 0 when too much was forecast."""
+    """Sum of errors as a share of the traffic; positive if the forecast was too high."""
     tried: int
-    """Forecasts."""
+    """Number of forecasts."""
 
 
 def backtest(
@@ -43,7 +43,8 @@ def backtest(
     horizon_s: float = DAY_S,
     last: int | None = None,
 ) -> BacktestScore:
-    """Forecast `horizon_s` ahead, again `every_s`, each time from the `known_days` before; the `last` of them only."""
+    """Forecast `horizon_s` ahead, every `every_s`, from the preceding `known_days`. `last` limits the test to the last
+    forecasts."""
     step, ahead = (round(one / history.step_s) for one in (every_s, horizon_s))
     starts = list(range(len(history.values) - ahead, known_days * history.day - 1, -step))[:last][::-1]
     if not starts or step < 1 or ahead < 1:
@@ -73,15 +74,16 @@ class ForecasterChoice:
     name: str
     why: str
     scores: Mapping[str, BacktestScore]
-    """Of those that could answer."""
+    """Scores of the forecasters that answered."""
 
 
 def choose(
     history: PastTraffic, forecasters: Mapping[str, Forecaster], *, last: int = CHOOSING_DAYS
 ) -> ForecasterChoice:
-    """The one that was closest on the last days; the default unless another is closer by enough.
+    """Return the forecaster with the smallest error on the last days. The default wins unless another is clearly
+    better.
 
-    One that raises is left out, and that is said.
+    A forecaster that raises is skipped, and the reason says so.
     """
     known = min(KNOWN_DAYS, history.days - last)
     if known < 2:
@@ -91,7 +93,7 @@ def choose(
     for name, forecaster in forecasters.items():
         try:
             scores[name] = backtest(history, forecaster, known_days=known, last=last)
-        except Exception as error:  # somebody else's code: whatever it raises, the others answer
+        except Exception as error:  # a plug-in may raise anything; the other forecasters still answer
             failed.append(f"{name} could not answer: {error}")
     default = scores.get("default")
     best = min(scores, key=lambda name: scores[name].wape) if scores else "default"

@@ -15,21 +15,23 @@ from springtide.planning.online.forecast.seasonal import RateForecast
 
 Array = NDArray[np.float64]
 LOOKED_AT_S = 2400.0
-"""A forecast should have been made so long ago: what came since tells its level. Half an hour to 2 do as well."""
+"""Wanted age of a forecast in seconds, so that later traffic shows its level. Values from half an hour to 2 hours work
+equally well."""
 FADES_S = 4 * 3600.0
-"""The level is believed less by e in so long (on traces of taxis, messages and web pages 3 to 12 hours do as well)."""
+"""Time constant of the level correction in seconds. On traces of taxis, messages and web pages, 3 to 12 hours work
+equally well."""
 LEVEL = (0.2, 5.0)
-"""A forecast is not taken to be wrong by more than this."""
+"""Limits on the level correction."""
 SURE = 0.35
-"""Part of its interval that a forecast is wrong by in the next minutes, once its level is known."""
+"""Share of the interval that applies to the next minutes, once the level is known."""
 UNSURE_S = 4 * 3600.0
-"""After so long it is wrong by all of it."""
+"""Seconds until the whole interval applies."""
 OLDEST = 0.3
-"""How much the oldest of the steps that are looked at counts, the newest counting 1."""
+"""Weight of the oldest step in the level; the newest has weight 1."""
 
 
 def outlook(said: RateForecast, came: Array) -> TrafficOutlook:
-    """`came` is the traffic of the forecast's first steps, which are over; what is left of it, at today's level."""
+    """Return the rest of a forecast at the current level. `came` is the traffic of its first, completed steps."""
     over = len(came)
     left = len(said.mean) - over
     if left < 1:
@@ -44,7 +46,7 @@ def outlook(said: RateForecast, came: Array) -> TrafficOutlook:
 
 
 def _level(said: RateForecast, came: Array) -> float:
-    """What came of late / what was said of it."""
+    """Return the recent ratio of actual to forecast traffic."""
     looked_at = min(len(came), max(1, round(LOOKED_AT_S / said.step_s)))
     if not looked_at:
         return 1.0

@@ -17,18 +17,18 @@ from springtide.planning.online.forecast.traffic import DAY_S, PastTraffic
 
 STEP_S = 600.0
 KEPT_S = 36 * DAY_S
-"""Five weeks and a day: four of them and today make a week like those before."""
-SEEN_SHARE = 0.5  # of a step that must have been looked at, so that its mean says something
+"""Five weeks and a day: four weeks and today make a usual week."""
+SEEN_SHARE = 0.5  # minimum observed share of a step for a valid mean
 
 
 class TrafficBucket(NamedTuple):
     """Traffic of one time step, as far as it was observed."""
 
     number: int
-    """Steps since the moment from which times are counted."""
+    """Number of the step since the time origin."""
     samples: float
     seconds: float
-    """Of it, those in which arrivals were counted."""
+    """Seconds of the step in which arrivals were counted."""
 
 
 @dataclass(slots=True)
@@ -50,11 +50,11 @@ class TrafficHistory:
         self.steps |= {step.number: step for step in steps}
 
     def arrive(self, since: float, until: float, samples: float) -> list[TrafficBucket]:
-        """So many samples came between two moments; steps that are complete by that."""
+        """Record samples that arrived between two moments, and return the steps that this completes."""
         if not until > since:
             return []
         first, last = math.floor(since / self.step_s), math.floor(until / self.step_s)
-        if last - first > KEPT_S / self.step_s:  # nobody was away for weeks: what was known says nothing any more
+        if last - first > KEPT_S / self.step_s:  # after a gap of weeks the old history is useless
             self.steps.clear()
             since, first = last * self.step_s, last
             samples = 0.0
@@ -68,7 +68,7 @@ class TrafficHistory:
         return [self.steps[number] for number in range(first, last)]
 
     def _shares(self, since: float, until: float, first: int, last: int) -> list[tuple[int, float, float]]:
-        """Each step's number, its seconds between the two, and its share of what came then."""
+        """Return each step's number, its seconds in the span, and its share of the arrivals."""
         seconds = [
             (number, min(until, (number + 1) * self.step_s) - max(since, number * self.step_s))
             for number in range(first, last + 1)
@@ -85,8 +85,8 @@ class TrafficHistory:
         return before.samples / before.seconds if before is not None and before.seconds else 0.0
 
     def history(self, at: float) -> PastTraffic | None:
-        """Complete steps before this moment; None: there is none. A hole is what the day before had, or what lies
-        around it."""
+        """Return the complete steps before this moment; None if there are none. Gaps are filled from the day before, or
+        interpolated."""
         until = math.floor(at / self.step_s)
         known = {
             step.number: step.samples / step.seconds

@@ -30,7 +30,7 @@ BUILT_IN: dict[str, Forecaster] = {
     "last-day": partial(calibrated, "last-day", last_day, 1),
     "last-week": partial(calibrated, "last-week", last_week, 7),
 }
-"""They need NumPy only, and milliseconds."""
+"""Built-in forecasters. They need only NumPy, and milliseconds."""
 
 
 def names() -> tuple[str, ...]:
@@ -38,7 +38,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Forecaster:
-    """The forecaster of that name: built in, of an installed package, or `module:function`."""
+    """Return the forecaster with this name: built in, from an installed package, or `module:function`."""
     if name in BUILT_IN:
         return BUILT_IN[name]
     if ":" in name:
@@ -54,7 +54,7 @@ def _checked(name: str, theirs: registry.Plugin, history: PastTraffic, steps: in
 
 
 def sound(name: str, said: object, history: PastTraffic, steps: int) -> RateForecast:
-    """What it said, if it can be planned by: as many numbers as were asked for, none below 0, low <= mean <= high."""
+    """Validate a forecast: the requested number of finite values. Clip it to values >= 0 and low <= mean <= high."""
     if not isinstance(said, RateForecast):
         raise errors.BadInput(f"forecaster {name!r} gave a {type(said).__name__}; wanted a Forecast")
     if abs(said.step_s - history.step_s) > 1e-9:

@@ -28,16 +28,15 @@ __all__ = [
     "weigh",
 ]
 
-TRIED_DAYS = 7  # of the past that members are tried on
+TRIED_DAYS = 7  # past days for testing members
 INTERVAL = (10.0, 90.0)  # percentiles of past errors
 FEW_DAYS = (2.94, 2.94, 1.70, 1.43, 1.31, 1.24, 1.20)
-"""How much wider than the errors of 1, 2 ... 7 days an interval is. Errors of a day go together, so it is days that are
-counted: Student's t for so many, beside the normal curve, and that the next day differs from a mean which itself is not
-known better, the root of 1 + 1 / days."""
-TRUST = 4  # the power of 1 / error by which a member is believed: 2 to 8 do about as well on real traffic
-UNTRIED = 1.15  # times the best one's error: what a member that cannot be tried yet is taken to be off
-EXACT = 1e-4  # an error that is as good as none
-ONLY_GUESS = 0.5  # share by which traffic may differ where nothing is known
+"""Factor on the interval for 1, 2 ... 7 days of errors. Errors within a day are correlated, so days count. The factor
+is Student's t relative to the normal distribution, times the root of 1 + 1 / days for the uncertain mean."""
+TRUST = 4  # exponent of 1 / error in a member's weight; 2 to 8 work about equally well on real traffic
+UNTRIED = 1.15  # assumed error of an untested member, as a multiple of the best error
+EXACT = 1e-4  # smallest error
+ONLY_GUESS = 0.5  # relative interval if nothing is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +44,11 @@ class MemberWeights:
     """Weight of each member, and the errors of the combined forecast on past days."""
 
     members: tuple[tuple[str, float], ...]
-    """Names and shares, the most believed first."""
+    """Names and weights, largest first."""
     wape: float
-    """Of all together: the sum of absolute errors, as a share of the traffic."""
+    """Sum of absolute errors of the combined forecast, as a share of the traffic."""
     ratios: Array
-    """Values of past days / what was said of them."""
+    """Ratios of actual to forecast values on past days."""
     tried: int
 
     def forecast(self, past: Array, day: int, steps: int) -> Array:
@@ -60,9 +59,9 @@ class MemberWeights:
 
 
 def weigh(history: PastTraffic) -> MemberWeights | None:
-    """Let every member forecast the last days, each from what was known before it; None: too little past.
+    """Test every member on the last days and return the weights; None if the history is too short.
 
-    One that has just enough past to speak at all is believed nearly as much as the best of the others.
+    A member with just enough history to forecast, but not to be tested, gets nearly the best weight.
     """
     past, day = history.filled().values, history.day
     told: dict[str, Array] = {}
@@ -94,7 +93,7 @@ def weigh(history: PastTraffic) -> MemberWeights | None:
 
 
 def forecast(history: PastTraffic, steps: int, *, weights: MemberWeights | None = None) -> RateForecast:
-    """The next steps; `weights` as they were found before, or found now."""
+    """Forecast the next steps. `weights` reuses earlier weights."""
     weights = weights or weigh(history)
     past = history.filled().values
     if weights is None:
@@ -109,9 +108,9 @@ def forecast(history: PastTraffic, steps: int, *, weights: MemberWeights | None 
 
 
 def calibrated(name: str, member: Member, needs: int, history: PastTraffic, steps: int) -> RateForecast:
-    """What one member says alone, with the interval of its own errors on the last days.
+    """Forecast with a single member, with the interval of its own errors on the last days.
 
-    With less past than it needs, or none to try it on: the default's.
+    Without enough history for the member and its test, return the default forecast.
     """
     past, day = history.filled().values, history.day
     days = min(TRIED_DAYS, len(past) // day - needs)
@@ -127,9 +126,9 @@ def calibrated(name: str, member: Member, needs: int, history: PastTraffic, step
 
 
 def interval(ratios: Array, days: int) -> tuple[float, float]:
-    """By how much a forecast is to be multiplied, so that a tenth of what comes is below, and a tenth above.
+    """Return the factors that put a tenth of the values below and a tenth above the interval.
 
-    `ratios` of what came to what was said, over so many days.
+    `ratios` are actual / forecast over `days` days.
     """
     if not len(ratios):
         return 1 - ONLY_GUESS, 1 + ONLY_GUESS
@@ -139,13 +138,13 @@ def interval(ratios: Array, days: int) -> tuple[float, float]:
 
 
 def _told(member: Member, past: Array, day: int, days: int) -> Array:
-    """What it would have said of each of the last days, before that began."""
+    """Return the member's forecast of each of the last days, made before that day."""
     starts = [len(past) - back * day for back in range(days, 0, -1)]
     return np.asarray([member(past[:start], day, day) for start in starts]).reshape(days, day)
 
 
 def _last(history: PastTraffic, day: int, days: int) -> Array:
-    """How the last days came out, with the holes: nobody is blamed for what is not known."""
+    """Return the last days with their gaps, so that unknown values count as no error."""
     return history.values[len(history.values) - days * day :].reshape(days, day)
 
 
@@ -163,7 +162,7 @@ def _days(days: int) -> str:
 
 
 def _untried(step_s: float, past: Array, day: int, steps: int) -> RateForecast:
-    """Nothing to try a forecast on: yesterday again, else the last hour; as wide as all that was seen."""
+    """Forecast without a test: repeat yesterday, or the last hour, with an interval that covers all past values."""
     hour = max(1, int(HOUR_S // step_s))
     if len(past) >= day:
         mean, member = last_day(past, day, steps), "like the last day"
