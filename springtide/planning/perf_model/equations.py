@@ -31,10 +31,10 @@ from springtide.domain.plan.profile import ModelFacts
 
 Array = numpy.typing.NDArray[numpy.float64]
 Index = numpy.typing.NDArray[Any]
-"""Places in an array, or a mask of it."""
+"""Indices into an array, or a mask."""
 TERMS = ("grad", "upd", "sync", "emb", "beta")
 HOP_S = 1e-4
-"""Of one message from worker to worker, about, beside its bytes. It only scales what is fitted."""
+"""Approximate seconds of one message between workers, besides its bytes. It only scales a fitted coefficient."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,15 +42,15 @@ class Coefficients:
     """Fitted coefficients of a job, all non-negative."""
 
     grad: float
-    """Core-seconds that a sample's forward and backward take."""
+    """Core-seconds per sample of forward and backward."""
     upd: float
-    """Core-seconds that servers take for one worker's gradients; in step, for those of all."""
+    """Core-seconds of servers for one worker's gradients; in bsp, for all workers' gradients."""
     sync: float
-    """Times that the dense parameters cross the network; in step, times that they go round among workers."""
+    """Times that the dense parameters cross the network; in bsp, number of all-reduces."""
     emb: float
     """Seconds that one server takes to look up one float."""
     beta: float
-    """Seconds of a step that no resource shortens: the sum of the four constants."""
+    """Constant seconds of a step: the sum of the four constants."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -103,7 +103,7 @@ class StepTerms(NamedTuple):
 
 
 def terms(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) -> StepTerms:
-    """Eqns 2 to 5, each without its constant; their sum is the last."""
+    """Return the terms of Eqns 2 to 5 without their constants, then the sum of the constants."""
     w, p = shape.workers, shape.servers
     if facts.group:
         return StepTerms(
@@ -127,7 +127,7 @@ def hops(workers: float, traffic_s: float) -> float: ...
 @overload
 def hops(workers: Array, traffic_s: Array | float) -> Array: ...
 def hops(workers: Array | float, traffic_s: Array | float) -> Array | float:
-    """Seconds of an all-reduce among so many workers, of what takes `traffic_s` to cross the network once."""
+    """Return the seconds of an all-reduce among `workers`, for data that crosses the network once in `traffic_s`."""
     return 2 * (workers - 1) * (traffic_s / workers + HOP_S)
 
 
@@ -136,7 +136,7 @@ def step_seconds(coefficients: Coefficients, facts: ModelFacts, shape: Shape) ->
 @overload
 def step_seconds(coefficients: Coefficients, facts: ModelFacts, shape: Shapes) -> Array: ...
 def step_seconds(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) -> Array | float:
-    """T: seconds of a step of one worker."""
+    """Return T, the seconds per step of one worker."""
     return sum(terms(coefficients, facts, shape))
 
 
@@ -145,7 +145,7 @@ def throughput(coefficients: Coefficients, facts: ModelFacts, shape: Shape) -> f
 @overload
 def throughput(coefficients: Coefficients, facts: ModelFacts, shape: Shapes) -> Array: ...
 def throughput(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) -> Array | float:
-    """Eqn 1: samples a second of all workers; none where a step takes no time."""
+    """Return the samples per second of all workers (Eqn 1); 0 if a step takes no time."""
     seconds = step_seconds(coefficients, facts, shape)
     samples = facts.group or shape.workers * facts.batch
     if isinstance(seconds, numpy.ndarray):
@@ -154,7 +154,7 @@ def throughput(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Sha
 
 
 def throughputs(models: Models, many: Shapes) -> Array:
-    """The same of shapes that each have a model of their own."""
+    """Return the throughput of shapes that each have their own model."""
     w, p = many.workers, many.servers
     together = models.group > 0
     if together.any():
@@ -183,7 +183,8 @@ def _in_step(models: Models, many: Shapes) -> Array:
 
 
 def design(facts: ModelFacts, many: Shapes, batches: Sequence[int] | Array | None = None) -> Array:
-    """A row a shape, a column a coefficient: T is the product with the coefficients."""
+    """Return the design matrix: one row per shape, one column per coefficient. T is its product with the
+    coefficients."""
     w, p = many.workers, many.servers
     m = numpy.asarray(facts.batch if batches is None else batches, dtype=numpy.float64)
     traffic = facts.dense_bytes / facts.bandwidth

@@ -36,17 +36,17 @@ from springtide.planning.perf_model.measurements import CoreSpeed
 from springtide.planning.perf_model.profile_table import ProfileTable, RefusedProfiles, tabulate
 
 FEWEST = 3
-"""Configurations below which totals alone say nothing about others."""
+"""Minimum configurations for a fit to totals alone."""
 FEWEST_TIMED = 1
-"""The same where each step was timed by term: each term scales in its own way."""
+"""Minimum configurations if each step was timed by term, because each term scales in its own way."""
 NO_NUMBERS = "what was measured spans more than numbers do: no model of it is finite"
 TERMS_PULL = 0.1
-"""Of the slopes of single terms: totals are good to about 3%, terms, which overlap, to about 30%."""
+"""Weight of the term slopes. Totals are accurate to about 3%, overlapping terms to about 30%."""
 CLEAR = 0.1
-"""Of a step's time: a coefficient whose part is uncertain by more is unclear."""
+"""Uncertainty of a coefficient's part, as a share of the step time, above which it is unclear."""
 VARIES = 1e-6
 BUSY = 0.85
-"""Of what cores can do: a shape that does more is bound by them. Two windows of one shape may differ by so much."""
+"""Share of the core limit above which cores limit a shape. Two windows of one shape may differ by this much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,19 +56,19 @@ class FittedModel:
     coefficients: Coefficients
     facts: ModelFacts
     table: ProfileTable
-    """What it was fitted to."""
+    """Data of the fit."""
     rmsle: float
-    """Root mean square of log(predicted / measured) over configurations, by equations and cores together."""
+    """Root mean square of log(predicted / measured) over configurations, with equations and core limits combined."""
     mape: float
-    """Mean absolute error of throughput, as a part of what was measured."""
+    """Mean absolute error of throughput, as a share of the measured value."""
     deviations: tuple[float, ...]
-    """One deviation of each coefficient's part of the step's time, as a share of that time. Infinity: no idea."""
+    """Standard deviation of each coefficient's part of the step time, as a share of that time; infinity if
+    undetermined."""
     information: Array
-    """What the data says about the coefficients, in parts of the step's time (5 by 5): `planning.candidates.probe` adds
-    to it.
-    """
+    """Information matrix of the coefficients, in shares of the step time (5 by 5). `planning.candidates.probe` adds
+    rows to it."""
     constants: tuple[float, ...] | None
-    """Constants of the four terms by their own lines, and seconds outside of all four; None where not timed by term."""
+    """Constants of the four term lines, and seconds outside all terms; None if steps were not timed by term."""
 
     @property
     def uncertainty(self) -> dict[str, float]:
@@ -80,7 +80,7 @@ class FittedModel:
 
     @property
     def betas(self) -> Mapping[str, float] | None:
-        """The constant by term, and what of it is in none ("other"); None where steps were not timed by term."""
+        """Return the constant by term, and the rest ("other"); None if steps were not timed by term."""
         if self.constants is None:
             return None
         beta, whole = self.coefficients.beta, sum(self.constants)
@@ -102,14 +102,14 @@ class FittedModel:
 
 
 def fit(profiles: Iterable[Profile], facts: ModelFacts, pace: CoreSpeed | None = None) -> FittedModel | RefusedProfiles:
-    """The model that fits the profiles of one job best, or why there is none; `pace`: what its cores can do."""
+    """Fit the model of one job, or return the reason why there is none. `pace` is the speed of its cores."""
     return fit_many([(profiles, facts)], [pace or CoreSpeed()])[0]
 
 
 def fit_many(
     jobs: Iterable[tuple[Iterable[Profile], ModelFacts]], paces: Sequence[CoreSpeed] | None = None
 ) -> list[FittedModel | RefusedProfiles]:
-    """The same for many jobs, all together: far quicker than one by one."""
+    """Fit many jobs together, which is far faster than one by one."""
     asked = list(jobs)
     given = list(zip(tabulate([profiles for profiles, _ in asked]), [facts for _, facts in asked], strict=True))
     refused = [_refusal(table) for table, _ in given]
@@ -124,9 +124,9 @@ def fit_many(
 
 
 def leave_one_out(fitted: FittedModel) -> float | None:
-    """MAPE on each configuration by a model of all others: what to expect of a shape that was never measured.
+    """Return the leave-one-out MAPE, which estimates the error on an unmeasured shape.
 
-    None where one configuration less would be too few for a model.
+    None if one configuration less would be too few for a fit.
     """
     table = fitted.table
     rest = [table.without(row) for row in range(len(table))]
@@ -156,7 +156,7 @@ def _refusal(table: ProfileTable | RefusedProfiles) -> RefusedProfiles | None:
 
 
 def design(tables: Sequence[ProfileTable], facts: Sequence[ModelFacts]) -> Array:
-    """X of all jobs, padded with rows of 0: (jobs, rows, 5)."""
+    """Return the design matrices of all jobs, padded with rows of 0: (jobs, rows, 5)."""
     settings = _padded([table.settings for table in tables])
     present = settings[:, :, 0] > 0
     w, p, worker_cpu, server_cpu, m = numpy.moveaxis(numpy.where(present[:, :, None], settings, 1.0), -1, 0)
@@ -164,7 +164,7 @@ def design(tables: Sequence[ProfileTable], facts: Sequence[ModelFacts]) -> Array
     dim = numpy.array([one.dim for one in facts])[:, None]
     group = numpy.array([one.group for one in facts], dtype=numpy.float64)[:, None]
     updates, sent = w / (p * server_cpu), traffic * w / p
-    if group.any():  # workers in step share a batch, and speak among themselves
+    if group.any():  # bsp workers share a batch and communicate with each other
         m, updates = numpy.where(group > 0, group / w, m), numpy.where(group > 0, 1 / (p * server_cpu), updates)
         sent = numpy.where(group > 0, equations.hops(w, traffic), sent)
     columns = (m / worker_cpu, updates, sent, m * dim / p, numpy.ones_like(p))
@@ -172,7 +172,7 @@ def design(tables: Sequence[ProfileTable], facts: Sequence[ModelFacts]) -> Array
 
 
 def _padded(rows: Sequence[Array]) -> Array:
-    """(jobs, rows, 5), 0 where a job has fewer rows than another."""
+    """Return an array (jobs, rows, 5), padded with 0."""
     lines = shape_columns.of_lengths([len(some) for some in rows])
     whole = numpy.zeros((len(rows), int(lines.lengths.max()), 5))
     whole[lines.owner, lines.place] = numpy.concatenate(rows)
@@ -180,7 +180,7 @@ def _padded(rows: Sequence[Array]) -> Array:
 
 
 def _least_seconds(tables: Sequence[ProfileTable], paces: Sequence[CoreSpeed]) -> Array:
-    """Of a step of each row, as cores can do it; 0 where nobody knows. (jobs, rows)."""
+    """Return the minimum seconds per step that the cores allow, (jobs, rows); 0 where unknown."""
     settings = _padded([table.settings for table in tables])
     w, p, worker_cpu, server_cpu, m = numpy.moveaxis(numpy.where(settings > 0, settings, 1.0), -1, 0)
     worker, server = 1 / numpy.array(paces).T[:, :, None]
@@ -247,9 +247,9 @@ def _fit_tables(
 
 
 def _lines(rows: Array, times: Array, seconds: Array, present: Array) -> tuple[Array, Array, Array]:
-    """Slope and constant of each term, neither below 0, by least squares in parts of the step's time; which varied.
+    """Return non-negative slope and constant of each term, by relative least squares, and whether its input varied.
 
-    A term whose circumstances never changed is taken to scale as its equation says, with no constant.
+    A term whose input never varied is assumed to scale by its equation, without a constant.
     """
     x, t = rows[:, :, :4], times[:, :, 1:]
     weights = present / seconds**2
@@ -266,11 +266,11 @@ def _lines(rows: Array, times: Array, seconds: Array, present: Array) -> tuple[A
 
 
 def _deviations(information: Array, shares: Array, deviation: Array) -> Array:
-    """One deviation of each coefficient's part of the step's time. A column that is always 0 has no part."""
+    """Return the standard deviation of each coefficient's part of the step time. A column of zeros has no part."""
     matters = shares > 0
     size = numpy.where(matters, shares, 1.0)
     scaled = information / size[:, :, None] / size[:, None, :]
-    finite = numpy.isfinite(scaled).all(axis=(1, 2), keepdims=True)  # what passes all numbers tells nothing
+    finite = numpy.isfinite(scaled).all(axis=(1, 2), keepdims=True)  # an overflow carries no information
     values, vectors = numpy.linalg.eigh(numpy.where(finite, scaled, 0.0))
     seen = values > 1e-6 * values[:, -1:]
     blind = (vectors**2 * ~seen[:, None, :]).sum(axis=2) > 0.01

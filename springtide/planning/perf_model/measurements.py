@@ -18,9 +18,9 @@ from springtide.domain.plan.view import JobView, RoleUse
 from springtide.planning.perf_model.shape_columns import ShapeColumns
 
 TIMED = 0.5
-"""Of a step's time, what its terms must account for to be believed."""
+"""Share of the step time that the terms must explain to be valid."""
 NEWEST = 48
-"""Windows that tell what a sample takes of cores, of whatever shapes."""
+"""Most windows, of any shape, for the core-seconds per sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,22 +29,22 @@ class ShapeSpeed:
 
     shape: Shape
     throughput: float
-    """Samples a second of all workers."""
+    """Samples per second of all workers."""
     steps: int
     windows: int = 1
     timed: bool = False
-    """Whether its steps were timed by term: then one shape says something about others."""
+    """True if steps were timed by term. One shape then says something about others."""
 
 
 def throughput(shape: Shape, timing: TimingSum) -> float | None:
-    """Samples a second, of sums over all workers: each was at work for its part of the time."""
+    """Return samples per second from sums over all workers; None if the sums are not valid."""
     if not (0 < timing.total_s < math.inf and 0 < timing.samples < math.inf and timing.steps > 0):
         return None
     return shape.workers * timing.samples / timing.total_s
 
 
 def by_shape(job: JobView) -> tuple[ShapeSpeed, ...]:
-    """Each shape that was measured, in the order in which they were left last."""
+    """Return each measured shape, in the order in which the job last left it."""
     sums: dict[Shape, TimingSum] = {}
     for profile in job.profiles:
         if throughput(profile.shape, profile.timing) is not None:
@@ -68,7 +68,7 @@ def shapes(job: JobView) -> set[Shape]:
 
 
 def now(job: JobView) -> ShapeSpeed | None:
-    """In the shape it has now, since it has it."""
+    """Return the speed in the current shape since the last change."""
     since = job.last_change_at if job.last_change_at is not None else -math.inf
     shape = job.at_work
     recent = [
@@ -90,16 +90,16 @@ def _sound(profile: Profile) -> bool:
 
 
 def unchanged_s(job: JobView, *, at: float) -> float:
-    """Seconds since its shape was changed last, or since it was started."""
+    """Return the seconds since the last change of shape, or since the start."""
     since = job.last_change_at if job.last_change_at is not None else job.started_at
     return math.inf if since is None else at - since
 
 
 def spent(job: JobView, kind: RoleKind) -> float | None:
-    """Core-seconds that one sample takes of workers, or of servers; None: nobody has counted.
+    """Return the core-seconds per sample of workers or servers; None if not counted.
 
-    A sample takes about the same in every shape, and one window errs: the middle of all windows of late errs less. Of
-    more cores than were given only those count: the kernel hands a quota out in parts, see `paces.of_cores`.
+    A sample costs about the same in every shape, and a single window errs. So the middle of all recent windows is used.
+    Cores beyond the limit are ignored, because the kernel grants a quota in portions (see `of_cores`).
     """
     eras: list[tuple[Shape, list[float], list[float]]] = []
     for one in job.profiles[-NEWEST:]:
@@ -119,7 +119,7 @@ def spent(job: JobView, kind: RoleKind) -> float | None:
 
 
 def middle(values: list[float]) -> float:
-    """The mean of those in the middle: a quarter at each end does not count, of three or more at least one."""
+    """Return the trimmed mean: a quarter at each end is dropped, and at least one value of three or more."""
     ends = max(len(values) // 4, 1) if len(values) > 2 else 0
     some = sorted(values)[ends : len(values) - ends]
     return sum(some) / len(some)
@@ -133,7 +133,7 @@ class CoreUse:
     given: float
     count: int
     hottest: RoleUse
-    """The one that uses most of what it has."""
+    """Role with the highest share of its cores in use."""
 
     @property
     def share(self) -> float:
@@ -141,10 +141,10 @@ class CoreUse:
 
 
 def use(job: JobView, kind: RoleKind) -> CoreUse | None:
-    """What workers or servers use; None: nothing sensible is known.
+    """Return the core usage of workers or servers; None if no valid data exists.
 
-    Each role was counted for some seconds only. Where windows say what a sample takes, all of them together use that at
-    the speed that the job has now; how they differ from each other is as it was counted.
+    Each role was measured for some seconds only. If windows give the cost per sample, the total is that cost at the
+    current throughput. The ratios between roles stay as measured.
     """
     used, given, count, share, hottest = 0.0, 0.0, 0, -1.0, None
     for one in job.uses:
@@ -174,7 +174,7 @@ class CoreSpeed(NamedTuple):
 
 
 def pace_of(job: JobView, throughput: float) -> CoreSpeed:
-    """By what samples took of cores in all windows; where nobody has counted, by what the job uses and does now."""
+    """Return the speed of cores from all windows; without counts, from current usage and throughput."""
     return CoreSpeed(*(_pace(job, kind, throughput) for kind in (RoleKind.WORKER, RoleKind.SERVER)))
 
 
@@ -187,17 +187,18 @@ def _pace(job: JobView, kind: RoleKind, throughput: float) -> float:
 
 
 def of_cores(throughput: float, used: float, given: float) -> float:
-    """Samples a second of one core that is given; infinity where nothing is known.
+    """Return the samples per second of one granted core; infinity if unknown.
 
-    The kernel hands a quota out in parts, so that a role that is held to it is seen to use some hundredths more than it
-    was given. It would with any quota: plans give cores, and what one is worth counts by those.
+    The kernel grants a quota in portions, so a limited role appears to use a few percent more than its limit. This
+    holds for any quota. Plans grant cores, so the value refers to granted cores.
     """
     cores = min(used, given) if given > 0 else used
     return throughput / cores if throughput > 0 and cores > 0 else math.inf
 
 
 def ceiling(pace: CoreSpeed | Floats, shapes: ShapeColumns) -> Floats:
-    """Samples a second that the cores of shapes allow: at one pace, or each at its own (two rows of numbers)."""
+    """Return the samples per second that the cores of shapes allow, at one speed or at one speed per shape (two
+    rows)."""
     worker, server = pace
     return np.minimum(shapes.workers * shapes.worker_cpu * worker, shapes.servers * shapes.server_cpu * server)
 

@@ -18,17 +18,17 @@ import numpy
 from springtide.planning.perf_model.equations import Array
 
 TURNS = 8
-"""Of Gauss-Newton at most: three are enough in practice."""
+"""Most Gauss-Newton iterations; three are enough in practice."""
 HALVINGS = 4
-"""Of a turn that overshoots."""
+"""Most halvings of a step that overshoots."""
 SETTLED = 1e-4
-"""Part of the error gained by a turn, below which it was the last."""
+"""Relative improvement below which the iteration stops."""
 HUBER = 1.345
-"""Deviations beyond which a row pulls no harder: 95% as good as least squares when nothing is odd."""
+"""Deviations beyond which a row's influence is bounded. It keeps 95% of the efficiency of least squares."""
 LEAST_DEVIATION = 0.02
-"""Of log seconds: what equal steps differ by on any machine."""
+"""Minimum deviation of log seconds, by which equal steps differ on any machine."""
 RIDGE = 1e-11
-"""Added to the diagonal, which is about 1, so that columns that cannot be told apart can be solved for at all."""
+"""Added to the diagonal (about 1), so that indistinguishable columns remain solvable."""
 NOWHERE = 1e-12
 
 
@@ -39,13 +39,13 @@ class LeastSquares:
     rows: Array
     """X: (jobs, rows, 5)."""
     seconds: Array
-    """Measured; 1 where padded. (jobs, rows)."""
+    """Measured seconds, 1 where padded. (jobs, rows)."""
     present: Array
     """1, or 0 where padded."""
     bound: Array
-    """1 where cores bound the row: the equations must allow its speed, and may allow more. (jobs, rows)."""
+    """1 where cores limited the row. The equations must allow its speed, and may allow more. (jobs, rows)."""
     pull: Array
-    """How strongly each coefficient is drawn to `towards`, in parts of the step's time. (jobs, 5)."""
+    """Strength of the pull of each coefficient to `towards`, in shares of the step time. (jobs, 5)."""
     towards: Array
 
 
@@ -57,11 +57,11 @@ class LeastSquaresSolution:
     residuals: Array
     """log(fitted / measured); 0 where padded."""
     weights: Array
-    """Of rows, between 0 and 1; 0 where cores bound a row that the equations allow."""
+    """Weight of each row from 0 to 1; 0 for a row limited by cores that the equations allow."""
 
 
 def solve(problem: LeastSquares) -> LeastSquaresSolution:
-    """Gauss-Newton with bounds, Huber's weights, steps halved where they overshoot."""
+    """Run Gauss-Newton with bounds, Huber weights, and step halving."""
     seconds, present = problem.seconds, problem.present
     weights, now = present, seconds
     found = _one_turn(problem, weights, now)
@@ -89,7 +89,7 @@ def solve(problem: LeastSquares) -> LeastSquaresSolution:
 
 
 def _felt(problem: LeastSquares, residuals: Array) -> Array:
-    """Residuals as far as they count: a row that cores bound may be slower than its equations."""
+    """Return the residuals that count. A row limited by cores may be slower than its equations."""
     felt: Array = numpy.where((problem.bound > 0) & (residuals < 0), 0.0, residuals)
     return felt
 
@@ -107,7 +107,7 @@ def _one_turn(problem: LeastSquares, weights: Array, now: Array) -> Array:
     gram[:, diagonal, diagonal] += pull**2 + RIDGE
     drawn = problem.pull * problem.towards
     right = (numpy.swapaxes(system, 1, 2) @ wanted[:, :, None])[:, :, 0] + pull * drawn
-    gram[:, diagonal, diagonal] += gram[:, diagonal, diagonal] < 2 * RIDGE  # a column of nothing
+    gram[:, diagonal, diagonal] += gram[:, diagonal, diagonal] < 2 * RIDGE  # an empty column
     found: Array = numpy.linalg.solve(gram, right[:, :, None])[:, :, 0]
     below = numpy.flatnonzero((found < 0).any(axis=1))
     if len(below):
@@ -116,7 +116,7 @@ def _one_turn(problem: LeastSquares, weights: Array, now: Array) -> Array:
 
 
 def _bounded(system: Array, wanted: Array, pull: Array, drawn: Array) -> list[Array]:
-    """The answers of some jobs with the condition, one by one."""
+    """Solve the constrained problems of some jobs, one by one."""
     from scipy import optimize
 
     drawing = numpy.zeros((len(pull), pull.shape[1], pull.shape[1]))
@@ -139,7 +139,8 @@ def _error(problem: LeastSquares, found: Array, residuals: Array, weights: Array
 
 
 def _huber(residuals: Array, present: Array) -> Array:
-    """Weights: 1 within the ordinary, less beyond. Deviations come from the median, which odd rows leave alone."""
+    """Return Huber weights: 1 for ordinary residuals, less beyond. The scale is a median, which outliers do not
+    affect."""
     sizes = numpy.abs(residuals)
     deviation = numpy.maximum(1.4826 * median(sizes, present), LEAST_DEVIATION)
     weights: Array = numpy.minimum(1.0, HUBER * deviation[:, None] / numpy.maximum(sizes, NOWHERE))
@@ -147,7 +148,7 @@ def _huber(residuals: Array, present: Array) -> Array:
 
 
 def median(values: Array, present: Array) -> Array:
-    """Of each job, over the rows that are not padded."""
+    """Return the median of each job over rows that are not padding."""
     ordered = numpy.sort(numpy.where(present > 0, values, numpy.inf), axis=1)
     count = present.sum(axis=1).astype(int)
     middle: Array = numpy.take_along_axis(ordered, ((count - 1) // 2)[:, None], axis=1)[:, 0]

@@ -20,7 +20,7 @@ from springtide.planning.perf_model import shape_columns
 from springtide.planning.perf_model.equations import Array, Index
 
 RECENT = 16
-"""Windows of one configuration that count, the newest: jobs change as their tables grow."""
+"""Most windows per configuration, newest first, because jobs change as their tables grow."""
 READ = (
     "shape.workers",
     "shape.servers",
@@ -34,10 +34,10 @@ READ = (
     "timing.lookup_s",
     "timing.steps",
 )
-"""Of a profile: what says which configuration it is of, and how long its steps took."""
+"""Fields of a profile: its configuration, and its step times."""
 SETTING = 5
-"""So many of them are the configuration, as far as it matters to the time of a step: workers, servers, cores of each,
-batch. The next are the seconds of a step of one worker, and of its four terms."""
+"""Number of leading fields that define the configuration: workers, servers, cores of each, batch. The next fields are
+the seconds per step of one worker and of its four terms."""
 FAULTS = ("no steps", "times that are no numbers", "no time at all", "times below 0")
 
 
@@ -47,7 +47,7 @@ class RefusedProfiles:
 
     why: str
     dropped: Mapping[str, int] = field(default_factory=dict)
-    """Profiles of no use, by reason."""
+    """Dropped profiles by reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -57,7 +57,7 @@ class ProfileTable:
     settings: Array
     """Workers, servers, cores of a worker, cores of a server, batch."""
     times: Array
-    """Seconds of a step of one worker, and of its four terms: gradient, update, synchronization, lookup."""
+    """Seconds per step of one worker, and of its four terms: gradient, update, synchronization, lookup."""
     windows: int = 0
     dropped: Mapping[str, int] = field(default_factory=dict)
 
@@ -75,7 +75,7 @@ class ProfileTable:
 
 
 def tabulate(jobs: Sequence[Iterable[Profile]]) -> list[ProfileTable | RefusedProfiles]:
-    """Sort out what is of no use and put the rest together by configuration, for each job."""
+    """Drop unusable profiles and group the rest by configuration, for each job."""
     given = [list(profiles) for profiles in jobs]
     rows = shape_columns.of_lengths([len(profiles) for profiles in given])
     read = _read(given)
@@ -107,13 +107,13 @@ def tabulate(jobs: Sequence[Iterable[Profile]]) -> list[ProfileTable | RefusedPr
 
 
 def _read(jobs: Sequence[Sequence[Profile]]) -> Array:
-    """A row a profile, a column a number of it."""
+    """Return one row per profile, one column per field."""
     numbers = itertools.chain.from_iterable(map(operator.attrgetter(*READ), itertools.chain.from_iterable(jobs)))
     return numpy.fromiter(numbers, dtype=numpy.float64).reshape(-1, len(READ))
 
 
 def _counted(owner: Index, fault: Index, jobs: int) -> list[dict[str, int]]:
-    """Of each job, how many profiles are of no use, by reason."""
+    """Return the number of dropped profiles by reason, for each job."""
     dropped: list[dict[str, int]] = [{} for _ in range(jobs)]
     (bad,) = numpy.nonzero(fault >= 0)
     for job, why in zip(owner[bad].tolist(), fault[bad].tolist(), strict=True):
@@ -122,14 +122,14 @@ def _counted(owner: Index, fault: Index, jobs: int) -> list[dict[str, int]]:
 
 
 def _groups(owner: Index, settings: Array) -> tuple[Index, Index]:
-    """Which configuration of which job each window is of, and the first window of each: in the order they came in."""
+    """Return the configuration of each window, and the first window of each configuration, in order of appearance."""
     whole = numpy.column_stack([owner, settings])
     begins = numpy.append(True, (whole[1:] != whole[:-1]).any(axis=1))[: len(whole)]
-    (runs,) = numpy.nonzero(begins)  # a job stays in one configuration for a while: few need to be sorted
+    (runs,) = numpy.nonzero(begins)  # a job stays in one configuration for a while, so few rows need sorting
     keys = whole[runs]
     order = numpy.lexsort(keys.T[::-1])
     new = numpy.append(True, (keys[order[1:]] != keys[order[:-1]]).any(axis=1))[: len(order)]
-    first = order[new]  # sorting is stable: the earliest of each
+    first = order[new]  # the sort is stable, so this is the earliest of each
     came = numpy.argsort(first)
     rank = numpy.empty(len(first), dtype=numpy.int64)
     rank[came] = numpy.arange(len(first))
@@ -139,10 +139,10 @@ def _groups(owner: Index, settings: Array) -> tuple[Index, Index]:
 
 
 def _middle(group: Index, times: Array, groups: int) -> Array:
-    """Of each configuration the mean of its windows in the middle, by the time of a step, among the newest.
+    """Return the mean of the middle windows of each configuration, by step time, among the newest.
 
-    A quarter at each end does not count, of three windows or more at least one. Terms err more than their sum, so that
-    the terms of a single window, be it the median one, say less than those of several.
+    A quarter at each end is dropped, and at least one of three windows or more. Terms are noisier than their sum, so
+    the mean of several windows is better than the terms of the median window.
     """
     order = numpy.argsort(group, kind="stable")
     counts = numpy.bincount(group, minlength=groups)

@@ -19,11 +19,11 @@ from springtide.domain.core.shape import Shape
 from springtide.domain.plan.profile import SUM_FIELDS, Profile, TimingSum
 
 LEAST_SPREAD = 0.03
-"""Of log seconds: windows that differ by less than a few of these are alike, however alike all others are."""
+"""Minimum spread of log seconds. Windows within a few of these are equal."""
 COUNTED = 0.5
-"""Of a window, between its first count of cores and its last: those of less are told by none."""
+"""Minimum share of a window between its first and last core count. With less, the window has no core usage."""
 FEWEST_WINDOWS = 4
-"""Of one shape, below which none of them can be told to be the odd one."""
+"""Minimum windows of one shape to identify an odd window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class WorkerReading:
     at: float
     worker: int
     timing: TimingSum
-    """Since it began."""
+    """Sums since the worker started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +58,14 @@ class ProfileRules:
     """Settings for the selection of windows."""
 
     warm_up_steps: int = 20
-    """Of each worker, from its beginning."""
+    """First steps of each worker that are ignored."""
     settle_s: float = 5.0
-    """After a change of shape."""
+    """Seconds after a change of shape that are ignored."""
     window_s: float = 10.0
     fewest_steps: int = 5
-    """Of a window."""
+    """Minimum steps in a window."""
     deviations: float = 5.0
-    """From the median of its shape, beyond which a window is odd."""
+    """Deviations from the median of its shape beyond which a window is odd."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ def observe(
     rules: ProfileRules | None = None,
     spent: Sequence[CoreSeconds] = (),
 ) -> ObservedProfiles:
-    """Profiles of all windows that are worth something; `spent`: oldest first, where it was counted."""
+    """Return the profiles of all usable windows. `spent` has core counts, oldest first, if available."""
     rules = rules or ProfileRules()
     dropped: Counter[str] = Counter()
     since = sorted(changes, key=lambda change: change.at)
@@ -127,7 +127,7 @@ def observe(
 def _useless(
     before: WorkerReading, after: WorkerReading, starts: Sequence[float], era: int, rules: ProfileRules
 ) -> str:
-    """Why the span between two readings of a worker says nothing; empty: it does say something."""
+    """Return the reason why a span between two readings is unusable; empty if it is usable."""
     if era < 0:
         return "spans before the first shape"
     if before.at < starts[era]:
@@ -142,7 +142,8 @@ def _useless(
 
 
 def _cores(spent: Sequence[CoreSeconds], begin: float, end: float) -> tuple[float | None, float | None]:
-    """Cores of workers and of servers within a window, from its first count to its last; None: most of it has none."""
+    """Return the cores of workers and servers in a window, from its first to its last count; None if counts cover too
+    little."""
     first = bisect.bisect_left(spent, begin, key=lambda one: one.at)
     last = bisect.bisect_right(spent, end, key=lambda one: one.at) - 1
     seconds = spent[last].at - spent[first].at if last > first else 0.0
@@ -158,7 +159,7 @@ def _between(before: WorkerReading, after: WorkerReading) -> TimingSum:
 
 
 def _without_odd(profiles: list[Profile], deviations: float) -> list[Profile]:
-    """Those whose steps took about as long as the others'."""
+    """Return the profiles whose step time is close to the median."""
     logs = [math.log(one.step_s) if one.step_s > 0 else math.nan for one in profiles]
     known = [one for one in logs if math.isfinite(one)]
     if len(known) < FEWEST_WINDOWS:

@@ -35,7 +35,7 @@ class ShapeColumns(NamedTuple):
         return self.workers * self.worker_memory + self.servers * self.server_memory
 
     def cost(self, prices: Prices) -> Floats:
-        """Eqn 7, an hour."""
+        """Return the hourly cost of each shape (Eqn 7)."""
         return self.cpu * prices.cpu + self.memory / GIB * prices.memory
 
     def taken(self, which: NDArray[np.generic]) -> "ShapeColumns":
@@ -92,11 +92,11 @@ class RaggedRows(NamedTuple):
         return whole
 
     def only(self, which: Index) -> "RaggedRows":
-        """Some of the elements, by mask or by number in order."""
+        """Return some of the elements, selected by mask or by ascending index."""
         return of_owners(self.owner[which], len(self.lengths))
 
     def ordered(self, values: Floats) -> Index:
-        """Elements in the order of rising values, row by row; equal ones as they were."""
+        """Return the indices sorted by value within each row; the sort is stable."""
         starts = self.starts.tolist()
         each = [
             np.argsort(values[first : first + length], kind="stable") + first
@@ -105,7 +105,7 @@ class RaggedRows(NamedTuple):
         return np.concatenate(each) if each else np.zeros(0, dtype=np.int64)
 
     def best_before(self, values: Floats) -> Floats:
-        """Of each element, the largest of those before it in its row; -inf: it is the first."""
+        """Return, for each element, the largest earlier value in its row; -inf for the first."""
         width = int(self.lengths.max(initial=0))
         whole = np.full((len(self.lengths), width + 1), -np.inf)
         place = self.place

@@ -17,23 +17,23 @@ from springtide.planning.perf_model.shape_columns import RaggedRows, ShapeColumn
 
 Floats = NDArray[np.float64]
 NEAR = 2.0
-"""As long as a model is unclear it is trusted for so many times as much of anything as was measured, or as little."""
+"""Factor around the measured values within which an unclear model is trusted."""
 COUNTS, SIZES = 8, 3
-"""Numbers of a role and sizes of it that are looked at."""
+"""Number of counts and of sizes per role to try."""
 
 
 class TrustRegion(NamedTuple):
     """Measured shapes, current shape, bounds and memory needs of one job."""
 
     seen: set[Shape]
-    """What was measured."""
+    """Measured shapes."""
     now: Shape
     limits: ShapeBounds
     need: MemoryNeed
 
 
 def shapes(jobs: Sequence[TrustRegion]) -> tuple[ShapeColumns, RaggedRows]:
-    """All combinations of numbers and sizes near those that were measured, each with the memory that it needs."""
+    """Return all combinations of nearby counts and sizes, each with the needed memory."""
     axes = [_axes(one) for one in jobs]
     lengths = np.array([[len(axis) for axis in some] for some in axes]).reshape(-1, 4)
     rows = shape_columns.of_lengths(lengths.prod(axis=1))
@@ -43,7 +43,7 @@ def shapes(jobs: Sequence[TrustRegion]) -> tuple[ShapeColumns, RaggedRows]:
         for axis, numbers in enumerate(some):
             values[axis, job, : len(numbers)] = numbers
     left, first, found = rows.place.astype(np.int32), rows.owner * width, {}
-    for axis in (3, 2, 0, 1):  # the last goes fastest
+    for axis in (3, 2, 0, 1):  # the last axis varies fastest
         left, place = np.divmod(left, lengths[:, axis].astype(np.int32).take(rows.owner))
         found[axis] = values[axis].ravel().take(first + place)
     workers, servers, worker_cpu, server_cpu = (found[axis] for axis in range(4))
@@ -79,7 +79,7 @@ def inside(shapes: ShapeColumns, rows: RaggedRows, limits: Sequence[ShapeBounds]
 
 
 def _axes(one: TrustRegion) -> tuple[Sequence[float], ...]:
-    """Numbers of workers and of servers, and sizes of each."""
+    """Return the worker counts, server counts, and the sizes of each."""
     least, most, now, seen, step = one.limits.least, one.limits.most, one.now, one.seen, one.limits.cpu_step
     return (
         _numbers([shape.workers for shape in seen], least.workers, most.workers),
@@ -100,7 +100,7 @@ def _numbers(values: Sequence[float], least: float, most: float) -> Sequence[flo
 
 
 def _sizes(values: Sequence[float], least: float, most: float, now: float, step: float | None) -> Sequence[float]:
-    """Few sizes between the two; more of them, and by whole steps, where a job's sizes go by steps."""
+    """Return a few sizes in the range. With a step, return more sizes, in whole steps."""
     low, high = _between(values, least, most)
     count = SIZES if step is None else COUNTS - 1
     sizes = [low * (high / low) ** (at / (count - 1)) for at in range(count)]

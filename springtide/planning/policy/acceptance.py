@@ -21,14 +21,14 @@ from springtide.planning.perf_model.shape_columns import columns
 from springtide.planning.policy import sanitize
 
 SPARE = 1.1
-"""Memory that a role must keep, against what it uses."""
+"""Minimum memory of a role as a multiple of its usage."""
 
 
 def refused(advice: Any, job: JobView, config: PlanningConfig, *, epoch: int, now: float) -> str:
-    """Why nothing is done about it; empty: its plan can be carried out, or it has none."""
+    """Return the reason for refusing the advice; empty if its plan can be applied or it has no plan."""
     try:
         return _refused(advice, job, config, epoch=epoch, now=now)
-    except Exception as error:  # numbers that are words, fields that are missing: whoever sent it, the job goes on
+    except Exception as error:  # an adviser may send wrong types or miss fields; the job must continue
         return f"it makes no sense: {type(error).__name__}: {error}"
 
 
@@ -52,11 +52,12 @@ def _refused(advice: Any, job: JobView, config: PlanningConfig, *, epoch: int, n
     if wrong := sanitize.wrong(plan, job, config):
         return wrong
     takes, quota = sanitize.takes(plan), job.bounds.quota
-    cpu = takes.cpu - plan.extra_workers * plan.shape.worker_cpu  # they have only what others leave; memory is taken
+    # extra workers use only spare CPU, but they do use memory
+    cpu = takes.cpu - plan.extra_workers * plan.shape.worker_cpu
     if not sanitize.holds(quota, cpu, takes.memory):
         return f"it takes {cpu:g} cores and {takes.memory:g} bytes; the quota is {quota.cpu:g} and {quota.memory:g}"
     if job.shape is not None and plan.shape == job.shape and plan.extra_workers < job.extra_workers:
-        return ""  # what is beyond the quota is given up at once
+        return ""  # workers beyond the quota are removed without delay
     quiet = measurements.unchanged_s(job, at=now)
     urgent = job.shape is not None and _more_memory(plan.shape, job.shape)
     begun = job.last_change_at is None and job.stage in (PlanningStage.WAITING, PlanningStage.SAMPLING)
@@ -66,7 +67,7 @@ def _refused(advice: Any, job: JobView, config: PlanningConfig, *, epoch: int, n
 
 
 def _sound(plan: ShapePlan) -> bool:
-    """Whether what should be numbers are, of the right kind."""
+    """Return True if all numbers have the right type."""
     whole = (plan.shape.workers, plan.shape.servers, plan.shape.worker_memory, plan.shape.server_memory)
     given = (*(getattr(plan.shape, name) for name in FIELDS), *(cpu for _, cpu in plan.server_cpus))
     return (
@@ -82,7 +83,7 @@ def _nothing_changes(plan: ShapePlan, job: JobView, now: Shape) -> bool:
 
 
 def _more_memory(shape: Shape, now: Shape) -> bool:
-    """Whether rows or workers get more room: that may not wait."""
+    """Return True if rows or workers get more memory, which must not wait."""
     return (
         shape.servers * shape.server_memory > now.servers * now.server_memory
         or shape.worker_memory > now.worker_memory
@@ -99,15 +100,16 @@ def _too_little_memory(shape: Shape, job: JobView) -> str:
 
 
 WORTH_S = 600.0
-"""Seconds of training that a change is weighed over, unless the job ends before."""
+"""Seconds of training over which a change is evaluated, unless the job ends earlier."""
 
 
 def servers_first(job: JobView, to: Shape, config: PlanningConfig) -> bool:
-    """Whether servers alone pay more than workers alone. Without a model: whether servers have no CPU to spare."""
+    """Return True if changing servers first pays more than changing workers first. Without a model: if servers lack
+    CPU."""
     now, here = job.shape, measurements.now(job)
     if now is None or here is None:
         return False
-    with np.errstate(all="ignore"):  # what was measured may hold anything; what is no number is not more
+    with np.errstate(all="ignore"):  # measurements may hold any value; NaN compares as not greater
         return _pays_more(job, now, to, here.throughput, config)
 
 

@@ -23,7 +23,7 @@ from springtide.planning.perf_model.measurements import CoreSpeed
 from springtide.planning.perf_model.profile_table import RefusedProfiles
 
 MOST = 12
-"""Options that are shown of one job, beside what it has and what was chosen."""
+"""Most options shown per job, besides the current and the chosen shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +32,12 @@ class ShapeOption:
 
     shape: Shape
     cost: float
-    """An hour."""
+    """Hourly cost."""
     throughput: float | None
-    """Samples a second that are expected; None: not foretold."""
+    """Expected samples per second; None if not predicted."""
     chosen: bool = False
     now: bool = False
-    """It has it already."""
+    """True for the current shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,15 +47,15 @@ class JobOutlook:
     job: str
     model: FittedModel | RefusedProfiles
     measured: float | None
-    """Samples a second as it is now; None: nothing sensible was measured."""
+    """Current samples per second; None without valid measurements."""
     options: tuple[ShapeOption, ...]
-    """Cheapest first; of those that nobody chose none is both cheaper and faster than another."""
+    """Options, cheapest first. Besides the current and the chosen shape, all are Pareto-optimal."""
     why: str
-    """How many shapes there were to choose from."""
+    """Number of shapes considered."""
     plan: ShapePlan | None
     probe: Probe | None
     shares: tuple[float, ...] | None
-    """Parts of a step's time by coefficient, in the shape that runs; None without a model or a shape."""
+    """Shares of the step time by coefficient in the current shape; None without a model or a shape."""
 
 
 def outlooks(view: ClusterView, config: PlanningConfig, decision: Decision) -> tuple[JobOutlook, ...]:
@@ -65,7 +65,7 @@ def outlooks(view: ClusterView, config: PlanningConfig, decision: Decision) -> t
     ]
     jobs = list(zip(view.jobs, speeds, seen, strict=True))
     models = fit.fit_many([(job.profiles, job.facts) for job in view.jobs], seen)
-    with np.errstate(all="ignore"):  # what was measured may hold anything
+    with np.errstate(all="ignore"):  # measurements may hold any value
         return tuple(
             _one(job, speed, pace, model, view, config, decision)
             for (job, speed, pace), model in zip(jobs, models, strict=True)
@@ -126,12 +126,12 @@ def _trust(model: FittedModel) -> str:
 
 
 def foretold(model: FittedModel, pace: CoreSpeed, shape: Shape) -> float:
-    """Samples a second by the model, and no more than cores can do."""
+    """Return the predicted samples per second, limited by the cores."""
     return min(float(model.predict(shape)), measurements.ceiling_of(pace, shape))
 
 
 def _bounds(job: JobView, view: ClusterView, config: PlanningConfig) -> ShapeBounds:
-    """The job's own, those of the settings, and the cluster's, where it holds the job at all."""
+    """Return the job's bounds, limited by the settings and, if the job fits at all, by the cluster."""
     bounds = bids.allowed(job.bounds, config)
     quota, whole = bounds.quota, view.capacity
     try:
@@ -150,7 +150,7 @@ def _named(job: JobView, plan: ShapePlan | None) -> list[Shape]:
 
 
 def _alike(one: Shape, other: Shape) -> bool:
-    """Whether two shapes are the same to the model; memory, which makes nothing faster, aside."""
+    """Return True if two shapes are equal for the model, which ignores memory."""
     return (
         (one.workers, one.servers) == (other.workers, other.servers)
         and math.isclose(one.worker_cpu, other.worker_cpu, rel_tol=1e-6)

@@ -37,7 +37,7 @@ def names() -> tuple[str, ...]:
 
 
 def load(name: str) -> Policy:
-    """The policy of that name, made safe. Built-in names come first, then installed packages'."""
+    """Return the policy with this name, wrapped by `safe`. Built-in names precede those of installed packages."""
     return safe(found(name))
 
 
@@ -69,11 +69,11 @@ def offered(group: str = GROUP) -> tuple[str, ...]:
 
 
 def by_entry_point(name: str, group: str = GROUP, kind: str = "policy") -> Plugin | None:
-    """The policy, or what else is of that kind, of that name which an installed package offers."""
+    """Return the plug-in of this name and kind from an installed package; None if there is none."""
     for point in metadata.entry_points(group=group, name=name):
         try:
             loaded = point.load()
-        except (Exception, SystemExit) as error:  # whatever its module does when it is imported
+        except (Exception, SystemExit) as error:  # a plug-in's import may raise anything
             package = point.dist.name if point.dist else point.value
             raise errors.BadInput(
                 f"{kind} {name!r} of package {package} cannot be loaded from {point.value!r}: {_said(error)}; "

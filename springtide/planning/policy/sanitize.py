@@ -23,7 +23,7 @@ def decide(policy: Policy, view: ClusterView, config: PlanningConfig) -> Decisio
         return nothing(f"the cluster's clock says {view.now}: nothing can be decided by it")
     try:
         decision: Any = policy(view, config)
-    except (Exception, SystemExit) as error:  # a policy may be anyone's code, and jobs go on whatever it does
+    except (Exception, SystemExit) as error:  # a policy may be third-party code; jobs must continue
         return nothing(f"policy {name} failed: {type(error).__name__}: {error}")
     if not isinstance(decision, Decision):
         return nothing(f"policy {name} failed: it answered with {type(decision).__name__}; wanted a Decision")
@@ -31,14 +31,15 @@ def decide(policy: Policy, view: ClusterView, config: PlanningConfig) -> Decisio
         if fault := _malformed(decision):
             return nothing(f"policy {name} failed: it answered with a decision that is none: {fault}")
         return kept(decision, view, config)
-    except Exception as error:  # plans of anything but what plans are made of
+    except Exception as error:  # plans may contain any type
         return nothing(
             f"policy {name} failed: it answered with plans that make no sense: {type(error).__name__}: {error}"
         )
 
 
 def kept(decision: Decision, view: ClusterView, config: PlanningConfig) -> Decision:
-    """The decision without plans that cannot be: jobs shrink first, then others grow while there is room."""
+    """Return the decision without impossible plans. Shrinking plans come first, then growing plans while there is
+    room."""
     jobs = {job.name: job for job in view.jobs}
     refused: list[str] = []
     sound: list[ShapePlan] = []
@@ -74,7 +75,7 @@ def kept(decision: Decision, view: ClusterView, config: PlanningConfig) -> Decis
 
 
 def _malformed(decision: Any) -> str:
-    """What is not of its type; empty: nothing. Dataclasses take anything."""
+    """Return a description of a wrongly typed field; empty if none. Dataclasses do not check types."""
     if not isinstance(decision.plans, tuple):
         return f"its plans are a {type(decision.plans).__name__}; wanted a tuple"
     if not isinstance(decision.why, str):
@@ -85,7 +86,7 @@ def _malformed(decision: Any) -> str:
 
 
 def wrong(plan: object, job: JobView | None, config: PlanningConfig) -> str:
-    """What is wrong with a plan by itself; empty: nothing."""
+    """Return the fault of a single plan; empty if none."""
     if not isinstance(plan, ShapePlan) or not isinstance(plan.shape, Shape):
         return "it is no plan"
     if job is None:
@@ -107,7 +108,7 @@ def wrong(plan: object, job: JobView | None, config: PlanningConfig) -> str:
 
 
 def takes(plan: ShapePlan) -> ResourceBudget:
-    """All that a plan takes: its shape, workers beside it, servers that are larger."""
+    """Return all resources of a plan: its shape, extra workers, and enlarged servers."""
     shape = plan.shape
     hot = sum(cpu - shape.server_cpu for _, cpu in plan.server_cpus)
     return ResourceBudget(

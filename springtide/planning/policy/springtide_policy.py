@@ -35,7 +35,7 @@ class FreeRoom:
         self.memory = view.capacity.memory - sum(shape.memory for shape in held)
 
     def beside(self, now: Shape | None) -> ResourceBudget:
-        """What a job could have: what is free, and what it has."""
+        """Return the resources that a job could have: free capacity plus its own."""
         cpu, memory = (now.cpu, now.memory) if now else (0.0, 0)
         return ResourceBudget(cpu=max(0.0, self.cpu + cpu), memory=max(0.0, self.memory + memory))
 
@@ -72,7 +72,7 @@ def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
             notes.append(f"{job.name}: {plan}")
             if job.shape is None:
                 waiting.append(job)
-    with np.errstate(all="ignore"):  # what was measured may hold anything; what comes of it is checked
+    with np.errstate(all="ignore"):  # measurements may hold any value; the results are checked
         chosen, said = _shared_out(ready, view, room, waiting, config)
     plans += chosen
     notes += said
@@ -83,7 +83,7 @@ def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
 
 
 def _placed(wish: PlanRequest, job: JobView, room: FreeRoom, config: PlanningConfig) -> ShapePlan | str:
-    """The wish, or as much of it as there is room for."""
+    """Return the requested plan, or as much of it as fits."""
     beside = room.beside(job.shape)
     held = clamp.smaller(wish.plan.shape, job.bounds, beside)
     if held is None:
@@ -103,7 +103,7 @@ def _placed(wish: PlanRequest, job: JobView, room: FreeRoom, config: PlanningCon
 def _shared_out(
     ready: Sequence[ReadyJob], view: ClusterView, room: FreeRoom, waiting: Sequence[JobView], config: PlanningConfig
 ) -> tuple[list[ShapePlan], list[str]]:
-    """Jobs with a model bid for what is left; those that stay are looked after."""
+    """Let jobs with a model bid for the remaining capacity, and repair the jobs that keep their shape."""
     notes: list[str] = []
     bids: list[Bid] = []
     found = [measurements.pace_of(one.job, one.measured.throughput) for one in ready]
@@ -145,7 +145,7 @@ def _shared_out(
 
 
 def _given_up(lent: Sequence[LentWorkers], room: FreeRoom, config: PlanningConfig) -> list[ShapePlan]:
-    """Workers beyond quotas go where all others leave no room."""
+    """Remove workers beyond quotas if the other jobs leave no room."""
     plans = []
     for one in lent:
         takes = one.takes
@@ -162,7 +162,7 @@ def _fits(room: FreeRoom, job: JobView, plan: ShapePlan) -> bool:
 
 
 def _without(left: ResourceBudget, waiting: Sequence[JobView]) -> ResourceBudget:
-    """What is left beside the least that waiting jobs need."""
+    """Return the capacity left after the minimum of the waiting jobs."""
     return ResourceBudget(
         cpu=max(0.0, left.cpu - sum(job.bounds.least.cpu for job in waiting)),
         memory=max(0.0, left.memory - sum(job.bounds.least.memory for job in waiting)),

@@ -11,13 +11,13 @@ import numpy as np
 from springtide.planning.online.forecast.traffic import Array
 
 Member = Callable[[Array, int, int], Array]
-"""The past without holes, steps of a day, how many to forecast."""
+"""Function of the past without gaps, the steps per day, and the number of steps to forecast."""
 DAYS = 7
-WEEKS = 4  # of the past that a week like those before is made of
-LEVEL = (0.5, 2.0)  # a day is not believed to be lower, or higher, than usual by more than this
-RECENT = (1 / 3, 3.0)  # the same of the last hours
-RECENT_H = 2  # that tell how this day is beside the usual one
-FADES_H = 4  # after which a third of what they told is believed still
+WEEKS = 4  # past weeks in a usual week
+LEVEL = (0.5, 2.0)  # limits on a day's level relative to the usual day
+RECENT = (1 / 3, 3.0)  # limits on the level of the last hours
+RECENT_H = 2  # hours that determine the current level
+FADES_H = 4  # time constant in hours: about a third of the level correction is left after it
 
 
 def last_day(past: Array, day: int, steps: int) -> Array:
@@ -29,20 +29,20 @@ def last_week(past: Array, day: int, steps: int) -> Array:
 
 
 def usual_day(past: Array, day: int, steps: int) -> Array:
-    """The median of the same time on the last days."""
+    """Return the median of each time of day over the last days."""
     days = min(DAYS, len(past) // day)
     return np.resize(np.median(past[-days * day :].reshape(days, day), axis=0), steps)
 
 
 def usual_week(past: Array, day: int, steps: int) -> Array:
-    """The median of the same time in the last weeks."""
+    """Return the median of each time of week over the last weeks."""
     week = 7 * day
     weeks = min(WEEKS, len(past) // week)
     return np.resize(np.median(past[-weeks * week :].reshape(weeks, week), axis=0), steps)
 
 
 def at_todays_level(member: Member) -> Member:
-    """As high as the last day was beside what the member would have said of it."""
+    """Scale a member by the ratio of the last day to the member's forecast of it."""
 
     def forecast(past: Array, day: int, steps: int) -> Array:
         said = member(past[:-day], day, day)
@@ -53,7 +53,7 @@ def at_todays_level(member: Member) -> Member:
 
 
 def from_the_last_hours(member: Member) -> Member:
-    """It begins as high as the last hours were beside what the member would have said of them; that fades."""
+    """Scale a member by the ratio of the last hours to its forecast of them. The correction fades."""
 
     def forecast(past: Array, day: int, steps: int) -> Array:
         back = max(1, RECENT_H * day // 24)
@@ -75,14 +75,14 @@ MEMBERS: dict[str, tuple[Member, int]] = {
     "like the last weeks, at today's level": (at_todays_level(usual_week), 8),
     "like the last weeks, from the last hours": (from_the_last_hours(at_todays_level(usual_week)), 9),
 }
-"""With the days that each needs."""
+"""Members by name, each with the days of history it needs."""
 
 
-COARSE = 48  # steps of a day
+COARSE = 48  # steps per day
 
 
 def coarse(past: Array, day: int) -> tuple[Array, int, int]:
-    """Means of half hours, the newest whole; how many steps each is of; how many there are in a day."""
+    """Return means of half hours, aligned to the newest step, the steps per half hour, and the half hours per day."""
     times = day // COARSE if day > COARSE and day % COARSE == 0 else 1
     return past[len(past) % times :].reshape(-1, times).mean(axis=1), times, day // times
 

@@ -22,7 +22,7 @@ class PastTraffic:
 
     step_s: float
     values: Array
-    """Samples a second, mean of each step, the newest last; NaN where it is not known."""
+    """Mean samples per second of each step, newest last; NaN where unknown."""
 
     def __post_init__(self) -> None:
         if not 0 < self.step_s <= DAY_S or abs(DAY_S / self.step_s - round(DAY_S / self.step_s)) > 1e-9:
@@ -34,7 +34,7 @@ class PastTraffic:
 
     @classmethod
     def of(cls, at_s: Array, rates: Array, step_s: float) -> "PastTraffic":
-        """Of rates at rising moments: the mean of those in each step, NaN where there are none."""
+        """Build from rates at rising times: the mean of each step, NaN for a step without rates."""
         place = ((at_s - at_s[0]) // step_s).astype(np.int64)
         count = np.bincount(place)
         sums = np.bincount(place, weights=rates)
@@ -49,14 +49,14 @@ class PastTraffic:
         return len(self.values) // self.day
 
     def before(self, step: int, *, days: int | None = None) -> "PastTraffic":
-        """What was known before that step, or the last `days` of it."""
+        """Return the traffic before a step, limited to the last `days`."""
         first = 0 if days is None else max(0, step - days * self.day)
         return replace(self, values=self.values[first:step])
 
     def filled(self) -> "PastTraffic":
-        """Without holes: short ones by straight lines, others by the same time on the other days where that is known.
+        """Fill the gaps: short gaps by interpolation, longer gaps by the same time on other days.
 
-        Before the first that is known nothing is: that is cut off.
+        Steps before the first known value are cut off.
         """
         known = ~np.isnan(self.values)
         if known.all():
@@ -73,7 +73,7 @@ class PastTraffic:
 
 
 def _short(known: NDArray[np.bool_], most: int) -> NDArray[np.bool_]:
-    """Which steps are in holes of at most so many."""
+    """Return the steps in gaps of at most `most` steps."""
     edges = np.flatnonzero(np.diff(np.concatenate(([True], known, [True])).astype(np.int8)))
     short = np.zeros(len(known), dtype=bool)
     for first, end in zip(edges[::2], edges[1::2], strict=True):
@@ -82,7 +82,7 @@ def _short(known: NDArray[np.bool_], most: int) -> NDArray[np.bool_]:
 
 
 def _same_time(values: Array, day: int) -> Array:
-    """The median of the same time of day, for each step; NaN where no day knows it."""
+    """Return the median of the same time of day for each step; NaN if no day has a value."""
     days = -(-len(values) // day)
     whole = np.full(days * day, np.nan)
     whole[len(whole) - len(values) :] = values
@@ -101,18 +101,18 @@ class RateForecast:
     mean: Array
     low: Array
     high: Array
-    """Nine of ten values lie below."""
+    """90th percentile."""
     member: str
-    """Which model it is of, or which of several is believed most."""
+    """Model of the forecast, or the member with the largest weight."""
     why: str
     tried: int = 0
-    """Past days that the same model was tried on, to know `low` and `high`; 0: it is a guess."""
+    """Past days on which the model was tested to get `low` and `high`; 0 means a guess."""
 
     def later(self, steps: int, most: int | None = None) -> "RateForecast":
-        """What is left of it after so many steps have passed, or the first `most` of that."""
+        """Return the forecast after `steps` have passed, limited to `most` steps."""
         end = None if most is None else steps + most
         return replace(self, mean=self.mean[steps:end], low=self.low[steps:end], high=self.high[steps:end])
 
     def because(self, why: str) -> "RateForecast":
-        """The same, with this said before why it is what it is."""
+        """Return the forecast with `why` put before its reason."""
         return replace(self, why=f"{why}; {self.why}" if self.why else why)

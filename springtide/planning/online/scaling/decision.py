@@ -18,20 +18,22 @@ from springtide import errors
 from springtide.domain.data.online_view import OnlineRules, OnlineView, Scaling, TrafficOutlook
 from springtide.planning.online.scaling import horizon
 
-BELIEVED = (0.85, 0.15)  # shares of the mean and of the high end of an outlook: their cost is weighed so
-SATURATED = 0.95  # of the time: workers have no more to give
-WRONG = 1.2  # times what was said for now: when more than that comes, and samples wait, the outlook is not believed
-WAITS = 0.5  # of the promised lag: from here on it is looked whether the outlook was wrong
-KNOWN_S = 3600.0  # after which it is seen whether the high end of an outlook has come: it is judged by its last 40 min
-SURPRISE_H = 10.0  # hours of the workers that are needed on average: what it costs at most to have planned for less
-PLAIN = 0.4  # times the mean that a high end lies above it, for that cost: one further off is told from it sooner
-STEEPER = 1.5  # the power by which lag is dearer on broad days: with 1 those of taxis have too much of it
-WORTH = (0.7, 2.5)  # lag is not taken to be worth less, or more, than so many times its price
-FULL = 0.999  # of the capacity of all workers: traffic beyond it cannot be kept up with
+BELIEVED = (0.85, 0.15)  # weights of the mean and the high end of an outlook in the expected cost
+SATURATED = 0.95  # utilization above which workers have no reserve
+WRONG = 1.2  # ratio of arrivals to the outlook above which, with samples waiting, the outlook is wrong
+WAITS = 0.5  # share of the SLO lag above which the outlook is checked
+KNOWN_S = 3600.0  # seconds until the real scenario is known; the level is judged by the last 40 min
+SURPRISE_H = 10.0  # hours of the mean needed workers: most cost of having planned for too little
+# distance of the high end from the mean, relative to the mean, at which that cost holds; a larger distance is noticed
+# sooner
+PLAIN = 0.4
+STEEPER = 1.5  # exponent of the lag price on broad days; with 1, taxi traffic gets too much lag
+WORTH = (0.7, 2.5)  # limits on the factor of the lag price
+FULL = 0.999  # share of the largest capacity above which no number of workers keeps up
 
 
 def due(view: OnlineView, rules: OnlineRules, *, planned_at: float) -> bool:
-    """Whether to decide again: a period has passed, or more has come than anybody said."""
+    """Return True if a new decision is due: a period has passed, or traffic exceeds the outlook."""
     since = view.at - planned_at
     return not view.pausing and (since >= rules.period_s or (since >= rules.period_s / 10 and _surprised(view, rules)))
 
@@ -41,7 +43,7 @@ def decide(view: OnlineView, rules: OnlineRules) -> Scaling:
 
 
 def decide_all(views: Sequence[OnlineView], rules: OnlineRules) -> list[Scaling]:
-    """The same of many jobs, which is faster than one by one."""
+    """Decide for many jobs together, which is faster than one by one."""
     said = [_at_once(view, rules) for view in views]
     believed = [_as_it_is(view) if _surprised(view, rules) else view.outlook for view in views]
     for place, (view, outlook) in enumerate(zip(views, believed, strict=True)):
@@ -77,28 +79,33 @@ def _at_once(view: OnlineView, rules: OnlineRules) -> Scaling | None:
 
 
 def _surprised(view: OnlineView, rules: OnlineRules) -> bool:
-    """Whether samples wait because far more came than was said: Kale's thresholds on lag and utilization."""
+    """Return True if samples wait because traffic far exceeds the outlook (Kale's thresholds on lag and
+    utilization)."""
     waits = view.lag_s > WAITS * rules.slo_lag_s and view.utilization > SATURATED
     return waits and view.arrivals > WRONG * view.outlook.mean[0]
 
 
 def _as_it_is(view: OnlineView) -> TrafficOutlook:
-    """Where the outlook is wrong: what comes now goes on, or what was said, if that is more."""
+    """Return an outlook in which current traffic continues, or the old outlook where it is higher."""
     mean = tuple(max(view.arrivals, one) for one in view.outlook.mean)
     high = tuple(max(one, other) for one, other in zip(mean, view.outlook.high, strict=True))
     return replace(view.outlook, mean=mean, high=high, why="what comes now is taken to go on")
 
 
 def needs(capacity: NDArray[np.float64], traffic: Sequence[float]) -> NDArray[np.int64]:
-    """The fewest workers that train more than comes in (Eqn 10), or those that train most; of each traffic."""
+    """Return, for each traffic, the fewest workers that train more than arrives (Eqn 10), or those with the highest
+    capacity."""
     most = int(capacity.argmax())
     return np.minimum(np.searchsorted(np.maximum.accumulate(capacity[: most + 1]), traffic, side="right"), most)
 
 
 def lag_worth(mean: float, peak: float, above: float) -> float:
-    """How dear lag is, beside a day whose mean need is half its peak's. It is borne for the workers that scaling spares
-    beside those of the peak: where little can be spared, little lag is worth it. Where the high end lies far above the
-    mean (by `above` of it) nobody knows the peak, and this says less."""
+    """Return the factor on the lag price, relative to a day whose mean need is half its peak.
+
+    Lag is accepted in return for the workers that scaling saves against the peak. Where scaling saves little, lag costs
+    more. `above` is the distance of the high end from the mean. If it is large, the peak is uncertain and the factor is
+    smaller.
+    """
     return float(np.clip((mean / max(peak - mean, 1e-9)) ** STEEPER / max(above / PLAIN, 1.0) ** 2, *WORTH))
 
 
@@ -133,14 +140,14 @@ def _best(
 
 
 def _above(outlooks: Sequence[TrafficOutlook]) -> NDArray[np.float64]:
-    """By how much of the mean the high end lies above it at the most."""
+    """Return the largest distance of the high end from the mean, relative to the mean."""
     return np.asarray(
         [max(float(np.max(np.divide(one.high, np.maximum(one.mean, 1e-9)))) - 1, 1e-9) for one in outlooks]
     )
 
 
 def _alert(view: OnlineView, outlook: TrafficOutlook, rules: OnlineRules) -> str:
-    """That no number of workers keeps up, where it is so."""
+    """Return an alert if no number of workers keeps up; otherwise an empty string."""
     capacity = view.capacity[: rules.most + 1]
     most = max(capacity)
     soon = max(1, round(3600.0 / outlook.step_s))

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
-YOUNG = 8  # stretches that are kept apart: those begun in so many steps. With 16 plans are the same
-DRAINS = 0.3  # spare part of capacity by which what waits is taken to be worked off, where its cost is looked at ahead
-NEARLY = 0.9  # of the lag that was promised: seen at the end of a step, it was above for part of the next
+YOUNG = 8  # steps for which new stretches are tracked separately; 16 gives the same plans
+DRAINS = 0.3  # assumed spare share of capacity that drains the backlog, for its cost beyond the current step
+NEARLY = 0.9  # share of the SLO lag: a lag above it at the end of a step exceeds the SLO during part of the next
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,25 +32,25 @@ class HorizonPrices:
 
     slo_s: float
     lag: Array
-    """While the lag is `slo_s`, and in proportion."""
+    """Price of a lag of `slo_s`; other lags in proportion."""
     late: Array
-    """While it is longer."""
+    """Additional price of a lag above `slo_s`."""
     change: Array
-    """Of one change, in worker-steps."""
+    """Price of one change, in worker-steps."""
     again: Array | None = None
-    """Most that a plan may cost beyond the best one for a version, in worker-steps: who sees that this version has come
-    changes to what is right for it. None: nobody will."""
+    """Most cost of a plan beyond the best plan for a scenario, in worker-steps. Once the scenario is recognized, the
+    job changes to its best plan. None means no limit."""
     known: int = 0
-    """Steps after which it is seen which version has come."""
+    """Steps after which the real scenario is known."""
 
 
 class ChangeEffect(NamedTuple):
     """Effect of a change on the job."""
 
     pause_s: float
-    """Nothing is trained for so long."""
+    """Seconds without training."""
     start_s: float
-    """Where nothing pauses: new workers train after so long."""
+    """Seconds until new workers train, if nothing pauses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,39 +59,40 @@ class HorizonJobs:
 
     step_s: float
     traffic: Array
-    """[jobs, versions, steps], samples a second that may come."""
+    """[jobs, scenarios, steps]: samples per second that may arrive."""
     shares: Array
-    """[versions], how much each is believed; together 1."""
+    """[scenarios]: probability of each scenario; the sum is 1."""
     workers: Counts
-    """[jobs], that there are."""
+    """[jobs]: current workers."""
     backlog: Array
-    """[jobs], samples that wait."""
+    """[jobs]: samples that wait."""
     capacity: Array
-    """[jobs, most + 1], samples a second by number of workers."""
+    """[jobs, most + 1]: samples per second by number of workers."""
 
 
 class WorkerPlan(NamedTuple):
     """Planned workers of one job, with the expected cost."""
 
     workers: Counts
-    """By step."""
+    """Workers by step."""
     cost: float
-    """Expected, in worker-steps."""
+    """Expected cost in worker-steps."""
 
 
 def plan(jobs: HorizonJobs, *, fewest: int, prices: HorizonPrices, doing: ChangeEffect) -> list[WorkerPlan]:
-    """Of each job the cheapest chain of stretches from its workers and its backlog on."""
+    """Return the cheapest chain of stretches for each job, from its current workers and backlog."""
     each = np.arange(len(jobs.workers))
     counts, rates = np.arange(fewest, jobs.capacity.shape[1]), jobs.capacity[:, None, fewest:]
     usable = _usable(doing, jobs.step_s)
     young, numbers = len(usable), len(counts)
-    seconds = (1 / np.maximum(jobs.traffic, 1e-9))[..., None, None]  # of lag, by a sample that waits
+    seconds = (1 / np.maximum(jobs.traffic, 1e-9))[..., None, None]  # seconds of lag per waiting sample
     arrive = (jobs.traffic * jobs.step_s)[..., None, None]
     share = jobs.shares[None, :, None, None]
     by_lag, late = (one[:, None, None, None] for one in (prices.lag / (2 * prices.slo_s), prices.late))
     ahead = by_lag / (DRAINS * jobs.step_s)
 
-    # Row 0 holds the cheapest settled stretch of each number of workers, the others those begun in the last steps.
+    # Row 0 holds the cheapest settled stretch of each number of workers. The other rows hold stretches begun in the
+    # last steps.
     waits = np.zeros((len(each), jobs.traffic.shape[1], young + 1, numbers))
     cost = np.full(waits.shape, np.inf)
     begun = np.full((len(each), young + 1, numbers), -1)
@@ -100,14 +101,14 @@ def plan(jobs: HorizonJobs, *, fewest: int, prices: HorizonPrices, doing: Change
     takes = np.repeat(rates * jobs.step_s, young + 1, axis=1)
     came_from: list[
         tuple[Counts, Counts]
-    ] = []  # of the stretches begun at each step: when those before were, and where
+    ] = []  # by step: start and worker count of the stretch before each new stretch
     lag = waits * seconds[:, :, 0]
     for step in range(arrive.shape[2]):
         seen = (share * (cost + lag**2 * ahead)).sum(axis=1)
         row, place = np.divmod(seen.reshape(len(each), -1).argmin(axis=1), numbers)
         came_from.append((begun[each, row, place], place))
         so_far, waiting = cost[each, :, row, place], waits[each, :, row, place]
-        newest = step % young + 1  # where the oldest of the young was, which settles
+        newest = step % young + 1  # slot of the oldest young stretch, which now settles
         settled = seen[:, newest] < seen[:, 0]
         begun[:, 0] = np.where(settled, begun[:, newest], begun[:, 0])
         for one in (cost, waits):
@@ -138,7 +139,7 @@ def plan(jobs: HorizonJobs, *, fewest: int, prices: HorizonPrices, doing: Change
 
 
 def _bound(cost: Array, waits: Array, lag: Array, ahead: Array, again: Array) -> None:
-    """In each version but the first, which plans are made for, no chain costs more than the best one and a change."""
+    """Limit the cost in every scenario except the first to the cost of the best chain plus a change."""
     whole = (cost + lag**2 * ahead)[:, 1:]
     if not whole.size:
         return
@@ -150,7 +151,7 @@ def _bound(cost: Array, waits: Array, lag: Array, ahead: Array, again: Array) ->
 
 
 def _usable(doing: ChangeEffect, step_s: float) -> Array:
-    """Seconds that a stretch trains in its first step, its second..., until it is no longer young."""
+    """Return the training seconds of a stretch in its first steps, until it is settled."""
     young = max(YOUNG, int(np.ceil(doing.pause_s / step_s)) + 1)
     lost = doing.pause_s or min(doing.start_s, step_s)
     return np.clip((np.arange(young) + 1) * step_s - lost, 0, step_s)

@@ -17,11 +17,11 @@ class WorkerNeed(NamedTuple):
 
     workers: int
     enough: bool
-    """Whether they keep up; else no number of workers would, and these fall behind least."""
+    """True if these workers keep up. Otherwise no number does, and these fall behind least."""
 
 
 def least(curve: CapacityCurve, traffic: float, *, most: int, fewest: int = 1) -> WorkerNeed:
-    """The fewest workers that train more than comes in (Eqn 10)."""
+    """Return the fewest workers that train more than arrives (Eqn 10)."""
     peak = max(fewest, curve.peak(most))
     for workers in range(fewest, peak + 1):
         if curve(workers) > traffic:
@@ -37,15 +37,17 @@ def plan(curve: CapacityCurve, traffic: Sequence[float], *, most: int, fewest: i
     return tuple(known[one] for one in traffic)
 
 
-CHANGE = 1  # workers: a smaller change is not looked at
-SHORT_S = 600.0  # a number of workers that lasts less than this is not worth changing to
+CHANGE = 1  # workers; smaller changes are ignored
+SHORT_S = 600.0  # seconds; a shorter run of one worker count is not worth a change
 
 
 def stabilize(
     workers: Sequence[int], *, step_s: float, change: int = CHANGE, short_s: float = SHORT_S
 ) -> tuple[int, ...]:
-    """Runs of one number, from the first on. One that was entered by `change` or more and lasts less than `short_s`
-    takes the larger of its neighbours; the first has nothing before it, and the last may go on beyond the horizon.
+    """Remove short runs of one worker count, from the first run on.
+
+    A run that begins with a change of at least `change` and lasts less than `short_s` takes the larger neighbouring
+    count. The first run has no predecessor, and the last may continue beyond the horizon, so both stay.
     """
     runs = [(number, len(list(same))) for number, same in groupby(workers)]
     calm: list[tuple[int, int]] = runs[:1]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from springtide import errors
 
 SLO_S = 1200.0
-"""Lag above this breaks what was promised (20 minutes, as in the paper)."""
+"""SLO: lag above 20 minutes violates it, as in the paper."""
 MINUTE_S, HOUR_S = 60.0, 3600.0
 
 
@@ -24,22 +24,22 @@ class SloSums:
 
     seconds: float = 0.0
     violated_s: float = 0.0
-    """Of them, with a lag above what was promised."""
+    """Seconds with a lag above the SLO."""
     lag_s2: float = 0.0
-    """Lag x time."""
+    """Integral of lag over time, in seconds squared."""
     down_s: float = 0.0
-    """Of them, without training, because the job was being scaled."""
+    """Seconds without training due to scaling."""
     worker_s: float = 0.0
-    """Workers x time."""
+    """Integral of workers over time, in worker-seconds."""
 
     @property
     def violation(self) -> float:
-        """SLO violation rate: the share of the time in which lag was above what was promised."""
+        """SLO violation rate: share of time with a lag above the SLO."""
         return self.violated_s / self.seconds if self.seconds else 0.0
 
     @property
     def lag_min(self) -> float:
-        """Accumulated lag: the sum of the lags, in minutes, of every minute (Eqn 11)."""
+        """Accumulated lag: sum over all minutes of the lag in minutes (Eqn 11)."""
         return self.lag_s2 / MINUTE_S**2
 
     @property
@@ -52,7 +52,7 @@ class SloSums:
 
     @property
     def worker_hours(self) -> float:
-        """The paper's GPU hours."""
+        """Worker hours, which the paper calls GPU hours."""
         return self.worker_s / HOUR_S
 
     def __add__(self, other: "SloSums") -> "SloSums":
@@ -67,7 +67,7 @@ class SloSums:
     def then(
         self, seconds: float, *, lag_s: float, workers: float, down: bool = False, slo_s: float = SLO_S
     ) -> "SloSums":
-        """Some more time, through which all of this was so."""
+        """Add a time span with constant lag, workers and pause state."""
         if not seconds >= 0 or not lag_s >= 0 or not workers >= 0:
             raise errors.BadInput(
                 f"{seconds:g} s with a lag of {lag_s:g} s and {workers:g} workers: wanted nothing below 0"
@@ -89,7 +89,7 @@ def measure(
     step_s: float,
     slo_s: float = SLO_S,
 ) -> SloSums:
-    """A whole run by equal steps: what holds at each."""
+    """Return the sums of a whole run in equal steps."""
     if len(lag_s) != len(workers) or (down is not None and len(down) != len(lag_s)):
         lengths = f"{len(lag_s)} lags, {len(workers)} numbers of workers, {'-' if down is None else len(down)} pauses"
         raise errors.BadInput(f"{lengths}: wanted one of each for every step")
@@ -103,7 +103,7 @@ def measure(
 
 
 MOST = 256
-"""Points of one partition; when there are more every second one is dropped, so that they reach back far enough."""
+"""Most points per partition. Above it, every second point is dropped, so that the points reach back far enough."""
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ class PartitionEnds:
             self.ends = [*self.ends[:1], *self.ends[1:-1:2], *self.ends[-1:]]
 
     def forget(self, trained: int) -> None:
-        """What lies before is trained; one point before it stays, to reckon from."""
+        """Drop the points before a trained offset. One earlier point stays for interpolation."""
         first = bisect_right(self.ends, trained)
         if first > 1:
             del self.times[: first - 1], self.ends[: first - 1]
@@ -138,9 +138,11 @@ class PartitionEnds:
 
 
 def lag_s(now: float, *, came: float | None, stamped: float) -> float:
-    """Seconds that a record has waited. `came`: by the own clock, if known; `stamped`: when it was appended by its own
-    word, as a reading of the same clock. A stamp is finer, but may be wrong: one of the future, or one that is older
-    than the record can be, does not count."""
+    """Return the seconds that a record has waited.
+
+    `came` is its arrival on the local clock, if known. `stamped` is its own timestamp, converted to the same clock. A
+    timestamp is more precise but may be wrong. A timestamp in the future, or older than the record can be, is ignored.
+    """
     by_stamp = now - stamped
     if came is None:
         return max(0.0, by_stamp)

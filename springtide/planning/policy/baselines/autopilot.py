@@ -21,7 +21,7 @@ class AutopilotSettings(NamedTuple):
 
     target: Array
     percentile: Array
-    """Of use in the window: 95, or 100 for the highest."""
+    """Percentile of usage in the window: 95, or 100 for the maximum."""
     window_s: Array
 
 
@@ -36,7 +36,7 @@ class Autopilot:
         self._held: Array = np.zeros(0)
 
     def wants(self, workers: Counts, used: Array, free: NDArray[np.bool_]) -> Counts:
-        """`used` is workers x utilization, the mean of the last 5 minutes in which they trained."""
+        """Return the wanted workers. `used` is workers x utilization, the mean of the last 5 minutes of training."""
         self._used.append(used)
         asked = np.zeros(len(workers))
         for window in np.unique(self._window):

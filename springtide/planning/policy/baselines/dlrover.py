@@ -17,25 +17,25 @@ from springtide.planning.perf_model import measurements
 from springtide.planning.policy.baselines import es, starts
 
 COLD = Shape(workers=4, servers=4, worker_cpu=12, server_cpu=12, worker_memory=16 * GIB, server_memory=16 * GIB)
-"""Its cold start: 4 servers of 12 CPU and 16 GB; workers alike."""
+"""DLRover's cold start: 4 servers with 12 CPU and 16 GB, and equal workers."""
 MARGIN = 1.2
-"""On the mean of past jobs: ours."""
+"""Factor on the mean of past jobs (our value)."""
 WINDOW_S = 14 * 86_400.0
 OVERLOAD = 0.8
-"""Of a server's CPU: its own threshold lies between 0.8 and 0.9."""
+"""CPU share above which a server is overloaded. DLRover's threshold lies between 0.8 and 0.9."""
 FULL = 0.99
-"""Its own: a server above it means one worker too many."""
+"""CPU share above which one worker is removed (DLRover's value)."""
 MOST_MORE = 8
-"""Workers in one step: its own."""
+"""Most workers added in one step (DLRover's value)."""
 LEAST_SPEEDUP = 0.2
-"""Its own: workers stop being added when a new one brings less than this part of an old one."""
+"""Share of an old worker's gain below which no more workers are added (DLRover's value)."""
 MEMORY_HIGH, MORE_MEMORY = 0.8, 8 * GIB
 BALANCED = 1.2
-"""The fullest server against the mean, below which memory counts as balanced: ours."""
+"""Ratio of the fullest server to the mean below which memory is balanced (our value)."""
 
 
 def dlrover(view: ClusterView, config: PlanningConfig) -> Decision:
-    """One remedy a job at a time, no oftener than the time between changes."""
+    """Apply one remedy per job at a time, with the minimum time between changes."""
 
     def step(job: JobView) -> starts.Step:
         if job.shape is None:
@@ -80,7 +80,7 @@ def _same_scenario(job: JobView, past: PastJob) -> bool:
 
 
 def _after_oom(job: JobView, shape: Shape, kind: RoleKind, config: PlanningConfig) -> starts.Step:
-    """After the kill: twice the memory, or twice the servers when all were alike full."""
+    """Double the memory after a kill, or double the servers if all were equally full."""
     if kind is RoleKind.WORKER:
         return starts.plan(
             job,
@@ -116,7 +116,7 @@ def _remedy(job: JobView, shape: Shape, config: PlanningConfig) -> starts.Step:
 
 
 def _workers(job: JobView, shape: Shape, busiest: float, config: PlanningConfig) -> starts.Step:
-    """As many as would bring the busiest server to the threshold."""
+    """Add workers until the busiest server would reach the threshold."""
     if busiest > FULL and shape.workers > 1:
         return starts.plan(job, replace(shape, workers=shape.workers - 1), "a server is full: a worker less", config)
     here = measurements.now(job)

@@ -16,7 +16,7 @@ from springtide.planning.policy.baselines import starts
 
 
 def es(view: ClusterView, config: PlanningConfig) -> Decision:
-    """Add workers while a new one brings more than the threshold of what the old ones bring each."""
+    """Add workers while a new worker gains more than the threshold share of an old worker."""
 
     def step(job: JobView) -> starts.Step:
         if job.shape is None:
@@ -45,12 +45,12 @@ def _next(job: JobView, here: ShapeSpeed, config: PlanningConfig) -> starts.Step
 
 
 def same_but_workers(one: ShapeSpeed, other: ShapeSpeed) -> bool:
-    """Whether the two differ in their number of workers only."""
+    """Return True if the two shapes differ only in the number of workers."""
     return replace(one.shape, workers=1) == replace(other.shape, workers=1) and one.shape != other.shape
 
 
 def efficiency(fewer: ShapeSpeed, more: ShapeSpeed) -> float:
-    """What a new worker brought, as a part of what an old one did."""
+    """Return the gain of a new worker as a share of an old worker's throughput."""
     new = (more.throughput - fewer.throughput) / (more.shape.workers - fewer.shape.workers)
     old = fewer.throughput / fewer.shape.workers
     return new / old if old > 0 else math.inf

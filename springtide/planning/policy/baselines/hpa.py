@@ -13,23 +13,23 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 TOLERANCE = 0.1
-MORE, TIMES = 4, 2  # a step up is the larger of so many more and so many times as many
-BUCKET = 4  # recommendations that are remembered as one, by their highest and lowest: a minute of them
+MORE, TIMES = 4, 2  # a step up is at most the larger of this many more and this many times as many
+BUCKET = 4  # recommendations per bucket, stored as highest and lowest: one minute
 
 
 class HpaSettings(NamedTuple):
     """Settings of the cluster's owner; each may be an array by lane."""
 
     target: Array
-    """Utilization to be kept."""
+    """Target utilization."""
     down_s: Array
-    """Stabilization window on the way down; 300 s unless told."""
+    """Stabilization window for scale-down; Kubernetes' default is 300 s."""
     up_s: Array
-    """The same on the way up; 0 s unless told."""
+    """Stabilization window for scale-up; Kubernetes' default is 0 s."""
 
 
 def recommend(workers: Counts, ratio: Array, *, most: int) -> Counts:
-    """`ratio` is usage / target: proportional, with a tolerance and a limit to what is added at once."""
+    """Return the proportional recommendation with tolerance and step limit. `ratio` is usage / target."""
     asked = np.ceil(ratio * workers - 1e-9).astype(np.int64)
     asked = np.where(np.abs(ratio - 1) <= TOLERANCE, workers, asked)
     return np.clip(np.minimum(asked, np.maximum(workers + MORE, workers * TIMES)), 1, most)
@@ -79,6 +79,6 @@ class Hpa:
         self._windows = Windows(settings.down_s, settings.up_s, every_s=every_s)
 
     def wants(self, workers: Counts, utilization: Array, free: NDArray[np.bool_]) -> Counts:
-        """Lanes that are not `free` are being changed: their workers are not measured."""
+        """Return the wanted workers. Lanes that are not `free` are changing, so their workers are not measured."""
         asked = recommend(workers, utilization / self._target, most=self._most)
         return self._windows.settle(workers, np.where(free, asked, workers))

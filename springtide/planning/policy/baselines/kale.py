@@ -15,29 +15,29 @@ from springtide.planning.online.scaling import min_workers
 from springtide.planning.policy.baselines.hpa import Array, Counts
 
 STEP_S = 300.0
-"""Finer than the shortest run that stabilization takes out: with steps as long it would never act."""
-BUSY = 0.8  # utilization that the fallback aims at
+"""Seconds per step: shorter than the shortest run that stabilization removes. With longer steps it would never act."""
+BUSY = 0.8  # target utilization of the fallback
 
 
 class KaleSettings(NamedTuple):
     """Settings of Kale."""
 
     change: int
-    """Rho: workers."""
+    """Rho: minimum change in workers."""
     short_s: float
-    """Tau."""
+    """Tau: minimum seconds of a run."""
     repeated: bool
-    """Whether stabilization goes on until nothing changes."""
+    """True if stabilization repeats until nothing changes."""
     upper: float
-    """Where in the forecast's interval is planned; the paper's is 0, its mean."""
+    """Position in the forecast's interval; the paper uses 0, the mean."""
     lead_s: float
-    """How long before a step its change begins."""
+    """Seconds by which a change begins before its step."""
     fallback_s: float
-    """Lag from which on thresholds decide."""
+    """Lag in seconds above which thresholds decide."""
 
 
 def plan(outlook: TrafficOutlook, settings: KaleSettings, *, workers: int, capacity: NDArray[np.float64]) -> Counts:
-    """Workers by `STEP_S` from now on, for a job that has `workers`."""
+    """Return the workers per `STEP_S` from now on, for a job with `workers`."""
     times = round(outlook.step_s / STEP_S)
     at = (np.arange(len(outlook.mean) * times) + 0.5) / times - 0.5
     mean, high = np.asarray(outlook.mean), np.asarray(outlook.high)
@@ -55,7 +55,7 @@ def plan(outlook: TrafficOutlook, settings: KaleSettings, *, workers: int, capac
 def wants(
     planned: Counts, workers: Counts, lag_s: Array, utilization: Array, *, fallback_s: Array, most: int
 ) -> Counts:
-    """What the plan says for now, or more where samples wait and workers are busy; all by lane."""
+    """Return the planned workers, or more where samples wait and workers are busy; arrays by lane."""
     more = np.ceil(workers * utilization / BUSY - 1e-9).astype(np.int64)
     wrong = (lag_s > fallback_s) & (utilization > BUSY)
     return np.where(wrong, np.minimum(np.maximum(planned, more), most), planned)

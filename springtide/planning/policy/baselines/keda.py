@@ -13,14 +13,14 @@ from numpy.typing import NDArray
 from springtide.planning.policy.baselines import hpa
 from springtide.planning.policy.baselines.hpa import Array, Counts
 
-PARTITIONS = 800  # of a topic, as in section 4.1 of Kale
+PARTITIONS = 800  # partitions of a topic, as in section 4.1 of Kale
 
 
 class KedaSettings(NamedTuple):
     """Settings of KEDA, as arrays by lane."""
 
     threshold: Array
-    """Samples that a worker may have waiting."""
+    """Waiting samples allowed per worker."""
     down_s: Array
     up_s: Array
 

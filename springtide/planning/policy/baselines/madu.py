@@ -16,13 +16,13 @@ class MaduSettings(NamedTuple):
     """Settings of Madu."""
 
     upper: float
-    """Where in the forecast's interval is planned: 0 its mean, 1 its high end."""
+    """Position in the forecast's interval: 0 is the mean, 1 the high end."""
     period_s: float
-    """Seconds between two plans, each for the highest traffic of its period and the change before it."""
+    """Seconds between two plans. Each plan covers the highest traffic of its period and of the change before it."""
 
 
 def slope(seen: Sequence[CapacitySample]) -> float:
-    """Samples a second of a worker, by least squares through nothing."""
+    """Return samples per second per worker, by least squares through the origin."""
     return sum(one.workers * one.throughput for one in seen) / sum(one.workers**2 for one in seen)
 
 

@@ -22,18 +22,18 @@ from springtide.planning.perf_model.measurements import ShapeSpeed
 from springtide.planning.policy.baselines import starts
 
 FEWEST = 3
-"""Shapes that must be measured before the model is trusted; till then workers and servers are added in turn."""
+"""Minimum measured shapes for the model. Until then, workers and servers are added in turn."""
 LEAST_GAIN = 0.01
-"""Of the speed: below it a step is noise."""
+"""Share of the speed below which a gain is noise."""
 
 
 def optimus(view: ClusterView, config: PlanningConfig) -> Decision:
-    """By steps of several workers and servers together, as DLRover's authors made it to be quicker."""
+    """Scale in steps of several workers and servers, the faster variant of DLRover's authors."""
     return _decide(view, config, workers=config.steps.workers, servers=config.steps.servers, together=True)
 
 
 def optimus_one(view: ClusterView, config: PlanningConfig) -> Decision:
-    """The original: one worker or one server at a time."""
+    """Scale by one worker or one server at a time, as in the original."""
     return _decide(view, config, workers=1, servers=1, together=False)
 
 
@@ -62,7 +62,7 @@ def _decide(view: ClusterView, config: PlanningConfig, *, workers: int, servers:
 
 
 def _steps(now: Shape, workers: int, servers: int, *, together: bool) -> list[Shape]:
-    """What may come next: both, where they come together, workers, servers."""
+    """Return the possible next shapes: both (if `together`), more workers, more servers."""
     more_workers, more_servers = (
         replace(now, workers=now.workers + workers),
         replace(now, servers=now.servers + servers),
@@ -80,7 +80,7 @@ def _by_model(
     *,
     a_core: bool,
 ) -> starts.Step:
-    """The step that brings most, or most for its cores, by the speed model."""
+    """Return the step with the largest gain, or gain per core, by the speed model."""
     model = fit(seen)
     base = speed(model, here.shape)
     gains = [speed(model, shape) - base for shape in steps]
@@ -93,7 +93,7 @@ def _by_model(
 
 
 def fit(seen: Sequence[ShapeSpeed]) -> tuple[float, float, float, float]:
-    """a, b, c, d from speeds by shape: w / speed is linear in them."""
+    """Fit a, b, c, d to speeds by shape; w / speed is linear in them."""
     from scipy import optimize
 
     w, p = (np.array([float(getattr(one.shape, name)) for one in seen]) for name in ("workers", "servers"))

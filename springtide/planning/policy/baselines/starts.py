@@ -14,13 +14,12 @@ from springtide.planning.lifecycle import warm_start
 from springtide.planning.perf_model import measurements
 
 Step = ShapePlan | str
-"""What one job gets, or why it gets nothing."""
+"""Plan of one job, or the reason why it has none."""
 
 
 def each(view: ClusterView, why: str, step: Callable[[JobView], Step]) -> Decision:
-    """Every job by itself; capacity is seen to by `planning.policy.sanitize`, in the order of plans: best gain
-    first.
-    """
+    """Decide each job separately. `planning.policy.sanitize` enforces the capacity in order of plans, best gain per
+    cost first."""
     plans, notes = [], []
     for job in view.jobs:
         made = step(job)
@@ -41,7 +40,7 @@ def plan(
     gain: float = 0.0,
     stage: PlanningStage | None = None,
 ) -> Step:
-    """A plan for the shape as far as the job may have it; none when that is what it has."""
+    """Return a plan for the shape within the job's bounds, or a reason if the job already has that shape."""
     allowed = clamp.clipped(shape, job.bounds, config)
     held = clamp.smaller(allowed, job.bounds, job.bounds.quota)
     if held is None or held == job.shape:
@@ -50,10 +49,10 @@ def plan(
 
 
 def too_soon(job: JobView, view: ClusterView, config: PlanningConfig) -> str:
-    """Why a policy that goes by steps does not look yet; empty: it does.
+    """Return the reason why a step policy waits; empty if it may act.
 
-    The time between two steps has in it what pods take to start (DLRover, section 6.3: 20 s to launch, 100 s to begin,
-    60 s to sample), and a job counts as changed when they have: what is left is the sample.
+    The time between steps includes the start of pods (DLRover, section 6.3: 20 s to launch, 100 s to begin, 60 s to
+    sample). A job counts as changed after the pods have started, so only the sample time remains.
     """
     quiet, every = measurements.unchanged_s(job, at=view.now), config.steps.every_s
     started = job.launches[-1].seconds if job.launches else 0.0
@@ -63,7 +62,7 @@ def too_soon(job: JobView, view: ClusterView, config: PlanningConfig) -> str:
 
 
 def sizes(job: JobView, config: PlanningConfig) -> Shape:
-    """Sizes of roles for policies that never change them: the user's, or those of a small start."""
+    """Return the role sizes for policies that never change them: the user's, or those of a small start."""
     return job.requested or warm_start.cold(job, config, "nothing was asked for").shape
 
 

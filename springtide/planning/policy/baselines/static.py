@@ -7,7 +7,7 @@ from springtide.planning.policy.baselines import starts
 
 
 def static(view: ClusterView, config: PlanningConfig) -> Decision:
-    """Each job starts as its user asked for (small, where nothing was asked for) and stays so."""
+    """Start each job with its user's shape (or a small shape without a request) and never change it."""
 
     def step(job: JobView) -> starts.Step:
         if job.shape is not None:
