@@ -1,1 +1,1 @@
-"""Pure. Roles, resources, shapes, durations."""
+"""Pure. Roles, resources, shapes and durations of a job."""

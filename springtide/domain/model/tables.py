@@ -18,7 +18,7 @@ OptimKind = Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "rmsprop", "ftr
 DTYPES: tuple[str, ...] = get_args(DType)
 INIT_KINDS: tuple[str, ...] = get_args(InitKind)
 OPTIM_KINDS: tuple[str, ...] = get_args(OptimKind)
-LARGEST_TABLE_ID = 2**14 - 1  # higher bits of a request select other columns of a row than its weights
+LARGEST_TABLE_ID = 2**14 - 1  # in a request, the bits above the table id select data of a row other than its weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,7 +116,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """Constants of a job that the performance model does not fit."""
+    """Known constants of a job, which the performance model takes as given."""
 
     dense_bytes: float
     """M: bytes of dense parameters that a step sends and fetches."""

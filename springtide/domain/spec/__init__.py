@@ -1,1 +1,1 @@
-"""Pure. The job spec and its rules."""
+"""Pure. Specification of a job, and its settings."""

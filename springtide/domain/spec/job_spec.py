@@ -87,12 +87,12 @@ class JobSpec:
     join_s: float = 300.0
     """Seconds within which a role must join, or the job fails."""
     relaunches: int = 5
-    """Failures of a worker or server, within minutes, after which it is not relaunched. Evictions do not count."""
+    """Most relaunches of a failed worker or server within minutes. Evictions do not count."""
     backoff_s: float = 1.0
     """Seconds before the second relaunch of a role, doubled for each further relaunch. The first relaunch is
     immediate."""
     disk_s: float = 600.0
-    """Seconds to wait for a full disk under the master's journal before the job fails."""
+    """Seconds to wait while the disk of the master's journal is not writable. Then the job fails."""
     drain_s: float = 30.0
     """Seconds that a worker removed by scaling has to finish its current batch."""
     tries: int = 3

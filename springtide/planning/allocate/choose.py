@@ -3,8 +3,8 @@
 In: one `Bid` per job, with its candidates (`planning.candidates.pareto`) and their predicted throughput. Out: a
 `Decision` with plans for the jobs that change, and the quality of the choice. Next: `planning.policy.registry`.
 
-    gain(A)  = mean throughput over the samples in which A has to pay, the change among them - throughput now   Eqn 8
-    RE(A)    = gain(A) / cost(A), by which the greedy goes, times WG(A) (`priorities`)            Eqns 11, 14
+    gain(A)  = mean throughput over the samples in which A must pay off, including the change - throughput now  Eqn 8
+    RE(A)    = gain(A) / cost(A), multiplied by the weight WG(A) (`PRIORITIES`), orders the greedy         Eqns 11, 14
     maximize the sum of gain * WG over jobs, all of them within capacity                                   Eqns 12, 13
 
 Before the choice, `considered` drops the candidates of each job that cannot pay for themselves.

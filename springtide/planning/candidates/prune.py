@@ -3,11 +3,11 @@
 In: worker options and server options of several jobs, with cost and resources of each option. Out: the few pairs that
 need a closer look. Next: `planning.candidates.pareto` finds the front among them.
 
-The time of a step is the sum of a worker part, a server part and a joint part (lookups), so it is a matrix of rank 3.
-The cost is a sum of two parts. The module first pairs only the best options of either side. These pairs are close to
-the front. They give, for each of a thousand cost levels, the speed of a cheaper shape. Then the module compares all
-pairs with these speeds in single precision, with a tolerance for rounding. So no grid is sorted or cached, and every
-job may have its own bounds, prices and memory.
+The time of a step is the sum of a worker part, a server part and a joint part (lookups). As a matrix over pairs it has
+rank 3. The cost is a sum of two parts. The module first pairs only the best options of either side. These pairs are
+close to the front. They give, for each of a thousand cost levels, the speed of a cheaper shape. Then the module
+compares all pairs with these speeds in single precision, with a tolerance for rounding. So no grid is sorted or cached,
+and every job may have its own bounds, prices and memory.
 """
 
 from typing import NamedTuple

@@ -158,7 +158,8 @@ def smooth(rows: Floats, smoothing: float) -> Floats:
 def cold(job: JobView, config: PlanningConfig, because: str, notes: tuple[str, ...] = ()) -> WarmStart:
     """Return DLRover's start for sampling: one worker and one server, large enough not to be limited.
 
-    The paper gives each a whole node. Larger pods wait longer for a node, so both get `server_cpu` cores (16) instead.
+    The paper starts with a whole node each. Larger pods wait longer for a node, which is why the paper limits servers
+    to 16 cores. So both roles start with `server_cpu` cores here.
     """
     asked, cores = job.requested, min(config.server_cpu, config.node_cpu)
     small = Shape(

@@ -127,11 +127,11 @@ LINEAR = 0.85
 RETURNS = 0.5
 """Share of the expected growth that more data workers must bring. With less, something else is the limit."""
 MARGIN = 0.05
-"""Production beyond the need, because batches differ. A higher margin has no use."""
+"""Production beyond the need, because batches differ. A consumer that waits this little is fed well enough."""
 SPARE = 0.25
 """Production beyond the need before data workers are removed: more than MARGIN, to avoid oscillation."""
 FASTEST = 2.0
-"""Most growth factor per step. The next step assumes the last gain and is then checked."""
+"""Largest growth factor per step. The next step assumes the last gain and is then checked."""
 SLOWER = 0.05
 """Loss of speed at which a trainer has too few cores: twice the noise of an interval."""
 FASTER = 0.05
@@ -141,7 +141,7 @@ HOT = 0.85
 PATIENCE = 2
 """Consecutive intervals that must agree before a tuned job is changed."""
 TUNE_FOR = 20
-"""Intervals in which tuning must succeed: 10 minutes. The longest tuning observed took 17."""
+"""Intervals in which tuning must succeed: 20, which is 10 minutes. The longest tuning observed took 17 intervals."""
 LATE = 4
 """Intervals to wait for data workers before tuning continues with those that started."""
 CHANGED = 2.0

@@ -23,7 +23,7 @@ SATURATED = 0.95  # utilization above which workers have no reserve
 WRONG = 1.2  # ratio of arrivals to the outlook above which, with samples waiting, the outlook is wrong
 WAITS = 0.5  # share of the SLO lag above which the outlook is checked
 KNOWN_S = 3600.0  # seconds until the real scenario is known; the level is judged by the last 40 min
-SURPRISE_H = 10.0  # hours of the mean needed workers: most cost of having planned for too little
+SURPRISE_H = 10.0  # hours of the mean needed workers: largest cost of having planned for too little
 # distance of the high end from the mean, relative to the mean, at which that cost holds; a larger distance is noticed
 # sooner
 PLAIN = 0.4

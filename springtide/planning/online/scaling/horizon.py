@@ -38,8 +38,8 @@ class HorizonPrices:
     change: Array
     """Price of one change, in worker-steps."""
     again: Array | None = None
-    """Most cost of a plan beyond the best plan for a scenario, in worker-steps. Once the scenario is recognized, the
-    job changes to its best plan. None means no limit."""
+    """Largest extra cost of a plan over the best plan for a scenario, in worker-steps. Once the scenario is recognized,
+    the job changes to its best plan. None means no limit."""
     known: int = 0
     """Steps after which the real scenario is known."""
 

@@ -1,8 +1,8 @@
 """Pure. DLRover's shipped heuristics: thresholds on server usage, without a performance model.
 
 In: CPU and memory usage, measured speeds, past jobs of the same scenario. Out: one plan per job with one remedy at a
-time. The order is: out of memory, predicted memory shortage, hot servers, workers. Comments mark the values that come
-from DLRover's defaults; the other values are ours.
+time. The order is: out of memory, predicted memory shortage, hot servers, workers. Each constant says whether its value
+comes from DLRover's defaults or is ours.
 """
 
 import math

@@ -15,7 +15,8 @@ from springtide.planning.online.scaling import min_workers
 from springtide.planning.policy.baselines.hpa import Array, Counts
 
 STEP_S = 300.0
-"""Seconds per step: shorter than the shortest run that stabilization removes. With longer steps it would never act."""
+"""Seconds per step: shorter than the shortest run that stabilization removes. With steps as long as that run,
+stabilization would never act."""
 BUSY = 0.8  # target utilization of the fallback
 
 
