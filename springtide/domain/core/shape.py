@@ -173,7 +173,7 @@ class MemoryNeed:
     server: int = 0
     """Bytes of each server, without rows."""
     rows: int = 0
-    """Bytes of all rows together, with room to grow. Servers share them."""
+    """Bytes of all rows together, with room to grow. The servers share these bytes."""
 
     def __post_init__(self) -> None:
         if min(self.worker, self.server, self.rows) < 0:

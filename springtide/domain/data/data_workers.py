@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from springtide import errors
 
 Poison = Literal["fail", "skip"]
-SHOWN = 10  # most indices in a message; there may be thousands
+SHOWN = 10  # maximum number of indices in a message; there may be thousands
 POISONS: tuple[Poison, ...] = ("fail", "skip")
 SplitMode = Literal["auto", "stages", "verify", "off"]
 SPLITS: tuple[SplitMode, ...] = ("auto", "stages", "verify", "off")
@@ -84,9 +84,9 @@ class FeedRules:
     every_s: float = 30.0
     """Seconds between two decisions."""
     split: SplitMode = "auto"
-    """Where the stateless part of the model's forward() runs. "auto": in the data workers that read the data set.
-    "stages": in separate data workers after them. "verify": as "auto", and trainers recompute every batch and compare.
-    "off": in the trainers; data workers only read."""
+    """Location of the stateless part of the model's forward(). "auto" runs it in the data workers that read the data
+    set. "stages" runs it in separate data workers after them. "verify" is "auto", and trainers recompute and compare
+    every batch. "off" runs it in the trainers, so data workers only read."""
     poison: Poison = "fail"
     """Handling of an unreadable sample: "fail" the job after several tries, or "skip" and report the sample."""
 
@@ -178,7 +178,7 @@ class FeedSeen:
     free_cpu: float
     """Unallocated cores of the cluster."""
     share_cpu: float = 0.0
-    """Most cores of one data worker: a machine's cores per GPU, or per trainer. 0 means the free cores."""
+    """Maximum cores of one data worker: a machine's cores per GPU, or per trainer. 0 means the free cores."""
     free_gpu: int = 0
     """GPUs that data workers may get in addition to their current GPUs."""
     stages: tuple[StageSeen, ...] = ()

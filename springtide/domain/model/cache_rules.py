@@ -18,8 +18,8 @@ Order = Literal["lru", "lfu"]
 ORDERS: tuple[Order, ...] = ("lru", "lfu")
 Way = Literal["off", "rows", "gradients"]
 WAYS: tuple[Way, ...] = ("off", "rows", "gradients")
-AUTO_SHARE = 0.1  # share of all rows for an automatic size, as in the paper
-AUTO_SIZE = 256 << 20  # bytes, for an automatic size if a table has no row count
+AUTO_SHARE = 0.1  # share of all rows in an automatic cache, as in the paper
+AUTO_SIZE = 256 << 20  # bytes of an automatic cache if a table has no row count
 DEFAULT_STALENESS = 10  # smallest bound at which bounded staleness was found to cost no quality (HET)
 
 
@@ -39,15 +39,16 @@ class CacheRules:
     """Policy that assigns the samples of a batch to workers. "contiguous" cuts it into ranges and "random" draws lots.
     "laia" and "anneal" use the location of cached rows. None means "anneal" with a cache and "contiguous" without."""
     order: Order = "lru"
-    """Eviction order of a full cache: least recently or least frequently used."""
+    """Eviction order of a full cache: least recently used or least frequently used."""
     p2p: Way = "off"
     """Data that workers send each other directly. "rows": rows that only the receiver trains next, one transfer instead
     of two. "gradients": also gradients of a row that a few workers trained; one worker keeps and trains the row. "off":
     all data goes through servers."""
     staleness: int = DEFAULT_STALENESS
-    """async: most updates by other workers that a cached row may miss when it is used."""
+    """async: maximum number of updates by other workers that a cached row may miss when it is used."""
     dirty: int = 256 << 20
-    """Most bytes of rows that exist only in a worker. Above this, the worker writes all of them back to the servers."""
+    """Maximum bytes of rows that exist only in a worker. Above this, the worker writes all of them back to the
+    servers."""
 
     @property
     def auto(self) -> bool:

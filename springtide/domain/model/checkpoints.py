@@ -24,7 +24,7 @@ class SlotExtent(NamedTuple):
     length: int
     checksum: int
     since: int = 0
-    """Checkpoint number whose image of this slot is the base of this delta; 0 means a full image."""
+    """Number of the checkpoint whose image of this slot is the base of this delta; 0 means a full image."""
 
 
 class Written(NamedTuple):

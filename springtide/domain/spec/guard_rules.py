@@ -35,7 +35,7 @@ class GuardRules:
     busy: float = 0.8
     """Share of its CPU above which a server has none to spare."""
     most_cpu: float = 32.0
-    """Most cores that a hot server gets, where the platform can change limits."""
+    """Maximum cores that a hot server gets, where the platform can change limits."""
     window_s: float = 5.0
     """Seconds of recent activity by which servers are compared."""
     times: int = 3

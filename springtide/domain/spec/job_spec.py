@@ -87,7 +87,7 @@ class JobSpec:
     join_s: float = 300.0
     """Seconds within which a role must join, or the job fails."""
     relaunches: int = 5
-    """Most relaunches of a failed worker or server within minutes. Evictions do not count."""
+    """Maximum number of relaunches of a failed worker or server within minutes. Evictions do not count."""
     backoff_s: float = 1.0
     """Seconds before the second relaunch of a role, doubled for each further relaunch. The first relaunch is
     immediate."""
@@ -96,7 +96,7 @@ class JobSpec:
     drain_s: float = 30.0
     """Seconds that a worker removed by scaling has to finish its current batch."""
     tries: int = 3
-    """Tries to read a part of the data set before it is given up and the job fails."""
+    """Number of tries to read a part of the data set. After the last try the part is given up and the job fails."""
     checkpoints: CheckpointRules = field(default_factory=CheckpointRules)
     cache: CacheRules = field(default_factory=CacheRules)
     """Row cache of the workers. A script may override it."""

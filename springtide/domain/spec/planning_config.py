@@ -69,11 +69,11 @@ class PlanningConfig:
     total_cpu: float = 200.0
     """C_total: default cores of one job."""
     node_cpu: float = 32.0
-    """C_max: most cores of one worker or server."""
+    """C_max: maximum cores of one worker or server."""
     server_cpu: float = 16.0
     """s: cores of each server once a job has its size."""
     extra_workers: int = 2
-    """Most low-priority workers beyond the quota, which use idle server CPU."""
+    """Maximum number of low-priority workers beyond the quota, which use idle server CPU."""
     busy_server: float = 0.9
     """Share of its CPU above which a server gets more CPU while sampling."""
     sample_steps: int = 100

@@ -34,7 +34,7 @@ from springtide.planning.perf_model.shape_columns import Index, RaggedRows, Shap
 Floats = NDArray[np.float64]
 CPUS = ("worker_cpu", "server_cpu")
 OPTIONS = 48
-"""Most options of one job. Longer fronts are thinned."""
+"""Maximum number of options of one job. Longer fronts are thinned."""
 ROOM_TO_GROW = 1.25
 """Memory for rows in a new plan as a multiple of the forecast, because forecasts err and plans last long."""
 STEPS_NEAR = 8

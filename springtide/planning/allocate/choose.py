@@ -219,7 +219,8 @@ def _steepest(cost: Floats, throughput: Floats, x: Floats, y: Floats, among: Mas
 
 
 def _too_much(cost: Floats, effective: Floats, saving: Floats, keep: Mask, config: PlanningConfig) -> Mask:
-    """Return True where another option saves enough money and loses less throughput than the money gains elsewhere."""
+    """Return True where another option saves enough cost, and its loss of throughput is below the marginal value of
+    that cost."""
     cheaper = keep & (saving >= config.least_saving * cost[:, :1])
     cheaper[:, 0] = False
     lost = effective[:, :1] - effective

@@ -19,8 +19,8 @@ Ints = NDArray[np.int64]
 TOLERANCE = 1e-9
 """Relative tolerance for float sums at a capacity limit."""
 POLISHED = 600
-"""Most options in total for which `polish` tries pairs of changes. A wrong first pick matters most in small
-problems."""
+"""Maximum number of options in total for which `polish` tries pairs of changes. A wrong first pick matters most in
+small problems."""
 ROUNDS = 16
 LEAST_COST = 1e-12
 
@@ -302,7 +302,7 @@ class Effort:
     seconds: float = 0.5
     """Seconds for the exact solver; 0 means greedy only."""
     most_options: int = 4_000
-    """Most options in total for which the exact solver is tried."""
+    """Maximum number of options in total for which the exact solver is tried."""
 
 
 def allot(options: KnapsackOptions, limits: KnapsackCapacity, effort: Effort) -> KnapsackSolution | None:

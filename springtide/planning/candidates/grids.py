@@ -20,7 +20,7 @@ from springtide.domain.core.shape import GIB, ROUNDING, MemoryNeed, Prices, Shap
 from springtide.planning.perf_model.equations import Array, Shapes
 
 MOST = 300_000
-"""Most shapes within bounds that are enumerated."""
+"""Maximum number of shapes within bounds that are enumerated."""
 KEPT = 256
 """Cache size of `sides`, a few hundred numbers per entry."""
 MEMORY_STEP = 1 << 28

@@ -166,7 +166,7 @@ def _roomy(bounds: ShapeBounds, need: MemoryNeed) -> bool:
 
 
 def _beyond_need(bounds: ShapeBounds, need: MemoryNeed, servers: Array) -> Array:
-    """Return the bytes per server that the bounds demand beyond the need, by number of servers."""
+    """Return the bytes per server that the bounds demand beyond the memory need, for each number of servers."""
     if bounds.least.server_memory <= need.server:
         return numpy.zeros(1)
     beyond: Array = numpy.maximum(bounds.least.server_memory - need.server - need.rows / servers, 0.0)

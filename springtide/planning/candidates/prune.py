@@ -19,7 +19,7 @@ from springtide.planning.perf_model.equations import Array, Index
 STEPS = 1024
 """Cost levels between the cheapest and the dearest pair."""
 SOME = 40
-"""Most options per side in the first pairing, spread evenly over the promising options."""
+"""Maximum number of options per side in the first pairing, spread evenly over the promising options."""
 NEAR = 1e-5
 """Relative tolerance that covers single precision errors."""
 SLOWEST, NOTHING = 1e20, 1e29

@@ -37,7 +37,7 @@ class FrontQuery:
     horizon_s: float = math.inf
     """Seconds in which a change must pay off."""
     pace: tuple[float, float] = NO_LIMIT
-    """Most samples per second of one worker core and of one server core."""
+    """Maximum samples per second of one worker core and of one server core."""
     seed: int = 0
     """Seed of NSGA-II."""
 

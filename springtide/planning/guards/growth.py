@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 FEWEST = 6
-"""Points below which growth is assumed steady. For concave growth this is a safe overestimate."""
+"""Number of points below which growth is assumed steady. For concave growth this is a safe overestimate."""
 HELD_OUT = 1 / 3
 LEAST_MARGIN, LARGEST_MARGIN = 0.02, 0.5
 REACH = 4.0

@@ -94,7 +94,7 @@ def extra_workers(used: float, given: float, workers: int, most: int) -> int:
 
 Floats = NDArray[np.float64]
 FEWEST = 8
-"""Past jobs with known needs below which nothing is learned; the largest need then counts."""
+"""Number of past jobs with known needs below which nothing is learned; the largest need then counts."""
 ABOUT = 0.25
 """Distance in doublings, beyond chance, within which past jobs count as one kind."""
 STRANGERS = 48

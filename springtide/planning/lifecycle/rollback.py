@@ -19,9 +19,9 @@ from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.perf_model import measurements
 
 FEWEST = 3
-"""Minimum windows in each shape; fewer give no spread."""
+"""Minimum number of windows in each shape; fewer give no spread."""
 MOST = 16
-"""Most windows of each shape, newest first."""
+"""Maximum number of windows of each shape, newest first."""
 CERTAIN = 3.0
 """Standard errors by which the two speeds must differ."""
 LEAST_SPREAD = 0.02

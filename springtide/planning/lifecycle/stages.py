@@ -29,7 +29,7 @@ SOON = 3.0
 ROOMIER = 1.5
 """Memory of a server that rows will outgrow, as a multiple of its current memory and of its need."""
 SAMPLED = 3
-"""Minimum windows of a sample that ends by its steps, because a single window can be far off."""
+"""Minimum number of windows of a sample that ends by its steps, because a single window can be far off."""
 URGENT, START, SIZE = 0, 1, 2
 """Order in which requests are served."""
 
@@ -45,7 +45,7 @@ class PlanRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadyJob:
-    """Measured job that competes with other jobs for capacity."""
+    """Measured job that competes with other jobs for capacity, with its measured speed."""
 
     job: JobView
     measured: ShapeSpeed

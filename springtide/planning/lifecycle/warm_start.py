@@ -27,11 +27,11 @@ from springtide.planning.lifecycle.similarity import CodedFeature
 
 Floats = NDArray[np.float64]
 NEWEST = 160
-"""Most past jobs that are used, newest first."""
+"""Maximum number of past jobs that are used, newest first."""
 BACKTESTED = 64
 """Newest past jobs that the backtest predicts from earlier jobs."""
 FEWEST = 8
-"""Past jobs below which nothing is learned, and the defaults of k and mu apply."""
+"""Number of past jobs below which nothing is learned, and the defaults of k and mu apply."""
 USUAL_SIMILAR, USUAL_SMOOTHING = 3, 0.7
 SIMILARS = (1, 2, 3, 5, 8)
 SMOOTHINGS = (0.3, 0.5, 0.7, 0.9)
@@ -216,7 +216,7 @@ def learn(
     tested = np.arange(len(recent) // 2, len(recent))  # the first half has too few predecessors
     best = (-1.0, USUAL_SIMILAR, USUAL_SMOOTHING)
     for count in (similar,) if similar else SIMILARS:
-        rows = finals[ranked[tested][:, : min(count, int(tested[0]))]]  # [tested, k, field]
+        rows = finals[ranked[tested][:, : min(count, int(tested[0]))]]  # shape: [tested, k, field]
         for weight in (smoothing,) if smoothing else SMOOTHINGS:
             foretold = smooth(np.moveaxis(rows, 1, 0), weight)
             right = float(closeness(foretold, finals[tested]).mean())

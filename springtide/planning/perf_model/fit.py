@@ -36,9 +36,9 @@ from springtide.planning.perf_model.measurements import CoreSpeed
 from springtide.planning.perf_model.profile_table import ProfileTable, RefusedProfiles, tabulate
 
 FEWEST = 3
-"""Minimum configurations for a fit to totals alone."""
+"""Minimum number of configurations for a fit to totals alone."""
 FEWEST_TIMED = 1
-"""Minimum configurations if each step was timed by term, because each term scales in its own way."""
+"""Minimum number of configurations if each step was timed by term, because each term scales in its own way."""
 NO_NUMBERS = "what was measured spans more than numbers do: no model of it is finite"
 TERMS_PULL = 0.1
 """Weight of the term slopes. Totals are accurate to about 3%, overlapping terms to about 30%."""

@@ -20,7 +20,7 @@ from springtide.planning.perf_model.shape_columns import ShapeColumns
 TIMED = 0.5
 """Share of the step time that the terms must explain to be valid."""
 NEWEST = 48
-"""Most windows, of any shape, for the core-seconds per sample."""
+"""Maximum number of windows, of any shape, for the core-seconds per sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

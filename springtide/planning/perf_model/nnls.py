@@ -20,7 +20,7 @@ from springtide.planning.perf_model.equations import Array
 TURNS = 8
 """Most Gauss-Newton iterations; three are enough in practice."""
 HALVINGS = 4
-"""Most halvings of a step that overshoots."""
+"""Maximum number of halvings of a step that overshoots."""
 SETTLED = 1e-4
 """Relative improvement below which the iteration stops."""
 HUBER = 1.345

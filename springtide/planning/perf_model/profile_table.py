@@ -20,7 +20,7 @@ from springtide.planning.perf_model import shape_columns
 from springtide.planning.perf_model.equations import Array, Index
 
 RECENT = 16
-"""Most windows per configuration, newest first, because jobs change as their tables grow."""
+"""Maximum number of windows per configuration, newest first, because jobs change as their tables grow."""
 READ = (
     "shape.workers",
     "shape.servers",

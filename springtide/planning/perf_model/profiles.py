@@ -23,7 +23,7 @@ LEAST_SPREAD = 0.03
 COUNTED = 0.5
 """Minimum share of a window between its first and last core count. With less, the window has no core usage."""
 FEWEST_WINDOWS = 4
-"""Minimum windows of one shape to identify an odd window."""
+"""Minimum number of windows of one shape to identify an odd window."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class ProfileRules:
     """Seconds after a change of shape that are ignored."""
     window_s: float = 10.0
     fewest_steps: int = 5
-    """Minimum steps in a window."""
+    """Minimum number of steps in a window."""
     deviations: float = 5.0
     """Deviations from the median of its shape beyond which a window is odd."""
 

@@ -23,7 +23,7 @@ from springtide.planning.perf_model.measurements import CoreSpeed
 from springtide.planning.perf_model.profile_table import RefusedProfiles
 
 MOST = 12
-"""Most options shown per job, besides the current and the chosen shape."""
+"""Maximum number of options shown per job, besides the current and the chosen shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ class PlacementRequest:
     homes: tuple[str, ...] = ()
     """Machines of the job's trainers."""
     size: float = math.inf
-    """Most cores of one data worker. Smaller ones fill the rest of a machine."""
+    """Maximum cores of one data worker. Smaller ones fill the rest of a machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

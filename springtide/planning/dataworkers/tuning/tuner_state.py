@@ -51,9 +51,9 @@ class StageNotes:
     cut_from: int = 0
     """Number before the last removal, until the removal is judged."""
     floor: int = 1
-    """Fewest data workers; a smaller number was too few."""
+    """Minimum number of data workers; a smaller number was too few."""
     ceiling: int | None = None
-    """Most data workers; a larger number brought nothing."""
+    """Maximum number of data workers; a larger number brought nothing."""
     short_for: int = 0
     spare_for: int = 0
 
@@ -113,7 +113,8 @@ class Tuning:
 
 
 LEAST_SHARE = 0.1
-"""Minimum share of a trainer's time that data workers could take over. With less, they gain a ninth at most."""
+"""Minimum share of a trainer's time that data workers could take over. With a smaller share, data workers gain a ninth
+at most."""
 WORTH = 1.05
 """Minimum speedup by data workers. For less than a twentieth, other jobs use the cores better."""
 WAITS_LITTLE = 0.05
@@ -160,9 +161,9 @@ class StageLimits(NamedTuple):
 
     cores: float
     size: float
-    """Most cores of one data worker."""
+    """Maximum cores of one data worker."""
     most: int | None
-    """Most data workers, by the user's setting or the number of GPUs."""
+    """Maximum number of data workers, by the user's setting or the number of GPUs."""
 
     def workers(self, cpu: float) -> int:
         fit = int((self.cores + _HAIR) / cpu) if cpu > 0 else 0

@@ -51,9 +51,9 @@ LEARNED: Mapping[Kind, tuple[Kind, tuple[int, ...]]] = {
     "sync": ("sync", (1, 0, 3, 2)),
     "async": ("crowded", (0, 2, 1, 3)),
 }
-"""Curve that a live job fits for each sync mode, and the order in which it adds coefficients. First comes the work of a
-single worker, then the constant part, then parts that grow with workers or fall faster. Under Eqn 9, more workers
-always train more, which no real job does forever."""
+"""Curve that a live job fits for each sync mode, and the order in which the fit adds coefficients. The first
+coefficient is the work of a single worker. The second is the constant part. The last ones are parts that grow with
+workers or fall faster. Under Eqn 9, more workers always train more, which no real job does forever."""
 DOUBT = 0.2
 """Penalty on deviations from proportional scaling, divided by the number of worker counts seen: a tenth for two counts.
 
@@ -195,7 +195,7 @@ def relative(
     Columns are normalized first, because 1 / w² and w differ by a factor of a million. `doubts` are penalty factors on
     all coefficients except the first.
     """
-    share = columns * rates[:, None]  # share of the measured time
+    share = columns * rates[:, None]  # share of the measured time that each term explains per unit of its coefficient
     wanted = np.ones(len(rates))
     if weights is not None:
         trust = np.sqrt(np.asarray(weights, dtype=float))

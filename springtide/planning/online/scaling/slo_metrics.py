@@ -103,7 +103,8 @@ def measure(
 
 
 MOST = 256
-"""Most points per partition. Above it, every second point is dropped, so that the points reach back far enough."""
+"""Maximum number of points per partition. Above it, every second point is dropped, so that the points reach back far
+enough."""
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ OVERLOAD = 0.8
 FULL = 0.99
 """CPU share above which one worker is removed (DLRover's value)."""
 MOST_MORE = 8
-"""Most workers added in one step (DLRover's value)."""
+"""Maximum number of workers added in one step (DLRover's value)."""
 LEAST_SPEEDUP = 0.2
 """Share of an old worker's gain below which no more workers are added (DLRover's value)."""
 MEMORY_HIGH, MORE_MEMORY = 0.8, 8 * GIB

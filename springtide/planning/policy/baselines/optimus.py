@@ -22,7 +22,7 @@ from springtide.planning.perf_model.measurements import ShapeSpeed
 from springtide.planning.policy.baselines import starts
 
 FEWEST = 3
-"""Minimum measured shapes for the model. Until then, workers and servers are added in turn."""
+"""Minimum number of measured shapes for the model. Until then, workers and servers are added in turn."""
 LEAST_GAIN = 0.01
 """Share of the speed below which a gain is noise."""
 
