@@ -77,7 +77,7 @@ WITHOUT_BRAIN = "planned without the brain"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advice:
-    """Answer of an adviser to one job. It can be without a plan."""
+    """Answer of an adviser to one job. The answer may contain no plan."""
 
     epoch: int
     """Epoch of the view that the advice is for. A master with a newer epoch ignores the advice."""

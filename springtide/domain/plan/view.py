@@ -103,7 +103,7 @@ class JobView:
     launches: tuple[LaunchTime, ...] = ()
     findings: tuple[GuardFinding, ...] = ()
     fed: FeedShare | None = None
-    """Data worker report, if their number is tuned by measurement."""
+    """Report on the job's data workers, if their number is tuned by measurement."""
 
     def __post_init__(self) -> None:
         if not self.name:

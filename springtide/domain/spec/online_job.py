@@ -42,7 +42,7 @@ class TrafficStep:
     at: float
     """Start of the step, as Unix time in seconds."""
     seconds: float
-    """Clock seconds of the step in which traffic was counted."""
+    """Clock seconds during which traffic was counted in the step."""
     samples: float
 
 

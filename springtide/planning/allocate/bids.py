@@ -38,7 +38,7 @@ OPTIONS = 48
 ROOM_TO_GROW = 1.25
 """Memory for rows in a new plan as a multiple of the forecast, because forecasts err and plans last long."""
 STEPS_NEAR = 8
-"""Number of worker counts to try in each direction, up to a factor of `trust_region.NEAR`."""
+"""Number of worker counts to try in each direction, up to `trust_region.NEAR` times the current count."""
 TOO_MUCH = 1.5
 """Largest ratio of a role's memory to its need at which the memory stays unchanged."""
 COST_STEPS = 128

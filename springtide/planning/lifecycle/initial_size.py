@@ -98,7 +98,8 @@ FEWEST = 8
 ABOUT = 0.25
 """Distance in doublings, beyond chance, within which past jobs count as one kind."""
 STRANGERS = 48
-"""Nearest past jobs that count for a job of unknown kind. Fewer might all have needed less."""
+"""Number of nearest past jobs that count for a job of unknown kind. With fewer, all of them might have needed less
+memory."""
 ROOM = 1.25
 """Margin on the prediction, because two runs of one job differ in their data."""
 

@@ -36,7 +36,7 @@ URGENT, START, SIZE = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """Plan to apply if there is room, or to shrink otherwise."""
+    """Plan to apply if there is room. Otherwise a smaller version of the plan is tried."""
 
     plan: ShapePlan
     rank: int

@@ -51,7 +51,7 @@ class LeastSquares:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeastSquaresSolution:
-    """Solutions of all jobs."""
+    """Coefficients, residuals and row weights of all jobs."""
 
     coefficients: Array
     residuals: Array

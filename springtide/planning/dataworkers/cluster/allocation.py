@@ -116,8 +116,8 @@ class CoreAllotment:
 def corrected(before: FedJob, *, speed: float, capable: float, cpu: float, steps_left: float | None = None) -> FedJob:
     """Return the job after a change, with the measured gain per core.
 
-    A step that filled the queue gained less than its cores could produce. It says nothing about cores, so the earlier
-    value stays. A first measurement counts from zero.
+    A step that filled the queue gained less than its cores could produce. Such a step says nothing about the value of a
+    core, so the earlier value stays. A first measurement counts from zero.
     """
     change = cpu - before.cpu
     left = before.steps_left if steps_left is None else steps_left

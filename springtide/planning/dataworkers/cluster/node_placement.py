@@ -65,7 +65,7 @@ class PlacementPlan:
 
 
 def place(wants: Sequence[PlacementRequest], machines: Sequence[Machine], now: Sequence[Seat] = ()) -> PlacementPlan:
-    """Place all requests. Seats next to trainers stay first, then remote seats, then growth, local machines first.
+    """Place all requests. The order is: keep seats next to trainers, keep remote seats, grow locally, grow remotely.
 
     Finally, remote seats move to a trainer's machine, or to a quieter machine, where room has become free.
     """

@@ -45,11 +45,11 @@ class StageNotes:
     rate: float = 0.0
     """Batches per second of one data worker at its size without waiting; 0 if not measured."""
     settled: bool = False
-    """True if the number is settled: the stage keeps up, more bring nothing, or no cores are left."""
+    """True if the number is settled: the stage keeps up, more data workers bring nothing, or no cores are left."""
     before: StageRate | None = None
     """State before the last growth, until the growth is judged."""
     cut_from: int = 0
-    """Number before the last removal, until the removal is judged."""
+    """Number of data workers before the last removal, until the removal is judged."""
     floor: int = 1
     """Minimum number of data workers; a smaller number was too few."""
     ceiling: int | None = None
@@ -88,7 +88,7 @@ class TrainerBehaviour(NamedTuple):
     """Speed and own work of one trainer, on which a conclusion is based."""
 
     per_s: float
-    """Steps per second without data workers. With data workers, the possible steps per second without waiting."""
+    """Steps per second without data workers. If the job has data workers, steps per second without waiting for data."""
     own_share: float
 
 
@@ -126,11 +126,11 @@ FULL = 0.75
 LINEAR = 0.85
 """Share of the earlier rate per core at which scaling counts as linear, with room for noise."""
 RETURNS = 0.5
-"""Share of the expected growth that more data workers must bring. With less, something else is the limit."""
+"""Share of the expected growth that more data workers must bring. If they bring less, something else is the limit."""
 MARGIN = 0.05
-"""Production beyond the need, because batches differ. A consumer that waits this little is fed well enough."""
+"""Share of production beyond the need, because batches differ. A consumer that waits this little is fed well enough."""
 SPARE = 0.25
-"""Production beyond the need before data workers are removed: more than MARGIN, to avoid oscillation."""
+"""Share of production beyond the need at which data workers are removed. It exceeds MARGIN to avoid oscillation."""
 FASTEST = 2.0
 """Largest growth factor per step. The next step assumes the last gain and is then checked."""
 SLOWER = 0.05
@@ -148,7 +148,8 @@ LATE = 4
 CHANGED = 2.0
 """Factor in speed or time share at which the program has changed. Busy machines cause up to 1.5."""
 STRANGE_FOR = 4
-"""Consecutive intervals of change, so that a checkpoint or an evaluation does not count."""
+"""Number of consecutive intervals with changed behaviour that trigger a reaction, so that a checkpoint or an evaluation
+does not."""
 FRAGMENT = 0.25
 """Smallest first data worker, as a share of a unit, if a whole unit is not free."""
 

@@ -15,7 +15,7 @@ from springtide.planning.online.forecast.registry import Forecaster
 from springtide.planning.online.forecast.traffic import DAY_S, PastTraffic
 
 KNOWN_DAYS = 28
-CHOOSING_DAYS = 3  # past days for the choice, because some forecasters take a minute
+CHOOSING_DAYS = 3  # number of past days in the comparison; it is small because some forecasters take a minute
 WORTH = 0.95  # share of the default's error: a forecaster above it is not worth its own process
 
 

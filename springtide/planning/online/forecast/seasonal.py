@@ -144,7 +144,7 @@ def _told(member: Member, past: Array, day: int, days: int) -> Array:
 
 
 def _last(history: PastTraffic, day: int, days: int) -> Array:
-    """Return the last days with their gaps, so that unknown values count as no error."""
+    """Return the values of the last days, including gaps, so that unknown values add no error."""
     return history.values[len(history.values) - days * day :].reshape(days, day)
 
 
@@ -162,7 +162,7 @@ def _days(days: int) -> str:
 
 
 def _untried(step_s: float, past: Array, day: int, steps: int) -> RateForecast:
-    """Forecast without a test: repeat yesterday, or the last hour, with an interval that covers all past values."""
+    """Forecast without a test: repeat yesterday, or the last hour, with a wide interval."""
     hour = max(1, int(HOUR_S // step_s))
     if len(past) >= day:
         mean, member = last_day(past, day, steps), "like the last day"

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
 TOLERANCE = 0.1
-MORE, TIMES = 4, 2  # a step up is at most the larger of this many more and this many times as many
+MORE, TIMES = 4, 2  # a step up adds at most MORE workers or multiplies them by TIMES, whichever is larger
 BUCKET = 4  # recommendations per bucket, stored as highest and lowest: one minute
 
 
