@@ -1,4 +1,4 @@
-"""Pure. Shared helpers of the baselines: first shape of a job, and one plan per job. In: views. Next: the other
+"""Pure. Functions that the baselines share: first shape of a job, and one plan per job. In: views. Next: the other
 baselines."""
 
 import math
