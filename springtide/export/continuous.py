@@ -29,7 +29,7 @@ def builds_on(cards: Sequence[ExportCard]) -> int | None:
 
 
 def outdated(cards: Sequence[ExportCard]) -> list[int]:
-    """Return exports that no reader needs any more. `cards`: oldest first."""
+    """Return the exports that no reader needs. `cards`: oldest first."""
     whole = [place for place, card in enumerate(cards) if card.since is None]
     return [card.number for card in cards[: whole[-KEPT_WHOLE]]] if len(whole) > KEPT_WHOLE else []
 
@@ -45,7 +45,7 @@ class ContinuousExport:
         self._tidy = False
 
     def due_s(self, every_s: float, *, now: float) -> float:
-        """Seconds until the next export, counted from the newest one that exists."""
+        """Return the seconds until the next export is due, counted from the newest export."""
         newest = export_folder.numbers(self._url)[:1]
         return (
             min(every_s, max(0.0, export_folder.read_card(self._url, newest[0]).made_at + every_s - now))

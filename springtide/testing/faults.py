@@ -1,4 +1,4 @@
-"""Injects random faults into a job, the same for the same seed.
+"""Injects random faults into a job; equal seeds give equal faults.
 
 In: a `LocalCluster` and a `FaultPlan`. Out: the injected faults in order, so that a failing run can be explained.
 """

@@ -59,7 +59,7 @@ def online_of(job: ElasticJob, *, cores: int) -> OnlineJob:
 
 
 def past_traffic(resume: str) -> str:
-    """Traffic history of the run that the job resumes, if it is on this machine."""
+    """Return the traffic history of the resumed run, if that run is on this machine."""
     path = RunFiles(pathlib.Path(resume)).traffic if resume and "://" not in resume else None
     return str(path.absolute()) if path is not None and path.is_file() else ""
 

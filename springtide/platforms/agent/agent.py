@@ -149,7 +149,7 @@ class Agent:
     async def run(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
         """Run the job to its end and return the last status.
 
-        When cancelled or `Fenced`, leave what can run on without this agent.
+        When cancelled or `Fenced`, leave the roles running that can survive this agent.
         """
         if self.plan.adopt:
             await self._keeper.until_room()

@@ -169,7 +169,7 @@ class MasterSupervisor:
         self._gone.set()
 
     def _reason(self) -> str:
-        """The last line of the master's log, or that the disk is full."""
+        """Return the last line of the master's log, or the message that the disk is full."""
         path = self._files.log_of(MASTER)
         if why := disk_room.lacking(path.parent):
             return (

@@ -65,7 +65,7 @@ class Reconciler:
         return [*self._ends(lives, present, at), *self._starts(lives, present, at), *self._holds(lives, present)]
 
     def _holds(self, lives: dict[Life, WantedRole], running: list[Life]) -> Iterable[Step]:
-        """Compare with the limits wanted last, not with those in force: a machine may grant less."""
+        """Resize roles whose wanted limits changed. Ignore the limits in force, because a machine may grant less."""
         self.limits = {life: wanted for life, wanted in self.limits.items() if life in lives}
         for life, each in lives.items():
             wanted = (each.cpu, each.memory)
@@ -105,5 +105,5 @@ class Reconciler:
 
 
 def superseded(life: Life, by: Life) -> bool:
-    """True if this server must be gone before its next life starts: both share memory with local workers."""
+    """Return True if this server must end before its next life starts: both share memory with local workers."""
     return life.role.kind is RoleKind.SERVER and life.role == by.role and life.incarnation < by.incarnation

@@ -64,7 +64,7 @@ class Groups:
         self._remove(list(self._made)[::-1])
 
     def _make_v1(self, name: str, limits: ProcessLimits) -> ControlGroup | None:
-        # Without a quota the CPU hierarchy is left alone: a group of its own would change the role's share of cores.
+        # Without a quota the role stays in its CPU group: a new group would change its share of cores.
         wanted = ["cpuacct", "memory", *(["cpu"] if limits.shared_out else [])]
         folder_of = {}
         for controller in wanted:
@@ -183,6 +183,6 @@ def remove_folder(folder: pathlib.Path) -> bool:
 
 
 def name_of(pid: int) -> str:
-    """Name of an agent's groups; the start time tells reused pids apart."""
+    """Return the name of an agent's groups; the start time distinguishes reused pids."""
     start = start_of(pid)
     return "" if start is None else f"springtide-{pid}-{start}"

@@ -158,7 +158,7 @@ class LocalPlatform:
 
 
 def environment_of(launch: RoleLaunch, *, parent: int = 0) -> dict[str, str]:
-    """Variables of a process; `parent` is the pid that it must not outlive."""
+    """Return the variables of a process, which must not outlive the process `parent`."""
     settings = {**launch.settings, "parent": str(parent)} if parent else launch.settings
     return config.child_environment(settings, launch.environment, launch.given)
 
@@ -175,7 +175,7 @@ def within(group: ControlGroup | None) -> list[str]:
 
 
 def usage_of(running: RunningRole) -> Usage:
-    """Usage now; pages that a fork shares count as its own."""
+    """Return the current usage; shared pages of a fork count as its own."""
     if running.group is None:
         return usage.of_process(running.process.pid)
     counted = running.group.usage()

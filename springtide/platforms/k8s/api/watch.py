@@ -62,7 +62,7 @@ class KnownObjects:
         return [ObjectChange("gone", thing)]
 
     def apply(self, what: str, thing: Object) -> list[ObjectChange]:
-        """Take in one event of a watch; return what it changes."""
+        """Apply one event of a watch and return the resulting changes."""
         if what == "BOOKMARK":
             return []
         return self.deleted(thing) if what == "DELETED" else self.seen(thing)

@@ -83,7 +83,7 @@ def exit_of(pod: Object, life: Life, *, asked: bool, present: bool = True) -> Ro
 
 
 def why_absent(pod: Object | None, told: str = "") -> str:
-    """Explain in the cluster's words why a pod does not run; `told`: the operator's words."""
+    """Explain why a pod does not run, as the cluster reports it; `told` is the operator's message."""
     if pod is None:
         return told or "no pod was made for it: does the operator run? (`springtide k8s status`)"
     waiting = _state(pod).get("waiting") or {}
@@ -107,7 +107,7 @@ def last_words(pod: Object) -> str:
 
 
 def _said(pod: Object) -> str:
-    """The last 2 KiB of its log, by `FallbackToLogsOnError`."""
+    """Return the last 2 KiB of the container's log, from `FallbackToLogsOnError`."""
     return str(_terminated(pod).get("message") or "")
 
 

@@ -61,7 +61,7 @@ def fields(status: messages.JobStatus, *, generation: int) -> Object:
 
 
 def conditions(status: messages.JobStatus) -> list[JobCondition]:
-    """Ready: it trains. Progressing: it starts, changes or drains. Degraded: it lacks roles. Finished."""
+    """Return the conditions Ready (trains), Progressing (starts, changes, drains), Degraded (lacks roles), Finished."""
     phase, over = status.phase, status.phase.over
     all_there = status.workers_alive >= status.workers_wanted > 0 and status.servers_alive >= status.servers_wanted > 0
     running = phase is JobPhase.RUNNING

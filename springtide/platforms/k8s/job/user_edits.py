@@ -76,7 +76,7 @@ def changed(
 def rebound(before: ElasticJob, now: ElasticJob, limits: ShapeBounds) -> messages.BoundsRequest | None:
     """Return new planning bounds from an edited spec, None if they did not change.
 
-    `limits`: what spec and cluster allow.
+    `limits`: the bounds that spec and cluster allow.
     """
     found = {
         name: (getattr(limits.least, name), getattr(limits.most, name))
@@ -91,7 +91,7 @@ def _differ(before: RoleWish, now: RoleWish) -> bool:
 
 
 def _number(before: RoleWish, now: RoleWish, wanted: int, *, planned: bool) -> int | None:
-    """Return an edited count; where nobody plans, the bound that the current count violates."""
+    """Return an edited count; without planning, return the bound that the current count violates."""
     if not _differ(before, now) or (planned and now.count is None):
         return None
     within = max(now.min or 1, min(wanted, now.max or wanted))

@@ -107,7 +107,7 @@ def everything(plan: InstallPlan) -> list[Object]:
 
 
 def namespace(plan: InstallPlan) -> Object:
-    """The operator's namespace, under the `restricted` pod security standard."""
+    """Return the operator's namespace, with the `restricted` pod security standard."""
     body = _object(kinds.NAMESPACES, plan.namespace)
     body["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = "restricted"
     return body
@@ -181,7 +181,7 @@ def brain_service(plan: InstallPlan) -> Object:
 
 
 def brain_deployment(plan: InstallPlan) -> Object:
-    """Several brains over one database: one serves, the others stand by unready."""
+    """Return the Deployment of several brains over one database: one brain serves, the standbys are not ready."""
     command = ["springtide", "brain", "serve", "--standby", "--listen", f"0.0.0.0:{BRAIN_PORT}"]
     command += ["--health", f"0.0.0.0:{BRAIN_HEALTH_PORT}"]
     command += ["--capacity", plan.brain_capacity, "--secret-file", f"{SECRET_FOLDER}/secret"]

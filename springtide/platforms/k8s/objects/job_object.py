@@ -111,7 +111,7 @@ class JobCondition:
 def with_conditions(
     before: Sequence[Mapping[str, Any]], said: Iterable[JobCondition], *, at: str, generation: int
 ) -> list[Object]:
-    """Set conditions; keep the transition time of those that did not change."""
+    """Set conditions; keep the transition time of unchanged conditions."""
     found = {str(each.get("type")): dict(each) for each in before}
     for each in said:
         status = "Unknown" if each.status is None else str(each.status)

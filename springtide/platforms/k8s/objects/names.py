@@ -50,7 +50,7 @@ def claim(job: str) -> str:
 
 
 def code(job: str) -> str:
-    """Prefix of the code's ConfigMap: each submission has its own."""
+    """Return the name prefix of the ConfigMap with the code; each submission has its own ConfigMap."""
     return f"{job}-code-"
 
 
@@ -75,7 +75,7 @@ def role_labels(job: str, life: Life) -> dict[str, str]:
 
 
 def container_of(pod: Mapping[str, Any]) -> str:
-    """Name of our container, which is its role; sidecars may precede it."""
+    """Return the name of the role's container; sidecars may precede it."""
     return str((pod.get("metadata", {}).get("labels") or {}).get(ROLE, ""))
 
 

@@ -29,7 +29,7 @@ def of_job(job: JobObject) -> list[tuple[kinds.ObjectKind, Object]]:
 
 
 def service(job: JobObject) -> Object:
-    """Headless service; it also publishes pods that are not ready."""
+    """Return the headless service, which also publishes pods that are not ready."""
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,
@@ -58,7 +58,7 @@ def account(job: JobObject) -> Object:
 
 
 def rights(job: JobObject) -> Object:
-    """Rules of the master's Role: it reads its pods and writes its plan, Lease and status, and creates nothing."""
+    """Return the rules of the master's Role: read its pods; write its plan, Lease and status; create nothing."""
 
     def may(group: str, resource: str, *verbs: str, only: str = "") -> Object:
         rule = {"apiGroups": [group], "resources": [resource], "verbs": list(verbs)}

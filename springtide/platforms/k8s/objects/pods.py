@@ -76,7 +76,7 @@ class Site:
 
 
 def master_pod(job: JobObject, site: Site, *, number: int = 1) -> Object:
-    """The master's pod. Its container restarts in place; the operator replaces the pod."""
+    """Return the master's pod. The kubelet restarts its container; the operator replaces a lost pod."""
     wish, name = job.job.kubernetes, names.master(job.name)
     life = Life(Role(RoleKind.MASTER))
     asked = {"cpu": kinds.cpu_quantity(site.master_cpu), "memory": kinds.memory_quantity(site.master_memory)}
@@ -127,7 +127,7 @@ def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
 
 
 def resources_of(job: JobObject, entry: PodWish) -> Object:
-    """Requests equal to limits, except for workers beyond the quota."""
+    """Return requests equal to limits, except for workers beyond the quota."""
     limits = {}
     if entry.cpu is not None:
         limits["cpu"] = kinds.cpu_quantity(entry.cpu)
@@ -140,7 +140,7 @@ def resources_of(job: JobObject, entry: PodWish) -> Object:
 
 
 def environment(job: JobObject, site: Site, life: Life, *, cpu: float | None = None) -> list[Object]:
-    """Variables of a role; the user's may not override what identifies the job."""
+    """Return the variables of a role; user variables cannot override those that identify the job."""
     there = run_plan.RoleEndpoints(
         master=names.master_address(job.name, job.namespace),
         secret_file=f"{names.CREDENTIALS}/secret",
@@ -273,7 +273,7 @@ def _run_volume(job: JobObject) -> Object:
 
 
 def _account_volume() -> Object:
-    """The master account's token at our own path: no other container looks there."""
+    """Return the volume with the master account's token, for a path that no other container reads."""
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}}
     authority = {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}
     field = {"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}

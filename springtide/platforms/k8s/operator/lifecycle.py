@@ -106,7 +106,7 @@ def decide_over(view: OperatorView) -> OperatorSteps:
 
 
 def stopped_early(view: OperatorView) -> bool:
-    """True if the user stopped a job whose master does not run yet."""
+    """Return True if the user stopped a job whose master does not run yet."""
     if not view.job.job.stopped or view.job.phase not in ("", PENDING):
         return False
     return view.master is None or pod_states.state_of(view.master).phase != pod_states.RUNNING

@@ -48,7 +48,7 @@ def state_of(pod: Pod) -> PodState:
 
 
 def reason(pod: Pod) -> str:
-    """One word, such as Unschedulable, ImagePullBackOff or OOMKilled; empty if nothing is wrong."""
+    """Return one word such as Unschedulable, ImagePullBackOff or OOMKilled; empty for a healthy pod."""
     return _trouble(pod)[0]
 
 
@@ -102,7 +102,7 @@ def why_ending(pod: Pod) -> str:
 
 
 def resize_of(pod: Pod) -> str:
-    """State of a resize: conditions since Kubernetes 1.33, a status field before."""
+    """Return the state of a resize: from conditions since Kubernetes 1.33, from a status field before."""
     status = pod.get("status") or {}
     pending = condition(pod, "PodResizePending")
     if pending.get("status") == "True":
@@ -113,7 +113,7 @@ def resize_of(pod: Pod) -> str:
 
 
 def differs(wanted: Mapping[str, Any], pod: Pod) -> bool:
-    """True if resources differ by amount. Ignore what a LimitRange or webhook has added."""
+    """Return True if resources differ by amount. Ignore resources that a LimitRange or webhook has added."""
     has = _resources(pod)
     return any(
         name not in has.get(part, {}) or kinds.parse_quantity(value) != kinds.parse_quantity(has[part][name])

@@ -92,7 +92,7 @@ async def together(
 ) -> None:
     """Run watches and workers until `stop` or a failure.
 
-    Our tasks end first: kopf cancels younger tasks of its loop.
+    The tasks of this module end first, because kopf cancels all younger tasks of its loop.
     """
     watching = asyncio.create_task(watches)
     working, told = asyncio.create_task(queue.run()), asyncio.create_task(stop.wait())

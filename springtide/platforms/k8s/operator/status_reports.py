@@ -126,7 +126,7 @@ def _accepted(job: JobObject) -> JobCondition:
 
 
 def accepted_spec(job: JobObject) -> dict[str, Any]:
-    """Remember the last valid spec, in case of an invalid edit."""
+    """Return the status patch that records the last valid spec, for use after an invalid edit."""
     spec, known = schema.spec_of(job.job), job.status.get(ACCEPTED_SPEC) or {}
     if job.fault or known.get("spec") == spec:
         return {}
@@ -134,7 +134,7 @@ def accepted_spec(job: JobObject) -> dict[str, Any]:
 
 
 def _before_master(job: JobObject, master: JobCondition) -> dict[str, Any]:
-    """The operator sets phase and message while no master runs."""
+    """Return the phase and message that the operator sets while no master runs."""
     change: dict[str, Any] = {}
     if job.phase in ("", PENDING):
         change["phase"] = PENDING

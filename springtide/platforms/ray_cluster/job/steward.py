@@ -143,7 +143,7 @@ class Steward:
         self._status = status
 
     def _leave(self) -> None:
-        """End this actor, after a second for those who poll the outcome."""
+        """End this actor after one second, so that clients can still read the outcome."""
         time.sleep(1.0)
         cluster.kill(ray.get_actor(job_order.steward_of(self._order.name), namespace=job_order.NAMESPACE))
 
