@@ -1,7 +1,7 @@
 """Springtide: elastic training for recommendation models.
 
-The names here are the whole public surface of a training script. Each is imported when first used, so that
-``import springtide`` stays quick and free of torch.
+This module exports the whole public API of a training script. Each name is imported on first use, so ``import
+springtide`` stays fast and does not load torch.
 """
 
 import importlib

@@ -1,10 +1,11 @@
-"""No child outlives its parent: it would hold the parent's sockets open, and nobody would stop it.
+"""Kills a child process when its parent ends.
 
-In: the pid of the parent, from before the child was made. Called first in a child by
-dataworker/processes/fork_server.py, platforms/local/fork_server.py and sim/engine/parallel.py, and
-by every role that an agent of its own host has started (`Settings.parent`): the second line behind
-`platforms.local.watchdog`, which may be killed together with the agent. The kernel means the thread that made the
-child: agents start roles in the thread of their event loop.
+An orphaned child would hold the parent's sockets open, and nobody would stop it.
+
+In: the parent's pid, read before the fork. Callers: dataworker/processes/fork_server.py,
+platforms/local/fork_server.py, sim/engine/parallel.py, and every role that an agent started on its own host
+(`Settings.parent`). `platforms.local.watchdog` is the first defence, but it can be killed together with the agent. The
+kernel ties the child to the thread that forked it. Agents therefore start roles in the thread of their event loop.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Settings of a process: defaults, overridden by `SPRINGTIDE_*` variables, overridden by code.
+"""Reads the settings of a process: defaults, then `SPRINGTIDE_*` variables, then overrides from code.
 
 In: os.environ, which no other module reads. Next: worker/job.py and the roles.
 """
@@ -139,8 +139,8 @@ def load(overrides: Mapping[str, Any] | None = None, *, environ: Mapping[str, st
 
 
 ALLOCATOR = {"MIMALLOC_PURGE_DELAY": "1000"}
-"""Where torch allocates with mimalloc (64-bit ARM): memory that is free goes back to the system after a second, in ms.
-After 10, which is the default, every batch or step would have its pages put in anew."""
+"""Environment for torch builds that use mimalloc (64-bit ARM): return free memory to the system after 1000 ms. With
+mimalloc's default of 10 ms, every batch or step would fault its pages in again."""
 
 
 def live_variables() -> MutableMapping[str, str]:

@@ -1,38 +1,40 @@
-"""The one error tree. A message says what, which, got, wanted and what to do next; retrying is a type.
+"""Error classes of Springtide. Retryable errors derive from `TemporaryError`.
+
+A message says what happened, to which object, what was found, what was expected, and what to do next.
 
 SpringtideError
-├── UserError              a mistake the user can mend: shown without a traceback
-│   ├── BadInput           a value, shape, dtype or file that does not fit
-│   │   ├── NonFiniteGradient   NaN or infinity in a push; nothing of it was applied
-│   │   ├── UnknownName    not one of the known names ("did you mean")
-│   │   └── MalformedRecord     a line of a data file that cannot be read
-│   ├── MissingFile        a path that does not exist (nearest name given)
+├── UserError              a mistake that the user can fix; shown without a traceback
+│   ├── BadInput           an invalid value, shape, dtype or file
+│   │   ├── NonFiniteGradient   NaN or infinity in a push; no part of the push was applied
+│   │   ├── UnknownName    an unknown name; the message suggests the nearest known name
+│   │   └── MalformedRecord     an unreadable line of a data file
+│   ├── MissingFile        a path that does not exist; the message gives the nearest name
 │   ├── MissingExtra       an optional dependency that is not installed
-│   ├── MissingLab         a command of the lab, which is not installed
-│   ├── StreamShrunk       a stream that ends before what was read of it
-│   ├── StreamReplaced     a stream that was made anew since it was read
-│   ├── PortTaken          an address someone else listens on
-│   ├── DiskFull           no room to write
-│   ├── NotFound           an object that a cluster does not have
-│   ├── Forbidden          a cluster does not let this account do it: what to grant
-│   ├── ClusterRefused     an object that a cluster does not take as it is
-│   └── UserCodeFailed     the training script raised
-│       └── UnreadableSample    a sample that the user's data set or collate_fn cannot make; its index is told
-├── TemporaryError         worth retrying after `delay_s`
-│   ├── GroupChanged       a bsp group that was formed anew meanwhile
-│   ├── WrongOwner         a slot that the addressed server does not own (any more)
-│   ├── BrainUnreachable   a brain that does not answer in time: the master plans by itself
+│   ├── MissingLab         a lab command, but the lab is not installed
+│   ├── StreamShrunk       a stream that ends before an offset that the job has already read
+│   ├── StreamReplaced     a stream that was recreated after the job read it
+│   ├── PortTaken          an address on which another process listens
+│   ├── DiskFull           no space left to write
+│   ├── NotFound           an object that the cluster does not have
+│   ├── Forbidden          an operation that the cluster denies to this account; the message says what to grant
+│   ├── ClusterRefused     an object that the cluster rejects
+│   └── UserCodeFailed     an exception from the training script
+│       └── UnreadableSample    a sample that the user's data set or collate_fn cannot produce; names its index
+├── TemporaryError         an error worth retrying after `delay_s`
+│   ├── GroupChanged       a bsp group that was re-formed in the meantime
+│   ├── WrongOwner         a slot that the addressed server does not own, or no longer owns
+│   ├── BrainUnreachable   a brain that does not answer in time; the master plans alone
 │   ├── HistoryUnavailable a database of past jobs that cannot be read or written
-│   ├── Conflict           another has changed the object meanwhile: read it again
-│   │   └── AlreadyThere   an object of that name exists
-│   ├── ClusterUnreachable a cluster's API that does not answer: which, and what to check
-│   ├── StreamUnreachable  a broker that does not answer: which, after how long, what to check
-│   ├── StoreFailed        a store of files that does not answer or refuses: which, what it said, what to check
-│   └── PartlyApplied      a push of several batches of which some were applied before; a sum cannot be split
-└── JobFailed              the job cannot go on
-    ├── ServerUnreachable  a server that does not answer: which, after how long, what to check
-    ├── MasterUnreachable  the same of the job's master
-    └── Fenced             the job goes on without this process: another has its work
+│   ├── Conflict           an object that another client changed in the meantime; read it again
+│   │   └── AlreadyThere   an object whose name is already in use
+│   ├── ClusterUnreachable a cluster API that does not answer; names the cluster and what to check
+│   ├── StreamUnreachable  a broker that does not answer; names the broker, the wait and what to check
+│   ├── StoreFailed        a file store that fails or refuses; names the store, its answer and what to check
+│   └── PartlyApplied      a push of several batches, some already applied; their sum cannot be split
+└── JobFailed              a job that cannot continue
+    ├── ServerUnreachable  a server that does not answer; names the server, the wait and what to check
+    ├── MasterUnreachable  a master that does not answer; names the address, the wait and what to check
+    └── Fenced             a process whose work the master has given to another process
 """
 
 import difflib
@@ -40,23 +42,23 @@ from collections.abc import Iterable
 
 
 class SpringtideError(Exception):
-    """Anything Springtide raises on purpose."""
+    """Base class of every error that Springtide raises on purpose."""
 
 
 class UserError(SpringtideError):
-    """A mistake the user can mend; command lines print it without a traceback."""
+    """A mistake that the user can fix. Command lines print it without a traceback."""
 
 
 class BadInput(UserError, ValueError):
-    """A value, shape, dtype or file that does not fit."""
+    """An invalid value, shape, dtype or file."""
 
 
 class NonFiniteGradient(BadInput):
-    """NaN or infinity in a push; nothing of it was applied."""
+    """NaN or infinity in a push. The server applied no part of the push."""
 
 
 class UnknownName(BadInput):
-    """A name that is not one of the known ones."""
+    """A name that is not among the known names. The message suggests the nearest known name."""
 
     def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
         names = sorted(known)
@@ -66,7 +68,7 @@ class UnknownName(BadInput):
 
 
 class MalformedRecord(BadInput):
-    """A record of a data file that cannot be read; the message has the line number."""
+    """An unreadable record of a data file. The message has the line number."""
 
 
 class MissingFile(UserError, FileNotFoundError):
@@ -82,7 +84,7 @@ class MissingExtra(UserError, ImportError):
 
 
 class MissingLab(UserError, ImportError):
-    """A command of the lab, which is not installed."""
+    """A lab command was called, but the lab is not installed."""
 
     def __init__(self, command: str) -> None:
         super().__init__(
@@ -91,39 +93,39 @@ class MissingLab(UserError, ImportError):
 
 
 class StreamShrunk(UserError):
-    """A partition of a stream ends before what was read of it: made anew, or its data lost."""
+    """A partition of a stream ends before an offset that the job has already read. It was recreated, or lost data."""
 
 
 class StreamReplaced(UserError):
-    """The stream was made anew since the job read it: its offsets mean other records."""
+    """The stream was recreated after the job read it. The job's offsets now point to different records."""
 
 
 class PortTaken(UserError):
-    """An address that another process listens on."""
+    """Another process already listens on this address."""
 
 
 class DiskFull(UserError):
-    """No room to write."""
+    """No space is left to write."""
 
 
 class NotFound(UserError):
-    """A cluster has no such object, or no such kind of object."""
+    """The cluster has no such object, or no such kind of object."""
 
 
 class Forbidden(UserError):
-    """A cluster does not let this account do it; the message says what to grant."""
+    """The cluster denies this operation to the account. The message says which permission to grant."""
 
 
 class ClusterRefused(UserError):
-    """A cluster does not take an object as it is; the message has its reason."""
+    """The cluster rejects an object. The message has the cluster's reason."""
 
 
 class UserCodeFailed(UserError):
-    """The training script raised; the message starts with its own error."""
+    """The training script raised an exception. The message starts with the text of that exception."""
 
 
 class UnreadableSample(UserCodeFailed):
-    """Samples that the user's data set or collate_fn cannot make: `indices` of the data set."""
+    """The user's data set or collate_fn cannot produce some samples. `indices` are their positions in the data set."""
 
     def __init__(self, message: str, indices: Iterable[int] = ()) -> None:
         super().__init__(message)
@@ -131,7 +133,7 @@ class UnreadableSample(UserCodeFailed):
 
 
 class TemporaryError(SpringtideError):
-    """Worth retrying after `delay_s` seconds."""
+    """An error worth retrying after `delay_s` seconds."""
 
     def __init__(self, message: str, *, delay_s: float = 1.0) -> None:
         super().__init__(message)
@@ -139,15 +141,15 @@ class TemporaryError(SpringtideError):
 
 
 class GroupChanged(TemporaryError):
-    """A member of the bsp group is lost, or the group was formed anew: the step under way goes on in the next one."""
+    """The bsp group lost a member or was re-formed. The current step continues in the next group."""
 
 
 class WrongOwner(TemporaryError):
-    """A slot that the addressed server does not own."""
+    """The addressed server does not own this slot."""
 
 
 class BrainUnreachable(TemporaryError):
-    """The brain cannot be reached, did not answer in time, or answered with something that is no advice."""
+    """The brain cannot be reached, did not answer in time, or sent an invalid answer."""
 
 
 class HistoryUnavailable(TemporaryError):
@@ -155,43 +157,43 @@ class HistoryUnavailable(TemporaryError):
 
 
 class Conflict(TemporaryError):
-    """Another has changed an object of a cluster since it was read: read it again, then decide again."""
+    """Another client changed a cluster object after we read it. Read the object and decide again."""
 
 
 class AlreadyThere(Conflict):
-    """A cluster has an object of that name already."""
+    """The cluster already has an object with this name."""
 
 
 class ClusterUnreachable(TemporaryError):
-    """A cluster's API does not answer, or has trouble of its own, for longer than it was asked again."""
+    """The cluster's API failed or did not answer until the retries ran out."""
 
 
 class StreamUnreachable(TemporaryError):
-    """The broker of a stream has not answered for long, or did not take what was to be appended."""
+    """The broker of a stream has stopped answering, or rejected an append."""
 
 
 class StoreFailed(TemporaryError, OSError):
-    """A store behind a URL (s3://, gs://) does not answer, or refuses what is asked of it."""
+    """A store behind a URL (s3://, gs://) does not answer, or refuses a request."""
 
 
 class PartlyApplied(TemporaryError):
-    """A push of several batches some of which a slot has applied before; nothing of it was applied to that slot.
+    """A push of several batches, some of which the slot has already applied. The slot applied no part of the push.
 
-    A worker that begins anew sums the same batches as the one that was lost, so it is relaunched.
+    A relaunched worker sums the same batches as its lost predecessor, so the worker is relaunched.
     """
 
 
 class JobFailed(SpringtideError):
-    """The job cannot go on."""
+    """The job cannot continue."""
 
 
 class ServerUnreachable(JobFailed):
-    """A server that cannot be reached or went away."""
+    """A server cannot be reached, or its connection closed."""
 
 
 class MasterUnreachable(JobFailed):
-    """The job's master cannot be reached or went away."""
+    """The job's master cannot be reached, or its connection closed."""
 
 
 class Fenced(JobFailed):
-    """The master has given this process up and handed its work to another; it should leave quietly."""
+    """The master has fenced this process and given its work to another process. This process should exit quietly."""

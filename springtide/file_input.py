@@ -1,7 +1,7 @@
-"""Files that people write by hand, mostly in YAML or JSON, and where in them something is.
+"""Reads hand-written YAML, JSON and text files, and reports errors with line and field.
 
-In: a path. Out: text, or plain lists and mappings; and errors that name line and field. JSON is enough without PyYAML.
-Next: `launch.spec.spec_reader`, `sim.world.trace`, `telemetry.planner_views` and others make of it what they need.
+In: a path. Out: text, or plain lists and mappings. JSON files do not need PyYAML. Next: `launch.spec.spec_reader`,
+`sim.world.trace`, `telemetry.planner_views` and others interpret the content.
 """
 
 import json
@@ -11,11 +11,11 @@ from typing import Any
 from springtide import errors
 
 Trail = tuple[str | int, ...]
-"""The way to a place in a file: names and numbers."""
+"""Path to a field inside a file: mapping keys and list indices."""
 
 
 class InputFile:
-    """A file, for messages about what is in it."""
+    """A file and its text, for error messages that name a line and a field."""
 
     def __init__(self, path: pathlib.Path, text: str) -> None:
         self.path, self.text = path, text

@@ -1,7 +1,9 @@
-"""Files that only their owner can read: everything in a run's folder, which may hold credentials of a job's spec.
+"""Creates files that only their owner can read.
 
-In: paths. Out: files of mode 0600, whatever the process's umask is. The umask itself stays as the user has set it: the
-script of a worker writes files of its own.
+Every file in a run's folder is private, because the folder may hold credentials of the job's spec.
+
+In: paths. Out: files of mode 0600 under any umask. This module does not change the umask, because a worker's script
+writes its own files.
 """
 
 import os

@@ -1,7 +1,8 @@
-"""`springtide.ray.run(job)`: train from inside a Ray program of one's own, on the cluster that it is connected to.
+"""Trains a job from inside a user's Ray program, with `springtide.ray.run(job)`.
 
-In: a script, a YAML file or an `ElasticJob`. Out: the job's last status, when it is over. Next: `launch.ray_job`
-submits it, as `springtide submit --platform ray` does; `springtide status`, `logs`, `scale` and `stop` reach it alike.
+In: a script, a YAML file or an `ElasticJob`. Out: the job's final status. The job runs on the Ray cluster to which the
+program is connected. Next: `launch.ray_job` submits the job, as `springtide submit --platform ray` does. The commands
+`springtide status`, `logs`, `scale` and `stop` work on this job too.
 
     import springtide.ray
 

@@ -1,9 +1,10 @@
 """Checkpoints: slot images in segment files, and a manifest that lists the images of one checkpoint.
 
-Walk: `segments` writes the images of a server, `cover` combines the reports of all servers, `writer` publishes the
-`manifest`, `reader` finds the newest complete one. They lie in a `storage.FileStore`: a folder or an fsspec URL.
+Reading order: `segments` writes the images of a server, `cover` combines the reports of all servers, `writer` publishes
+the `manifest`, and `reader` finds the newest complete checkpoint. The files are in a `storage.FileStore`: a folder or
+an fsspec URL.
 
-For a program without tables: `checkpointer` and its `state_` modules.
+`checkpointer` and its `state_` modules are for programs without tables.
 """
 
 import importlib

@@ -1,1 +1,1 @@
-"""Pure. How a job reacts: events in, actions out, every change with its reason. `master` feeds and obeys it."""
+"""Pure. State machine of a job: events in, actions out, every change with its reason. `master` drives it."""

@@ -1,6 +1,6 @@
-"""Pure. Deadlines of a job's roles: which are late, silent, or do not leave.
+"""Pure. Finds roles that join late, miss heartbeats, or drain too slowly.
 
-In: `job.state` and the time. Out: events for it. Heartbeats are not journaled, but these events are.
+In: `job.state` and the time. Out: events for `job.state`. These events are journaled; heartbeats are not.
 """
 
 from springtide.domain.core.roles import RoleKind

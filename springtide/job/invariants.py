@@ -1,6 +1,6 @@
-"""Pure. Invariants of a job's state; tests check them after each event.
+"""Pure. Checks the invariants of a job's state; tests call it after each event.
 
-In: a `job.core.job_core.JobCore`. Out: nothing, or an AssertionError that says what is wrong.
+In: a `job.core.job_core.JobCore`. Out: nothing, or an AssertionError that names the violation.
 """
 
 from springtide.domain.core.roles import RoleKind

@@ -1,5 +1,5 @@
-"""The job master: one asyncio process that hands out shards, counts members and says how the job is.
+"""The job master: one asyncio process that grants leases, tracks members and reports the job's status.
 
-A walk: `main` starts, `desk` answers requests, `meetings` lets workers wait for one another, `tally` adds reports up.
-What to do is decided in `job.state` and `data.ledger.job_ledger`, which do no I/O.
+Reading order: `main` starts the process, `dispatcher` answers requests, `core.waiters` holds requests that wait,
+`core.progress` sums reports. `job.state` and `data.ledger.job_ledger` make the decisions and do no I/O.
 """

@@ -1,8 +1,9 @@
-"""Answers every request of the job's members, and lets time pass. Decides nothing itself.
+"""Dispatches every request of the job's members to its handler, and runs the master's periodic work.
 
 In: authenticated requests from `rpc.transport.listener`, and `tick()` from `master.main`. Out: replies, and the job's
-event log. `job.state` and `data.ledger.job_ledger` decide. Changes that must survive go through
-`master.core.journal_writer`, and no reply leaves before they are written. Next: `master.handlers`, by message type.
+event log. This module decides nothing: `job.state` and `data.ledger.job_ledger` decide. Changes that must survive go
+through `master.core.journal_writer`. No reply leaves before its changes are written. Next: `master.handlers`, by
+message type.
 """
 
 import logging
@@ -33,13 +34,13 @@ log = logging.getLogger(__name__)
 AGENT_GRACE_S = 10.0  # an agent that has hung up may come back within this time; else the job has lost its host
 AWAY_S = 1.0  # a longer gap between two ticks means that the master was stopped or starved, and could hear nobody
 FROM_ROLES = (messages.JoinServer, messages.JoinWorker, messages.JoinDataWorker, messages.ScriptError)
-"""Requests of roles that have not joined yet."""
+"""Requests that a role may send before it has joined."""
 PACKAGES = (messages.PackageWritten, messages.PackagePart, messages.PackageAsk)
 SNAPSHOT_ENTRIES = 5000  # of the journal: replaying so many takes a second or two at the most
 
 
 class MasterService:
-    """Answers requests by the table of the sender's kind; its tick lets every part act."""
+    """Request dispatcher of a master. It picks the handler table by the sender's kind, and its tick runs every part."""
 
     def __init__(self, context: MasterContext, parts: MasterParts, *, away_s: float = AWAY_S) -> None:
         self.context, self.parts, self._away_s = context, parts, away_s

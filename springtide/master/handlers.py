@@ -1,7 +1,7 @@
-"""Requests of each kind of member, by message type: servers, workers, the agent, and commands.
+"""Handles requests by message type: from servers, workers, the agent, and commands.
 
-In: `master.dispatcher`, with requests of authenticated peers. Out: replies. Each class has a table of handlers; a
-request that is not in the table of its sender's kind is refused.
+In: requests of authenticated peers, from `master.dispatcher`. Out: replies. Each class has a table of handlers. A
+request that is missing from the table of its sender's kind is rejected.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ def take_report(context: MasterContext, parts: MasterParts, life: Life, report: 
 
 
 class ServerRequests:
-    """Requests of parameter servers."""
+    """Handlers of requests from parameter servers."""
 
     def __init__(self, context: MasterContext, parts: MasterParts) -> None:
         self._context, self._parts = context, parts
@@ -97,7 +97,7 @@ class ServerRequests:
 
 
 class WorkerRequests:
-    """Requests of workers: leases, heartbeats, groups, and the end of a script."""
+    """Handlers of requests from workers: leases, heartbeats, groups, and the end of a script."""
 
     def __init__(self, context: MasterContext, parts: MasterParts) -> None:
         self._context, self._parts = context, parts
@@ -198,7 +198,7 @@ class WorkerRequests:
 
 
 class AgentRequests:
-    """Requests of the agent: what its processes use, which roles it is to run, which have ended."""
+    """Handlers of requests from the agent: resource use, wanted roles, and exits."""
 
     def __init__(self, context: MasterContext, parts: MasterParts, status: Callable[[], messages.JobStatus]) -> None:
         self._context, self._parts, self._status = context, parts, status
@@ -234,7 +234,7 @@ class AgentRequests:
 
 
 class CommandRequests:
-    """Requests that need no membership: commands of users, notices of evictions, errors of scripts."""
+    """Handlers of requests that need no membership: user commands, eviction notices, script errors."""
 
     def __init__(self, context: MasterContext, parts: MasterParts, status: Callable[[], messages.JobStatus]) -> None:
         self._context, self._parts = context, parts

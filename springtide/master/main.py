@@ -1,7 +1,7 @@
-"""The master's process: `python -m springtide.master.main RUN_DIR HOST PORT`; the environment names its secret.
+"""Runs the master process: `python -m springtide.master.main RUN_DIR HOST PORT`.
 
-In: a `JobSpec` in the run's `spec.json`; the environment also has its term. Out: `rpc.transport.master_file` beside the
-events, an address or an error; then it serves until its agent says that the job is over, or goes away.
+In: a `JobSpec` in the run's `spec.json`; the environment has the secret and the term. Out: an address or an error in
+the run's master file (`rpc.transport.master_file`). The master then serves until its agent shuts it down or disappears.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
 
 
 class Listening(NamedTuple):
-    """Where a master listens, by which name others reach it, and with which certificates."""
+    """Address that a master binds, the name under which others reach it, and its certificates."""
 
     host: str
     port: int

@@ -1,7 +1,7 @@
-"""Servers, workers and data workers come in: who may, what each is told, and what it waits for.
+"""Admits servers, workers and data workers to the job.
 
-In: `Join*` requests, from `master.dispatcher`. Out: a welcome each, with all that the member needs to begin; the state
-machine hears of it (`events.Joined`), and the story.
+In: `Join*` requests, from `master.dispatcher`. Out: a welcome message with everything that the member needs to begin.
+The state machine gets `events.RoleJoined`, and the event log a line.
 """
 
 from springtide.domain.core.roles import Role, RoleKind
@@ -15,7 +15,7 @@ from springtide.rpc.transport.listener import Peer
 
 
 class Membership:
-    """Of one desk."""
+    """Join handlers of one master."""
 
     def __init__(self, context: MasterContext, parts: MasterParts) -> None:
         self._context, self._record = context, context.record

@@ -1,7 +1,7 @@
-"""What a monitor is told of a job: its status as figures with names, units in them, and help.
+"""Converts a job's status to Prometheus metrics, with units in their names and help texts.
 
-In: a `JobStatus`, of a running job or of one that is over. Out: families for `telemetry.prometheus`. Next:
-`springtide metrics` prints them, `telemetry.metrics_server` serves them.
+In: a `JobStatus` of a running or finished job. Out: families for `telemetry.prometheus`. Next: `springtide metrics`
+prints them, `telemetry.metrics_server` serves them.
 """
 
 from typing import Literal

@@ -1,6 +1,6 @@
-"""The parts of a master, built in the order in which they depend on one another.
+"""Builds the parts of a master in dependency order.
 
-In: the `MasterContext`, the checkpoint store, and who plans for the job. Out: `MasterParts`, for `master.handlers` and
+In: the `MasterContext`, the checkpoint store, and the job's adviser. Out: `MasterParts`, for `master.handlers` and
 `master.dispatcher`.
 """
 

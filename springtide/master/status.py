@@ -1,7 +1,7 @@
-"""How the job stands: the record and the reports as one `JobStatus`, for views, commands and the agent.
+"""Builds the `JobStatus` from the record and the reports, for views, commands and the agent.
 
-In: `master.core.record`, `master.core.progress`, what the agent measured. Out: `rpc.messages.messages.JobStatus`. The
-clock is an argument.
+In: `master.core.record`, `master.core.progress`, and measurements of the agent; the clock is an argument. Out:
+`rpc.messages.messages.JobStatus`.
 """
 
 import itertools

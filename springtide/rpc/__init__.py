@@ -1,1 +1,1 @@
-"""The control plane: authenticated msgpack frames over asyncio streams. Knows no business; never unpickles."""
+"""The control plane: authenticated msgpack frames over asyncio streams. It has no job logic and never unpickles."""

@@ -1,1 +1,1 @@
-"""What a job leaves behind: one story of events as JSON lines, one log file a role."""
+"""Records of a job: its event log as JSON lines, and one log file for each role."""

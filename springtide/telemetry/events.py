@@ -1,6 +1,6 @@
-"""The story of a job: one JSON object a line, appended and flushed as it happens.
+"""Writes and reads the event log of a job: one JSON object a line, flushed at once.
 
-In: the master tells what changed and why. Out: `events.jsonl`, which every view of a job reads.
+In: the master logs each change with its reason. Out: `events.jsonl`, which every view of a job reads.
 """
 
 import contextlib
@@ -17,13 +17,14 @@ from springtide import errors, private_files
 from springtide.telemetry import redactor
 
 BEGIN = b'{"at":'
-"""How every line begins."""
+"""Bytes with which every line begins."""
 MOST_UNWRITTEN = 10_000
-"""Events that are kept for a disk that is full; a job tells some a second at the most. Older ones are lost then."""
+"""Most events kept in memory while the disk is full. A job logs a few events a second at most. Older events are
+dropped."""
 
 
 class EventLog:
-    """An open `events.jsonl`. What a full disk does not take is kept in memory and written when there is room."""
+    """An open `events.jsonl`. While the disk is full, events stay in memory; they are written when there is room."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path

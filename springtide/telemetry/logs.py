@@ -1,4 +1,4 @@
-"""Where a run's files lie, and how a role writes its log.
+"""Names the files of a run, and sets up the logs of its roles.
 
 In: the directory of a run. Out: `logs/<role>.log` (standard output and error of that process) beside `events.jsonl`.
 """
@@ -19,7 +19,7 @@ from springtide.telemetry import events, output, redactor
 
 @dataclass(frozen=True, slots=True)
 class RunFiles:
-    """The files of one run."""
+    """Paths of the files of one run."""
 
     root: pathlib.Path
 
@@ -170,7 +170,7 @@ def error_in(text: str) -> str:
 
 
 SCRIPT_RAISED = "---- the script raised ----"
-"""A line in a worker's log; what follows is the traceback of the user's code."""
+"""Marker line in a worker's log. The traceback of the user's code follows it."""
 
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 _ERROR = re.compile(r"\S+ \S+ (?:ERROR|CRITICAL) +\S+: (.*)")  # a line of that

@@ -1,7 +1,8 @@
-"""Serves figures to Prometheus: `GET /metrics` over plain HTTP, on a process's own event loop.
+"""Serves metrics to Prometheus: `GET /metrics` over plain HTTP, on the process's own event loop.
 
-In: how to make the text. Out: an address. Reads requests of a few kilobytes and answers each at once; whoever is slower
-than some seconds, or asks for anything else, is told so and hung up on. Nothing here can change a job.
+In: a function that makes the text. Out: an address. The server reads requests of a few kilobytes and answers each at
+once. A client that is too slow, or asks for anything else, gets an error and is disconnected. The endpoint cannot
+change a job.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ MOST_BYTES = 16_384
 
 
 class MetricsServer:
-    """One endpoint."""
+    """One metrics endpoint."""
 
     def __init__(self, text: Callable[[], str]) -> None:
         self._text = text

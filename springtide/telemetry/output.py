@@ -15,11 +15,12 @@ import threading
 from typing import Any, TextIO
 
 MOST_HELD = 1 << 20
-"""Bytes kept for a reader that does not read: some minutes of progress. More output is dropped."""
+"""Most bytes held for a reader that does not read: some minutes of progress. Further output is dropped."""
 PIPE_ROOM = 4096
-"""Bytes that a pipe takes without blocking whenever `poll` says that it takes any (PIPE_BUF); a notice needs some."""
+"""Bytes that a pipe accepts without blocking whenever `poll` reports it writable (PIPE_BUF). A notice needs some of
+them."""
 READER_WAIT_S = 0.1
-"""A reader that is only busy has caught up by then. Later writes do not wait until it reads again."""
+"""Seconds to wait for a busy reader to catch up. Later writes do not wait until the reader reads again."""
 
 
 class SteadyOutput(io.RawIOBase):

@@ -1,14 +1,15 @@
-"""What a planner was shown, as a file: written by a job's master each time it asks, or by hand to try things out.
+"""Saves and loads the view that a planner was shown, as `view.json` of a run or a hand-written file.
 
-In: `Shown`, a `ClusterView` and a `PlanningConfig`. Out: `view.json` of a run; and back from JSON or YAML, where what
-does not fit is named with its line and its field. Next: `springtide plan`.
+In: a `PlannerView`: a `ClusterView` and a `PlanningConfig`. The master writes one whenever it asks for advice. Out:
+`view.json`, and the same objects back from JSON or YAML. An error names the line and the field. Next: `springtide
+plan`.
 
     planning: {policy: springtide}     # any field of `domain.spec.planning_config.PlanningConfig`
     capacity: {cpu: 64, memory: 256G}  # of the cluster; without bounds where it is not said
     jobs:                              # fields of `domain.plan.view.JobView`; `examples/plan_job.yaml` is a whole one
       - {name: ads, facts: {...}, bounds: {least: {...}, most: {...}}, shape: {...}, profiles: [...]}
 
-Sizes may be written as 16G, numbers without bounds as inf; what has a default may be left out.
+Sizes may be written as 16G, and unbounded numbers as inf. Fields with a default may be left out.
 """
 
 import dataclasses
@@ -36,12 +37,12 @@ LEFT_OUT: Mapping[type, Mapping[str, float]] = {
     ResourceBudget: {"cpu": math.inf, "memory": math.inf},
     Profile: {"at": 0.0},
 }
-"""What fields without a default are in a file that does not have them."""
+"""Values for fields that have no default and are missing in a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannerView:
-    """All that a policy is asked with."""
+    """Everything that a policy receives: the cluster and the planning configuration."""
 
     view: ClusterView
     config: PlanningConfig
@@ -49,10 +50,10 @@ class PlannerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """How it is laid out."""
+    """Layout of the file."""
 
     now: float | None = None
-    """None: when the last of all this happened."""
+    """Time of the view; None for the latest time in the file."""
     planning: PlanningConfig = dataclasses.field(default_factory=PlanningConfig)
     capacity: ResourceBudget = UNBOUNDED
     jobs: tuple[JobView, ...]

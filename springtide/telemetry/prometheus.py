@@ -1,7 +1,7 @@
-"""Pure. Figures as text that Prometheus reads (its exposition format 0.0.4).
+"""Pure. Formats metrics for Prometheus (text exposition format 0.0.4).
 
-In: families of figures, each with its labels. Out: text, families in order, each with its help and its kind. Who
-measures what is not known here: `master.metrics` makes families of a job's status.
+In: families of metrics, each with its labels. Out: text, families in order, each with its help and type. This module
+does not know which metrics exist: `master.metrics` makes families from a job's status.
 """
 
 import math
@@ -21,7 +21,7 @@ Labels = Mapping[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """One figure, of one thing or of several."""
+    """One metric, with a value for each set of labels."""
 
     name: str
     help: str

@@ -1,7 +1,7 @@
-"""Text without the credentials that this process knows of: for logs, events, status, views and errors.
+"""Removes known credentials from logs, events, status, views and errors.
 
-In: what is to be shown. Out: the same by `domain.core.redaction`, with the secrets of this process's own environment
-and those of the job that it keeps (`remember`).
+In: text to show. Out: the text redacted by `domain.core.redaction`. It removes the secrets in this process's
+environment and in the job's variables (`remember`).
 """
 
 import itertools
@@ -45,7 +45,7 @@ def option_pairs(arguments: Sequence[str]) -> list[str]:
 
 
 class RedactingFormatter(logging.Formatter):
-    """Log lines and tracebacks as they may be shown."""
+    """Log formatter that redacts log lines and tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""

@@ -1,6 +1,6 @@
-"""Which jobs there are: run folders, running ones and past ones, found by the card that each job's agent leaves there.
+"""Finds running and past jobs by the card that each job's agent leaves in its run folder.
 
-In: a folder of runs, such as `.springtide/runs`. Out: `Run`s, newest first. Next: `launch.job_lookup` picks one.
+In: a folder of runs, such as `.springtide/runs`. Out: `JobRun`s, newest first. Next: `launch.job_lookup` picks one.
 """
 
 import pathlib
@@ -13,25 +13,25 @@ from springtide.telemetry.logs import RunFiles
 
 
 class RunCard(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent writes down when it begins."""
+    """Card that an agent writes at the start of a run."""
 
     name: str
     script: str
     arguments: tuple[str, ...] = ()
     began_at: float
-    """Time of day, in seconds."""
+    """Time of day when the run began, in seconds."""
     agent_pid: int = 0
     agent_start: int = -1
-    """When that process started, as the kernel counts: a process with the same number later has another."""
+    """Start time of the agent's process, as the kernel counts. It tells apart two processes with the same id."""
     platform: str = "local"
-    """Where it runs; elsewhere this folder has nothing but the card."""
+    """Platform of the job. On platforms other than local, this folder has only the card."""
     where: dict[str, str] = {}
-    """How it is found there: an address, a namespace."""
+    """Coordinates of the job on its platform: an address, a namespace."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobRun:
-    """One run folder."""
+    """One run folder, with its card."""
 
     files: RunFiles
     card: RunCard

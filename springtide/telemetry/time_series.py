@@ -1,7 +1,7 @@
-"""What a job was like over time: one JSON object a line, the newest so many of them, in a file of its run.
+"""Keeps the newest points of a time series in a file of a run, one JSON object a line.
 
-In: points, as a master makes them. Out: the file, which a later master, the dashboard and plots read. When it has twice
-as many lines as are kept it is written anew, whole or not at all; a line that a crash has cut off is left out.
+In: points made by the master. Out: the file, which a later master, the dashboard and plots read. When the file has
+twice as many lines as the limit, it is rewritten atomically. Readers skip a line that a crash has cut off.
 """
 
 import logging
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 class Series(Generic[T]):
-    """An open file of points of one kind."""
+    """An open file of points of one type."""
 
     def __init__(self, path: pathlib.Path, kind: type[T], *, most: int) -> None:
         self.path, self._kind, self._most = path, kind, most

@@ -26,7 +26,9 @@ assert BYTES == 64
 
 
 class ImageHead(msgspec.Struct, frozen=True):
-    """`sequence` numbers the saves of one checkpointer over its restarts; `step` is the user's number."""
+    """Header of an image. `sequence` numbers the saves of one checkpointer across restarts; `step` is the user's
+    number.
+    """
 
     index_bytes: int
     image_bytes: int

@@ -23,9 +23,9 @@ from springtide.checkpoint.checkpointer import state_folder, state_tree
 ALIGN = 64
 CHUNK = 8 << 20
 INT_BYTES = 9
-"""Bytes of the longest number in msgpack, and of the head of the longest array."""
+"""Bytes of the longest number in msgpack, and of the header of the longest array."""
 PLACE_BYTES = 64
-"""Bytes of a `TensorPlace` in msgpack without its shape: two heads, two numbers, a name of up to 32 letters."""
+"""Bytes of a `TensorPlace` in msgpack without its shape: two headers, two numbers, a name of up to 32 letters."""
 
 
 class TensorPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -34,7 +34,7 @@ class TensorPlace(msgspec.Struct, frozen=True, array_like=True, gc=False):
     dtype: str
     shape: tuple[int, ...]
     offset: int
-    """From the beginning of the image."""
+    """Offset from the beginning of the image, in bytes."""
     size: int
 
 
@@ -46,7 +46,7 @@ class ImageIndex(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ImagePlan(msgspec.Struct, frozen=True):
-    """An image to be filled."""
+    """Layout of an image that is not filled yet."""
 
     head: state_folder.ImageHead
     index: bytes

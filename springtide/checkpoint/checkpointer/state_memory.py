@@ -1,8 +1,8 @@
-"""Two images in shared memory, filled in turn: the newest whole one exists while the next is written.
+"""Keeps two images in shared memory and fills them in turn, so that a complete image always exists.
 
-In: a `state_image.ImagePlan`. Out: an image file whose pages outlive this process: a relaunched process loads it, and
-the saver process (state_saver.py) writes it to storage. An image counts only with its head, which is written last.
-state_folder.py has the files' names and the lock.
+In: a `state_image.ImagePlan`. Out: an image file whose pages survive this process. A relaunched process loads it, and
+the saver process (state_saver.py) writes it to storage. An image is valid only with its header, which is written last.
+state_folder.py has the file names and the lock.
 """
 
 import concurrent.futures
@@ -22,11 +22,11 @@ from springtide.checkpoint.checkpointer import state_folder, state_image
 PIECE = 4 << 20
 """Bytes that one thread copies before it takes the next piece."""
 SMALL = 1 << 16
-"""Tensors of up to this many bytes are copied by the caller: faster than a switch to another thread."""
+"""Largest tensor in bytes that the caller copies itself, because a thread switch would take longer."""
 
 
 class ImageFile:
-    """One image in memory. Grows, never shrinks; written by one process, read by any."""
+    """One image in memory. It grows and never shrinks. One process writes it, any process may read it."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path

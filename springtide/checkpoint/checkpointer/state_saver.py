@@ -18,21 +18,21 @@ GOODBYE = b"goodbye\n"
 
 
 class ImageRequest(msgspec.Struct, frozen=True):
-    """Write this image, which is that save."""
+    """Asks the saver to write this image for this save."""
 
     image: str
     sequence: int
 
 
 class SaveReply(msgspec.Struct, frozen=True):
-    """The outcome; without an error the save is published and only `keep` saves are left."""
+    """Outcome of a save. Without an error, the save is published and only the newest `keep` saves remain."""
 
     sequence: int
     error: str = ""
 
 
 class ImageSaver:
-    """Publishes one image at a time."""
+    """Publishes images, one at a time."""
 
     def __init__(self, url: str, folder: pathlib.Path, keep: int) -> None:
         self.storage = StateStore(url)

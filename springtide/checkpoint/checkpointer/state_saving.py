@@ -23,23 +23,23 @@ from springtide.checkpoint.checkpointer import state_saver
 log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
-"""Savers that may die over one image before it is given up."""
+"""Number of savers that may die over one image before it is given up."""
 
 
 class Outcome(StrEnum):
     """State of a save."""
 
     PENDING = "pending"
-    """Whole in memory, not in storage yet."""
+    """The save is complete in memory, but not in storage yet."""
     PERSISTED = "persisted"
     SUPERSEDED = "superseded"
-    """A later save took its place in memory before it was written."""
+    """A later save replaced it in memory before it was written."""
     FAILED = "failed"
 
 
 @dataclass(slots=True, eq=False)
 class Save:
-    """One save: in memory once `save` returns it, later with its outcome."""
+    """One save. It is in memory once `save` returns it, and gets its outcome later."""
 
     step: int
     sequence: int
@@ -62,11 +62,11 @@ class Save:
 
 
 class SaverFailed(errors.TemporaryError):
-    """A saver process that died with work left."""
+    """A saver process died with work left."""
 
 
 class SaverProcess:
-    """A saver in its own process, which outlives this one long enough to finish."""
+    """A saver in its own process, which outlives the trainer long enough to finish."""
 
     def __init__(self, url: str, folder: pathlib.Path, keep: int, lock: int) -> None:
         self._command = [sys.executable, "-m", state_saver.__name__]
@@ -115,7 +115,7 @@ class SaverProcess:
 
 
 class SaverThread:
-    """The same within this process, for storage that no other process can see (memory://)."""
+    """A saver within this process, for storage that no other process can see (memory://)."""
 
     def __init__(self, url: str, folder: pathlib.Path, keep: int) -> None:
         self._saver = state_saver.ImageSaver(url, folder, keep)
@@ -128,7 +128,7 @@ class SaverThread:
 
 
 class SaveQueue:
-    """Gives images to a saver one after the other, from its own thread."""
+    """Queue that passes images to a saver one at a time, from its own thread."""
 
     def __init__(self, saver: SaverProcess | SaverThread) -> None:
         self._saver = saver

@@ -1,8 +1,8 @@
-"""Saved states at a URL: a data file and a manifest each; only a save with a manifest exists. Free of torch.
+"""Stores saved states at a URL, each as a data file and a manifest. Free of torch.
 
-In: an image file (state_memory.py) and an fsspec URL. Out: states published, listed, opened and deleted. The manifest
-is written last: nobody sees an interrupted save, and the next saver removes it. checkpoint/format/storage.py moves the
-bytes.
+In: an image file (state_memory.py) and an fsspec URL. Out: states are published, listed, opened and deleted. A save
+exists only with its manifest, which is written last. So nobody sees an interrupted save, and the next saver removes its
+leftovers. checkpoint/format/storage.py moves the bytes.
 """
 
 import contextlib

@@ -21,12 +21,12 @@ LARGEST_INT = 2**63 - 1
 PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 _Places = dict[int, list[int]]
-"""By the address of their first element: which tensors are there already."""
+"""Positions of tensors that are already in the list, by the address of their first element."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitState:
-    """A split state. Tensors that show the same memory in the same way are there once."""
+    """A split state. Tensors that view the same memory in the same way are stored once."""
 
     skeleton: Skeleton
     tensors: tuple[torch.Tensor, ...]

@@ -15,13 +15,13 @@ from springtide.domain.model.checkpoints import SlotExtent, Written
 
 
 class Covered(NamedTuple):
-    """Files and chains of a manifest, which is complete without `missing` slots."""
+    """Files and chains of a manifest. The manifest is complete if `missing` is empty."""
 
     files: tuple[File, ...]
     chains: tuple[Chain, ...]
     missing: tuple[int, ...]
     apart: dict[str, str] = {}  # noqa: RUF012
-    """Folders of servers with disks of their own, and their machines."""
+    """Folders of servers with their own disks, each with its machine."""
 
 
 def cover(
@@ -71,7 +71,7 @@ def fits(previous: Manifest | None, life: str, piece: SlotExtent) -> bool:
 
 
 class CoverFiles:
-    """The files of a manifest, each once."""
+    """The files of a manifest, without duplicates."""
 
     def __init__(self) -> None:
         self.listed: list[File] = []

@@ -1,9 +1,9 @@
-"""A bsp group's model in a checkpoint: dense parameters, buffers and optimizers as bytes in the rows of one table.
+"""Encodes a bsp group's model in a checkpoint: dense parameters, buffers and optimizers as rows of one table.
 
-In: `worker.bsp.model_state` packs them, `worker.bsp.group_state` has servers keep the rows. Out: the same bytes and
-tensors, for the leader of a group that resumes and for `export.slot_rows`. Nothing is unpickled.
+In: `worker.bsp.model_state` packs the model, and `worker.bsp.group_state` stores the rows on servers. Out: the same
+bytes and tensors, for the leader of a group that resumes and for `export.slot_rows`. Nothing is unpickled.
 
-Key 0 holds the number of bytes and their checksum; the bytes follow in rows of 4 KiB. Nothing computes with them.
+Key 0 holds the number of bytes and their checksum. The bytes follow in rows of 4 KiB. No optimizer ever updates them.
 """
 
 import struct
@@ -29,7 +29,7 @@ Flat = tuple[str, list[int], bytes]
 
 
 class GroupPosition(msgspec.Struct, frozen=True):
-    """How far a group is: a step, the next sample, and how often each optimizer has stepped."""
+    """Progress of a group: a step, the next sample, and the number of steps of each optimizer."""
 
     step: int
     shard: int
@@ -38,13 +38,13 @@ class GroupPosition(msgspec.Struct, frozen=True):
 
 
 class SavedGroup(msgspec.Struct, frozen=True):
-    """A model in a checkpoint."""
+    """The model of a bsp group in a checkpoint."""
 
     format: int
     place: GroupPosition
     dense: list[Flat]
     plan: list[Any]
-    """The optimizers, with tensors by number."""
+    """States of the optimizers, which refer to tensors by number."""
     tensors: list[Flat]
 
 

@@ -1,7 +1,7 @@
-"""Pure. What a checkpoint is: which bytes of which files are each slot, and the ledger as it was before the copy.
+"""Pure. The manifest of a checkpoint: the files and bytes of each slot, and the ledger from before the copy.
 
-In: `checkpoint.format.cover` makes one from the reports of servers. Out: bytes with a checksum, and back. The file is
-renamed into place last, so a checkpoint exists whole or not at all. Next: `checkpoint.format.reader`.
+In: `checkpoint.format.cover` makes a manifest from the reports of servers. Out: bytes with a checksum, and back. The
+file is renamed into place last, so a checkpoint exists completely or not at all. Next: `checkpoint.format.reader`.
 """
 
 import re
@@ -15,7 +15,7 @@ from springtide.domain.data.samples import EpochPlace
 from springtide.domain.model.tables import TableSpec
 
 FORMAT = 3
-"""Raised when a field or a slot image changes its meaning. A manifest of another version is refused."""
+"""Version of the format. Raise it when a field or a slot image changes meaning. Other versions are rejected."""
 
 _HEAD = struct.Struct("<8sIIQ")  # magic, format, checksum of the body, its length
 _MAGIC = b"ST-CKPT\n"
@@ -23,14 +23,14 @@ _NAME = re.compile(r"manifest-(\d{6,})\.ckpt")
 
 
 class File(msgspec.Struct, frozen=True, array_like=True):
-    """A segment file beside the manifest, or in a folder beside it."""
+    """A segment file beside the manifest, or in a folder beside the manifest."""
 
     name: str
     life: str
-    """The server and its incarnation that wrote it, as in server-0.1. Only this incarnation may add increments."""
+    """Server and incarnation that wrote the file, such as server-0.1. Only this incarnation may add increments."""
     size: int
     mirror: str = ""
-    """A second copy in the folder of another server; empty: there is none."""
+    """Name of a second copy in the folder of another server; empty if there is none."""
 
 
 class SlotSegment(msgspec.Struct, frozen=True, array_like=True):
@@ -41,45 +41,46 @@ class SlotSegment(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     length: int
     checksum: int
-    """The image's own checksum: of everything after its header."""
+    """Checksum of the image, over everything after its header."""
     full: bool
-    """True if it stands alone; else it is applied over the one before it."""
+    """True for a full image. An increment is applied over the image before it."""
 
 
 Chain = tuple[SlotSegment, ...]
-"""A full image and the changes after it, in the order of import."""
+"""A full image and its increments, in the order of import."""
 
 
 class SavedProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far the job was when the checkpoint began."""
+    """Progress of the job when the checkpoint began."""
 
     samples: int = 0
-    """Trained samples, according to the ledger."""
+    """Number of trained samples in the ledger."""
     step: int = 0
-    """Of a bsp group: everything is as it was after this step."""
+    """Step of a bsp group, after which all state was taken."""
     era: int = 0
-    """How often the ledger had gone back by then."""
+    """Number of ledger rollbacks before the checkpoint."""
     ledger: bytes = b""
-    """A `data.ledger.passes.JobProgress` as msgpack: what all servers had acknowledged before the first copied slot."""
+    """A `data.ledger.passes.JobProgress` as msgpack: what all servers had acknowledged before the first slot was
+    copied."""
 
 
 class ScriptStates(msgspec.Struct, frozen=True, kw_only=True):
     """State of the users' scripts when the checkpoint began."""
 
     claims: tuple[str, ...] = ()
-    """Things that are done once in a job and were done, such as the first weights of a table."""
+    """Finished tasks that are done once in a job, such as initializing the weights of a table."""
     objects: dict[int, dict[str, bytes]] = {}
     """States of registered objects, by rank and name."""
     places: dict[int, EpochPlace] = {}
-    """Where in its script each rank was when these states were taken."""
+    """Place in its script at which each rank's states were taken."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """A complete checkpoint. In the file, the fields of `progress` and `scripts` lie beside the others."""
+    """A complete checkpoint. In the file, the fields of `progress` and `scripts` are stored beside the other fields."""
 
     job: str
     run: str
-    """Identity of the run that made it. Another run restores it only if it resumes from it."""
+    """Identity of the run that made the checkpoint. Another run restores it only if it resumes from it."""
     number: int
     begun_at: float
     """When the ledger was recorded, in seconds since 1970; slots were copied after that."""
@@ -93,11 +94,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """A `domain.model.outline.Outline` as msgpack: the model that has these tables; empty until a worker sent it."""
     files: tuple[File, ...] = ()
     chains: tuple[Chain, ...] = ()
-    """By slot."""
+    """Chain of images of each slot, by slot."""
     apart: dict[str, str] = {}
-    """Folders of servers, such as server-0, on disks of their own, and the machine of each. The other folders lie
-    beside the manifest.
-    """
+    """Folders of servers with their own disks, such as server-0, each with its machine. All other folders are beside
+    the manifest."""
 
     @property
     def name(self) -> str:

@@ -1,7 +1,7 @@
-"""Find checkpoints, and read slots out of them.
+"""Finds checkpoints and reads slots from them.
 
-In: a folder or URL. Out: the newest complete manifest, with a reason for each newer one that is not, and the images of
-a slot in the order of import. Next: `server.restore` imports them.
+In: a folder or URL. Out: the newest complete manifest, with the reason why each newer one was skipped; the images of a
+slot in the order of import. Next: `server.restore` imports them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,17 +16,17 @@ from springtide.domain.model.checkpoints import Lineage
 
 
 class DamagedImage(errors.BadInput):
-    """Bytes of a checkpoint are not those that were written."""
+    """The bytes of a checkpoint differ from the bytes that were written."""
 
 
 class FoundCheckpoint(NamedTuple):
-    """The result of `latest`."""
+    """Result of `latest`."""
 
     manifest: Manifest | None
-    """None: there is no usable checkpoint."""
+    """Newest usable manifest; None if there is none."""
     place: FileStore
     troubles: tuple[str, ...] = ()
-    """Why newer ones are not used, a sentence each."""
+    """Why each newer checkpoint was skipped, one sentence each."""
 
 
 def latest(

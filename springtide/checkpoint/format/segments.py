@@ -1,7 +1,8 @@
-"""Write the images of one server for one checkpoint into a file that gets its name when it is complete.
+"""Writes the images of one server for one checkpoint into a segment file.
 
 In: a function that writes an image into an open file (the native store's, without the GIL). Out: `Written`, for the
-master's manifest. Nothing waits for the disk: pages outlive the process, and checksums reveal a torn file.
+master's manifest. The file gets its name when it is complete. The writer does not wait for the disk: pages outlive the
+process, and checksums reveal a torn file.
 """
 
 import errno
@@ -21,7 +22,7 @@ LEFT_FREE, OF_DISK = 64 << 20, 0.01  # bytes, and the part of a small disk, that
 
 
 class SegmentWriter:
-    """One file being written. `close` gives it its name; an exception removes it."""
+    """A segment file being written. `close` gives the file its name; an exception removes the file."""
 
     def __init__(
         self, folder: pathlib.Path, life: str, number: int, part: int = 0, *, run: str, home: str = ""

@@ -19,15 +19,15 @@ from springtide import errors
 
 CHUNK = 8 << 20
 BLOCK = 1 << 20
-"""Smallest read from a store: a request takes tens of milliseconds, and a slot is often some KB."""
+"""Smallest read from a store, in bytes. A request takes tens of milliseconds, and a slot often has only some KB."""
 BLOCKS = 32
-"""Blocks that are cached. Slots are read in order out of a file for each checkpoint that they are in."""
+"""Number of cached blocks. Slots are read in order, from a file for each checkpoint that contains them."""
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
-"""Stores without folders. Creating one may create a bucket, which nobody asked for and not everyone may do."""
+"""Stores without folders. Creating a folder there may create a bucket, which needs permissions and may be unwanted."""
 
 
 class FileStore(Protocol):
-    """Named files in one place."""
+    """Named files at one location."""
 
     @property
     def where(self) -> str:
@@ -125,7 +125,7 @@ class FolderStore:
 
 
 class UrlStore:
-    """A URL (or path) through fsspec. Files of this machine are on disk when a call returns."""
+    """A URL or path through fsspec. Local files are on disk when a call returns."""
 
     def __init__(self, url: str) -> None:
         import fsspec
@@ -361,13 +361,14 @@ def open_store(where: str) -> FileStore:
 
 
 SILENCE_S = 600.0
-"""The store answers for each 8 MiB; the longest wait is for a whole file on a slow disk."""
+"""Longest time without an answer, in seconds. A store answers after each 8 MiB; a whole file on a slow disk waits
+longest."""
 LOOKS = 60
-"""Checks within that time."""
+"""Number of checks within that time."""
 
 
 class StoreTimeout:
-    """Time without an answer from one store; the size of files does not matter."""
+    """Time without an answer from one store. The size of files does not matter."""
 
     def __init__(self, silence_s: float = SILENCE_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._silence_s, self._clock = silence_s, clock

@@ -1,7 +1,7 @@
-"""Publish a manifest, and delete files that no manifest needs.
+"""Publishes a manifest, and deletes files that no manifest needs.
 
-In: a manifest whose files lie in a folder. Out: the same folder with one more checkpoint, the last few kept. The
-manifest is written last and renamed: a reader sees the checkpoint whole or not at all.
+In: a manifest whose files are in a folder. Out: the same folder with one more checkpoint; only the last few are kept.
+The manifest is written last and renamed, so a reader sees the checkpoint completely or not at all.
 """
 
 from collections.abc import Collection

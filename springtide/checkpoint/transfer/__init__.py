@@ -1,1 +1,1 @@
-"""Checkpoint files on their way: uploads, reads from other hosts, shared disks."""
+"""Transfers of checkpoint files: uploads, reads from other hosts, shared disks."""

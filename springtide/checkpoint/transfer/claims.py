@@ -21,14 +21,14 @@ from springtide.checkpoint.format import reader
 from springtide.checkpoint.format.storage import FileStore, FolderStore, UrlStore
 
 PATIENCE_S = 5.0
-"""A killed process may be visible for a moment, and a claim that is being written is empty for one."""
+"""Seconds to wait: a killed process may be visible for a moment, and a claim is empty while it is written."""
 LOOK_S = 0.1
 _NAME = re.compile(r"claim-(\d{6,})\.json")
 _RACES = 100  # claims that others make while this one tries: there are never so many
 
 
 class ProcessId(msgspec.Struct, frozen=True, array_like=True):
-    """A process of a machine. Process ids are reused, start times are not."""
+    """A process of a machine. Process ids are reused; the pair of id and start time is not."""
 
     pid: int
     started: int

@@ -1,8 +1,8 @@
-"""Segment files in the folder of a server, its own and copies of others', as served to other processes.
+"""Receives and serves segment files in a server's folder: its own files, and copies for other servers.
 
-In: files that another server has, and parts of the missing ones, in order. Out: complete files, each under its name
-only if size and checksum are right; and ranges of files for readers. Next: `checkpoint.format.reader` reads a copy if
-the file itself is lost.
+In: the list of another server's files, and the missing files in parts. Out: complete files, each named only after its
+size and checksum match; ranges of files for readers. Next: `checkpoint.format.reader` reads a copy if the original file
+is lost.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ class FilePart(NamedTuple):
     content: bytes
     last: bool
     checksum: int
-    """CRC-32 of everything up to its end."""
+    """CRC-32 of the file up to the end of this part."""
 
 
 def parts(path: pathlib.Path) -> Iterator[FilePart]:
@@ -47,7 +47,7 @@ def parts(path: pathlib.Path) -> Iterator[FilePart]:
 
 
 class SegmentCopies:
-    """Files that one server keeps for others. One thread adds files, another may sweep."""
+    """Files that one server keeps for other servers. One thread adds files, another thread may sweep."""
 
     def __init__(self, folder: pathlib.Path, names: "re.Pattern[str]" = NAME) -> None:
         self._folder, self._names = folder, names

@@ -1,9 +1,9 @@
-"""Copy a checkpoint from disks of servers into the run's folder: the last one of a job without a URL.
+"""Copies the final checkpoint of a job without a URL from servers' disks into the run's folder.
 
 In: `python -m springtide.checkpoint.transfer.gather FOLDER NUMBER ADDRESSES CLAIM`, started by
-`master.checkpoint.uploads` as a process of low priority. ADDRESSES is JSON: where each server serves files. CLAIM is
-JSON: the run's claim of its folder. The environment has the job's secret. Out: one JSON line, and a checkpoint that can
-be resumed and exported.
+`master.checkpoint.uploads` as a process of low priority. ADDRESSES is JSON: the address at which each server serves
+files. CLAIM is JSON: the run's claim of its folder. The environment has the job's secret. Out: one JSON line, and a
+checkpoint that can be resumed and exported.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
-"""A checkpoint whose files lie on disks of several servers, as a store to read from.
+"""Reads a checkpoint whose files are on the disks of several servers.
 
-In: the folder of this server, the master (which has the job's folder and knows the holders), the other servers. Out: a
-`FileStore` for `checkpoint.format.reader`: a file is read from this disk if it is there, else from its server. Next:
+In: the folder of this server; the master, which has the job's folder and knows the holders; the other servers. Out: a
+`FileStore` for `checkpoint.format.reader`. It reads a file from this disk if present, else from its server. Next:
 `server.recovery`.
 """
 
@@ -26,7 +26,7 @@ Ask = Callable[[messages.Request], messages.Reply]
 
 
 class ScatteredStore:
-    """A read-only `FileStore`. Close it. Not thread-safe."""
+    """A read-only `FileStore`. The caller must close it. Not thread-safe."""
 
     def __init__(self, where: str, own: pathlib.Path, ask: Ask, secret: bytes, *, certificates: str = "") -> None:
         self._where, self._own, self._ask = where, FolderStore(own), ask

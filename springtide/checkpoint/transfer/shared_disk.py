@@ -1,7 +1,8 @@
-"""Find out whether a server sees the job's folder or has its own disk: it looks for the run's claim there.
+"""Detects whether a server shares the job's folder or has its own disk, by looking for the run's claim there.
 
 In: the folder and the claim that the master names. Out: a `CheckpointDisk`: where this server writes its part of
-checkpoints, and the machine if no other can read there. Next: `server.checkpoints` writes, `server.mirror` serves.
+checkpoints, and its machine if no other machine can read there. Next: `server.checkpoints` writes, `server.mirror`
+serves.
 """
 
 import errno
@@ -17,12 +18,12 @@ from springtide.checkpoint.transfer import claims
 
 
 class CheckpointDisk(NamedTuple):
-    """Where a server writes."""
+    """Folder in which a server writes checkpoint files."""
 
     folder: pathlib.Path
-    """The job's folder; a server that does not share it has a folder of its name in there."""
+    """The job's folder if shared; else a folder of this machine, with a subfolder of the server's name."""
     node: str = ""
-    """The machine, if no other sees the folder; empty: all see it."""
+    """Machine of the server, if no other machine sees the folder; empty if all see it."""
 
 
 def find_disk(folder: str, run: str, claim: str, *, scratch: str = "", node: str = "") -> CheckpointDisk:

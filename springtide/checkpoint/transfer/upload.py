@@ -1,9 +1,10 @@
-"""Copy a checkpoint from a run's folder to a URL: files first, the manifest last, so it is there whole or not.
+"""Copies a checkpoint from a run's folder to a URL: files first, the manifest last.
 
 In: `python -m springtide.checkpoint.transfer.upload FOLDER URL NUMBER KEEP CLAIM`, started by
 `master.checkpoint.uploads` as a process of low priority. CLAIM is JSON: the run's claim of its places. Out: one JSON
-line. Files that this run (`SentFiles`) or servers with their own disks (`upload_part`) have sent are not sent again.
-The last few checkpoints at the URL are kept. A store that hangs is given up (`StoreTimeout`).
+line. Readers see the checkpoint completely or not at all. Files that this run (`SentFiles`) or servers with their own
+disks (`upload_part`) have sent are not sent again. The last few checkpoints at the URL are kept. The upload gives up on
+a store that hangs (`StoreTimeout`).
 
 `shares` decides which server copies which files, for `master.checkpoint.server_copies`.
 """
@@ -31,9 +32,9 @@ NAME = "uploads.json"
 
 class _Record(msgspec.Struct):
     url: str
-    """It may have a password: only the owner can read the file."""
+    """Destination URL. It may contain a password, so only the owner can read the file."""
     files: dict[str, tuple[int, str]]
-    """By name: bytes, and the store's version."""
+    """Bytes and store version of each sent file, by name."""
 
 
 class SentFiles:
@@ -81,7 +82,7 @@ class Shares(NamedTuple):
 
     of: dict[str, tuple[tuple[str, int], ...]]
     missing: tuple[str, ...]
-    """Files that nobody has any more."""
+    """Files that no server has any more."""
 
 
 def is_of_server(manifest: Manifest, file: File) -> bool:
@@ -115,7 +116,7 @@ class Uploaded(msgspec.Struct, frozen=True):
     url: str
     files: int = 0
     bytes: int = 0
-    """Bytes sent; files that were there are not counted."""
+    """Number of bytes sent. Files that were already there do not count."""
     seconds: float = 0.0
     error: str = ""
 

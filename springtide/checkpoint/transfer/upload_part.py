@@ -25,7 +25,7 @@ class PartUploaded(msgspec.Struct, frozen=True):
 
     files: int = 0
     bytes: int = 0
-    """Bytes sent; files that were there are not counted."""
+    """Number of bytes sent. Files that were already there do not count."""
     lacks: tuple[str, ...] = ()
     """Files that are missing in the folder, or incomplete."""
     error: str = ""

@@ -1,4 +1,4 @@
-"""Pure. What the master must do after an event. In: `job.state`. Next: `master.dispatcher` does it."""
+"""Pure. Actions that the master must take after an event. In: `job.state`. Next: `master.dispatcher` executes them."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ from springtide.domain.spec.job_spec import Blame, JobPhase
 
 @dataclass(frozen=True, slots=True)
 class PlaceSlots:
-    """All servers listen, at these addresses by rank: lay out the slots, let servers and workers go."""
+    """All servers listen at these addresses, by rank. Place the slots, and let servers and workers start."""
 
     addresses: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLost:
-    """A server is gone with what it held; its next life will be wanted. A checkpoint under way cannot be completed."""
+    """A server and its slots are lost. A checkpoint under way cannot complete. A new incarnation will be launched."""
 
     role: Role
     incarnation: int
@@ -24,7 +24,7 @@ class ServerLost:
 
 @dataclass(frozen=True, slots=True)
 class ServerReturned:
-    """The next life of a server is ready at this address."""
+    """The new incarnation of a server is ready at this address."""
 
     role: Role
     incarnation: int
@@ -33,7 +33,7 @@ class ServerReturned:
 
 @dataclass(frozen=True, slots=True)
 class FenceWorker:
-    """This life of a worker is over for the master: its leases go back, and what it says later changes nothing."""
+    """Fence this incarnation of a worker: return its leases, and ignore its later messages."""
 
     role: Role
     incarnation: int
@@ -42,32 +42,32 @@ class FenceWorker:
 
 @dataclass(frozen=True, slots=True)
 class RollBack:
-    """All go back to the last checkpoint: what was handed out since is to be handed out again."""
+    """Roll the job back to the last checkpoint: hand out again all data leased since then."""
 
     anew: bool
-    """There is none: all is to be handed out again, and tables get their first values again."""
+    """True if there is no checkpoint. All data is handed out again, and tables get their initial values again."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerLeft:
-    """A server has nothing any more, and goes."""
+    """A drained server has no slots left and exits."""
 
     role: Role
 
 
 @dataclass(frozen=True, slots=True)
 class LogDecision:
-    """Something was decided that the story and the status should tell."""
+    """Record a decision in the event log and the status."""
 
     what: str
     why: str
     told: bool = False
-    """The story has it already."""
+    """True if the event log already has the decision."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanCompleted:
-    """The job has the shape that its plan asked for."""
+    """The job has reached the shape of its plan."""
 
     shape: str
     why: str
@@ -75,14 +75,14 @@ class PlanCompleted:
 
 @dataclass(frozen=True, slots=True)
 class DrainWorkers:
-    """Let workers finish the batch in hand and stop."""
+    """Let workers finish their current batch and stop."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class EndJob:
-    """The job is over: tell whoever waits."""
+    """The job is over: notify everything that waits for its end."""
 
     phase: JobPhase
     why: str

@@ -1,6 +1,7 @@
-"""Pure. What can happen to a job. In: `master.dispatcher` makes them of messages and of the clock. Next: `job.state`.
+"""Pure. Events that a job's state machine handles.
 
-Whatever a process says or suffers names its incarnation: news of an earlier life changes nothing.
+In: `master.dispatcher` makes events from messages and the clock. Next: `job.state`. An event about a process names its
+incarnation, so that news of an earlier incarnation changes nothing.
 """
 
 from dataclasses import dataclass
@@ -15,18 +16,18 @@ from springtide.domain.spec.planning_config import PlanningStage
 
 @dataclass(frozen=True, slots=True)
 class RoleJoined:
-    """A process has called in, perhaps again over a new connection."""
+    """A process has joined, or has joined again over a new connection."""
 
     role: Role
     incarnation: int = 0
     pid: int = 0
     birth: int = 0
-    """Drawn by that process when it began."""
+    """Random number that the process drew at its start."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoleReady:
-    """A server listens at `address`, having restored its slots where it has any; or a data worker does."""
+    """A server listens at `address` after restoring its slots, or a data worker listens there."""
 
     role: Role
     address: str
@@ -43,19 +44,19 @@ class RoleAlive:
 
 @dataclass(frozen=True, slots=True)
 class ScriptFinished:
-    """A worker's script has ended well."""
+    """A worker's script ended without an error."""
 
     role: Role
     incarnation: int = 0
     untrained: int = 0
-    """Shards that are neither trained nor given up now."""
+    """Number of shards that are neither trained nor given up."""
     poisoned: str = ""
-    """The first of the shards that had to be given up, in words."""
+    """Description of the first shard that was given up."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScriptFailed:
-    """A worker's script has raised."""
+    """A worker's script raised an exception."""
 
     role: Role
     error: str
@@ -66,35 +67,35 @@ class ScriptFailed:
 
 @dataclass(frozen=True, slots=True)
 class RoleExited:
-    """A process has ended, says the agent that started it."""
+    """A process has exited, as its agent reports."""
 
     exit: RoleExit
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSaved:
-    """A checkpoint is complete: a server that is lost from now on can be restored from it."""
+    """A checkpoint is complete. Servers lost from now on can be restored from it."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersScaled:
-    """The job is to have so many workers from now on."""
+    """Change the job's number of workers."""
 
     workers: int
     why: str
     planned: bool = False
-    """A move of the plan that is being carried out; otherwise somebody else wants it, and the plan is dropped."""
+    """True for a move of the current plan. Any other change drops the plan."""
     pinned: bool = False
-    """The user wants it so: plans keep to it."""
+    """True if the user set the number. Plans then keep it."""
     extra: int = 0
-    """Of them, those of low priority beyond the quota."""
+    """Number of low-priority workers beyond the quota, among `workers`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServersScaled:
-    """The job is to have so many servers from now on."""
+    """Change the job's number of servers."""
 
     servers: int
     why: str
@@ -104,7 +105,7 @@ class ServersScaled:
 
 @dataclass(frozen=True, slots=True)
 class BoundsChanged:
-    """Plans have so many workers and servers from now on, from and to each; None: as before."""
+    """Change the least and most workers and servers that plans may use. None leaves a bound unchanged."""
 
     workers: tuple[int, int] | None
     servers: tuple[int, int] | None
@@ -113,7 +114,7 @@ class BoundsChanged:
 
 @dataclass(frozen=True, slots=True)
 class RolesResized:
-    """All workers, or all servers, may take so much from now on: those that run, and those to come."""
+    """Change the CPU and memory limits of all workers or all servers, running and future."""
 
     kind: RoleKind
     cpu: float | None
@@ -123,21 +124,23 @@ class RolesResized:
 
 @dataclass(frozen=True, slots=True)
 class PlanTaken:
-    """The job is to get this shape, one move after the other."""
+    """Adopt a plan: the job moves to this shape, one move at a time."""
 
     shape: Shape
     stage: PlanningStage
     why: str
     servers_first: bool = False
     cpus: tuple[tuple[int, float], ...] = ()
-    """Servers by rank that are to have other cores than the shape says."""
+    """CPU limits of servers that differ from the shape, by rank."""
     extra_workers: int = 0
-    """Workers of low priority beside those of the shape."""
+    """Number of low-priority workers in addition to the shape's workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlanEnded:
-    """The plan has been carried out, or cannot be: why not. A job that was measured and stays as it is ends one too."""
+    """The plan ended: it was carried out, or it cannot be, with the reason. A job measured and left unchanged ends its
+    plan too.
+    """
 
     stage: PlanningStage
     why: str = ""
@@ -145,81 +148,82 @@ class PlanEnded:
 
 @dataclass(frozen=True, slots=True)
 class PlanAdvanced:
-    """All roles are as wanted: the next move of the plan may be made."""
+    """All roles match the wanted state, so the next move of the plan may start."""
 
     largest_group: int | None = None
-    """Most workers that can share every batch; None: any number can."""
+    """Largest number of workers that can share every batch; None if there is no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerReplaced:
-    """Another server is to take the place of this one."""
+    """Replace this server with a new server."""
 
     rank: int
     why: str
     at_once: bool = False
-    """Its slots do not wait for that one: its peers have them meanwhile."""
+    """True if peers take the slots at once, instead of waiting for the new server."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvictionNoticed:
-    """The host of this process takes it away soon."""
+    """The host of this process will evict it soon."""
 
     role: Role
     incarnation: int
     why: str
     empty: bool = False
-    """Of a server: its slots are with others, and every worker knows."""
+    """For a server: True if other servers own all its slots and every worker knows it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerGranted:
-    """A server may use so much from now on, in this life and the next: more than before, or less again."""
+    """Change the limits of one server, for this and later incarnations. Limits may rise or fall."""
 
     rank: int
     cpu: float | None
-    """None: it has no limit, and gets none."""
+    """CPU limit in cores; None if the server has no limit and gets none."""
     why: str
     memory: int | None = None
-    """Bytes; None: as it has."""
+    """Memory limit in bytes; None leaves the limit unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerEmptied:
-    """A server that drains has no slots left, and every worker knows."""
+    """A draining server has no slots left, and every worker knows it."""
 
     role: Role
 
 
 @dataclass(frozen=True, slots=True)
 class DataWorkersScaled:
-    """The job is to have so many data workers from now on, with so many cores each."""
+    """Change the number of data workers and their cores."""
 
     count: int
     cpu: float | None
-    """None: as many cores as there are."""
+    """CPU limit of each data worker in cores; None for no limit."""
     why: str
     pinned: bool = False
-    """The user wants it so: tuning leaves them alone."""
+    """True if the user set the number. Tuning then leaves it unchanged."""
     stages: tuple[StageTarget, ...] = ()
-    """Where what they do is cut into several stages: of each, first to last; `count` is of all together."""
+    """Target of each stage, first to last, if the data program has several stages. `count` is the total over all
+    stages."""
 
 
 @dataclass(frozen=True, slots=True)
 class DataWorkersRefused:
-    """What data workers would do cannot be handed to them: workers read for themselves."""
+    """Trainers cannot hand their data program to data workers, so workers read data themselves."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class BspBegan:
-    """The workers form a bsp group: none can be replaced without the others."""
+    """The workers train as a bsp group. No worker can be replaced alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupFormed:
-    """These workers are the bsp group from now on; those that waited with them and are not in it may go."""
+    """These workers are the bsp group from now on. Workers that waited with them but are not members may leave."""
 
     members: tuple[LeaseHolder, ...]
     why: str
@@ -227,42 +231,42 @@ class GroupFormed:
 
 @dataclass(frozen=True, slots=True)
 class GroupLost:
-    """The bsp group cannot go on from where it is; without a reason: nobody has its dense parameters any more."""
+    """The bsp group cannot continue. An empty reason means that all copies of its dense parameters are lost."""
 
     why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """The user wants the job to stop."""
+    """The user asked the job to stop."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class MasterFailed:
-    """The master itself cannot go on, for example because the disk is full."""
+    """The master cannot continue, for example because the disk is full."""
 
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class MasterTookOver:
-    """A new master has taken over from the journal; nobody could be heard meanwhile."""
+    """A new master took over from the journal. No heartbeat could arrive in the meantime."""
 
     term: int
 
 
 @dataclass(frozen=True, slots=True)
 class FinalCheckpointDone:
-    """All workers have ended and the job's last checkpoint is dealt with: complete, not needed, or failed."""
+    """All workers have ended, and the final checkpoint is complete, not needed, or failed."""
 
     outcome: str
 
 
 @dataclass(frozen=True, slots=True)
 class RoleSilent:
-    """A role that should send heartbeats has sent none for too long. What the clock says comes from `JobState.due`."""
+    """A role has missed heartbeats for too long. `JobState.due` makes this and other events of the clock."""
 
     role: Role
     incarnation: int
@@ -271,7 +275,7 @@ class RoleSilent:
 
 @dataclass(frozen=True, slots=True)
 class RoleLate:
-    """A role has not called in for too long."""
+    """A role has not joined in time."""
 
     role: Role
     incarnation: int
@@ -280,7 +284,7 @@ class RoleLate:
 
 @dataclass(frozen=True, slots=True)
 class DrainOverdue:
-    """A worker that scaling removes has not left in time."""
+    """A worker that scaling removes has not exited in time."""
 
     role: Role
     incarnation: int
@@ -288,19 +292,17 @@ class DrainOverdue:
 
 @dataclass(frozen=True, slots=True)
 class DecisionMade:
-    """Something was decided that changes no role: about leases (`job.stragglers.stragglers`), slots, or the job's
-    size.
-    """
+    """A decision that changes no role: about leases (`job.stragglers.stragglers`), slots, or the job's size."""
 
     what: str
     why: str
     told: bool = False
-    """The story has it already, with more."""
+    """True if the event log already has the decision, with more detail."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuspicionExpired:
-    """Nobody's end has explained a symptom."""
+    """No exit of another process has explained a symptom in time."""
 
 
 Event = (

@@ -1,8 +1,8 @@
-"""Pure. The data of a job's state machine, in parts that own their fields, and the elementary transitions.
+"""Pure. Data of a job's state machine, grouped by owner, and its elementary transitions.
 
-In: nothing but values; the clock is an argument. Out: `JobCore`, which the rules of `job.recovery`, `job.scaling` and
-`job.group` change. Next: `job.state` dispatches events to these rules. All of it is journaled with the job, so a master
-that takes over continues where the one before it was.
+In: only values; the clock is an argument. Out: `JobCore`, which the rules of `job.recovery`, `job.scaling` and
+`job.group` change. Next: `job.state` dispatches events to these rules. The journal keeps all of this data, so a master
+that takes over continues where its predecessor stopped.
 """
 
 from dataclasses import dataclass, field
@@ -31,32 +31,32 @@ FORGOTTEN_S = 3600.0  # a cluster that had room for so long since the last reque
 UNLIMITED_CPU = 1.0  # cores that a data worker without a limit counts for: mostly it is one thread of Python
 BOUNDED = ("workers", "servers")
 Limits = dict[str, tuple[int, int]]
-"""Least and most, of the numbers of `BOUNDED` that the user has changed."""
+"""Least and most workers and servers, for the bounds of `BOUNDED` that the user has changed."""
 
 
 @dataclass(slots=True, kw_only=True)
 class BspGroup:
-    """The bsp group of a job; without one, `members` is empty."""
+    """The bsp group of a job. `members` is empty if there is no group."""
 
     in_step: bool = False
-    """Workers train in step: none can be replaced without the others."""
+    """True if workers train in step, so that no worker can be replaced alone."""
     generation: int = 0
-    """How often a group was formed."""
+    """Number of groups formed so far."""
     members: dict[int, int] = field(default_factory=dict)
-    """Incarnation of each rank of the group that was formed last."""
+    """Incarnation of each rank in the newest group."""
 
 
 @dataclass(slots=True, kw_only=True)
 class JobEnding:
-    """What decides how a job ends."""
+    """Facts that decide how a job ends."""
 
     suspicion: Suspicion | None = None
     untrained: int = 0
-    """Shards left when a script ended last."""
+    """Number of untrained shards when a script last ended."""
     poisoned: str = ""
-    """First of the shards that were given up, in words."""
+    """Description of the first shard that was given up."""
     last_save: str | None = None
-    """Once all workers have ended: empty while the last checkpoint is being written, then its outcome."""
+    """Outcome of the final checkpoint: None until all workers have ended, empty while it is written, then a text."""
     blame: Blame = Blame.NONE
     detail: str = ""
     """Traceback of the user's code."""
@@ -64,7 +64,7 @@ class JobEnding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleSize:
-    """Cores and bytes that one role may use; None: no limit."""
+    """CPU and memory limits of one role, in cores and bytes; None for no limit."""
 
     cpu: float | None = None
     memory: int | None = None
@@ -72,31 +72,31 @@ class RoleSize:
 
 @dataclass(slots=True, kw_only=True)
 class PlanState:
-    """The job's stage of planning, the sizes of its roles, and the plan that is being carried out."""
+    """Planning stage of the job, sizes of its roles, and the current plan."""
 
     stage: PlanningStage = PlanningStage.WAITING
     sizes: dict[RoleKind, RoleSize]
-    """Sizes of roles to come, by kind."""
+    """Sizes of future roles, by kind."""
     target: Shape | None = None
-    """Shape that the plan leads to; None: no plan is being carried out."""
+    """Target shape of the current plan; None without a plan."""
     cpus: tuple[tuple[int, float], ...] = ()
-    """Servers by rank that get other cores than the shape says."""
+    """CPU limits of servers that differ from the shape, by rank."""
     extra_target: int = 0
-    """Workers of low priority that the plan has beside its shape."""
+    """Number of low-priority workers that the plan adds to its shape."""
     extra: int = 0
-    """Workers of low priority now: the job's number of workers counts them, its shape does not."""
+    """Present number of low-priority workers. The job's number of workers includes them, its shape does not."""
     servers_first: bool = False
     asked: tuple[str, ...] = ()
-    """Moves of the plan that were made already."""
+    """Moves of the plan that were already made."""
     why: str = ""
     changed_at: float | None = None
-    """When the shape last changed, for whatever reason."""
+    """When the shape last changed, for any reason."""
     pinned: tuple[str, ...] = ()
-    """Of `BOUNDED`, the numbers that the user has set by hand while the job ran."""
+    """Names in `BOUNDED` whose number the user set while the job ran."""
     limits: Limits = field(default_factory=dict)
-    """Bounds that the user has changed while the job ran."""
+    """Bounds that the user changed while the job ran."""
     epoch: int = 0
-    """How often anything here has changed: advice for an earlier epoch does not count."""
+    """Number of changes to this state. Advice for an earlier epoch does not count."""
 
     def note_change(self, at: float, *, planned: bool, asked: str, pinned: bool = False) -> None:
         """The shape changes now. A change that no plan asked for drops the plan."""
@@ -138,7 +138,7 @@ class PlanState:
 
 @dataclass(slots=True, kw_only=True)
 class Shortage:
-    """Roles that the job does without for now, because no host had room for them."""
+    """Roles that the job runs without for now, because no host had room for them."""
 
     workers: int = 0
     servers: int = 0
@@ -146,7 +146,7 @@ class Shortage:
     again_at: float = 0.0
     """When the job asks for room again."""
     tries: int = 0
-    """Requests in a row that found no room."""
+    """Number of consecutive requests that found no room."""
     why: str = ""
 
     @property
@@ -176,19 +176,19 @@ class Shortage:
 
 @dataclass(slots=True, kw_only=True)
 class DataWorkerState:
-    """How many data workers the job wants, and of which size."""
+    """Wanted number and size of data workers."""
 
     wanted: int = 0
     cpu: float | None = None
-    """Cores of each; None: no limit."""
+    """CPU limit of each data worker in cores; None for no limit."""
     stages: tuple[StageTarget, ...] = ()
-    """Target of each stage, first to last, once there are several; `cpu` is then that of the last stage."""
+    """Target of each stage, first to last, if there are several stages. `cpu` is then the limit of the last stage."""
     pinned: bool = False
-    """The user has set the number by hand."""
+    """True if the user set the number by hand."""
     given_up: str = ""
-    """Why the job continues without data workers; tuning then asks for none."""
+    """Why the job continues without data workers. Tuning then asks for none."""
     epoch: int = 0
-    """How often the roster, or the number wanted, has changed."""
+    """Number of changes to the roster or the wanted number."""
 
     def cores(self, rules: FeedRules) -> float:
         """Cores that data workers have or were asked for: plans for the rest of the job leave these alone."""
@@ -211,14 +211,14 @@ class DataWorkerState:
 
 @dataclass(slots=True)
 class JobCore:
-    """All that decides what a job does next. Plain data, so that it can be journaled and rebuilt."""
+    """Everything that decides what a job does next, as plain data that can be journaled and rebuilt."""
 
     spec: JobSpec
     started_at: float = 0.0
     phase: JobPhase = JobPhase.STARTING
     why: str = "waiting for servers and workers to join"
     nodes: dict[str, RoleNode] = field(default_factory=dict)
-    """By the name of their role, such as worker-0."""
+    """Nodes by the name of their role, such as worker-0."""
     workers: int = 0
     """Workers that the job should have; `WorkersScaled` changes it."""
     servers_wanted: int = 0

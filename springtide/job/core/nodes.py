@@ -1,7 +1,7 @@
 """Pure. One role of a job: its states, the legal moves between them, and its history.
 
-In: `job.state` moves nodes. A role lives several lives, numbered by its incarnation: each move to EXPECTED after the
-first begins a new life. An illegal move raises and shows the history of the node.
+In: `job.state` moves nodes. The incarnation counts the restarts of a role: each move to EXPECTED after the first begins
+a new incarnation. An illegal move raises and shows the history of the node.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,18 +13,18 @@ from springtide.domain.core.roles import Role, RoleKind, WantedRole
 
 
 class NodeState(StrEnum):
-    """Where a role is in its present life."""
+    """State of a role in its present incarnation."""
 
     EXPECTED = "expected"
-    """To be started, or started and not heard from yet."""
+    """The role must be started, or has been started and has not joined yet."""
     JOINED = "joined"
-    """Has called in."""
+    """The role has joined."""
     DRAINING = "draining"
-    """Scaling removes it: a worker finishes its batch, a server hands its slots over."""
+    """Scaling removes the role: a worker finishes its batch, a server hands over its slots."""
     FINISHED = "finished"
-    """A worker whose script has ended well."""
+    """The worker's script ended without an error."""
     GONE = "gone"
-    """Has no process and needs none."""
+    """The role has no process and needs none."""
 
 
 LEGAL: dict[NodeState, frozenset[NodeState]] = {
@@ -55,73 +55,73 @@ LEGAL: dict[NodeState, frozenset[NodeState]] = {
 }
 
 ALIVE = frozenset({NodeState.JOINED, NodeState.DRAINING})
-"""Sends heartbeats and may hold leases."""
+"""States in which a role sends heartbeats and may hold leases."""
 
 MAX_HISTORY = 50  # moves kept: a worker that is relaunched for days must not fill the master's memory
 
 
 class IllegalMove(errors.SpringtideError):
-    """A move that the table does not allow; the message has the node's history."""
+    """A move that the table does not allow. The message has the node's history."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ProcessIdentity:
-    """The process that called in for the present life."""
+    """The process that joined as the present incarnation."""
 
     pid: int = 0
     birth: int = 0
-    """Random number drawn by the process when it began: in containers all have the same process id."""
+    """Random number that the process drew at its start. In containers, all processes may have the same process id."""
 
 
 @dataclass(slots=True, kw_only=True)
 class RoleFaults:
-    """What went wrong with a role of late."""
+    """Recent failures of a role."""
 
     crashes: int = 0
-    """Crashes since it last lived for long."""
+    """Number of crashes since the role last ran for long."""
     oom_kills: int = 0
     said: str = ""
-    """The error that this life's script reported before it left because of someone else's fault."""
+    """Error that the script reported before it exited because of another role's failure."""
     trace: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
 class Departure:
-    """How the present life leaves the job."""
+    """How the present incarnation leaves the job."""
 
     finished: bool = False
-    """Its script has ended well."""
+    """True if the script ended without an error."""
     removed: bool = False
-    """Scaling has removed it."""
+    """True if scaling removed the role."""
     replaced: bool = False
-    """A server or data worker that leaves as soon as its substitute is ready."""
+    """True for a server or data worker that leaves once its replacement is ready."""
     shunned: bool = False
-    """A replaced server that is so slow that its peers take its slots at once."""
+    """True for a replaced server that is so slow that peers take its slots at once."""
     drain_since: float = 0.0
 
 
 @dataclass(slots=True, kw_only=True)
 class RoleNode:
-    """One role of the job, in its present life."""
+    """One role of the job, in its present incarnation."""
 
     role: Role
     state: NodeState = NodeState.EXPECTED
     incarnation: int = 0
     process: ProcessIdentity = field(default_factory=ProcessIdentity)
     since: float = 0.0
-    """When the present life began: failures of a worker that has lived long are forgotten."""
+    """When the present incarnation began. Failures of a worker that has run for long are forgotten."""
     heard_at: float = 0.0
     address: str = ""
     coming: bool = False
-    """A server that was added while the job trains, and is not ready yet."""
+    """True for a server that was added during training and is not ready yet."""
     departure: Departure = field(default_factory=Departure)
     faults: RoleFaults = field(default_factory=RoleFaults)
     cpu: float | None = None
     memory: int | None = None
     after_s: float = 0.0
-    """Pause before this life was to begin."""
+    """Delay before this incarnation may start, in seconds."""
     low: bool = False
-    """A worker of low priority, beyond the quota: the first to go."""
+    """True for a low-priority worker beyond the quota. Such workers are removed first."""
     history: list[str] = field(default_factory=list)
 
     def move(self, to: NodeState, *, at: float, why: str) -> None:

@@ -1,11 +1,11 @@
-"""Pure. The bsp group of a job: its members, changes that wait for it, and its return to a checkpoint.
+"""Pure. The bsp group of a job: its members, changes that wait for it, and its rollback to a checkpoint.
 
-In: `job.state`. When a group can be formed: `job.group.rendezvous`.
+In: `job.state`. Next: `job.group.rendezvous` decides when a group can form.
 
-Rows on servers and dense parameters in workers belong to one step. If a part of them is lost for good (a server's rows,
-the parameters of all ranks, or rows that only a lost worker's cache had), the whole group goes back to the last
-checkpoint: every living process is followed by its next life. Servers restore the checkpoint, and workers take the
-model from them.
+Rows on servers and dense parameters in workers belong to one step. The whole group rolls back to the last checkpoint if
+a part of this state is lost for good. Examples are a server's rows, the parameters of all ranks, or rows that only a
+lost worker's cache had. Every process is then relaunched. Servers restore the checkpoint, and workers take the model
+from the servers.
 """
 
 from collections.abc import Mapping

@@ -1,10 +1,10 @@
-"""Pure. When a bsp group can be formed, of whom, and whose model it goes on with.
+"""Pure. Decides when a bsp group can form, its members, and the leader whose model it continues with.
 
-In: `master.servers.bsp_group`, with the workers that wait for it. Out: a `Formation`, or None: wait on. Next:
+In: `master.servers.bsp_group`, with the workers that wait. Out: a `GroupFormation`, or None to keep waiting. Next:
 `worker.bsp.group`.
 
-A group is formed for the first time by all; in the middle of a step by the same ranks as before, since each has its
-part of the step; between two steps, where nobody has anything in hand, by as many ranks as the job should have.
+All workers form the first group. In the middle of a step, the same ranks as before must form the group, because each
+rank has its part of the step. Between two steps, the group has as many ranks as the job should have.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,27 +18,28 @@ class GroupArrival(NamedTuple):
     """A worker that waits for a group."""
 
     fresh: bool = True
-    """It has no part in the model yet: a first life, or a new one."""
+    """True if the worker has no share in the model yet: it is a new process."""
     idle: bool = True
-    """It has no step in hand."""
+    """True if the worker has no step in progress."""
     resting: bool = False
-    """Its script has ended; it stays only to hand its model on."""
+    """True if the worker's script has ended, and it stays only to pass its model on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFormation:
-    """Who goes on together."""
+    """Members and leader of a new group."""
 
     members: tuple[LeaseHolder, ...]
     leader: LeaseHolder
-    """The lowest rank of those whose model is trained."""
+    """Lowest rank whose model is trained."""
     known: bool
-    """Whether there is one; else all begin with the leader's as it is."""
+    """True if some rank has a trained model. Otherwise all ranks begin with the leader's untrained model."""
     resting: tuple[int, ...] = ()
     at_rest: bool = False
-    """Nobody has a step in hand, or nobody has trained yet: slots may move before the group goes on."""
+    """True if no rank has a step in progress, or no rank has trained yet. Slots may then move before the group
+    continues."""
     over: bool = False
-    """Nobody goes on: all have ended, or a step cannot be completed and the job is to stop anyway."""
+    """True if no rank continues: all scripts have ended, or a step cannot complete and the job is stopping anyway."""
 
 
 def form(

@@ -1,8 +1,8 @@
-"""Pure. Who may read values now, where a job bounds how stale a push may be.
+"""Pure. Admits workers to read values, in jobs that bound the staleness of a push.
 
-In: `master.dispatcher`, for workers that say `Enter` before they read and `Leave` once their push is applied. Out:
-whether the next one may go in. Nobody who is inside ever waits, so it comes to no standstill; who waits goes in by
-turn.
+In: `master.dispatcher`, for workers that send `Enter` before they read and `Leave` once their push is applied. Out:
+whether the next worker may read. Admitted workers never wait, so the gate cannot deadlock. Waiting workers are admitted
+in order of arrival.
 """
 
 from dataclasses import dataclass, field
@@ -12,10 +12,10 @@ from springtide.domain.data.leases import LeaseHolder
 
 @dataclass(slots=True)
 class StalenessGate:
-    """Workers that have read and not pushed yet, with the pushes that were applied since they read.
+    """Workers that have read and not pushed yet, each with the number of pushes applied since its read.
 
-    For everyone inside, what was applied since plus all others inside, who push once each before they read again, stays
-    within the bound: `admit` keeps that so, and `leave` cannot change it.
+    Each worker inside pushes once before it reads again. For each worker, the pushes applied since its read plus the
+    number of other workers inside must stay within the bound. `admit` ensures this, and `leave` cannot break it.
     """
 
     inside: dict[LeaseHolder, int] = field(default_factory=dict)

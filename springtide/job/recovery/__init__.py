@@ -1,1 +1,1 @@
-"""Pure. What follows the loss of a worker or a server."""
+"""Pure. Rules for the loss of a worker or a server."""

@@ -1,8 +1,7 @@
-"""Pure. How often a bsp group was broken by a lost worker, and how long it did not train then.
+"""Pure. Counts how often lost workers interrupted a bsp group, and how long training stopped.
 
-In: `job.group.groups`, when a group is formed and when it goes back to its checkpoint. Out: figures that
-`master.servers.bsp_group` tells the group. Next: `planning.guards.cache_benefit` weighs with them what a cache would
-cost.
+In: `job.group.groups`, when a group forms and when it rolls back. Out: figures that `master.servers.bsp_group` sends to
+the group. Next: `planning.guards.cache_benefit` uses them to weigh the cost of a cache.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,24 +12,24 @@ from springtide.domain.data.leases import LeaseHolder
 
 @dataclass(slots=True, kw_only=True)
 class GroupBreaks:
-    """Of one job, from its beginning."""
+    """Interruptions of one job's bsp groups, since the job began."""
 
     formed_at: float | None = None
-    """When the first group was formed."""
+    """When the first group formed."""
     start_s: float = 0.0
-    """Seconds that this took: all processes, all tables."""
+    """Seconds until the first group formed, with the start of all processes and tables."""
     losses: int = 0
-    """Workers that were lost out of a group."""
+    """Number of workers lost from a group."""
     waits: int = 0
-    """Times that the others waited for the next life of a lost worker, and went on where they were."""
+    """Number of times that the group waited for a relaunched worker and then continued its step."""
     waited_s: float = 0.0
-    """Seconds of all these."""
+    """Total seconds of these waits."""
     returns: int = 0
-    """Times that all began anew from the checkpoint."""
+    """Number of rollbacks to the checkpoint."""
     returned_s: float = 0.0
-    """Seconds of all these."""
+    """Total seconds of these rollbacks."""
     back_at: float | None = None
-    """When the return that is under way began."""
+    """When the rollback under way began; None without a rollback."""
 
     def went_back(self, since: Iterable[float], *, at: float) -> None:
         """All begin anew; `since`: when the next life of each lost worker was wanted."""

@@ -1,8 +1,10 @@
-"""Pure. Whose every slot is, asked of all living servers when one was lost: first all stop giving, then all say.
+"""Pure. Finds the owner of every slot after a server loss, by asking all living servers.
 
-In: the answers that ride on heartbeats, and who is alive. Out: the number to put to servers, and once all have answered
-the slots whose owner is another than was thought. A slot that no living server has is lost with the one that died,
-though the record gives it to a living one: it was under way. Next: `master.servers.roll_call`. Why:
+First all servers stop handing slots over, then all report their slots.
+
+In: answers on heartbeats, and the living servers. Out: the number of the call, and, once all have answered, the slots
+whose owner differs from the record. A slot that no living server has was lost with the dead server. The record may give
+such a slot to a living server, if the slot was in transfer. Next: `master.servers.roll_call`. Design:
 docs/design/migration.md.
 """
 
@@ -14,20 +16,20 @@ TERM = 2**32  # numbers of one master; the next one's are all higher
 
 @dataclass(frozen=True, slots=True)
 class ServerAnswer:
-    """What one server has when all have stopped."""
+    """Slots of one server after all servers have stopped handing slots over."""
 
     owned: frozenset[int]
     doubts: Mapping[int, int]
-    """Slots that it has closed for another server whose answer never came, and which server that is."""
+    """Slots that it closed for a transfer without getting the receiver's answer, each with the receiver."""
 
 
 @dataclass(slots=True)
 class RollCall:
-    """The calls of one master, one after the other. `number` is what a server must answer to."""
+    """Roll calls of one master, one at a time. Servers must answer to `number`."""
 
     number: int
     open: bool = False
-    """Somebody was lost, and not all have answered yet."""
+    """True if a server was lost and not all servers have answered yet."""
     _all_still: bool = False
     _still: set[int] = field(default_factory=set)
     _said: dict[int, ServerAnswer] = field(default_factory=dict)

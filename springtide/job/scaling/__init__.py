@@ -1,1 +1,1 @@
-"""Pure. How a job grows and shrinks. Decision walk: after master/autoscale."""
+"""Pure. Rules by which a job grows and shrinks. Reading order: after master/autoscale."""

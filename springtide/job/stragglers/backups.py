@@ -1,12 +1,13 @@
-"""Pure. Workers of a stream that train far less than their peers in the same time, and how many others make up for it.
+"""Pure. Marks stream workers that are much slower than their peers, and counts the backup workers to make up for them.
 
-In: paces while there was something to do, window by window. Out: a `Mark` for each worker, and how many workers to have
-beside those that traffic asks for. What slow ones cannot train in time goes to others at once, by shuffling; then their
-partitions do, but one (data/partition_assign.py); a backup is there so that these others have room for it.
+In: paces in each window in which there was work. Out: a `SlowMark` for each worker, and the number of backup workers
+beside the workers that traffic needs. Batches that a slow worker cannot train in time go to its peers at once, by
+shuffling. Then all its partitions but one move too (data/partition_assign.py). Backups give the peers room for this
+work.
 
-One window proves little, least of all where there is little to do: a mark is set after `SLOW_AFTER` windows in a row
-that say so and taken away after `FAST_AFTER`; a window that says nothing of a worker changes nothing. A worker that
-comes and goes costs more than one too many.
+One window proves little, especially with little work. A mark is set after `SLOW_AFTER` consecutive windows and removed
+after `FAST_AFTER`. A window without information about a worker changes nothing. A worker that comes and goes costs more
+than a surplus worker.
 """
 
 import math
@@ -25,24 +26,24 @@ ROOM = 0.75  # of a worker that slow ones may lack more, or less, than they have
 
 @dataclass(frozen=True, slots=True)
 class SlowMark:
-    """What is held of one worker."""
+    """Evidence about the pace of one worker."""
 
     slow: bool = False
     against: int = 0
-    """Windows in a row that said the opposite."""
+    """Number of consecutive windows that contradict the mark."""
     silent: int = 0
-    """Windows in a row that said nothing."""
+    """Number of consecutive windows without information."""
     lacks: float = 0.0
-    """Part of a worker that it trained less than its peers, in the last window that said anything."""
+    """Shortfall against its peers, as a share of a worker, in the last window with information."""
     why: str = ""
 
 
 class BackupNeed(NamedTuple):
-    """What is to be done for slow workers."""
+    """Backup workers that the job needs."""
 
     workers: int
     why: str
-    """Who is slow, and by how much; empty: nobody."""
+    """Which workers are slow, and by how much; empty if none is slow."""
     slow: tuple[int, ...] = ()
 
 

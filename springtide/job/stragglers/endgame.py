@@ -1,8 +1,8 @@
-"""Pure. Near the end of the data: take from those who would need too long, so that all are done at about the same time.
+"""Pure. Shortens leases of slow workers near the end of the data, so that all workers finish at about the same time.
 
-In: live leases, paces of all workers (the idle ones too). Out: wishes to end leases sooner, each with its reason. Next:
-`master.data.stragglers` puts them into the book; holders answer with where they will really end, and the rest goes to
-others.
+In: live leases, and paces of all workers, including idle workers. Out: requests to end leases sooner, each with its
+reason. Next: `master.data.stragglers` enters the requests in the ledger. Holders answer with the real end of the lease,
+and other workers get the rest.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,16 +18,16 @@ SLOWEST = 0.001  # part of the others' median that a worker without any progress
 
 @dataclass(frozen=True, slots=True)
 class LeaseLoad:
-    """What is left of one live lease. The holder works its leases off in the order in which they are given here."""
+    """Remaining work of one live lease. A holder trains its leases in the given order."""
 
     rank: int
     shard: int
     first: int
     offset: int
     end: int
-    """Where it ends, or was asked to."""
+    """End of the lease, or the earlier end that was requested."""
     batch: int
-    """Samples of a batch: leases end between batches."""
+    """Samples in a batch. Leases end between batches."""
 
     @property
     def left(self) -> int:
@@ -36,7 +36,7 @@ class LeaseLoad:
 
 
 class LeaseCut(NamedTuple):
-    """A lease that should end sooner."""
+    """A request to end a lease sooner."""
 
     rank: int
     wish: ShrinkRequest

@@ -1,7 +1,7 @@
-"""Pure. How fast each worker is: samples a second over the last while in which it had something to do.
+"""Pure. Measures the pace of each worker: samples a second over the recent window with work available.
 
-In: what each rank has trained so far and whether it holds leases, as `master.data.stragglers` reads it off the book
-every second. Out: a pace for each rank. Next: `job.stragglers.stragglers` and `job.stragglers.endgame` decide by it.
+In: the samples that each rank has trained and whether it holds leases. `master.data.stragglers` reads both from the
+ledger every second. Out: a pace for each rank. Next: `job.stragglers.stragglers` and `job.stragglers.endgame` use it.
 """
 
 from collections import deque
@@ -13,10 +13,11 @@ LEAST_S = 3.0  # a pace over less than this is mostly noise: a heartbeat is a se
 
 @dataclass(slots=True)
 class WorkerPaces:
-    """Looks back over a window for each rank. A rank that had nothing to do keeps its last pace."""
+    """Paces over a sliding window, by rank. A rank without work keeps its last pace."""
 
     window_s: float = 20.0
-    """How far to look back. Shorter notices sooner, longer is fooled less by a pause."""
+    """Length of the window in seconds. A shorter window notices sooner; a longer window is less sensitive to a pause.
+    """
     looks: dict[int, deque[tuple[float, int]]] = field(default_factory=dict)
     last: dict[int, float] = field(default_factory=dict)
 

@@ -1,9 +1,9 @@
-"""Pure. Who is significantly slower than its peers, and what size of leases each worker should get for it.
+"""Pure. Detects stragglers, and chooses the lease size of each worker.
 
-In: paces from `job.stragglers.speed`. Out: resizes with their reasons. Next: `master.data.stragglers` has the book cut
-leases accordingly. Everyone begins with leases of full size. A worker that falls behind gets half, then a quarter; one
-that has caught up gets them back in the same steps. Less in hand is less that others must wait for at the end, or take
-over if it dies.
+In: paces from `job.stragglers.speed`. Out: resizes with their reasons. Next: `master.data.stragglers` applies them to
+the ledger. Every worker begins with leases of full size. A straggler gets half of that, then a quarter. A worker that
+has caught up gets its size back in the same steps. With smaller leases, other workers wait less at the end and redo
+less after a crash.
 """
 
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ NORMAL = 1.4826  # makes a median absolute deviation an estimate of a standard d
 
 
 class LeaseResize(NamedTuple):
-    """From now on a rank's leases are halved so often."""
+    """New lease size of a rank: the full size, halved `halvings` times."""
 
     rank: int
     halvings: int
@@ -26,7 +26,7 @@ class LeaseResize(NamedTuple):
 
 
 class PaceJudgement(NamedTuple):
-    """What was decided, and why; an empty decision has its reason too."""
+    """Resizes and the reason. The reason is present even without resizes."""
 
     resizes: tuple[LeaseResize, ...]
     why: str
@@ -55,11 +55,11 @@ def judge(paces: Mapping[int, float], halvings: Mapping[int, int], rules: Stragg
 
 
 class PaceStandard(NamedTuple):
-    """What workers are measured by."""
+    """Median pace and limit against which a worker is compared."""
 
     middle: float
     limit: float
-    """Slow is what lies below."""
+    """Pace below which a worker is slow."""
 
 
 def standard_of(peers: list[float], rules: StragglerRules) -> PaceStandard:
@@ -70,7 +70,7 @@ def standard_of(peers: list[float], rules: StragglerRules) -> PaceStandard:
 
 
 class PaceComparison(NamedTuple):
-    """One worker beside its peers."""
+    """Result of comparing one worker with its peers."""
 
     slow: bool
     recovered: bool

@@ -1,1 +1,1 @@
-"""Asks the planner and carries its plans out. Decision walk: profiler.py, then planning, then loop.py."""
+"""Asks the planner for plans and carries them out. Reading order: profiler.py, then planning, then loop.py."""

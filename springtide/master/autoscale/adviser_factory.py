@@ -1,7 +1,7 @@
-"""Who plans for a job: the brain in this process, or one that serves many, with the own one while that is away.
+"""Chooses the adviser that plans for a job: an embedded brain, or a shared brain with the embedded brain as fallback.
 
-In: `PlanRules`. Out: an `Adviser`. Next: `master.autoscale.loop` asks it, and `launch.spec.initial_resources` for the
-first shape.
+In: `PlanRules`. Out: an `Adviser`. Next: `master.autoscale.loop` asks the adviser for plans, and
+`launch.spec.initial_resources` asks it for the first shape.
 """
 
 import pathlib
@@ -15,7 +15,7 @@ from springtide.domain.plan.plan import Adviser
 from springtide.domain.spec.planning_config import PlanRules
 
 SECRET = ".springtide/brain/secret"
-"""Where `springtide brain serve` leaves it, seen from the same folder."""
+"""Path of the secret that `springtide brain serve` writes, relative to the working folder."""
 
 
 def make_adviser(rules: PlanRules, *, folder: str = "") -> Adviser:

@@ -1,8 +1,8 @@
-"""Bounds that a job's user changes while it runs.
+"""Applies new bounds that a user sets while the job runs.
 
-In: `messages.Rebound`, from `launch.k8s.pod_requests`. Out: events: the new bounds, then what brings the job into them.
-Next: `job.scaling.bounds` keeps them, with the journal; `master.autoscale.loop` and `master.autoscale.online_loop` go
-by them.
+In: `messages.BoundsRequest`, from `launch.k8s.pod_requests`. Out: an event with the new bounds, then events that move
+the job into them. Next: `job.scaling.plan` stores the bounds with the journal. `master.autoscale.loop` and
+`master.autoscale.online_loop` respect them.
 """
 
 from springtide import errors

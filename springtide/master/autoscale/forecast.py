@@ -1,8 +1,8 @@
-"""What traffic will come to an online job: its past, kept in the folder of the run, and a forecast made of it.
+"""Forecasts the traffic of an online job from the history in the run's folder.
 
-In: arrivals, from `master.autoscale.online_loop`, by the master's clock. Out: a `TrafficOutlook` from now on, in steps
-of the stream's time. The past outlives the master, and the run: `traffic.jsonl` of an earlier one can be given.
-Forecasts are made elsewhere: one that fails or hangs changes nothing but the reason.
+In: arrivals from `master.autoscale.online_loop`, in the master's clock. Out: a `TrafficOutlook` from now on, in steps
+of stream time. The history survives the master and the run: a job can start with the `traffic.jsonl` of an earlier run.
+A separate forecaster computes forecasts. If it fails or hangs, only the reported reason changes.
 """
 
 import logging
@@ -30,10 +30,10 @@ COLD_HIGH = 1.5
 
 
 class Forecaster(Protocol):
-    """Who makes forecasts. Never raises."""
+    """A source of forecasts. It never raises."""
 
     trouble: str
-    """Why it is not the forecaster that was asked for; empty: it is."""
+    """Why the requested forecaster is not in use; empty if it is in use."""
 
     async def forecast(self, history: PastTraffic, steps: int, *, at: float) -> RateForecast:
         """The next steps."""
@@ -45,7 +45,7 @@ class Forecaster(Protocol):
 
 
 class TrafficForecast:
-    """Of one job."""
+    """Traffic history and forecast of one job."""
 
     def __init__(self, job: OnlineJob, forecasts: Forecaster, files: RunFiles, *, wall: float, at: float) -> None:
         """`files`: of the run; `wall` and `at`: time of day now, and the clock's."""

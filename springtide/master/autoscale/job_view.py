@@ -1,8 +1,8 @@
-"""A job as planning sees it, made of what its master knows: the record, the guards, what was watched.
+"""Builds the planner's view of a job from the master's record, guards and measurements.
 
-In: `master.core.record`, `master.autoscale.profiler`, what guards have found. Out: a `JobView` without profiles (they
-are made of a `watching.Window`, elsewhere); at the end a `PastJob`. Nothing here looks at a clock. Next: an `Adviser`,
-asked by `master.autoscale.loop`.
+In: `master.core.record`, `master.autoscale.profiler`, and findings of the guards. Out: a `JobView` without profiles,
+and a `PastJob` at the end. Profiles come from a `profiler.ProfileWindow`, elsewhere. This module reads no clock. Next:
+`master.autoscale.loop` shows the view to an `Adviser`.
 """
 
 import math
@@ -29,19 +29,19 @@ from springtide.master.servers.guards import ServerGuards
 from springtide.planning.guards import oom
 
 BANDWIDTH = 4e9
-"""Bytes a second of one loopback connection on a usual machine. It only scales a coefficient that is fitted."""
+"""Bandwidth of one loopback connection on a typical machine, in bytes a second. It only scales a fitted coefficient."""
 FLOAT_BYTES = 4
 RECENT_S = 60.0  # a finding of a guard that could do nothing about it is shown for so long
 ROOM = 1.15
-"""Memory of a worker, against what one was seen to use."""
+"""Ratio of the memory planned for a worker to the highest use observed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ViewSources:
-    """Who knows what."""
+    """Parts of the master that supply facts for a view."""
 
     name: str
-    """Of the run: unlike the job's, no two have the same."""
+    """Name of the run. Unlike the job's name, it is unique."""
     record: JobRecord
     watching: Profiler
     guards: ServerGuards

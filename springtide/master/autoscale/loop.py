@@ -1,9 +1,9 @@
-"""The closed loop of one job: show it to an adviser, check what comes back, carry it out a move at a time.
+"""Autoscales one job: shows it to an adviser, checks the advice, and carries out the plan one move at a time.
 
-In: ticks of `master.dispatcher`. Out: events for the state machine, and lines of the story: every decision with its
-reason, also to do nothing, each reason once. Decides nothing itself: `planning` plans, `planning.policy.acceptance`
-refuses, `job.scaling.plan` orders the moves. Advice is awaited beside the event loop, and an adviser that raises,
-hangs or lies changes nothing.
+In: ticks of `master.dispatcher`. Out: events for the state machine, and every decision with its reason in the event
+log. A decision to do nothing is logged too, once for each reason. This module decides nothing: `planning` plans,
+`planning.policy.acceptance` rejects bad advice, `job.scaling.plan` orders the moves. The adviser runs outside the event
+loop. An adviser that raises, hangs or returns bad advice changes nothing.
 
     settled? -> a plan under way: its next move | else, now and then: view -> adviser -> accepted? -> PlanTaken
 """
@@ -43,19 +43,19 @@ _NUMBERS = re.compile(r"\d[\d,.:]*")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviserSetup:
-    """Who plans for the job, and what lies outside of it."""
+    """The adviser of a job, and its connections to the outside."""
 
     adviser: Adviser
     name: str
-    """Of the run: unlike the job's, no two have the same."""
+    """Name of the run. Unlike the job's name, it is unique."""
     wall: Callable[[], float]
-    """Time of day, for what outlives the job."""
+    """Wall clock, for records that outlive the job."""
     show: Callable[[PlannerView], None] = lambda _: None
-    """Writes down what the adviser is shown, for people."""
+    """Function that saves the view shown to the adviser, for people to read."""
 
 
 class Autoscaler:
-    """Of one job; it does nothing for one that does not plan, or has nobody to ask."""
+    """Autoscaler of one job. It does nothing if the job does not plan or has no adviser."""
 
     def __init__(
         self, context: MasterContext, guards: ServerGuards, migration: SlotMigration, advised: AdviserSetup | None

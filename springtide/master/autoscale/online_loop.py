@@ -1,11 +1,12 @@
-"""The closed loop of a job that reads a stream: watch the traffic, forecast it, have as many workers as it will need.
+"""Autoscales a job that reads a stream: measures traffic, forecasts it, and sets the number of workers.
 
-In: ticks of `master.dispatcher`, reports by way of `master.autoscale.stream_stats`. Out: events for the state machine,
-lines of the story (every decision with its reason, also to do nothing, each reason once), files of the run for
-forecasts, the dashboard and plots. Decides nothing itself: `planning.online.scaling.decision` and
-`job.stragglers.backups` do. What it has learned is journaled, so that a master that takes over goes on with it.
-Decisions are made in the stream's time, which may run faster: then a second of the clock is many of it, and a sample
-stands for as many, so that rates are the same in both.
+In: ticks of `master.dispatcher`, and reports through `master.autoscale.stream_stats`. Out: events for the state
+machine; every decision with its reason in the event log; files for forecasts, the dashboard and plots. A decision to do
+nothing is logged too, once for each reason. This module decides nothing: `planning.online.scaling.decision` and
+`job.stragglers.backups` decide. Learned values are journaled, so a master that takes over keeps them.
+
+Decisions use stream time, which can run faster than the clock. One clock second then covers many stream seconds, and
+one sample stands for equally many samples. Rates are therefore equal in both times.
 
     look: what came, what waits, who is busy -> now and then: forecast -> decide -> Scaled, servers in proportion
 """
@@ -46,10 +47,10 @@ from springtide.telemetry.time_series import Series
 log = logging.getLogger(__name__)
 
 NOTES_KEY = "online: notes"
-"""Under which the record keeps what was learned: a master that takes over does not begin anew."""
+"""Key under which the record keeps learned values, so that a master that takes over keeps them."""
 LOOK_S = 0.25
 RATES_S = 120.0
-"""Of the stream: what arrivals are means of; `LEAST_S` of the clock at least, for a few heartbeats each."""
+"""Window for mean arrival rates, in stream seconds; at least `LEAST_S` clock seconds, for a few heartbeats each."""
 LEAST_S = 4.0
 NOTE_S = 10.0  # between two notes in the journal
 COLD_S = 60.0  # of the stream, between two plans, where next to nothing is known of the past
@@ -59,26 +60,27 @@ _NUMBERS = re.compile(r"\d[\d,.:]*")
 
 
 class OnlineNotes(msgspec.Struct, frozen=True):
-    """What survives the master."""
+    """Learned values and counters that survive the master."""
 
     learned: learner.LearnedCapacity = learner.LearnedCapacity()
-    """What so many workers can train: samples a second of the clock."""
+    """Throughput by number of workers, in samples per clock second."""
     kept: SloSums = SloSums()
     scalings: int = 0
     marks: dict[int, backups.SlowMark] = msgspec.field(default_factory=dict)
-    """By rank, who counts as slow."""
+    """Slowness marks of workers, by rank."""
     slow: tuple[int, ...] = ()
     backups: int = 0
-    """That are wanted for them; and those that the job's number of workers has in it."""
+    """Number of backup workers wanted for slow workers. `added` is the number of them already in the job's worker
+    count."""
     added: int = 0
     start_s: float | None = None
-    """Seconds of the clock from asking for a worker to the first sample it trains; None: not seen yet."""
+    """Clock seconds from the request for a worker to its first trained sample; None until observed."""
     unkept_why: str = ""
-    """Why dead letters are only counted, once a worker had to; empty: all are kept."""
+    """Why a worker only counted its dead letters instead of keeping them; empty if all dead letters are kept."""
 
 
 class StreamSample(NamedTuple):
-    """What there was at one moment."""
+    """Totals of the stream at one moment."""
 
     at: float
     came: int
@@ -97,7 +99,7 @@ def open_autoscaler(context: MasterContext) -> "OnlineAutoscaler":
 
 
 class OnlineAutoscaler:
-    """Of one job; it does nothing for one that reads no stream."""
+    """Autoscaler of one online job. It does nothing if the job reads no stream."""
 
     def __init__(
         self, context: MasterContext, streams: StreamStats, foresight: TrafficForecast, points: Series[OnlinePoint]

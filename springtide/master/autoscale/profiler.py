@@ -1,8 +1,8 @@
-"""What a job shows of itself while it has one shape: steps by term, cores that roles use, how long they took to start.
+"""Measures a job while its shape stays the same: step times by term, CPU use of roles, and start times.
 
-In: reports of workers and the agent's measurements, as `master.dispatcher` gets them; the clock is an argument. Out:
-what `planning.perf_model.profiles` makes of it. Not journaled: a master that takes over measures again, and changes
-nothing until then. Next: `master.autoscale.job_view`.
+In: reports of workers and measurements of the agent, from `master.dispatcher`; the clock is an argument. Out: readings
+for `planning.perf_model.profiles`. Nothing is journaled: a master that takes over measures again, and changes nothing
+until then. Next: `master.autoscale.job_view`.
 """
 
 from collections import deque
@@ -32,13 +32,13 @@ LIVES = 1 << 20  # a worker's life as one number: its rank, and so many times it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapePeriod:
-    """The time since the job has this shape, all of it being there."""
+    """The period since the job has its present shape with all roles running."""
 
     shape: Shape
-    """Of all that work."""
+    """Shape of all roles that work, including workers of low priority."""
     since: float
     extra: int = 0
-    """Of its workers, those of low priority."""
+    """Number of low-priority workers among the workers."""
 
     @property
     def own(self) -> Shape:
@@ -47,7 +47,7 @@ class ShapePeriod:
 
 
 class Profiler:
-    """Of one job."""
+    """Measurements of one job."""
 
     def __init__(self, rules: PlanRules) -> None:
         self._rules = rules
@@ -161,7 +161,7 @@ class Profiler:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileWindow:
-    """What was seen so far, as it was at one moment."""
+    """Snapshot of the measurements at one moment."""
 
     era: ShapePeriod | None
     readings: tuple[WorkerReading, ...]

@@ -1,8 +1,8 @@
-"""A stream as its workers tell of it: how much has come, how much is trained, how late that is, how busy they are.
+"""Sums the stream reports of workers: records arrived and trained, lag, and how busy workers are.
 
-In: `StreamUse`s that ride on heartbeats; the clock is an argument and only goes forward. Out: sums for
-`master.autoscale.online_loop` and the job's status. Not journaled: a new master knows it all again after a heartbeat of
-each worker.
+In: `StreamUse` reports on heartbeats; the clock is an argument and never goes back. Out: sums for
+`master.autoscale.online_loop` and the job's status. Nothing is journaled: a new master has all values after one
+heartbeat of each worker.
 """
 
 import math
@@ -20,7 +20,7 @@ MOST_LOOKS = 600
 
 @dataclass(slots=True)
 class PartitionStats:
-    """Of one partition."""
+    """Offsets of one partition."""
 
     trained: int
     end: int
@@ -29,7 +29,7 @@ class PartitionStats:
 
 
 class StreamStats:
-    """The stream of one job."""
+    """Stream statistics of one job."""
 
     def __init__(self, *, wall: float, at: float) -> None:
         """Time of day now, and the clock's: later jumps of the time of day do not matter."""

@@ -1,8 +1,8 @@
-"""An adviser in a thread of its own, with an event loop of its own: whatever it does, the master's loop goes on.
+"""Runs an adviser in its own thread and event loop, so that it cannot block the master's loop.
 
-In: how to make an adviser (`brain.service.embedded`, `brain.service.client`, or another). Out: an `Adviser` for
-`master.autoscale.loop`. One that never comes back keeps its thread, which ends with the process; nothing more is asked
-of it until it does.
+In: a factory of advisers (`brain.service.embedded`, `brain.service.client`, or another). Out: an `Adviser` for
+`master.autoscale.loop`. A call that never returns keeps its thread until the process ends. The adviser gets no new
+requests until that call returns.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class ThreadedAdviser:
-    """The adviser is made in its thread, when it is first asked."""
+    """An adviser that is created in its own thread on the first request."""
 
     def __init__(self, make: Callable[[], Adviser]) -> None:
         self._make = make

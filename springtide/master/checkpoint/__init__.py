@@ -1,1 +1,1 @@
-"""Checkpoint rounds: when, by whom, complete or not, uploaded."""
+"""Checkpoint rounds: schedule, participants, completeness and uploads."""

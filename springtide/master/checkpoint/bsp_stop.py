@@ -1,11 +1,11 @@
-"""Checkpoints of a bsp group: when one is due its lowest rank stops after a step until the slots are copied.
+"""Takes checkpoints of a bsp group: the lowest rank pauses after a step until the slots are copied.
 
-In: `AtStep` of that rank, once its dense parameters and optimizers lie on the servers. Out: an ordinary round of
-`master.checkpoint.schedule`, with the ledger as it is at that step.
+In: `AtStep` of that rank, once its dense parameters and optimizers are on the servers. Out: an ordinary round of
+`master.checkpoint.schedule`, with the ledger as of that step.
 
-Why it is exact: nobody can complete the next step without the rank that waits, unless another group is formed; and
-both, letting it go and forming a group, are the master's doing. A part that comes after a group was formed anew does
-not count (`master.checkpoint.round`). So every slot is copied after this step and before the next.
+Why the checkpoint is exact: no rank can complete the next step without the paused rank, unless a new group forms. The
+master controls both the release of the rank and the formation of groups. A part that arrives after a new group formed
+does not count (`master.checkpoint.round`). So every slot is copied after this step and before the next step.
 """
 
 import logging
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class BspCheckpoints:
-    """The master's part in a checkpoint at a step."""
+    """Checkpoints of a bsp group at a step, on the master's side."""
 
     def __init__(self, context: MasterContext, rounds: CheckpointSchedule) -> None:
         self._record, self._rounds, self._changed, self._clock = context.record, rounds, context.changed, context.clock

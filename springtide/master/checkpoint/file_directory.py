@@ -1,9 +1,10 @@
-"""What the master tells servers of each other's files, where they have disks of their own: who has what, and the
-master's own files, which they cannot see.
+"""Tells servers with their own disks which server holds which checkpoint file.
 
-In: requests of servers, from `master.dispatcher`. Out: answers; and what the loss of a host would cost this job, in a
-sentence. Next: `checkpoint.transfer.remote_reader` on the server, `master.checkpoint.server_copies` for copies in
-storage.
+The master also serves its own files, because such servers cannot see the job's folder.
+
+In: requests of servers, from `master.dispatcher`. Out: replies, and one sentence that says what the loss of a host
+would cost this job. Next: `checkpoint.transfer.remote_reader` on the server, `master.checkpoint.server_copies` for
+copies in storage.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ GROUP = (
 
 
 class FileDirectory:
-    """Of one desk. `lives` are the servers that live now, or soon."""
+    """Checkpoint files of one job by holder. `lives` returns the servers that run now or will run soon."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
-"""Servers and their disks: who sees the job's folder, who keeps copies of whose files, where files are given away.
+"""Tracks the disks of servers: which see the job's folder, which mirror whose files, and where each serves files.
 
-In: servers' requests for orders, which say all of it, so that a new master knows it at once. Out: orders for
-`server.checkpoints`, and what `master.checkpoint.file_directory` tells to others. In a job with one folder and without
-a mirror nothing of this happens.
+In: servers' requests for orders. Each request carries all these facts, so a new master knows them at once. Out: orders
+for `server.checkpoints`, and facts for `master.checkpoint.file_directory`. A job with one shared folder and no mirror
+does not use this module.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from springtide.rpc.messages import messages
 
 
 class MirrorDirectory:
-    """What servers have said, by life: what an earlier life of one said does not count."""
+    """Disk facts that each server reported, by incarnation. Reports of earlier incarnations do not count."""
 
     def __init__(self, rules: CheckpointRules) -> None:
         self._rules = rules

@@ -1,8 +1,9 @@
-"""Checkpoints of the job as its master sees them: begins one, hears what servers have written, publishes it.
+"""Runs checkpoint rounds on the master: begins a round, collects the servers' reports, and publishes the manifest.
 
-In: the record (whose ledger is noted before any slot is copied), `Saved` of servers. Out: a manifest in the job's
-folder when every slot is covered, the last few kept; what that means for the job: `master.checkpoint.schedule`. A
-master that takes over finds complete ones in the folder, abandons the one under way and begins another.
+In: the record, whose ledger is noted before any slot is copied, and `SaveReport`s of servers. Out: a manifest in the
+job's folder once every slot is covered. The last few checkpoints are kept. A master that takes over finds complete
+checkpoints in the folder, abandons the round under way and begins another. Next: `master.checkpoint.schedule` applies
+the result to the job.
 """
 
 import logging
@@ -43,22 +44,23 @@ class CheckpointRound:
     objects: dict[int, dict[str, bytes]]
     places: dict[int, EpochPlace]
     begun_at: float
-    """Time of day."""
+    """Time of day when the round began."""
     lives: frozenset[str]
-    """Servers that were there when it began."""
+    """Servers that were present when the round began."""
     step: int = 0
-    """Of a bsp group, which waits after this step."""
+    """Step after which the bsp group waits; 0 outside bsp."""
     generation: int = 0
-    """The group that waits: a later one may have gone on."""
+    """Generation of the bsp group that waits. A later generation may have continued training."""
     era: int = 0
-    """Of the book when it was noted. In a later one slots may lie on servers that lack what the note has as trained."""
+    """Era of the ledger when it was noted. In a later era, a slot's server may lack samples that the note counts as
+    trained."""
     written: list[Written] = field(default_factory=list)
     answered: set[str] = field(default_factory=set)
-    """Servers that have written what the newest order asks for."""
+    """Servers that have written everything that the newest order asks for."""
     tables: dict[int, TableSpec] = field(default_factory=dict)
     cpu_s: float = 0.0
     unmirrored: str = ""
-    """Why some of it is there once only, where a mirror is kept."""
+    """Why some files have only one copy, in a job with mirrors."""
     lost: list[str] = field(default_factory=list)
     """Files of earlier checkpoints that servers found missing or torn."""
     publishing: bool = False
@@ -87,7 +89,7 @@ class CheckpointRound:
 
 
 class CheckpointStore:
-    """One job's checkpoints. Used from the master's event loop, except `publish`."""
+    """Checkpoints of one job. Only `publish` may run outside the master's event loop."""
 
     def __init__(self, rules: CheckpointRules, folder: pathlib.Path, claim: RunClaim, *, term: int = 1) -> None:
         """`claim`: of this run, for the folder and the URL."""

@@ -1,7 +1,7 @@
-"""Checkpoints in the master's event loop: when one begins, who is told, what its end means for the job.
+"""Schedules checkpoints in the master's event loop: when a round begins, which servers take part, and how it ends.
 
-In: ticks, and the words of servers, from `master.dispatcher`. Out: events, entries and stories through the desk's own
-context. What a checkpoint is and when it is whole: `master.checkpoint.round`.
+In: ticks and servers' reports, from `master.dispatcher`. Out: events, journal entries and event-log lines through the
+`MasterContext`. Next: `master.checkpoint.round` defines a checkpoint and decides when it is complete.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ def written_anew(lost: list[str]) -> str:
 
 
 class CheckpointSchedule:
-    """The checkpoints of one job, one after the other."""
+    """The checkpoints of one job, one round at a time."""
 
     def __init__(self, saving: CheckpointStore, context: MasterContext) -> None:
         self.saving, self._context, self._clock = saving, context, context.clock

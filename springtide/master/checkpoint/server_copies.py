@@ -1,8 +1,8 @@
-"""Copies of a checkpoint to storage, made by servers that have its files on disks of their own.
+"""Orders servers with their own disks to copy a checkpoint to storage.
 
-In: a complete checkpoint that is due at the URL (`master.checkpoint.uploads`), requests of servers for orders, and what
-became of each. Out: the sum of it, when every file is there; then the manifest can be published. What a server has lost
-is copied by its buddy. Next: `server.upload`.
+In: a complete checkpoint that is due at the URL (`master.checkpoint.uploads`), servers' requests for orders, and their
+reports. Out: totals, once every file is at the URL. The master can then publish the manifest. If a server has lost a
+file, its buddy copies the mirror. Next: `server.upload`.
 """
 
 import asyncio
@@ -20,18 +20,18 @@ HOLD_S = 10.0  # a server's request for orders is held so long
 
 
 class CopyFailed(Exception):
-    """Why the files are not at the URL."""
+    """Servers could not copy all files to the URL. The message says why."""
 
 
 class CopyTotals(NamedTuple):
-    """What servers have sent."""
+    """Number of files and bytes that servers have sent."""
 
     files: int = 0
     bytes: int = 0
 
 
 class ServerCopies:
-    """One job's. One checkpoint at a time."""
+    """Copy orders of one job, one checkpoint at a time."""
 
     def __init__(self, url: str, changed: ChangeSignal, *, term: int = 1) -> None:
         self._url, self._changed = url, changed

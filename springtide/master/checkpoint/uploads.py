@@ -1,9 +1,9 @@
-"""Copies of checkpoints at a URL: begun now and then, made by a process of its own, one at a time.
+"""Uploads checkpoints to a URL from time to time, in a separate process, one at a time.
 
-In: `master.checkpoint.schedule` says which checkpoint is complete. Out: an event with what became of each, and
-`trouble` for the status. The process (`checkpoint.transfer.upload`) ends with the master; half a copy is never seen by
-a reader. Files on disks of servers are copied by these first (`master.checkpoint.server_copies`). Without a URL, what
-lies there is fetched into the run's folder when the job ends (`checkpoint.transfer.gather`).
+In: `master.checkpoint.schedule` names the complete checkpoint. Out: an event with the outcome of each upload, and
+`trouble` for the status. The process (`checkpoint.transfer.upload`) ends with the master. Readers never see a partial
+copy. Servers first copy the files on their own disks (`master.checkpoint.server_copies`). Without a URL, the files on
+servers' disks are fetched into the run's folder at the end of the job (`checkpoint.transfer.gather`).
 """
 
 import asyncio
@@ -30,7 +30,7 @@ LONGEST_LINE = 16 << 20  # a store's error may be a whole page
 
 
 class Uploads:
-    """One job's uploads."""
+    """Uploads of one job."""
 
     def __init__(
         self,

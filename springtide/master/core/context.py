@@ -1,7 +1,8 @@
-"""What all parts of a master share: the job's record, its journal and event log, the clock, and a signal for changes.
+"""Shared state of a master's parts: the record, the journal, the event log, the clock and a change signal.
 
 In: `master.main` makes one context and passes it to every part. Out: `apply` runs an event through the state machine
-and tells the listeners what it did; `journaled` keeps a change of the record; `log_event` writes to the event log.
+and passes the resulting actions to the listeners. `journaled` journals a change of the record. `log_event` writes to
+the event log.
 """
 
 import asyncio

@@ -1,13 +1,16 @@
-"""What must survive the master, in one SQLite file: entries in order, and a snapshot now and then.
+"""Stores the master's journal in one SQLite file: entries in order, and occasional snapshots.
 
-In: entries of `master.core.record`, as msgpack. Out: the same after a restart. All entries of one turn of the event
-loop are written in one transaction, and no reply leaves before the entries behind it are written: a master killed at
-any moment has promised nothing that its successor does not know. (WAL with synchronous=NORMAL: what is committed
-survives the end of the process, however it ends; the end of the machine may cost the last moments, and members with it.
-On a network file system WAL is not safe, and SQLite's rollback journal is used: `telemetry.host.file_systems`.)
+In: entries of `master.core.record`, as msgpack. Out: the same entries after a restart.
 
-A disk that takes no more is waited for: entries stay in memory, in order, and are tried again until `patience_s` has
-passed since the first failure. Only then the journal has failed.
+One transaction holds all entries of one turn of the event loop. No reply leaves before its entries are written. So a
+killed master has promised nothing that its successor does not know.
+
+SQLite runs in WAL mode with synchronous=NORMAL. Committed entries survive any end of the process. A machine crash may
+lose the last moments, together with the members on that machine. WAL is not safe on a network file system, so the
+journal uses SQLite's rollback journal there (`telemetry.host.file_systems`).
+
+If the disk is full, entries stay in memory in order, and the journal retries. The journal fails only when `patience_s`
+has passed since the first failure.
 """
 
 import asyncio
@@ -26,7 +29,7 @@ from springtide.telemetry.events import as_disk_error
 from springtide.telemetry.host import file_systems
 
 FORMAT = 3
-"""Raised when entries or snapshots change their meaning; another version's journal is refused."""
+"""Version of the journal format. Raise it when entries or snapshots change meaning. Other versions are rejected."""
 
 AGAIN_S = 0.5  # between two attempts to write to a disk that took nothing: soon enough after there is room again
 
@@ -41,11 +44,11 @@ create table if not exists snapshot (one integer primary key check (one = 1), up
 
 
 class Superseded(errors.JobFailed):
-    """A master with a higher term has taken over: this one must write no more."""
+    """A master with a higher term has taken over. This master must write nothing more."""
 
 
 class Journal:
-    """One open journal. Used from one event loop."""
+    """One open journal, for use from one event loop."""
 
     def __init__(self, path: pathlib.Path, *, term: int, now: float, patience_s: float = 0.0) -> None:
         self.path, self.term, self._patience_s = path, term, patience_s

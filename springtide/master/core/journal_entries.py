@@ -1,7 +1,7 @@
-"""What the journal is made of: everything that changes the record of a job, one small struct a change.
+"""Journal entries: one small struct for each kind of change to a job's record.
 
-In: `master.dispatcher` makes them of messages, of the clock and of decisions. Next: `master.core.record` applies them,
-now and again after a restart; `master.core.journal` keeps them.
+In: `master.dispatcher` makes entries from messages, the clock and decisions. Next: `master.core.record` applies them at
+once, and again after a restart. `master.core.journal` stores them.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from springtide.job.core import events
 
 
 class JournalEntry(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Base of all entries."""
+    """Base class of all entries."""
 
 
 class EventEntry(JournalEntry, frozen=True):
@@ -31,7 +31,7 @@ class EventEntry(JournalEntry, frozen=True):
 
 
 class LeaseEntry(JournalEntry, frozen=True):
-    """A worker asks for leases."""
+    """A worker requested leases."""
 
     holder: LeaseHolder
     card: DatasetCard
@@ -40,11 +40,11 @@ class LeaseEntry(JournalEntry, frozen=True):
     known: tuple[LeaseKey, ...]
     era: int = 0
     seen: tuple[PartitionRange, ...] = ()
-    """What is new of the partitions of a stream."""
+    """New partitions and offsets of a stream since the last entry."""
 
 
 class ReportEntry(JournalEntry, frozen=True):
-    """A worker says how far it is."""
+    """A worker reported its progress."""
 
     holder: LeaseHolder
     words: tuple[Progress, ...]
@@ -53,7 +53,7 @@ class ReportEntry(JournalEntry, frozen=True):
 
 
 class EndEntry(JournalEntry, frozen=True):
-    """A worker has found the end of a data set without a length."""
+    """A worker found the end of a data set of unknown length."""
 
     holder: LeaseHolder
     card: DatasetCard
@@ -61,7 +61,7 @@ class EndEntry(JournalEntry, frozen=True):
 
 
 class CutEntry(JournalEntry, frozen=True):
-    """Batches of a stream end there, though they are not full."""
+    """Batches of a stream end at these offsets, although the batches are not full."""
 
     holder: LeaseHolder
     cuts: tuple[streams.BatchCut, ...]
@@ -69,7 +69,7 @@ class CutEntry(JournalEntry, frozen=True):
 
 
 class StretchEntry(JournalEntry, frozen=True):
-    """A bsp group trains this of a stream next, in the pass that has this shard."""
+    """The next range of a stream for a bsp group, in the pass that has this shard."""
 
     rank: int
     shard: int
@@ -77,20 +77,20 @@ class StretchEntry(JournalEntry, frozen=True):
 
 
 class AssignEntry(JournalEntry, frozen=True):
-    """Partitions of a stream, by shard, are meant for other ranks."""
+    """Stream partitions, by shard, moved to other ranks."""
 
     owners: tuple[tuple[int, int], ...]
 
 
 class FailEntry(JournalEntry, frozen=True):
-    """A worker cannot read part of a lease."""
+    """A worker could not read a part of a lease."""
 
     holder: LeaseHolder
     failure: ReadFailure
 
 
 class ExpireEntry(JournalEntry, frozen=True):
-    """Leases whose deadline has passed."""
+    """Leases that expired."""
 
     keys: tuple[LeaseKey, ...]
 
@@ -100,9 +100,9 @@ class RestoreEntry(JournalEntry, frozen=True):
 
     note: JobProgress
     objects: dict[int, dict[str, bytes]] | None = None
-    """Where all scripts begin anew: the states of their objects in that checkpoint. None: scripts go on."""
+    """States of registered objects in that checkpoint, if all scripts restart; None if the scripts continue."""
     places: dict[int, EpochPlace] = {}
-    """And the places that they begin with."""
+    """Places in the scripts from which they restart."""
 
 
 class KeepEntry(JournalEntry, frozen=True):
@@ -110,11 +110,13 @@ class KeepEntry(JournalEntry, frozen=True):
 
     note: JobProgress
     floors: bool = True
-    """Whether the job need never go back behind it."""
+    """True if the job never needs to roll back beyond this checkpoint."""
 
 
 class ResumeEntry(JournalEntry, frozen=True):
-    """The job goes on from a checkpoint of another run, which began with this note and had these things done."""
+    """The job resumes from a checkpoint of another run. The entry has the note and the finished claims of that
+    checkpoint.
+    """
 
     note: JobProgress
     claims: tuple[str, ...]
@@ -123,31 +125,31 @@ class ResumeEntry(JournalEntry, frozen=True):
 
 
 class HaltEntry(JournalEntry, frozen=True):
-    """The bsp group is to change before the next shard."""
+    """The bsp group must change before the next shard."""
 
 
 class ResizeEntry(JournalEntry, frozen=True):
-    """A rank's leases have another size from now on."""
+    """The leases of a rank get a new size."""
 
     rank: int
     halvings: int
 
 
 class ShortenEntry(JournalEntry, frozen=True):
-    """A lease should end sooner."""
+    """The master asks for an earlier end of a lease."""
 
     wish: ShrinkRequest
 
 
 class ShareEntry(JournalEntry, frozen=True):
-    """A small value for all workers."""
+    """A worker shared a small value with all workers."""
 
     key: str
     value: bytes
 
 
 class ObjectsEntry(JournalEntry, frozen=True):
-    """States of a worker's own objects."""
+    """States of a worker's registered objects."""
 
     rank: int
     objects: dict[str, bytes]
@@ -155,34 +157,34 @@ class ObjectsEntry(JournalEntry, frozen=True):
 
 
 class ClaimEntry(JournalEntry, frozen=True):
-    """A worker wants to do what must be done once."""
+    """A worker claimed a task that must be done once."""
 
     key: str
     holder: LeaseHolder
 
 
 class SettleEntry(JournalEntry, frozen=True):
-    """It has done it."""
+    """A worker finished the task that it had claimed."""
 
     key: str
     holder: LeaseHolder
 
 
 class LeftOutEntry(JournalEntry, frozen=True):
-    """A batch was trained without samples that cannot be made."""
+    """A worker trained a batch without samples that could not be produced."""
 
     left_out: LeftOut
 
 
 class MovedEntry(JournalEntry, frozen=True):
-    """Slots are another server's."""
+    """Slots moved to another server."""
 
     slots: tuple[int, ...]
     server: int
 
 
 class BarrierEntry(JournalEntry, frozen=True):
-    """Every worker has come to a barrier for the `turn`-th time."""
+    """Every worker has reached a barrier for the `turn`-th time."""
 
     name: str
     turn: int

@@ -1,8 +1,8 @@
-"""Writes down what must survive and what should be told: the journal and the story, and what a full disk means.
+"""Writes the journal and the event log, and handles a full disk.
 
-In: changes and events of `master.dispatcher`. Out: entries in `master.core.journal`, lines of the story. While the
-journal waits for its disk (`stuck`) nothing that was promised leaves. A journal that has failed fails the job, once;
-the story never does. A master that another has replaced leaves.
+In: changes and events of `master.dispatcher`. Out: entries in `master.core.journal`, and lines of the event log. While
+the journal waits for its disk (`stuck`), no reply leaves. A failed journal fails the job, once. A failed event log
+never fails the job. A master that another master has replaced exits.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class JournalWriter:
-    """The one writer of a master."""
+    """The only writer of a master's journal and event log."""
 
     def __init__(
         self,

@@ -1,6 +1,6 @@
-"""How late the master's event loop is: a loop that answers nobody for a while looks like a dead master.
+"""Measures the delay of the master's event loop, because a blocked loop looks like a dead master.
 
-In: a task of `master.main`. Out: the longest delay of the last seconds, for the job's status.
+In: a task of `master.main`. Out: the longest delay in the recent window, for the job's status.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ WINDOW_S = 10.0
 
 
 class LoopLag:
-    """Sleeps a little, again and again, and notes how much longer each sleep was than asked for."""
+    """Measures loop delay: sleeps briefly again and again, and records how late each sleep ends."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

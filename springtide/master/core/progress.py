@@ -1,6 +1,6 @@
-"""Adds up what members report: totals, a rate over the last seconds, means weighted by samples.
+"""Sums the reports of members: totals, the recent sample rate, and means weighted by samples.
 
-In: `Report`s that ride on heartbeats; the clock is an argument. Out: the numbers of a `JobStatus`.
+In: `MemberReport`s on heartbeats; the clock is an argument. Out: the figures of a `JobStatus`.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ WINDOW_S = 5.0  # long enough to be steady with reports every second, short enou
 
 
 class ProgressTally:
-    """The newest report of each member, and how the sum of samples has grown."""
+    """Newest report of each member, and the growth of the total sample count."""
 
     def __init__(self) -> None:
         self.reports: dict[Role, MemberReport] = {}

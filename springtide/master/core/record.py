@@ -1,8 +1,8 @@
-"""All that must survive the master: the job's state machine, the book of its data, placement, shared values.
+"""The record of a job, which survives the master: state machine, data ledger, placement and shared values.
 
-In: entries (`master.core.journal_entries`), one after the other. Out: what each of them brings about. Nothing here
-looks at a clock or a socket, so the same entries give the same record: a master that takes over applies the journal of
-the one before.
+In: entries (`master.core.journal_entries`), in order. Out: the effects of each entry. The record uses no clock and no
+socket, so the same entries always produce the same record. A master that takes over replays the journal of its
+predecessor.
 """
 
 import msgspec
@@ -23,11 +23,11 @@ from springtide.master.core import journal_entries
 MAX_SHARED_BYTES = 2**20  # of one value: addresses and the like, not tensors
 MAX_SHARED_KEYS = 10_000
 DONE = LeaseHolder(-1, -1)
-"""In place of the worker that does a thing: it is done."""
+"""Holder that marks a claim as done."""
 
 
 class JobRecordState(msgspec.Struct, frozen=True, kw_only=True):
-    """A record as plain data."""
+    """A record as plain data, for snapshots."""
 
     job: JobState
     book: JobLedgerState
@@ -49,7 +49,7 @@ class JobRecordState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobRecord:
-    """One job's record. `changes` rises with all that a journal must keep."""
+    """The record of one job. `changes` grows with every change that a journal must keep."""
 
     def __init__(self, spec: JobSpec) -> None:
         self.state = JobState(spec)

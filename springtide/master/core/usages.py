@@ -1,7 +1,8 @@
-"""Pure. What each role takes: as the agent measures it, else as the role itself says. The clock is an argument.
+"""Pure. Resource use of each role, from the agent's measurement or else the role's own report.
 
-In: `master.dispatcher`, with every look of the agent and every heartbeat. Out: one `RoleUsage` a role for guards,
-planning and the status. The agent's word goes first: it counts a process from its first byte, and its children.
+In: `master.dispatcher`, on every poll of the agent and every heartbeat; the clock is an argument. Out: one `RoleUsage`
+for each role, for guards, planning and the status. The agent's measurement takes precedence, because it covers a
+process from its start and includes children.
 """
 
 from dataclasses import dataclass, field, replace
@@ -13,7 +14,7 @@ STALE_S = 10.0  # a role that has not said anything for so long takes nobody kno
 
 @dataclass(slots=True)
 class UsageTable:
-    """By role, the newest life of each."""
+    """Resource use by role, for the newest incarnation of each."""
 
     _agents: dict[Role, RoleUsage] = field(default_factory=dict)
     _own: dict[Role, tuple[float, RoleUsage]] = field(default_factory=dict)

@@ -1,6 +1,6 @@
-"""Where requests wait: for one another at a barrier, for a change at the turnstile, for their turn at the doorway.
+"""Lets requests wait: for a barrier, for a change of state, or for admission under bounded staleness.
 
-In: `master.dispatcher`. Out: the moment everyone is there, or the moment a condition holds.
+In: `master.dispatcher`. Out: each request resumes when all workers have arrived or its condition holds.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from springtide.job.group.staleness_gate import StalenessGate
 
 
 class BarrierArrivals:
-    """Who has come to the barriers that are still closed. Which are open is part of the record."""
+    """Workers that have reached a closed barrier. The record knows which barriers are open."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -28,7 +28,7 @@ class BarrierArrivals:
 
 
 class ChangeSignal:
-    """Wakes whoever waits for something to become true."""
+    """Wakes tasks that wait for a condition."""
 
     def __init__(self) -> None:
         self._turned = asyncio.Event()
@@ -45,7 +45,7 @@ class ChangeSignal:
 
 
 class StalenessQueue:
-    """Workers of a job with bounded staleness, one after the other, as `job.group.staleness_gate` lets them in."""
+    """Admits workers of a job with bounded staleness in turn, by the rule of `job.group.staleness_gate`."""
 
     def __init__(self, changed: ChangeSignal) -> None:
         self._gate, self._changed = StalenessGate(), changed

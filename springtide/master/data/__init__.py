@@ -1,1 +1,1 @@
-"""Leases, partitions and data workers. Sample walk: between worker/link and data/ledger."""
+"""Leases, partitions and data workers. A sample's path leads here between worker/link and data/ledger."""

@@ -1,8 +1,8 @@
-"""Data workers in the master's event loop: they join, trainers hear of them, tuning says how many there are to be.
+"""Manages data workers on the master: joins, the roster for trainers, and scaling.
 
-In: requests of data workers, reports of trainers, ticks, from `master.dispatcher`. Out: events for the state machine
-(`job.scaling.data_workers`), and who feeds, for those who know an older roster. Decides nothing: `planning.dataworkers`
-does, over what `master.data.feed_stats` has seen.
+In: requests of data workers, reports of trainers, and ticks, from `master.dispatcher`. Out: events for the state
+machine (`job.scaling.data_workers`), and the current roster for members that have an older roster. This module decides
+nothing: `planning.dataworkers` decides, from the observations of `master.data.feed_stats`.
 """
 
 import os
@@ -32,10 +32,10 @@ from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeder, Feeders, P
 from springtide.telemetry.logs import RunFiles
 
 TUNING_KEY = "data workers: tuning"
-"""Under which the record keeps how far tuning is: a master that takes over does not begin anew."""
+"""Key under which the record keeps the state of tuning, so that a master that takes over continues it."""
 _NUMBERS = re.compile(r"\d[\d,.:]*")
 PACKAGE_S = 270.0
-"""Trainers record some of their batches, and one writes the package and sends it: so long nobody is late."""
+"""Time that trainers get to record batches and to write and send the package, in seconds."""
 UNIT, MANY_CORES = 1.0, 8  # cores of one step of size; half of that where there are few
 
 

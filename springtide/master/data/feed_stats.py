@@ -1,8 +1,8 @@
-"""What trainers tell of how they are fed, and what roles use meanwhile, kept for as long as a decision looks back.
+"""Keeps trainers' feed reports and the CPU use of roles, for the time window of a tuning decision.
 
-In: reports of workers and the agent's measurements, as `master.data.data_workers` gets them; the clock is an argument.
-Out: a `FeedSeen` of an interval (`planning.dataworkers.tuning.observation`). Not journaled: a master that takes over
-watches again.
+In: reports of workers and measurements of the agent, from `master.data.data_workers`; the clock is an argument. Out: a
+`FeedSeen` for an interval (`planning.dataworkers.tuning.observation`). Nothing is journaled: a master that takes over
+observes again.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ KEPT = 4096  # words of a trainer, readings of a role: an hour of seconds
 
 
 class StageLayout(NamedTuple):
-    """Into how many stages the job's program is cut, as far as is known."""
+    """Number of stages of the job's data program, as far as known, and their GPUs."""
 
     number: int = 1
     gpu: tuple[int, ...] = ()
@@ -34,7 +34,7 @@ ONE_STAGE = StageLayout()
 
 
 class FeedStats:
-    """Of one job."""
+    """Feed statistics of one job."""
 
     def __init__(self) -> None:
         self._told: dict[Life, deque[TrainerReport]] = {}

@@ -1,7 +1,7 @@
-"""Hands out leases and hears how far their holders are: what workers ask of the book of the job's data.
+"""Grants leases to workers and records their progress in the job's data ledger.
 
-In: `LeaseRequest`, `CutRequest` and the words that ride on heartbeats, from `master.dispatcher`. Out: replies; each
-change of the book goes through the journal first. Nothing is decided here: `data.ledger.job_ledger` does.
+In: `LeaseRequest`, `CutRequest` and the progress on heartbeats, from `master.dispatcher`. Out: replies. Every change of
+the ledger goes through the journal first. This module decides nothing: `data.ledger.job_ledger` decides.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ HOLD_S = 1.0  # a lease request that must wait is held so long, so that idle wor
 
 
 class LeaseService:
-    """One job's leases."""
+    """The leases of one job."""
 
     def __init__(self, context: MasterContext, healing: ServerRecovery, checkpoints: CheckpointSchedule) -> None:
         self._context, self._healing, self._checkpoints, self._clock = context, healing, checkpoints, context.clock

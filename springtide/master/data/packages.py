@@ -1,8 +1,8 @@
-"""The package of data workers in the master's keeping: taken from the trainer that made it, given to data workers.
+"""Stores the data workers' package on the master: receives it from a trainer and sends it to data workers.
 
-In: `dataworker.processes.package_transfer` of both. Out: files in the run's folder, or runs of them. Where trainer and
-master see one disk it lies there already, and nothing is taken. Disk is read and written in a thread, so that nobody's
-heartbeat waits for it.
+In: requests of `dataworker.processes.package_transfer`, from trainers and data workers. Out: files in the run's folder,
+or ranges of them. If trainer and master share a disk, the package is already there and nothing is transferred. A thread
+does the disk I/O, so that no heartbeat waits for it.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from springtide.rpc.messages import messages
 
 
 class PackageStore:
-    """Of one job."""
+    """The package of one job."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder, self._copies, self._turn = folder, SegmentCopies(folder, package_transfer.NAME), asyncio.Lock()

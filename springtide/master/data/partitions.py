@@ -1,9 +1,9 @@
-"""Sees to it that every partition of a stream is with a worker that reads, and that they are shared evenly.
+"""Assigns every partition of a stream to a worker that reads, and balances partitions over workers.
 
-In: who asks for partitions (`master.data.leases`), what holders tell of them, ticks of `master.dispatcher`, and its
-word that someone is lost. Out: owners in the book, decided by `data.partition_assign`; holders of what is another's now
-hear of it with their next heartbeat. Traffic is looked at seldom, since a queue of batches that workers share evens it
-out sooner.
+In: workers that ask for partitions (`master.data.leases`), reports of holders, ticks of `master.dispatcher`, and its
+notices of lost workers. Out: owners in the ledger, decided by `data.partition_assign`. A holder learns of a moved
+partition with its next heartbeat. Traffic is checked rarely, because the workers' shared queue of batches balances it
+sooner.
 """
 
 from collections import deque
@@ -24,11 +24,11 @@ ASKS_S = 10.0  # a worker that has not asked for so long, and holds nothing, doe
 PATIENCE_S = 1.5  # what was nobody's yet is left so long to workers that have just begun
 TRAFFIC_S = 60.0  # between two looks at traffic, and the time over which it is measured
 SLOW_S = 300.0
-"""A worker that was slow gets partitions again so long after: where there is little to do, pace says little."""
+"""Time after which a worker that was slow may get partitions again. With little work, its pace says little."""
 
 
 class PartitionAssigner:
-    """One job's partitions. Not journaled, but for what it decides."""
+    """Assigns the partitions of one job. Only its decisions are journaled."""
 
     def __init__(self, context: MasterContext, asked_at: Mapping[int, float], online: OnlineAutoscaler) -> None:
         """`asked_at`: when each rank last asked for partitions; `online` knows which workers are slow."""

@@ -1,7 +1,7 @@
-"""What workers agree on among themselves through the master: barriers, shared values, things to be done once.
+"""Coordinates workers through the master: barriers, shared values, and tasks to do once.
 
-In: requests of workers from `master.dispatcher`. Out: replies, some of them after others have come. What must survive
-is in the record, and journaled by the desk's `kept`.
+In: requests of workers, from `master.dispatcher`. Out: replies; some wait until other workers arrive. State that must
+survive is in the record and journaled by the `MasterContext`.
 """
 
 from springtide.domain.data.leases import LeaseHolder
@@ -15,7 +15,7 @@ Agreement = (
 
 
 class SharedValues:
-    """One job's barriers and shared values."""
+    """Barriers and shared values of one job."""
 
     def __init__(self, context: MasterContext) -> None:
         self._record, self._changed, self._kept = context.record, context.changed, context.journaled

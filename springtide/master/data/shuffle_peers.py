@@ -1,7 +1,7 @@
-"""Where workers take batches of a stream from each other: their addresses, as each tells with its heartbeat.
+"""Lists the addresses at which workers accept stream batches from each other.
 
-In: heartbeats (`master.dispatcher`). Out: the list, for workers that know another one. Nothing of it is kept: a master
-that takes over has it again as soon as everyone has called.
+In: heartbeats (`master.dispatcher`), which carry each worker's address. Out: the list, for workers that have a
+different list. Nothing is journaled: a master that takes over has the list after one heartbeat of each worker.
 """
 
 from springtide.domain.core.roles import Role, RoleKind
@@ -12,7 +12,7 @@ from springtide.rpc.messages.shuffling import Shuffler, Shufflers
 
 
 class ShufflerList:
-    """Workers that can be called. Whether one still belongs to the job is asked every time."""
+    """Workers that accept batches. Every lookup checks that a worker still belongs to the job."""
 
     def __init__(self, state: JobState) -> None:
         self._state = state

@@ -1,8 +1,8 @@
-"""Watch how fast workers are, and decide what that means for their leases; the clock is an argument.
+"""Measures the pace of workers, and resizes or cuts the leases of stragglers.
 
-In: `master.dispatcher` looks about every tick. Out: `Moves`, made in the book and told through the desk's context. The
-decisions are `job.stragglers.stragglers` (sizes of leases) and `job.stragglers.endgame` (who gives some back near the
-end).
+In: ticks of `master.dispatcher`; the clock is an argument. Out: `LeaseMoves`, applied to the ledger and logged through
+the `MasterContext`. `job.stragglers.stragglers` decides lease sizes. `job.stragglers.endgame` decides which workers
+give up part of a lease near the end.
 """
 
 from collections.abc import Collection
@@ -22,14 +22,14 @@ LOOK_S = 1.0  # a heartbeat: nothing is news more often
 
 
 class LeaseMoves(NamedTuple):
-    """What is to be done, with reasons."""
+    """Changes to leases, each with its reason."""
 
     resizes: tuple[stragglers.LeaseResize, ...] = ()
     cuts: tuple[endgame.LeaseCut, ...] = ()
 
 
 class LeaseBalancer:
-    """One job's paces. Not journaled: a new master knows them again after a few seconds."""
+    """Paces of one job's workers. Nothing is journaled: a new master measures the paces again within seconds."""
 
     def __init__(self, rules: StragglerRules | None = None) -> None:
         self._rules = rules or StragglerRules()

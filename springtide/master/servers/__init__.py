@@ -1,1 +1,1 @@
-"""Servers: migration, loss, memory guards, bsp groups."""
+"""Parameter servers: slot migration, recovery, guards, bsp groups."""

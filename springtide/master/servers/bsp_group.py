@@ -1,8 +1,8 @@
-"""Where the workers of a bsp group wait for one another, and what each is told when the group is formed.
+"""Forms bsp groups: workers wait here for each other, and each gets a reply when the group is formed.
 
-In: `master.dispatcher`, with `Form` and `Meet` requests and after whatever may have changed who is needed. Out: answers
-by holder. Not journaled: a worker whose master is replaced asks again; only that a group was formed is kept
-(`job.core.events.Formed`).
+In: `GroupRequest`s and `MeetRequest`s from `master.dispatcher`, and a call after every change to the required members.
+Out: replies by holder. Replies are not journaled: a worker whose master is replaced asks again. Only the formation
+itself is journaled (`job.core.events.GroupFormed`).
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from springtide.rpc.messages import messages
 
 
 class BspRendezvous:
-    """Workers that wait for a group, and replies that have not been fetched."""
+    """Workers that wait for a group, and replies that workers have not fetched yet."""
 
     def __init__(self, context: MasterContext, migration: SlotMigration, checkpoints: BspCheckpoints) -> None:
         self._context, self._record, self._changed, self._clock = (

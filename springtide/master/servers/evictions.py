@@ -1,7 +1,7 @@
-"""Roles that are about to be taken away by their host: the state machine hears of it, and they hear when they may go.
+"""Handles eviction notices: informs the state machine, and tells the role when it may leave.
 
-In: `messages.Leaving`, again and again until its answer says `free`. Out: `job.scaling.evictions` decides what is done
-meanwhile.
+In: `messages.EvictionNotice`, repeated until the reply says `free`. Next: `job.scaling.evictions` decides what happens
+in the meantime.
 """
 
 from springtide.job.core import events

@@ -1,7 +1,7 @@
-"""Watches servers that were granted more than others, until they have not needed it for a good while.
+"""Lowers the limits of servers that got extra resources and have not needed them for a long time.
 
-In: at every look of `master.servers.guards`, the servers and what their agent has measured. Out: an event that lowers a
-limit, with its reason, or None; `planning.guards.grant_release` decides.
+In: servers and the agent's measurements, on every check of `master.servers.guards`. Out: an event that lowers a limit,
+with its reason, or None. `planning.guards.grant_release` decides.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,10 +19,10 @@ GIB = 2.0**30
 
 @dataclass(slots=True)
 class GrantWatch:
-    """One server life with one pair of limits."""
+    """Peak use of one server incarnation under one pair of limits."""
 
     limits: tuple[int, float | None, int | None]
-    """Its incarnation, and what it may use."""
+    """Incarnation of the server, and its CPU and memory limits."""
     began: float
     at: float
     cpu_s: float
@@ -31,7 +31,7 @@ class GrantWatch:
 
 
 class GrantRelease:
-    """One job's."""
+    """Grants of one job's servers."""
 
     def __init__(self) -> None:
         self._since: dict[int, GrantWatch] = {}

@@ -1,7 +1,8 @@
-"""Looks after servers: memory that would run out, one that is hot, one that is slow. Decides nothing itself.
+"""Guards servers against running out of memory, hot spots and slow machines.
 
-In: at every tick, what servers and their agent have told. Out: events, each with the reason that `planning.guards.oom`
-or `planning.guards.hot_servers` gives; the state machine and `master.servers.migration` do the rest.
+In: reports of servers and measurements of their agent, at every tick. Out: events, each with its reason. This module
+decides nothing: `planning.guards.oom` and `planning.guards.hot_servers` decide. The state machine and
+`master.servers.migration` carry out the changes.
 """
 
 import itertools
@@ -36,7 +37,7 @@ REST_S = 10.0  # after servers were asked for: what follows from it must be seen
 
 @dataclass(slots=True)
 class ServerSums:
-    """Sums of one server life at one moment."""
+    """Totals of one server incarnation at one moment."""
 
     at: float
     keys: float
@@ -46,32 +47,33 @@ class ServerSums:
 
 @dataclass(slots=True)
 class UsageSample:
-    """One server life as its agent found it at one moment."""
+    """The agent's measurement of one server incarnation at one moment."""
 
     at: float
     usage: RoleUsage
     due: float
-    """Processors that it is to have."""
+    """Number of cores that the server should have."""
 
 
 @dataclass(slots=True)
 class ServerHistory:
-    """What is remembered of one server life."""
+    """Recent observations of one server incarnation."""
 
     incarnation: int
     report: MemberReport | None = None
-    """The last that was taken down."""
+    """Newest report that was recorded."""
     sums: deque[ServerSums] = field(default_factory=deque)
     measured: deque[UsageSample] = field(default_factory=deque)
-    """By its agent, over the last moments."""
+    """Measurements by the agent, over the most recent window."""
     at_work_since: float = math.inf
-    """When it was first asked for keys. Its first seconds are not taken down: with first rows come pages and tables."""
+    """When the server first served keys. Its first seconds are not recorded: they include page faults and new tables.
+    """
     blamed: int = 0
-    """Looks in a row that found it at fault."""
+    """Number of consecutive checks that found the server at fault."""
 
 
 class ServerGuards:
-    """Watches the servers of one job and asks for changes."""
+    """Guards of one job's servers: they observe and ask for changes."""
 
     def __init__(self, context: MasterContext, rollout: SlotMigration) -> None:
         self._context, self._record, self._rollout = context, context.record, rollout

@@ -1,8 +1,9 @@
-"""Which slots should be where: the goal that servers work off by themselves, and what they tell of it.
+"""Plans which server should own which slots, and follows the moves that servers make.
 
-In: heartbeats of servers (their slots and loads), `SlotsMoved`, the nodes. Out: goals for pulses, moves for the record,
-and the word that a drained server may go. The goal is not journaled: a new master makes it again from what is, and a
-balanced placement asks for no moves. The truth about ownership is in the servers; the record follows them.
+In: heartbeats of servers (their slots and loads), `SlotsMoved`, and the nodes. Out: goals for heartbeat replies, moves
+for the record, and the release of a drained server. The goal is not journaled: a new master computes it again from the
+present placement, and a balanced placement needs no moves. Servers hold the truth about ownership, and the record
+follows them.
 """
 
 import asyncio
@@ -41,7 +42,7 @@ def _step_back() -> None:
 
 
 class SlotMigration:
-    """The master's part in a migration."""
+    """Slot migration of one job, on the master's side."""
 
     def __init__(self, context: MasterContext) -> None:
         self._context, self._record, self._changed = context, context.record, context.changed

@@ -1,8 +1,8 @@
-"""What the master does about a lost server, once `job.state` has decided that it lives again: which checkpoint, where.
+"""Restores a lost server once `job.state` has decided to relaunch it.
 
-In: the record, and where checkpoints lie. Out: what a server's next life must bring back before it serves, the return
-of the book when it is ready, and where the servers are now, for workers that know an earlier life.
-Next: `server.recovery` on the server, `data.ledger.rollback` for the book.
+In: the record, and the location of checkpoints. Out: the slots that the new incarnation must restore before it serves;
+the rollback of the ledger once that server is ready; current server addresses, for workers that know an earlier
+incarnation. Next: `server.recovery` on the server, `data.ledger.rollback` for the ledger.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from springtide.rpc.messages import messages
 
 
 class ServerRecovery:
-    """Restores lost servers: which checkpoint, which slots, and the return of the ledger."""
+    """Recovery of one job's servers: chooses the checkpoint and the slots, and rolls the ledger back."""
 
     def __init__(self, context: MasterContext, checkpoints: CheckpointSchedule) -> None:
         self._context, self._record, self._checkpoints = context, context.record, checkpoints

@@ -1,8 +1,8 @@
-"""The roll call of servers as the master makes it: when one is lost the others say what they have, before it is back.
+"""Runs the roll call after a server loss: the living servers report their slots before the lost server returns.
 
-In: heartbeats, and the nodes of the record. Out: the number that goes out with pulses, and at last whose every slot is.
-Who stops, who says what, what follows: `job.recovery.rollcall`. Not journaled: the next master calls anew, by higher
-numbers.
+In: heartbeats, and the nodes of the record. Out: the number of the call, for heartbeat replies, and finally the owner
+of every slot. `job.recovery.rollcall` has the rules. Nothing is journaled: the next master starts a new call with a
+higher number.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ HOLD_S = 1.0  # an answer is held so long, so that whoever has stopped hears at 
 
 
 class ServerRollCall:
-    """One master's calls."""
+    """Roll calls of one master."""
 
     def __init__(self, record: JobRecord, term: int, changed: waiters.ChangeSignal) -> None:
         self._record, self._changed = record, changed

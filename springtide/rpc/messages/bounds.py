@@ -1,14 +1,14 @@
-"""The message by which a job's user changes its bounds while it runs. In: `launch.k8s.pod_requests`. Next:
+"""Message with which a user changes a job's bounds while it runs. In: `launch.k8s.pod_requests`. Next:
 `master.autoscale.bounds`.
 
-It is part of `rpc.messages.messages`.
+`rpc.messages.messages` includes it.
 """
 
 from springtide.rpc.messages.types import RpcMessage
 
 
 class BoundsRequest(RpcMessage, frozen=True):
-    """Plan with so many workers and servers, from and to, from now on; None leaves them. Answered with `Ok`."""
+    """Plan with these least and most workers and servers; None leaves a bound unchanged. Answered with `Ok`."""
 
     workers: tuple[int, int] | None = None
     servers: tuple[int, int] | None = None

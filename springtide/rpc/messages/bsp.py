@@ -1,99 +1,102 @@
-"""Messages of workers that depend on one another: bsp groups, and pushes of bounded staleness.
+"""Messages of workers that synchronize: bsp groups, and pushes of bounded staleness.
 
-In: `worker.bsp.group` and `worker.step.step`. Next: `master.servers.bsp_group` and `master.core.waiters` let them wait
-for each other. All of them are part of `rpc.messages.messages`.
+In: `worker.bsp.group` and `worker.step.step`. Next: `master.servers.bsp_group` and `master.core.waiters` hold the
+requests until they can be answered. `rpc.messages.messages` includes all of them.
 """
 
 from springtide.rpc.messages.types import RpcMessage
 
 
 class GroupRequest(RpcMessage, frozen=True):
-    """A worker of a bsp job waits for its group, the first or the next one. Answered with `Formed`."""
+    """A worker of a bsp job waits for its first or next group. Answered with `GroupReply`."""
 
     fresh: bool
-    """Its dense parameters are no one's: it takes those of the group."""
+    """True if the worker has no trained dense parameters and takes the parameters of the group."""
     idle: bool
-    """It has no step in hand."""
+    """True if the worker has no step in progress."""
     resting: bool = False
-    """Its script has ended: it only hands its parameters on, should another need them."""
+    """True if the worker's script has ended, and it stays only to pass its parameters on."""
     generation: int = 0
-    """The last one that it was told of, whether its members could reach one another or not."""
+    """Newest generation that the worker was told of, even if its members could not connect."""
     bound: bool = False
-    """Rows in workers' caches, or its part of the step in hand, went with the member that was lost."""
+    """True if cached rows, or a part of the current step, were lost with a member."""
 
 
 class GroupReply(RpcMessage, frozen=True):
-    """The bsp group from now on."""
+    """The new bsp group."""
 
     generation: int
     ranks: tuple[int, ...]
     leader: int
-    """Its dense parameters are the group's."""
+    """Rank whose dense parameters the group takes."""
     first: bool = False
-    """Nobody has trained anything yet: the leader's parameters and weights are as its script made them."""
+    """True if no rank has trained yet. The leader's parameters and weights are then as its script initialized them."""
     resting: tuple[int, ...] = ()
-    """Ranks whose scripts have ended: they take no step any more."""
+    """Ranks whose scripts have ended, so that they take no more steps."""
     over: bool = False
-    """The receiver takes part no more: the group goes on without it, or not at all."""
+    """True if the receiver no longer takes part. The group continues without it, or not at all."""
     at_rest: bool = False
-    """Nobody has a step in hand: all who have trained are after the same one, which is the model's if none has."""
+    """True if no rank has a step in progress. All trained ranks are then after the same step, or the model's step if no
+    rank has trained."""
     restored: bool = False
-    """Nobody has the model, but the servers have a checkpoint's: the leader takes it from there."""
+    """True if no rank has the model, but the servers have the model of a checkpoint. The leader reads it from there."""
     deaths: int = 0
-    """Workers that were lost out of a group so far."""
+    """Number of workers lost from a group so far."""
     watched_s: float = 0.0
-    """Seconds since the first group was formed: those in which they were lost."""
+    """Seconds since the first group formed, over which `deaths` were counted."""
     return_s: float = 0.0
-    """Seconds that a return to the checkpoint takes longer than waiting for one worker (`job.recovery.bsp_breaks`)."""
+    """Extra seconds of a rollback, compared with waiting for one worker (`job.recovery.bsp_breaks`)."""
     saved: bool = False
-    """Whether there is a complete checkpoint."""
+    """True if there is a complete checkpoint."""
     save: int = 0
-    """It is over for all: the leader is to put the model on the servers for this checkpoint, the last one."""
+    """Number of the final checkpoint, if training is over for all. The leader must put the model on the servers for it.
+    """
 
 
 class MeetRequest(RpcMessage, frozen=True):
-    """A member of the group that was just formed gives the others these values: where its sockets are.
+    """A member of a newly formed group shares values with the other members, such as the addresses of its sockets.
 
-    Answered with `Met` once all `wanted` keys are there, or with `GroupChanged` when this group will not meet any more.
+    Answered with `MeetReply` once all `wanted` keys are there, or with `GroupChanged` if this group cannot meet any
+    more.
     """
 
     generation: int
     given: dict[str, bytes]
-    """All that it has given so far: asked again, of the next master too, nothing is missing."""
+    """All values that the member has shared so far. Repeating the request, even to a new master, loses nothing."""
     wanted: tuple[str, ...] = ()
 
 
 class MeetReply(RpcMessage, frozen=True):
-    """What the members of the group have given so far, by key."""
+    """Values that the members of the group have shared so far, by key."""
 
     values: dict[str, bytes]
 
 
 class AtStep(RpcMessage, frozen=True):
-    """The group's lowest rank has put dense parameters and optimizers as they are after `step` on the servers.
+    """The group's lowest rank has put its dense parameters and optimizers, as of `step`, on the servers.
 
-    Answered when the slots are copied, the last time when the checkpoint is complete or given up: until then nobody
-    can take the next step.
+    Answered when the slots are copied. The final checkpoint is answered when it is complete or abandoned. Until the
+    answer, no rank can take the next step.
     """
 
     number: int
-    """The checkpoint that was asked for."""
+    """Number of the requested checkpoint."""
     step: int
     shard: int
     first: int
-    """All that lies before this sample of this shard is trained."""
+    """First sample of this shard that is not trained yet. Everything before it is trained."""
     last: bool = False
 
 
 class Regroup(RpcMessage, frozen=True):
-    """Before the next shard the bsp group is formed anew: ask for that when nothing is in hand."""
+    """The bsp group forms again before the next shard. Ask for the new group when no step is in progress."""
 
 
 class Enter(RpcMessage, frozen=True):
-    """Values are to be read now, and no push may be staler than `bound`. Answered when it is this worker's turn."""
+    """The worker wants to read values, and no push may be staler than `bound`. Answered when the worker is admitted."""
 
     bound: int
 
 
 class Leave(RpcMessage, frozen=True):
-    """The push that was computed from these values is applied."""
+    """The push that was computed from these values has been applied."""

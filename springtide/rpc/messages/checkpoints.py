@@ -1,8 +1,8 @@
-"""Messages about checkpoints: what the master orders, what servers have written, copies that buddies keep, and files
-of servers with disks of their own, for whoever needs them.
+"""Messages about checkpoints: save orders, reports, mirror copies, and files on servers' own disks.
 
-In: `server.checkpoints`, `server.mirror` and `server.upload`. Next: `master.checkpoint.schedule` orders and hears; a
-buddy's own `server.mirror` takes copies and gives files away. All of them are part of `rpc.messages.messages`.
+In: `server.checkpoints`, `server.mirror` and `server.upload`. Next: `master.checkpoint.schedule` gives orders and
+receives reports. The `server.mirror` of a buddy receives copies and serves files. `rpc.messages.messages` includes all
+of them.
 """
 
 from springtide.domain.model.checkpoints import Buddy, Written
@@ -11,38 +11,39 @@ from springtide.rpc.messages.types import RpcMessage
 
 
 class SaveRequest(RpcMessage, frozen=True):
-    """A server: which checkpoint is to be written? Held until there is another than the one it names; then `Save`."""
+    """A server asks which checkpoint to write. The master answers with `SaveOrder` once there is a newer order."""
 
     term: int = 0
     number: int = 0
-    """What it has dealt with last."""
+    """Number of the last checkpoint that the server handled."""
     part: int = 0
     takes_copies_at: str = ""
-    """Where it listens for the files of others, for which it is the buddy, and gives files away; empty: nowhere."""
+    """Address at which the server receives files as a buddy and serves files; empty if it does neither."""
     node: str = ""
-    """The machine on whose own disk its files lie; empty: it sees the job's folder."""
+    """Machine whose own disk holds the server's files; empty if the server sees the job's folder."""
 
 
 class SaveOrder(RpcMessage, frozen=True):
-    """Write the slots that you own for this checkpoint, at any moment from now on."""
+    """Write the slots that you own for this checkpoint, starting any time from now on."""
 
     term: int
     number: int
     base: int = 0
-    """The last complete one: what was written for it need not be written again. 0: there is none."""
+    """Number of the last complete checkpoint, whose unchanged data need not be written again; 0 if there is none."""
     hurry: bool = False
-    """Somebody waits for it."""
+    """True if something waits for this checkpoint."""
     part: int = 0
-    """Not 0: all have written what they owned, and some slots were under way: whoever owns these now writes them."""
+    """Number of the follow-up order, or 0 for the first order. A follow-up asks the present owners for slots that were
+    moving."""
     slots: tuple[int, ...] = ()
     buddy: Buddy | None = None
-    """Who is to have a copy of what is written, where a mirror is kept and there is another server."""
+    """Server that must get a copy of the written files, if the job keeps mirrors and has another server."""
     needed: tuple[str, ...] = ()
-    """To a server with a disk of its own: files on it that must stay. What is as old as `base` and not here can go."""
+    """Files that a server with its own disk must keep. It may delete other files that are as old as `base`."""
 
 
 class SaveReport(RpcMessage, frozen=True):
-    """A server's part of a checkpoint is written, or why it is not."""
+    """A server has written its part of a checkpoint, or reports why not."""
 
     term: int
     number: int
@@ -51,72 +52,74 @@ class SaveReport(RpcMessage, frozen=True):
     error: str = ""
     seconds: float = 0.0
     cpu_s: float = 0.0
-    """Processor seconds of the thread that wrote it."""
+    """CPU seconds of the thread that wrote the part."""
     part: int = 0
     unmirrored: str = ""
-    """Why its buddy has no copy, where a mirror is kept."""
+    """Why the buddy has no copy, in a job with mirrors."""
     lost: tuple[str, ...] = ()
-    """Earlier files that were missing or torn: what was in them was written in full."""
+    """Earlier files that were missing or torn. The server wrote their content again in full."""
 
 
 class MirrorFiles(RpcMessage, frozen=True):
-    """To a buddy: you should have copies of these segment files, by name and bytes. Answered with `Lacks`."""
+    """Tells a buddy which segment files it should have copies of, by name and bytes. Answered with `MissingFiles`."""
 
     files: tuple[tuple[str, int], ...]
 
 
 class MissingFiles(RpcMessage, frozen=True):
-    """The files that it has no whole copy of."""
+    """Files of which the buddy has no complete copy."""
 
     names: tuple[str, ...]
 
 
 class MirrorPart(RpcMessage, frozen=True):
-    """A run of a segment file, for the copy at a buddy. The first one begins the copy anew, the last one ends it."""
+    """A range of a segment file, for the copy at a buddy. The first range restarts the copy, the last range completes
+    it.
+    """
 
     name: str
     offset: int
     content: bytes
     last: bool = False
     checksum: int = 0
-    """With the last one: CRC-32 of the whole file."""
+    """CRC-32 of the whole file, sent with the last range."""
 
 
 class ReadFile(RpcMessage, frozen=True):
-    """To whoever has it: a run of a file. The master has manifests, a server segment files. Answered with `FileRun`."""
+    """Asks for a range of a file. The master has manifests, a server has segment files. Answered with `FileRun`."""
 
     name: str
     offset: int = 0
     length: int = 0
-    """0: only its size is wanted."""
+    """Bytes to read; 0 to get only the file's size."""
 
 
 class FileRun(RpcMessage, frozen=True):
-    """A run of a file, shorter if the file is."""
+    """A range of a file, shorter than requested if the file ends."""
 
     size: int
-    """Of the whole file; -1: there is none."""
+    """Size of the whole file; -1 if the file does not exist."""
     content: bytes = b""
 
 
 class FileHoldersRequest(RpcMessage, frozen=True):
-    """A server that must bring slots back: which checkpoints are there, and who has their files?"""
+    """A server that must restore slots asks which checkpoints exist, and which servers hold their files."""
 
 
 class FileHolders(RpcMessage, frozen=True):
-    """Servers with disks of their own."""
+    """Checkpoints, and the servers with their own disks that hold files."""
 
     numbers: tuple[int, ...]
     """Checkpoints whose manifests the master has."""
     addresses: dict[str, str]
-    """By the name of a server: where it gives files away."""
+    """Address at which each server serves files, by server name."""
     awaited: tuple[str, ...] = ()
-    """Servers that have not said it yet, but will."""
+    """Servers that have not reported their address yet, but will."""
 
 
 class CopyRequest(RpcMessage, frozen=True):
-    """A server with a disk of its own: which of its files are to be copied to storage? Held until there is an order
-    after that one.
+    """A server with its own disk asks which of its files to copy to storage. Answered once there is an order newer than
+    `after`.
     """
 
     after: int = 0
@@ -128,17 +131,17 @@ class CopyOrder(RpcMessage, frozen=True):
     id: int
     url: str
     files: tuple[tuple[str, int], ...]
-    """Paths in the server's folder, and bytes."""
+    """Paths in the server's folder, with their bytes."""
 
 
 class CopyReport(RpcMessage, frozen=True):
-    """What became of it."""
+    """Outcome of a copy order."""
 
     id: int
     files: int = 0
     bytes: int = 0
     lacks: tuple[str, ...] = ()
-    """Files that it has no more."""
+    """Files that the server no longer has."""
     error: str = ""
 
 

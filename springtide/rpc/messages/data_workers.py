@@ -1,34 +1,35 @@
-"""What is said about data workers: how they join, who feeds whom. In: `rpc.messages.types`. Next: part of
-`rpc.messages.messages`.
+"""Messages about data workers: joining, and the roster. In: `rpc.messages.types`. Next: `rpc.messages.messages`
+includes them.
 
-Mini-batches never come this way: trainers and data workers speak to each other (`dataworker.transport.channel`).
+Mini-batches do not use these messages: trainers and data workers connect directly (`dataworker.transport.channel`).
 """
 
 from springtide.domain.data.data_workers import LeftOut, stage_of
 from springtide.rpc.messages.types import RpcMessage
 
 PACKAGE_KEY = "data workers: package"
-"""Under which a trainer shares the `Package` once it lies in the job's folder; also what is claimed to write it."""
+"""Key under which a trainer shares the `Package` once it is in the job's folder. Trainers also claim this key to write
+it."""
 
 
 class JoinDataWorker(RpcMessage, frozen=True):
-    """A data worker's process is up. Answered with `DataWorkerWelcome`; said again to every new master."""
+    """A data worker's process has started. Sent again to every new master. Answered with `DataWorkerWelcome`."""
 
     rank: int
     pid: int
     incarnation: int = 0
     birth: int = 0
-    """Drawn when its process began."""
+    """Random number that the process drew at its start."""
 
 
 class DataWorkerWelcome(RpcMessage, frozen=True):
-    """What a data worker needs to know."""
+    """Everything that a data worker needs to begin."""
 
     job: str
     seed: int
     heartbeat_s: float
     package: str
-    """Folder of the job's package, where it is seen from here; it is there once `PACKAGE_KEY` is shared."""
+    """Folder of the job's package, if visible from here. The package is complete once `PACKAGE_KEY` is shared."""
 
 
 class DataWorkerReady(RpcMessage, frozen=True):
@@ -38,38 +39,38 @@ class DataWorkerReady(RpcMessage, frozen=True):
 
 
 class CannotFeed(RpcMessage, frozen=True):
-    """A trainer cannot be fed, and nor can the others: why."""
+    """Data workers cannot feed this trainer, nor any other trainer."""
 
     why: str
 
 
 class WorkerDecision(RpcMessage, frozen=True):
-    """A worker has decided something that the story should tell, such as which part of it data workers have."""
+    """A decision of a worker for the event log, such as the part of its program that data workers take over."""
 
     what: str
     why: str
 
 
 class TrainedWithout(RpcMessage, frozen=True):
-    """A worker has trained a batch without samples that it cannot make; saying it twice does no harm."""
+    """A worker trained a batch without samples that it could not produce. Sending it twice does no harm."""
 
     left_out: LeftOut
 
 
 class Package(RpcMessage, frozen=True):
-    """The job's package is there."""
+    """The job's package is complete."""
 
     digest: str
-    """Of the program that was split. A worker that has split it otherwise cannot be fed from this package."""
+    """Digest of the program that was split. A worker that split its program differently cannot use this package."""
     stages: int = 1
     gpu_stages: tuple[int, ...] = ()
-    """Those that run on a GPU; they count from 0."""
+    """Stages that run on a GPU, counted from 0."""
     sealed: str = ""
-    """Digest of its files, by which a data worker knows whether it sees them."""
+    """Digest of the package's files, with which a data worker checks that it sees them."""
 
 
 class Feeder(RpcMessage, frozen=True):
-    """A data worker that feeds."""
+    """A data worker that serves mini-batches."""
 
     name: str
     address: str
@@ -77,11 +78,11 @@ class Feeder(RpcMessage, frozen=True):
 
 
 class Feeders(RpcMessage, frozen=True):
-    """All that feed now, for trainers and for data workers that stand between; told to whoever knows another epoch."""
+    """Data workers that serve now, for trainers and intermediate data workers. Sent to members with another epoch."""
 
     epoch: int
     wanted: int
-    """How many there are to be: more than none, and trainers see to the package."""
+    """Number of data workers that the job wants. If it is above 0, trainers make the package."""
     members: tuple[Feeder, ...] = ()
 
 

@@ -1,7 +1,7 @@
-"""Messages by which a process says that its host takes it away soon. In: `platforms.k8s.job.drain`. Next:
+"""Messages with which a process announces its eviction. In: `platforms.k8s.job.drain`. Next:
 `master.servers.evictions`.
 
-Both are part of `rpc.messages.messages`.
+`rpc.messages.messages` includes both.
 """
 
 from springtide.domain.core.roles import Role
@@ -9,7 +9,7 @@ from springtide.rpc.messages.types import RpcMessage
 
 
 class EvictionNotice(RpcMessage, frozen=True):
-    """This life of a role will be ended from outside; asked again until it may be. Answered with `Farewell`."""
+    """The host will end this incarnation of a role. Sent again until the role may go. Answered with `EvictionReply`."""
 
     role: Role
     incarnation: int
@@ -17,6 +17,6 @@ class EvictionNotice(RpcMessage, frozen=True):
 
 
 class EvictionReply(RpcMessage, frozen=True):
-    """Whether the job needs nothing more of that process."""
+    """Whether the job no longer needs that process."""
 
     free: bool

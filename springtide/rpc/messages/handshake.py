@@ -1,4 +1,4 @@
-"""First messages of a connection: each side proves that it knows the secret. In: `rpc.transport.auth`. Next:
+"""First messages of a connection, in which each side proves that it knows the secret. In: `rpc.transport.auth`. Next:
 `rpc.messages.messages`.
 """
 
@@ -6,14 +6,14 @@ from springtide.rpc.messages.types import RpcMessage
 
 
 class HandshakeChallenge(RpcMessage, frozen=True):
-    """Listener to caller, first thing on a connection."""
+    """The listener's challenge: the first message on a connection."""
 
     version: int
     nonce: bytes
 
 
 class HandshakeAnswer(RpcMessage, frozen=True):
-    """Caller's proof that it knows the secret."""
+    """The caller's proof that it knows the secret."""
 
     version: int
     nonce: bytes
@@ -21,8 +21,8 @@ class HandshakeAnswer(RpcMessage, frozen=True):
 
 
 class HandshakeAccepted(RpcMessage, frozen=True):
-    """Listener's own proof."""
+    """The listener's proof that it knows the secret."""
 
     proof: bytes
     term: int = 0
-    """Which master of the job this is. A member that has known a higher one hangs up."""
+    """Term of this master. A member that has seen a higher term disconnects."""

@@ -1,7 +1,7 @@
-"""Every message of the control plane, made of `rpc.messages.types`; more are in its neighbours.
+"""All messages of the control plane. They use the types of `rpc.messages.types`, and include those of its neighbours.
 
-A member sends a `Request` and gets one `Reply` with the same number; msgspec checks types on both sides, so nothing
-malformed gets past `rpc.transport.frames`. Before the first request both sides prove that they know the secret
+A member sends a `Request` and gets one `Reply` with the same number. msgspec checks types on both sides, so
+`rpc.transport.frames` rejects malformed messages. Before the first request, both sides prove that they know the secret
 (`rpc.transport.auth`).
 """
 
@@ -74,157 +74,162 @@ from springtide.rpc.messages.types import SlotParcel as SlotParcel
 from springtide.rpc.messages.types import SlotsMoved as SlotsMoved
 
 VERSION = 10
-"""Raised when a message changes meaning; both sides must have the same."""
+"""Protocol version. Raise it when a message changes meaning. Both sides must have the same version."""
 
 
 # ---- requests ----
 
 
 class JoinServer(RpcMessage, frozen=True):
-    """A server process is up. Answered with `ServerWelcome`, so that it can build its tables."""
+    """A server process has started. Answered with `ServerWelcome`, so that the server can build its tables."""
 
     rank: int
     pid: int
     incarnation: int = 0
     welcomed: bool = False
-    """It was told its slots already, by this master or the one before."""
+    """True if this master or its predecessor has already told the server its slots."""
     birth: int = 0
-    """Drawn when its process began: a container that is started again in its place has the same process id."""
+    """Random number that the process drew at its start. A restarted container may have the same process id."""
 
 
 class ServerReady(RpcMessage, frozen=True):
-    """The server listens for data-plane connections at `address` (host:port). Answered once all servers do."""
+    """The server listens for data-plane connections at `address` (host:port). Answered once all servers are ready."""
 
     address: str
     restored: int = 0
-    """A next life: number of the checkpoint that its slots come from."""
+    """Number of the checkpoint from which a relaunched server restored its slots."""
     source: str = ""
-    """Where that checkpoint lies."""
+    """Folder or URL of that checkpoint."""
     error: str = ""
-    """Its slots could not be brought back: why. Then it has no address, and leaves."""
+    """Why the server could not restore its slots. It then has no address, and exits."""
     spared: tuple[str, ...] = ()
-    """What it has read from a mirror, and why, each in a sentence."""
+    """Files that the server read from a mirror, and why, one sentence each."""
     unusable: tuple[str, ...] = ()
-    """Checkpoints that it was to bring back and could not, and why, each in a sentence."""
+    """Checkpoints that the server could not restore, and why, one sentence each."""
 
 
 class JoinWorker(RpcMessage, frozen=True):
-    """A worker's script has called `st.join()`. Answered with `Welcome` once all servers are there.
+    """A worker's script has called `st.join()`. Answered with `WorkerWelcome` once all servers are ready.
 
-    Said again on every new connection, to a new master too: the same incarnation is the same member.
+    The worker sends it again on every new connection, also to a new master. The same incarnation is the same member.
     """
 
     rank: int
     pid: int
     incarnation: int = 0
     birth: int = 0
-    """As in `JoinServer`."""
+    """Random number that the process drew at its start, as in `JoinServer`."""
 
 
 class JoinAgent(RpcMessage, frozen=True):
-    """The agent that starts and watches the roles of a host."""
+    """The agent that starts and watches the roles of a host has connected."""
 
     pid: int
 
 
 class Heartbeat(RpcMessage, frozen=True):
-    """I am alive, and this is how far I am."""
+    """A member is alive, and reports its progress."""
 
     report: MemberReport | None = None
     progress: tuple[Progress, ...] = ()
-    """A word on each lease that it holds, which renews it, or has just ended."""
+    """Progress of each lease that the worker holds or has just finished. A report renews the lease."""
     failures: tuple[ReadFailure, ...] = ()
-    """Samples that it could not read."""
+    """Samples that the worker could not read."""
     era: int = 0
-    """Of the leases it speaks of: how often the book had gone back when they were granted."""
+    """Era of the leases in this message: the number of ledger rollbacks when they were granted."""
     epoch: int = 0
-    """Of the placement that the member goes by."""
+    """Epoch of the placement that the member uses."""
     slots: bytes = b""
-    """Of a server: the slots it owns, with the load of each (`server.slot_loads`)."""
+    """From a server: the slots that it owns, with the load of each (`server.slot_loads`)."""
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
-    """Of a worker: states of the user's own objects, by name, if they were taken since the last one."""
+    """From a worker: states of the user's registered objects, by name, if they were taken since the last heartbeat."""
     place: EpochPlace | None = None
-    """Of a worker: the place in its script where these states were taken; None: its script has no epochs."""
+    """From a worker: the place in its script where these states were taken; None if the script has no epochs."""
     holding: SlotHoldings | None = None
-    """Of a server that knows its slots."""
+    """From a server that knows its slots: its answer to a roll call."""
     feeders: int = 0
-    """Of a worker: the epoch of the `Feeders` that it knows; 0: of none."""
+    """From a worker: epoch of the `Feeders` that it knows; 0 if it knows none."""
     shuffle: str = ""
-    """Of a worker that trains from a stream: where it takes batches from others; empty: nowhere."""
+    """From a worker that trains from a stream: its address for batches from other workers; empty if it accepts none."""
     shufflers: int = 0
-    """Of the same: digest of the `Shufflers` that it knows; 0: of none."""
+    """From a worker that trains from a stream: digest of the `Shufflers` that it knows; 0 if it knows none."""
     usage: RoleUsage | None = None
-    """What it takes, where it was told to measure that itself."""
+    """Resource use, from a member that measures its own."""
 
 
 class LeaseRequest(RpcMessage, frozen=True):
-    """Give me leases of this data set."""
+    """A worker asks for leases of this data set."""
 
     card: DatasetCard
     progress: tuple[Progress, ...] = ()
-    """A word on every lease that it holds: those it does not name are granted again, their answer was lost."""
+    """Progress of every lease that the worker holds. Leases missing here are granted again, because their reply was
+    lost."""
     failures: tuple[ReadFailure, ...] = ()
     most: int = 1
-    """How many leases it would take at once."""
+    """Largest number of leases that the worker accepts at once."""
     ends: int | None = None
-    """The data set has no length, and this is where its reader has found the end: samples of an epoch."""
+    """Samples in an epoch, if the data set has no length and the reader has found its end."""
     era: int = 0
-    """As in `Heartbeat`."""
+    """Era of the leases, as in `Heartbeat`."""
     seen: tuple[PartitionRange, ...] = ()
-    """All partitions of a stream, as its reader sees them now."""
+    """All partitions of a stream, as the reader sees them now."""
 
 
 class EpochBegun(RpcMessage, frozen=True):
-    """A worker's script begins an epoch, or a loop over `batches`: its next life begins there, with these states."""
+    """A worker's script begins an epoch, or a loop over `batches`. A relaunched worker restarts there with these
+    states.
+    """
 
     place: EpochPlace
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
-    """As in `Heartbeat`."""
+    """States of the user's registered objects, as in `Heartbeat`."""
 
 
 class PlaceRequest(RpcMessage, frozen=True):
-    """Which place is this rank's script to begin with? Asked before it joins; answered with `PlaceFound`."""
+    """Asks at which place this rank's script should begin, before the worker joins. Answered with `PlaceReply`."""
 
     rank: int
 
 
 class FinishRequest(RpcMessage, frozen=True):
-    """The worker's script has ended well."""
+    """The worker's script ended without an error."""
 
     progress: tuple[Progress, ...] = ()
     report: MemberReport | None = None
     era: int = 0
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
-    """As in `Heartbeat`."""
+    """States of the user's registered objects, as in `Heartbeat`."""
     place: EpochPlace | None = None
-    """As in `Heartbeat`."""
+    """Place where these states were taken, as in `Heartbeat`."""
 
 
 class ScriptError(RpcMessage, frozen=True):
-    """A worker's script has raised, perhaps before it joined. `error` is its first line, `trace` the rest."""
+    """A worker's script raised, possibly before it joined. `error` is the first line, `trace` the rest."""
 
     rank: int
     error: str
     trace: str = ""
     blame: Blame = Blame.USER
-    """Infrastructure when it raised because a server or the master could not be reached."""
+    """Infrastructure if the script raised because it could not reach a server or the master."""
     incarnation: int = 0
 
 
 class RoleExitReport(RpcMessage, frozen=True):
-    """Agent: a process that it had started has ended."""
+    """The agent reports that a process it started has exited."""
 
     exit: RoleExit
 
 
 class AgentPoll(RpcMessage, frozen=True):
-    """Agent, a few times a second: which roles must exist, and how is the job? Answered with `Outlook`."""
+    """The agent asks a few times a second which roles must exist, and for the job's status. Answered with
+    `AgentOrders`.
+    """
 
     usage: tuple[RoleUsage, ...] = ()
 
 
 class ScaleRequest(RpcMessage, frozen=True):
-    """Run the job with so many workers and servers from now on; None leaves them. The highest ranks drain."""
+    """Set the number of workers, servers and data workers; None leaves a number unchanged. The highest ranks drain."""
 
     workers: int | None = None
     servers: int | None = None
@@ -233,64 +238,65 @@ class ScaleRequest(RpcMessage, frozen=True):
 
 
 class StatusRequest(RpcMessage, frozen=True):
-    """How is the job?"""
+    """Asks for the job's status."""
 
 
 class StopRequest(RpcMessage, frozen=True):
-    """Drain the job: workers finish the batch in hand and stop."""
+    """Drain the job: workers finish their current batch and stop."""
 
     why: str
 
 
 class ShutdownRequest(RpcMessage, frozen=True):
-    """Agent: everything is over, the master may go."""
+    """The agent tells the master to exit, because the job is over."""
 
 
 # ---- replies ----
 
 
 class Ok(RpcMessage, frozen=True):
-    """Done."""
+    """The request succeeded."""
 
 
 class HeartbeatReply(RpcMessage, frozen=True):
-    """Answer to a heartbeat."""
+    """The reply to a heartbeat."""
 
     drain: bool = False
-    """Finish the batch in hand, then stop."""
+    """Finish the current batch, then stop."""
     stop: bool = False
-    """The job is over: a server may go."""
+    """The job is over, so a server may exit."""
     tidy: bool = False
-    """And the last checkpoint is elsewhere: what is on the server's own disk can go too."""
+    """The final checkpoint is safe elsewhere, so the server may also delete the files on its own disk."""
     fenced: bool = False
-    """The master has given up this incarnation and its leases are with others: leave, nothing you say counts."""
+    """The master has fenced this incarnation and given its leases to others. Exit: no further message counts."""
     revoked: tuple[LeaseKey, ...] = ()
-    """Leases that are not the worker's any more: drop them."""
+    """Leases that the worker no longer holds and must drop."""
     hurry: bool = False
-    """What another has left unfinished waits to be trained: ask for a lease now, whatever is in hand. To a server: the
-    checkpoint it may be writing is waited for."""
+    """To a worker: unfinished work of a lost worker waits, so ask for a lease now. To a server: the job waits for the
+    checkpoint that the server may be writing."""
     group_lost: int = 0
-    """The generation of a bsp group that has lost a member: 0 when it has not."""
+    """Generation of a bsp group that has lost a member; 0 if none is lost."""
     truncate: tuple[ShrinkRequest, ...] = ()
-    """Leases that should end early, so that others can take their tails."""
+    """Leases that should end early, so that other workers can train the rest."""
     era: int = 0
-    """How often the book has gone back because a server was lost; leases of an earlier era are over."""
+    """Number of ledger rollbacks after server losses. Leases of an earlier era are over."""
     servers: ServerAddresses | None = None
-    """Where servers are, once one has been lost. To be heeded before a new era is."""
+    """Server addresses, if a server has been lost. Apply them before a new era."""
     healing: bool = False
-    """A server is away: ask again at once, the answer is held until there is news."""
+    """True while a server is down. Send the next heartbeat at once; the master holds its reply until there is news."""
     save: int = 0
-    """A checkpoint of the bsp group is due: its number."""
+    """Number of the checkpoint that is due in the bsp group."""
     goal: SlotGoal | None = None
-    """To a server: whose slots are whose, and which to hand over. To a worker: where slots are, when it lags."""
+    """To a server: the owner of every slot, and the slots to hand over. To a worker with an old placement: the new one.
+    """
     feeders: Feeders | None = None
-    """Who feeds, where that is news."""
+    """New roster of data workers, if it changed."""
     shufflers: Shufflers | None = None
-    """Where workers take batches of a stream from each other, where that is news."""
+    """New list of workers that accept stream batches, if it changed."""
 
 
 class ServerWelcome(RpcMessage, frozen=True):
-    """What a server needs to build its tables."""
+    """Everything that a server needs to build its tables."""
 
     job: str
     slots: int
@@ -300,35 +306,36 @@ class ServerWelcome(RpcMessage, frozen=True):
     heartbeat_s: float
     restore: RestoreOrder | None = None
     placement: Placement | None = None
-    """A next life is told at once."""
+    """Placement, for a relaunched server."""
     checkpoints: str = ""
-    """Folder for its part of checkpoints; empty: none are kept."""
+    """Folder for the server's part of checkpoints; empty if the job keeps none."""
     run: str = ""
-    """Identity of the run, which is in the names of its files."""
+    """Identity of the run, which is part of its file names."""
     claim: str = ""
-    """The run's claim in that folder: a server that does not find it has a disk of its own. Empty: none could be
-    written."""
+    """The run's claim in that folder. A server that does not find the claim has its own disk. Empty if no claim could
+    be written."""
     mirror: bool = False
-    """Its files lie in a folder of its own in there, and another server has a copy of each."""
+    """True if the server writes to its own subfolder, and another server mirrors each file."""
     generation: int = 0
-    """Frames of a bsp group before this one are refused."""
+    """Generation of the bsp group. Frames of earlier generations are rejected."""
 
 
 class PlacementReply(RpcMessage, frozen=True):
-    """Which slots are whose: a server may start serving."""
+    """The owner of every slot. The server may start serving."""
 
     placement: Placement
 
 
 class WorkerWelcome(RpcMessage, frozen=True):
-    """What a worker needs to start training."""
+    """Everything that a worker needs to start training."""
 
     job: str
     rank: int
     workers: int
-    """How many the job began with: what a batch is shared by. Scaling does not change it, so a batch stays the same."""
+    """Number of workers at the start of the job, which share a batch. Scaling does not change it, so batches stay the
+    same."""
     servers: tuple[str, ...]
-    """Data-plane addresses, in the order of the placement's server numbers."""
+    """Data-plane addresses of servers, in the order of the placement's server numbers."""
     placement: Placement
     slots: int
     seed: int
@@ -336,64 +343,68 @@ class WorkerWelcome(RpcMessage, frozen=True):
     heartbeat_s: float
     incarnation: int = 0
     lives: tuple[int, ...] = ()
-    """Incarnations of the servers."""
+    """Incarnations of the servers, by rank."""
     generation: int = 0
-    """Of the bsp group as it is now."""
+    """Generation of the present bsp group."""
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
-    """States of the user's own objects, as this rank told them last; else as another rank did: `Record.objects_for`."""
+    """States of the user's registered objects, from this rank's last report, else from another rank's
+    (`JobRecord.objects_for`)."""
     place: EpochPlace | None = None
-    """The place in the script where these states were taken; None: the script begins at its first epoch."""
+    """Place in the script where these states were taken; None if the script begins at its first epoch."""
     lived: bool = False
-    """Whether the place is of an earlier life of this rank, rather than of another rank."""
+    """True if the place is from an earlier incarnation of this rank, False if it is from another rank."""
     cache: CacheRules = CacheRules()
-    """What the workers of a bsp group keep of the rows they train."""
+    """Rules for the row cache of workers in a bsp group."""
     checkpoint_s: float | None = None
-    """Seconds between checkpoints; None: there are none."""
+    """Seconds between checkpoints; None if the job makes none."""
     feeding: FeedRules = FeedRules(workers=0)
-    """Whether data workers may come to feed it."""
+    """Rules for data workers that may feed this worker."""
     package: str = ""
-    """Folder for what they need to do so."""
+    """Folder for the data workers' package."""
     secret: bytes = b""
     """The job's secret, for the data plane. Never sent: the link fills it in from the worker's own file."""
     certificates: str = ""
-    """Folder of this worker's own, where the job has TLS. Never sent either."""
+    """Folder with this worker's certificates, in a job with TLS. Never sent: the link fills it in."""
     host: str = ""
-    """Where the worker itself listens for others. Never sent either."""
+    """Address at which the worker itself listens. Never sent: the link fills it in."""
 
 
 class PlaceReply(RpcMessage, frozen=True):
-    """Answer to `PlaceRequest`; None: the first epoch."""
+    """The reply to `PlaceRequest`; None means the first epoch."""
 
     place: EpochPlace | None = None
 
 
 class LeaseReply(RpcMessage, frozen=True):
-    """Parts of shards to train: `data.shards.indices(card, epoch=epoch, index=nth, first=first, end=end)` of each.
+    """Parts of shards to train: `data.shards.indices(card, epoch=epoch, index=nth, first=first, end=end)` for each
+    grant.
 
-    In bsp every rank leases the same shards in the same order and trains its part of each batch (`shards.rank_part`).
+    In bsp, every rank leases the same shards in the same order, and trains its part of each batch (`shards.rank_part`).
     """
 
     grants: tuple[Grant, ...]
     era: int = 0
     servers: ServerAddresses | None = None
-    """As in `Pulse`."""
+    """Server addresses, as in `HeartbeatReply`."""
     cuts: tuple[BatchCut, ...] = ()
-    """Of a stream: where batches of these leases end that are not full, as far as is known."""
+    """For a stream: known ends of batches that are not full, in these leases."""
 
 
 class WaitReply(RpcMessage, frozen=True):
-    """Nothing to hand out now, but others hold shards: ask again. The master has held the call for a while."""
+    """No lease is available now, but other workers hold shards. Ask again: the master has already held this request a
+    while.
+    """
 
 
 class DataEnd(RpcMessage, frozen=True):
-    """Nothing of this pass is left to hand out: all shards are done, or held by the asker itself; or the job drains."""
+    """No lease is left in this pass: all shards are done or held by the asking worker, or the job drains."""
 
     stop: bool = False
-    """The job drains, and the pass is cut short: the asker's script is to end."""
+    """True if the job drains and cuts the pass short. The worker's script should end."""
 
 
 class AgentOrders(RpcMessage, frozen=True):
-    """What must exist, and how the job is. The agent compares and acts: start, end, report; twice is harmless."""
+    """Roles that must exist, and the job's status. The agent starts, ends and reports roles; repeating is harmless."""
 
     status: JobStatus
     wanted: tuple[WantedRole, ...] = ()
@@ -401,7 +412,7 @@ class AgentOrders(RpcMessage, frozen=True):
 
 
 class RequestRefused(RpcMessage, frozen=True):
-    """The request cannot be served. `kind` names a class of `springtide.errors`."""
+    """The request failed. `kind` names a class of `springtide.errors`."""
 
     kind: str
     error: str
@@ -477,14 +488,14 @@ Handshake = HandshakeChallenge | HandshakeAnswer | HandshakeAccepted | RequestRe
 
 
 class RequestFrame(msgspec.Struct, frozen=True, array_like=True):
-    """A numbered request."""
+    """A request with its number."""
 
     id: int
     body: Request
 
 
 class ReplyFrame(msgspec.Struct, frozen=True, array_like=True):
-    """The reply to the request of that number."""
+    """The reply to the request with this number."""
 
     id: int
     body: Reply

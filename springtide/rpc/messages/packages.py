@@ -1,34 +1,35 @@
-"""Messages that carry the package of data workers where no disk is common. In: `dataworker.processes.package_transfer`.
-Next: `rpc.messages.messages`.
+"""Messages that transfer the data workers' package between hosts without a shared disk.
 
-Only bytes travel: what is unpickled in the end is checked by its seal first (`dataworker.processes.job_package`),
-wherever it came from.
+In: `dataworker.processes.package_transfer`. Next: `rpc.messages.messages`. The messages carry only bytes. Receivers
+check the seal before they unpickle anything (`dataworker.processes.job_package`).
 """
 
 from springtide.rpc.messages.types import RpcMessage
 
 
 class PackageWritten(RpcMessage, frozen=True):
-    """A trainer has written the package; its files, by name and bytes. Answered with those the master `Lacks`."""
+    """A trainer has written the package; lists its files by name and bytes. Answered with the files that the master
+    lacks.
+    """
 
     sealed: str
-    """Digest of its list of contents."""
+    """Digest of the package's list of contents."""
     files: tuple[tuple[str, int], ...]
 
 
 class PackagePart(RpcMessage, frozen=True):
-    """A run of one of its files: from the trainer to the master, or from the master to a data worker."""
+    """A range of a package file, from the trainer to the master or from the master to a data worker."""
 
     name: str
     offset: int
     content: bytes
     last: bool = False
     checksum: int = 0
-    """CRC-32 of all up to here."""
+    """CRC-32 of the file up to the end of this range."""
 
 
 class PackageAsk(RpcMessage, frozen=True):
-    """A data worker: this file of the package, from there on. Answered with a `PackagePart`."""
+    """A data worker asks for a file of the package, from an offset. Answered with a `PackagePart`."""
 
     sealed: str
     name: str

@@ -1,55 +1,54 @@
-"""Messages by which workers of a job agree: barriers, small values for all, and what must be done once.
+"""Messages with which workers coordinate: barriers, small shared values, and tasks to do once.
 
-In: `worker.link.master_link`. Next: `master.data.shared_values` answers. All of them are part of
-`rpc.messages.messages`.
+In: `worker.link.master_link`. Next: `master.data.shared_values` answers. `rpc.messages.messages` includes all of them.
 """
 
 from springtide.rpc.messages.types import RpcMessage
 
 
 class BarrierRequest(RpcMessage, frozen=True):
-    """Answered when every worker has come to the barrier of this name for the `turn`-th time."""
+    """Answered when every worker has reached the barrier of this name for the `turn`-th time."""
 
     name: str
     turn: int = 0
 
 
 class ShareRequest(RpcMessage, frozen=True):
-    """Put a small value where the other workers find it."""
+    """Share a small value with the other workers."""
 
     key: str
     value: bytes
 
 
 class ValueRequest(RpcMessage, frozen=True):
-    """Answered with the value once somebody has shared it."""
+    """Asks for a shared value. Answered once some worker has shared it."""
 
     key: str
 
 
 class ClaimRequest(RpcMessage, frozen=True):
-    """Something must be done once in the job, such as giving tables their first weights: am I to do it?
+    """Claims a task that must be done once in the job, such as initializing the weights of tables.
 
-    Answered with `Claimed` as soon as that is known: at once by whoever asks first, to others when it is done, or when
-    the one that did it was lost and another must.
+    Answered with `ClaimReply`. The first worker gets its answer at once. Other workers wait until the task is done, or
+    until the claimant is lost and another worker must take over.
     """
 
     key: str
 
 
 class ClaimDone(RpcMessage, frozen=True):
-    """What this worker had claimed is done."""
+    """The worker has finished the task that it had claimed."""
 
     key: str
 
 
 class ValueFound(RpcMessage, frozen=True):
-    """What `Lookup` asked for."""
+    """The value that a `ValueRequest` asked for."""
 
     value: bytes
 
 
 class ClaimReply(RpcMessage, frozen=True):
-    """Whether the asker is to do it; if not, it is done."""
+    """Whether the asking worker must do the task. If not, the task is done."""
 
     yours: bool

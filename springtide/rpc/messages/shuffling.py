@@ -1,8 +1,8 @@
-"""What is said about workers that give each other batches of a stream. In: `rpc.messages.types`. Next: part of
-`rpc.messages.messages`.
+"""Messages that list the workers that exchange stream batches. In: `rpc.messages.types`. Next: `rpc.messages.messages`
+includes them.
 
-Batches never come this way, nor who is ready for them: workers speak to each other (`worker.online.shuffling`). The
-master only tells them where they are.
+Workers exchange the batches, and their readiness, directly (`worker.online.shuffling`). The master only distributes
+addresses.
 """
 
 import zlib
@@ -12,15 +12,15 @@ from springtide.rpc.messages.types import RpcMessage
 
 
 class Shuffler(RpcMessage, frozen=True):
-    """A worker that may be called."""
+    """A worker that accepts batches."""
 
     name: str
-    """Of the worker and which of its lives: `worker-2.0`."""
+    """Name of the worker with its incarnation, such as `worker-2.0`."""
     address: str
 
 
 class Shufflers(RpcMessage, frozen=True):
-    """All of them; told to whoever knows others."""
+    """All workers that accept batches. Sent to workers that know a different list."""
 
     digest: int
     members: tuple[Shuffler, ...] = ()

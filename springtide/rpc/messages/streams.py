@@ -1,7 +1,7 @@
-"""Messages about streams: where batches of partitions are cut that did not fill up in time.
+"""Messages about streams: early ends of batches that did not fill in time.
 
-In: `worker.online`, at the live head of a partition. Next: `master.data.leases` notes them in the book, and answers
-when they are in the journal: only then may such a batch be trained. Both are part of `rpc.messages.messages`.
+In: `worker.online`, at the live head of a partition. Next: `master.data.leases` enters the cuts in the ledger, and
+answers once they are journaled. Only then may a worker train such a batch. `rpc.messages.messages` includes both.
 """
 
 from springtide.domain.data.streams import BatchCut
@@ -9,15 +9,17 @@ from springtide.rpc.messages.types import RpcMessage
 
 
 class CutRequest(RpcMessage, frozen=True):
-    """Batches of my leases are to end there. Answered with `CutsNoted`; asking again does no harm."""
+    """End batches of these leases early. Answered with `CutsNoted`. Asking again does no harm."""
 
     cuts: tuple[BatchCut, ...]
     era: int = 0
-    """Of the leases."""
+    """Era of the leases."""
 
 
 class CutsNoted(RpcMessage, frozen=True):
-    """The cuts that count from now on, whoever reads the partition. Those that are missing were not the asker's."""
+    """Cuts that are valid from now on, for every reader of the partition. Cuts of leases that the worker lacks are
+    omitted.
+    """
 
     cuts: tuple[BatchCut, ...]
     era: int = 0

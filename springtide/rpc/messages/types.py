@@ -1,6 +1,6 @@
-"""What messages are made of: their base, and nouns that travel inside others.
+"""Building blocks of messages: their base class, and types that several messages contain.
 
-In: `domain`. Out: how members report, how a job is shown, what a server is to bring back. Next:
+In: `domain`. Out: reports of members, the job's status, and orders to restore or move slots. Next:
 `rpc.messages.messages`.
 """
 
@@ -18,28 +18,28 @@ from springtide.domain.spec.online_job import OnlineState
 
 
 class RpcMessage(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Base of all messages; the class name travels as the tag."""
+    """Base class of all messages. The class name is the tag on the wire."""
 
 
 class MemberReport(RpcMessage, frozen=True):
-    """What a member has done so far. Totals since it joined, so that a lost or repeated report does no harm."""
+    """Progress of a member: totals since it joined, so that a lost or repeated report does no harm."""
 
     step: int = 0
     samples: int = 0
     loss: float | None = None
-    """Mean over the samples since the report before."""
+    """Mean loss over the samples since the previous report."""
     metrics: dict[str, float] = {}
-    """Anything the user reports by name, such as auc; the job shows their mean weighted by samples."""
+    """Metrics that the user reports by name, such as auc. The job shows their mean, weighted by samples."""
     seconds: dict[str, float] = {}
-    """Totals of the parts of a step: gradient, update, synchronization, lookup (Eqns 1-6), and waits."""
+    """Total seconds of the parts of a step: gradient, update, synchronization, lookup (Eqns 1-6), and waits."""
     counters: dict[str, float] = {}
-    """A server's own: rows, bytes, requests."""
+    """Counters of a server: rows, bytes, requests."""
     cache: CacheUse | None = None
-    """Of a worker in a bsp group that could keep rows."""
+    """Cache statistics, from a worker in a bsp group that could cache rows."""
     feed: FeedState | None = None
-    """Of a worker that data workers could feed."""
+    """Feed statistics, from a worker that data workers could feed."""
     stream: StreamUse | None = None
-    """Of a worker that trains from a stream."""
+    """Stream statistics, from a worker that trains from a stream."""
 
 
 class MemberView(RpcMessage, frozen=True):
@@ -51,31 +51,31 @@ class MemberView(RpcMessage, frozen=True):
     report: MemberReport = MemberReport()
     incarnation: int = 0
     state: str = ""
-    """`job.core.nodes.NodeState`, for people."""
+    """Value of `job.core.nodes.NodeState`, for people."""
     usage: RoleUsage | None = None
-    """As the agent measured it last."""
+    """Last measurement by the agent."""
     low: bool = False
-    """A worker of low priority, beyond the quota."""
+    """True for a low-priority worker beyond the quota."""
 
 
 class JobStatus(RpcMessage, frozen=True):
-    """The whole job at one moment: what progress views and `status` show."""
+    """The whole job at one moment, for progress views and `springtide status`."""
 
     name: str
     phase: JobPhase
     why: str
-    """Reason of the last change of phase; for a failed job the first line is the user's error or the lost role."""
+    """Reason for the last phase change. For a failed job, the first line is the user's error or the lost role."""
     elapsed_s: float
     blame: Blame = Blame.NONE
     detail: str = ""
-    """More on a failure: the user's traceback."""
+    """Details of a failure: the user's traceback."""
     trained_s: float = 0.0
-    """Seconds from the first shard handed out to the last sample: without start, preparation of data, evaluation."""
+    """Seconds from the first granted shard to the last sample, without startup, data preparation and evaluation."""
     samples: int = 0
     samples_before: int = 0
-    """Of them, those that were trained by the run that this one goes on from."""
+    """Samples trained by the run from which this run resumed; `samples` includes them."""
     samples_per_s: float = 0.0
-    """Over the last few seconds."""
+    """Sample rate over the last few seconds."""
     loss: float | None = None
     metrics: dict[str, float] = {}
     shards_done: int = 0
@@ -90,75 +90,76 @@ class JobStatus(RpcMessage, frozen=True):
     data_workers_alive: int = 0
     data_workers_wanted: int = 0
     data_workers_why: str = ""
-    """Why there are so many, or none: the last word on them."""
+    """Reason for the present number of data workers."""
     feed: FeedState | None = None
-    """Of all workers together: how full their queues are, and how long they have waited; None: nobody could be fed."""
+    """Queue fill and wait times of all workers together; None if data workers could feed no worker."""
     decision: str = ""
-    """The last thing the master decided: relaunch, fence, scale."""
+    """Last decision of the master, such as a relaunch, a fence or a scaling."""
     decision_why: str = ""
     lacks: str = ""
-    """What it does without for now, because no host had room for it, and when it asks again; empty: nothing."""
+    """Roles that the job lacks because no host had room, and when it asks again; empty if it lacks none."""
     relaunches: int = 0
-    """Processes started again so far."""
+    """Number of process relaunches so far."""
     poisoned: tuple[Poisoned, ...] = ()
     """Shards that no worker could train."""
     left_out: tuple[LeftOut, ...] = ()
-    """The first of the batches that were trained without samples that cannot be made, as `--poison skip` asks for."""
+    """First batches that were trained without unreadable samples, as `--poison skip` allows."""
     samples_left_out: int = 0
-    """How many such samples there are in all."""
+    """Total number of samples that were left out."""
     loop_lag_s: float = 0.0
-    """The longest that the master has let anyone wait in the last ten seconds before it looked at what came."""
+    """Longest delay of the master's event loop in the last ten seconds."""
     slots_moving: int = 0
-    """Slots on their way to another server."""
+    """Number of slots that are moving to another server."""
     term: int = 0
-    """Which master this is: 1 for the first, one more after each restart."""
+    """Term of the master: 1 for the first, one more after each restart."""
     checkpoint: int = 0
-    """The last complete one; 0: none."""
+    """Number of the last complete checkpoint; 0 if there is none."""
     checkpoint_at: float = 0.0
-    """Time of day at which that began."""
+    """Time of day when that checkpoint began."""
     checkpoint_trouble: str = ""
-    """What became of the last one, if it was not completed."""
+    """Why the last checkpoint was not completed; empty if it was."""
     disk_trouble: str = ""
-    """Why the master can write nothing for now: it makes no decisions and gives no leases until it can."""
+    """Why the master cannot write now. Until it can, it makes no decisions and grants no leases."""
     uploaded: int = 0
-    """The last one that is at the checkpoint URL too; 0: none."""
+    """Number of the last checkpoint that is also at the checkpoint URL; 0 if there is none."""
     saving_last: bool = False
-    """All workers have ended, and the last checkpoint is being written."""
+    """True while the final checkpoint is written, after all workers have ended."""
     staleness: int | None = None
-    """Most pushes that a server has applied between reading the rows of a push and applying that push; async only."""
+    """Largest staleness of a push: pushes that a server applied between the read of its rows and its own update; async
+    only."""
     staleness_p50: int | None = None
-    """The median of that over all pushes, on the server where it is largest."""
+    """Median staleness over all pushes, on the server where it is largest."""
     cache: CacheUse | None = None
-    """Of all workers of a bsp group."""
+    """Cache statistics of all workers of a bsp group."""
     stage: str = ""
-    """`domain.spec.planning_config.PlanningStage`, of a job that plans for itself; empty: nobody plans."""
+    """Value of `domain.spec.planning_config.PlanningStage`, for a job that plans; empty otherwise."""
     shape: Shape | None = None
-    """What all of such a job has now; None while it changes."""
+    """Present shape of a job that plans; None while it changes."""
     target: Shape | None = None
-    """The plan that is being carried out."""
+    """Target shape of the current plan."""
     extra_workers: int = 0
-    """Of the workers, those of low priority beyond the quota; the shape does not count them."""
+    """Number of low-priority workers beyond the quota. The shape does not count them."""
     settled: bool = False
-    """It has reached its plan, and the last word on it was to leave it as it is."""
+    """True if the job has reached its plan, and the last advice was to leave it unchanged."""
     online: OnlineState | None = None
-    """Of a job that reads a stream: how it keeps up."""
+    """How an online job keeps up with its stream."""
 
 
 class RestoreOrder(RpcMessage, frozen=True):
-    """Slots to bring back from a checkpoint before anything is served: `server.restore.restore`."""
+    """Slots to restore from a checkpoint before serving (`server.restore.restore`)."""
 
     where: str
-    """Folder or URL."""
+    """Folder or URL of the checkpoint."""
     number: int
     slots: tuple[int, ...]
     lineage: Lineage
-    """Checkpoints of other runs are refused."""
+    """Runs whose checkpoints are accepted. Checkpoints of other runs are rejected."""
     fallback: str = ""
-    """Folder or URL to look at when that one is not whole; older ones at both places are tried too."""
+    """Folder or URL to try if the first is incomplete. Older checkpoints at both places are tried too."""
 
 
 class SlotParcel(RpcMessage, frozen=True):
-    """Slots that a server is to hand to another."""
+    """Slots that a server must hand to another server."""
 
     server: int
     address: str
@@ -166,46 +167,48 @@ class SlotParcel(RpcMessage, frozen=True):
 
 
 class SlotGoal(RpcMessage, frozen=True):
-    """What a server should know of the others' slots, and do about its own."""
+    """Placement that a server should know, and the slots that it should hand over."""
 
     placement: Placement
     addresses: tuple[str, ...]
-    """By rank; empty for one that has left or is away."""
+    """Server addresses by rank; empty for a server that has left or is down."""
     parcels: tuple[SlotParcel, ...] = ()
     call: int = 0
-    """To be answered with a heartbeat, when nothing is being handed over any more (`job.recovery.rollcall`)."""
+    """Number of a roll call. The server answers with a heartbeat once it hands no more slots over
+    (`job.recovery.rollcall`)."""
     settled: bool = True
-    """Whether all have answered, or nobody was asked: the placement is right then, except for slots under way."""
+    """True if all servers have answered the roll call, or none is open. The placement is then right, except for moving
+    slots."""
     hurry: bool = False
-    """All wait for them: handing them over comes before serving."""
+    """True if the job waits for these slots: hand them over before serving requests."""
     leave: bool = False
-    """It is to go: it takes no more slots, and says so."""
+    """True if the server must leave: it accepts no more slots, and says so."""
 
 
 class SlotHoldings(RpcMessage, frozen=True):
-    """A server's answer to a roll call, beside the slots that it owns."""
+    """A server's answer to a roll call, in addition to the slots that it owns."""
 
     call: int
     doubts: dict[int, int] = {}
-    """Slots that it has closed for another server whose answer never came, and which server that is."""
+    """Slots that it closed for a transfer without getting the receiver's answer, each with the receiver."""
     closed: bool = False
-    """It takes no more: the slots that it names are all that it will ever have."""
+    """True if the server accepts no more slots, so that its present slots are all it will ever have."""
 
 
 class SlotsMoved(RpcMessage, frozen=True):
-    """A server has handed slots to another, which has acknowledged that they are its own."""
+    """A server has handed slots to another server, which has acknowledged its ownership."""
 
     slots: tuple[int, ...]
     server: int
     bytes: int = 0
     seconds: float = 0.0
     longest_freeze_s: float = 0.0
-    """The longest that any of them had no owner."""
+    """Longest time that one of these slots had no owner, in seconds."""
 
 
 class ServerAddresses(RpcMessage, frozen=True):
-    """Where the servers are. Whoever is connected to an earlier life of one turns to this one."""
+    """Addresses and incarnations of the servers. Clients of an earlier incarnation reconnect to these addresses."""
 
     addresses: tuple[str, ...]
-    """By rank; empty while a server is away."""
+    """Server addresses by rank; empty while a server is down."""
     lives: tuple[int, ...]

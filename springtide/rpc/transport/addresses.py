@@ -1,6 +1,7 @@
-"""Addresses as they are written down, `host:port`, IPv6 in brackets; and by which address of this host others reach it.
+"""Parses and formats addresses (`host:port`, IPv6 in brackets), and finds the address at which others reach this host.
 
-In: settings and messages. Out: host and port for a socket. Who listens at all addresses of its host says one of them.
+In: settings and messages. Out: host and port for a socket. A process that listens on all interfaces advertises one
+address.
 """
 
 import socket
@@ -8,7 +9,7 @@ import socket
 from springtide import errors
 
 EVERYWHERE = ("0.0.0.0", "::", "")
-"""Hosts to listen at that no other host can call."""
+"""Bind addresses that other hosts cannot connect to."""
 
 OUTSIDE = ("192.0.2.1", 9)  # reserved for examples: nothing is sent there, it only asks the routing table
 

@@ -1,7 +1,7 @@
-"""Both sides prove that they know the job's secret, without sending it: an HMAC over two fresh nonces.
+"""Authenticates both sides of a connection: each proves that it knows the job's secret, without sending it.
 
-In: a connected stream. Out: the master's term, or `Rejected`. Next: numbered requests (`rpc.transport.connection`,
-`rpc.transport.listener`).
+In: a connected stream. Out: the master's term, or `Rejected`. The proof is an HMAC over two fresh nonces. Next:
+numbered requests (`rpc.transport.connection`, `rpc.transport.listener`).
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _decoder = msgspec.msgpack.Decoder(messages.Handshake)
 
 
 class Rejected(errors.SpringtideError):
-    """The other side does not know the secret, or speaks another version."""
+    """The peer does not know the secret, or has a different protocol version."""
 
 
 def proof(secret: bytes, side: str, challenge: bytes, own: bytes) -> bytes:

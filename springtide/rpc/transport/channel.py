@@ -1,8 +1,8 @@
-"""A connection to the master for code that is not asyncio: a thread of its own runs the loop and the heartbeat.
+"""Synchronous connection to the master, with a thread that runs the event loop and the heartbeat.
 
-In: calls from the user's loop, from any thread. Out: replies. With a `look` it outlives its master
-(`rpc.transport.reconnect`). A child forked after this (a DataLoader's worker) closes its copy of the socket and may not
-call: only the process that made the channel speaks on it.
+In: calls from the user's loop, from any thread. Out: replies. With a `look` function, the channel survives its master
+(`rpc.transport.reconnect`). A child process that is forked later, such as a DataLoader worker, closes its copy of the
+socket and may not call. Only the process that made the channel may use it.
 """
 
 import asyncio
@@ -22,12 +22,12 @@ from springtide.rpc.transport.reconnect import Look, ReconnectingConnection
 
 log = logging.getLogger(__name__)
 BIRTH = secrets.randbits(62)
-"""Of this process: tells it from another of the same name and process id, such as its container started again."""
+"""Random number of this process. It distinguishes a restarted container with the same name and process id."""
 T = TypeVar("T")
 
 
 class MasterChannel:
-    """Synchronous and thread-safe; `beat` and `pulse` are called in the channel's thread."""
+    """A synchronous, thread-safe channel. It calls `beat` and `pulse` in its own thread."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""The calling side of one persistent connection: numbered requests, replies in any order.
+"""Client side of one persistent connection: numbered requests, replies in any order.
 
-In: `Request`s of a member. Out: the master's `Reply`, or the error it stands for. `rpc.transport.channel` wraps this
-for threads.
+In: `Request`s of a member. Out: the master's `Reply`, or the error that the reply stands for. `rpc.transport.channel`
+wraps this class for threads.
 """
 
 import asyncio
@@ -20,24 +20,25 @@ from springtide.rpc.transport import addresses, auth, frames, tls
 RETRY_S = 0.05
 GOODBYE_S = 1.0
 KEEP_ALIVE = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
-"""Seconds; milliseconds for the last. Unanswered for ten seconds a connection is lost; shorter cuts it survives."""
+"""TCP keep-alive options in seconds, the last in milliseconds. A connection is lost after ten seconds without an
+answer; it survives shorter interruptions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """Who is called: a master, or a brain, whose messages are others."""
+    """The kind of process to call: a master, or a brain with its own messages."""
 
     who: str
     returns: "msgspec.msgpack.Decoder[Any]"
     tls: str = "SPRINGTIDE_TLS"
-    """The setting that names a caller's certificates."""
+    """Name of the setting for the caller's certificates."""
 
 
 MASTER = Callee("master", msgspec.msgpack.Decoder(messages.ReplyFrame))
 
 
 class RpcConnection:
-    """An authenticated connection to the master. Made by `connect`; lives in one event loop."""
+    """An authenticated connection to the master, made by `connect` and bound to one event loop."""
 
     def __init__(
         self,

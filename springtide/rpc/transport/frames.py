@@ -1,7 +1,7 @@
-"""Frames: four bytes of length, then msgpack. Sizes are checked before anything is allocated.
+"""Encodes and decodes frames: four bytes of length, then msgpack. Sizes are checked before allocation.
 
-In: `rpc.messages.messages`. Out: bytes on a stream, and back. Next: `rpc.transport.auth` opens a connection,
-`rpc.transport.listener` and `rpc.transport.connection` keep it.
+In: `rpc.messages.messages`. Out: bytes on a stream, and back. Next: `rpc.transport.auth` opens a connection;
+`rpc.transport.listener` and `rpc.transport.connection` use it.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class BadFrame(errors.SpringtideError):
-    """What came over the wire is not a message of ours; the connection is of no further use."""
+    """The received bytes are not a valid message. The connection is unusable."""
 
 
 def pack(message: Any, *, limit: int = MAX_BYTES) -> bytes:

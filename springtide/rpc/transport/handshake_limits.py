@@ -1,9 +1,10 @@
-"""Limits on peers that have connected and not proved yet that they belong to the job.
+"""Limits connections that have not authenticated yet.
 
-In: connections that a listener has just accepted. Out: at most `MOST` of them at a time; when one more comes the oldest
-is dropped. Each is dropped at one deadline, however slowly its bytes come. Peers that have proved themselves are not
-counted: strangers never take their places. Used by `rpc.transport.listener`, `worker.online.shuffling.peers` and
-`dataworker.transport.listener`. The data plane has its own in cpp/net/pending_handshakes.h.
+In: connections that a listener has just accepted. Out: at most `MOST` of them at a time. A further connection evicts
+the oldest. Each connection has one deadline for the whole handshake, however slowly its bytes arrive. Authenticated
+peers do not count, so strangers never take their places. Used by `rpc.transport.listener`,
+`worker.online.shuffling.peers` and `dataworker.transport.listener`. The data plane has its own limits in
+cpp/net/pending_handshakes.h.
 """
 
 import asyncio
@@ -14,13 +15,13 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 
 MOST = 64
-"""A handshake takes milliseconds, so a member has its turn among that many strangers."""
+"""Most pending handshakes. A handshake takes milliseconds, so a member gets its turn even among this many strangers."""
 DEADLINE_S = 10.0
-"""For a whole handshake, TLS included."""
+"""Seconds for a whole handshake, including TLS."""
 
 
 class PendingHandshakes:
-    """One a listener. Its methods may be called from any thread."""
+    """Pending handshakes of one listener. All methods are thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

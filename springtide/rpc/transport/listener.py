@@ -1,7 +1,8 @@
-"""The answering side: accepts members, checks their secret, hands each request to one function. A brain's too.
+"""Server side of the control plane: accepts and authenticates members, and passes each request to one handler.
 
-In: connections from anyone. Out: calls of `handle(peer, request)` for authenticated peers only, one task a request, so
-that a request that waits (a barrier, a lease at the tail) holds up no other. Garbage costs its sender the connection.
+In: connections from any process. Out: calls of `handle(peer, request)`, only for authenticated peers. Each request has
+its own task, so a waiting request (a barrier, a lease at the tail) blocks no other request. A peer that sends garbage
+loses its connection. A brain uses this listener too.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ MAX_IN_FLIGHT = 64  # requests of one peer; more are left in the socket
 
 @dataclass(slots=True, eq=False)
 class Peer:
-    """One connection. `role` and its incarnation are set by whoever handles the join."""
+    """One connection. The handler of the join request sets `role` and `incarnation`."""
 
     address: str
     role: Role | None = None
@@ -39,7 +40,7 @@ Handle = Callable[[Peer, messages.Request], Awaitable[messages.Reply]]
 
 
 class RpcListener:
-    """Serves the control plane on one port."""
+    """Server of the control plane on one port."""
 
     def __init__(
         self,

@@ -1,7 +1,8 @@
-"""Where the job's master is now: a small file of the run that each master writes when it listens.
+"""Publishes the address of the job's master in a small file of the run.
 
-In: `master.main` writes it, whole or not at all. Out: its agent, members that have lost their master and commands such
-as `springtide status` read it. A master that takes over has a higher term, and its file replaces the one before.
+In: each master writes the file atomically once it listens (`master.main`). Out: its agent, members that lost their
+master, and commands such as `springtide status` read the file. A master that takes over has a higher term and replaces
+the file.
 """
 
 import pathlib
@@ -12,21 +13,21 @@ from springtide import private_files
 
 
 class MasterLocation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """What a master says of itself."""
+    """Address, term and process of a master, or its startup error."""
 
     term: int = 0
-    """Which master of the job this is: 1 for the first, one more for each that took over."""
+    """Term of the master: 1 for the first, one more after each takeover."""
     pid: int = 0
     address: str = ""
-    """host:port by which all roles reach it; empty when it could not listen."""
+    """host:port at which all roles reach the master; empty if it could not listen."""
     local: str = ""
-    """host:port for its own host, where that is another: its agent need not wait for a name to be known."""
+    """host:port for processes on the master's host, if different. The agent then need not wait for DNS."""
     tls: str = ""
-    """Of a brain: the folder with certificates for those who ask it; empty: it speaks in the clear."""
+    """For a brain: the folder with certificates for its clients; empty if it serves without TLS."""
     error: str = ""
-    """Why it could not."""
+    """Why the master could not listen."""
     kind: str = ""
-    """The class of `springtide.errors` that this error is."""
+    """Class of `springtide.errors` to which this error belongs."""
 
 
 def write(path: pathlib.Path, where: MasterLocation) -> None:

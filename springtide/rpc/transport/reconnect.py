@@ -1,9 +1,9 @@
-"""Stay in touch with the job's master, whoever that is: reconnect, introduce oneself again, repeat what was asked.
+"""Keeps a member connected to the job's master: reconnects, joins again, and repeats unanswered requests.
 
-In: requests from `rpc.transport.channel`, in its event loop. Out: the reply of the master of the day. A master that has
-died is replaced by one with a higher term, which is found by the file of the run (`rpc.transport.master_file`), or by a
-name that stays and is looked up anew for every attempt; one with a lower term is refused. Requests are idempotent, so
-one whose answer was lost is simply asked again.
+In: requests from `rpc.transport.channel`, in its event loop. Out: replies of the current master. A master that dies is
+replaced by a master with a higher term. The member finds it through the run's master file
+(`rpc.transport.master_file`), or through a stable host name that it resolves on every attempt. A master with a lower
+term is rejected. Requests are idempotent, so a request whose reply was lost is sent again.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ Look = Callable[[], MasterLocation | None]
 
 
 class ReconnectingConnection:
-    """A connection that outlives its masters. `patience_s` is how long to look for one."""
+    """A connection that survives its masters. `patience_s` limits the search for the next master."""
 
     def __init__(
         self,

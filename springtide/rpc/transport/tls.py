@@ -1,15 +1,16 @@
-"""TLS between the processes of a job: who may speak to whom is said by certificates of the job's own authority.
+"""Mutual TLS between the processes of a job, with certificates of the job's own authority.
 
-In: a folder with `ca.crt`, `tls.crt` and `tls.key` (`Settings.tls`; `platforms.agent.credentials` makes them). Out:
-contexts for both sides of a connection, and the check of whoever is there. Next: `rpc.transport.connection`,
-`rpc.transport.listener`; the data plane does the same in C++ (cpp/net/tls_session.h).
-With an empty folder there is no TLS.
+In: a folder with `ca.crt`, `tls.crt` and `tls.key` (`Settings.tls`; `platforms.agent.credentials` makes them). An empty
+folder name means no TLS. Out: TLS contexts for both sides of a connection, and the check of the peer. Next:
+`rpc.transport.connection` and `rpc.transport.listener`. The data plane has the same checks in C++
+(cpp/net/tls_session.h).
 
-Checked on both sides: TLS 1.3; a certificate that `ca.crt` has signed and that is valid now; its name, the URI
-`springtide:JOB/ROLE`, is of this job; a caller checks besides that the role is the one it called. Host names are not
-checked: pods change addresses, and the authority signs nothing but processes of this job.
-Files are looked at again for every new connection, so that certificates may be renewed while the job runs; where they
-cannot be used at that moment, those before are.
+Both sides require TLS 1.3 and a valid certificate signed by `ca.crt`. The certificate's name, the URI
+`springtide:JOB/ROLE`, must be of this job. A caller also checks that the role is the role it called. Host names are not
+checked, because pods change addresses and the authority signs only processes of this job.
+
+Certificates may be renewed while the job runs, because each new connection checks the files again. If the new files are
+unusable at that moment, the previous certificates stay in use.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ SCHEME = "springtide:"
 
 
 class Identity(NamedTuple):
-    """Who a certificate speaks for."""
+    """Job and role that a certificate names."""
 
     job: str
     role: str
@@ -43,7 +44,7 @@ class Identity(NamedTuple):
 
 
 class _Ready(NamedTuple):
-    """What was made of a folder's files, and of which."""
+    """TLS contexts made from a folder's files, with the stamps of these files."""
 
     files: tuple[tuple[int, int, int], ...]
     identity: Identity

@@ -1,7 +1,7 @@
-"""The files of one control group, behind one small face: limits in; usage, out-of-memory kills and members out.
+"""Reads and writes the files of one control group: limits, usage, out-of-memory kills and members.
 
-In: `platforms.local.cgroups` has made the folders, or a container's host (`telemetry.host.own_usage`). `GroupV1` has a
-folder for each controller, `GroupV2` one for all.
+In: folders made by `platforms.local.cgroups`, or by a container's host (`telemetry.host.own_usage`). `GroupV1` has a
+folder for each controller, `GroupV2` one folder for all controllers.
 """
 
 import contextlib
@@ -18,15 +18,15 @@ PERIOD_US = (
 )
 
 LEAST_SHARES, LEAST_WEIGHT = 2, 1
-"""Of the processors, beside others that want them: versions 1 and 2, where others have 1024 and 100."""
+"""Lowest CPU shares (version 1) and weight (version 2). The defaults of other groups are 1024 and 100."""
 
 
 ENDLESS = 1 << 60
-"""Bytes from which a limit of version 1 is none: the kernel writes the largest number of pages."""
+"""Limit in bytes from which version 1 means no limit. The kernel reports the largest number of pages."""
 
 
 class ControlGroup(Protocol):
-    """What a platform needs of a control group. Reading a file that is not there reads as nothing."""
+    """Operations that a platform needs of a control group. A missing file reads as empty."""
 
     def can_hold(self, limits: ProcessLimits) -> bool:
         """Whether it has what these limits need: a group that only counts cannot limit the CPU."""
@@ -62,7 +62,7 @@ class ControlGroup(Protocol):
 
 
 class GroupV1:
-    """A group in each of several hierarchies."""
+    """A version 1 control group: a folder in each of several hierarchies."""
 
     def __init__(self, folder_of: Mapping[str, pathlib.Path]) -> None:
         self._folder_of = dict(folder_of)
@@ -126,7 +126,7 @@ class GroupV1:
 
 
 class GroupV2:
-    """A group of the one hierarchy."""
+    """A version 2 control group: a folder in the unified hierarchy."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder

@@ -1,7 +1,7 @@
-"""Where in the kernel's control groups this process lives, by controller: version 1, version 2, or nowhere.
+"""Finds the control group of this process, by controller, for cgroup versions 1 and 2.
 
-In: `/proc/self/mountinfo` and `/proc/self/cgroup`. Out: the folder under which `platforms.local.cgroups` makes groups
-of its own: always below this process's own group, so that a limit set on the whole of it (a container's) still holds.
+In: `/proc/self/mountinfo` and `/proc/self/cgroup`. Out: the folder under which `platforms.local.cgroups` makes its
+groups. The folder is always below this process's own group, so that a container's limit still holds.
 """
 
 import pathlib
@@ -14,7 +14,7 @@ CONTROLLERS = ("cpu", "cpuacct", "memory")
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A mounted hierarchy: which part of it is seen, and where."""
+    """A mounted hierarchy: its visible part, and the mount point."""
 
     root: str
     at: pathlib.Path
@@ -24,10 +24,10 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Hierarchy:
-    """This process's own group, as a folder for each controller that there is (`cpuacct` in version 1 only)."""
+    """This process's own group: a folder for each available controller (`cpuacct` only in version 1)."""
 
     version: int = 0
-    """1 or 2; 0 where there are no control groups."""
+    """Version of control groups: 1 or 2; 0 if there are none."""
     folders: Mapping[str, pathlib.Path] = field(default_factory=dict)
 
 

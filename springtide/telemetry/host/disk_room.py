@@ -1,14 +1,14 @@
-"""Whether a folder takes files: asked before a process is started that must write there.
+"""Checks that a folder accepts files, before a process that must write there is started.
 
-In: a run's folder. Out: why nothing can be written, or nothing. A file is written for it: a quota, a read-only mount
-and a disk that fails are noticed too, which the count of free bytes does not show.
+In: a run's folder. Out: the reason why nothing can be written, or an empty text. The check writes a file. It therefore
+also notices a quota, a read-only mount and a failing disk, which the count of free bytes does not show.
 """
 
 import os
 import pathlib
 
 BYTES = 1 << 17
-"""Without so much room a master cannot begin its journal and its log."""
+"""Bytes that a master needs to begin its journal and its log."""
 
 
 def lacking(folder: pathlib.Path) -> str:

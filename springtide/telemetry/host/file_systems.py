@@ -1,9 +1,9 @@
-"""Which kind of file system a path lies on, and how SQLite may keep its journal there.
+"""Detects network file systems, and chooses SQLite's journal mode for a path.
 
-In: a path, and what Linux tells of mounts. Out: SQLite's journal mode. WAL keeps its index in memory that all users of
-a database share, which only processes of one machine can: on a network file system two of them on different machines
-would damage it. There the rollback journal is used, which needs nothing but locks and costs a write to the disk each
-time. Next: `master.core.journal`, `brain.store.store`.
+In: a path, and the mounts that Linux lists. Out: SQLite's journal mode. WAL keeps its index in shared memory, which
+works only within one machine. On a network file system, processes on two machines would corrupt a database in WAL mode.
+There SQLite uses the rollback journal, which needs only locks and costs one disk write for each transaction. Next:
+`master.core.journal`, `brain.store.store`.
 """
 
 import os
@@ -32,9 +32,9 @@ NETWORK = {
     "virtiofs",
     "wekafs",
 }
-"""Kinds that several machines, or a machine and its guests, may have mounted at once."""
+"""File systems that several machines, or a machine and its guests, can mount at once."""
 LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs"})
-"""Kinds of FUSE that are a disk of this machine all the same. The others (sshfs, gcsfuse, JuiceFS) are mostly not."""
+"""FUSE file systems that are local disks. Most others (sshfs, gcsfuse, JuiceFS) are remote."""
 
 
 def sqlite_journal_mode(path: pathlib.Path) -> str:

@@ -1,9 +1,8 @@
-"""What this process takes, measured by itself: for platforms whose agent is on another host.
+"""Measures this process's own CPU and memory, for platforms whose agent is on another host.
 
-In: the kernel's control groups as seen from here, and `/proc`. Out: `RoleUsage` for a heartbeat. A container has a
-group of its own, which counts its children too, and whose limits are those it is held to now, also after a resize in
-place. Where others are in the same group (a bare host, a Ray node) only this process is counted. Next:
-`master.core.usages`.
+In: the control groups visible to this process, and `/proc`. Out: `RoleUsage` for a heartbeat. A container has its own
+group. The group also counts child processes, and its limits are current even after an in-place resize. If other
+processes share the group (a bare host, a Ray node), only this process is counted. Next: `master.core.usages`.
 """
 
 import os
@@ -20,7 +19,7 @@ PROC = pathlib.Path("/proc")
 
 
 class OwnUsage:
-    """Of this process, from now on."""
+    """CPU and memory of this process, from now on."""
 
     def __init__(self, settings: config.Settings, *, proc: pathlib.Path = PROC, pid: int | None = None) -> None:
         self._proc, self._pid = proc, os.getpid() if pid is None else pid

@@ -1,6 +1,6 @@
-"""What a process takes where no control group counts it: from `/proc`, the process alone, without its children.
+"""Reads CPU and memory of one process from `/proc`, without its children, where no control group counts them.
 
-In: a process id. Out: `Usage`; nothing of a process that is gone.
+In: a process id. Out: `Usage`; empty for a process that has exited.
 """
 
 import os
