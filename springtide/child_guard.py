@@ -16,7 +16,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends; exit at once if the parent is gone. 0 means no parent."""
+    """Ask the kernel to kill this process when `parent` ends, and exit at once if it already has. 0 means no parent."""
     if not parent:
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))

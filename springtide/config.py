@@ -123,7 +123,7 @@ class Settings(MemberSettings, SecuritySettings, BrainSettings, ScriptSettings, 
 
 
 def load(overrides: Mapping[str, Any] | None = None, *, environ: Mapping[str, str] | None = None) -> Settings:
-    """Read the environment, lay `overrides` over it and check every value."""
+    """Read settings from the environment, apply `overrides`, and check every value."""
     environ = os.environ if environ is None else environ
     types = typing.get_type_hints(Settings)
     values: dict[str, Any] = {}
@@ -150,8 +150,8 @@ def live_variables() -> MutableMapping[str, str]:
 def child_environment(
     settings: Mapping[str, str], others: Mapping[str, str], given: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return a child's environment: `others` (defaults for other programs), then ours, then `given` (the spec), then
-    `settings`.
+    """Return a child's environment. Later parts win: `others` (defaults for other programs), this process's
+    environment, `given` (from the spec), `settings`.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
     known = {field.name for field in fields(Settings)}
@@ -163,7 +163,7 @@ def child_environment(
 
 
 def become(environment: Mapping[str, str]) -> None:
-    """Replace this process's environment; a fork of `platforms.local.fork_server` starts so."""
+    """Replace this process's environment, in a process that `platforms.local.fork_server` has just forked."""
     os.environ.clear()
     os.environ.update(environment)
 
@@ -174,24 +174,26 @@ def with_arguments(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def own_arguments(given: Sequence[str]) -> list[str]:
-    """Return the arguments passed through the environment, else `given`, and hide them from children."""
+    """Return the arguments passed through the environment, else `given`. Remove them from the environment of
+    children.
+    """
     text = os.environ.pop(ARGUMENTS, None)
     return list(given) if text is None else [str(each) for each in json.loads(text)]
 
 
 def variables() -> dict[str, str]:
-    """Return a copy of the environment; it may hold secrets."""
+    """Return a copy of the environment, which may hold secrets."""
     return dict(os.environ)
 
 
 def variable(name: str) -> str:
-    """Return another program's variable, such as KUBECONFIG; empty if unset."""
+    """Return the value of another program's variable, such as KUBECONFIG; empty if unset."""
     return os.environ.get(name, "")
 
 
 @contextlib.contextmanager
 def lent(name: str, value: str) -> Iterator[None]:
-    """Set a variable while the block runs, for a library that takes no argument for it."""
+    """Set a variable while the block runs, for a library that reads only the environment."""
     before = os.environ.get(name)
     os.environ[name] = value
     try:
@@ -215,7 +217,7 @@ def parse(name: str, text: str, kind: type) -> Any:
 
 
 def check_type(name: str, value: Any, kind: type) -> Any:
-    """Refuse a value of the wrong type; an int is fine for a float."""
+    """Reject a value of the wrong type. An int is accepted for a float."""
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):

@@ -15,7 +15,7 @@ FILE = 0o600
 
 
 def opened(path: str | os.PathLike[str], mode: str, *, buffering: int = -1) -> BinaryIO:
-    """Open for bytes; a new file is readable by its owner only."""
+    """Open a file for bytes. Only the owner can read a new file."""
     made: Any = open(path, mode, buffering, opener=lambda name, flags: os.open(name, flags, FILE))  # noqa: SIM115
     return made  # type: ignore[no-any-return]
 

@@ -37,11 +37,11 @@ def run(
     on_status: Callable[[messages.JobStatus], None] = lambda _: None,
     **fields: Any,
 ) -> messages.JobStatus:
-    """Train to the end and return the last status.
+    """Train to the end and return the final status.
 
-    `job` is a script, a YAML file (`.yaml`, `.yml`) or an `ElasticJob`; `fields` override fields of `ElasticJob`. Uses
-    the program's Ray connection, else connects to `address` or to this machine's cluster. Ctrl-C, or an exception in
-    `on_status`, drains the job and is raised; a second Ctrl-C kills it.
+    `job` is a script, a YAML file (`.yaml`, `.yml`) or an `ElasticJob`. `fields` override fields of `ElasticJob`. The
+    call uses the program's Ray connection, else it connects to `address` or to this machine's cluster. Ctrl-C, or an
+    exception in `on_status`, drains the job and is raised again. A second Ctrl-C kills the job.
     """
     wanted, folder = job_of(job, fields)
     reach = RayJobHandle(ray_job.submit(wanted, folder, {"address": address} if address else {}, print))
@@ -56,7 +56,7 @@ def run(
 
 
 def drain(reach: RayJobHandle, why: str) -> None:
-    """Have workers finish the batch in hand, and wait for the end; an impatient user kills it."""
+    """Ask workers to finish their current batch, and wait for the end of the job. Ctrl-C kills the job."""
     try:
         with contextlib.suppress(errors.SpringtideError):
             reach.ask(messages.StopRequest(why))

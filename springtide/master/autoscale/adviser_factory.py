@@ -19,10 +19,10 @@ SECRET = ".springtide/brain/secret"
 
 
 def make_adviser(rules: PlanRules, *, folder: str = "") -> Adviser:
-    """The adviser that the rules name. A key tells jobs of one name apart, also after their master was replaced."""
+    """Return the adviser that the rules name. A key distinguishes jobs with the same name, even across masters."""
     assert rules.bounds is not None
     quota, most = rules.bounds.quota, rules.bounds.most
-    beyond = rules.config.extra_workers * most.worker_cpu  # of low priority: they have only what others leave
+    beyond = rules.config.extra_workers * most.worker_cpu  # low-priority workers use only what others leave
     own = EmbeddedAdviser(rules.history, rules.config, replace(quota, cpu=quota.cpu + beyond))
     if not rules.brain:
         return own

@@ -14,7 +14,7 @@ from springtide.rpc.messages import messages
 
 
 def answer(context: MasterContext, request: messages.BoundsRequest) -> messages.Ok:
-    """Go by them from now on; BadInput for a job that has the numbers it was given."""
+    """Apply new bounds. Raise BadInput if the job does not plan its numbers of roles."""
     state = context.record.state
     if not (state.spec.planning.on or state.spec.online.on):
         raise errors.BadInput(
@@ -27,7 +27,7 @@ def answer(context: MasterContext, request: messages.BoundsRequest) -> messages.
 
 
 def _check(record: JobRecord, request: messages.BoundsRequest) -> None:
-    """BadInput for bounds that the job cannot come into: nothing of them is kept then."""
+    """Raise BadInput for bounds that the job cannot satisfy, before any of them is applied."""
     state = record.state
     if state.phase is JobPhase.DRAINING:
         raise errors.BadInput(f"job {state.spec.name} is draining: {state.why}")

@@ -25,7 +25,7 @@ from springtide.telemetry.time_series import Series
 
 log = logging.getLogger(__name__)
 
-COLD_STEPS = 6  # an hour that is taken to go on as the last minutes, where nothing else is known
+COLD_STEPS = 6  # one hour: without history, the traffic of the last minutes is assumed to continue
 COLD_HIGH = 1.5
 
 
@@ -35,20 +35,16 @@ class Forecaster(Protocol):
     trouble: str
     """Why the requested forecaster is not in use; empty if it is in use."""
 
-    async def forecast(self, history: PastTraffic, steps: int, *, at: float) -> RateForecast:
-        """The next steps."""
-        ...
+    async def forecast(self, history: PastTraffic, steps: int, *, at: float) -> RateForecast: ...
 
-    async def close(self) -> None:
-        """Nothing more is asked."""
-        ...
+    async def close(self) -> None: ...
 
 
 class TrafficForecast:
     """Traffic history and forecast of one job."""
 
     def __init__(self, job: OnlineJob, forecasts: Forecaster, files: RunFiles, *, wall: float, at: float) -> None:
-        """`files`: of the run; `wall` and `at`: time of day now, and the clock's."""
+        """`files` are the files of the run. `wall` and `at` are the time of day and the clock time at this moment."""
         self._speedup, self._forecasts, self._since = job.speedup, forecasts, wall - at
         self._traffic = TrafficHistory()
         self._path = files.forecast
@@ -58,39 +54,39 @@ class TrafficForecast:
         for step in [*(one for one in given if one.at < first), *self._file.points]:
             began = step.at * self._speedup
             self._traffic.arrive(began, began + step.seconds * self._speedup, step.samples * self._speedup)
-        if given and not self._file.points:  # the next run finds it here
+        if given and not self._file.points:  # so that the next run finds the history here
             self._file.add(*given)
         self._made: TrafficOutlook | None = None
         self._begins = -1
         """The step that it begins with."""
 
     def wall(self, now: float) -> float:
-        """Time of day, whatever has been done to that of the machine since."""
+        """Return the time of day, unaffected by later changes of the machine's clock."""
         return self._since + now
 
     @property
     def why(self) -> str:
-        """What the forecast stands on."""
+        """Explain the basis of the forecast."""
         return self._made.why if self._made is not None else "no forecast yet"
 
     @property
     def cold(self) -> bool:
-        """Whether next to nothing is known of the past."""
+        """Return True if there is almost no history."""
         return len(self._traffic.steps) < self._traffic.day
 
     @property
     def trouble(self) -> str:
-        """Why it is not the forecaster that was asked for; empty: it is."""
+        """Return why the requested forecaster is not in use; empty if it is in use."""
         return self._forecasts.trouble
 
     def arrived(self, since: float, until: float, samples: float) -> None:
-        """So many came between two moments of the clock."""
+        """Record the samples that arrived between two clock times."""
         for step in self._traffic.arrive(self._stream(since), self._stream(until), samples * self._speedup):
             at, seconds = step.number * STEP_S / self._speedup, step.seconds / self._speedup
             self._file.add(TrafficStep(at=at, seconds=seconds, samples=step.samples / self._speedup))
 
     async def outlook(self, now: float, arriving: float) -> TrafficOutlook:
-        """From now on; `arriving`: samples a second of the clock in the last minutes."""
+        """Return the expected traffic from now on. `arriving` is the recent rate, in samples per clock second."""
         at = self._stream(now)
         step = math.floor(at / STEP_S)
         history = self._traffic.history(at)
@@ -110,7 +106,7 @@ class TrafficForecast:
         return self._made
 
     def expected(self, now: float) -> tuple[float | None, float | None]:
-        """What comes now by the last forecast, and what nine of ten values lie below; samples a second of the clock."""
+        """Return the forecast for now: the mean and the 90% quantile, in samples per clock second."""
         made = self._made
         place = 0 if made is None else int((self._stream(now) - self._begins * STEP_S) // made.step_s)
         if made is None or not 0 <= place < len(made.mean):
@@ -118,7 +114,7 @@ class TrafficForecast:
         return made.mean[place], made.high[place]
 
     def _show(self, made: TrafficOutlook) -> None:
-        """For the dashboard: by times of the clock."""
+        """Save the forecast for the dashboard, in clock time."""
         shown = {
             "at": self._begins * STEP_S / self._speedup,
             "step_s": made.step_s / self._speedup,
@@ -128,13 +124,12 @@ class TrafficForecast:
         }
         try:
             private_files.replace(self._path, msgspec.json.encode(shown))
-        except OSError as error:  # it is only shown
+        except OSError as error:  # the file is only for display
             log.warning("%s", as_disk_error(error, self._path))
 
     async def close(self) -> None:
-        """Nothing more is asked."""
         await self._forecasts.close()
 
     def _stream(self, now: float) -> float:
-        """The stream's time."""
+        """Convert clock time to stream time."""
         return self.wall(now) * self._speedup

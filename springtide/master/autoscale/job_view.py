@@ -31,7 +31,7 @@ from springtide.planning.guards import oom
 BANDWIDTH = 4e9
 """Bandwidth of one loopback connection on a typical machine, in bytes a second. It only scales a fitted coefficient."""
 FLOAT_BYTES = 4
-RECENT_S = 60.0  # a finding of a guard that could do nothing about it is shown for so long
+RECENT_S = 60.0  # how long a finding is shown that a guard could not act on
 ROOM = 1.15
 """Ratio of the memory planned for a worker to the highest use observed."""
 
@@ -49,7 +49,7 @@ class ViewSources:
 
 
 def view(sources: ViewSources, *, now: float) -> JobView | None:
-    """The job now, without profiles; None while it changes, heals, or has not said what it trains."""
+    """Return the job's view without profiles; None while it changes or recovers, or before it has data."""
     state, book, era = sources.record.state, sources.record.book, sources.watching.era
     rules = state.spec.planning
     if era is None or not book.passes:
@@ -78,7 +78,7 @@ def view(sources: ViewSources, *, now: float) -> JobView | None:
 
 
 def past(sources: ViewSources, throughput: float | None, *, ended_at: float) -> PastJob:
-    """The job when it is over. One that was only a sample has no shape that others should begin with."""
+    """Return the finished job as history. A job that ended while sampling has no shape for other jobs to start with."""
     state = sources.record.state
     sized = state.planned.stage in (PlanningStage.OPTIMIZING, PlanningStage.ADJUSTING)
     found = facts(sources.record) if sources.record.book.passes else None
@@ -97,7 +97,7 @@ def past(sources: ViewSources, throughput: float | None, *, ended_at: float) -> 
 
 
 def first_shape(state: JobState) -> Shape:
-    """What it began with."""
+    """Return the shape with which the job began."""
     spec, bounds = state.spec, state.spec.planning.bounds
     assert bounds is not None
     return Shape(
@@ -111,7 +111,7 @@ def first_shape(state: JobState) -> Shape:
 
 
 def facts(record: JobRecord) -> ModelFacts:
-    """What the performance model takes as given. What is not told is 1: it only scales a coefficient."""
+    """Return the fixed inputs of the performance model. Unknown inputs are 1: they only scale a coefficient."""
     made = outlined(record)
     dense = sum(FLOAT_BYTES * math.prod(one.shape) for one in made.dense)
     dim = sum(max(1, table.dim) * max(1, len(table.paths)) for table in made.tables)
@@ -126,7 +126,7 @@ def facts(record: JobRecord) -> ModelFacts:
 
 
 def bounds(state: JobState, largest: int | None) -> ShapeBounds:
-    """Shapes that it may have. `largest`: as many workers as share the smallest batch, each with a sample at least."""
+    """Return the bounds of the job's shape. `largest` is the number of workers that can share the smallest batch."""
     limits = plan.bounds_of(state)
     if largest is None or limits.most.workers <= largest:
         return limits
@@ -134,22 +134,22 @@ def bounds(state: JobState, largest: int | None) -> ShapeBounds:
 
 
 def batch_of(record: JobRecord) -> int:
-    """Samples of one step of one worker; a bsp group shares a batch."""
+    """Return the samples in one step of one worker. A bsp group shares a batch."""
     card = record.book.passes[-1].card
     return max(1, -(-card.batch_size // record.state.workers) if card.in_step else card.batch_size)
 
 
 def outlined(record: JobRecord) -> tables.Outline:
-    """What the model is made of, as its workers have told; they may not have."""
+    """Return the model's outline that the workers shared; empty if they shared none."""
     told = record.shared.get(tables.SHARED_KEY)
     try:
         return msgspec.msgpack.decode(told, type=tables.Outline) if told else tables.Outline()
-    except msgspec.MsgspecError:  # shared by a script under our name
+    except msgspec.MsgspecError:  # a user's script shared a value under our key
         return tables.Outline()
 
 
 def features(record: JobRecord, found: ModelFacts | None) -> dict[str, Feature]:
-    """What tells jobs apart, and alike."""
+    """Return the features by which jobs are compared."""
     spec = record.state.spec
     known: dict[str, Feature] = {**spec.planning.features, "sync": spec.sync}
     if found is not None:
@@ -165,14 +165,14 @@ def features(record: JobRecord, found: ModelFacts | None) -> dict[str, Feature]:
 
 
 def samples_total(book: JobLedger) -> float | None:
-    """Of all passes so far; None where the end of one is not known."""
+    """Return the samples of all passes so far; None if a pass has no known end."""
     if not book.passes or any(one.card.endless or one.card.stream is not None for one in book.passes):
         return None
     return float(sum(one.card.samples_used * one.card.epochs for one in book.passes))
 
 
 def need(sources: ViewSources) -> MemoryNeed:
-    """Bytes that roles will need, where memory has limits; nothing is said where it has none."""
+    """Return the bytes that roles will need, for roles with a memory limit."""
     sizes, ahead = sources.record.state.planned.sizes, sources.guards.ahead
     worker = 0
     if sizes[RoleKind.WORKER].memory:
@@ -189,12 +189,14 @@ def need(sources: ViewSources) -> MemoryNeed:
 
 
 def servers(state: JobState) -> list[RoleNode]:
-    """Those that serve, by rank. Planning numbers them from 0 on: the rank of one that has left is not used again."""
+    """Return the serving servers by rank. Planning numbers them from 0, because ranks of departed servers are not
+    reused.
+    """
     return [node for node in state.of_kind(RoleKind.SERVER) if node.state is NodeState.JOINED and not node.coming]
 
 
 def uses(sources: ViewSources) -> tuple[RoleUse, ...]:
-    """Each worker and server that was watched for long enough."""
+    """Return the CPU use of each worker and server that was observed for long enough."""
     state = sources.record.state
     now = plan.shape_of(state)
     workers = [node for node in state.of_kind(RoleKind.WORKER) if node.state is NodeState.JOINED]
@@ -217,7 +219,7 @@ def uses(sources: ViewSources) -> tuple[RoleUse, ...]:
 
 
 def findings(sources: ViewSources, *, now: float) -> tuple[GuardFinding, ...]:
-    """What guards have found and could not mend by themselves."""
+    """Return problems that guards found and could not fix themselves."""
     record, found = sources.record, []
     changed_at = record.state.planned.changed_at or 0.0
     for rank, halvings in sorted(record.book.holders.halvings.items()):
@@ -227,7 +229,7 @@ def findings(sources: ViewSources, *, now: float) -> tuple[GuardFinding, ...]:
                 GuardFinding(trouble=FindingKind.STRAGGLER, role=role, why=f"its leases were halved {halvings} times")
             )
     for node in record.state.nodes.values():
-        own = node.role.kind is not RoleKind.DATA_WORKER  # those are not planning's
+        own = node.role.kind is not RoleKind.DATA_WORKER  # planning does not control data workers
         if own and node.faults.oom_kills and node.since > changed_at and node.state is not NodeState.GONE:
             why = f"killed for want of memory {node.faults.oom_kills} times"
             found.append(GuardFinding(trouble=FindingKind.OOM, role=node.role, why=why))

@@ -36,8 +36,8 @@ from springtide.telemetry.planner_views import PlannerView
 
 log = logging.getLogger(__name__)
 
-AFTER_FAILURE_S = 10.0  # an adviser that has failed is left alone for so long
-CONCLUDE_S = 5.0  # a job that has ended does not wait longer than that to be remembered
+AFTER_FAILURE_S = 10.0  # pause after an adviser has failed
+CONCLUDE_S = 5.0  # longest time that a finished job waits to be recorded in the history
 _NUMBERS = re.compile(r"\d[\d,.:]*")
 
 
@@ -81,22 +81,22 @@ class Autoscaler:
 
     @property
     def shape(self) -> Shape | None:
-        """What all of the job has now; None while it changes, or where nobody plans."""
+        """Return the present shape of the job; None while it changes, or if the job does not plan."""
         return self.watching.era.own if self.watching.era else None
 
     @property
     def settled(self) -> bool:
-        """Whether the job has reached its plan, and nothing is to be changed for now."""
+        """Return True if the job has reached its plan and needs no change for now."""
         own = self._state.planned
         return self._content and own.target is None and own.stage is PlanningStage.ADJUSTING
 
     def begin(self) -> None:
-        """The job is new: say what it begins with, and why."""
+        """Log the initial shape of a new job, with its reason."""
         if self._rules.on and self._advised is not None:
             self._tell("started", None, f"{plan.shape_of(self._state)}: {self._rules.why}")
 
     def tick(self, usage: Mapping[Role, RoleUsage]) -> None:
-        """Look at the job; do the next thing, if there is one."""
+        """Observe the job, and take the next action if there is one."""
         if not self._rules.on or self._advised is None:
             return
         now, state = self._context.clock(), self._state
@@ -115,13 +115,15 @@ class Autoscaler:
             self._asking.add_done_callback(self._asked)
 
     def _worth_asking(self, now: float) -> bool:
-        """Whether anything can have been measured in this shape yet; want of memory does not wait for that."""
+        """Return True if this shape was measured for long enough. A shortage of memory does not wait for
+        measurements.
+        """
         era = self.watching.era
         measured = era is not None and now >= era.since + self._rules.settle_s + self._rules.window_s
         return measured or any(one.trouble in MEMORY for one in job_view.findings(self._sources, now=now))
 
     async def close(self) -> None:
-        """Wait until the job is remembered, not for long; let the adviser go."""
+        """Wait briefly until the job is recorded in the history, and close the adviser."""
         if self._advised is None:
             return
         if self._asking is not None:
@@ -131,7 +133,7 @@ class Autoscaler:
         try:
             async with asyncio.timeout(CONCLUDE_S):
                 await self._advised.adviser.close()
-        except Exception as error:  # anyone's code, at the very end
+        except Exception as error:  # an adviser may run third-party code
             log.warning("the adviser could not be closed: %s", error)
 
     # ---- asking ----
@@ -152,7 +154,7 @@ class Autoscaler:
             return self._failed(f"the adviser has not answered for {self._rules.patience_s:g} s")
         except errors.SpringtideError as error:
             return self._failed(f"the adviser cannot say: {error}")
-        except Exception as error:  # a policy, or a brain, may be anyone's code
+        except Exception as error:  # a policy or a brain may run third-party code
             return self._failed(f"the adviser failed: {type(error).__name__}: {error}")
         self._answer(advice, view)
 
@@ -163,7 +165,7 @@ class Autoscaler:
             self._failed(f"planning failed: {type(error).__name__}: {error}")
 
     def _measured(self, view: JobView, window: ProfileWindow, now: float) -> JobView:
-        """The view with its profiles, also written down; in a thread, since with many workers it takes a while."""
+        """Add profiles to the view, and save it. Runs in a thread, because many workers take time to process."""
         view = replace(view, profiles=window.profiles())
         here = measurements.now(view)
         self._pace = here.throughput if here is not None else self._pace
@@ -184,11 +186,11 @@ class Autoscaler:
     # ---- answering ----
 
     def _answer(self, advice: Any, asked: JobView) -> None:
-        """Do what it says, if the job as it is by now allows that."""
+        """Act on the advice, if the present state of the job allows it."""
         now = self._context.clock()
         by_now = job_view.view(self._sources, now=now)
         if by_now is None or plan.unsettled(self._state, moving=self._migration.moving):
-            return  # it heals, or ends: that comes first
+            return  # recovery and the end of the job take precedence
         self._content = False
         rules = replace(self._rules.config, extra_workers=0) if self._state.bsp.in_step else self._rules.config
         wrong = acceptance.refused(advice, by_now, rules, epoch=self._state.planned.epoch, now=now)
@@ -201,7 +203,7 @@ class Autoscaler:
             self._take(advice, asked)
 
     def _leave(self, advice: Advice, asked: JobView) -> None:
-        """Nothing is to be done. A job that was measured and stays as it is has its size."""
+        """Leave the job unchanged. A job that was measured for long enough has reached its size."""
         config, stage = self._rules.config, self._state.planned.stage
         here, quiet = measurements.now(asked), measurements.unchanged_s(asked, at=self._context.clock())
         enough = here is not None and (here.steps >= config.sample_steps or quiet >= config.sample_s)
@@ -238,7 +240,7 @@ class Autoscaler:
             log.info("the job refuses %s: %s", type(event).__name__, refused)
 
     def _tell(self, outcome: str, plan: ShapePlan | None, why: str, notes: tuple[str, ...] = ()) -> None:
-        """A line of the story, if it is news: numbers in it that move on are none."""
+        """Log a line if it is news. A change of numbers alone is not news."""
         alone = any(note.startswith(WITHOUT_BRAIN) for note in notes)
         kind = f"{outcome} {_NUMBERS.sub('#', why)}{' by itself' if alone else ''}"
         if outcome != "taken" and kind == self._said:
@@ -267,10 +269,10 @@ class Autoscaler:
         assert self._advised is not None
         over = job_view.past(self._sources, self._pace, ended_at=self._advised.wall())
         if over.shape is None and not self._rules.brain:
-            return  # it ended as a sample: nobody can learn from it, and only a brain for many waits for its end
+            return  # the job ended while sampling, so there is nothing to learn; only a shared brain waits for its end
         try:
             async with asyncio.timeout(CONCLUDE_S):
                 await self._advised.adviser.conclude(over)
-        except Exception as error:  # the job has ended well, remembered or not
+        except Exception as error:  # the job has ended well, whether or not it is recorded
             log.warning("the job is not remembered: %s: %s", type(error).__name__, error)
             self._context.log_event("plan", outcome="forgotten", shape=None, why=f"{type(error).__name__}: {error}")

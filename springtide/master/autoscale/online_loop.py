@@ -52,10 +52,10 @@ LOOK_S = 0.25
 RATES_S = 120.0
 """Window for mean arrival rates, in stream seconds; at least `LEAST_S` clock seconds, for a few heartbeats each."""
 LEAST_S = 4.0
-NOTE_S = 10.0  # between two notes in the journal
-COLD_S = 60.0  # of the stream, between two plans, where next to nothing is known of the past
-POINTS = 5760  # a day by 15 s
-BEATS = 3.0  # without a sample trained in so many heartbeats, a job that is being scaled stands still
+NOTE_S = 10.0  # interval between notes in the journal
+COLD_S = 60.0  # interval between plans in stream seconds, with almost no history
+POINTS = 5760  # a day of 15 s steps
+BEATS = 3.0  # a job in scaling has stalled if it trains no sample during this many heartbeats
 _NUMBERS = re.compile(r"\d[\d,.:]*")
 
 
@@ -88,10 +88,10 @@ class StreamSample(NamedTuple):
 
 
 def open_autoscaler(context: MasterContext) -> "OnlineAutoscaler":
-    """For a job whose run has this folder."""
+    """Make the autoscaler of a job from the files of its run."""
     job, files = context.record.state.spec.online, RunFiles(context.folder)
     if job.on:
-        solver()  # now, not when a look must not take half a second
+        solver()  # load the solver now, because loading takes half a second
     wall, at = time.time(), context.clock()
     foresight = TrafficForecast(job, Forecasting(job.forecaster), files, wall=wall, at=at)
     points = Series(files.online, OnlinePoint, most=POINTS)
@@ -121,22 +121,21 @@ class OnlineAutoscaler:
 
     @property
     def on(self) -> bool:
-        """Whether it sees to the number of workers: the job reads a stream, and is to follow it."""
+        """Return True if this autoscaler controls the number of workers."""
         return self._job.on and self.reads
 
     @property
     def reads(self) -> bool:
-        """Whether the job reads a stream."""
         return any(one.card.stream is not None for one in self._context.record.book.passes)
 
     @property
     def _batch(self) -> float:
-        """Samples of a worker's batch that is not cut short; a group shares one."""
+        """Return the samples in a full batch of one worker. A bsp group shares a batch."""
         size = self._context.record.book.passes[-1].card.batch_size
         return size / max(1, len(self._shape)) if self._state.spec.sync == "bsp" else size
 
     def heard(self, life: Life, report: MemberReport, *, at: float) -> None:
-        """A worker's report."""
+        """Record the stream statistics of a worker's report."""
         if report.stream is not None:
             self._streams.heard(life.role, life.incarnation, report.stream, at=at)
             if report.stream.unkept and not self._notes.unkept_why:
@@ -145,7 +144,7 @@ class OnlineAutoscaler:
                 self._context.log_event("letters_not_kept", role=str(life.role), why=report.stream.unkept_why)
 
     def tick(self, now: float, *, moving: int) -> None:
-        """Look at the stream; decide, if it is time. `moving`: slots on their way."""
+        """Measure the stream, and decide if it is time. `moving` is the number of slots in transfer."""
         if not self.reads or (self._looks and now < self._looks[-1].at + LOOK_S) or self._state.phase.over:
             return
         alive = tuple(
@@ -169,7 +168,7 @@ class OnlineAutoscaler:
             self._asking.add_done_callback(self._asked)
 
     async def close(self) -> None:
-        """Let the forecaster go."""
+        """Cancel the request under way, and close the forecaster."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
@@ -177,7 +176,7 @@ class OnlineAutoscaler:
 
     @property
     def slow(self) -> tuple[int, ...]:
-        """Ranks that train far less than their peers."""
+        """Return the ranks that train far less than their peers."""
         return self._notes.slow
 
     # ---- looking ----
@@ -208,7 +207,9 @@ class OnlineAutoscaler:
             self._note(now)
 
     def _let_cores_go(self) -> None:
-        """Planning, which stands aside, began with small roles to be measured: here only their number is decided."""
+        """Remove CPU limits below the quota. Planning began with small roles, but here only the number of roles
+        matters.
+        """
         rules, state = self._state.spec.planning, self._state
         if not self._job.on or rules.bounds is None or state.phase is not JobPhase.RUNNING:
             return
@@ -219,7 +220,7 @@ class OnlineAutoscaler:
                 self._context.apply(events.RolesResized(kind, rules.bounds.quota.cpu, size.memory, why))
 
     def _see_starts(self, now: float) -> None:
-        """How long workers take to be at work."""
+        """Measure how long workers take from launch to the first trained sample."""
         nodes = self._state.of_kind(RoleKind.WORKER)
         here = {Life(node.role, node.incarnation): node for node in nodes if node.active}
         self._awaited = {life: since for life, since in self._awaited.items() if life in here}
@@ -233,8 +234,9 @@ class OnlineAutoscaler:
                 )
 
     def _measure(self, now: float) -> None:
-        """What so many workers train, once they have been the same for long enough: first steps are slow ones, and do
-        not count where anything better is known."""
+        """Learn the throughput of the present number of workers, once they have been stable for long enough. First
+        steps are slow and do not count if better measurements exist.
+        """
         seconds = learner.window_s(self._job.speedup)
         settled_at = self._shape_at + (seconds if self._notes.learned.known else 0.0)
         if not self._shape or now < max(settled_at, self._measured_at) + seconds:
@@ -259,7 +261,7 @@ class OnlineAutoscaler:
             self._context.log_event("backup", why=why, workers=0 if held else found.workers)
 
     def _fixed(self) -> str:
-        """Why the number of workers stays as it is; empty: it follows the traffic."""
+        """Return why the number of workers is fixed; empty if it follows the traffic."""
         if not self._job.on:
             return "the number of workers was given (--workers, or --online off)"
         by_hand = "the number of workers was set by hand: `springtide scale` changes it"
@@ -272,7 +274,7 @@ class OnlineAutoscaler:
         )
 
     def _rates(self, now: float) -> tuple[float, float]:
-        """Samples a second of the clock that came, and that were trained, in the last minutes."""
+        """Return the recent arrival rate and training rate, in samples per clock second."""
         seconds = max(LEAST_S, RATES_S / self._job.speedup)
         first = next((one for one in self._looks if one.at >= now - seconds), None)
         last = self._looks[-1] if self._looks else None
@@ -314,7 +316,7 @@ class OnlineAutoscaler:
             self._act(self._scaling, pausing)
 
     def _rules(self) -> OnlineRules:
-        """As given, with what is known of this job by now."""
+        """Return the configured rules, updated with bounds and start times of this job."""
         rules, start_s = self._job.rules, self._notes.start_s
         fewest, most = self._state.planned.limits.get("workers", (rules.fewest, rules.most))
         rules = replace(rules, fewest=fewest, most=most)
@@ -327,7 +329,7 @@ class OnlineAutoscaler:
             self._leave(f"it could not be decided: {type(error).__name__}: {error}")
 
     def _act(self, scaling: Scaling, pausing: str) -> None:
-        """Have as many as it says, and the backups."""
+        """Scale the job to the decided number of workers, plus backups."""
         rules, state, extra = self._rules(), self._state, self._notes.backups
         before, self._scaling = self._scaling, scaling
         if scaling.alert and _kind(scaling.alert) != _kind(before.alert):
@@ -351,7 +353,7 @@ class OnlineAutoscaler:
         self._note(self._looks[-1].at)
 
     def _have_servers(self, workers: int) -> None:
-        """As many as keep the ratio that the job began with, unless others see to servers."""
+        """Keep the initial ratio of servers to workers, unless the user or another part set the servers."""
         state, spec = self._state, self._state.spec
         usual = max(1, math.ceil(workers * spec.servers / spec.workers))
         least, most = state.planned.limits.get("servers", (1, usual))
@@ -364,7 +366,7 @@ class OnlineAutoscaler:
         self._context.apply(events.ServersScaled(usual, f"workers and servers stay as {ratio}, as the job began"))
 
     def _leave(self, why: str) -> None:
-        """Nothing is changed: said once, numbers in it that move on are no news."""
+        """Change nothing, and log the reason once. A change of numbers alone is not news."""
         self._why = why
         if _kind(why) != self._said:
             self._said = _kind(why)
@@ -392,7 +394,7 @@ class OnlineAutoscaler:
         )
 
     def status(self, now: float) -> OnlineState | None:
-        """For people and monitors; None: the job reads no stream."""
+        """Return the online state for people and monitors; None if the job reads no stream."""
         if not self.reads:
             return None
         point, kept, job = self._point(now, down=False), self._notes.kept, self._job
@@ -441,7 +443,7 @@ class OnlineAutoscaler:
         kept = self._context.record.shared.get(NOTES_KEY)
         try:
             return msgspec.msgpack.decode(kept, type=OnlineNotes) if kept else OnlineNotes()
-        except msgspec.MsgspecError:  # another version's
+        except msgspec.MsgspecError:  # written by another version
             return OnlineNotes()
 
     def _note(self, now: float) -> None:
@@ -452,5 +454,5 @@ class OnlineAutoscaler:
 
 
 def _kind(said: str) -> str:
-    """Without its numbers: when only they move on, it is no news."""
+    """Replace numbers in a text, so that texts that differ only in numbers compare equal."""
     return _NUMBERS.sub("#", said)

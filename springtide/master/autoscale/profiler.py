@@ -19,15 +19,15 @@ from springtide.planning.perf_model import profiles as observe
 from springtide.planning.perf_model.profiles import CoreSeconds, ShapeChange, WorkerReading
 from springtide.rpc.messages.messages import MemberReport
 
-KEPT_S = 300.0  # of one shape: what is older says little about now
-KEPT_WINDOWS = 30  # of each shape that the job has had
+KEPT_S = 300.0  # readings of one shape: older readings say little about now
+KEPT_WINDOWS = 30  # windows kept for each earlier shape
 KEPT_PROFILES = 600
 KEPT_LAUNCHES = 64
-MOST_READINGS = 20_000  # of one shape: sorting them out takes a tenth of a second
-USE_S = 20.0  # cores that a role uses are those of the last seconds
+MOST_READINGS = 20_000  # readings of one shape: processing this many takes 0.1 s
+USE_S = 20.0  # window for the CPU use of a role
 USE_EVERY_S = 1.0
 MOST_COUNTS = round(KEPT_S / USE_EVERY_S)
-LIVES = 1 << 20  # a worker's life as one number: its rank, and so many times its incarnation
+LIVES = 1 << 20  # encodes a worker's rank and incarnation in one number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class ShapePeriod:
 
     @property
     def own(self) -> Shape:
-        """The shape without them."""
+        """Return the shape without low-priority workers."""
         return replace(self.shape, workers=self.shape.workers - self.extra)
 
 
@@ -65,7 +65,7 @@ class Profiler:
         self._awaited: dict[Life, float] = {}
 
     def heard(self, role: Role, incarnation: int, report: MemberReport, *, at: float) -> None:
-        """A worker's sums; they count while the job has one shape."""
+        """Record a worker's totals, while the job has a stable shape."""
         if self.era is None or role.kind is not RoleKind.WORKER or not report.step:
             return
         life = role.rank + LIVES * incarnation
@@ -77,7 +77,7 @@ class Profiler:
     def look(
         self, shape: Shape | None, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage], *, at: float, extra: int = 0
     ) -> None:
-        """At every tick: the shape that all of the job has now, None while it changes or heals; and what is beside."""
+        """Observe the job at every tick. `shape` is None while the job changes or recovers."""
         self._see_launches(nodes, at)
         if self.era is None or self.era.own != shape or self.era.extra != extra:
             self._close()
@@ -87,7 +87,7 @@ class Profiler:
             self._see_use(usage, at)
 
     def window(self, batch: int) -> "ProfileWindow":
-        """All that profiles are made of, to be made elsewhere: it takes longer than an event loop should wait."""
+        """Copy the inputs of profiles. Building profiles takes too long for the event loop, so a thread does it."""
         return ProfileWindow(
             era=self.era,
             readings=tuple(self._readings),
@@ -98,14 +98,14 @@ class Profiler:
         )
 
     def cpu_used(self, life: Life) -> float | None:
-        """Cores that a role has used lately; None: it has not been watched for long enough."""
+        """Return the cores that a role used recently; None if it was not observed for long enough."""
         seen = self._used.get(life)
         if not seen or seen[-1][0] - seen[0][0] < USE_EVERY_S:
             return None
         return max(0.0, (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0]))
 
     def _close(self) -> None:
-        """The shape is another from now on: what was measured in this one is kept, a few windows of it."""
+        """End the period of this shape, and keep its last few windows."""
         if (
             self.era is not None and self._readings and not self.era.extra
         ):  # a worker that has what others leave is none
@@ -118,7 +118,9 @@ class Profiler:
         self._spent.clear()
 
     def _warm(self, shape: Shape) -> bool:
-        """Whether all workers are past their first steps: until then servers idle, and seem to need too little."""
+        """Return True if all workers are past their first steps. Before that, servers idle and seem to need too
+        little.
+        """
         return sum(count >= self._rules.warm_up_steps for count in self._steps.values()) >= shape.workers
 
     def _see_use(self, usage: Mapping[Role, RoleUsage], at: float) -> None:
@@ -131,7 +133,7 @@ class Profiler:
         self._sum_up(usage, at)
 
     def _sum_up(self, usage: Mapping[Role, RoleUsage], at: float) -> None:
-        """What all workers and all servers have used by now; from the beginning where they are others."""
+        """Record the total CPU seconds of workers and of servers. Start over if any role was replaced."""
         lives = frozenset(Life(role, one.incarnation) for role, one in usage.items())
         if lives != self._spenders:
             self._spent.clear()
@@ -171,11 +173,11 @@ class ProfileWindow:
     spent: tuple[CoreSeconds, ...] = ()
 
     def profiles(self) -> tuple[Profile, ...]:
-        """Of all shapes, oldest first."""
+        """Return profiles of all shapes, oldest first."""
         return (*self.before, *self.own())
 
     def own(self) -> tuple[Profile, ...]:
-        """Of the shape that the job has."""
+        """Return profiles of the present shape."""
         if self.era is None:
             return ()
         rules = observe.ProfileRules(
@@ -186,6 +188,6 @@ class ProfileWindow:
 
 
 def timing_of(report: MemberReport) -> TimingSum:
-    """A report's sums as the planner wants them."""
+    """Convert a report's totals to the planner's type."""
     seconds = {name: report.seconds.get(name.removesuffix("_s"), 0.0) for name in SUM_FIELDS if name.endswith("_s")}
     return TimingSum(steps=report.step, samples=report.samples, **seconds)

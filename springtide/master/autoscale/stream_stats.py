@@ -32,19 +32,19 @@ class StreamStats:
     """Stream statistics of one job."""
 
     def __init__(self, *, wall: float, at: float) -> None:
-        """Time of day now, and the clock's: later jumps of the time of day do not matter."""
+        """`wall` and `at` are the time of day and the clock time now. Later jumps of the time of day do not matter."""
         self._since = wall - at
         self.known: dict[int, PartitionStats] = {}
         self.uses: dict[Role, tuple[Life, StreamUse]] = {}
-        """The newest word of each worker's last life."""
+        """Newest report of each worker's last incarnation."""
         self._gone = StreamUse()
-        """Counted by lives that are over."""
+        """Totals of incarnations that have ended."""
         self._begun = 0
         """Offsets that partitions ended with when they were first heard of: nobody knows when those came."""
         self._looks: deque[tuple[float, dict[Life, WorkerWork]]] = deque(maxlen=MOST_LOOKS)
 
     def heard(self, role: Role, incarnation: int, use: StreamUse, *, at: float) -> None:
-        """A worker's report."""
+        """Record a worker's report."""
         before = self.uses.get(role)
         life = Life(role, incarnation)
         if before is not None and before[0] != life:
@@ -56,28 +56,28 @@ class StreamStats:
             if known is None:
                 known = self.known[one.partition] = PartitionStats(one.trained, one.end, one.oldest_at)
                 self._begun += one.end
-            known.trained, known.oldest_at = one.trained, one.oldest_at  # may be less than before: a server was lost
+            known.trained, known.oldest_at = one.trained, one.oldest_at  # may fall: a lost server rolls the ledger back
             known.end = max(known.end, one.end)
             known.ends.note(at, known.end)
             known.ends.forget(one.trained)
 
     @property
     def came(self) -> int:
-        """Samples that came since they were first looked at."""
+        """Return the samples that arrived since the first observation."""
         return sum(one.end for one in self.known.values()) - self._begun
 
     @property
     def trained(self) -> int:
-        """Offsets of all partitions that are trained."""
+        """Return the trained offsets, summed over partitions."""
         return sum(one.trained for one in self.known.values())
 
     @property
     def backlog(self) -> int:
-        """Samples that have come and are not trained."""
+        """Return the samples that arrived and are not trained."""
         return sum(max(0, one.end - one.trained) for one in self.known.values())
 
     def lag_s(self, at: float) -> float:
-        """How long the oldest of them has waited."""
+        """Return the wait of the oldest untrained sample, in seconds."""
         waits = (
             lag_s(
                 at, came=one.ends.came(one.trained), stamped=one.oldest_at - self._since if one.oldest_at else -math.inf
@@ -89,16 +89,16 @@ class StreamStats:
 
     @property
     def total(self) -> StreamUse:
-        """What all workers have done with the stream, those that are gone included; queues are of those that live."""
+        """Return the totals of all workers, past and present. Queues count only for living workers."""
         return _sum([self._gone, *(use for _, use in self.uses.values())])
 
     def at_work(self, life: Life) -> bool:
-        """Whether this life has trained anything."""
+        """Return True if this incarnation has trained anything."""
         known = self.uses.get(life.role)
         return known is not None and known[0] == life and known[1].records > 0
 
     def look(self, alive: Collection[Life], *, at: float) -> None:
-        """Note how far the living workers are."""
+        """Record the progress of the living workers."""
         works = {
             life: WorkerWork(use.records, use.busy_s, use.waited_s, use.steps)
             for life, use in self.uses.values()
@@ -107,7 +107,9 @@ class StreamStats:
         self._looks.append((at, works))
 
     def works(self, seconds: float, alive: Collection[Life], *, at: float) -> dict[int, WorkerWork]:
-        """What each living worker did in the last so many seconds, by rank; only those that were there all the time."""
+        """Return the work of each living worker in the last `seconds`, by rank. Only workers present throughout
+        count.
+        """
         if not self._looks:
             return {}
         then = next((works for when, works in reversed(self._looks) if when <= at - seconds), None)

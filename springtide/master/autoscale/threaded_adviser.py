@@ -27,17 +27,17 @@ class ThreadedAdviser:
         self._busy: asyncio.Future[object] | None = None
 
     async def advise(self, view: JobView, *, epoch: int, now: float) -> Advice:
-        """Ask it, unless it is at an earlier question still."""
+        """Ask the adviser for advice. Fails if the adviser is still busy with the previous request."""
         return await self._do(lambda adviser: adviser.advise(view, epoch=epoch, now=now))
 
     async def conclude(self, past: PastJob) -> None:
-        """Let it remember a job, after the question that it may be at still: whoever asks says how long to wait."""
+        """Let the adviser record a finished job, after any request under way. The caller sets a timeout."""
         if self._busy is not None:
             await asyncio.wait([self._busy])
         await self._do(lambda adviser: adviser.conclude(past))
 
     async def close(self) -> None:
-        """Let it go, if it was ever made."""
+        """Close the adviser, if it was ever made."""
         if self._made is not None:
             await self._do(lambda adviser: adviser.close())
         if self._loop is not None:

@@ -24,18 +24,23 @@ class BspCheckpoints:
         self._record, self._rounds, self._changed, self._clock = context.record, rounds, context.changed, context.clock
 
     def due(self, *, last: bool = False) -> int:
-        """The number of the checkpoint that the group is to stop for, at its end or by the clock; 0: none."""
+        """Return the number of the checkpoint for which the group should pause, by time or at its end; 0 if none is
+        due.
+        """
         state = self._record.state
         return self._rounds.saving.due_at_step(self._record, self._clock(), last=last) if state.bsp.in_step else 0
 
     async def reached(self, said: messages.AtStep) -> messages.Ok | messages.WaitReply:
-        """The group waits after a step; when the answer comes it may go on. `Wait`: no checkpoint could begin now."""
+        """Begin a checkpoint while the group waits after a step. The reply lets it continue; `WaitReply` means
+        not now.
+        """
         saving, state = self._rounds.saving, self._record.state
         if said.last:
             await self._changed.until(lambda: saving.round is None or state.phase.over)
             if saving.last is not None and saving.last.progress.step == said.step:
                 return messages.Ok()
-        if saving.round is None and (said.last or said.number == self.due(last=True)):  # else it was asked long ago
+        # otherwise the request is outdated
+        if saving.round is None and (said.last or said.number == self.due(last=True)):
             self._rounds.begin_at_step(said)
         if saving.round is None:
             return messages.WaitReply()

@@ -43,7 +43,7 @@ class FileDirectory:
         self._segments = SegmentCopies(folder.path)
 
     async def answer(self, role: Role, request: messages.Request) -> messages.Reply:
-        """A server asks for files of others, for the master's, or for what to copy to storage."""
+        """Answer a server's request for file holders, for the master's files, or for files to copy to storage."""
         match request:
             case messages.FileHoldersRequest():
                 return self._buddies.holders(self._lives(), await asyncio.to_thread(reader.numbers, self._folder))
@@ -66,8 +66,9 @@ class FileDirectory:
 
 
 def cost_of_a_host(rules: CheckpointRules, nodes: Mapping[str, str], servers: int, *, in_step: bool = False) -> str:
-    """What the loss of a machine means for a job whose servers have disks of their own, by server; empty: all see one
-    folder. `in_step`: it is a bsp group, whose servers all begin anew when one is lost.
+    """Describe what the loss of a machine means for a job whose servers have their own disks. `nodes` maps servers to
+    machines; the result is empty if all servers see one folder. `in_step` is True for a bsp group, in which all servers
+    restart if one is lost.
     """
     if not nodes:
         return ""

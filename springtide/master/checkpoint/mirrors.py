@@ -25,24 +25,24 @@ class MirrorDirectory:
         """Whether a checkpoint should begin only when every server has: another master may have given numbers away."""
 
     def listens(self, role: Role, incarnation: int, said: messages.SaveRequest) -> None:
-        """A server asks for orders."""
+        """Record the facts in a server's request for orders."""
         self._said[f"{role}.{incarnation}"] = said
 
     def known(self, lives: Mapping[int, str]) -> bool:
-        """Whether all have spoken that must have."""
+        """Return True if every server that must report its disk has done so."""
         return not (self.must_all_speak or self.nodes(lives)) or self.spoken(lives)
 
     def spoken(self, lives: Mapping[int, str]) -> bool:
-        """Whether all have."""
+        """Return True if every server has reported its disk."""
         return all(life in self._said for life in lives.values())
 
     def nodes(self, lives: Mapping[int, str]) -> dict[str, str]:
-        """The machine of each server that has a disk of its own."""
+        """Return the machine of each server with its own disk."""
         said = {life: self._said[life] for life in lives.values() if life in self._said}
         return {server_of(life): one.node for life, one in said.items() if one.node}
 
     def holders(self, lives: Mapping[int, str], numbers: Iterable[int]) -> messages.FileHolders:
-        """Who gives files away, and who will, but has not told yet where."""
+        """Return the servers that serve files, and the servers whose address is not known yet."""
         addresses = {server_of(life): said.takes_copies_at for life, said in self._said.items() if said.node}
         living = {server_of(life) for life in lives.values()}
         spoken = {server_of(life) for life in lives.values() if life in self._said}
@@ -52,7 +52,7 @@ class MirrorDirectory:
     def named(
         self, order: messages.SaveOrder, role: Role, lives: Mapping[int, str], kept: Iterable[Manifest] = ()
     ) -> messages.SaveOrder:
-        """The order for one server: its buddy is the next of the others, and what of its files must stay."""
+        """Complete an order for one server: add its buddy, and the files that it must keep."""
         own = self._said.get(lives.get(role.rank, ""))
         if own is not None and own.node:
             files = [name for manifest in kept for file in manifest.files for name in (file.name, file.mirror)]
@@ -69,5 +69,5 @@ class MirrorDirectory:
 
 
 def server_of(life: str) -> str:
-    """The server whose life that is."""
+    """Return the server name of an incarnation."""
     return life.rpartition(".")[0]

@@ -30,8 +30,8 @@ from springtide.rpc.messages import messages
 
 log = logging.getLogger(__name__)
 
-MOST_PARTS = 20  # of a checkpoint: slots that move faster than that are waited for by the next one
-AGAIN_S = 2.0  # after one that failed or was abandoned, or sooner where checkpoints are more frequent
+MOST_PARTS = 20  # limit on orders in a round: slots that still move are left to the next checkpoint
+AGAIN_S = 2.0  # delay after a failed or abandoned round, or less if checkpoints are more frequent
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class CheckpointRound:
     publishing: bool = False
 
     def manifest(self, record: JobRecord, covered: cover.Covered, run: str) -> Manifest:
-        """Of what servers have written."""
+        """Build the manifest from the parts that servers have written."""
         spec, note = record.state.spec, rollback.caught_up(self.note, record.book.passes)
         return Manifest(
             job=spec.name,
@@ -92,13 +92,13 @@ class CheckpointStore:
     """Checkpoints of one job. Only `publish` may run outside the master's event loop."""
 
     def __init__(self, rules: CheckpointRules, folder: pathlib.Path, claim: RunClaim, *, term: int = 1) -> None:
-        """`claim`: of this run, for the folder and the URL."""
+        """`claim` is this run's claim of the folder and the URL."""
         self.rules, self._place, self.term = rules, FolderStore(folder), term
         self.claim = msgspec.structs.replace(claim, resumed_run=rules.resume_run)
         self.lineage = Lineage(claim.run, rules.resume_run, rules.resume_number)
-        """Whose checkpoints the job may restore."""
+        """Runs whose checkpoints the job may restore."""
         self.claim_name = ""
-        """File of this run's claim in the folder; empty: none could be written."""
+        """File name of this run's claim in the folder; empty if none could be written."""
         self.round: CheckpointRound | None = None
         self.last: Manifest | None = None
         """The last complete one."""
@@ -119,18 +119,18 @@ class CheckpointStore:
 
     @property
     def folder(self) -> pathlib.Path:
-        """Where servers write that see it."""
+        """Return the folder for servers that see it."""
         return self._place.path
 
     @property
     def place(self) -> FolderStore:
-        """The same, to read from."""
+        """Return the folder as a store to read from."""
         return self._place
 
     def begin_run(self) -> None:
-        """The run is new: claim its folder and its URL, or BadInput that says whose they are.
+        """Claim the folder and the URL of a new run. Raise BadInput with the owner's name if another run owns them.
 
-        Where one of them cannot be written to at all the job begins all the same; saving tells why it fails.
+        If a place is not writable, the job begins anyway, and saving reports the error.
         """
         if not self.rules.on:
             return
@@ -154,7 +154,7 @@ class CheckpointStore:
         self._number = max(self._number, *taken, *self._numbers_at_url())
 
     def end_run(self) -> None:
-        """The run is over: places that it left without a checkpoint are anybody's again. Waits for the store."""
+        """Release places in which the run left no checkpoint. Waits for the store."""
         if not self.rules.on:
             return
         places: list[FolderStore | UrlStore] = [self._place]
@@ -165,14 +165,15 @@ class CheckpointStore:
                 log.warning("the claim in %s is left: %s", place.where, error)
 
     def take_over(self, saved: int, era: int) -> int:
-        """Find what is there already: complete checkpoints of this run, and the number of one that is not; else 0.
+        """Find complete checkpoints of this run. Return the number of an incomplete checkpoint, or 0.
 
-        Of those after `saved`, the last that the master before has noted, only one counts that began in this era of
-        the ledger: else slots came back meanwhile that lack what it has as trained, and it was to be withdrawn.
+        `saved` is the last checkpoint that the previous master journaled. A later checkpoint counts only if it began in
+        this era of the ledger. Otherwise slots were restored since then, and lack samples that the checkpoint counts as
+        trained.
         """
         try:
             self._claim_folder()
-        except (errors.BadInput, OSError) as error:  # publishing will tell
+        except (errors.BadInput, OSError) as error:  # publishing will report it
             log.warning("%s", error)
         self._keep_found(saved, era)
         self._number = max(self._number, saved, *([] if saved else self._numbers_at_url()))
@@ -187,7 +188,7 @@ class CheckpointStore:
             self.claim_name = claims.take(self._place, self.claim)
 
     def _numbers_at_url(self) -> list[int]:
-        """Checkpoints that the run before has left at the URL: the first of this one comes after them."""
+        """Return the checkpoints that an earlier run left at the URL. This run numbers its checkpoints after them."""
         try:
             return reader.numbers(UrlStore(self.rules.url)) if self.rules.url else []
         except OSError as error:
@@ -207,19 +208,19 @@ class CheckpointStore:
                 log.warning("checkpoint %d: %s", number, error)
 
     def passed(self, number: int) -> None:
-        """A server knows this number from a master before: it is taken."""
+        """Skip a number that a server knows from an earlier master."""
         self._number = max(self._number, number)
 
     @property
     def unsure(self) -> bool:
-        """Whether the last complete one would not outlast the loss of a host, but will when it is at the URL."""
+        """Return True if the last complete checkpoint survives the loss of a host only once it is at the URL."""
         last = self.last
         return bool(self.rules.url) and last is not None and last.number > self.stored and not last.outlasts_a_host
 
     # ---- beginning ----
 
     def wanted(self, record: JobRecord, at: float) -> tuple[bool, bool]:
-        """Whether one should begin now, and whether somebody waits for it."""
+        """Return whether a checkpoint should begin now, and whether something waits for it."""
         state, book = record.state, record.book
         if not self.rules.on or self.round is not None or record.placement is None or state.phase.over:
             return False, False
@@ -228,14 +229,14 @@ class CheckpointStore:
         if state.saving_last and self.covers(record):
             return False, False
         if book.waits_to_end and self.unsure and self.covers(record):
-            return False, False  # it has only to be copied
+            return False, False  # the checkpoint only needs to be uploaded
         if book.waits_to_end or state.saving_last:
             return at >= self._next_at or not self.trouble, True
         assigned = all(holder == DONE for holder in record.once.values())
         return assigned and at >= self._next_at, False
 
     def due_at_step(self, record: JobRecord, at: float, *, last: bool = False) -> int:
-        """The number of the checkpoint that a bsp group should begin after its next step; 0: none is due."""
+        """Return the number of the checkpoint that a bsp group should begin after its next step; 0 if none is due."""
         state = record.state
         if not self.rules.on or state.phase.over or state.healing or not state.bsp.members or not record.begun:
             return 0
@@ -251,7 +252,9 @@ class CheckpointStore:
         note: JobProgress | None = None,
         step: int = 0,
     ) -> messages.SaveOrder:
-        """Note the ledger; what servers copy from now on belongs to this checkpoint. A bsp group is at `step`."""
+        """Note the ledger and begin a round. Everything that servers copy from now on belongs to it. `step` is
+        for bsp.
+        """
         self._number += 1
         base = self.last.number if self.last is not None else 0
         order = messages.SaveOrder(self.term, self._number, base, hurry)
@@ -271,9 +274,9 @@ class CheckpointStore:
         return order
 
     def covers(self, record: JobRecord) -> bool:
-        """Whether nothing was trained since the last complete one began, and no script's place or object has changed.
+        """Return True if nothing was trained, and no script state changed, since the last complete checkpoint began.
 
-        A bsp group has made its last one itself.
+        A bsp group makes its final checkpoint itself.
         """
         if record.state.bsp.in_step:
             return True
@@ -287,7 +290,7 @@ class CheckpointStore:
     def hear(
         self, life: str, said: messages.SaveReport, record: JobRecord, owners: Mapping[int, str]
     ) -> Manifest | str | None:
-        """A server's word: the manifest to publish, or why the checkpoint is given up, or nothing yet."""
+        """Process a server's report. Return the manifest to publish, the reason to give up, or None to wait."""
         now = self.round
         if now is None or now.publishing or (said.term, said.number) != (now.order.term, now.order.number):
             return None
@@ -307,9 +310,9 @@ class CheckpointStore:
         return self.weigh(record, owners)
 
     def weigh(self, record: JobRecord, owners: Mapping[int, str]) -> Manifest | str | None:
-        """Whether all that is needed has been written; if slots were under way, whoever owns them now is to save them.
+        """Check whether every slot is written. If slots were moving, order their present owners to save them.
 
-        That is sound, since the note of the ledger is older than any image, whoever makes it and whenever.
+        This is sound, because the ledger was noted before any image was made.
         """
         now = self.round
         if now is None or now.publishing:
@@ -328,7 +331,7 @@ class CheckpointStore:
         return None
 
     def left(self, lives: frozenset[str]) -> bool:
-        """These servers have gone, after their last slot: nobody waits for their part. Whether somebody did."""
+        """Stop waiting for servers that left after their last slot. Return True if the round waited for any of them."""
         now = self.round
         waited = now is not None and bool(now.lives & lives - now.answered)
         if now is not None:
@@ -336,9 +339,9 @@ class CheckpointStore:
         return waited
 
     def publish(self, manifest: Manifest) -> None:
-        """Put it into the folder and drop what is not needed any more. Waits for the disk: call it in a thread.
+        """Write the manifest and delete files that are no longer needed. Blocks on the disk, so call it in a thread.
 
-        BadInput: the folder is another run's by now.
+        Raises BadInput if another run has taken over the folder.
         """
         self._claim_folder()
         writer.publish(self._place, manifest)
@@ -346,17 +349,17 @@ class CheckpointStore:
         writer.drop_unneeded(self._place, [*keep, *([self.pinned] if self.pinned else [])])
 
     def drop(self, number: int) -> None:
-        """Remove what was written of one that was given up, and of those before. Waits for the disk, as `publish`."""
+        """Delete the files of an abandoned checkpoint and earlier leftovers. Blocks on the disk, like `publish`."""
         try:
             self._claim_folder()
             only_run = ""
-        except errors.BadInput:  # the folder is another run's by now
+        except errors.BadInput:  # another run has taken over the folder
             only_run = self.lineage.run
         kept = [*self.kept, *([self.pinned] if self.pinned else [])]
         writer.drop_unneeded(self._place, kept, given_up=number, only_run=only_run)
 
     def complete(self, manifest: Manifest) -> JobProgress | None:
-        """It is published; the note with which it began."""
+        """Record a published checkpoint. Return the ledger note with which it began."""
         self.kept = [*self.kept, manifest][-self.rules.keep :]
         now, self.round = self.round, None
         self._complete(manifest)
@@ -365,12 +368,12 @@ class CheckpointStore:
         return now.note if now is not None else None
 
     def withdraw(self, manifest: Manifest) -> None:
-        """It was given up while it was published: nobody has heard of it, and nobody should find it."""
+        """Remove a checkpoint that was abandoned while it was published, so that nothing finds it."""
         self._remove(manifest.number)
 
     def abandon(self, why: str, at: float, *, again: bool = True) -> int:
-        """The checkpoint under way will not be completed; its number, 0 if there was none. `again`: try another soon,
-        not only when it would be due.
+        """Abandon the round under way. Return its number, or 0 if there was none. With `again`, try another
+        round soon.
         """
         now, self.round = self.round, None
         if now is None:
@@ -381,7 +384,7 @@ class CheckpointStore:
         return now.order.number
 
     def go_back(self, number: int) -> None:
-        """Slots were restored from this one, though there are newer ones: these do not count any more."""
+        """Discard checkpoints newer than `number`, because slots were restored from `number`."""
         for newer in [found for found in reader.numbers(self._place) if found > number]:
             self._number = max(self._number, newer)
             self._remove(newer)
@@ -393,10 +396,10 @@ class CheckpointStore:
         )
 
     def _remove(self, number: int) -> None:
-        """Remove a manifest, unless it is another run's, which has taken the folder over."""
+        """Remove a manifest, unless it belongs to another run that has taken over the folder."""
         try:
             run = reader.manifest_of(self._place, number).run
-        except (errors.BadInput, OSError):  # damaged, or gone
+        except (errors.BadInput, OSError):  # damaged or deleted
             run = self.lineage.run
         if run == self.lineage.run:
             self._place.remove(name_of(number))
@@ -407,9 +410,9 @@ class CheckpointStore:
         self._number = max(self._number, manifest.number)
 
     def is_stored(self, manifest: Manifest) -> JobProgress | None:
-        """It is at the URL; the note with which it began. What outlasts no host was not to be relied on before.
+        """Record that a checkpoint is at the URL. Return its ledger note; from now on it survives the loss of a host.
 
-        None: the job has gone back behind it while it was copied, and relies on nothing of it.
+        Return None if the job rolled back beyond this checkpoint during the upload.
         """
         if manifest.number in self._void:
             return None
@@ -419,6 +422,6 @@ class CheckpointStore:
 
 
 def trained(note: JobProgress) -> list[tuple[int, int]]:
-    """How far each pass is."""
+    """Return the progress of each pass."""
     shards = [(state.base, state.samples_done) for state in note.ledgers]
     return shards + [(state.base, state.samples_done) for state in note.flows]

@@ -31,11 +31,11 @@ from springtide.rpc.messages import messages
 from springtide.rpc.messages.data_workers import PACKAGE_KEY
 
 log = logging.getLogger(__name__)
-HOLD_S = 10.0  # a server's request for orders is held so long
+HOLD_S = 10.0  # longest time to hold a server's request for orders
 
 
 def written_anew(lost: list[str]) -> str:
-    """Why a checkpoint has full images where it could have built on earlier ones."""
+    """Explain why a checkpoint has full images instead of increments."""
     return f"{', '.join(lost)} of earlier checkpoints missing or torn: what was in there is written in full"
 
 
@@ -62,24 +62,24 @@ class CheckpointSchedule:
 
     @property
     def folder(self) -> str:
-        """Where servers write; empty: nowhere."""
+        """Return the folder in which servers write; empty if the job keeps no checkpoints."""
         return str(self.saving.folder.absolute()) if self.saving.rules.on else ""
 
     @property
     def waited_for(self) -> bool:
-        """Whether somebody waits for a checkpoint: the end of data, or of the job."""
+        """Return True if the end of data or of the job waits for a checkpoint."""
         record = self._context.record
         return self.saving.round is not None and (record.book.waits_to_end or record.state.saving_last)
 
     @property
     def trouble(self) -> str:
-        """Why the newest one is not complete, or not copied; empty: all is well."""
+        """Return why the newest checkpoint is not complete or not copied; empty if all is well."""
         alone = self._cost if ALONE in self._cost else ""
         troubles = (self.saving.trouble, self.saving.unmirrored, self.uploading.trouble, alone)
         return "; ".join(filter(None, troubles))
 
     def resume(self) -> None:
-        """The run is new; it may go on from a checkpoint of another."""
+        """Begin a new run, from a checkpoint of another run if the spec asks for it."""
         rules, context, lineage = self.saving.rules, self._context, self.saving.lineage
         manifest = reader.read(rules.resume, rules.resume_number, lineage=lineage) if rules.resume else None
         self.saving.begin_run()
@@ -87,7 +87,7 @@ class CheckpointSchedule:
             note = msgspec.msgpack.decode(manifest.progress.ledger, type=JobProgress)
             claims = tuple(
                 key for key in manifest.scripts.claims if key != PACKAGE_KEY
-            )  # the package lies in that run's folder
+            )  # the package is in the folder of that run
             entry = journal_entries.ResumeEntry(note, claims, manifest.scripts.objects, manifest.scripts.places)
             with context.journaled(entry):
                 context.record.resume(entry)
@@ -95,7 +95,7 @@ class CheckpointSchedule:
             context.log_event("resumed", number=manifest.number, where=rules.resume, samples=samples)
 
     def restore_for(self, rank: int) -> messages.RestoreOrder | None:
-        """What a server has to bring back before the first placement: its slots of the run that is gone on from."""
+        """Return the slots that a server must restore before the first placement, from the run to resume."""
         rules, spec = self.saving.rules, self._context.record.state.spec
         if not rules.resume or self._context.record.state.phase is not JobPhase.STARTING:
             return None
@@ -103,27 +103,28 @@ class CheckpointSchedule:
         return messages.RestoreOrder(rules.resume, rules.resume_number, slots, self.saving.lineage)
 
     def take_over(self) -> None:
-        """Go on from what the master before has left; it may not have noted its last one any more."""
+        """Continue from the checkpoints of the previous master, which may not have journaled its last one."""
         record = self._context.record
         if number := self.saving.take_over(record.state.safety.saved or 0, record.book.era):
             why = "the master was replaced meanwhile"
             self._context.log_event("checkpoint", number=number, outcome="abandoned", why=why)
         last, saved = self.saving.last, record.state.safety.saved
         apart = last.apart if last is not None else saved is not None
-        self.buddies.must_all_speak |= bool(apart)  # on their own disks are files of numbers that nobody else knows
+        self.buddies.must_all_speak |= bool(apart)  # servers' disks may have files with numbers that only they know
         if last is not None and last.number != saved:
             self._context.apply(events.CheckpointSaved(last.number))
 
     def went_back(self, number: int) -> None:
-        """A server's slots come from this checkpoint; the book has gone back to it. Was there a newer one?"""
+        """Discard newer checkpoints after a server restored from `number` and the ledger rolled back to it."""
         last = self.saving.last
         if last is None or last.number != number:
             self.saving.go_back(number)
             self._context.apply(events.CheckpointSaved(number))
-        self._check_lives()  # one under way was noted before the return: slots of that server lack what it has
+        # a round under way was noted before the rollback, so restored slots lack part of its samples
+        self._check_lives()
 
     def look(self) -> None:
-        """Begin a checkpoint if it is time, give up the one whose server is lost."""
+        """Begin a checkpoint if it is due, and abandon the round of a lost server."""
         saving, record, now = self.saving, self._context.record, self._clock()
         if not saving.rules.on:
             return
@@ -147,7 +148,7 @@ class CheckpointSchedule:
             self._context.changed.turn()
 
     def begin_at_step(self, said: messages.AtStep) -> None:
-        """A bsp group waits after a step: begin its checkpoint there, if that can be now."""
+        """Begin a checkpoint of a bsp group that waits after a step, if possible now."""
         saving, record, now = self.saving, self._context.record, self._clock()
         lives = self._check_lives()
         if not saving.due_at_step(record, now, last=True) or len(lives) != len(
@@ -162,7 +163,7 @@ class CheckpointSchedule:
     async def order_for(
         self, role: Role, incarnation: int, request: messages.SaveRequest
     ) -> messages.SaveOrder | messages.WaitReply | messages.HeartbeatReply:
-        """What a server is to write next; it has dealt with the one that it names."""
+        """Return the next order for a server, which has handled the order that it names."""
         saving, state = self.saving, self._context.record.state
         self.buddies.listens(role, incarnation, request)
         saving.passed(request.number)
@@ -185,7 +186,7 @@ class CheckpointSchedule:
         return order() or messages.WaitReply()
 
     def heard(self, role: Role, incarnation: int, said: messages.SaveReport) -> None:
-        """A server has written its part, or could not."""
+        """Process a server's report of its part."""
         lives = self._check_lives()
         answer = self.saving.hear(f"{role}.{incarnation}", said, self._context.record, self._owners(lives))
         self._go_on(answer, "failed" if said.error else "abandoned")
@@ -197,7 +198,7 @@ class CheckpointSchedule:
         return {slot: lives.get(rank, "") for slot, rank in enumerate(placed.server_of_slot)} if placed else {}
 
     def _go_on(self, answer: Manifest | str | None, outcome: str) -> None:
-        """Publish it, give it up, or let servers know that there is more to write."""
+        """Publish the checkpoint, abandon it, or tell servers that there is more to write."""
         if isinstance(answer, Manifest):
             task = asyncio.get_running_loop().create_task(self._publish(answer))
             self._tasks.add(task)
@@ -211,7 +212,7 @@ class CheckpointSchedule:
     async def _publish(self, manifest: Manifest) -> None:
         try:
             await asyncio.to_thread(self.saving.publish, manifest)
-        except errors.BadInput as error:  # the folder is another run's by now, and will be
+        except errors.BadInput as error:  # another run has taken over the folder for good
             self._give_up(str(error), "failed", again=False)
             return
         except OSError as error:
@@ -221,7 +222,7 @@ class CheckpointSchedule:
         now = self.saving.round
         if now is None or now.order.number != manifest.number:
             await asyncio.to_thread(self.saving.withdraw, manifest)
-            return  # a server was lost while it was written: the next one begins after it
+            return  # a server was lost during publication; the next round begins after its recovery
         note = self.saving.complete(manifest)
         if note is not None and not self.saving.unsure:
             self._keep(note, floors=not self.saving.rules.url)
@@ -250,7 +251,7 @@ class CheckpointSchedule:
             self._give_up(f"{type(error).__name__}: {error}", "failed")
 
     async def _drop(self, number: int) -> None:
-        """Nobody will complete this one: what servers have written of it leaves the disk."""
+        """Delete the files of an abandoned checkpoint."""
         try:
             await asyncio.to_thread(self.saving.drop, number)
         except OSError as error:
@@ -273,19 +274,19 @@ class CheckpointSchedule:
             self._context.apply(events.FinalCheckpointDone(f"the last checkpoint failed: {why}"))
 
     def _end_without(self, number: int, why: str = "") -> None:
-        """Nobody should wait for the end of data any longer."""
+        """Let the end of data proceed without a checkpoint."""
         told = "; ".join(filter(None, (why, "the end of data is told without it")))
         self._context.log_event("checkpoint", number=number, outcome="skipped", why=told)
         self._keep(self._context.record.book.note(), floors=True)
         self._context.changed.turn()
 
     def _keep(self, note: JobProgress, *, floors: bool) -> None:
-        """What this note has as trained cannot come back; with `floors` the job need never go back behind it."""
+        """Journal that samples in this note are safe. With `floors`, the job never rolls back beyond the note."""
         with self._context.journaled(journal_entries.KeepEntry(note, floors)):
             self._context.record.book.keep(note, floors=floors)
 
     def _uploaded(self, manifest: Manifest | None) -> None:
-        """A checkpoint is at the URL, or could not be copied there."""
+        """Process the end of an upload. `manifest` is None if the upload failed."""
         note = self.saving.is_stored(manifest) if manifest is not None else None
         if note is not None:
             self._keep(note, floors=True)
@@ -293,7 +294,7 @@ class CheckpointSchedule:
         self.look()
 
     def _tell_cost(self) -> None:
-        """Once all servers have said whether they see the folder: what the loss of a host would mean."""
+        """Log what the loss of a host would cost, once all servers have reported whether they see the folder."""
         lives = self._coming()
         nodes = self.buddies.nodes(lives)
         if not self.buddies.spoken(lives):
@@ -307,7 +308,7 @@ class CheckpointSchedule:
                 self._context.log_event("disks", why=cost, nodes=nodes)
 
     def _last_one(self) -> None:
-        """All workers have ended: is there anything that no checkpoint has?"""
+        """Finish the job if the last checkpoint covers everything, after all workers have ended."""
         record, last = self._context.record, self.saving.last
         if record.leased_at is None or (record.state.bsp.in_step and last is None):
             self._context.apply(events.FinalCheckpointDone("nothing is to be saved"))
@@ -315,7 +316,7 @@ class CheckpointSchedule:
             self._context.apply(events.FinalCheckpointDone(f"checkpoint {last.number} is the last one"))
 
     def _check_lives(self) -> Mapping[int, str]:
-        """The living servers; a checkpoint to which one of them has not lived to write its part is given up."""
+        """Return the living servers. Abandon the round if a server was lost before it wrote its part."""
         lives = self._lives()
         servers = self._context.record.state.of_kind(RoleKind.SERVER)
         gone = [node for node in servers if node.state is NodeState.GONE and node.departure.removed]
@@ -329,7 +330,7 @@ class CheckpointSchedule:
         return lives
 
     def _coming(self) -> Mapping[int, str]:
-        """Servers that live, or will again."""
+        """Return the servers that live or will be relaunched."""
         servers = nodes.needed_servers(self._context.record.state.nodes)
         return {node.role.rank: f"{node.role}.{node.incarnation}" for node in servers}
 

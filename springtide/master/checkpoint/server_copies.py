@@ -16,7 +16,7 @@ from springtide.checkpoint.transfer.upload import shares
 from springtide.master.core.waiters import ChangeSignal
 from springtide.rpc.messages import messages
 
-HOLD_S = 10.0  # a server's request for orders is held so long
+HOLD_S = 10.0  # longest time to hold a server's request for orders
 
 
 class CopyFailed(Exception):
@@ -35,7 +35,7 @@ class ServerCopies:
 
     def __init__(self, url: str, changed: ChangeSignal, *, term: int = 1) -> None:
         self._url, self._changed = url, changed
-        self._ids = itertools.count((term << 32) + 1)  # never those of another master
+        self._ids = itertools.count((term << 32) + 1)  # unique across masters
         self._orders: dict[str, messages.CopyOrder] = {}
         """By server: what it has to copy."""
         self._lacking: set[str] = set()
@@ -43,7 +43,7 @@ class ServerCopies:
         self._trouble = ""
 
     async def through(self, manifest: Manifest) -> CopyTotals:
-        """All that servers have of it is at the URL; Failed when that cannot be."""
+        """Wait until servers have copied all their files to the URL. Raise CopyFailed if they cannot."""
         self._lacking, self._sent, self._trouble = set(), CopyTotals(), ""
         before: frozenset[str] | None = None
         while before is None or self._lacking != before:
@@ -62,7 +62,7 @@ class ServerCopies:
         return self._sent
 
     def look(self, there: Collection[str]) -> None:
-        """Servers that are not among these have nothing to copy any more: their buddies may."""
+        """Cancel orders of servers that are gone, so that their buddies copy the files."""
         gone = [server for server in self._orders if server not in there]
         for server in gone:
             self._lacking |= {name for name, _ in self._orders.pop(server).files}
@@ -70,7 +70,7 @@ class ServerCopies:
             self._changed.turn()
 
     async def order_for(self, server: str, request: messages.CopyRequest) -> messages.CopyOrder | messages.WaitReply:
-        """What a server is to copy; it has dealt with the order that it names."""
+        """Return the next copy order for a server, which has handled the order that it names."""
 
         def new() -> bool:
             return server in self._orders and self._orders[server].id != request.after
@@ -81,7 +81,7 @@ class ServerCopies:
         return self._orders[server] if new() else messages.WaitReply()
 
     def heard(self, server: str, said: messages.CopyReport) -> None:
-        """A server has done its part, or could not."""
+        """Process a server's report of a copy order."""
         if server not in self._orders or self._orders[server].id != said.id:
             return
         del self._orders[server]

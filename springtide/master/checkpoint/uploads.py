@@ -25,8 +25,8 @@ from springtide.master.checkpoint.server_copies import CopyFailed, CopyTotals, S
 
 log = logging.getLogger(__name__)
 
-ENDS_S = 10.0  # a process that has said what became of it is waited for so long
-LONGEST_LINE = 16 << 20  # a store's error may be a whole page
+ENDS_S = 10.0  # longest wait for the exit of a process that has reported its result
+LONGEST_LINE = 16 << 20  # a store's error may be a whole HTML page
 
 
 class Uploads:
@@ -42,22 +42,25 @@ class Uploads:
         then: Callable[[Manifest | None], None],
         holders: Callable[[], Mapping[str, str]],
     ) -> None:
-        """`then` hears which one is at the URL now; None: that could not be. `holders`: who gives files away."""
+        """`then` gets the manifest that is now at the URL, or None after a failure. `holders` returns the servers that
+        serve files.
+        """
         self._rules, self._folder, self._claim, self._tell = rules, folder, claim, tell
         self._copying, self._then, self._holders = copying, then, holders
         self.running: Manifest | None = None
-        """Its files must stay until it is copied."""
+        """Manifest that is being copied; its files must stay until then."""
         self.done = 0
-        """The last one that is at the URL."""
+        """Number of the last checkpoint at the URL."""
         self.trouble = ""
         self._tried = 0
         self._next_at: float | None = None
         self._task: asyncio.Task[None] | None = None
 
     def look(self, last: Manifest | None, at: float, *, hurry: bool) -> bool:
-        """Begin an upload if it is time. Whether the last one is on its way: a job that ends waits for it, once.
+        """Begin an upload if it is due. Return True if the last checkpoint is being uploaded: a job that ends waits for
+        it.
 
-        Without a URL only what would be gone with the servers is fetched, in a hurry: at the job's end.
+        Without a URL, only files that would disappear with the servers are fetched, at the end of the job (`hurry`).
         """
         if self._next_at is None:
             self._next_at = at + self._rules.upload_every_s
@@ -123,7 +126,9 @@ class Uploads:
 
 
 async def answer_of(process: asyncio.subprocess.Process) -> Uploaded:
-    """Its line. One that hangs in a mount cannot even be killed: nobody waits for its end after that."""
+    """Return the result line of a process. A process that hangs in a mount cannot be killed, so its exit is not
+    awaited.
+    """
     assert process.stdout is not None
     said, code = b"", None
     async for line in process.stdout:

@@ -50,11 +50,11 @@ class MasterContext:
         return self.record.state
 
     def subscribe(self, listener: Listener) -> None:
-        """Call `listener` with the actions of every event that brings some about."""
+        """Call `listener` with the actions of every event that causes some."""
         self._listeners.append(listener)
 
     def journaled(self, entry: journal_entries.AnyEntry | None) -> AbstractContextManager[None]:
-        """Keep the change of the record that is made within."""
+        """Journal `entry` if the block changes the record."""
         return self.writer.kept(entry)
 
     def log_event(self, kind: str, **fields: Any) -> None:
@@ -62,12 +62,12 @@ class MasterContext:
 
     @property
     def samples(self) -> int:
-        """Samples trained so far: by the ledger, or by the workers' reports in a job that leases no data."""
+        """Return the samples trained so far: from the ledger, or from workers' reports in a job without leases."""
         book = self.record.book
         return book.samples_trained if book.passes else self.tally.samples
 
     def apply(self, event: events.Event) -> None:
-        """Let the state machine handle an event; journal it, and do what it says."""
+        """Run an event through the state machine, journal it, and log and distribute the actions."""
         state, before, now = self.state, self.state.phase, self.clock()
         with self.journaled(None if isinstance(event, events.RoleAlive) else journal_entries.event_entry(event, now)):
             done = self.record.happen(event, now)
