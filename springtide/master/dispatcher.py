@@ -31,12 +31,12 @@ from springtide.rpc.transport.listener import Peer
 
 log = logging.getLogger(__name__)
 
-AGENT_GRACE_S = 10.0  # an agent that has hung up may come back within this time; else the job has lost its host
-AWAY_S = 1.0  # a longer gap between two ticks means that the master was stopped or starved, and could hear nobody
+AGENT_GRACE_S = 10.0  # an agent that disconnected may reconnect within this time; after that the job has lost its host
+AWAY_S = 1.0  # a longer gap between ticks means that the master was stopped or starved and received no heartbeats
 FROM_ROLES = (messages.JoinServer, messages.JoinWorker, messages.JoinDataWorker, messages.ScriptError)
 """Requests that a role may send before it has joined."""
 PACKAGES = (messages.PackageWritten, messages.PackagePart, messages.PackageAsk)
-SNAPSHOT_ENTRIES = 5000  # of the journal: replaying so many takes a second or two at the most
+SNAPSHOT_ENTRIES = 5000  # journal entries between snapshots: replaying this many takes two seconds at most
 
 
 class MasterService:
@@ -73,7 +73,7 @@ class MasterService:
         return self.context.record.state
 
     def take_over(self) -> None:
-        """Continue with the record of an earlier master: everyone has time to call in again."""
+        """Continue with the record of an earlier master, and give all members time to reconnect."""
         context = self.context
         context.log_event("master", term=context.term)
         if self.record.book.passes:
@@ -83,10 +83,10 @@ class MasterService:
         self.parts.checkpoints.take_over()
 
     async def handle(self, peer: Peer, request: messages.Request) -> messages.Reply:
-        """One request, one reply; waiting is allowed. All changes behind the reply are written before it leaves.
+        """Answer one request, possibly after a wait. All changes behind the reply are journaled before it leaves.
 
-        While the journal's disk is full, roles wait for their replies and train what they hold leases of. The agent
-        and commands do not wait: they are shown the job as it was, and why it makes no decisions.
+        While the journal's disk is full, roles wait for their replies and train the leases that they hold. The agent
+        and commands do not wait. They get the last journaled status, with the reason why the job makes no decisions.
         """
         if not isinstance(request, FROM_ROLES) and (peer.role is None or peer.role.kind is RoleKind.AGENT):
             return await self._handle_outsider(peer, request)
@@ -97,7 +97,8 @@ class MasterService:
 
     async def _handle_outsider(self, peer: Peer, request: messages.Request) -> messages.Reply:
         writer = self.context.writer
-        if isinstance(request, messages.JoinAgent | messages.ShutdownRequest):  # they change nothing that is kept
+        # these requests change nothing in the journal
+        if isinstance(request, messages.JoinAgent | messages.ShutdownRequest):
             return await self._answer(peer, request)
         if not writer.stuck:
             try:
@@ -139,14 +140,14 @@ class MasterService:
         return await self._by_kind[peer.role.kind](peer.role, peer.incarnation, request)
 
     def lost(self, peer: Peer) -> None:
-        """A member's connection has closed: it will be back, or its agent reports its end, or it falls silent."""
+        """Handle a closed connection. The member reconnects, its agent reports its exit, or it misses heartbeats."""
         if peer in self._agents:
             self._agents.discard(peer)
             if not self._agents:
                 self._agent_left_at = self.context.clock()
 
     def tick(self) -> None:
-        """Let deadlines pass; not while nothing can be journaled: that time counts against nobody."""
+        """Run periodic work and deadlines. Deadlines pause while the journal cannot be written."""
         context, parts, writer, book = self.context, self.parts, self.context.writer, self.record.book
         writer.tell_rest()
         if writer.stuck:
@@ -155,7 +156,7 @@ class MasterService:
         if self._stuck:
             context.log_event("disk_full", why=f"the job goes on; until now it could not: {self._stuck}")
             self._stuck = ""
-            book.renew(context.clock())  # lease holders could not be heard
+            book.renew(context.clock())  # lease holders could not report during that time
         now = context.clock()
         away_s, self._ticked_at = now - self._ticked_at - self._away_s, now
         if away_s > 0:
@@ -177,7 +178,7 @@ class MasterService:
         parts.migration.tick()
         parts.guards.look(context.tally, usage, now)
         parts.online.tick(now, moving=parts.migration.moving)
-        if not parts.online.on or self.state.phase.over:  # a stream asks for workers of its own
+        if not parts.online.on or self.state.phase.over:  # an online job has its own autoscaler
             parts.autoscaler.tick(usage)
         parts.data_workers.tick(usage)
         self._save_snapshot()
@@ -189,7 +190,7 @@ class MasterService:
                 journal.save(self.record.to_bytes())
             except errors.SpringtideError as error:
                 log.warning("no snapshot of the journal: %s", error)
-                journal.since_snapshot = 0  # it is tried again after as many entries
+                journal.since_snapshot = 0  # retry after as many further entries
 
     def status(self) -> messages.JobStatus:
         return job_status.status_of(self.context, self.parts, self._agent.usage, lag_s=self.lag.longest_s)

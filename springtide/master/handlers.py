@@ -25,12 +25,13 @@ from springtide.master.parts import MasterParts
 from springtide.master.servers import evictions
 from springtide.rpc.messages import messages
 
-HOLD_HEARTBEAT_S = 0.2  # a heartbeat that comes while a server is away: its sender hears of the next life at once
+# while a server is down, heartbeats are held this long, so that members learn of its return at once
+HOLD_HEARTBEAT_S = 0.2
 Handlers = Mapping[type[Any], Callable[..., Any]]
 
 
 async def call(handlers: Handlers, sender: str, request: messages.Request, *who: object) -> messages.Reply:
-    """Call the handler of the request's type; a handler without a reply means Ok."""
+    """Call the handler for the request's type. A handler without a result means Ok."""
     handler = handlers.get(type(request))
     if handler is None:
         raise errors.BadInput(f"{sender} may not ask for {type(request).__name__}")
@@ -41,7 +42,7 @@ async def call(handlers: Handlers, sender: str, request: messages.Request, *who:
 
 
 def take_report(context: MasterContext, parts: MasterParts, life: Life, report: messages.MemberReport | None) -> None:
-    """Pass a member's report on to all parts that measure something."""
+    """Pass a member's report to all parts that measure."""
     if report is None:
         return
     role, incarnation, tally, now = life.role, life.incarnation, context.tally, context.clock()
@@ -215,7 +216,7 @@ class AgentRequests:
         return await call(self._handlers, "an agent", request)
 
     def note_own_usage(self, role: Role, incarnation: int, usage: RoleUsage | None) -> None:
-        """A role reports what it uses itself, where its agent is on another host."""
+        """Record the resource use that a role measured itself, because its agent is on another host."""
         self._table.heard(role, incarnation, usage, at=self._context.clock())
 
     def _poll(self, request: messages.AgentPoll) -> messages.AgentOrders:

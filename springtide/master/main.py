@@ -44,7 +44,7 @@ from springtide.telemetry.metrics_server import MetricsServer
 log = logging.getLogger(__name__)
 TICK_S = 0.25
 TIDY_S = 5.0
-ENDS_S = 10.0  # for a store that has to be told that the run is over
+ENDS_S = 10.0  # limit for a store to process the end of the run
 
 
 def main(arguments: list[str]) -> int:
@@ -53,8 +53,9 @@ def main(arguments: list[str]) -> int:
     settings = config.load()
     child_guard.die_with(settings.parent)
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))  # a connection a member: a thousand and more
-    gc.set_threshold(20_000, 20, 100)  # leases and nodes live long: looking through all of them often only costs time
+    # one connection for each member: a thousand and more
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
+    gc.set_threshold(20_000, 20, 100)  # leases and nodes live long, so frequent full collections only cost time
     logs.log_to_stderr(debug=settings.debug)
     spec_text = logs.RunFiles(pathlib.Path(root)).spec.read_bytes()
     redactor.remember(spec_text.decode())
@@ -74,7 +75,7 @@ class Listening(NamedTuple):
 
 
 async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes, *, term: int = 1) -> int:
-    """Listen, say where, and serve until the end."""
+    """Listen, publish the address, and serve until the end."""
     for ignored in (signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(ignored, lambda: None)  # the agent decides when to stop
     files = logs.RunFiles(root)
@@ -119,14 +120,14 @@ async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes,
 
 
 def give_up_places(saving: CheckpointStore) -> None:
-    """The run is over. A store that hangs is not waited for: then its claim is left."""
+    """Release the run's claims. A store that hangs is not awaited, and its claim stays."""
     ending = threading.Thread(target=saving.end_run, daemon=True)
     ending.start()
     ending.join(ENDS_S)
 
 
 def found_at(at: Listening, address: str, term: int) -> master_file.MasterLocation:
-    """What this master says of itself; its own host reaches it without any name being known."""
+    """Return the content of the master file. The agent on this host uses `local`, which needs no DNS."""
     near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(at.host, at.host)
     local = addresses.join(near, addresses.parse(address)[1])
     return master_file.MasterLocation(
@@ -135,7 +136,7 @@ def found_at(at: Listening, address: str, term: int) -> master_file.MasterLocati
 
 
 async def expose(service: MasterService, run: str, port: int | None) -> MetricsServer:
-    """Serve the job's figures, if they are wanted. A port that is taken fails a job that begins, not one that runs."""
+    """Serve metrics if a port is given. A port in use fails a new job, but not a running job."""
     exposing = MetricsServer(lambda: metrics.text(service.status(), run=run))
     try:
         if port is not None:
@@ -148,7 +149,7 @@ async def expose(service: MasterService, run: str, port: int | None) -> MetricsS
 
 
 async def tidy(journal: Journal) -> None:
-    """Keep the journal's write-ahead file short, without ever making the event loop wait for the disk."""
+    """Keep the write-ahead file short, without blocking the event loop on the disk."""
     while True:
         await asyncio.sleep(TIDY_S)
         try:
@@ -158,7 +159,7 @@ async def tidy(journal: Journal) -> None:
 
 
 def advised_by(spec: JobSpec, files: logs.RunFiles) -> AdviserSetup | None:
-    """Who plans for this job, in a thread of its own. Nobody, where nothing is planned."""
+    """Return the job's adviser, in its own thread; None if the job does not plan."""
     rules = spec.planning
     if rules.bounds is None:
         return None
@@ -189,12 +190,12 @@ def build_service(
 def open_service(
     spec: JobSpec, story: events.EventLog, journal: Journal, advised: AdviserSetup | None = None
 ) -> MasterService:
-    """The service of a job's first master, or of one that continues with what the journal says."""
+    """Return the service of a job's first master, or of a master that continues from the journal."""
     snapshot, kept = journal.read()
     began = time.monotonic()
     begun_with = msgspec.json.decode(journal.begun_with(msgspec.json.encode(spec)), type=JobSpec)
     record = rebuild(begun_with, snapshot, kept)
-    # a job's time begins with its first master and never goes back, whatever the machine's clock does
+    # job time begins with the first master and never goes back, even if the machine's clock does
     start = max(record.last_at, time.time() - journal.began)
     clock = lambda: start + time.monotonic() - began  # noqa: E731
     claim = claims.of_this_process(journal.run, spec.name)
@@ -211,7 +212,7 @@ def open_service(
 
 
 def went_on_as(begun: CheckpointRules, now: CheckpointRules) -> CheckpointRules:
-    """The rules of now; what the run went on from is what its first master was told."""
+    """Return the present rules, with the resume fields of the run's first master."""
     return dataclasses.replace(
         now,
         resume=begun.resume,
@@ -222,13 +223,13 @@ def went_on_as(begun: CheckpointRules, now: CheckpointRules) -> CheckpointRules:
 
 
 def checkpoint_folder(spec: JobSpec, files: logs.RunFiles) -> pathlib.Path:
-    """Where this run keeps its checkpoints."""
+    """Return the folder of this run's checkpoints."""
     given = spec.checkpoints.folder
     return pathlib.Path(given) / files.root.name if given else files.checkpoints
 
 
 def rebuild(spec: JobSpec, snapshot: bytes | None, kept: list[bytes]) -> JobRecord:
-    """The record as it was: the snapshot, and every entry after it once more."""
+    """Rebuild the record from the snapshot and the entries after it."""
     record = JobRecord.from_bytes(snapshot) if snapshot else JobRecord(spec)
     for entry in kept:
         record.apply(journal_entries.decode(entry))
@@ -236,7 +237,9 @@ def rebuild(spec: JobSpec, snapshot: bytes | None, kept: list[bytes]) -> JobReco
 
 
 def say_error(files: logs.RunFiles, term: int, error: errors.SpringtideError) -> int:
-    """Why there is no master. Where the disk is full only the log says it, and the agent looks for itself."""
+    """Publish why the master could not start. On a full disk only the log has the error, and the agent
+    checks the disk.
+    """
     log.error("%s", error)
     said = master_file.MasterLocation(term=term, pid=os.getpid(), error=str(error), kind=type(error).__name__)
     with contextlib.suppress(OSError):

@@ -23,7 +23,7 @@ class Membership:
         self._rollout, self._feeding = parts.migration, parts.data_workers
 
     async def server(self, peer: Peer, request: messages.JoinServer) -> messages.ServerWelcome:
-        """A server process is up."""
+        """Admit a server, and tell it its slots."""
         role = Role(RoleKind.SERVER, request.rank)
         self._join(peer, role, request)
         if not request.welcomed:
@@ -46,7 +46,7 @@ class Membership:
         )
 
     async def worker(self, peer: Peer, request: messages.JoinWorker) -> messages.WorkerWelcome:
-        """A worker's script has called `st.join()`; it waits for the servers."""
+        """Admit a worker that called `st.join()`, once the servers are ready."""
         role, record = Role(RoleKind.WORKER, request.rank), self._record
         self._join(peer, role, request)
         waits = record.state.spec.gang
@@ -55,7 +55,8 @@ class Membership:
         )
         placed, servers = record.placement, record.state.of_kind(RoleKind.SERVER)
         assert placed is not None
-        self._context.apply(events.RoleAlive(role, request.incarnation))  # it could send no heartbeat while it waited
+        # the worker could send no heartbeat while it waited
+        self._context.apply(events.RoleAlive(role, request.incarnation))
         spec = record.state.spec
         return messages.WorkerWelcome(
             job=spec.name,
@@ -80,7 +81,6 @@ class Membership:
         )
 
     def data_worker(self, peer: Peer, request: messages.JoinDataWorker) -> messages.DataWorkerWelcome:
-        """A data worker is up."""
         self._join(peer, Role(RoleKind.DATA_WORKER, request.rank), request)
         return self._feeding.welcome()
 

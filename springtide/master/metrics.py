@@ -15,13 +15,15 @@ from springtide.telemetry.prometheus import Family, one
 
 
 def text(status: JobStatus, *, run: str = "") -> str:
-    """For Prometheus; `run`: the folder of the run, which tells runs of one name apart."""
+    """Return the metrics as text for Prometheus. `run` is the run's folder, which distinguishes runs of the same job
+    name.
+    """
     labels = {"job_name": status.name, **({"run": run} if run else {})}
     return prometheus.text(families(status), labels)
 
 
 def families(status: JobStatus) -> list[Family]:
-    """All figures of a job."""
+    """Return all metrics of a job."""
     phases = tuple(({"phase": str(phase)}, float(phase is status.phase)) for phase in JobPhase)
     found = [
         Family(name="springtide_phase", help="1 for the phase that the job is in.", values=phases),
@@ -47,7 +49,7 @@ def families(status: JobStatus) -> list[Family]:
 
 
 def roles(status: JobStatus) -> list[Family]:
-    """How many of each kind there are, and should be; what each uses."""
+    """Return the present and wanted number of roles of each kind, and the resource use of each role."""
     there, wanted = [], []
     for kind in RANKED:
         name = str(kind).replace("-", "_")
@@ -69,7 +71,7 @@ def roles(status: JobStatus) -> list[Family]:
 
 
 def tables(status: JobStatus) -> list[Family]:
-    """What each server holds: rows past their ttl are among them until they are swept."""
+    """Return table sizes by server. Rows past their ttl count until they are swept."""
     figures: tuple[tuple[str, str, str, Literal["gauge", "counter"]], ...] = (
         ("rows", "springtide_table_rows", "Of all tables of a server.", "gauge"),
         ("table_bytes", "springtide_table_bytes", "That they take there.", "gauge"),
@@ -85,7 +87,7 @@ def tables(status: JobStatus) -> list[Family]:
 
 
 def online(state: OnlineState) -> list[Family]:
-    """How a job keeps up with its stream; the four figures of Kale's section 4.1 among them."""
+    """Return how a job keeps up with its stream, with the four metrics of Kale's section 4.1."""
     trouble = tuple(
         ({"why": name}, float(getattr(state, name))) for name in ("late", "corrupt", "oversized", "expired")
     )

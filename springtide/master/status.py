@@ -17,13 +17,13 @@ from springtide.master.parts import MasterParts
 from springtide.rpc.messages.messages import JobStatus, MemberReport, MemberView
 from springtide.telemetry.redactor import redact
 
-MOST_SHOWN = 20  # of the batches that were trained in part: a status is sent ten times a second
+MOST_SHOWN = 20  # batches with left-out samples that are shown: a status is sent ten times a second
 
 
 def status_of(
     context: MasterContext, parts: MasterParts, usage: Mapping[Role, RoleUsage], *, lag_s: float = 0.0
 ) -> JobStatus:
-    """The whole job at this moment; after its end, as it was then."""
+    """Return the status of the whole job now, or at its end if it is over."""
     record, tally, rounds, now = context.record, context.tally, parts.checkpoints, context.clock()
     online = parts.online.status(now)
     state, book = record.state, record.book
@@ -82,7 +82,6 @@ def status_of(
 
 
 def planned(context: MasterContext, parts: MasterParts) -> dict[str, Any]:
-    """The fields about the job's plan."""
     state = context.state
     return {
         "stage": state.planned.stage if state.spec.planning.on else "",
@@ -94,7 +93,7 @@ def planned(context: MasterContext, parts: MasterParts) -> dict[str, Any]:
 
 
 def members(record: JobRecord, tally: ProgressTally, usage: Mapping[Role, RoleUsage]) -> tuple[MemberView, ...]:
-    """Every role of the job, servers first; data workers come and go, and only those that are there are shown."""
+    """Return every role of the job, servers first. Data workers are shown only while present."""
     return tuple(
         MemberView(
             role=node.role,

@@ -31,7 +31,7 @@ from springtide.telemetry.host import file_systems
 FORMAT = 3
 """Version of the journal format. Raise it when entries or snapshots change meaning. Other versions are rejected."""
 
-AGAIN_S = 0.5  # between two attempts to write to a disk that took nothing: soon enough after there is room again
+AGAIN_S = 0.5  # retry interval on a full disk: short enough to resume soon after space is freed
 
 _TABLES = """
 create table if not exists head (
@@ -66,23 +66,24 @@ class Journal:
             self._file = sqlite3.connect(path, isolation_level=None, timeout=5.0)
             self._file.execute(f"pragma journal_mode={self._mode}")
             self._file.execute("pragma synchronous=normal")
-            self._file.execute("pragma wal_autocheckpoint=0")  # it waits for the disk: a thread of its own does it
+            # a checkpoint blocks on the disk, so a separate thread runs it
+            self._file.execute("pragma wal_autocheckpoint=0")
             self._file.executescript(_TABLES)
             self.began, self.run, self._next = self._take_over(now)
         self.since_snapshot = 0
         """Entries written since the last snapshot: when there are many, it is time for another."""
 
     def _make_private(self) -> None:
-        """The spec and what members said are for their owner only; SQLite's other files have the mode of this one."""
+        """Make the journal readable by its owner only. SQLite's other files get the same mode."""
         try:
             private_files.make(self.path)
         except OSError as error:
             raise as_disk_error(error, self.path) from error
 
     def tidy(self) -> None:
-        """Move what was written from the write-ahead file into the main one. Waits for the disk: call it in a thread.
+        """Move entries from the write-ahead file into the main file. Blocks on the disk, so call it in a thread.
 
-        The event loop goes on writing meanwhile; nothing that was promised depends on this.
+        The event loop can write at the same time. No promise to members depends on this.
         """
         if self._mode != "wal":
             return
@@ -90,13 +91,15 @@ class Journal:
             other.execute("pragma wal_checkpoint(passive)")
 
     def begun_with(self, spec: bytes) -> bytes:
-        """The spec that the job's first master was given, whatever a later one is: by it entries are to be read."""
+        """Return the spec of the job's first master, by which entries must be interpreted. Store `spec` if there is
+        none.
+        """
         with self._sqlite(), self._turn():
             self._file.execute("insert or ignore into spec values (1, ?)", (spec,))
             return bytes(self._file.execute("select body from spec").fetchone()[0])
 
     def read(self) -> tuple[bytes | None, list[bytes]]:
-        """The last snapshot and every entry after it."""
+        """Return the last snapshot and every entry after it."""
         with self._sqlite():
             row = self._file.execute("select upto, body from snapshot").fetchone()
             upto, body = row or (-1, None)
@@ -106,7 +109,7 @@ class Journal:
         return body, entries
 
     def append(self, entry: bytes) -> None:
-        """Write an entry at the end of this turn of the event loop; `committed` says when that is done."""
+        """Queue an entry for the end of this turn of the event loop. `committed` waits until it is written."""
         if self._failed:
             raise self._failed
         self._waiting.append(msgspec.Raw(entry))
@@ -123,7 +126,7 @@ class Journal:
             raise self._failed
 
     async def tried(self) -> bool:
-        """Wait until everything appended so far is written, or the disk took none of it. Whether it is written."""
+        """Wait until everything appended so far is written or the disk is full. Return True if it is written."""
         if self._tried is not None and not await asyncio.shield(self._tried):
             return False
         if self._failed:
@@ -132,7 +135,7 @@ class Journal:
 
     @property
     def stuck(self) -> str:
-        """Why nothing can be written for now, and for how long that has been so; empty: everything is written."""
+        """Return why nothing can be written, and since when; empty if everything is written."""
         if self._stuck_since is None:
             return ""
         passed_s = time.monotonic() - self._stuck_since
@@ -142,7 +145,7 @@ class Journal:
         )
 
     def save(self, snapshot: bytes) -> None:
-        """Keep the state as a whole; entries before it are forgotten. Call it when nothing waits to be written."""
+        """Store a snapshot and delete the entries before it. Call it only when nothing waits to be written."""
         with self._sqlite(), self._turn():
             self._file.execute("insert or replace into snapshot values (1, ?, ?)", (self._next - 1, snapshot))
             self._file.execute("delete from turns where number < ?", (self._next,))
@@ -150,11 +153,11 @@ class Journal:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits to be written."""
+        """Return True if nothing waits to be written."""
         return self._committed is None
 
     def close(self) -> None:
-        """Write what waits and close the file."""
+        """Write the queued entries and close the file."""
         if self._committed is not None:
             self._flush()
         if self._again is not None:
@@ -162,13 +165,13 @@ class Journal:
         self._file.close()
 
     def _flush(self) -> None:
-        """Write what waits, as one turn."""
+        """Write the queued entries in one transaction."""
         if self._committed is None:
             return
         try:
             with self._turn():
                 self._file.execute("insert into turns values (?, ?)", (self._next, _encoder.encode(self._waiting)))
-        except sqlite3.OperationalError as error:  # the disk is full, or fails
+        except sqlite3.OperationalError as error:  # the disk is full or fails
             self._wait_for_disk(error)
         except sqlite3.Error as error:
             self._fail(self._as_error(error))
@@ -197,7 +200,7 @@ class Journal:
         self._settle(error)
 
     def _settle(self, error: errors.SpringtideError | None) -> None:
-        """What waited is written, or never will be: tell those who wait for it."""
+        """Resolve the futures of the queued entries: they are written, or never will be."""
         committed, tried = self._committed, self._tried
         self._waiting, self._committed, self._tried = [], None, None
         assert committed is not None and tried is not None
@@ -205,12 +208,12 @@ class Journal:
             committed.set_result(None)
         else:
             committed.set_exception(error)
-            committed.exception()  # whoever waits will see it; if nobody does, `append` raises it
+            committed.exception()  # avoids asyncio's warning if nothing waits; `append` raises the error then
         if not tried.done():
             tried.set_result(True)
 
     def _take_over(self, now: float) -> tuple[float, str, int]:
-        """Put our term down; when the run began, its identity, and the number of the next turn."""
+        """Store our term. Return when the run began, its identity, and the number of the next turn."""
         with self._turn(check=False):
             written = self._file.execute("select format from head").fetchone()
             if written and written[0] != FORMAT:
@@ -229,7 +232,7 @@ class Journal:
 
     @contextlib.contextmanager
     def _turn(self, *, check: bool = True) -> Iterator[None]:
-        """A transaction of the master whose term is the highest."""
+        """Run a transaction, after checking that no master with a higher term exists."""
         self._file.execute("begin immediate")
         try:
             if check and (term := self._file.execute("select term from head").fetchone()[0]) != self.term:
@@ -237,13 +240,13 @@ class Journal:
             yield
             self._file.execute("commit")
         except BaseException:
-            if self._file.in_transaction:  # SQLite has ended it already where the disk was full
+            if self._file.in_transaction:  # on a full disk, SQLite has already ended the transaction
                 self._file.execute("rollback")
             raise
 
     @contextlib.contextmanager
     def _sqlite(self) -> Iterator[None]:
-        """SQLite's errors as ours."""
+        """Convert SQLite's errors to ours."""
         try:
             yield
         except sqlite3.Error as error:

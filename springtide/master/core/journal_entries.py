@@ -221,22 +221,18 @@ _decoder = msgspec.msgpack.Decoder(AnyEntry)
 
 
 def event_entry(event: events.Event, at: float) -> EventEntry:
-    """An event as an entry."""
     return EventEntry(at, type(event).__name__, msgspec.to_builtins(event))
 
 
 def event_of(entry: EventEntry) -> events.Event:
-    """The event in an entry."""
     event: events.Event = msgspec.convert(entry.what, type=_EVENTS[entry.kind])
     return event
 
 
 def encode(entry: AnyEntry) -> bytes:
-    """An entry for the journal."""
     return _encoder.encode(entry)
 
 
 def decode(body: bytes) -> AnyEntry:
-    """An entry from the journal."""
     entry: AnyEntry = _decoder.decode(body)
     return entry

@@ -37,7 +37,7 @@ class JournalWriter:
 
     @contextlib.contextmanager
     def kept(self, entry: journal_entries.AnyEntry | None) -> Iterator[None]:
-        """Write the entry down if what is done within changes the record, even where it is refused half-way."""
+        """Journal the entry if the block changes the record, even if the block raises."""
         before = self.record.changes
         try:
             yield
@@ -49,7 +49,7 @@ class JournalWriter:
                     self._break(error)
 
     async def written(self) -> None:
-        """Wait until all that was kept is in the journal. A master that was replaced waits for ever."""
+        """Wait until all entries are in the journal. A superseded master waits forever."""
         try:
             if self._journal is not None:
                 await self._journal.committed()
@@ -57,7 +57,7 @@ class JournalWriter:
             await self._give_up(error)
 
     async def written_unless_stuck(self) -> bool:
-        """The same, but do not wait for a disk that is full: False then."""
+        """Wait like `written`, but return False at once if the disk is full."""
         try:
             return self._journal is None or await self._journal.tried()
         except errors.SpringtideError as error:
@@ -66,30 +66,29 @@ class JournalWriter:
 
     @property
     def stuck(self) -> str:
-        """Why nothing can be kept for now; empty: it can."""
+        """Return why nothing can be journaled now; empty if it can."""
         return self._journal.stuck if self._journal is not None else ""
 
     @property
     def trouble(self) -> str:
-        """What cannot be written for now, for people; empty: everything is."""
+        """Return what cannot be written now, for people; empty if everything can."""
         return self.stuck or str(self._story.trouble or "")
 
     def tell(self, kind: str, **fields: Any) -> None:
-        """Write the story."""
         self._story.write(kind, **fields)
 
     def tell_rest(self) -> None:
-        """Write what a full disk has kept from the story."""
+        """Write events that a full disk delayed."""
         if self._story.trouble is not None:
             self._story.write_rest()
 
     async def _give_up(self, error: errors.SpringtideError) -> None:
         self._break(error)
         if isinstance(error, Superseded):
-            await asyncio.Event().wait()  # say nothing more: the connection closes, and the new master answers
+            await asyncio.Event().wait()  # send nothing more: the connection closes, and the new master answers
 
     def _break(self, error: errors.SpringtideError) -> None:
-        """What must survive cannot be written any more."""
+        """Handle a failed journal: exit if superseded, else fail the job."""
         if isinstance(error, Superseded):
             log.warning("%s: so I leave", error)
             self._leave()

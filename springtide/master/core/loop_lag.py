@@ -19,14 +19,14 @@ class LoopLag:
         self._late: deque[tuple[float, float]] = deque()
 
     async def watch(self) -> None:
-        """For ever."""
+        """Measure forever."""
         while True:
             due = self._clock() + EVERY_S
             await asyncio.sleep(EVERY_S)
             self.note(self._clock() - due, at=self._clock())
 
     def note(self, late_s: float, *, at: float) -> None:
-        """A sleep was so much too long. Only what could still be the longest is kept."""
+        """Record a delay. Only delays that can still become the maximum are kept."""
         while self._late and self._late[-1][1] <= late_s:
             self._late.pop()
         self._late.append((at, late_s))
@@ -35,5 +35,5 @@ class LoopLag:
 
     @property
     def longest_s(self) -> float:
-        """Of the last seconds."""
+        """Return the longest delay in the recent window."""
         return max(0.0, self._late[0][1]) if self._late else 0.0

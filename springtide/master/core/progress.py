@@ -30,7 +30,9 @@ class ProgressTally:
         self._history: deque[tuple[float, int]] = deque()
 
     def take(self, role: Role, report: MemberReport, *, at: float, incarnation: int = 0) -> None:
-        """Note a member's newest report. A new life of a worker counts from zero; what the one before did stays."""
+        """Record a member's newest report. A new incarnation counts from zero; samples of earlier incarnations stay
+        counted.
+        """
         before = self.reports.get(role, MemberReport())
         if incarnation > self._lives.get(role, 0):
             self._lives[role] = incarnation
@@ -44,28 +46,28 @@ class ProgressTally:
             self.grew_at = at
 
     def leave(self, role: Role) -> None:
-        """This life of it is over: what it has trained stays, what it said last is not how the job is."""
+        """Mark a member as gone: its samples stay counted, but its last report no longer describes the job."""
         self._left.add(role)
 
     def note(self, samples: int, *, at: float) -> None:
-        """So many samples are trained by now: what the rate is made of."""
+        """Record the total number of trained samples, from which the rate is computed."""
         self._history.append((at, samples))
         while len(self._history) > 2 and self._history[1][0] <= at - WINDOW_S:
             self._history.popleft()
 
     @property
     def samples(self) -> int:
-        """Trained by all workers so far, as they report it."""
+        """Return the samples of all workers, as they report them."""
         return self._gone + sum(report.samples for role, report in self.reports.items() if role.kind is RoleKind.WORKER)
 
     @property
     def loss(self) -> float | None:
-        """Mean of the newest losses of workers that train, weighted by the samples they stand for."""
+        """Return the mean of the workers' newest losses, weighted by samples."""
         return self._mean(self._loss)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Means of the user's metrics over those who report them still, weighted by samples."""
+        """Return means of the user's metrics over the members that still report them, weighted by samples."""
         found: dict[str, dict[Role, tuple[float, float]]] = {}
         for role, report in self.reports.items():
             for name, value in report.metrics.items():
@@ -73,14 +75,14 @@ class ProgressTally:
         return {name: mean for name, told in found.items() if (mean := self._mean(told)) is not None}
 
     def _mean(self, told: Mapping[Role, tuple[float, float]]) -> float | None:
-        """Of (value, weight) by member: of those who are there, or once all have left, of those who left last."""
+        """Return the mean over present members, or over the last to leave once all have left."""
         newest = max((self._heard_at[role] for role in told), default=0.0)
         there = [pair for role, pair in told.items() if role not in self._left]
         last = [pair for role, pair in told.items() if self._heard_at[role] >= newest - WINDOW_S]
         return weighted_mean(there or last)
 
     def staleness(self, which: str) -> int | None:
-        """`p50` or `max` of the servers' pushes, on the server where it is largest; None before the first."""
+        """Return the staleness (`p50` or `max`) of the server where it is largest; None before the first push."""
         counted = [
             report.counters[f"staleness_{which}"]
             for role, report in self.reports.items()
@@ -90,20 +92,21 @@ class ProgressTally:
 
     @property
     def cache(self) -> CacheUse | None:
-        """What workers keep of the rows they train; None before any has said so."""
+        """Return the cache statistics of all workers; None before the first report."""
         ranked = sorted((role.rank, report.cache) for role, report in self.reports.items() if report.cache is not None)
         return together(use for _, use in ranked)
 
     def samples_per_s(self, *, at: float) -> float:
-        """Rate over the last seconds; while nothing is reported it falls, as it should."""
+        """Return the rate over the recent window. It falls while no reports arrive."""
         if len(self._history) < 2:
             return 0.0
         (since, first), (_, last) = self._history[0], self._history[-1]
         elapsed = max(at, self._history[-1][0]) - since
-        return max(0, last - first) / elapsed if elapsed > 0 else 0.0  # less than before: the book has gone back
+        # the difference is negative after a ledger rollback
+        return max(0, last - first) / elapsed if elapsed > 0 else 0.0
 
 
 def weighted_mean(pairs: list[tuple[float, float]]) -> float | None:
-    """Mean of (value, weight) pairs; None of none."""
+    """Return the mean of (value, weight) pairs; None if there are none."""
     weight = sum(each for _, each in pairs)
     return sum(value * each for value, each in pairs) / weight if weight else None

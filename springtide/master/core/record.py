@@ -20,7 +20,7 @@ from springtide.job.core import actions, events
 from springtide.job.state import JobState
 from springtide.master.core import journal_entries
 
-MAX_SHARED_BYTES = 2**20  # of one value: addresses and the like, not tensors
+MAX_SHARED_BYTES = 2**20  # size of one value: addresses and the like, not tensors
 MAX_SHARED_KEYS = 10_000
 DONE = LeaseHolder(-1, -1)
 """Holder that marks a claim as done."""
@@ -86,15 +86,15 @@ class JobRecord:
 
     @property
     def changes(self) -> int:
-        """How often something has changed that must survive."""
+        """Return the number of changes that must survive."""
         return self._changes + self.book.changes
 
     @property
     def placement(self) -> Placement | None:
-        """Which slots are whose, once all servers listen."""
+        """Return the owner of every slot; None until all servers listen."""
         if not self.owners:
             return None
-        known = self._placement  # asked for with every heartbeat
+        known = self._placement  # cached, because every heartbeat asks for it
         if known is None or (known.epoch, known.servers) != (self.epoch, len(self.addresses)):
             known = Placement(epoch=self.epoch, servers=len(self.addresses), server_of_slot=self.owners)
             self._placement = known
@@ -102,14 +102,14 @@ class JobRecord:
 
     @property
     def reachable(self) -> bool:
-        """Whether every server that has slots is there."""
+        """Return True if every server that owns slots has an address."""
         return bool(self.owners) and all(self.addresses[rank] for rank in set(self.owners))
 
     # ---- changes ----
 
     def happen(self, event: events.Event, at: float) -> list[actions.Action]:
-        """Let the state machine take an event in, and do to the book what it says."""
-        if isinstance(event, events.RoleAlive):  # the most frequent one: it changes nothing that is kept
+        """Run an event through the state machine, and apply the resulting actions to the ledger."""
+        if isinstance(event, events.RoleAlive):  # the most frequent event, which changes nothing in the journal
             self.last_at = max(self.last_at, at)
             return self.state.handle(event, at=at)
         before, workers = self._worker_ranks(), self.state.workers
@@ -142,14 +142,13 @@ class JobRecord:
                     self.ended_at = at
         if isinstance(event, events.GroupFormed):
             self.book.regroup([holder.rank for holder in event.members])
-        if not isinstance(event, events.EvictionNoticed):  # the substitute of an evicted worker goes on in its place
+        if not isinstance(event, events.EvictionNoticed):  # the replacement of an evicted worker continues at its place
             self._forget(self._worker_ranks() - before)
         if self.state.workers != workers:
             self.book.expect(self.state.workers)
         return done
 
     def lease(self, entry: journal_entries.LeaseEntry) -> tuple[Grant, ...] | NoLease:
-        """Leases for a worker."""
         answer = self.book.lease(
             entry.holder, entry.card, entry.most, entry.at, set(entry.known), entry.era, entry.seen
         )
@@ -160,7 +159,7 @@ class JobRecord:
         return answer
 
     def report(self, entry: journal_entries.ReportEntry) -> LedgerReply:
-        """A worker's words on its leases."""
+        """Apply a worker's progress to its leases."""
         before = self.book.changes
         verdict = self.book.report(entry.holder, entry.words, entry.at, entry.era)
         if self.book.changes != before:
@@ -168,7 +167,7 @@ class JobRecord:
         return verdict
 
     def share(self, key: str, value: bytes) -> None:
-        """Put a value; sharing another under the same name replaces it."""
+        """Store a shared value. A second value under the same key replaces the first."""
         if len(value) > MAX_SHARED_BYTES or (len(self.shared) >= MAX_SHARED_KEYS and key not in self.shared):
             raise errors.BadInput(
                 f"shared value {key!r} of {len(value)} bytes: "
@@ -178,7 +177,7 @@ class JobRecord:
         self.shared[key] = value
 
     def claim(self, key: str, holder: LeaseHolder) -> bool | None:
-        """Whether this worker is to do what must be done once. None: another one is at it; ask when it is through."""
+        """Return True if this worker must do the task, False if it is done, None while another worker does it."""
         doer = self.once.get(key)
         if doer is None:
             self.once[key] = holder
@@ -187,13 +186,13 @@ class JobRecord:
         return doer == holder if doer in (holder, DONE) else None
 
     def settle(self, key: str, holder: LeaseHolder) -> None:
-        """It is done. The word of a worker that has been given up meanwhile does not count."""
+        """Mark a claimed task as done. Reports of fenced workers do not count."""
         if self.once.get(key) == holder:
             self.once[key] = DONE
             self._changes += 1
 
     def resume(self, entry: journal_entries.ResumeEntry) -> None:
-        """Go on from another run's checkpoint, before anyone has spoken."""
+        """Resume from another run's checkpoint, before any member has joined."""
         self.book.resume(entry.note)
         self.samples_before = self.book.samples_trained
         self.once = dict.fromkeys(entry.claims, DONE)
@@ -202,16 +201,16 @@ class JobRecord:
         self._changes += 1
 
     def restore(self, entry: journal_entries.RestoreEntry) -> int:
-        """Slots are as a checkpoint has them; how many samples are to be trained again."""
+        """Roll the ledger back to a restored checkpoint. Return the number of samples to train again."""
         if entry.objects is not None:
             self.objects, self.places = dict(entry.objects), dict(entry.places)
         return self.book.restore(entry.note)
 
     def remember(self, rank: int, objects: dict[str, bytes], place: EpochPlace | None = None) -> None:
-        """States of a worker's own objects, as they are now, and where in its script it is.
+        """Store the states of a worker's registered objects, and its place in the script.
 
-        A place before the known one changes nothing: a heartbeat was overtaken by the begin of an epoch, or a worker
-        that was started again has not come to its place yet.
+        A place before the known place changes nothing. Either the heartbeat arrived after the begin of a later epoch,
+        or a relaunched worker has not reached its place yet.
         """
         if place is not None:
             if place.is_before(self.places.get(rank, place)):
@@ -221,13 +220,14 @@ class JobRecord:
         self._changes += 1
 
     def place_for(self, rank: int) -> EpochPlace | None:
-        """Where a worker's script begins: at its own place, else at that of the rank that is furthest."""
+        """Return where a worker's script begins: at its own place, else at the place of the most advanced rank."""
         known = self.places.get(rank)
         return max(self.places.values(), default=None) if known is None else known
 
     def objects_for(self, rank: int) -> dict[str, bytes]:
-        """What a worker that begins is given back: its own where it has told any; else those of the rank at whose
-        place it begins, the lowest first."""
+        """Return the object states for a starting worker: its own, else those of ranks at the place where it begins.
+        Lower ranks win.
+        """
         place = self.place_for(rank)
         found: dict[str, bytes] = {}
         for other in sorted(self.objects, key=lambda one: (one == rank, self.places.get(one) == place, -one)):
@@ -235,26 +235,26 @@ class JobRecord:
         return found
 
     def leave_out(self, left_out: LeftOut) -> bool:
-        """A batch was trained without samples that cannot be made: whether that is news."""
+        """Record a batch that was trained without unreadable samples. Return True if that is new."""
         news = self.left_out.get(left_out.batch) != left_out
         self.left_out[left_out.batch] = left_out
         self._changes += news
         return news
 
     def all_left_out(self) -> str:
-        """That not a single sample was trained, all of them being left out; empty: some were."""
+        """Return an error text if every sample was left out; empty if some were trained."""
         count = sum(len(each.indices) for each in self.left_out.values())
         if not count or count < self.book.totals().samples_done:
             return ""
         return f"none of {count:,} samples could be made; {next(iter(self.left_out.values()))}"
 
     def open_gate(self, name: str, turn: int) -> None:
-        """Everyone has come to this barrier: whoever says so once more need not wait."""
+        """Open a barrier that every worker has reached. Workers that repeat the request need not wait."""
         self.gates[name] = max(turn, self.gates.get(name, 0))
         self._changes += 1
 
     def moved(self, slots: tuple[int, ...], server: int) -> int:
-        """These slots are that server's now; how many of them were another's."""
+        """Assign slots to a server. Return the number of slots whose owner changed."""
         owners = list(self.owners)
         for slot in slots:
             owners[slot] = server
@@ -265,7 +265,7 @@ class JobRecord:
         return changed
 
     def apply(self, entry: journal_entries.AnyEntry) -> None:
-        """An entry of a journal once more; one that was refused is refused again."""
+        """Replay a journal entry. An entry that was rejected the first time is rejected again."""
         try:
             self._apply(entry)
         except errors.SpringtideError:
@@ -322,31 +322,31 @@ class JobRecord:
         return {each.role.rank for each in self.state.wanted() if each.role.kind is RoleKind.WORKER}
 
     def _forget(self, ranks: set[int]) -> None:
-        """Workers that come as additional ones begin where the others are, wherever an earlier one of the rank was."""
+        """Forget the places of additional workers, so that they begin where the other workers are."""
         self.objects = {rank: states for rank, states in self.objects.items() if rank not in ranks}
         self.places = {rank: place for rank, place in self.places.items() if rank not in ranks}
 
     def _readdress(self, rank: int, address: str) -> None:
-        """A server is elsewhere now, or nowhere."""
+        """Set a server's address; empty if it is down."""
         if self.addresses:
             known = [*self.addresses, *[""] * (rank + 1 - len(self.addresses))]
             known[rank] = address
             self.addresses = tuple(known)
 
     def _begin_anew(self) -> None:
-        """Nothing is trained, and nothing that is done once was done."""
+        """Restart the job from nothing: no samples trained, no tasks done."""
         self.book.restore(JobProgress())
         self.once, self.objects, self.places, self.leased_at = {}, {}, {}, None
 
     def _release(self, holder: LeaseHolder) -> None:
-        """What a lost worker had begun to do once, another must do."""
+        """Release the tasks that a lost worker had claimed, so that another worker does them."""
         for key in [key for key, doer in self.once.items() if doer == holder]:
             del self.once[key]
 
     # ---- whole ----
 
     def to_bytes(self) -> bytes:
-        """Everything, as a snapshot."""
+        """Encode the whole record as a snapshot."""
         return msgspec.msgpack.encode(
             JobRecordState(
                 job=self.state,
@@ -371,7 +371,7 @@ class JobRecord:
 
     @staticmethod
     def from_bytes(body: bytes) -> "JobRecord":
-        """A record that goes on where that one was."""
+        """Decode a snapshot."""
         state = msgspec.msgpack.decode(body, type=JobRecordState)
         record = JobRecord(state.job.spec)
         record.state, record.book = state.job, JobLedger.from_state(state.book)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from springtide.domain.core.roles import Role, RoleUsage
 
-STALE_S = 10.0  # a role that has not said anything for so long takes nobody knows what
+STALE_S = 10.0  # a role's own report is ignored after this time
 
 
 @dataclass(slots=True)
@@ -20,20 +20,20 @@ class UsageTable:
     _own: dict[Role, tuple[float, RoleUsage]] = field(default_factory=dict)
 
     def looked(self, told: tuple[RoleUsage, ...]) -> None:
-        """All that the agent sees, which may be nothing."""
+        """Replace the agent's measurements, which may be empty."""
         self._agents = {each.role: each for each in told}
 
     def heard(self, role: Role, incarnation: int, told: RoleUsage | None, *, at: float) -> None:
-        """A role speaks for itself, and for nobody else."""
+        """Record a role's report of its own use."""
         if told is not None:
             self._own[role] = (at, replace(told, role=role, incarnation=incarnation))
 
     def gone(self, role: Role, incarnation: int) -> None:
-        """This life has ended."""
+        """Drop the report of an incarnation that has ended."""
         if role in self._own and self._own[role][1].incarnation <= incarnation:
             del self._own[role]
 
     def now(self, *, at: float) -> dict[Role, RoleUsage]:
-        """Who takes what."""
+        """Return the current use of each role."""
         own = {role: told for role, (when, told) in self._own.items() if at - when <= STALE_S}
         return {**own, **self._agents}

@@ -18,7 +18,7 @@ class BarrierArrivals:
         self._here: dict[tuple[str, int], set[int]] = {}
 
     def complete(self, name: str, turn: int, worker: int) -> bool:
-        """Note that a worker has come; whether that makes everyone."""
+        """Record a worker's arrival. Return True if all workers have arrived."""
         here = self._here.setdefault((name, turn), set())
         here.add(worker)
         if len(here) < self._workers:
@@ -34,12 +34,12 @@ class ChangeSignal:
         self._turned = asyncio.Event()
 
     def turn(self) -> None:
-        """Something has changed: let everyone look again."""
+        """Wake all waiting tasks, so that they check their conditions again."""
         self._turned.set()
         self._turned = asyncio.Event()
 
     async def until(self, true: Callable[[], bool]) -> None:
-        """Look now and after every change, until it is so."""
+        """Wait until `true()` holds. It is checked now and after every change."""
         while not true():
             await self._turned.wait()
 
@@ -51,16 +51,16 @@ class StalenessQueue:
         self._gate, self._changed = StalenessGate(), changed
 
     async def enter(self, holder: LeaseHolder, bound: int) -> None:
-        """Wait for the holder's turn."""
-        self.leave(holder)  # asked again: the answer was lost
+        """Wait until the holder is admitted."""
+        self.leave(holder)  # the holder asks again, because the reply was lost
         try:
             await self._changed.until(lambda: self._gate.admit(holder, bound))
         except asyncio.CancelledError:
             self.leave(holder)
             raise
-        self._changed.turn()  # the next in turn may fit in beside it
+        self._changed.turn()  # the next waiting worker may be admitted too
 
     def leave(self, holder: LeaseHolder) -> None:
-        """Its push is applied, or it is gone."""
+        """Release the holder: its push is applied, or it is gone."""
         if self._gate.leave(holder):
             self._changed.turn()

@@ -36,14 +36,14 @@ TUNING_KEY = "data workers: tuning"
 _NUMBERS = re.compile(r"\d[\d,.:]*")
 PACKAGE_S = 270.0
 """Time that trainers get to record batches and to write and send the package, in seconds."""
-UNIT, MANY_CORES = 1.0, 8  # cores of one step of size; half of that where there are few
+UNIT, MANY_CORES = 1.0, 8  # cores in one scaling step; half of that on machines with fewer than MANY_CORES cores
 
 
 class DataWorkerManager:
     """The data workers of one job."""
 
     def __init__(self, context: MasterContext, agreeing: SharedValues, autoscale: Autoscaler) -> None:
-        """`autoscale`: who else changes the job."""
+        """`autoscale` is the other part that changes the job."""
         clock = context.clock
         self._state, self._rules = context.record.state, context.record.state.spec.feeding
         self._context, self._agreeing, self._clock, self._autoscale = context, agreeing, clock, autoscale
@@ -56,14 +56,13 @@ class DataWorkerManager:
     # ---- data workers ----
 
     def welcome(self) -> messages.DataWorkerWelcome:
-        """A data worker has joined."""
         spec = self._state.spec
         return messages.DataWorkerWelcome(
             job=spec.name, seed=spec.seed, heartbeat_s=spec.heartbeat_s, package=self.package
         )
 
     async def answer(self, role: Role, incarnation: int, request: messages.Request) -> messages.Reply:
-        """A request of a data worker."""
+        """Answer a request of a data worker."""
         if self._state.fenced(role, incarnation):
             if isinstance(request, messages.Heartbeat):
                 return messages.HeartbeatReply(fenced=True)
@@ -89,7 +88,7 @@ class DataWorkerManager:
     # ---- trainers ----
 
     def news_for(self, known: int) -> Feeders | None:
-        """Who feeds, for a member that knows of another roster."""
+        """Return the roster for a member that knows another epoch."""
         own = self._state.feeding
         if own.epoch == known:
             return None
@@ -97,7 +96,7 @@ class DataWorkerManager:
         return Feeders(own.epoch, own.wanted, members)
 
     def heed(self, role: Role, said: messages.CannotFeed | messages.WorkerDecision | messages.TrainedWithout) -> None:
-        """A trainer says that it cannot be fed, or what it does about its data."""
+        """Process a trainer's message: it cannot be fed, made a decision, or left samples out."""
         if isinstance(said, messages.TrainedWithout):
             with self._context.journaled(journal_entries.LeftOutEntry(said.left_out)):
                 news = self._context.record.leave_out(said.left_out)
@@ -111,23 +110,23 @@ class DataWorkerManager:
             self._context.apply(events.DecisionMade(said.what, f"{role}: {said.why}"))
 
     def heard(self, role: Role, incarnation: int, state: FeedState | None) -> None:
-        """What a trainer, or a data worker of a later stage, reports of being fed."""
+        """Record the feed statistics of a trainer, or of a data worker of a later stage."""
         self.watch.heard(role, incarnation, state, at=self._clock())
 
     @property
     def together(self) -> FeedState | None:
-        """How all trainers are fed, for people."""
+        """Return the feed statistics of all trainers, for people."""
         return self.watch.together(self._state)
 
     @property
     def why(self) -> str:
-        """The last word on how many there are."""
+        """Return the latest reason for the number of data workers."""
         return self._state.feeding.given_up or self._why
 
     # ---- how many ----
 
     def tick(self, usage: Mapping[Role, RoleUsage]) -> None:
-        """See to the number that is wanted."""
+        """Observe, and adjust the number of data workers."""
         state, rules, now = self._state, self._rules, self._clock()
         self.watch.measure(usage, at=now)
         self._notice(now)
@@ -140,7 +139,7 @@ class DataWorkerManager:
             self._want(rules.workers, rules.cpu, "asked for with the job")
 
     def scale(self, count: int, why: str) -> None:
-        """The user wants so many from now on."""
+        """Set the number of data workers on behalf of the user."""
         own = self._state.feeding
         cpu = self._rules.cpu if own.cpu is None else own.cpu
         self._want(count, cpu, why, pinned=True, stages=spread(count, cpu, self.stages.number))
@@ -152,14 +151,14 @@ class DataWorkerManager:
         self._context.apply(events.DataWorkersScaled(count, cpu, why, pinned=pinned, stages=stages))
 
     def _notice(self, now: float) -> None:
-        """When what feeds and what is fed changed last: words from before say nothing of now."""
+        """Note when the job's shape last changed, because earlier reports do not describe the present shape."""
         sizes = self._state.planned.sizes[RoleKind.WORKER]
         shape = (self._state.feeding.epoch, self._state.feeding.cpu, self._state.workers, sizes.cpu)
         if shape != self._shape:
             self._shape, self._changed_at = shape, now
 
     def _tune(self, now: float) -> None:
-        """Ask the tuning what it wants, every so often; do what differs from what there is."""
+        """Ask tuning for a target at regular intervals, and apply it if it differs from the present state."""
         record, every_s = self._context.record, self._rules.every_s
         planning = self._state.spec.planning.on and not self._autoscale.settled
         if record.leased_at is None or planning:
@@ -189,9 +188,10 @@ class DataWorkerManager:
         self._act(target, hold=hold)
 
     def _share(self, seen: FeedSeen, target: FeedTarget) -> FeedShare | None:
-        """For those who share out cores among jobs; None: there are to be no data workers.
+        """Return the feed share for a planner of several jobs; None if there should be no data workers.
 
-        What they learn from is a change of cores and of speed: one is told with the other, so not before all feed.
+        Planners learn from a change of cores together with the change of speed. The share is therefore updated only
+        when all data workers feed.
         """
         if not target.data_workers:
             return None
@@ -206,14 +206,14 @@ class DataWorkerManager:
         )
 
     def _awaits_package(self, now: float) -> bool:
-        """Whether trainers are still finding out what data workers are to run: those have nothing to do until then."""
+        """Return True while trainers still prepare the package, so that data workers have nothing to do."""
         waits = self._state.feeding.wanted > 0 and PACKAGE_KEY not in self._context.record.shared
         return waits and not data_workers.roster(self._state) and now < self._wanted_at + PACKAGE_S
 
     def _act(self, target: FeedTarget, *, hold: bool) -> None:
         own, worker = self._state.feeding, self._state.planned.sizes[RoleKind.WORKER]
         kind = _NUMBERS.sub("#", target.why)
-        if kind != self._said:  # numbers in it that move on are no news
+        if kind != self._said:  # a change of numbers alone is not news
             self._said = kind
             self._context.log_event(
                 "feeding", why=target.why, data_workers=target.data_workers, cpu=target.data_worker_cpu
@@ -227,11 +227,11 @@ class DataWorkerManager:
         self._why = target.why
 
     def _tuning(self) -> Tuning:
-        """As it was left, by this master or the one before."""
+        """Return the state of tuning, as this or the previous master left it."""
         kept = self._context.record.shared.get(TUNING_KEY)
         try:
             return msgspec.msgpack.decode(kept, type=Tuning) if kept else tuner.begin(self._rules, unit=self._unit)
-        except msgspec.MsgspecError:  # another version's
+        except msgspec.MsgspecError:  # written by another version
             return tuner.begin(self._rules, unit=self._unit)
 
     def _note(self, tuning: Tuning) -> None:
@@ -241,11 +241,11 @@ class DataWorkerManager:
 
     @property
     def stages(self) -> StageLayout:
-        """What the package says, once a trainer has written it."""
+        """Return the stages in the package, once a trainer has written it."""
         kept = self._context.record.shared.get(PACKAGE_KEY)
         try:
             found = msgspec.msgpack.decode(kept, type=Package) if kept else Package("")
-        except msgspec.MsgspecError:  # another version's
+        except msgspec.MsgspecError:  # written by another version
             found = Package("")
         own = sum(target.workers for at, target in enumerate(self._state.feeding.stages) if at in found.gpu_stages)
         return StageLayout(found.stages, found.gpu_stages, max(0, gpus() - own) if found.gpu_stages else 0)
@@ -256,10 +256,10 @@ class DataWorkerManager:
 
     @property
     def cores(self) -> float:
-        """That the whole job may take."""
+        """Return the cores that the whole job may use."""
         return self._rules.cores or float(os.cpu_count() or 1)
 
 
 def gpus() -> int:
-    """Of this machine, which is where a job's stages with GPUs run."""
+    """Return the number of GPUs of this machine, on which a job's GPU stages run."""
     return len(list(pathlib.Path("/dev").glob("nvidia[0-9]*")))

@@ -18,8 +18,8 @@ from springtide.job.state import JobState
 from springtide.planning.dataworkers.tuning import observation
 from springtide.planning.dataworkers.tuning.observation import Cores, StageCores, TrainerReport
 
-USE_EVERY_S = 1.0  # between two readings of a role's processor seconds
-KEPT = 4096  # words of a trainer, readings of a role: an hour of seconds
+USE_EVERY_S = 1.0  # interval between readings of a role's CPU seconds
+KEPT = 4096  # reports of a trainer, or readings of a role: about an hour at one a second
 
 
 class StageLayout(NamedTuple):
@@ -41,19 +41,19 @@ class FeedStats:
         self._used: dict[Life, deque[tuple[float, float]]] = {}
 
     def heard(self, role: Role, incarnation: int, state: FeedState | None, *, at: float) -> None:
-        """The word of one who is fed: a trainer, or a data worker that others come before."""
+        """Record a report of a trainer, or of a data worker with an earlier stage before it."""
         if state is not None:
             self._told.setdefault(Life(role, incarnation), deque(maxlen=KEPT)).append(TrainerReport(at, state))
 
     def measure(self, usage: Mapping[Role, RoleUsage], *, at: float) -> None:
-        """What the agent measured last."""
+        """Record the agent's newest measurements."""
         for role, one in usage.items():
             seen = self._used.setdefault(Life(role, one.incarnation), deque(maxlen=KEPT))
             if not seen or at >= seen[-1][0] + USE_EVERY_S:
                 seen.append((at, one.cpu_s))
 
     def forget(self, before: float) -> None:
-        """Nobody looks back further than this."""
+        """Drop reports and readings from before this time."""
         for told in self._told.values():
             while len(told) > 1 and told[1].at < before:
                 told.popleft()
@@ -64,7 +64,7 @@ class FeedStats:
         self._used = {life: used for life, used in self._used.items() if used[-1][0] >= before}
 
     def together(self, state: JobState) -> FeedState | None:
-        """The last words of all trainers that live, added up; None before any has spoken."""
+        """Return the sum of the newest reports of all living trainers; None before the first report."""
         said = [told[-1].state for told in self._living(state).values() if told]
         if not said:
             return None
@@ -81,8 +81,10 @@ class FeedStats:
         stages: StageLayout = ONE_STAGE,
         given: float | None = None,
     ) -> FeedSeen | None:
-        """The interval; None where there is too little to go by. `cores`: of the whole job; `hold`: whether trainers
-        can be given other cores; `given`: cores of data workers, where a brain has said how many."""
+        """Return the observation of an interval; None if there is too little data. `cores` are the cores of the whole
+        job. `hold` is True if trainers can get other CPU limits. `given` are the data workers' cores, if a brain has
+        set them.
+        """
         told = {str(life): words for life, words in self._living(state).items()}
         held = self._cores(state, since, cores, stages, hold=hold)
         if given is not None:
@@ -120,7 +122,7 @@ class FeedStats:
         )
 
     def _used_by(self, node: RoleNode, since: float) -> float:
-        """Cores that a role has used in the interval."""
+        """Return the cores that a role used in the interval."""
         seen = [each for each in self._used.get(_life(node), ()) if each[0] >= since]
         if len(seen) < 2:
             return 0.0
@@ -128,18 +130,19 @@ class FeedStats:
 
 
 def _free(cores: float, held: float, loose: float) -> float:
-    """Cores that nobody has. Below 0 where roles are held to more than there are: others have taken some. What roles
-    without a limit happen to use is taken by nobody in particular, and may fill the rest but no more."""
+    """Return the free cores. The result is negative if the limits exceed the available cores. Roles without a limit can
+    use up the free cores, but not more.
+    """
     return min(cores - held, max(0.0, cores - held - loose))
 
 
 def of_data_workers(state: JobState) -> float:
-    """Cores that data workers have, all together."""
+    """Return the total cores of data workers."""
     return sum(node.cpu or 0.0 for node in _there(state))
 
 
 def all_feed(state: JobState) -> bool:
-    """Whether none of them is coming or going: meanwhile their cores and the speed do not belong together."""
+    """Return True if no data worker is starting or leaving. Otherwise cores and speed do not match."""
     return all(node.state is NodeState.JOINED and node.address for node in _there(state))
 
 
@@ -148,12 +151,12 @@ def _there(state: JobState) -> list[RoleNode]:
 
 
 def _relieved(node: RoleNode) -> bool:
-    """Whether it feeds only until the one that comes in its place does: what both take for that moment is no news."""
+    """Return True for a data worker that serves only until its replacement does. Their overlap does not count."""
     return node.departure.replaced and node.role.kind is RoleKind.DATA_WORKER
 
 
 def _feeding(state: JobState, stage: int, stages: int) -> list[RoleNode]:
-    """Data workers of one stage that feed."""
+    """Return the data workers of one stage that serve now."""
     return [
         node
         for node in data_workers.of(state)

@@ -19,9 +19,10 @@ from springtide.master.core.context import MasterContext
 from springtide.master.servers.recovery import ServerRecovery
 from springtide.rpc.messages import messages
 
-HOLD_GROUP_S = 0.1  # of a group that waits for records: what it asks with is where partitions ended then
-LINGER_S = 1.0  # a bsp group's batch that is not full is trained after so long
-HOLD_S = 1.0  # a lease request that must wait is held so long, so that idle workers do not ask in a tight loop
+# hold for a bsp group that waits for records: short, because its request has the partition ends at that time
+HOLD_GROUP_S = 0.1
+LINGER_S = 1.0  # wait before a bsp group trains a batch that is not full
+HOLD_S = 1.0  # longest time to hold a lease request, so that idle workers do not poll in a tight loop
 
 
 class LeaseService:
@@ -37,7 +38,7 @@ class LeaseService:
     async def lease(
         self, holder: LeaseHolder, request: messages.LeaseRequest
     ) -> messages.LeaseReply | messages.Regroup | messages.WaitReply | messages.DataEnd:
-        """Leases, or why there are none; waits a while for some."""
+        """Return leases, or the reason why there are none. The request waits a while for leases."""
         self.words(holder, request.progress, request.failures, request.era)
         context, book, card = self._context, self._context.record.book, request.card
         if card.in_step and not context.record.state.bsp.in_step:
@@ -63,7 +64,7 @@ class LeaseService:
         def answered() -> bool:
             return lease() or (self._plan(holder, request) and lease())
 
-        self._checkpoints.look()  # it may be that only a checkpoint is missing for the end
+        self._checkpoints.look()  # the end of data may wait only for a checkpoint
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HOLD_S if not (card.in_step and card.stream) else HOLD_GROUP_S):
                 await context.changed.until(answered)
@@ -78,7 +79,7 @@ class LeaseService:
         return self._healing.leased(answer)
 
     def _plan(self, holder: LeaseHolder, request: messages.LeaseRequest) -> bool:
-        """A bsp group needs more of its stream, and this rank is the first to ask: what, as far as it sees."""
+        """Choose the next range of a stream for a bsp group, from the partitions that the first asking rank sees."""
         book, now = self._context.record.book, self._clock()
         convoy = book.bsp_stream(request.card)
         if convoy is None or not request.seen:
@@ -95,7 +96,7 @@ class LeaseService:
             return book.plan(holder.rank, convoy.base, stretch)
 
     def cut(self, holder: LeaseHolder, request: messages.CutRequest) -> messages.CutsNoted:
-        """Batches of a stream that did not fill up end there, for whoever reads them."""
+        """End stream batches that did not fill in time, for every reader."""
         book = self._context.record.book
         with self._context.journaled(journal_entries.CutEntry(holder, request.cuts, request.era)):
             counted = book.cut(holder, request.cuts, request.era)
@@ -104,7 +105,7 @@ class LeaseService:
     def words(
         self, holder: LeaseHolder, words: Sequence[Progress], failures: Sequence[ReadFailure] = (), era: int = 0
     ) -> LedgerReply:
-        """What a holder says of its leases, and what the book answers."""
+        """Apply a holder's progress and read failures to the ledger, and return the ledger's reply."""
         context, book = self._context, self._context.record.book
         failed = False
         for failure in (

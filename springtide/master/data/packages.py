@@ -26,7 +26,7 @@ class PackageStore:
     async def answer(
         self, request: messages.PackageWritten | messages.PackagePart | messages.PackageAsk
     ) -> messages.Reply:
-        """A trainer's or a data worker's word."""
+        """Answer a message of a trainer or a data worker."""
         async with self._turn:
             match request:
                 case messages.PackageWritten():
@@ -40,7 +40,7 @@ class PackageStore:
 
     def _lacks(self, written: messages.PackageWritten) -> tuple[str, ...]:
         if package_transfer.sealed_in(self._folder) == written.sealed:
-            return ()  # however large: nothing is sent
+            return ()  # the package is already there, so nothing is sent
         package_transfer.check_size(written.files)
         return tuple(name for name, _ in written.files if package_transfer.NAME.fullmatch(name))
 
@@ -58,7 +58,7 @@ class PackageStore:
             return messages.PackagePart(ask.name, ask.offset, content, last, self._sum(file.name) if last else 0)
 
     def _sum(self, path: str) -> int:
-        """CRC-32 of a whole file; once, however many ask for it."""
+        """Return the CRC-32 of a file. The result is cached for repeated requests."""
         stat = pathlib.Path(path).stat()
         known = self._sums.get(path)
         if known is None or known[0] != stat.st_mtime_ns:

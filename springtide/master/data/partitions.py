@@ -19,10 +19,10 @@ from springtide.master.autoscale.online_loop import OnlineAutoscaler
 from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
 
-LOOK_S = 0.5  # between two looks
-ASKS_S = 10.0  # a worker that has not asked for so long, and holds nothing, does not read the stream
-PATIENCE_S = 1.5  # what was nobody's yet is left so long to workers that have just begun
-TRAFFIC_S = 60.0  # between two looks at traffic, and the time over which it is measured
+LOOK_S = 0.5  # interval between checks
+ASKS_S = 10.0  # a worker that holds nothing and has not asked for this long does not read the stream
+PATIENCE_S = 1.5  # new partitions wait this long for workers that have just started
+TRAFFIC_S = 60.0  # interval between checks of traffic, and the window over which it is measured
 SLOW_S = 300.0
 """Time after which a worker that was slow may get partitions again. With little work, its pace says little."""
 
@@ -31,23 +31,24 @@ class PartitionAssigner:
     """Assigns the partitions of one job. Only its decisions are journaled."""
 
     def __init__(self, context: MasterContext, asked_at: Mapping[int, float], online: OnlineAutoscaler) -> None:
-        """`asked_at`: when each rank last asked for partitions; `online` knows which workers are slow."""
+        """`asked_at` is when each rank last asked for partitions. `online` knows which workers are slow."""
         self._context, self._asked_at, self._online = context, asked_at, online
         self._looked_at = self._weighed_at = float("-inf")
         self._new_since: dict[int, float] = {}
-        """By shard, since when a partition waits for its first worker. What had one and lost it has waited for ever."""
+        """When each new partition began to wait for its first worker, by shard. Partitions that lost their worker do
+        not wait."""
         self._ends: deque[tuple[float, dict[int, int]]] = deque(maxlen=2)
         self._newest: dict[int, int] = {}
         self._slow_at: dict[int, float] = {}
         """By rank, when a worker was slow last."""
 
     def heard(self, use: StreamUse | None) -> None:
-        """How far partitions go, as a holder tells."""
+        """Record the ends of partitions from a holder's report."""
         for view in use.partitions if use is not None else ():
             self._newest[view.partition] = max(view.end, self._newest.get(view.partition, 0))
 
     def act(self, now: float, *, lost: bool = False) -> None:
-        """Give partitions to others where that is due; most of the time nothing is. `lost`: a worker is, just now."""
+        """Reassign partitions if necessary. `lost` is True right after the loss of a worker."""
         if (now < self._looked_at + LOOK_S and not lost) or self._context.record.state.phase.over:
             return
         self._looked_at = now
@@ -74,7 +75,7 @@ class PartitionAssigner:
             self._context.changed.turn()
 
     def _readers(self, flow: StreamLedger, now: float) -> list[int]:
-        """Ranks that could take partitions: they are there, stay, and ask for some or have some."""
+        """Return the ranks that can take partitions: present, not draining, and asking for or holding partitions."""
         state = self._context.record.state
         here = [node.role for node in state.of_kind(RoleKind.WORKER) if node.state is NodeState.JOINED]
         return [
@@ -85,7 +86,7 @@ class PartitionAssigner:
         ]
 
     def _rates(self, now: float) -> dict[int, float]:
-        """Records a second of each partition, once a minute; else nothing, so that nothing moves for it."""
+        """Return the record rate of each partition once a minute, otherwise nothing, so that partitions rarely move."""
         if now < self._weighed_at + TRAFFIC_S:
             return {}
         self._weighed_at = now

@@ -22,7 +22,7 @@ class SharedValues:
         self._arrivals = waiters.BarrierArrivals(context.state.spec.workers)
 
     async def answer(self, holder: LeaseHolder, request: Agreement) -> messages.Reply:
-        """One request of a worker that counts."""
+        """Answer a request of a worker that is not fenced."""
         record = self._record
         match request:
             case messages.BarrierRequest():
@@ -42,7 +42,7 @@ class SharedValues:
         return messages.Ok()
 
     async def look_up(self, request: messages.ValueRequest) -> messages.ValueFound:
-        """A value, once it is shared."""
+        """Wait until a value is shared, and return it."""
         await self._changed.until(lambda: request.key in self._record.shared)
         return messages.ValueFound(self._record.shared[request.key])
 

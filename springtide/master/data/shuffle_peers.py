@@ -20,9 +20,9 @@ class ShufflerList:
         self._listed = shuffling.listed(())
 
     def heard(self, holder: LeaseHolder, address: str, known: int) -> Shufflers | None:
-        """A worker says where it can be called and which list it knows; the list, where that is another one.
+        """Record a worker's address. Return the current list if the worker knows another list.
 
-        Workers without an address take no part, and are told nothing.
+        Workers without an address do not take part and get no list.
         """
         if not address:
             return None

@@ -18,7 +18,7 @@ from springtide.job.stragglers.speed import WorkerPaces
 from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
 
-LOOK_S = 1.0  # a heartbeat: nothing is news more often
+LOOK_S = 1.0  # one heartbeat: reports do not change more often
 
 
 class LeaseMoves(NamedTuple):
@@ -40,7 +40,7 @@ class LeaseBalancer:
         """Of the last judgement, also when it changed nothing."""
 
     def look(self, book: JobLedger, alive: Collection[int], at: float) -> LeaseMoves:
-        """What to do now; most of the time nothing. `alive` are the ranks that could take work."""
+        """Return the changes to make now, usually none. `alive` are the ranks that can take work."""
         if at < self._looked_at + LOOK_S or book.in_step:
             return LeaseMoves()
         self._looked_at = at
@@ -65,12 +65,12 @@ class LeaseBalancer:
                 end=lease.end if lease.wish is None else lease.wish,
                 batch=card.batch_size,
             )
-            for card, key, lease in leases  # in the order they were granted, as workers train them
+            for card, key, lease in leases  # in the order of granting, in which workers train them
         ]
         return LeaseMoves(resizes, endgame.level(holdings, self._paces.known(), tuple(alive)))
 
     def act(self, context: MasterContext, now: float) -> None:
-        """Smaller leases for the slow, and near the end some of theirs for others."""
+        """Shrink leases of stragglers, and cut leases near the end of the data."""
         book, workers = context.record.book, context.record.state.of_kind(RoleKind.WORKER)
         moves = self.look(book, [node.role.rank for node in workers if node.state is NodeState.JOINED], now)
         for resize in moves.resizes:

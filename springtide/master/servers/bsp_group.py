@@ -42,7 +42,7 @@ class BspRendezvous:
         """The generation that did, and the last one whose members could not all reach one another."""
 
     async def join(self, holder: LeaseHolder, request: messages.GroupRequest) -> messages.GroupReply:
-        """A worker waits for a group. One whose answer was lost is told the same once more."""
+        """Wait for a group. A worker whose reply was lost gets the same reply again."""
         state, last = self._record.state, self._last.get(holder)
         if not state.bsp.in_step:
             self._context.apply(events.BspBegan())
@@ -50,7 +50,8 @@ class BspRendezvous:
             return last
         if request.bound and request.generation == state.bsp.generation and state.bsp.members:
             self._context.apply(events.GroupLost(groups.rows_lost(state.nodes, state.bsp.members)))
-        if state.bsp.members.get(holder.rank) == holder.incarnation:  # so whoever still wants to meet it waits in vain
+        # members that still want to meet this worker would wait in vain
+        if state.bsp.members.get(holder.rank) == holder.incarnation:
             self._failed = state.bsp.generation
             self._changed.turn()
         self._answers.pop(holder, None)
@@ -64,7 +65,7 @@ class BspRendezvous:
         return self._answers.pop(holder)
 
     async def meet(self, holder: LeaseHolder, request: messages.MeetRequest) -> messages.MeetReply:
-        """Members of the group tell one another where they are. GroupChanged when one of them will not come."""
+        """Exchange addresses between the members of a group. Raises GroupChanged if a member will not come."""
         state, generation = self._record.state, request.generation
 
         def over() -> bool:
@@ -83,12 +84,12 @@ class BspRendezvous:
         return messages.MeetReply(dict(met))
 
     def leave(self, holder: LeaseHolder) -> None:
-        """It waits no more: lost, or its connection."""
+        """Drop a worker that no longer waits, because it or its connection was lost."""
         self._arrived.pop(holder, None)
         self._answers.pop(holder, None)
 
     def gather(self) -> None:
-        """Form the group once all who are needed are here; stop its shards where it is to change."""
+        """Form the group once all required workers have arrived. Halt its shards if the group must change."""
         state, active = self._record.state, _active(self._record.state)
         if state.phase.over or not state.bsp.in_step:
             return
@@ -114,7 +115,9 @@ class BspRendezvous:
             self._context.apply(events.GroupFormed(formed.members, "all who belong to it are here"))
 
     def _stop_shards(self, state: JobState, active: list[LeaseHolder]) -> bool:
-        """Whether the group is to change, and all who come are here: then it pauses before the next shard."""
+        """Return True if the group must change and all new members have arrived. The group then pauses before the next
+        shard.
+        """
         chosen = {holder.rank for holder in active[: state.workers]}
         coming = [holder for holder in active if holder.rank not in state.bsp.members]
         changes = bool(state.bsp.members) and chosen != set(state.bsp.members)
@@ -122,15 +125,16 @@ class BspRendezvous:
         return changes and not self._record.book.group.halted and all(holder in self._arrived for holder in coming)
 
     def on_placement_known(self) -> None:
-        """A worker goes by another placement: a group that waits for that may go on."""
+        """Continue a group that waited until a worker uses the new placement."""
         if self._migration.group_rests:
             self.gather()
 
     def _answer(self, formed: GroupFormation, generation: int) -> None:
-        """Tell everyone who waited. Those that the group goes on without are told that it is over for them."""
+        """Reply to all waiting workers. Workers outside the group learn that it continues without them."""
         state, at = self._record.state, self._clock()
         breaks = dataclasses.replace(state.safety.breaks)
-        groups.note_formed(breaks, state, formed.members, at=at)  # as it will be once this group is formed
+        # on a copy, with the figures as they will be once this group is formed
+        groups.note_formed(breaks, state, formed.members, at=at)
         restored = not formed.known and state.safety.known and bool(self._record.book.passes)
         save = self._checkpoints.due(last=True) if formed.over else 0
         ranks = tuple(holder.rank for holder in formed.members)

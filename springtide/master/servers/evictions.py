@@ -12,7 +12,7 @@ from springtide.rpc.messages import messages
 
 
 def answer(context: MasterContext, moving: SlotMigration, request: messages.EvictionNotice) -> messages.EvictionReply:
-    """Take note of it; whether it may go now."""
+    """Record the notice, and reply whether the role may exit now."""
     state = context.record.state
     empty = request.role.rank not in set(context.record.owners) and moving.informed
     event = events.EvictionNoticed(request.role, request.incarnation, request.why, empty=empty)

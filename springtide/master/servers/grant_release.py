@@ -13,7 +13,7 @@ from springtide.job.core.job_core import RoleSize
 from springtide.job.core.nodes import RoleNode
 from springtide.planning.guards import hot_servers
 
-LEAST_S = 1.0  # between two measurements that CPU is reckoned by
+LEAST_S = 1.0  # shortest interval between two measurements for computing CPU use
 GIB = 2.0**30
 
 
@@ -39,7 +39,7 @@ class GrantRelease:
     def look(
         self, nodes: Sequence[RoleNode], usage: Mapping[Role, RoleUsage], usual: RoleSize, now: float
     ) -> events.ServerGranted | None:
-        """The first server that can do with less."""
+        """Return an event for the first server that needs less than it was granted."""
         for node in nodes:
             used = usage.get(node.role)
             if used is None or not (_above(node.cpu, usual.cpu) or _above(node.memory, usual.memory)):

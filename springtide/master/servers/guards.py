@@ -29,10 +29,12 @@ from springtide.rpc.messages.messages import MemberReport
 
 log = logging.getLogger(__name__)
 
-POINTS = 120  # of growth; when there are more, every second one is dropped, so that they reach back to the begin
-LATEST_S = 0.4  # between two reports: with less, a hiccup looks like a slow machine
-QUOTAS_S = (0.15, 0.4)  # of a quota looked at: two periods show a machine that gives next to nothing, four one of half
-REST_S = 10.0  # after servers were asked for: what follows from it must be seen before it is judged
+# points of table growth; when there are more, every second point is dropped, so that they cover the whole job
+POINTS = 120
+LATEST_S = 0.4  # shortest interval between two reports: over less, a hiccup looks like a slow machine
+# seconds of quota use: two periods reveal a machine that gives almost no CPU, four a machine that gives half
+QUOTAS_S = (0.15, 0.4)
+REST_S = 10.0  # pause after a change of servers, so that its effect shows before the next decision
 
 
 @dataclass(slots=True)
@@ -90,23 +92,22 @@ class ServerGuards:
 
     @property
     def rules(self) -> GuardRules:
-        """As the job has them."""
         return self._record.state.spec.guards
 
     def look(self, tally: ProgressTally, usage: Mapping[Role, RoleUsage], now: float) -> None:
-        """At every tick: take down what was told, and act where it says so."""
+        """Record the newest reports at every tick, and act on them."""
         state, nodes = self._record.state, self._servers()
         self._take_down(nodes, tally, usage, now)
         if not nodes or not self._may_act(nodes, now):
             return
         event = self._on_memory(nodes, tally, usage) or self._on_pace(nodes, usage)
-        if event is None and self.rules.servers and not state.spec.planning.on:  # plans take back by themselves
+        if event is None and self.rules.servers and not state.spec.planning.on:  # plans take grants back themselves
             event = self._easing.look(nodes, usage, state.planned.sizes[RoleKind.SERVER], now)
         if event is not None:
             self._act(event, now)
 
     def glance(self, usage: Mapping[Role, RoleUsage], now: float) -> None:
-        """Whenever the agent has told something: only at what needs no other word, a server that is cut short."""
+        """Check only for servers without their CPU share, right after each message of the agent."""
         nodes = self._servers()
         for node in nodes:
             self._measure(self._of(node), node, usage.get(node.role), now)
@@ -119,14 +120,14 @@ class ServerGuards:
                 return self._act(events.ServerReplaced(worst.rank, worst.why, at_once=room), now)
 
     def _servers(self) -> list[RoleNode]:
-        """Those that are looked after: ready ones, of a job that trains and whose servers may change."""
+        """Return the servers to guard: ready servers of a training job whose servers may change."""
         state = self._record.state
         if not self._record.owners or state.phase.over or state.healing:
             return []
         return [node for node in state.of_kind(RoleKind.SERVER) if node.state is NodeState.JOINED and not node.coming]
 
     def _may_act(self, nodes: list[RoleNode], now: float) -> bool:
-        """Whether what was done last is over, and its effect would show."""
+        """Return True if the last change is complete and its effect is visible."""
         quiet = now >= self._rest_until and not self._rollout.moving
         return quiet and len(nodes) == self._record.state.servers_wanted
 
@@ -137,7 +138,7 @@ class ServerGuards:
         return watched
 
     def _act(self, event: events.Event, now: float) -> None:
-        """Bring it about, and look on for a while."""
+        """Apply an event, and only observe for a while."""
         self._rest_until = now + REST_S
         self._watched.clear()
         try:
@@ -179,11 +180,11 @@ class ServerGuards:
                 self._seen = self._seen[1::2]
 
     def _measure(self, watched: ServerHistory, node: RoleNode, used: RoleUsage | None, now: float) -> None:
-        """Measurements of the last moments, while it is to have the same processors."""
+        """Record recent measurements of a server, as long as its CPU limit stays the same."""
         seen = watched.measured
         if used is None or node.cpu is None or used.incarnation != node.incarnation:
             return
-        if seen and seen[-1].usage == used:  # told again, not measured again
+        if seen and seen[-1].usage == used:  # a repeated report, not a new measurement
             return
         if seen and seen[-1].due != node.cpu:
             seen.clear()
@@ -204,7 +205,7 @@ class ServerGuards:
     def _look_ahead(
         self, nodes: list[RoleNode], tally: ProgressTally, usage: Mapping[Role, RoleUsage]
     ) -> tuple[oom.MemoryForecast, ...]:
-        """Every server as far as can be seen; none where memory has no limit, or nothing is known yet."""
+        """Return the memory forecast of every server; empty without memory limits or data."""
         readings = [one for node in nodes if (one := self._reading(node, tally, usage)) is not None]
         if not self._seen or len(readings) != len(nodes):
             return ()
@@ -212,13 +213,13 @@ class ServerGuards:
         return tuple(oom.forecast(one, rows, samples_at_end=end) for one in readings)
 
     def _horizon(self) -> float:
-        """Samples up to which memory is foretold."""
+        """Return the sample count up to which memory is forecast."""
         return growth.horizon(self._seen, float(samples_in_all(self._record.book)))
 
     def _reading(
         self, node: RoleNode, tally: ProgressTally, usage: Mapping[Role, RoleUsage]
     ) -> oom.ServerMemory | None:
-        """None: its memory has no limit, or is not known yet."""
+        """Return a server's memory reading; None if it has no limit or no data yet."""
         used, report = usage.get(node.role), tally.reports.get(node.role)
         if used is None or not used.memory_limit or not used.memory or report is None:
             return None
@@ -251,7 +252,7 @@ class ServerGuards:
         return None
 
     def _far_behind(self, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage]) -> hot_servers.ServerVerdict | None:
-        """By the last report and by the one before it: one alone may only have been kept waiting for a processor."""
+        """Compare the last two reports. A single slow report may only mean that the server waited for a core."""
         found = []
         for ago in (0, 1):
             paces = [one for node in nodes if (one := self._reported_pace(node, usage, ago)) is not None]
@@ -260,7 +261,7 @@ class ServerGuards:
         return last if last is not None and before is not None and last.rank == before.rank else None
 
     def _quota(self, node: RoleNode, at_least_s: float) -> hot_servers.CpuQuotaUse | None:
-        """What its machine let it have of late. None: it has no limit, or was not measured for so long."""
+        """Return the CPU that the machine recently gave a server; None without a limit or enough measurements."""
         seen = self._watched[node.role.rank].measured
         earlier = [one for one in seen if one.at <= seen[-1].at - at_least_s]
         if not earlier:
@@ -292,13 +293,15 @@ class ServerGuards:
         return events.ServerGranted(verdict.rank, relief.cpu, why)
 
     def _peers_have_room(self, rank: int, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage]) -> bool:
-        """Whether the others can hold the slots of one server too, where their memory has a limit."""
+        """Return True if the other servers have enough memory for one server's slots."""
         others = [usage.get(node.role) for node in nodes if node.role.rank != rank]
         room = [oom.room(one.memory, one.memory_limit) if one else 0.0 for one in others]
         return sum(room) >= oom.SLACK * self._rollout.bytes_on(rank)
 
     def _pace(self, node: RoleNode, usage: Mapping[Role, RoleUsage]) -> hot_servers.ServerPace | None:
-        """Over the window, whose odd seconds do not count. None: it has not been watched for long enough."""
+        """Return the pace over the window, with a median against outliers; None if it was not observed for long
+        enough.
+        """
         sums = self._watched[node.role.rank].sums
         if not sums or sums[-1].at - sums[0].at < self.rules.window_s / 2:
             return None
@@ -308,7 +311,7 @@ class ServerGuards:
     def _reported_pace(
         self, node: RoleNode, usage: Mapping[Role, RoleUsage], ago: int
     ) -> hot_servers.ServerPace | None:
-        """From one report to the next: the last two, or the two before. None: there are none."""
+        """Return the pace between the last two reports, or between the two before (`ago`); None if there are none."""
         watched = self._watched[node.role.rank]
         if len(watched.sums) < ago + 2:
             return None
@@ -335,7 +338,7 @@ def _ns_a_key(first: ServerSums, last: ServerSums) -> float:
 
 
 def samples_in_all(book: JobLedger) -> int:
-    """Trained, leased and not leased yet, of all passes so far; of a stream that goes on there is no end of them."""
+    """Return the samples of all passes so far: trained, leased and not yet leased. An open stream has no end."""
     if any(not partition.final for flow in book.flows() for partition in flow.partitions.values()):
         return FAR
     leased = sum(lease.end - lease.offset for _, _, lease in book.leases())

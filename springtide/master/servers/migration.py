@@ -31,12 +31,12 @@ from springtide.server import slot_loads
 log = logging.getLogger(__name__)
 
 BYTES_A_GB = 2.0**30
-SMOOTHING = 0.5  # of a slot's requests, from one heartbeat to the next
-NICE = 5  # of the thread that looks for moves, which may take a core for a second or two
+SMOOTHING = 0.5  # exponential smoothing of a slot's request count between heartbeats
+NICE = 5  # niceness of the planning thread, which may use a core for a second or two
 
 
 def _step_back() -> None:
-    """This thread comes after all who train on this machine."""
+    """Lower this thread's priority below all training on this machine."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
@@ -72,49 +72,49 @@ class SlotMigration:
 
     @property
     def moving(self) -> int:
-        """Slots that are to move still."""
+        """Return the number of slots that still have to move."""
         return len(self._goal)
 
     def bytes_on(self, rank: int) -> float:
-        """What the rows of a server's slots weigh."""
+        """Return the bytes of a server's rows."""
         return sum(self._bytes.get(slot, 0.0) for slot, owner in enumerate(self._record.owners) if owner == rank)
 
     def heaviest_on(self, rank: int) -> float:
-        """The part of all requests that goes to the heaviest slot of a server."""
+        """Return the share of all requests that goes to a server's heaviest slot."""
         mine = [self._requests.get(slot, 0.0) for slot, owner in enumerate(self._record.owners) if owner == rank]
         return max(mine, default=0.0) / max(sum(self._requests.values()), 1e-9)
 
     def settled_for(self, members: Iterable[LeaseHolder]) -> bool:
-        """Whether nothing is to move, and these workers know where slots are."""
+        """Return True if no slot has to move, and these workers know the placement."""
         epoch = self._record.epoch
         return not self._goal and (epoch <= 1 or all(self._epochs.get(one, 0) >= epoch for one in members))
 
     @property
     def informed(self) -> bool:
-        """Whether every worker goes by the newest placement."""
+        """Return True if every worker uses the newest placement."""
         state, epochs = self._record.state, self._epochs
         alive = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
         return all(epochs.get(LeaseHolder(node.role.rank, node.incarnation), 0) >= self._record.epoch for node in alive)
 
     def release(self) -> None:
-        """Nobody is in the middle of a step any more: servers may do what they could not be told before."""
+        """Let servers act on goals that had to wait for the end of a step."""
         self._orders += 1
         self._news.turn()
 
     def rebalance(self) -> None:
-        """Look at the loads again, though no server has come or gone."""
+        """Plan again by load, although no server was added or removed."""
         self._again = True
 
     @property
     def _blocked(self) -> bool:
-        """Whether ranks of a bsp group may be in the middle of a step: no slot leaves its server then."""
+        """Return True if ranks of a bsp group may be in the middle of a step, when no slot may move."""
         bsp = self._record.state.bsp
         return bsp.in_step and bool(bsp.members) and not self.group_rests
 
     # ---- what servers and workers say ----
 
     def heard(self, role: Role, packed: bytes, holding: messages.SlotHoldings | None) -> None:
-        """A server's heartbeat: which slots it has, and what they weigh."""
+        """Record a server's heartbeat: its slots and their load."""
         if not self._record.owners:
             return
         counts = slot_loads.unpack(packed, len(self._record.owners))
@@ -130,21 +130,21 @@ class SlotMigration:
             if holding.closed and not counts:
                 self._closed[role.rank] = self._record.state.node(role).incarnation
         claimed = tuple(count.slot for count in counts if self._record.owners[count.slot] != role.rank)
-        if claimed and not self.calling.open:  # its source had no time to tell
+        if claimed and not self.calling.open:  # the source of the move could not report it
             self._take(claimed, role.rank)
 
     async def reckon(self, role: Role, incarnation: int) -> None:
-        """Before a next life is told its slots: find out which they are. Some may be another's, and some nobody's.
+        """Find the slots of a relaunched server before it is told. Some may have moved, and some may have no owner.
 
-        A slot that was under way when its source or its target was lost is known by what all living servers say they
-        have. What none of them has comes back from the checkpoint, with this life.
+        If a server was lost during a transfer, the reports of all living servers show who has the slot. Slots that no
+        living server has are restored from the checkpoint by this incarnation.
         """
         state, node = self._record.state, self._record.state.node(role)
         if not node.incarnation or node.address or node.coming:
             return
 
         def known() -> bool:
-            self._context.apply(events.RoleAlive(role, incarnation))  # it waits here, and can send no heartbeat
+            self._context.apply(events.RoleAlive(role, incarnation))  # the server waits here and can send no heartbeat
             return state.phase.over or state.fenced(role, incarnation) or self.calling.known()
 
         await self._changed.until(known)
@@ -153,7 +153,7 @@ class SlotMigration:
         self.settle(role)
 
     def settle(self, heir: Role) -> None:
-        """All living servers have said what they have: the record follows."""
+        """Update the record from the roll call, once all living servers have answered."""
         found = self.calling.settle(heir)
         for server in sorted(set(found.values())):
             self._take(tuple(slot for slot, owner in found.items() if owner == server), server)
@@ -162,13 +162,15 @@ class SlotMigration:
             self._context.apply(events.DecisionMade(f"bring them back with {heir}", why))
 
     def moved(self, role: Role, said: messages.SlotsMoved) -> None:
-        """A server has given slots away. Of slots that are others' by the record somebody has said something newer."""
+        """Record slots that a server handed over. Slots that the record gives to another server are ignored as
+        outdated.
+        """
         known = self._record.owners
         slots = tuple(slot for slot in said.slots if 0 <= slot < len(known) and known[slot] == role.rank)
         self._take(slots, said.server, said)
 
     def worker_goes_by(self, rank: int, incarnation: int, epoch: int) -> bool:
-        """Note the placement that a worker goes by; whether it is a newer one."""
+        """Record the placement that a worker uses. Return True if it is newer than before."""
         holder = LeaseHolder(rank, incarnation)
         newer = epoch > self._epochs.get(holder, 0)
         if newer:
@@ -178,7 +180,7 @@ class SlotMigration:
     # ---- what they are told ----
 
     async def hold(self, role: Role, seconds: float) -> None:
-        """Keep a server's heartbeat so long, unless there is a goal to answer it with: so goals are heard at once."""
+        """Hold a server's heartbeat for at most `seconds`, so that a new goal reaches the server at once."""
         state = self._record.state
 
         def news() -> bool:
@@ -190,10 +192,10 @@ class SlotMigration:
         self._told[role.rank] = self._orders
 
     def goal_for(self, role: Role) -> messages.SlotGoal | None:
-        """What a server should know and do."""
+        """Return the goal of a server: the placement and the slots to hand over."""
         placed = self._record.placement
         called, leave = self.calling.open, self._record.state.node(role).state is NodeState.DRAINING
-        moves = self.calling.moves or bool(self._goal)  # else nobody has a goal that has to be taken back
+        moves = self.calling.moves or bool(self._goal)  # otherwise no server has a goal to cancel
         if placed is None or (placed.epoch == 1 and not moves and not called and not leave):
             return None
         parcels: dict[int, list[int]] = {}
@@ -215,7 +217,7 @@ class SlotMigration:
         )
 
     def news_for(self, epoch: int) -> messages.SlotGoal | None:
-        """Where slots are, for a worker that goes by an older placement."""
+        """Return the placement for a worker that uses an older one."""
         placed = self._record.placement
         if placed is None or epoch >= placed.epoch or self._record.state.healing:
             return None
@@ -224,7 +226,7 @@ class SlotMigration:
     # ---- time ----
 
     def tick(self) -> None:
-        """Make a goal when servers have come or are to go; let go of those that are empty."""
+        """Plan moves when servers were added or must leave, and release servers that are empty."""
         state = self._record.state
         self._rouse()
         if not self._record.owners or state.phase.over or state.healing:
@@ -233,14 +235,14 @@ class SlotMigration:
         stay, have = nodes.staying_servers(state.nodes), set(self._record.owners)
         self._drop_what_leaves(stay)
         needed = bool(have - set(stay)) or bool(set(stay) - have)
-        stranded = bool(have - set(stay)) and not self._goal  # arrived after the goal was made
+        stranded = bool(have - set(stay)) and not self._goal  # slots that arrived after the goal was made
         busy = self._planning is not None and not self._planning.done()
         if stay and not busy and (self._again or stranded or (needed and stay != self._planned_for)):
             self._planned_for, self._again = stay, False
             self._planning = asyncio.get_running_loop().create_task(self._plan(stay))
 
     def _drop_what_leaves(self, stay: tuple[int, ...]) -> None:
-        """Nothing more goes to a server that is to leave, and all hear of that at once."""
+        """Cancel moves to servers that must leave, and tell all servers at once."""
         nodes = self._record.state.of_kind(RoleKind.SERVER)
         leaving = frozenset(node.role.rank for node in nodes if node.state is NodeState.DRAINING)
         goal = {slot: target for slot, target in self._goal.items() if target in stay}
@@ -249,7 +251,7 @@ class SlotMigration:
             self.release()
 
     def _rouse(self) -> None:
-        """Whoever waits for news, when a server is away, when all are back, and when the job ends."""
+        """Wake waiting requests while a server is down, when all are back, and when the job ends."""
         state = self._record.state
         if self._healing and not state.healing:
             self._orders += 1
@@ -299,8 +301,9 @@ class SlotMigration:
         self._context.apply(events.DecisionMade(f"move {len(self._goal)} of {len(owners)} slots", why))
 
     def _take(self, slots: tuple[int, ...], server: int, report: messages.SlotsMoved | None = None) -> int:
-        """Record the new owner of slots. The event log gets every change of owner once, whoever reported it first:
-        the source (with `report`), the target's heartbeat, or a roll call."""
+        """Record the new owner of slots. Each change is logged once, for its first report: by the source (with
+        `report`), by the target's heartbeat, or by a roll call.
+        """
         sources = collections.Counter(owner for slot in slots if (owner := self._record.owners[slot]) != server)
         with self._context.journaled(journal_entries.MovedEntry(slots, server)):
             changed = self._record.moved(slots, server)
@@ -326,10 +329,10 @@ class SlotMigration:
         return changed
 
     def _let_go(self) -> None:
-        """Drained servers without slots, once all workers go by a placement without them.
+        """Release drained servers without slots, once all workers use a placement without them.
 
-        And once they have said that they take no more: until then some may be on their way to them, by a goal from
-        before they were to leave, and would go with them.
+        A server must also have declared that it accepts no more slots. Until then, slots of an earlier goal may still
+        be on their way to it, and would be lost.
         """
         state = self._record.state
         have, informed = set(self._record.owners), self.informed

@@ -32,9 +32,9 @@ class ServerRecovery:
         self._lineage = checkpoints.saving.lineage
 
     def to_bring_back(self, role: Role) -> messages.RestoreOrder | None:
-        """The slots of a server and the newest checkpoint; none for a first life, or where nothing was trained yet.
+        """Return the slots and the checkpoint that a relaunched server must restore; None if nothing was trained yet.
 
-        One that has no slots learns the tables at least: workers that knew its earlier life do not declare them anew.
+        A server without slots still learns the tables, because workers do not declare them again.
         """
         state, placed = self._record.state, self._record.placement
         if not state.node(role).incarnation or placed is None:
@@ -47,16 +47,17 @@ class ServerRecovery:
         return messages.RestoreOrder(rules.resume, origin, slots, self._lineage) if origin else None
 
     def placement_for(self, role: Role) -> Placement | None:
-        """A next life knows its slots from the begin; others learn them when all servers are there."""
+        """Return the placement for a relaunched server. New servers get it once all servers are ready."""
         return self._record.placement if self._record.state.node(role).incarnation else None
 
     async def ready(self, role: Role, incarnation: int, said: messages.ServerReady) -> None:
-        """A server can serve. If its slots come from a checkpoint, the book goes back to that in the same moment."""
+        """Record that a server is ready. If it restored a checkpoint, roll the ledger back in the same moment."""
         state = self._record.state
         if said.error:
             return self._context.apply(events.MasterFailed(f"{role} could not be brought back: {said.error}"))
         resumed = state.spec.checkpoints.resume_number
-        if said.restored and not incarnation and said.restored != resumed:  # the ledger stays where it went on from
+        # the ledger stays at the checkpoint from which the job resumed
+        if said.restored and not incarnation and said.restored != resumed:
             only = f"{role} could only bring checkpoint {said.restored} back, and the job goes on from {resumed}"
             why = "; ".join((only, *said.unusable))
             return self._context.apply(
@@ -96,9 +97,9 @@ class ServerRecovery:
         self._context.apply(events.RoleReady(role, said.address, incarnation))
 
     async def _manifest_of(self, said: messages.ServerReady) -> Manifest:
-        """The checkpoint that a server has read; it may be that it is gone by now.
+        """Return the manifest that a server restored, which may be deleted by now.
 
-        Then another server has had to take an older one, and the note of that is good for both.
+        In that case another server had to use an older checkpoint, whose note is valid for both.
         """
         try:
             return await read_manifest(said.source, said.restored, self._lineage)
@@ -109,20 +110,20 @@ class ServerRecovery:
             return await read_manifest(self._folder, saved, self._lineage)
 
     def servers(self) -> messages.ServerAddresses | None:
-        """Where the servers are, if any of them lives again; else everyone knows."""
+        """Return the server addresses, if a server was ever relaunched; else None, because all workers know them."""
         lives = tuple(node.incarnation for node in self._record.state.of_kind(RoleKind.SERVER))
         return (
             messages.ServerAddresses(self._record.addresses, lives) if any(lives) and self._record.addresses else None
         )
 
     def leased(self, grants: tuple[Grant, ...]) -> messages.LeaseReply:
-        """Leases of this era, and what must be known before they are worked on."""
+        """Return a lease reply, with the era and server addresses that the worker must apply first."""
         book = self._record.book
         return messages.LeaseReply(grants, book.era, self.servers(), book.cuts_of(grants))
 
 
 async def read_manifest(where: str, number: int, lineage: Lineage) -> Manifest:
-    """The manifest of that checkpoint; `JobFailed` where it, or the ledger in it, cannot be read."""
+    """Return a checkpoint's manifest. Raise JobFailed if the manifest or its ledger cannot be read."""
     try:
         manifest = await asyncio.to_thread(reader.known, where, number, lineage=lineage)
         note_of(manifest)
@@ -132,5 +133,5 @@ async def read_manifest(where: str, number: int, lineage: Lineage) -> Manifest:
 
 
 def note_of(manifest: Manifest) -> JobProgress:
-    """How far the job was when a checkpoint began."""
+    """Return the job's progress when the checkpoint began."""
     return msgspec.msgpack.decode(manifest.progress.ledger, type=JobProgress)

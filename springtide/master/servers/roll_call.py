@@ -15,7 +15,7 @@ from springtide.master.core import waiters
 from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
 
-HOLD_S = 1.0  # an answer is held so long, so that whoever has stopped hears at once that all have
+HOLD_S = 1.0  # longest time to hold an answer, so that a stopped server learns at once that all have stopped
 
 
 class ServerRollCall:
@@ -32,28 +32,28 @@ class ServerRollCall:
 
     @property
     def number(self) -> int:
-        """What servers are to answer to; 0: nobody was called yet."""
+        """Return the number that servers must answer to; 0 if no call was ever made."""
         return self._call.number if self._called else 0
 
     @property
     def open(self) -> bool:
-        """Whether it is not known just now whose every slot is."""
+        """Return True while the owners of slots are uncertain."""
         self._notice()
         return self._call.open
 
     def living(self) -> set[int]:
-        """Servers that serve."""
+        """Return the ranks of serving servers."""
         servers = self._record.state.of_kind(RoleKind.SERVER)
         return {node.role.rank for node in servers if node.address and node.state in ALIVE}
 
     def answered(self, role: Role, holding: messages.SlotHoldings, owned: frozenset[int]) -> None:
-        """A server's word on what it has."""
+        """Record a server's answer."""
         self._notice()
         if self._call.answer(role.rank, holding.call, ServerAnswer(owned, holding.doubts), self.living()):
             self._changed.turn()
 
     async def gone_on(self, holding: messages.SlotHoldings | None) -> None:
-        """Wait a while for the next number, for one that has answered to this one."""
+        """Hold the heartbeat of a server that has answered, until the next number or a timeout."""
         number = self.number
         if holding is None or not self.open or holding.call < number:
             return
@@ -62,11 +62,13 @@ class ServerRollCall:
                 await self._changed.until(lambda: self.number != number or not self.open)
 
     def known(self) -> bool:
-        """Whether all have answered, so that a lost server can be told which slots are its own."""
+        """Return True if all servers have answered, so that a lost server can be told its slots."""
         return not self.open or self._call.complete(self.living())
 
     def settle(self, heir: Role) -> dict[int, int]:
-        """Slots that are another's than the record says; those that nobody has go to `heir`. All have answered."""
+        """Return the slots whose owner differs from the record. Slots without an owner go to `heir`. All must have
+        answered.
+        """
         if not self.open:
             return {}
         found = self._call.changes(self._record.owners, self.living(), heir.rank)
@@ -74,7 +76,7 @@ class ServerRollCall:
         return found
 
     def _notice(self) -> None:
-        """A server that was lost since the last look begins a call."""
+        """Begin a call if a server was lost since the last check."""
         away = {
             node.role.rank: node.incarnation
             for node in self._record.state.of_kind(RoleKind.SERVER)
