@@ -10,8 +10,9 @@ from springtide.job.core.job_core import JobCore
 from springtide.job.core.nodes import ALIVE, NodeState, RoleNode
 from springtide.job.scaling import unschedulable
 
-SERVER_SILENCE_S = 30.0  # a lost server costs everyone time, so it gets this much at least; a worker is replaced sooner
-EXPLANATION_S = 2.0  # a symptom (a worker that cannot reach a server) waits so long for its cause
+# lower bound for servers: losing a server costs all workers time, while a worker is replaced sooner
+SERVER_SILENCE_S = 30.0
+EXPLANATION_S = 2.0  # a symptom, such as a worker that cannot reach a server, waits this long for its cause
 
 
 def due(state: JobCore, *, at: float) -> list[events.Event]:
@@ -26,7 +27,7 @@ def due(state: JobCore, *, at: float) -> list[events.Event]:
             found.append(events.RoleLate(node.role, node.incarnation, silent_s))
         if node.state not in ALIVE or state.phase is JobPhase.STARTING:
             continue
-        leaves = node.role.kind is not RoleKind.SERVER  # by itself: a server goes when its last slot has moved
+        leaves = node.role.kind is not RoleKind.SERVER  # a server leaves only when its last slot has moved
         draining = node.state is NodeState.DRAINING
         if leaves and draining and at - node.departure.drain_since > state.spec.drain_s:
             found.append(events.DrainOverdue(node.role, node.incarnation))
@@ -36,7 +37,7 @@ def due(state: JobCore, *, at: float) -> list[events.Event]:
 
 
 def patience_s(state: JobCore, node: RoleNode) -> float:
-    """How long a role may be silent."""
+    """Return how long a role may go without a heartbeat."""
     if node.role.kind is not RoleKind.SERVER:
         return state.spec.silence_s
     own = state.spec.server_silence_s

@@ -28,7 +28,7 @@ class JobState(JobCore):
     """A job's state machine."""
 
     def handle(self, event: events.Event, *, at: float) -> list[actions.Action]:
-        """Apply an event; return what to do about it. After the end nothing changes any more."""
+        """Apply an event, and return the actions to take. After the end of the job, nothing changes."""
         if self.phase.over:
             return []
         match event:
@@ -90,24 +90,24 @@ class JobState(JobCore):
 
     def _take_over(self, term: int, at: float) -> list[actions.Action]:
         for node in self.nodes.values():
-            node.heard_at = at  # nobody could be heard until now
+            node.heard_at = at  # no heartbeat could arrive until now
         return [self.decide(f"took over as master number {term}", TAKEN_OVER)]
 
     # ---- queries ----
 
     def wanted(self) -> tuple[WantedRole, ...]:
-        """The processes that must exist now; servers first."""
+        """Return the processes that must exist now, servers first."""
         nodes = [node for kind in RANKED for node in self.of_kind(kind)]
         return tuple(node.wanted for node in nodes if node.state is not NodeState.GONE)
 
     def draining(self, role: Role) -> bool:
-        """Whether a worker should finish its batch and leave. A bsp group learns of it by its leases."""
+        """Return True if a worker should finish its batch and leave. A bsp group is told through its leases."""
         draining = self.phase is JobPhase.DRAINING and not self.bsp.in_step
         return self.node(role).state is NodeState.DRAINING or draining
 
     @property
     def saving_last(self) -> bool:
-        """Whether only the last checkpoint is missing for the job to be over."""
+        """Return True if the job waits only for its final checkpoint."""
         return self.ending.last_save == "" and not self.phase.over
 
     def check(self) -> None:
@@ -115,11 +115,11 @@ class JobState(JobCore):
         invariants.check(self)
 
     def due(self, *, at: float) -> list[events.Event]:
-        """Events that the clock has brought about, to be handled now."""
+        """Return the events that are due by the clock."""
         return deadlines.due(self, at=at)
 
     def forgive(self, seconds: float) -> None:
-        """The master itself was away for so long, and could hear nobody: that counts as nobody's silence."""
+        """Extend all heartbeat deadlines by the time in which the master could not receive heartbeats."""
         for node in self.nodes.values():
             node.heard_at += seconds
 
@@ -160,7 +160,7 @@ class JobState(JobCore):
     def _finish(self, event: events.ScriptFinished, at: float) -> list[actions.Action]:
         node = self.node(event.role)
         if node.departure.finished or self.fenced(event.role, event.incarnation):
-            return []  # said twice, or too late
+            return []  # repeated or outdated
         if self.phase is JobPhase.STARTING:
             raise errors.BadInput(f"{event.role} has finished before the job's servers were ready")
         drained = node.state is NodeState.DRAINING
@@ -175,13 +175,13 @@ class JobState(JobCore):
         if event.blame is Blame.USER:
             return self.fail(event.error, event.blame, event.trace)
         faults = self.node(event.role).faults
-        faults.said, faults.trace = event.error, event.trace  # its process leaves now: that event decides
+        faults.said, faults.trace = event.error, event.trace  # the process exits now, and its exit event decides
         return []
 
     def _exited(self, ended: RoleExit, at: float) -> list[actions.Action]:
         node = self.node(ended.role)
         if ended.incarnation != node.incarnation or node.state is NodeState.GONE:
-            return []  # an earlier life, which is dealt with already
+            return []  # an earlier incarnation, already handled
         if ended.unplaced and (smaller := unschedulable.apply(self, node, ended, at)) is not None:
             return smaller
         if ended.role.kind is RoleKind.SERVER:
@@ -209,7 +209,7 @@ class JobState(JobCore):
                 return self.fail(verdict.error, verdict.blame)
             suspicion = recovery.Suspicion(at, verdict.error, node.faults.trace)
             self.ending.suspicion = self.ending.suspicion or suspicion
-            return []  # the exit of another role may explain it: that would be the error to show
+            return []  # the exit of another role may be the cause, and then the error to show
         fence = actions.FenceWorker(node.role, node.incarnation, verdict.why)
         after_s = max(verdict.after_s, EXPLANATION_S) if said else verdict.after_s
         self.relaunch(node, verdict, after_s, at)
@@ -218,7 +218,7 @@ class JobState(JobCore):
     def _server_lost(
         self, node: RoleNode, verdict: recovery.Relaunch | recovery.FailJob, at: float
     ) -> list[actions.Action]:
-        """Want a server's next life, if its slots can be restored."""
+        """Relaunch a lost server, if its slots can be restored."""
         trained = self.phase is not JobPhase.STARTING and not node.coming
         if node.coming and isinstance(verdict, recovery.FailJob):
             return [self.decide(*servers.give_up(self, node, verdict.error, at))]
@@ -229,7 +229,7 @@ class JobState(JobCore):
             trace = next((other.faults.trace for other in self.nodes.values() if other.faults.trace), "")
             return self.fail(verdict.error, verdict.blame, trace)
         lost = actions.ServerLost(node.role, node.incarnation, verdict.why)
-        self.ending.suspicion = None  # this explains it
+        self.ending.suspicion = None  # the lost server explains the symptom
         self.safety.lost[node.role.rank] = self.safety.lost.get(node.role.rank, 0) + trained
         self.relaunch(node, verdict, verdict.after_s, at)
         if trained and (self.bsp.members or not self.safety.known):
@@ -241,7 +241,7 @@ class JobState(JobCore):
         return [lost, *decisions]
 
     def _roll_back(self, why: str, at: float) -> list[actions.Action]:
-        """All go on from the last checkpoint, or begin anew before the first, if the job is to go on at all."""
+        """Roll the job back to the last checkpoint, or restart it if there is none, unless it should fail or stop."""
         if not self.safety.known and not recovery.may_begin_anew(self.spec, self.phase):
             return self.fail(f"{why}; it had no complete checkpoint yet", Blame.INFRASTRUCTURE)
         if self.phase is JobPhase.DRAINING:
@@ -249,7 +249,7 @@ class JobState(JobCore):
         return groups.roll_back(self, why, at=at)
 
     def _let_go(self, node: RoleNode, why: str, at: float) -> list[actions.Action]:
-        """A worker leaves and is not replaced."""
+        """Let a worker leave without a replacement."""
         node.move(NodeState.GONE, at=at, why=why)
         return [actions.FenceWorker(node.role, node.incarnation, why)]
 
@@ -272,7 +272,7 @@ class JobState(JobCore):
         return done
 
     def _advance_plan(self, event: events.PlanAdvanced, at: float) -> list[actions.Action]:
-        """Make the next move of the plan, or end the plan: when it is carried out, or when a move cannot be made."""
+        """Make the next move of the plan. End the plan when it is complete or a move is impossible."""
         move, planned = plan.next_move(self), self.planned
         if move is None:
             return []

@@ -25,10 +25,10 @@ LEGAL: dict[JobPhase, frozenset[JobPhase]] = {
     JobPhase.STOPPED: frozenset(),
     JobPhase.FAILED: frozenset(),
 }
-SOONEST_S = 30.0  # between two requests for room, however short a platform's patience is
+SOONEST_S = 30.0  # shortest interval between requests for room, however soon a platform gives up
 LATEST_S = 3600.0
-FORGOTTEN_S = 3600.0  # a cluster that had room for so long since the last request does not count as full
-UNLIMITED_CPU = 1.0  # cores that a data worker without a limit counts for: mostly it is one thread of Python
+FORGOTTEN_S = 3600.0  # after this long with room since the last request, a cluster no longer counts as full
+UNLIMITED_CPU = 1.0  # cores counted for a data worker without a limit, which is mostly one Python thread
 BOUNDED = ("workers", "servers")
 Limits = dict[str, tuple[int, int]]
 """Least and most workers and servers, for the bounds of `BOUNDED` that the user has changed."""
@@ -99,7 +99,7 @@ class PlanState:
     """Number of changes to this state. Advice for an earlier epoch does not count."""
 
     def note_change(self, at: float, *, planned: bool, asked: str, pinned: bool = False) -> None:
-        """The shape changes now. A change that no plan asked for drops the plan."""
+        """Record a change of shape. A change that no plan asked for drops the plan."""
         self.changed_at, self.epoch = at, self.epoch + 1
         if planned:
             self.asked = (*self.asked, asked)
@@ -109,7 +109,7 @@ class PlanState:
             self.pinned = (*self.pinned, asked)
 
     def accept(self, event: events.PlanTaken, at: float) -> str:
-        """Begin to carry out a plan; returns the decision."""
+        """Start a plan, and return the decision text."""
         self.epoch += 1
         self.changed_at = at
         self.target, self.cpus, self.asked = event.shape, event.cpus, ()
@@ -119,14 +119,14 @@ class PlanState:
         return f"plan: {event.shape}{low}"
 
     def end(self, event: events.PlanEnded) -> str:
-        """The plan is carried out or cannot be; returns the decision, empty if there is nothing to report."""
+        """End the plan, and return the decision text; empty if there is nothing to report."""
         self.epoch += 1
         target, self.stage = self.target, event.stage
         self.drop()
         return f"drop the plan for {target}" if event.why and target else ""
 
     def bound(self, given: Limits) -> None:
-        """Plan within other bounds. Numbers set by hand are open again; a plan made for other bounds is dropped."""
+        """Set new bounds. This unpins numbers that the user set, and drops the current plan."""
         self.limits = self.limits | given
         self.pinned = tuple(name for name in self.pinned if name not in given)
         self.epoch += 1
@@ -154,7 +154,7 @@ class Shortage:
         return bool(self.workers or self.servers or self.data_workers)
 
     def note(self, node: RoleNode, ended: RoleExit, at: float, **missing: int) -> str:
-        """Remember missing roles by kind; returns the reason with the time of the next request for room."""
+        """Record missing roles by kind, and return the reason with the time of the next request for room."""
         if not self.any:
             recent = self.tries and at - self.again_at < FORGOTTEN_S
             self.tries = self.tries + 1 if recent else 1
@@ -166,7 +166,7 @@ class Shortage:
         return f"{ended}; room is asked for again in {self.again_at - at:.0f} s"
 
     def describe(self, *, at: float) -> str:
-        """The missing roles in words; empty: none is missing."""
+        """Describe the missing roles; empty if none is missing."""
         if not self.any:
             return ""
         counts = (("worker", self.workers), ("server", self.servers), ("data worker", self.data_workers))
@@ -191,7 +191,7 @@ class DataWorkerState:
     """Number of changes to the roster or the wanted number."""
 
     def cores(self, rules: FeedRules) -> float:
-        """Cores that data workers have or were asked for: plans for the rest of the job leave these alone."""
+        """Return the cores that data workers have or were asked for. Plans for other roles leave these cores alone."""
         if self.given_up:
             return 0.0
         if self.stages:
@@ -201,7 +201,7 @@ class DataWorkerState:
         return (rules.workers or 0) * (rules.cpu or UNLIMITED_CPU)
 
     def scale_up(self, missing: int, why: str) -> events.DataWorkersScaled:
-        """The event that adds so many; where there are stages, to those with the fewest."""
+        """Return the event that adds `missing` data workers, to the stages with the fewest workers."""
         stages = list(self.stages)
         for _ in range(missing if stages else 0):
             least = min(range(len(stages)), key=lambda stage: (stages[stage].workers, -stage))
@@ -254,11 +254,11 @@ class JobCore:
     # ---- queries ----
 
     def of_kind(self, kind: RoleKind) -> list[RoleNode]:
-        """The nodes of one kind, by rank."""
+        """Return the nodes of one kind, by rank."""
         return nodes.of_kind(self.nodes, kind)
 
     def node(self, role: Role) -> RoleNode:
-        """The node of a role; BadInput if the job has no such role."""
+        """Return the node of a role. Raise BadInput if the job has no such role."""
         if str(role) not in self.nodes:
             raise errors.BadInput(
                 f"{role} is not part of job {self.spec.name}, "
@@ -267,24 +267,24 @@ class JobCore:
         return self.nodes[str(role)]
 
     def fenced(self, role: Role, incarnation: int) -> bool:
-        """Whether the master has given this life of a role up: its messages change nothing."""
+        """Return True if the master has fenced this incarnation, so that its messages change nothing."""
         node = self.node(role)
         return incarnation < node.incarnation or (incarnation == node.incarnation and node.state is NodeState.GONE)
 
     @property
     def healing(self) -> bool:
-        """Whether a server is away: lost, and its next life not ready yet."""
+        """Return True while a server is lost and its relaunched process is not ready yet."""
         return self.phase is not JobPhase.STARTING and not self.phase.over and not nodes.all_servers_ready(self.nodes)
 
     @property
     def group_lost(self) -> bool:
-        """Whether the bsp group has lost a member, so that the others must form a new one."""
+        """Return True if the bsp group has lost a member, so that the others must form a new group."""
         return bool(nodes.lost_members(self.nodes, self.bsp.members))
 
     # ---- elementary transitions ----
 
     def decide(self, what: str, why: str, *, told: bool = False) -> actions.LogDecision:
-        """The last decision, for the event log and the status."""
+        """Record a decision for the status, and return it for the event log."""
         self.decision = actions.LogDecision(what, why, told)
         return self.decision
 
@@ -293,7 +293,7 @@ class JobCore:
             raise errors.BadInput(f"job {self.spec.name} is draining: {self.why}")
 
     def add_role(self, role: Role, *, at: float, low: bool = False) -> RoleNode:
-        """Want a process of this role: a new role, or the next life of one that was removed."""
+        """Ask for a process of this role: a new role, or a new incarnation of a removed role."""
         if str(role) in self.nodes:
             node = self.nodes[str(role)]
             node.move(NodeState.EXPECTED, at=at, why="wanted again")
@@ -306,7 +306,7 @@ class JobCore:
         return node
 
     def relaunch(self, node: RoleNode, verdict: Relaunch, after_s: float, at: float) -> None:
-        """Want the next life of a role."""
+        """Ask for a new incarnation of a role."""
         node.move(NodeState.EXPECTED, at=at, why=verdict.why)
         node.heard_at = at + after_s
         node.faults.crashes, node.faults.oom_kills = verdict.failures, verdict.oom_kills
@@ -314,7 +314,7 @@ class JobCore:
         self.relaunches += 1
 
     def place_slots(self, at: float) -> list[actions.Action]:
-        """Give the servers their slots, if all that are to come are there."""
+        """Place the slots, if all expected servers are ready."""
         if not nodes.all_servers_ready(self.nodes):
             return []
         self.run_if_ready(at)
@@ -322,7 +322,7 @@ class JobCore:
         return [actions.PlaceSlots(tuple(server.address for server in self.of_kind(RoleKind.SERVER)))]
 
     def run_if_ready(self, at: float) -> None:
-        """Begin training, if all roles that must be there are."""
+        """Start training, if all required roles have joined."""
         if self.phase is not JobPhase.STARTING:
             return
         joined = [node.state is NodeState.JOINED for node in self.of_kind(RoleKind.WORKER) if node.active]
@@ -333,7 +333,7 @@ class JobCore:
                 node.heard_at = at if node.state is NodeState.JOINED else node.heard_at  # heartbeats begin now
 
     def end_if_done(self) -> list[actions.Action]:
-        """End the job if that was the last worker, after the last checkpoint."""
+        """End the job if no worker is left and the final checkpoint is done."""
         workers = self.of_kind(RoleKind.WORKER)
         if not all(node.state in (NodeState.FINISHED, NodeState.GONE) for node in workers):
             return []

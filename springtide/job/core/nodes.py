@@ -30,9 +30,9 @@ class NodeState(StrEnum):
 LEGAL: dict[NodeState, frozenset[NodeState]] = {
     NodeState.EXPECTED: frozenset(
         {
-            NodeState.JOINED,  # calls in
-            NodeState.EXPECTED,  # dies before it calls in: relaunched
-            NodeState.GONE,  # removed by scaling, or dead and not replaced
+            NodeState.JOINED,  # joins
+            NodeState.EXPECTED,  # exits before it joins: relaunched
+            NodeState.GONE,  # removed by scaling, or exits and is not replaced
         }
     ),
     NodeState.JOINED: frozenset(
@@ -45,7 +45,7 @@ LEGAL: dict[NodeState, frozenset[NodeState]] = {
     ),
     NodeState.DRAINING: frozenset(
         {
-            NodeState.FINISHED,  # its script ends, as it should
+            NodeState.FINISHED,  # its script ends as expected
             NodeState.GONE,  # lost, or too slow; a server whose last slot has moved
             NodeState.EXPECTED,  # a server, lost before its last slot had moved: relaunched
         }
@@ -125,7 +125,7 @@ class RoleNode:
     history: list[str] = field(default_factory=list)
 
     def move(self, to: NodeState, *, at: float, why: str) -> None:
-        """Go to the next state, or raise. Going to EXPECTED begins a new life."""
+        """Move to another state, or raise. A move to EXPECTED begins a new incarnation."""
         if to not in LEGAL[self.state]:
             history = ", ".join(self.history) or "nothing yet"
             raise IllegalMove(f"{self.role}: {self.state} -> {to} is not legal ({why}); history: {history}")
@@ -143,13 +143,13 @@ class RoleNode:
             self.departure.finished = True
 
     def remove(self, *, at: float, why: str) -> None:
-        """Scaling removes the role at once: it has nothing to finish."""
+        """Remove the role at once, because it has nothing to finish."""
         self.departure.removed = True
         self.move(NodeState.GONE, at=at, why=why)
 
     @property
     def wanted(self) -> WantedRole:
-        """The process that this life needs."""
+        """Return the process that this incarnation needs."""
         return WantedRole(
             role=self.role,
             incarnation=self.incarnation,
@@ -162,17 +162,17 @@ class RoleNode:
 
     @property
     def active(self) -> bool:
-        """Whether scaling counts it: it works, or is about to."""
+        """Return True if scaling counts the role: it works, or is about to."""
         return self.state in (NodeState.EXPECTED, NodeState.JOINED)
 
 
 def of_kind(nodes: Mapping[str, RoleNode], kind: RoleKind) -> list[RoleNode]:
-    """All nodes of one kind that the job has ever had, by rank."""
+    """Return all nodes of one kind that the job has ever had, by rank."""
     return sorted((node for node in nodes.values() if node.role.kind is kind), key=lambda node: node.role)
 
 
 def needed_servers(nodes: Mapping[str, RoleNode]) -> list[RoleNode]:
-    """Servers that have slots, or may have some."""
+    """Return the servers that have slots, or may have slots."""
     servers = of_kind(nodes, RoleKind.SERVER)
     return [node for node in servers if node.state is not NodeState.GONE and not node.coming]
 
@@ -182,13 +182,13 @@ def all_servers_ready(nodes: Mapping[str, RoleNode]) -> bool:
 
 
 def staying_servers(nodes: Mapping[str, RoleNode]) -> tuple[int, ...]:
-    """Ranks of the servers that slots may be given to: ready, and not on their way out."""
+    """Return the ranks of servers that may get slots: ready, and not about to leave."""
     ready = (node for node in of_kind(nodes, RoleKind.SERVER) if node.address and node.active)
     return tuple(node.role.rank for node in ready if not node.coming and not node.departure.shunned)
 
 
 def lost_members(nodes: Mapping[str, RoleNode], group: Mapping[int, int]) -> list[RoleNode]:
-    """Members of a bsp group (incarnation by rank) whose process is gone, or is another by now."""
+    """Return the members of a bsp group (incarnation by rank) whose process is lost or was replaced."""
     members: Iterable[tuple[RoleNode, int]] = (
         (nodes[str(Role(RoleKind.WORKER, rank))], incarnation) for rank, incarnation in group.items()
     )

@@ -24,19 +24,19 @@ ALL_LOST = "all ranks of the bsp group were lost, and with them its dense parame
 
 
 def rows_lost(roles: Mapping[str, RoleNode], group: Mapping[int, int]) -> str:
-    """Why a group that caches rows in its workers cannot go on without one of them."""
+    """Explain why a group that caches rows in its workers cannot continue without a lost member."""
     lost = [str(node.role) for node in nodes.lost_members(roles, group)]
     who = ", ".join(lost) + (" was" if len(lost) == 1 else " were") if lost else "a member was"
     return f"{who} lost, and rows that only its cache had were lost with it"
 
 
 def defer(change: RoleChange, group: Mapping[int, int]) -> RoleChange:
-    """The part of a change that can be made at once: members leave a group only between two shards."""
+    """Return the part of a change that can be made at once. Members leave a group only between two shards."""
     return RoleChange(drop=tuple(node for node in change.drop if node.role.rank not in group), add=change.add)
 
 
 def form(state: JobCore, members: tuple[LeaseHolder, ...], why: str, at: float) -> list[actions.Action]:
-    """Make these workers the group; workers that waited with them and are not in it drain."""
+    """Make these workers the group. Workers that waited with them and are not members drain."""
     note_formed(state.safety.breaks, state, members, at=at)
     group = state.bsp
     group.in_step, group.generation = True, group.generation + 1
@@ -49,15 +49,15 @@ def form(state: JobCore, members: tuple[LeaseHolder, ...], why: str, at: float) 
 
 
 def note_formed(breaks: GroupBreaks, state: JobCore, members: tuple[LeaseHolder, ...], *, at: float) -> None:
-    """Account for the losses that a group of these members ends."""
+    """Record the losses that the formation of this group ends."""
     since = {node.role.rank: node.since for node in state.of_kind(RoleKind.WORKER)}
     breaks.formed(state.bsp.members, members, since, start=state.started_at, at=at)
 
 
 def roll_back(state: JobCore, why: str, *, at: float) -> list[actions.Action]:
-    """Begin the next life of every living worker and server, from the last checkpoint if there is one.
+    """Relaunch every living worker and server, from the last checkpoint if there is one.
 
-    The generation rises, so that servers refuse frames of the group so far.
+    The generation rises, so that servers reject frames of the previous group.
     """
     lost = nodes.lost_members(state.nodes, state.bsp.members)
     state.safety.breaks.went_back([node.since for node in lost if node.state is NodeState.EXPECTED], at=at)

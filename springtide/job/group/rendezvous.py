@@ -45,7 +45,9 @@ class GroupFormation:
 def form(
     arrived: Mapping[LeaseHolder, GroupArrival], *, ranks: Sequence[int], active: Sequence[LeaseHolder], workers: int
 ) -> GroupFormation | None:
-    """`ranks` are those of the group so far; `active` the present life of every worker that the job has, by rank."""
+    """Return the new group, or None to keep waiting. `ranks` are the ranks of the previous group. `active` is the
+    present incarnation of every worker of the job, by rank.
+    """
     own = [holder for holder in active if holder.rank in ranks] or list(active)
     if not own or any(holder not in arrived for holder in own):
         return None

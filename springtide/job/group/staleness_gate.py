@@ -22,7 +22,7 @@ class StalenessGate:
     queue: list[LeaseHolder] = field(default_factory=list)
 
     def admit(self, holder: LeaseHolder, bound: int) -> bool:
-        """Whether the holder, whose turn it must be, may read now: then it is inside until it leaves."""
+        """Admit the holder if it is first in the queue and the bound allows it. Return True if it may read now."""
         if holder not in self.queue:
             self.queue.append(holder)
         if self.queue[0] != holder or len(self.inside) + max(self.inside.values(), default=0) > bound:
@@ -32,7 +32,7 @@ class StalenessGate:
         return True
 
     def leave(self, holder: LeaseHolder) -> bool:
-        """The holder's push is applied, or it is gone, its push perhaps with it. Whether that changes anything."""
+        """Remove a holder whose push is applied or that is gone. Return True if that changes anything."""
         waited = holder in self.queue
         if waited:
             self.queue.remove(holder)

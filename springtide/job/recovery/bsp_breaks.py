@@ -32,7 +32,7 @@ class GroupBreaks:
     """When the rollback under way began; None without a rollback."""
 
     def went_back(self, since: Iterable[float], *, at: float) -> None:
-        """All begin anew; `since`: when the next life of each lost worker was wanted."""
+        """Record a rollback. `since` is when the relaunch of each lost worker was requested."""
         lost = list(since)
         self.losses += len(lost)
         self.back_at = min(lost, default=at)
@@ -46,7 +46,9 @@ class GroupBreaks:
         start: float,
         at: float,
     ) -> None:
-        """A group of these members after the one `before` (incarnations by rank); `since`: when each life began."""
+        """Record a new group after the group `before` (incarnations by rank). `since` is when each incarnation
+        began.
+        """
         again = [since[one.rank] for one in members if before.get(one.rank, one.incarnation) != one.incarnation]
         if again:
             self.losses, self.waits = self.losses + len(again), self.waits + 1
@@ -58,15 +60,15 @@ class GroupBreaks:
             self.formed_at, self.start_s = at, at - start
 
     def watched_s(self, at: float) -> float:
-        """Seconds in which workers were lost, or were not."""
+        """Return the seconds over which losses were counted."""
         return 0.0 if self.formed_at is None else at - self.formed_at
 
     @property
     def return_s(self) -> float:
-        """Seconds that a return takes longer than the wait for one worker's next life, as far as either was seen.
+        """Return how many seconds longer a rollback takes than waiting for one relaunched worker.
 
-        Before the first return it is thought to take what the job's own start took; a wait that was never seen is
-        thought to take nothing: rather too much than too little.
+        Before the first rollback, the job's own start time is the estimate. Before the first wait, a wait is estimated
+        as 0. Both rather overestimate than underestimate the result.
         """
         whole = self.returned_s / self.returns if self.returns else self.start_s
         return max(0.0, whole - (self.waited_s / self.waits if self.waits else 0.0))

@@ -24,7 +24,7 @@ from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
 from springtide.job.core.nodes import RoleNode
 from springtide.job.recovery.bsp_breaks import GroupBreaks
 
-STEADY_S = 300.0  # a worker that has lived so long is in no crash loop: its earlier failures are forgotten
+STEADY_S = 300.0  # a worker that ran this long is in no crash loop, so its earlier failures are forgotten
 MAX_BACKOFF_S = 60.0
 
 
@@ -76,7 +76,7 @@ class RestorePoint:
 
     @property
     def known(self) -> bool:
-        """Whether there is any checkpoint to go back to."""
+        """Return True if there is any checkpoint to roll back to."""
         return self.saved is not None or self.origin != 0
 
     @property
@@ -88,7 +88,7 @@ class RestorePoint:
 def after_exit(
     node: RoleNode, ended: RoleExit, spec: JobSpec, *, at: float, healing: bool = False
 ) -> Relaunch | FailJob:
-    """A role's process has ended too early. `healing`: a server is away at this moment."""
+    """Decide what follows an unexpected exit. `healing` is True while a server is down."""
     failures, oom_kills = remembered(node, at)
     if ended.evicted or ended.unplaced:
         return Relaunch(why=f"{ended}: not its fault", failures=failures, oom_kills=oom_kills, memory=node.memory)
@@ -119,7 +119,7 @@ def after_silence(node: RoleNode, silent_s: float, limit_s: float, spec: JobSpec
 
 
 def never_joined(node: RoleNode, silent_s: float) -> FailJob:
-    """A role's first life has not called in for too long."""
+    """Fail the job, because a role's first incarnation has not joined in time."""
     if node.role.kind is not RoleKind.WORKER:
         error = f"{node.role} has not called in within {silent_s:.0f} s; its log may say why"
         return FailJob(error=error, blame=Blame.INFRASTRUCTURE)
@@ -131,14 +131,16 @@ def never_joined(node: RoleNode, silent_s: float) -> FailJob:
 
 
 def may_begin_anew(spec: JobSpec, phase: JobPhase) -> bool:
-    """Whether a job that has lost everything trains it again, rather than fail."""
+    """Return True if a job that lost all progress restarts instead of failing."""
     return spec.checkpoints.on and phase is not JobPhase.DRAINING
 
 
 def after_server_loss(
     verdict: Relaunch | FailJob, safety: RestorePoint, *, trained: bool, saves: bool
 ) -> Relaunch | FailJob:
-    """The verdict on a lost server. `trained`: a worker may have written to it; `saves`: there will be a checkpoint."""
+    """Decide what follows the loss of a server. `trained`: a worker may have written to it. `saves`: the job makes
+    checkpoints.
+    """
     if not trained or isinstance(verdict, FailJob) or safety.known or saves:
         return verdict
     error = f"{verdict.why}: the rows it held are lost, and with them the job: it had no complete checkpoint yet"
@@ -146,7 +148,9 @@ def after_server_loss(
 
 
 def relaunch_text(node: RoleNode, after_s: float, restored: str = "") -> str:
-    """The decision in words, once the node is in its new life. `restored`: the checkpoint that a server reads."""
+    """Describe a relaunch, after the node has its new incarnation. `restored` names the checkpoint that a
+    server reads.
+    """
     pause = f" after {after_s:g} s" if after_s else ""
     source = f"; its slots come from {restored}" if restored else ""
     return f"relaunch {node.role} as incarnation {node.incarnation}{pause}{source}"
@@ -166,12 +170,12 @@ def _crashed(node: RoleNode, how: str, blame: Blame, spec: JobSpec, at: float) -
 
 
 def remembered(node: RoleNode, at: float) -> tuple[int, int]:
-    """Crashes and out-of-memory kills that still count."""
+    """Return the crashes and out-of-memory kills that still count."""
     return (0, 0) if at - node.since >= STEADY_S else (node.faults.crashes, node.faults.oom_kills)
 
 
 def backoff_s(failures: int, base_s: float) -> float:
-    """The pause before a relaunch after so many earlier crashes: none, base, twice that, ..."""
+    """Return the delay before a relaunch after so many crashes: none, base, twice the base, and so on."""
     return min(MAX_BACKOFF_S, base_s * 2.0 ** min(failures - 1, 30)) if failures else 0.0
 
 

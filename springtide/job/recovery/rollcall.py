@@ -11,7 +11,7 @@ docs/design/migration.md.
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-TERM = 2**32  # numbers of one master; the next one's are all higher
+TERM = 2**32  # range of numbers of one master; the next master's numbers are all higher
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +35,16 @@ class RollCall:
     _said: dict[int, ServerAnswer] = field(default_factory=dict)
 
     def begin(self) -> None:
-        """A server is lost: whatever was said before may have been overtaken."""
+        """Begin a call after a server loss, because earlier answers may be outdated."""
         self.number += 1
         self.open, self._all_still = True, False
         self._still, self._said = set(), {}
 
     def answer(self, rank: int, number: int, said: ServerAnswer, living: Collection[int]) -> bool:
-        """A living server answers to `number`; whether that is news to the others.
+        """Record a living server's answer to `number`. Return True if the other servers should hear of it.
 
-        It hands nothing over since it has heard of that number. What it says counts only when it has heard that all
-        have stopped: before that a slot may be on its way to it.
+        The server has stopped handing slots over since it heard the number. Its report counts only once it knows that
+        all servers have stopped. Before that, a slot may be on its way to it.
         """
         if not self.open or number < self.number:
             return False
@@ -55,7 +55,7 @@ class RollCall:
         return self._go_on(living)
 
     def complete(self, living: Collection[int]) -> bool:
-        """Whether all who live have said what they have."""
+        """Return True if all living servers have reported their slots."""
         self._go_on(living)
         return not self.open or (self._all_still and self._said.keys() >= set(living))
 
@@ -67,19 +67,20 @@ class RollCall:
         return False
 
     def changes(self, owners: Sequence[int], living: Collection[int], heir: int) -> dict[int, int]:
-        """Slots whose owner is not the recorded one; `heir` is a lost server, whose next life takes what nobody has."""
+        """Return the slots whose owner differs from the record. Slots without an owner go to `heir`, a lost server."""
         found: dict[int, int] = {}
         has = {slot: rank for rank in sorted(living) for slot in self._said[rank].owned}
         closed = {
             slot: (rank, at)
             for rank in sorted(living)
             for slot, at in self._said[rank].doubts.items()
-            if owners[slot] == rank  # else somebody has said something newer: it went on, and this copy is outdated
+            # otherwise a newer report exists: the transfer completed, and this copy is outdated
+            if owners[slot] == rank
         }
         for slot, owner in enumerate(owners):
             if slot in has:
                 now = has[slot]
-            elif slot in closed:  # if both live they will agree; else the one that was lost may have used it already
+            elif slot in closed:  # two living servers will agree; a lost server may already have used the slot
                 source, target = closed[slot]
                 now = source if target in living else target
             else:
@@ -89,5 +90,5 @@ class RollCall:
         return found
 
     def close(self) -> None:
-        """The record says what was found."""
+        """End the call, after the record was updated."""
         self.open = False

@@ -22,21 +22,23 @@ from springtide.job.recovery import recovery
 
 Overdue = events.RoleSilent | events.RoleLate | events.DrainOverdue
 DataWorkerEvent = events.DataWorkersScaled | events.DataWorkersRefused | events.RoleReady | events.RoleExited | Overdue
-MOST = 1024  # data workers that a job may ask for: more is a mistake
+MOST = 1024  # limit on data workers of a job: a larger number is a mistake
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedingNode:
-    """A data worker that feeds."""
+    """A data worker that serves trainers."""
 
     name: str
-    """Role and incarnation, such as `data-worker-1.2`: a connection to an earlier life is of no use."""
+    """Role and incarnation, such as `data-worker-1.2`. Connections to an earlier incarnation are useless."""
     rank: int
     address: str
 
 
 def concerns(event: events.Event) -> TypeGuard[DataWorkerEvent]:
-    """Whether this module handles the event; data workers join and send heartbeats like any role."""
+    """Return True if this module handles the event. Joins and heartbeats of data workers are handled like
+    any role's.
+    """
     match event:
         case events.RoleExited(ended):
             return ended.role.kind is RoleKind.DATA_WORKER
@@ -55,7 +57,7 @@ def apply(state: JobCore, event: DataWorkerEvent, at: float) -> list[actions.Act
 
 
 def replace(state: JobCore, node: RoleNode, why: str, at: float) -> list[actions.Action]:
-    """Add a data worker; once it feeds, the replaced one leaves."""
+    """Add a data worker. The replaced data worker leaves once the new one serves."""
     stages = max(1, len(state.feeding.stages))
     (role,) = _unused(state, stage_of(node.role.rank, stages), stages, 1)
     node.departure.replaced = True
@@ -64,7 +66,7 @@ def replace(state: JobCore, node: RoleNode, why: str, at: float) -> list[actions
 
 
 def roster(state: JobCore) -> tuple[FeedingNode, ...]:
-    """Data workers that trainers may send indices to, by rank."""
+    """Return the data workers to which trainers may send indices, by rank."""
     return tuple(
         FeedingNode(name=f"{node.role}.{node.incarnation}", rank=node.role.rank, address=node.address)
         for node in of(state)
@@ -73,7 +75,7 @@ def roster(state: JobCore) -> tuple[FeedingNode, ...]:
 
 
 def of(state: JobCore) -> list[RoleNode]:
-    """All data workers that the job has ever had, by rank."""
+    """Return all data workers that the job has ever had, by rank."""
     return state.of_kind(RoleKind.DATA_WORKER)
 
 
@@ -120,7 +122,7 @@ def _scale(state: JobCore, event: events.DataWorkersScaled, at: float) -> list[a
 
 
 def _sizes(event: events.DataWorkersScaled) -> str:
-    """The sizes of data workers in words."""
+    """Describe the sizes of data workers."""
     if not event.count:
         return ""
     if len(event.stages) > 1:
@@ -134,7 +136,7 @@ def _sizes(event: events.DataWorkersScaled) -> str:
 def _resize(
     state: JobCore, stage: int, stages: int, target: StageTarget, why: str, at: float
 ) -> tuple[list[Role], list[Role]]:
-    """Change the ranks of one stage: the highest leave, the lowest free ones come. Returns who comes and who leaves."""
+    """Resize one stage: the highest ranks leave, the lowest free ranks join. Return the new and the leaving roles."""
     own = [node for node in of(state) if stage_of(node.role.rank, stages) == stage]
     active = [node for node in own if node.active and not node.departure.replaced]
     coming = _unused(state, stage, stages, max(0, target.workers - len(active)))
@@ -150,7 +152,7 @@ def _resize(
 
 
 def _unused(state: JobCore, stage: int, stages: int, count: int) -> list[Role]:
-    """So many free ranks of a stage, the lowest first."""
+    """Return `count` free ranks of a stage, lowest first."""
     own = [node for node in of(state) if stage_of(node.role.rank, stages) == stage]
     known = {node.role.rank for node in own}
     free = [node.role for node in own if node.state is NodeState.GONE]
@@ -159,7 +161,7 @@ def _unused(state: JobCore, stage: int, stages: int, count: int) -> list[Role]:
 
 
 def _relieve(state: JobCore, at: float) -> None:
-    """Let replaced data workers leave, once as many others feed as are wanted."""
+    """Let replaced data workers leave, once enough others serve."""
     targets = state.feeding.stages or (StageTarget(state.feeding.wanted, state.feeding.cpu),)
     for stage, target in enumerate(targets):
         own = [node for node in of(state) if stage_of(node.role.rank, len(targets)) == stage]
@@ -171,7 +173,7 @@ def _relieve(state: JobCore, at: float) -> None:
 
 
 def _let_go(node: RoleNode, why: str, at: float) -> None:
-    """Remove a data worker; one that feeds gets no new indices, and leaves when all its batches are fetched."""
+    """Remove a data worker. A serving data worker gets no new indices, and exits when all its batches are fetched."""
     node.departure.replaced = False
     if node.state is NodeState.JOINED:
         node.move(NodeState.DRAINING, at=at, why=why)
@@ -189,7 +191,7 @@ def _exited(state: JobCore, ended: RoleExit, at: float) -> list[actions.Action]:
 
 
 def _unplaced(state: JobCore, node: RoleNode, ended: RoleExit, at: float) -> list[actions.Action]:
-    """No host has room for it: fewer feed, or the one stays that it was to replace."""
+    """Continue with fewer data workers, or keep the data worker that was to be replaced, because no host has room."""
     _let_go(node, str(ended), at)
     own = state.feeding
     stages = max(1, len(own.stages))

@@ -15,7 +15,7 @@ from springtide.job.scaling import data_workers, servers, workers
 
 
 def apply(state: JobCore, event: events.EvictionNoticed | events.ServerEmptied, at: float) -> list[actions.Action]:
-    """Replace the role, unless that is done, or cannot be."""
+    """Replace an evicted role, if possible and not already done."""
     if isinstance(event, events.ServerEmptied):
         return _leave(state, state.node(event.role), at)
     node = state.nodes.get(str(event.role))
@@ -29,7 +29,7 @@ def apply(state: JobCore, event: events.EvictionNoticed | events.ServerEmptied, 
         return _replace_worker(state, node, event.why, at)
     if node.role.kind is RoleKind.DATA_WORKER and not node.departure.replaced:
         return data_workers.replace(state, node, event.why, at)
-    return []  # a bsp group is formed anew when one is lost
+    return []  # a bsp group forms again when a member is lost
 
 
 def _replace_worker(state: JobCore, node: RoleNode, why: str, at: float) -> list[actions.Action]:
@@ -48,13 +48,14 @@ def _replace_server(state: JobCore, node: RoleNode, event: events.EvictionNotice
     if peers:
         node.departure.shunned = True
     if event.empty and peers:
-        # Slots may be on their way to it. It goes when it has said that it takes no more (`master.servers.migration`).
+        # Slots may be on their way to this server. It leaves once it has declared that it accepts no more
+        # (`master.servers.migration`).
         node.move(NodeState.DRAINING, at=at, why=event.why)
     return []
 
 
 def _leave(state: JobCore, node: RoleNode, at: float) -> list[actions.Action]:
-    """A draining server has no slots left: it goes."""
+    """Release a draining server that has no slots left."""
     if node.state is not NodeState.DRAINING:
         return []
     node.move(NodeState.GONE, at=at, why="its last slot has moved")
@@ -63,7 +64,9 @@ def _leave(state: JobCore, node: RoleNode, at: float) -> list[actions.Action]:
 
 
 def changes_anything(state: JobCore, event: events.EvictionNoticed) -> bool:
-    """Whether the event would change the state: a notice repeated every second need not be journaled each time."""
+    """Return True if the event would change the state. A notice that repeats every second need not be
+    journaled again.
+    """
     node = state.nodes.get(str(event.role))
     if node is None or node.state is not NodeState.JOINED or node.incarnation != event.incarnation:
         return False
@@ -72,12 +75,13 @@ def changes_anything(state: JobCore, event: events.EvictionNoticed) -> bool:
 
 
 def may_go(state: JobCore, event: events.EvictionNoticed) -> bool:
-    """Whether the job needs nothing more of that process, or can have nothing more of it."""
+    """Return True if the job needs nothing more from that process, or can get nothing more."""
     node = state.nodes.get(str(event.role))
     if node is None or state.phase.over or state.fenced(event.role, event.incarnation):
         return True
     if node.role.kind is RoleKind.SERVER:
         return state.phase is JobPhase.STARTING
-    if node.role.kind is RoleKind.DATA_WORKER:  # it ends by itself once another feeds and all its batches are fetched
+    # it exits by itself once its replacement serves and all its batches are fetched
+    if node.role.kind is RoleKind.DATA_WORKER:
         return not (node.departure.replaced or node.state is NodeState.DRAINING)
     return node.state is not NodeState.DRAINING and state.phase is not JobPhase.DRAINING

@@ -28,7 +28,7 @@ WORKER_SIZE, SERVER_SIZE = ("worker_cpu", "worker_memory"), ("server_cpu", "serv
 
 
 def apply(state: JobCore, event: PlanEvent, at: float) -> Reasoned | None:
-    """Apply an event of a plan; what was decided, if that is news."""
+    """Apply an event of a plan. Return the decision, if there is one to report."""
     state.refuse_if_draining()
     match event:
         case events.PlanTaken():
@@ -60,12 +60,12 @@ def _rebound(state: JobCore, event: events.BoundsChanged) -> Reasoned:
             raise errors.BadInput(f"bounds: {name} from {least} to {most}; wanted 1 or more, the least not above")
     state.planned.bound(given)
     for name in given:
-        setattr(state.short, name, 0)  # roles without room were asked for within other bounds
+        setattr(state.short, name, 0)  # roles without room were requested within other bounds
     return "plan with " + ", ".join(f"{least} to {most} {name}" for name, (least, most) in given.items()), event.why
 
 
 def moves_into_bounds(state: JobCore, why: str) -> list[events.WorkersScaled | events.ServersScaled]:
-    """Moves that bring the job into its bounds, if it is outside; the servers of a bsp group stay."""
+    """Return the moves that bring the job into its bounds. The servers of a bsp group stay."""
     moves: list[events.WorkersScaled | events.ServersScaled] = []
     extra, limits = state.planned.extra, state.planned.limits
     now = {"servers": state.servers_wanted, "workers": state.workers - extra}
@@ -79,7 +79,7 @@ def moves_into_bounds(state: JobCore, why: str) -> list[events.WorkersScaled | e
 
 
 def shape_of(state: JobCore) -> Shape:
-    """The shape that the job is to have now. A role without a limit counts as the least that the bounds allow."""
+    """Return the wanted shape of the job. A role without a limit counts as the lower bound."""
     bounds = state.spec.planning.bounds
     assert bounds is not None
     sizes = state.planned.sizes
@@ -94,10 +94,10 @@ def shape_of(state: JobCore) -> Shape:
 
 
 def bounds_of(state: JobCore) -> ShapeBounds:
-    """Shapes that the job may have: its bounds, with numbers pinned that the user has set or that bsp does not allow.
+    """Return the job's bounds, with fixed numbers where the user set them or bsp forbids a change.
 
-    A bsp group may get more or fewer workers, but its servers stay. Plans leave the cores of data workers alone, and
-    take no cores from workers and servers that these have already.
+    A bsp group may get more or fewer workers, but its servers stay. The quota excludes the cores of data workers, but
+    never falls below the cores that workers and servers already have.
     """
     bounds, now, planned = state.spec.planning.bounds, shape_of(state), state.planned
     assert bounds is not None
@@ -108,19 +108,21 @@ def bounds_of(state: JobCore) -> ShapeBounds:
         for index, end in enumerate((bounds.least, bounds.most))
     )
     for name in BOUNDED:
-        if getattr(state.short, name):  # there is no room for more: plans do not ask again at once
+        if getattr(state.short, name):  # there is no room for more, so plans do not ask again at once
             fewest, here = getattr(least, name), getattr(now, name)
             least, most = replace(least, **{name: min(fewest, here)}), replace(most, **{name: here})
     quota, fed = bounds.quota, state.feeding.cores(state.spec.feeding)
     if fed:
         quota = replace(quota, cpu=max(quota.cpu - fed, min(quota.cpu, now.cpu)))
-    if not quota.holds(least):  # the user answers for numbers set by hand
+    if not quota.holds(least):  # the user is responsible for numbers set by hand
         quota = replace(quota, cpu=max(quota.cpu, least.cpu), memory=max(quota.memory, least.memory))
     return replace(bounds, least=least, most=most, quota=quota)
 
 
 def unsettled(state: JobCore, *, moving: int) -> str:
-    """Why the running roles are not the wanted ones, so that nothing is measured or changed; empty: they are."""
+    """Return why the running roles differ from the wanted roles, which pauses measurement and planning; empty if they
+    match.
+    """
     if state.phase is not JobPhase.RUNNING:
         return f"the job is {state.phase}"
     if state.healing:
@@ -148,7 +150,7 @@ def unsettled(state: JobCore, *, moving: int) -> str:
 
 
 def next_move(state: JobCore) -> events.Event | None:
-    """The next move, or the end of the plan; None: no plan is being carried out."""
+    """Return the next move, or the event that ends the plan; None without a plan."""
     planned, now = state.planned, shape_of(state)
     target = planned.target
     if target is None:
@@ -168,7 +170,7 @@ def next_move(state: JobCore) -> events.Event | None:
 
 
 def next_fields(now: Shape, target: Shape, quota: ResourceBudget, *, servers_first: bool) -> Fields | None:
-    """The fields that change next, on the way from one shape to another; None: nothing is left."""
+    """Return the fields to change next on the way to the target; None if nothing is left."""
     order = [WORKERS, WORKER_SIZE, SERVERS, SERVER_SIZE]
     if servers_first:
         order = [SERVERS, SERVER_SIZE, WORKERS, WORKER_SIZE]
@@ -179,7 +181,7 @@ def next_fields(now: Shape, target: Shape, quota: ResourceBudget, *, servers_fir
 
 
 def _room(state: JobCore, now: Shape, target: Shape) -> ResourceBudget:
-    """The most that a shape on the way may take: the job's quota; under a brain, the larger of the two shapes."""
+    """Return the largest resource use on the way: the job's quota, or under a brain the larger of the two shapes."""
     rules = state.spec.planning
     if rules.overlap:
         return UNBOUNDED
@@ -189,7 +191,7 @@ def _room(state: JobCore, now: Shape, target: Shape) -> ResourceBudget:
 
 
 def changed(now: Shape, target: Shape, fields: Fields) -> Shape:
-    """The shape now, with some fields of the target."""
+    """Return the present shape with some fields of the target."""
     return replace(now, **{name: getattr(target, name) for name in fields})
 
 
@@ -211,12 +213,12 @@ def _event(state: JobCore, fields: Fields, target: Shape) -> events.Event:
 
 
 def _lend_workers(state: JobCore, now: Shape, extra: int) -> events.Event:
-    """Change the number of workers of low priority; the rest stays as it is."""
+    """Change only the number of low-priority workers."""
     return events.WorkersScaled(now.workers + extra, state.planned.why, planned=True, extra=extra)
 
 
 def _next_server(state: JobCore) -> events.Event:
-    """The next server that gets other cores than the rest; after the last one the plan is carried out."""
+    """Return the next change of a server's individual CPU limit, or the end of the plan after the last server."""
     nodes = {node.role.rank: node for node in state.of_kind(RoleKind.SERVER) if node.active}
     for rank, cpu in state.planned.cpus:
         if rank in nodes and nodes[rank].cpu not in (None, cpu):

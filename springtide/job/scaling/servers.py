@@ -13,14 +13,14 @@ from springtide.job.core.job_core import JobCore
 from springtide.job.core.nodes import NodeState, RoleNode
 from springtide.job.scaling.workers import RoleChange
 
-MOST_SERVERS = 64  # that the master asks for by itself
+MOST_SERVERS = 64  # limit on servers that the master adds by itself
 Reasoned = tuple[str, str]
-"""What was decided, and why."""
+"""A decision and its reason."""
 ServerChange = events.ServersScaled | events.ServerReplaced | events.ServerGranted
 
 
 def change_servers(state: JobCore, event: ServerChange, at: float) -> Reasoned:
-    """Want other servers: more or fewer, one in the place of another, one with more CPU; BadInput if that cannot be."""
+    """Change the number, the members or the limits of servers. Raise BadInput if that is impossible now."""
     state.refuse_if_draining()
     if not state.safety.placed:
         raise errors.BadInput(f"job {state.spec.name} is starting: its servers are not ready yet; try again")
@@ -47,9 +47,9 @@ def scale(state: JobCore, event: events.ServersScaled, at: float) -> Reasoned:
 
 
 def double(state: JobCore, at: float) -> Reasoned | None:
-    """Twice as many servers, after one was killed for lack of memory; None where that cannot be, or has begun.
+    """Double the servers after an out-of-memory kill. Return None if that is impossible or already under way.
 
-    The killed server needs more memory to restore its slots at all; with more servers they need not all stay there.
+    The killed server needs more memory just to restore its slots. With more servers, some of these slots can then move.
     """
     servers = min(2 * state.servers_wanted, state.spec.slots, MOST_SERVERS)
     coming = any(node.coming for node in state.of_kind(RoleKind.SERVER) if node.active)
@@ -59,7 +59,7 @@ def double(state: JobCore, at: float) -> Reasoned | None:
 
 
 def replace(state: JobCore, asked: events.ServerReplaced, at: float) -> Reasoned:
-    """Add a server; when it is ready the replaced one drains."""
+    """Add a server. The replaced server drains when the new one is ready."""
     node = state.node(Role(RoleKind.SERVER, asked.rank))
     if node.state is not NodeState.JOINED or node.departure.replaced:
         raise errors.BadInput(f"{node.role} is {node.state}: it cannot be replaced now")
@@ -71,7 +71,7 @@ def replace(state: JobCore, asked: events.ServerReplaced, at: float) -> Reasoned
 
 
 def grant(state: JobCore, more: events.ServerGranted) -> Reasoned:
-    """Let a server use more, or less again. The same life goes on: its agent changes the limit where it can."""
+    """Change the limits of a server. The process keeps running, and its agent changes the limits if it can."""
     node = state.node(Role(RoleKind.SERVER, more.rank))
     changes = []
     if more.cpu is not None and more.cpu != node.cpu:
@@ -84,7 +84,7 @@ def grant(state: JobCore, more: events.ServerGranted) -> Reasoned:
 
 
 def give_up(state: JobCore, node: RoleNode, why: str, at: float) -> Reasoned:
-    """Continue without a server that never came up."""
+    """Continue without a server that never became ready."""
     node.remove(at=at, why=why)
     servers = state.of_kind(RoleKind.SERVER)
     stays = next((server for server in servers if server.departure.replaced and server.active), None)
@@ -96,9 +96,9 @@ def give_up(state: JobCore, node: RoleNode, why: str, at: float) -> Reasoned:
 
 
 def change(roles: dict[str, RoleNode], servers: int, spec: JobSpec) -> RoleChange:
-    """From the servers that are active now to so many: the highest ranks leave, new ranks come.
+    """Return the change from the active servers to `servers`: the highest ranks leave, new ranks join.
 
-    A lost server that is to leave comes back first, for its slots, and drains then (`drain_surplus`).
+    A lost server that should leave first returns to restore its slots, and then drains (`drain_surplus`).
     """
     if servers < 1:
         raise errors.BadInput(f"{servers} servers: a job needs one at least; `springtide stop` ends it")
@@ -116,7 +116,7 @@ def change(roles: dict[str, RoleNode], servers: int, spec: JobSpec) -> RoleChang
 
 
 def drain_surplus(roles: dict[str, RoleNode], servers: int, at: float) -> None:
-    """One server more than is wanted is ready: drain the one that it replaces, or one that was lost on its way out."""
+    """Drain surplus servers: those that were replaced, or that were lost while leaving."""
     joined = [node for node in nodes.needed_servers(roles) if node.state is NodeState.JOINED]
     for node in sorted(joined, key=lambda node: (node.departure.replaced, node.role))[servers:]:
         replaced = node.departure.replaced

@@ -17,21 +17,21 @@ FEWEST_CORES = 1.0
 
 
 def apply(state: JobCore, node: RoleNode, ended: RoleExit, at: float) -> list[actions.Action] | None:
-    """Continue without this process; None: the job cannot, and must wait for its next life."""
+    """Continue without this process. Return None if the job must wait for its next incarnation."""
     if node.state is not NodeState.EXPECTED:
-        return []  # it has come after all, or is not wanted any more
+        return []  # the process has started after all, or is no longer wanted
     if state.phase is JobPhase.DRAINING:
         return None
     without = _without_server if node.role.kind is RoleKind.SERVER else _without_worker
     done = without(state, node, ended, at)
     planning = state.spec.planning
     if done is None and planning.on and planning.resize and node.cpu is not None and node.cpu > FEWEST_CORES:
-        node.cpu = max(FEWEST_CORES, node.cpu / 2)  # somewhere there may be a smaller gap
+        node.cpu = max(FEWEST_CORES, node.cpu / 2)  # a host may have room for a smaller process
     return done
 
 
 def requests_due(state: JobCore, *, at: float) -> list[events.Event]:
-    """Requests for the missing roles, if it is time."""
+    """Return requests for the missing roles, if it is time."""
     short = state.short
     if not short.any or state.phase is not JobPhase.RUNNING or at < short.again_at:
         return []

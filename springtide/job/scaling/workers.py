@@ -15,15 +15,15 @@ from springtide.job.core.nodes import NodeState, RoleNode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleChange:
-    """Which roles come and go."""
+    """Roles that join and leave."""
 
     drain: tuple[RoleNode, ...] = ()
-    """Finish their batch, then leave."""
+    """Workers that finish their batch and then leave."""
     drop: tuple[RoleNode, ...] = ()
-    """Have not called in yet: nothing to finish."""
+    """Workers that have not joined yet, and have nothing to finish."""
     add: tuple[Role, ...] = ()
     add_low: tuple[Role, ...] = ()
-    """Workers of low priority, beyond the quota."""
+    """Low-priority workers beyond the quota that join."""
 
     def __str__(self) -> str:
         parts = [
@@ -40,10 +40,10 @@ class RoleChange:
 
 
 def change(roles: dict[str, RoleNode], workers: int, *, extra: int = 0) -> RoleChange:
-    """From the workers that are active now to so many: the highest ranks leave, the lowest free ranks come.
+    """Return the change from the active workers to `workers`: the highest ranks leave, the lowest free ranks join.
 
-    `extra` of them are of low priority; a running worker keeps its priority. A worker whose script has ended by itself
-    is not counted, and its rank is not used again.
+    `extra` of the workers have low priority. A running worker keeps its priority. A worker whose script has ended does
+    not count, and its rank is not used again.
     """
     if workers - extra < 1:
         raise errors.BadInput(f"{workers} workers: a job needs one at least; `springtide stop` ends it")
@@ -68,7 +68,7 @@ def add_missing(state: JobCore, added: RoleChange, at: float) -> None:
 
 
 def scale(state: JobCore, event: events.WorkersScaled, made: RoleChange, at: float) -> list[actions.Action]:
-    """Make a change of the number of workers, and note it in the plan."""
+    """Change the number of workers, and record the change in the plan."""
     fences: list[actions.Action] = []
     for node in made.drain:
         node.move(NodeState.DRAINING, at=at, why=event.why)

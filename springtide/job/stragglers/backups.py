@@ -18,10 +18,10 @@ from typing import NamedTuple
 from springtide.domain.spec.guard_rules import StragglerRules
 from springtide.job.stragglers import stragglers
 
-MOST_SHARE = 0.5  # of the workers that may be backed up: if more are slow, it is not them
-SLOW_AFTER, FAST_AFTER = 2, 3  # windows in a row: 40 s and a minute, unless the stream runs faster than the clock
-SILENT_AFTER = 30  # windows in a row that say nothing of a worker, 10 minutes: then it is marked no longer
-ROOM = 0.75  # of a worker that slow ones may lack more, or less, than they have backups: half of one would flap
+MOST_SHARE = 0.5  # largest share of workers that may be backed up: if more are slow, the workers are not the cause
+SLOW_AFTER, FAST_AFTER = 2, 3  # consecutive windows: 40 s and 60 s, unless the stream runs faster than the clock
+SILENT_AFTER = 30  # consecutive windows without information after which a mark is removed: 10 minutes
+ROOM = 0.75  # hysteresis in workers between the shortfall and the number of backups: 0.5 would flap
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ def marked(
     rules: StragglerRules,
     sure: Collection[int] | None = None,
 ) -> dict[int, SlowMark]:
-    """What is held of each of these workers after another window.
+    """Return the marks of all workers after another window.
 
-    `paces`: of those that had enough to do; `sure`: whose pace is what they can do, others may be faster: nothing is
-    said of them. None: all.
+    `paces` has the workers with enough work. `sure` has the ranks whose pace shows their full speed, or None for all
+    ranks. Other ranks may be faster, so the window says nothing about them.
     """
     marks = {}
     for rank in sorted(alive):
@@ -82,7 +82,7 @@ def marked(
 
 
 def wanted(marks: Mapping[int, SlowMark], before: int = 0) -> BackupNeed:
-    """One backup for every whole worker that the slow ones lack together; `before`: how many there were for them."""
+    """Return the backups: one for each whole worker that slow workers lack in total. `before` is the present number."""
     slow = tuple(rank for rank, mark in sorted(marks.items()) if mark.slow)
     if not slow or len(slow) > MOST_SHARE * len(marks):
         return BackupNeed(0, "")

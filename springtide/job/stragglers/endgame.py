@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from springtide.domain.data.leases import ShrinkRequest
 
-MARGIN_S = 1.5  # a wish takes a heartbeat to arrive and the answer another half: less than this is not worth asking for
-SLOWEST = 0.001  # part of the others' median that a worker without any progress is taken to have: leases still end
+MARGIN_S = 1.5  # a request takes a heartbeat to arrive, and its answer half of one, so smaller savings are not worth it
+SLOWEST = 0.001  # assumed pace of a worker without progress, as a share of the median, so that its leases still end
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class LeaseLoad:
 
     @property
     def left(self) -> int:
-        """Samples."""
+        """Return the untrained samples."""
         return max(0, self.end - self.offset)
 
 
@@ -46,10 +46,10 @@ class LeaseCut(NamedTuple):
 def level(
     holdings: Sequence[LeaseLoad], paces: Mapping[int, float], alive: Sequence[int], *, margin_s: float = MARGIN_S
 ) -> tuple[LeaseCut, ...]:
-    """Which leases to shorten. Call it when nothing is left to hand out: till then the quick ones just take more.
+    """Choose the leases to shorten. Call it when no data is left to lease: before that, fast workers just take more.
 
-    All that is left, shared by pace, would take everyone the same time. Who needs longer than that by more than the
-    margin keeps what it can do in that time, the last of its leases being cut first.
+    If workers shared the remaining samples by pace, all would finish at the same time. A worker that needs longer than
+    that, by more than the margin, keeps only what it can train in that time. Its last leases are cut first.
     """
     known = {rank: pace for rank, pace in paces.items() if rank in alive and pace > 0}
     if len(alive) < 2 or not holdings or not known:
@@ -76,7 +76,7 @@ def level(
 
 
 def keep(holdings: Sequence[LeaseLoad], samples: int) -> list[ShrinkRequest]:
-    """Wishes that leave a holder `samples` of its work, whole batches, the first ones."""
+    """Return the requests that leave a holder its first `samples` samples, rounded up to whole batches."""
     wishes = []
     for holding in holdings:
         stays = min(holding.left, -(-samples // holding.batch) * holding.batch)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-LEAST_S = 3.0  # a pace over less than this is mostly noise: a heartbeat is a second
+LEAST_S = 3.0  # a pace over less time is mostly noise, because a heartbeat takes a second
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class WorkerPaces:
     last: dict[int, float] = field(default_factory=dict)
 
     def look(self, trained: Mapping[int, int], busy: Iterable[int], at: float) -> None:
-        """Take down how far everyone is; time without leases is nobody's slowness."""
+        """Record the progress of all ranks. Time without leases does not count as slowness."""
         working = set(busy)
         for rank in [rank for rank in self.looks if rank not in working]:
             del self.looks[rank]
@@ -36,12 +36,12 @@ class WorkerPaces:
                 self.last[rank] = (samples - before) / (now - began)
 
     def forget(self, rank: int) -> None:
-        """A new life of this rank begins: it may be on another machine."""
+        """Forget the pace of a rank, because its new incarnation may be on another machine."""
         self.looks.pop(rank, None)
         self.last.pop(rank, None)
 
     def judged(self) -> dict[int, float]:
-        """Paces of the ranks that were at work for at least half a window: enough to be compared with others."""
+        """Return the paces of ranks that worked for at least half a window, which is enough for a comparison."""
         return {
             rank: self.last[rank]
             for rank, looks in self.looks.items()
@@ -49,5 +49,5 @@ class WorkerPaces:
         }
 
     def known(self) -> dict[int, float]:
-        """The latest pace of every rank that has one."""
+        """Return the latest pace of every rank that has one."""
         return dict(self.last)

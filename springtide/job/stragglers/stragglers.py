@@ -13,8 +13,8 @@ from typing import NamedTuple
 from springtide.domain.spec.guard_rules import StragglerRules
 
 MOST_HALVINGS = 2  # 256 -> 128 -> 64 batches
-CROWD = 32  # workers: among more, leaving oneself out of the comparison changes nothing, and costs a median each
-NORMAL = 1.4826  # makes a median absolute deviation an estimate of a standard deviation, where paces are normal
+CROWD = 32  # with more workers, excluding a worker from its own comparison changes nothing and costs a median each
+NORMAL = 1.4826  # converts a median absolute deviation to a standard deviation, for normally distributed paces
 
 
 class LeaseResize(NamedTuple):
@@ -33,7 +33,7 @@ class PaceJudgement(NamedTuple):
 
 
 def judge(paces: Mapping[int, float], halvings: Mapping[int, int], rules: StragglerRules) -> PaceJudgement:
-    """Compare each worker with all others: median and median absolute deviation, which a few outliers cannot move."""
+    """Compare each worker with its peers, by median and median absolute deviation, which resist outliers."""
     if len(paces) < 2:
         return PaceJudgement((), f"{len(paces)} workers were at work long enough: nobody to compare with")
     resizes = []
@@ -63,7 +63,7 @@ class PaceStandard(NamedTuple):
 
 
 def standard_of(peers: list[float], rules: StragglerRules) -> PaceStandard:
-    """The median of some paces, and how far below it is too far."""
+    """Return the median of some paces, and the limit below which a pace is slow."""
     middle = median(peers)
     deviation = max(NORMAL * median(abs(peer - middle) for peer in peers), rules.floor * middle)
     return PaceStandard(middle, middle - rules.deviations * deviation)
@@ -78,7 +78,7 @@ class PaceComparison(NamedTuple):
 
 
 def compare(pace: float, standard: PaceStandard, rules: StragglerRules) -> PaceComparison:
-    """Whether a pace is significantly below those of the others, or near enough to them again."""
+    """Return whether a pace is significantly below its peers, and whether it has recovered."""
     middle, limit = standard
     share = pace / middle if middle else 1.0
     said = f"{pace:.0f} samples/s, {share:.0%} of its peers' median {middle:.0f} (slow below {max(0.0, limit):.0f})"

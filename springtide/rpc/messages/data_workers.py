@@ -87,5 +87,5 @@ class Feeders(RpcMessage, frozen=True):
 
 
 def feeds(roster: Feeders, *, stage: int, stages: int) -> tuple[Feeder, ...]:
-    """Those of a roster that run this stage."""
+    """Return the data workers of a roster that run this stage."""
     return tuple(each for each in roster.members if stage_of(each.rank, stages) == stage)

@@ -27,7 +27,7 @@ class Shufflers(RpcMessage, frozen=True):
 
 
 def listed(members: Iterable[Shuffler]) -> Shufflers:
-    """A list with its digest, which is never 0: the same for all masters that know the same workers."""
+    """Return a list with its digest, which is never 0. All masters that know the same workers get the same digest."""
     ordered = tuple(sorted(members, key=lambda each: each.name))
     text = "\n".join(f"{each.name} {each.address}" for each in ordered)
     return Shufflers(zlib.crc32(text.encode()) + 1, ordered)

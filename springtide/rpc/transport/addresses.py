@@ -11,11 +11,11 @@ from springtide import errors
 EVERYWHERE = ("0.0.0.0", "::", "")
 """Bind addresses that other hosts cannot connect to."""
 
-OUTSIDE = ("192.0.2.1", 9)  # reserved for examples: nothing is sent there, it only asks the routing table
+OUTSIDE = ("192.0.2.1", 9)  # a documentation address: nothing is sent there, the call only consults the routing table
 
 
 def parse(address: str) -> tuple[str, int]:
-    """Host and port of "host:port" or "[host]:port"."""
+    """Split "host:port" or "[host]:port"."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise errors.BadInput(f"address {address!r}: wanted host:port, such as 10.0.0.5:7700")
@@ -23,12 +23,12 @@ def parse(address: str) -> tuple[str, int]:
 
 
 def join(host: str, port: int) -> str:
-    """`host:port`; an IPv6 address has colons of its own."""
+    """Return `host:port`, with an IPv6 host in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def facing(host: str, port: int) -> str:
-    """The address of this host on the network that another one is on."""
+    """Return this host's address on the network that leads to another host."""
     family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
         probe.connect(where)  # sends nothing
@@ -36,7 +36,7 @@ def facing(host: str, port: int) -> str:
 
 
 def of_this_host() -> str:
-    """The address by which this host reaches others; the loopback's where it reaches none."""
+    """Return the address with which this host reaches others; loopback if it reaches none."""
     try:
         return facing(*OUTSIDE)
     except OSError:
@@ -44,5 +44,5 @@ def of_this_host() -> str:
 
 
 def advertised(listens: str, given: str) -> str:
-    """The host that others are told: as given, else where it listens, else this host's own address."""
+    """Return the host to advertise: `given`, else the bind address, else this host's own address."""
     return given or (listens if listens not in EVERYWHERE else of_this_host())

@@ -24,17 +24,17 @@ class Rejected(errors.SpringtideError):
 
 
 def proof(secret: bytes, side: str, challenge: bytes, own: bytes) -> bytes:
-    """What only someone with the secret can compute for these two nonces; the side keeps it from being echoed back."""
+    """Compute the proof for two nonces, which requires the secret. `side` prevents echoing a proof back."""
     return hmac.digest(secret, b"springtide-control/" + side.encode() + b"/" + challenge + own, "sha256")
 
 
 async def challenge(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, term: int, *, plane: str = ""
 ) -> None:
-    """Listener's part: returns once the caller has proved itself and been told which master this is.
+    """Run the listener's side. Return once the caller has proved itself and knows the master's term.
 
-    `rpc.transport.handshake_limits` limits how long that may take. A proof for one `plane` is none for another: peers
-    of a job have their own (`worker.online.shuffling`).
+    `rpc.transport.handshake_limits` limits the duration. A proof for one `plane` is invalid for another plane: peers of
+    a job have their own (`worker.online.shuffling`).
     """
     nonce = secrets.token_bytes(NONCE_BYTES)
     writer.write(frames.pack(messages.HandshakeChallenge(messages.VERSION, nonce)))
@@ -54,7 +54,7 @@ async def challenge(
 
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, *, plane: str = "") -> int:
-    """Caller's part: returns once both sides have proved themselves; the master's term. TimeoutError: too late."""
+    """Run the caller's side, and return the master's term. Raise TimeoutError at the deadline."""
     async with asyncio.timeout(handshake_limits.DEADLINE_S):
         return await _answer(reader, writer, secret, plane)
 

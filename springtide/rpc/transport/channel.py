@@ -40,7 +40,7 @@ class MasterChannel:
         certificates: str = "",
         role: str = "master",
     ) -> None:
-        """`certificates`: a folder (`rpc.transport.tls`), where the job has TLS; `role`: of whoever is called."""
+        """`certificates` is a folder (`rpc.transport.tls`), in a job with TLS. `role` is the role of the peer."""
         self._pid = os.getpid()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="springtide-link", daemon=True)
@@ -58,18 +58,20 @@ class MasterChannel:
         _channels.add(self)
 
     def ask(self, request: messages.Request | Callable[[], messages.Request]) -> messages.Reply:
-        """Send a request, wait for its reply. A function makes it in the channel's thread, anew for every master."""
+        """Send a request and wait for its reply. A function is called in the channel's thread, again for every
+        master.
+        """
         return self._run(self._reunion.ask(request))
 
     @property
     def own_host(self) -> str:
-        """The address of this host that faces the master: others may call it there."""
+        """Return this host's address that faces the master, at which other members can connect."""
         link = self._reunion.connection
         assert link is not None
         return link.own_host
 
     def introduce(self, hello: messages.Request) -> None:
-        """Say this first to every master that takes over."""
+        """Send this message first to every master that takes over."""
         self._reunion.introduce(hello)
 
     def start_heartbeat(
@@ -79,16 +81,14 @@ class MasterChannel:
         pulse: Callable[[messages.HeartbeatReply], bool | None],
         lost: Callable[[], None] = lambda: None,
     ) -> None:
-        """Send `beat()` every so often and hand the answer to `pulse`; `lost` is called once the master is gone.
+        """Send `beat()` at regular intervals and pass the reply to `pulse`. Call `lost` once the master is gone.
 
-        Where `pulse` says that it has news, the next beat follows at once.
-
-        A member that has been given up gets a pulse that says so, whichever way it hears of it.
+        If `pulse` returns True, the next heartbeat follows at once. A fenced member always gets a reply that says so.
         """
         self._run(self._start_beating(self._beat(every_s, beat, pulse, lost)))
 
     def close(self) -> None:
-        """Hang up. Harmless when done twice, or in a forked child."""
+        """Close the connection. Calling it twice, or in a forked child, does no harm."""
         if os.getpid() != self._pid or not self._open:
             return
         self._open = False
@@ -99,7 +99,7 @@ class MasterChannel:
             self._stop_loop()
 
     def forget_in_child(self) -> None:
-        """After a fork, in the child: give back the copy of the socket, so that the parent's death still closes it."""
+        """Close the child's copy of the socket after a fork, so that the parent's death still closes the connection."""
         if self._reunion.connection is not None:
             self._reunion.connection.sock.close()
 
@@ -134,7 +134,7 @@ class MasterChannel:
             clock = asyncio.get_running_loop().time
             news, began = None, clock()
             while True:
-                await asyncio.sleep(0 if news else began + every_s - clock())  # the answer may have taken its time
+                await asyncio.sleep(0 if news else began + every_s - clock())  # the reply may have taken time
                 began = clock()
                 answer = await self._reunion.ask(beat)
                 news = pulse(answer) if isinstance(answer, messages.HeartbeatReply) else None
@@ -157,7 +157,9 @@ class MasterChannel:
 
 
 def for_member(settings: config.Settings, secret: bytes) -> MasterChannel:
-    """The channel of a role, which outlives its master: a file says where the next one is, or it has the same name."""
+    """Return the channel of a role, which survives its master. It finds the next master by file, or by a
+    stable name.
+    """
     file, first_s = pathlib.Path(settings.master_file), settings.connect_timeout_s
     return MasterChannel(
         settings.master,
@@ -170,7 +172,7 @@ def for_member(settings: config.Settings, secret: bytes) -> MasterChannel:
 
 
 def own_host(settings: config.Settings, link: MasterChannel) -> str:
-    """Where this process listens for others of the job: as it was told, else the interface that faces the master."""
+    """Return the host on which this process listens: the setting, else the interface that faces the master."""
     return settings.host or link.own_host
 
 

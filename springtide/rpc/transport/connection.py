@@ -61,7 +61,7 @@ class RpcConnection:
         self._receiver = asyncio.create_task(self._receive())
 
     async def ask(self, request: messages.Request) -> messages.Reply:
-        """Send a request and wait for its reply; a refusal is raised as the error it names."""
+        """Send a request and wait for its reply. A refusal raises the error that it names."""
         if self._lost:
             raise self._lost
         number = next(self._numbers)
@@ -77,16 +77,16 @@ class RpcConnection:
 
     @property
     def own_host(self) -> str:
-        """The address of this side."""
+        """Return the local address of the connection."""
         return self._own_host
 
     @property
     def lost(self) -> bool:
-        """Whether it is of no further use."""
+        """Return True if the connection is unusable."""
         return self._lost is not None
 
     async def close(self) -> None:
-        """Say goodbye; waiting requests fail."""
+        """Close the connection. Waiting requests fail."""
         self._receiver.cancel()
         self._lose("this side closed the connection")
         await hang_up(self._writer)
@@ -119,9 +119,9 @@ async def connect(
     certificates: str = "",
     role: str = "master",
 ) -> RpcConnection:
-    """Connect and authenticate, trying again until `within_s` has passed while no one listens there yet.
+    """Connect and authenticate. Retry until `within_s` has passed while nothing listens there.
 
-    With `certificates` (a folder, `rpc.transport.tls`) by TLS, and only to a `role` of this job.
+    With `certificates` (a folder, `rpc.transport.tls`), use TLS and accept only a `role` of this job.
     """
     host, port = addresses.parse(address)
     last = "no answer" if certificates else f"no answer; one with TLS needs {other.tls} on this side too"
@@ -164,7 +164,9 @@ async def _open(
 
 
 async def _called(host: str, port: int) -> socket.socket:
-    """A socket to the first of the name's addresses that answers; our own object: a fork must close its copy."""
+    """Connect to the first address of a host name that answers. We make the socket, because a fork must
+    close its copy.
+    """
     loop = asyncio.get_running_loop()
     refused: OSError = OSError("no address")
     for family, kind, protocol, _, where in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -183,7 +185,7 @@ async def _called(host: str, port: int) -> socket.socket:
 
 
 def tune(sock: socket.socket) -> None:
-    """No waiting for more to send; and a host that is cut off or switched off is noticed, which sends no farewell."""
+    """Disable Nagle's algorithm, and enable keep-alive to detect a peer host that vanished."""
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEP_ALIVE.items():
@@ -192,8 +194,8 @@ def tune(sock: socket.socket) -> None:
 
 
 async def hang_up(writer: asyncio.StreamWriter) -> None:
-    """Close a stream and see it closed. By TLS the other side is waited for a moment only: it may be stopped."""
-    again = writer.is_closing()  # a stream by TLS that is closed twice knows nothing of itself any more
+    """Close a stream and wait until it is closed. With TLS, wait only briefly, because the peer may be stopped."""
+    again = writer.is_closing()  # a TLS stream that is closed twice loses its state
     secure = not again and writer.get_extra_info("ssl_object") is not None
     if not again:
         writer.close()
@@ -205,10 +207,10 @@ async def hang_up(writer: asyncio.StreamWriter) -> None:
 
 
 def as_error(refused: messages.RequestRefused) -> errors.SpringtideError:
-    """The exception that a refusal names; one this side does not know becomes `JobFailed`."""
+    """Return the exception that a refusal names. Unknown names become `JobFailed`."""
     kind: type[errors.SpringtideError] | None = getattr(errors, refused.kind, None)
     if not (isinstance(kind, type) and issubclass(kind, errors.SpringtideError)):
         return errors.JobFailed(refused.error)
     while "__init__" in vars(kind) and issubclass(kind, errors.UserError):
-        kind = kind.__bases__[0]  # it composes its own message: the one we have goes into its parent
+        kind = kind.__bases__[0]  # the class composes its own message, so our message goes to its parent
     return kind(refused.error)

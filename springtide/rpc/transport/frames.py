@@ -13,7 +13,7 @@ import msgspec
 from springtide import errors
 
 LENGTH = struct.Struct(">I")
-MAX_BYTES = 16 * 2**20  # the largest honest frame is a placement of 65536 slots, some 200 KB
+MAX_BYTES = 16 * 2**20  # the largest legitimate frame is a placement of 65536 slots, about 200 KB
 MAX_HANDSHAKE_BYTES = 1024
 
 T = TypeVar("T")
@@ -24,7 +24,7 @@ class BadFrame(errors.SpringtideError):
 
 
 def pack(message: Any, *, limit: int = MAX_BYTES) -> bytes:
-    """One message as a frame."""
+    """Encode one message as a frame."""
     try:
         body = msgspec.msgpack.encode(message)
     except OverflowError as error:
@@ -37,7 +37,7 @@ def pack(message: Any, *, limit: int = MAX_BYTES) -> bytes:
 
 
 def unpack(body: bytes, decoder: "msgspec.msgpack.Decoder[T]") -> T:
-    """The message in a frame's body, with its types checked."""
+    """Decode a frame's body, with type checks."""
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, errors.BadInput) as error:
@@ -45,7 +45,7 @@ def unpack(body: bytes, decoder: "msgspec.msgpack.Decoder[T]") -> T:
 
 
 async def read(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[T]", *, limit: int = MAX_BYTES) -> T:
-    """Wait for the next message. EOFError when the peer has closed between two frames."""
+    """Wait for the next message. Raise EOFError if the peer closed the connection between two frames."""
     head = await reader.read(1)
     if not head:
         raise EOFError("closed by the other side")

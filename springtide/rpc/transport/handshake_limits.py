@@ -31,9 +31,10 @@ class PendingHandshakes:
 
     @contextlib.contextmanager
     def limited(self, drop: Callable[[], object]) -> Iterator[None]:
-        """A handshake, until it is over. Another thread calls `drop` if it has to end before: it must not wait.
+        """Count a handshake while the block runs. Another thread may call `drop` to end it early, so `drop` must not
+        block.
 
-        Somebody has to call `drop_overdue` in time.
+        The caller must ensure that `drop_overdue` is called in time.
         """
         with self._lock:
             while len(self._pending) >= MOST:
@@ -47,7 +48,7 @@ class PendingHandshakes:
                 self._pending.pop(ticket, None)
 
     def drop_overdue(self) -> float | None:
-        """Drop those that have taken too long. Seconds until the next one has; None: there is none."""
+        """Drop overdue handshakes. Return the seconds until the next deadline; None if none is pending."""
         with self._lock:
             while self._pending:
                 left = next(iter(self._pending.values()))[0] - time.monotonic()
@@ -58,7 +59,7 @@ class PendingHandshakes:
 
     @contextlib.asynccontextmanager
     async def handshake(self) -> AsyncIterator[None]:
-        """A handshake in a task of its own: TimeoutError at its deadline, cancelled when it must give way."""
+        """Limit a handshake in its own task: TimeoutError at its deadline, cancellation if it is evicted."""
         task = asyncio.current_task()
         assert task is not None
         with self.limited(task.cancel):

@@ -23,7 +23,7 @@ from springtide.rpc.transport.handshake_limits import PendingHandshakes
 log = logging.getLogger(__name__)
 _decoder = msgspec.msgpack.Decoder(messages.RequestFrame)
 
-MAX_IN_FLIGHT = 64  # requests of one peer; more are left in the socket
+MAX_IN_FLIGHT = 64  # requests of one peer; further requests stay in the socket
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +53,7 @@ class RpcListener:
         who: str = "master",
         certificates: str = "",
     ) -> None:
-        """With `certificates` (a folder, `rpc.transport.tls`) callers must come by TLS, and belong to the job."""
+        """With `certificates` (a folder, `rpc.transport.tls`), callers must use TLS and belong to the job."""
         self._secret, self._handle, self._on_lost, self._term = secret, handle, on_lost, term
         self._calls, self._who, self._certificates = calls, who, certificates
         self._server: asyncio.Server | None = None
@@ -61,7 +61,7 @@ class RpcListener:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self, host: str, port: int, said: str = "") -> str:
-        """Listen; the address with the port that was really taken, and with the host that is `said` to others."""
+        """Listen, and return the address with the actual port and the advertised host `said`."""
         try:
             self._server = await asyncio.start_server(self._serve, host, port, backlog=1024)
         except OSError as error:
@@ -73,7 +73,6 @@ class RpcListener:
         return addresses.join(said or host, self._server.sockets[0].getsockname()[1])
 
     async def close(self) -> None:
-        """Stop listening and hang up."""
         if self._server:
             self._server.close()
         for task in list(self._connections):
@@ -132,7 +131,7 @@ class RpcListener:
             )
         try:
             frame = frames.pack(messages.ReplyFrame(call.id, reply))
-        except errors.BadInput as error:  # whoever asked must not wait for an answer that cannot come
+        except errors.BadInput as error:  # the caller must not wait for a reply that cannot come
             frame = frames.pack(messages.ReplyFrame(call.id, messages.RequestRefused("JobFailed", str(error))))
         if not writer.is_closing():
             writer.write(frame)

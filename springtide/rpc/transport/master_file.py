@@ -31,12 +31,12 @@ class MasterLocation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
 
 
 def write(path: pathlib.Path, where: MasterLocation) -> None:
-    """Replace the file all at once: a reader sees the old one or the new one."""
+    """Replace the file atomically: a reader sees the old or the new file."""
     private_files.replace(path, msgspec.json.encode(where))
 
 
 def read(path: pathlib.Path) -> MasterLocation | None:
-    """What the newest master has said; None when none has yet."""
+    """Return the newest master's location; None if no master has written it yet."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=MasterLocation)
     except FileNotFoundError:

@@ -18,8 +18,8 @@ from springtide.rpc.transport.master_file import MasterLocation
 
 log = logging.getLogger(__name__)
 
-ATTEMPT_S = 2.0  # a master of this host answers in milliseconds; a dead one's port refuses at once
-PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # between attempts; the last one stays
+ATTEMPT_S = 2.0  # a master on this host answers in milliseconds; the port of a dead master refuses at once
+PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # delays between attempts; the last delay repeats
 
 Look = Callable[[], MasterLocation | None]
 
@@ -45,18 +45,20 @@ class ReconnectingConnection:
         self.connection: connection.RpcConnection | None = None
 
     async def open(self, within_s: float) -> None:
-        """The first connection; a master may have been replaced before this process was up."""
+        """Open the first connection. The master may have been replaced before this process started."""
         if self._look is None:
             self.connection = await self._connect(self._address, within_s)
         else:
             self.connection = await self._find_again(within_s)
 
     def introduce(self, hello: messages.Request) -> None:
-        """Say this first to every master that is met from now on."""
+        """Send this message first to every new master."""
         self._hello = hello
 
     async def ask(self, request: messages.Request | Callable[[], messages.Request]) -> messages.Reply:
-        """The reply of the master of the day, however many it takes. What may be outdated by then is made anew."""
+        """Return the current master's reply, retrying across masters. A function builds the request again for each
+        attempt.
+        """
         while True:
             link = await self._linked()
             try:
@@ -66,7 +68,6 @@ class ReconnectingConnection:
                     raise
 
     async def close(self) -> None:
-        """Hang up."""
         if self.connection is not None:
             await self.connection.close()
 
@@ -98,7 +99,7 @@ class ReconnectingConnection:
             attempts += 1
 
     async def _meet(self) -> connection.RpcConnection:
-        """Connect to whom the file names, or to who has the name now, if it is no one of the past; say who we are."""
+        """Connect to the master that the file or the host name gives, reject an outdated master, and join again."""
         assert self._look is not None
         where = self._look()
         if where is not None and where.term < self._term:

@@ -39,7 +39,7 @@ class Identity(NamedTuple):
 
     @property
     def uri(self) -> str:
-        """As it is written in the certificate."""
+        """Return the URI in the certificate."""
         return f"{SCHEME}{urllib.parse.quote(self.job, safe='')}/{self.role}"
 
 
@@ -57,21 +57,21 @@ _ready: dict[str, _Ready] = {}
 
 
 def identity(folder: str) -> Identity:
-    """Whom this process speaks for. BadInput when the files are missing, expired, or do not belong together."""
+    """Return the identity of this process. Raise BadInput if files are missing, expired or do not match."""
     return _load(folder).identity
 
 
 def connecting(folder: str) -> dict[str, Any]:
-    """What `asyncio.open_connection` is told besides the address; `check_stream` comes next."""
+    """Return the TLS arguments of `asyncio.open_connection`. Call `check_stream` afterwards."""
     if not folder:
         return {}
     return {"ssl": _load(folder).caller, "server_hostname": "", "ssl_handshake_timeout": handshake_limits.DEADLINE_S}
 
 
 async def admit(writer: asyncio.StreamWriter, folder: str) -> None:
-    """Listener's part on a stream that was just accepted. `Rejected` says what is wrong with the caller.
+    """Run the listener's side of TLS on a new stream. `Rejected` says what is wrong with the caller.
 
-    The connection is gone then: a stream whose handshake failed never learns that it is closed, so do not wait for it.
+    After a failure the connection is aborted. Do not wait for such a stream: it never reports that it is closed.
     """
     if not folder:
         return
@@ -84,13 +84,13 @@ async def admit(writer: asyncio.StreamWriter, folder: str) -> None:
 
 
 def check_stream(writer: asyncio.StreamWriter, folder: str, role: str = "") -> None:
-    """Whether who is there belongs to this job, and is a `role` where one is named; else `Rejected`."""
+    """Check that the peer belongs to this job, and has the `role` if one is given; else raise `Rejected`."""
     if folder:
         check(writer.get_extra_info("peercert"), folder, role)
 
 
 def check(certificate: Any, folder: str, role: str = "") -> Identity:
-    """Whom a verified certificate speaks for; `Rejected` when it is another job, or not `role`."""
+    """Return the identity in a verified certificate. Raise `Rejected` for another job or another role."""
     own, other = identity(folder), identity_in(certificate)
     if other is None:
         raise auth.Rejected("its certificate names no process of a job")
@@ -102,7 +102,7 @@ def check(certificate: Any, folder: str, role: str = "") -> Identity:
 
 
 def identity_in(certificate: Any) -> Identity | None:
-    """The name in what `getpeercert` gave."""
+    """Return the identity in the result of `getpeercert`."""
     for kind, value in (certificate or {}).get("subjectAltName", ()):
         if kind == "URI" and value.startswith(SCHEME):
             job, _, role = value[len(SCHEME) :].partition("/")
@@ -112,15 +112,15 @@ def identity_in(certificate: Any) -> Identity | None:
 
 
 def as_refusal(error: BaseException) -> BaseException:
-    """`Rejected` in place of an error of TLS after which trying again is of no use; any other as it is."""
-    gone = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # a listener that went away in the middle
+    """Convert a TLS error that retrying cannot fix to `Rejected`. Return other errors unchanged."""
+    gone = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)  # the listener closed during the handshake
     if isinstance(error, ssl.SSLError) and not isinstance(error, gone):
         return auth.Rejected(explain(error))
     return error
 
 
 def explain(error: ssl.SSLError) -> str:
-    """What went wrong, and where to look."""
+    """Explain a TLS error, and where to look."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not good: {error.verify_message}"
     reason = error.reason or str(error)
@@ -135,7 +135,7 @@ def explain(error: ssl.SSLError) -> str:
 
 
 def _load(folder: str) -> _Ready:
-    """Contexts of the files as they are now. A folder that changes while it is read is read again."""
+    """Return TLS contexts for the present files. Files that change during the read are read again."""
     root = pathlib.Path(folder)
     with _lock:
         for attempt in range(3):
@@ -145,7 +145,7 @@ def _load(folder: str) -> _Ready:
                     return known
                 caller, listener = _context(root, ssl.PROTOCOL_TLS_CLIENT), _context(root, ssl.PROTOCOL_TLS_SERVER)
                 found = _meet_oneself(caller, listener)
-            except (OSError, ssl.SSLError) as error:  # also a key of one renewal with the certificate of another
+            except (OSError, ssl.SSLError) as error:  # includes a key and a certificate of different renewals
                 if attempt < 2:
                     continue
                 if (before := _ready.get(folder)) is None:
@@ -170,14 +170,14 @@ def _context(root: pathlib.Path, protocol: int) -> ssl.SSLContext:
     context.verify_mode = ssl.CERT_REQUIRED
     context.options |= ssl.OP_NO_TICKET
     if protocol == ssl.PROTOCOL_TLS_SERVER:
-        context.num_tickets = 0  # connections live long: nothing would be gained by resuming
+        context.num_tickets = 0  # connections live long, so session resumption has no benefit
     context.load_cert_chain(root / CERTIFICATE, root / KEY)
     context.load_verify_locations(root / AUTHORITY)
     return context
 
 
 def _meet_oneself(caller: ssl.SSLContext, listener: ssl.SSLContext) -> Identity | None:
-    """A handshake in memory, both sides with our own certificate: it fails now, and not at somebody else's."""
+    """Test our certificate with a handshake in memory, so that a bad certificate fails here and not at a peer."""
     left, right = ssl.MemoryBIO(), ssl.MemoryBIO()
     calling = caller.wrap_bio(left, right)
     sides = [calling, listener.wrap_bio(right, left, server_side=True)]
