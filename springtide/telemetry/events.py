@@ -28,7 +28,7 @@ class EventLog:
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
-        self._file = private_files.opened(path, "ab", buffering=0)  # open as long as the job lives
+        self._file = private_files.opened(path, "ab", buffering=0)  # open as long as the job runs
         self._unwritten: deque[bytes] = deque()
         self._torn = _ends_torn(path)
         """Whether the file ends in a part of a line: the next one must not continue it."""
@@ -36,7 +36,7 @@ class EventLog:
         """Why the newest events are not in the file."""
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Append one event with the time of day; credentials in it are hidden."""
+        """Append one event with the time of day. Credentials in it are redacted."""
         told = redactor.redact_all(msgspec.to_builtins(fields))
         line = msgspec.json.encode({"at": round(time.time(), 3), "event": kind, **told})
         self._unwritten.append(line + b"\n")
@@ -45,7 +45,7 @@ class EventLog:
         self.write_rest()
 
     def write_rest(self) -> None:
-        """Try once more to write what the disk did not take."""
+        """Retry events that the disk did not accept."""
         try:
             while self._unwritten:
                 line = (b"\n" if self._torn else b"") + self._unwritten[0]
@@ -58,7 +58,7 @@ class EventLog:
             self.trouble = as_disk_error(error, self.path)
 
     def close(self) -> None:
-        """Close the file; `trouble` is raised if events are missing from it."""
+        """Close the file. Raise `trouble` if events are missing from it."""
         self.write_rest()
         self._file.close()
         if self.trouble is not None:
@@ -66,9 +66,9 @@ class EventLog:
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The story so far. A last line that is being written is left for the next time.
+    """Return all events so far. An incomplete last line is left for the next call.
 
-    A writer that was killed, or had no room, leaves a part of a line: it is skipped, and what follows it is read.
+    A writer that was killed, or had no disk space, leaves a partial line. The reader skips it and continues after it.
     """
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
@@ -78,7 +78,7 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
 
 
 def _event(line: bytes) -> dict[str, Any] | None:
-    """The event of a line; where a part of a line stands before it, the one at its end; None if there is none."""
+    """Return the event of a line, even if a partial line precedes it; None if there is none."""
     for begin in (0, line.rfind(BEGIN)):
         if begin >= 0:
             with contextlib.suppress(msgspec.DecodeError):
@@ -94,7 +94,7 @@ def _ends_torn(path: pathlib.Path) -> bool:
 
 
 def as_disk_error(error: OSError, path: pathlib.Path) -> errors.UserError:
-    """The error to show when a file of the run cannot be written."""
+    """Return the error to show when a file of the run cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return errors.DiskFull(
             f"no room left to write {path}; free some space, or choose another place with --logs DIR"

@@ -25,91 +25,89 @@ class RunFiles:
 
     @property
     def logs(self) -> pathlib.Path:
-        """Directory of the logs."""
         return self.root / "logs"
 
     @property
     def events(self) -> pathlib.Path:
-        """The story of the job."""
+        """Return the event log of the job."""
         return self.root / "events.jsonl"
 
     @property
     def card(self) -> pathlib.Path:
-        """Who runs it: `telemetry.run_registry`."""
+        """Return the card of the run (`telemetry.run_registry`)."""
         return self.root / "job.json"
 
     @property
     def spec(self) -> pathlib.Path:
-        """The job's spec as its masters read it, readable by its owner only."""
+        """Return the job's spec for its masters, readable by its owner only."""
         return self.root / "spec.json"
 
     @property
     def secret(self) -> pathlib.Path:
-        """The job's secret, readable by its owner only."""
+        """Return the file with the job's secret, readable by its owner only."""
         return self.root / "secret"
 
     @property
     def tls(self) -> pathlib.Path:
-        """Where the job's certificates lie, a folder for each kind of role; only jobs with TLS have it."""
+        """Return the folder of certificates, with a subfolder for each kind of role, in jobs with TLS."""
         return self.root / "tls"
 
     def certificates(self, role: str = "agent") -> str:
-        """The folder of certificates with which a `role` speaks; empty when the job has no TLS."""
+        """Return the folder with a role's certificates; empty if the job has no TLS."""
         folder = self.tls / role
         return str(folder.absolute()) if folder.is_dir() else ""
 
     @property
     def master(self) -> pathlib.Path:
-        """Where the master listens, or why it does not."""
+        """Return the file with the master's address, or its startup error."""
         return self.root / "master.json"
 
     @property
     def journal(self) -> pathlib.Path:
-        """What a master that takes over needs to know."""
+        """Return the journal, from which a new master continues."""
         return self.root / "journal.db"
 
     @property
     def heeded(self) -> pathlib.Path:
-        """On Kubernetes: the job's spec as its master was told of it last: `launch.k8s.pod_requests`."""
+        """Return the spec that the master last received on Kubernetes (`launch.k8s.pod_requests`)."""
         return self.root / "heeded.json"
 
     @property
     def view(self) -> pathlib.Path:
-        """What its planner was shown last: `telemetry.planner_views`."""
+        """Return the view that the planner was last shown (`telemetry.planner_views`)."""
         return self.root / "view.json"
 
     @property
     def traffic(self) -> pathlib.Path:
-        """Traffic of the stream that it reads, by steps, for forecasts: `master.autoscale.forecast`."""
+        """Return the traffic history of the stream, for forecasts (`master.autoscale.forecast`)."""
         return self.root / "traffic.jsonl"
 
     @property
     def online(self) -> pathlib.Path:
-        """What a job that reads a stream was like over time: `master.autoscale.online_loop`."""
+        """Return the time series of an online job (`master.autoscale.online_loop`)."""
         return self.root / "online.jsonl"
 
     @property
     def forecast(self) -> pathlib.Path:
-        """What is expected to come, as it was forecast last: `master.autoscale.forecast`."""
+        """Return the latest traffic forecast (`master.autoscale.forecast`)."""
         return self.root / "forecast.json"
 
     @property
     def checkpoints(self) -> pathlib.Path:
-        """Checkpoints of the job, unless it was told to put them elsewhere."""
+        """Return the default folder of the job's checkpoints."""
         return self.root / "checkpoints"
 
     @property
     def package(self) -> pathlib.Path:
-        """What data workers need of the job: `dataworker.processes.job_package`."""
+        """Return the folder of the data workers' package (`dataworker.processes.job_package`)."""
         return self.root / "package"
 
     def log_of(self, role: Role) -> pathlib.Path:
-        """One role's log."""
         return self.logs / f"{role}.log"
 
 
 def make_run(base: pathlib.Path, job: str) -> RunFiles:
-    """Make a fresh directory for a run: `base/job`, or `base/job-2` and so on when that is taken."""
+    """Create a new directory for a run: `base/job`, or `base/job-2` and so on if that name exists."""
     number = 1
     while True:
         root = base / (job if number == 1 else f"{job}-{number}")
@@ -124,7 +122,7 @@ def make_run(base: pathlib.Path, job: str) -> RunFiles:
 
 
 def open_log(path: pathlib.Path) -> BinaryIO:
-    """A log to append to. On a disk that takes no new file the output is lost: a process is worth more than its log."""
+    """Open a log for appending. On a full disk the output is lost, because the process matters more than its log."""
     try:
         return private_files.opened(path, "ab")
     except OSError as error:
@@ -135,7 +133,7 @@ def open_log(path: pathlib.Path) -> BinaryIO:
 
 
 def tail(path: pathlib.Path, lines: int = 20) -> list[str]:
-    """The last lines of a log that say something; none when there is no log."""
+    """Return the last non-empty lines of a log; none if there is no log."""
     try:
         return [line for line in path.read_text(errors="replace").splitlines() if line.strip()][-lines:]
     except OSError:
@@ -143,7 +141,7 @@ def tail(path: pathlib.Path, lines: int = 20) -> list[str]:
 
 
 def last_error(path: pathlib.Path, since: int = 0) -> str:
-    """The error that a role's log ends with, of what was written from byte `since` on; empty: it names none."""
+    """Return the last error in a role's log after byte `since`; empty if there is none."""
     try:
         with open(path, "rb") as file:
             file.seek(max(since, os.fstat(file.fileno()).st_size - MOST_READ))
@@ -153,9 +151,9 @@ def last_error(path: pathlib.Path, since: int = 0) -> str:
 
 
 def error_in(text: str) -> str:
-    """The last error of a log: the line below a traceback, or the words of a logged error, cut to a line's length.
+    """Return the last error in a log: the line after a traceback, or a logged error, cut to `LONGEST` characters.
 
-    The text may begin amid a traceback: clusters keep the end of a log only.
+    The text may begin within a traceback, because clusters keep only the end of a log.
     """
     found, in_trace = "", False
     for line in text.splitlines():
@@ -173,13 +171,13 @@ SCRIPT_RAISED = "---- the script raised ----"
 """Marker line in a worker's log. The traceback of the user's code follows it."""
 
 _FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-_ERROR = re.compile(r"\S+ \S+ (?:ERROR|CRITICAL) +\S+: (.*)")  # a line of that
-MOST_READ = 2**16  # bytes of a log that are looked at for its last error
-LONGEST = 500  # characters of an error that are passed on: it becomes a line of the job's status
+_ERROR = re.compile(r"\S+ \S+ (?:ERROR|CRITICAL) +\S+: (.*)")  # matches a line in _FORMAT
+MOST_READ = 2**16  # bytes at the end of a log that are searched for its last error
+LONGEST = 500  # characters of an error that are kept, because it becomes a line of the job's status
 
 
 def log_to_stderr(*, debug: bool = False) -> None:
-    """Set up logging of a role's process; the platform has pointed standard error at the role's log file."""
+    """Set up logging of a role's process. The platform redirects standard error to the role's log file."""
     output.keep_going()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(redactor.RedactingFormatter(_FORMAT))
@@ -187,7 +185,9 @@ def log_to_stderr(*, debug: bool = False) -> None:
 
 
 def log_quietly(*, debug: bool = False) -> None:
-    """Set up our own logger only, warnings and worse: in a worker the root logger belongs to the user's script."""
+    """Set up only our own logger, for warnings and errors. In a worker, the root logger belongs to the
+    user's script.
+    """
     output.keep_going()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(redactor.RedactingFormatter(_FORMAT))

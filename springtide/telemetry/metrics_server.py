@@ -28,7 +28,7 @@ class MetricsServer:
         self.address = ""
 
     async def start(self, port: int, host: str = "127.0.0.1", *, option: str = "--metrics-port") -> str:
-        """Listen; where. `option` is what a user would change."""
+        """Listen, and return the address. `option` is the option to change if the port is in use."""
         try:
             self._server = await asyncio.start_server(self._answer, host, port, limit=MOST_BYTES)
         except OSError as error:
@@ -40,7 +40,6 @@ class MetricsServer:
         return self.address
 
     async def close(self) -> None:
-        """Stop listening."""
         if self._server is not None:
             self._server.close()
             await self._server.wait_closed()
@@ -64,14 +63,14 @@ class MetricsServer:
             return response("404 Not Found", "figures are at /metrics\n")
         try:
             body = self._text()
-        except Exception as error:  # a monitor must not be able to harm a job
+        except Exception as error:  # a monitoring request must not harm a job
             log.exception("figures cannot be made")
             return response("500 Internal Server Error", f"{type(error).__name__}: {error}\n")
         return response("200 OK", body, kind=CONTENT_TYPE, head_only=method == "HEAD")
 
 
 def response(status: str, body: str, *, kind: str = "text/plain; charset=utf-8", head_only: bool = False) -> bytes:
-    """A whole reply."""
+    """Return a complete HTTP response."""
     whole = body.encode()
     head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(whole)}\r\nConnection: close\r\n\r\n"
     return head.encode("latin-1") + (b"" if head_only else whole)

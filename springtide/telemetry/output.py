@@ -28,25 +28,22 @@ class SteadyOutput(io.RawIOBase):
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._lock = threading.RLock()  # a signal handler may print while its thread prints
+        self._lock = threading.RLock()  # reentrant, because a signal handler may print while its thread prints
         self._held = bytearray()
         self._lost, self._why, self._stalled = 0, "", False
         os.register_at_fork(after_in_child=self._after_fork)
 
     def fileno(self) -> int:
-        """The descriptor."""
         return self._descriptor
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
         return os.isatty(self._descriptor)
 
     def writable(self) -> bool:
-        """Always."""
         return True
 
     def write(self, data: "bytes | bytearray | memoryview", /) -> int:  # type: ignore[override]
-        """Write what the descriptor takes now; hold or drop the rest."""
+        """Write as much as the descriptor accepts now. Hold or drop the rest."""
         size = memoryview(data).nbytes
         with self._lock:
             if self._held and len(self._held) + size > MOST_HELD:
@@ -56,7 +53,7 @@ class SteadyOutput(io.RawIOBase):
         return size
 
     def finish(self) -> None:
-        """Write what is held, and wait for a reader that does not read: the program has nothing else left to do."""
+        """Write all held output, even if the reader is slow, because the program has nothing else to do."""
         with self._lock:
             self._write_held(None)
 
@@ -83,7 +80,9 @@ class SteadyOutput(io.RawIOBase):
         return len(self._held) if regular else PIPE_ROOM // 2
 
     def _takes(self, wait_s: float | None) -> bool:
-        """Whether the descriptor takes a write without blocking. One that is broken does: the write tells how."""
+        """Return True if the descriptor accepts a write without blocking. A broken descriptor does, and the write
+        fails.
+        """
         asked = select.poll()
         asked.register(self._descriptor, select.POLLOUT)
         return bool(asked.poll(None if wait_s is None else wait_s * 1000))
@@ -94,13 +93,13 @@ class SteadyOutput(io.RawIOBase):
         self._held.clear()
 
     def _after_fork(self) -> None:
-        """The thread that held the lock may not exist in the child."""
+        """Replace the lock after a fork, because the thread that held it may not exist in the child."""
         self._lock = threading.RLock()
         self._held.clear()
 
 
 def keep_going() -> None:
-    """Make this process's own standard output and error steady; streams that someone else has put there stay."""
+    """Make standard output and error of this process steady. Streams that other code installed stay."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):
@@ -110,7 +109,7 @@ def keep_going() -> None:
 
 
 def finish() -> None:
-    """Wait until all output is written or lost. Call it once, last."""
+    """Wait until all output is written or lost. Call it once, at the end."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(steady := getattr(stream, "buffer", None), SteadyOutput):
             steady.finish()

@@ -62,7 +62,7 @@ class _File:
 
 
 def write(path: pathlib.Path, shown: PlannerView) -> None:
-    """Put it there, whole or not at all."""
+    """Write the view atomically."""
     view = shown.view
     laid_out = _File(
         now=view.now,
@@ -79,7 +79,7 @@ def write(path: pathlib.Path, shown: PlannerView) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """The same without numbers that JSON does not have."""
+    """Replace numbers that JSON cannot represent by text."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -88,7 +88,7 @@ def _plain(value: Any) -> Any:
 
 
 def read(path: pathlib.Path) -> PlannerView:
-    """What the file shows."""
+    """Read a view from a JSON or YAML file."""
     text = file_input.read(path, what="a view of jobs in YAML or JSON", hint="examples/plan_job.yaml is one")
     place = InputFile(path, text)
     found = _made(place, (), file_input.parse(path, text, what="a job"), _File)
@@ -108,7 +108,7 @@ def _last(job: JobView) -> float:
 
 
 def _made(place: InputFile, trail: Trail, value: Any, wanted: Any) -> Any:
-    """The value as what is wanted there: a dataclass, several, or a plain one."""
+    """Convert a value to the wanted type: a dataclass, a tuple of them, or a plain type."""
     if isinstance(wanted, types.UnionType) or typing.get_origin(wanted) is typing.Union:
         if value is None and types.NoneType in typing.get_args(wanted):
             return None
@@ -130,7 +130,7 @@ def _made(place: InputFile, trail: Trail, value: Any, wanted: Any) -> Any:
 
 
 def _number(trail: Trail, value: Any, wanted: Any) -> Any:
-    """Numbers as people write them: 16G, inf, 4e9."""
+    """Parse numbers as people write them: 16G, inf, 4e9."""
     takes = {wanted, *typing.get_args(wanted)}
     if not isinstance(value, str) or str in takes or not takes & {int, float}:
         return value

@@ -40,12 +40,12 @@ class Family:
 
 
 def one(name: str, help: str, value: float | None, *, kind: Literal["gauge", "counter"] = "gauge") -> list[Family]:
-    """A figure of the job itself; none where it is not known."""
+    """Return a metric of the whole job; empty if the value is unknown."""
     return [] if value is None else [Family(name=name, help=help, kind=kind, values=(({}, float(value)),))]
 
 
 def text(families: Iterable[Family], labels: Labels) -> str:
-    """All of them, each value with these labels too."""
+    """Format all families, and add these labels to each value."""
     lines = []
     for family in families:
         lines.append(f"# HELP {family.name} {_escaped(family.help)}")

@@ -17,29 +17,27 @@ _own: set[str] | None = None
 
 
 def remember(*texts: str, variables: Mapping[str, str] | None = None) -> None:
-    """Credentials in these texts, such as a job's spec, and among these variables are hidden from now on."""
+    """Hide credentials in these texts, such as a job's spec, and in these variables from now on."""
     for text in texts:
         _remembered.update(redaction.secrets_in(text))
     _remembered.update(redaction.secrets_of_variables(variables or {}))
 
 
 def redact(text: str) -> str:
-    """A text as it may be shown."""
     return redaction.redact(text, _known()) if text else text
 
 
 def redact_all(value: Any) -> Any:
-    """The same for every text within dicts, lists and tuples."""
+    """Redact every text within dicts, lists and tuples."""
     return redaction.redact_all(value, _known())
 
 
 def redact_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
-    """A command line as it may be shown."""
     return redaction.redact_arguments(arguments, _known())
 
 
 def option_pairs(arguments: Sequence[str]) -> list[str]:
-    """Arguments as texts in which a secret is found: an option and its value are one, as `--option=value`."""
+    """Return the arguments, plus each option joined with its value as `--option=value`, so that secrets are found."""
     pairs = [f"{name}={value}" for name, value in itertools.pairwise(arguments) if name.startswith("-")]
     return [*arguments, *pairs]
 
@@ -48,7 +46,6 @@ class RedactingFormatter(logging.Formatter):
     """Log formatter that redacts log lines and tracebacks."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line."""
         return redact(super().format(record))
 
 

@@ -38,27 +38,26 @@ class JobRun:
 
     @property
     def job(self) -> str:
-        """How a user calls it: the name of its folder (`train-2` is the second run of `train`)."""
+        """Return the name that users give: the name of the folder (`train-2` is the second run of `train`)."""
         return self.files.root.name
 
     @property
     def here(self) -> bool:
-        """Whether it runs, or ran, on this machine."""
+        """Return True if the job runs, or ran, on this machine."""
         return self.card.platform == "local"
 
     @property
     def running(self) -> bool:
-        """Whether its agent lives, on this machine."""
+        """Return True if the job's agent is running on this machine."""
         return start_of(self.card.agent_pid) == self.card.agent_start
 
 
 def write_card(files: RunFiles, card: RunCard) -> None:
-    """Leave the card of a run."""
     private_files.replace(files.card, msgspec.json.encode(card))
 
 
 def read_card(files: RunFiles) -> RunCard | None:
-    """The card of a run; None where there is none: it is being written, being deleted, or not ours."""
+    """Return the card of a run; None if it is being written or deleted, or belongs to another user."""
     try:
         return msgspec.json.decode(files.card.read_bytes(), type=RunCard)
     except (OSError, msgspec.DecodeError):
@@ -66,7 +65,7 @@ def read_card(files: RunFiles) -> RunCard | None:
 
 
 def find(base: pathlib.Path) -> list[JobRun]:
-    """All runs in a folder, the newest first."""
+    """Return all runs in a folder, newest first."""
     found = []
     for path in base.glob("*/job.json"):
         files = RunFiles(path.parent)
@@ -77,7 +76,7 @@ def find(base: pathlib.Path) -> list[JobRun]:
 
 
 def start_of(pid: int) -> int | None:
-    """When a process started, in the kernel's ticks since boot; None when it does not run (any more)."""
+    """Return the start time of a process, in kernel ticks since boot; None if it does not run."""
     try:
         after = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -28,11 +28,11 @@ class Series(Generic[T]):
         self._lines = len(self.points)
         self._behind = False
         """Whether the file lacks some of them."""
-        if path.exists():  # without what a crash has cut off
+        if path.exists():  # drops a line that a crash has cut off
             self._write(self.points)
 
     def add(self, *points: T) -> None:
-        """Append some. What a full disk does not take is written with the next ones."""
+        """Append points. Points that a full disk rejects are written with the next points."""
         self.points = [*self.points, *points][-self._most :]
         self._lines += len(points)
         if self._behind or self._lines > 2 * self._most:
@@ -59,8 +59,9 @@ class Series(Generic[T]):
 
 
 def read(path: pathlib.Path, kind: type[T], *, strict: bool = False) -> list[T]:
-    """All points of a file; none where there is no file. `strict`: a line that does not fit is an error that names it,
-    since somebody wrote it by hand; otherwise it is left out."""
+    """Return all points of a file; none if the file does not exist. With `strict`, an invalid line raises an error that
+    names the line, because a person wrote the file. Otherwise the line is skipped.
+    """
     try:
         lines = path.read_bytes().split(b"\n")
     except FileNotFoundError:

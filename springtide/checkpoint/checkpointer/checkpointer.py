@@ -80,9 +80,10 @@ class Checkpointer:
 
     @takes_numbers("self", "state_dict")
     def save(self, step: int, state_dict: Any) -> Save:
-        """Copy the state into memory and return; the saver writes it to storage. The `Save` tells the outcome.
+        """Copy the state into memory and return. The saver writes it to storage, and the `Save` gets the outcome.
 
-        BadInput names what in the state cannot be saved; DiskFull if memory has no room. Neither loses anything.
+        Raises BadInput for a part of the state that cannot be saved, and DiskFull if memory has no room. Earlier saves
+        stay intact.
         """
         if not isinstance(step, int) or isinstance(step, bool):
             raise errors.BadInput(f"step={step!r}: wanted a whole number")
@@ -102,7 +103,7 @@ class Checkpointer:
 
     @takes_numbers("self")
     def load(self, step: int | None = None) -> Loaded | None:
-        """Load the newest intact state, or that of one step; None if nothing was ever saved here."""
+        """Load the newest intact state, or the state of one step. Return None if nothing was ever saved here."""
         skipped: list[str] = []
         manifests = self._storage.manifests()
         for sequence, saved_step, source in self._candidates(manifests, step):
@@ -122,7 +123,7 @@ class Checkpointer:
         return None
 
     def saved(self) -> list[StateManifest]:
-        """Manifests in storage, newest first."""
+        """Return the manifests in storage, newest first."""
         return self._storage.manifests()
 
     def wait(self) -> None:
@@ -131,7 +132,7 @@ class Checkpointer:
             self._saving.wait()
 
     def close(self) -> None:
-        """Wait for the saves, end the saver, release the memory. The newest image stays for a later process."""
+        """Wait for the saves, stop the saver, and release the memory. The newest image stays for a later process."""
         with self._turn:
             self._closed = True
             if self._saving:
@@ -175,7 +176,7 @@ class Checkpointer:
         return self._saving
 
     def _candidates(self, manifests: list[StateManifest], step: int | None) -> list[tuple[int, int, Any]]:
-        """Every readable save, newest first; from memory before the same one from storage."""
+        """Return every readable save, newest first. Memory comes before storage for the same save."""
         saves = [(head.sequence, head.step, self._from_memory) for head, _ in state_folder.whole_images(self.folder)]
         saves += [(manifest.sequence, manifest.step, self._from_storage) for manifest in manifests]
         saves += [(sequence, damaged, self._from_nowhere) for sequence, damaged in self._storage.damaged()]
@@ -186,7 +187,7 @@ class Checkpointer:
         for head, path in state_folder.whole_images(self.folder):
             if head.sequence == sequence:
                 with open(path, "rb") as file:
-                    state = state_image.read_image(file, summed=False)[1]  # a head is written last
+                    state = state_image.read_image(file, summed=False)[1]  # the header is written last
                 if state_folder.read_head(path) == head:
                     return state
         raise errors.BadInput("its image in memory was overwritten by a later save")

@@ -62,13 +62,13 @@ POLL_S = 0.05
 
 
 def folder_for(url: str, chosen: str | os.PathLike[str] | None) -> pathlib.Path:
-    """The same folder for a relaunched process, another one for another URL or user."""
+    """Return the folder for a URL and user. A relaunched process gets the same folder."""
     root = pathlib.Path(chosen) if chosen else (SHARED if SHARED.is_dir() else pathlib.Path(tempfile.gettempdir()))
     return root / f"springtide-{os.getuid()}" / hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
 def read_head(path: pathlib.Path) -> ImageHead | None:
-    """The head of a whole image, or None."""
+    """Return the header of a complete image, or None."""
     try:
         with open(path, "rb") as file:
             head = decode_head(file.read(BYTES))
@@ -78,13 +78,13 @@ def read_head(path: pathlib.Path) -> ImageHead | None:
 
 
 def whole_images(folder: pathlib.Path) -> list[tuple[ImageHead, pathlib.Path]]:
-    """Images in memory, newest first."""
+    """Return the complete images in memory, newest first."""
     images = [(head, folder / name) for name in NAMES if (head := read_head(folder / name))]
     return sorted(images, key=lambda image: -image[0].sequence)
 
 
 def lock(folder: pathlib.Path, *, within_s: float) -> int:
-    """Take the right to write here, as a descriptor. A child process that inherits it keeps it until it ends."""
+    """Lock the folder for writing, and return the descriptor. A child process that inherits it holds the lock too."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     deadline = time.monotonic() + within_s

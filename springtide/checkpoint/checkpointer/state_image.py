@@ -55,7 +55,7 @@ class ImagePlan(msgspec.Struct, frozen=True):
 
 
 def plan_image(state: Any, *, step: int, sequence: int) -> ImagePlan:
-    """Lay a state out. Copies no tensor."""
+    """Lay out a state, without copying tensors."""
     taken = state_tree.split_state(state)
     shapes = [(_name(tensor.dtype), tuple(tensor.shape), tensor.nbytes) for tensor in taken.tensors]
     # Offsets are part of the index, so room is left for its longest encoding.
@@ -73,7 +73,7 @@ def plan_image(state: Any, *, step: int, sequence: int) -> ImagePlan:
 
 
 def read_image(file: BinaryIO, *, summed: bool = True) -> tuple[state_folder.ImageHead, Any, int]:
-    """Read head, state (in memory of its own) and the CRC-32 of the whole image (0 if not `summed`)."""
+    """Read the header, the state (in its own memory) and the CRC-32 of the whole image (0 if not `summed`)."""
     stream = _ImageStream(file, summed)
     head = state_folder.decode_head(stream.exactly(state_folder.BYTES))
     packed = stream.exactly(head.index_bytes)
@@ -131,7 +131,7 @@ def _aligned(offset: int) -> int:
 
 
 def encode_state(state: Any) -> bytes:
-    """A state with all its tensors; BadInput names the place of what cannot be saved."""
+    """Encode a state with all its tensors. BadInput names the place of a value that cannot be saved."""
     plan = plan_image(state, step=0, sequence=0)
     image = bytearray(plan.head.image_bytes)
     image[: state_folder.BYTES] = state_folder.encode_head(plan.head)

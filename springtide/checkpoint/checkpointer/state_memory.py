@@ -34,7 +34,7 @@ class ImageFile:
         self._bytes: torch.Tensor | None = None
 
     def fill(self, plan: state_image.ImagePlan, copiers: concurrent.futures.ThreadPoolExecutor, threads: int) -> None:
-        """Copy the state in. The file holds no valid image meanwhile."""
+        """Copy the state into the file. The file has no valid image in the meantime."""
         memory, view = self.make_room(plan.head.image_bytes)
         memory[: state_folder.BYTES] = bytes(state_folder.BYTES)
         memory[state_folder.BYTES : state_folder.BYTES + len(plan.index)] = plan.index
@@ -56,7 +56,7 @@ class ImageFile:
         memory[: state_folder.BYTES] = state_folder.encode_head(plan.head)
 
     def make_room(self, size: int) -> tuple[mmap.mmap, torch.Tensor]:
-        """At least this many bytes, as a map and as a tensor. DiskFull if there is no room."""
+        """Return at least this many bytes, as a map and as a tensor. Raise DiskFull if there is no room."""
         if self._map is None or len(self._map) < size:
             self.close()
             self._map = _mapped(self.path, size)
@@ -65,7 +65,7 @@ class ImageFile:
         return self._map, self._bytes
 
     def touch(self, size: int) -> None:
-        """Prepare pages, so that a later save does not pay for them. Destroys the image."""
+        """Allocate pages in advance, so that a later save is faster. This destroys the image."""
         memory, view = self.make_room(size)
         memory[: state_folder.BYTES] = bytes(state_folder.BYTES)
         for at in range(state_folder.BYTES, len(memory), PIECE):
@@ -74,7 +74,7 @@ class ImageFile:
     def close(self) -> None:
         self._bytes = None
         if self._map is not None:
-            with contextlib.suppress(BufferError):  # torch releases it a little later
+            with contextlib.suppress(BufferError):  # torch releases the buffer a little later
                 self._map.close()
         self._map = None
 
@@ -84,7 +84,7 @@ def _mapped(path: pathlib.Path, size: int) -> mmap.mmap:
         before = os.fstat(file.fileno()).st_size
         size = max(before, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
         try:
-            os.posix_fallocate(file.fileno(), 0, size)  # a page that is missing later would be a SIGBUS
+            os.posix_fallocate(file.fileno(), 0, size)  # a missing page would raise SIGBUS later
         except OSError as error:
             os.ftruncate(file.fileno(), before)
             free = shutil.disk_usage(path.parent).free
@@ -100,7 +100,7 @@ def _pieces(to: int, source: int, size: int) -> list[tuple[int, int, int]]:
 
 
 def _lies_straight(tensor: torch.Tensor) -> bool:
-    """True if its bytes lie in CPU memory in the order of its elements."""
+    """Return True if the tensor's bytes are in CPU memory in the order of its elements."""
     return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
 
 
@@ -108,21 +108,21 @@ def _lies_straight(tensor: torch.Tensor) -> bool:
 def _copied(
     pieces: Sequence[tuple[int, int, int]], copiers: concurrent.futures.ThreadPoolExecutor, threads: int
 ) -> Iterator[None]:
-    """Copy large pieces by all threads; the other threads begin at once, while the caller does something else.
+    """Copy large pieces with all threads. The other threads start at once, while the caller does something else.
 
-    memmove releases the GIL, and a thread within a large piece does not ask for it.
+    memmove releases the GIL, and a thread does not need it within a large piece.
     """
     left = iter(pieces)
 
     def work() -> None:
-        for to, source, size in left:  # shared: next() on a list's iterator is atomic
+        for to, source, size in left:  # shared by all threads: next() on a list's iterator is atomic
             ctypes.memmove(to, source, size)
 
     others = [copiers.submit(work) for _ in range(threads - 1)] if len(pieces) > 1 else []
     try:
         yield
         work()
-    finally:  # also after a failure: no thread may write into an image that is filled again
+    finally:  # also after a failure: no thread may write into an image that is being filled again
         concurrent.futures.wait(others)
     for other in others:
         other.result()

@@ -57,12 +57,12 @@ class ImageSaver:
 
     def _clear_quietly(self) -> None:
         try:
-            self.storage.clear_leftovers()  # half a file must not fill the disk
+            self.storage.clear_leftovers()  # a partial file must not fill the disk
         except OSError:
             return
 
     def save_newest(self) -> None:
-        """After the trainer's death: publish its last whole image unless that was done."""
+        """Publish the last complete image after the trainer's death, if it is not published yet."""
         known = max([self.last, *(manifest.sequence for manifest in self.storage.manifests())])
         for head, path in state_folder.whole_images(self.folder)[:1]:
             if head.sequence > known:

@@ -50,7 +50,7 @@ class Save:
     _over: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def wait(self, timeout_s: float | None = None) -> Outcome:
-        """Block until it has ended, or the time is over (then still PENDING)."""
+        """Block until the save has ended or the timeout expires. The outcome is then still PENDING."""
         self._over.wait(timeout_s)
         return self.outcome
 
@@ -75,7 +75,7 @@ class SaverProcess:
         self._process: subprocess.Popen[bytes] | None = None
 
     def save(self, request: state_saver.ImageRequest) -> state_saver.SaveReply:
-        """Have the image written; SaverFailed if the saver dies over it."""
+        """Let the saver write the image. Raise SaverFailed if the saver dies."""
         if self._process is not None and self._process.poll() is not None:
             log.warning("the saver process ended with status %d; another one is started", self._reap())
         if self._process is None:
@@ -85,7 +85,7 @@ class SaverProcess:
                 stdout=subprocess.PIPE,
                 pass_fds=[self._lock],
                 env=config.with_arguments(self._arguments),
-                start_new_session=True,  # Ctrl-C is for the trainer
+                start_new_session=True,  # Ctrl-C is for the trainer only
             )
         try:
             _pipe(self._process.stdin).write(msgspec.json.encode(request) + b"\n")
@@ -123,8 +123,7 @@ class SaverThread:
     def save(self, request: state_saver.ImageRequest) -> state_saver.SaveReply:
         return self._saver.save(request)
 
-    def stop(self) -> None:
-        """Nothing to stop."""
+    def stop(self) -> None: ...
 
 
 class SaveQueue:
@@ -132,7 +131,8 @@ class SaveQueue:
 
     def __init__(self, saver: SaverProcess | SaverThread) -> None:
         self._saver = saver
-        self._lock = threading.RLock()  # entered directly: an interrupt within Condition.__enter__ would leave it held
+        # entered directly, because an interrupt within Condition.__enter__ would leave it locked
+        self._lock = threading.RLock()
         self._change = threading.Condition(self._lock)
         self._waiting: Save | None = None
         self._writing: Save | None = None
@@ -142,9 +142,9 @@ class SaveQueue:
         self.pid = os.getpid()
 
     def free_image(self, images: tuple[str, ...], newest: str, *, supersede: bool) -> str:
-        """An image that may be overwritten: neither the newest whole one nor the one being written.
+        """Return an image that may be overwritten: neither the newest complete image nor the image being written.
 
-        If both are taken, wait for the one being written, or with `supersede` replace the waiting one.
+        If both are in use, wait for the image being written, or with `supersede` replace the waiting image.
         """
         with self._lock:
             while self._waiting is not None:
@@ -152,7 +152,7 @@ class SaveQueue:
                     self._waiting.end(Outcome.SUPERSEDED)
                     image, self._waiting = self._waiting.image, None
                     return image
-                self._change.wait()  # until its turn comes
+                self._change.wait()  # until the waiting save is being written
             free = [image for image in images if self._writing is None or image != self._writing.image]
             return next((image for image in free if image != newest), free[0])
 
@@ -188,7 +188,7 @@ class SaveQueue:
                 self._change.notify_all()
 
     def _persist(self, save: Save) -> str:
-        """Empty, or why it is not in storage."""
+        """Write a save to storage. Return an error text, or an empty text on success."""
         request = state_saver.ImageRequest(save.image, save.sequence)
         error = ""
         for _ in range(ATTEMPTS):

@@ -39,7 +39,7 @@ class StateManifest(msgspec.Struct, frozen=True):
 
 
 def stem(sequence: int, step: int) -> str:
-    """Names sort in the order of saves."""
+    """Return the file stem of a save. Stems sort in the order of saves."""
     return f"{sequence:08d}-step{step}"
 
 
@@ -52,7 +52,7 @@ class StateStore:
 
     @property
     def identity(self) -> str:
-        """The same for every spelling of this place."""
+        """Return one identity for every spelling of this URL."""
         return os.path.abspath(self.place.local_root) if self.place.local_root else self.url
 
     def publish(self, image: pathlib.Path, head: state_folder.ImageHead) -> StateManifest:
@@ -63,18 +63,18 @@ class StateStore:
         return manifest
 
     def manifests(self) -> list[StateManifest]:
-        """Published saves, newest first, without those whose manifest is `damaged`."""
+        """Return published saves, newest first, without `damaged` saves."""
         manifests = [manifest for _, manifest in self._read() if manifest is not None]
         return sorted(manifests, key=lambda manifest: -manifest.sequence)
 
     def damaged(self) -> list[tuple[int, int]]:
-        """Sequence and step, from their names, of saves with an unreadable manifest."""
+        """Return sequence and step, from the file names, of saves with an unreadable manifest."""
         return [(int(known["sequence"]), int(known["step"])) for known, manifest in self._read() if manifest is None]
 
     def _read(self) -> Iterator[tuple[re.Match[str], StateManifest | None]]:
         for name in self.place.names():
             if (known := NAME.fullmatch(name)) and known["ending"] == "json" and not known["part"]:
-                with contextlib.suppress(OSError):  # it was deleted meanwhile
+                with contextlib.suppress(OSError):  # deleted in the meantime
                     content = self.place.read(name)
                     try:
                         yield known, msgspec.json.decode(content, type=StateManifest)
@@ -90,7 +90,7 @@ class StateStore:
                 self.place.remove(f"{manifest.stem}.{ending}")
 
     def clear_leftovers(self) -> None:
-        """Remove what a killed saver left half-written. Only for the holder of the lock."""
+        """Remove partial files of a killed saver. Only the holder of the lock may call it."""
         names = set(self.place.names())
         for name in names:
             known = NAME.fullmatch(name)

@@ -33,7 +33,7 @@ class SplitState:
 
 
 def split_state(state: Any) -> SplitState:
-    """Split into skeleton and tensors; BadInput names the place of anything that is neither plain data nor tensor."""
+    """Split a state into skeleton and tensors. BadInput names the place of any unsupported value."""
     tensors: list[torch.Tensor] = []
     places: _Places = {}
     try:
@@ -44,7 +44,7 @@ def split_state(state: Any) -> SplitState:
 
 
 def join_state(skeleton: Skeleton, tensors: Sequence[torch.Tensor]) -> Any:
-    """The state again; `tensors` in the order in which they were listed."""
+    """Rebuild the state from its skeleton and the tensors in their original order."""
     if not isinstance(skeleton, list):
         return skeleton
     tag, *rest = skeleton
@@ -85,7 +85,9 @@ def _pairs(value: dict[Any, Any], at: str, tensors: list[torch.Tensor], places: 
 
 
 def _place(tensor: torch.Tensor, at: str, tensors: list[torch.Tensor], places: _Places) -> int:
-    """Index of a tensor in the list. Asks only for cheap facts: the caller waits, and a state may have thousands."""
+    """Return the index of a tensor in the list. Only cheap checks are made: the caller waits, and there may be
+    thousands.
+    """
     if type(tensor) not in PLAIN:
         raise _unfit(at, f"a {type(tensor).__name__}", "Take its local tensor first.")
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
@@ -104,7 +106,7 @@ def _place(tensor: torch.Tensor, at: str, tensors: list[torch.Tensor], places: _
 
 
 def _shows_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """True if two tensors that begin at one address have the same elements."""
+    """Return True if two tensors at the same address have the same elements."""
     alike = one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
     return alike and one.device == other.device and one.is_neg() == other.is_neg() and one.is_conj() == other.is_conj()
 

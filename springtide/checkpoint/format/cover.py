@@ -27,7 +27,7 @@ class Covered(NamedTuple):
 def cover(
     slots: int, previous: Manifest | None, written: Sequence[Written], owners: Mapping[int, str] | None = None
 ) -> Covered:
-    """The chains of all slots. If two servers have one (it moved meanwhile), its owner's image counts."""
+    """Combine the images of all slots. If two servers wrote a slot that moved, the image of its owner counts."""
     images: dict[int, tuple[Written, SlotExtent]] = {}
     for report in written:
         for piece in report.pieces:
@@ -62,7 +62,7 @@ def cover(
 
 
 def fits(previous: Manifest | None, life: str, piece: SlotExtent) -> bool:
-    """True if an image is full, or follows the last one of its slot by the same incarnation of the server."""
+    """Return True if an image is full, or follows the slot's last image by the same incarnation of the server."""
     if not piece.since:
         return True
     if previous is None or previous.number != piece.since:

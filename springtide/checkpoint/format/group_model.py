@@ -21,7 +21,7 @@ TABLE = "group:state"
 ROW = 1024  # floats: 4 KiB
 FORMAT = 1
 DTYPES = {str(dtype): dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)}
-_HEAD = struct.Struct("<8sQI")  # magic, bytes, their sum
+_HEAD = struct.Struct("<8sQI")  # magic, number of bytes, CRC-32
 _MAGIC = b"ST-GROUP"
 
 Flat = tuple[str, list[int], bytes]
@@ -49,20 +49,20 @@ class SavedGroup(msgspec.Struct, frozen=True):
 
 
 def rows_of(body: bytes) -> npt.NDArray[np.float32]:
-    """These bytes as rows, for the keys from 0 on."""
+    """Convert bytes to rows, for the keys from 0 on."""
     head = _HEAD.pack(_MAGIC, len(body), zlib.crc32(body))
     whole = head.ljust(4 * ROW, b"\0") + body + b"\0" * (-len(body) % (4 * ROW))
     return np.frombuffer(whole, dtype=np.float32).reshape(-1, ROW)
 
 
 def rows_after(first: npt.NDArray[np.float32]) -> int | None:
-    """How many rows follow the one of key 0; None if it is no such row."""
+    """Return how many rows follow the row of key 0; None if it is not a header row."""
     magic, size, _ = _HEAD.unpack_from(first.tobytes())
     return -(-size // (4 * ROW)) if magic == _MAGIC else None
 
 
 def body_of(rows: npt.NDArray[np.float32]) -> bytes:
-    """The bytes of the row of key 0 and the rows after it."""
+    """Return the bytes from the header row and the rows after it."""
     content = rows.tobytes()
     _, size, check = _HEAD.unpack_from(content)
     body = content[4 * ROW : 4 * ROW + size]

@@ -17,7 +17,7 @@ from springtide.domain.model.tables import TableSpec
 FORMAT = 3
 """Version of the format. Raise it when a field or a slot image changes meaning. Other versions are rejected."""
 
-_HEAD = struct.Struct("<8sIIQ")  # magic, format, checksum of the body, its length
+_HEAD = struct.Struct("<8sIIQ")  # magic, format, checksum of the body, length of the body
 _MAGIC = b"ST-CKPT\n"
 _NAME = re.compile(r"manifest-(\d{6,})\.ckpt")
 
@@ -105,17 +105,17 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def full(self) -> bool:
-        """True if every slot is one image."""
+        """Return True if every slot has a single full image."""
         return all(len(chain) == 1 for chain in self.chains)
 
     @property
     def mirrored(self) -> bool:
-        """True if there are two copies of every file."""
+        """Return True if every file has a second copy."""
         return all(file.mirror for file in self.files)
 
     @property
     def outlasts_a_host(self) -> bool:
-        """True if the loss of any one machine leaves a copy of every file."""
+        """Return True if a copy of every file survives the loss of any single machine."""
         return all(self._outlasts(file) for file in self.files)
 
     def _outlasts(self, file: File) -> bool:
@@ -124,7 +124,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bytes_written(self) -> int:
-        """Bytes that this checkpoint itself wrote."""
+        """Return the bytes that this checkpoint itself wrote."""
         return sum(file.size for file in self.files if number_in(file.name) == self.number)
 
 
@@ -133,34 +133,34 @@ def name_of(number: int) -> str:
 
 
 def number_of(name: str) -> int | None:
-    """The checkpoint that a manifest's file name stands for; None: it is no manifest."""
+    """Return the checkpoint number in a manifest's file name; None for other files."""
     found = _NAME.fullmatch(name)
     return int(found[1]) if found else None
 
 
 def segment_name(life: str, number: int, run: str) -> str:
-    """The file of the images that one server incarnation writes for one checkpoint. Runs share no name."""
+    """Return the name of the segment file that one server incarnation writes for one checkpoint, unique across runs."""
     return f"{life}-{number:06d}.{run}.seg"
 
 
 def without_mirrors(manifest: Manifest) -> Manifest:
-    """The same checkpoint with each file once and all in one folder, as a copy elsewhere has it."""
+    """Return the checkpoint with each file once, all in one folder, as in a copy elsewhere."""
     files = tuple(File(bare(file.name), file.life, file.size) for file in manifest.files)
     return msgspec.structs.replace(manifest, files=files, apart={})
 
 
 def bare(name: str) -> str:
-    """A file's name without the folder of its server."""
+    """Return a file name without the server's folder."""
     return name.rpartition("/")[2]
 
 
 def folder_of(name: str) -> str:
-    """The folder of the server that has a file; empty: it lies beside the manifest."""
+    """Return the server's folder in a file name; empty if the file is beside the manifest."""
     return name.rpartition("/")[0]
 
 
 def number_in(name: str) -> int | None:
-    """The checkpoint for which a segment file was written; None: it is none."""
+    """Return the checkpoint number in a segment file's name; None for other files."""
     found = re.fullmatch(r".+-(\d{6,})\.[0-9a-z]+\.seg", name)
     return int(found[1]) if found else None
 
@@ -202,7 +202,7 @@ def decode(content: bytes) -> Manifest:
 
 
 def check(manifest: Manifest) -> None:
-    """Refuse a manifest that no restore could follow."""
+    """Reject a manifest that cannot be restored."""
     if len(manifest.chains) != manifest.slots:
         raise errors.BadInput(f"the manifest has {len(manifest.chains)} chains for {manifest.slots} slots")
     for slot, chain in enumerate(manifest.chains):

@@ -36,10 +36,10 @@ def latest(
     before: int | None = None,
     lineage: Lineage | None = None,
 ) -> FoundCheckpoint:
-    """The newest complete checkpoint; with `before`, of those before that one; with `lineage`, of these runs only.
+    """Return the newest complete checkpoint. `before` limits its number, and `lineage` limits the runs.
 
-    The bytes of `slots` (all by default) are read and compared with their checksums. With no slots only manifests and
-    file sizes are checked, which finds a torn file but not changed bytes.
+    The bytes of `slots` (all by default) are compared with their checksums. Without slots, only manifests and file
+    sizes are checked, which finds a torn file but not changed bytes.
     """
     place = open_store(where) if isinstance(where, str) else where
     chosen = None if slots is None else tuple(slots)
@@ -57,12 +57,12 @@ def latest(
 
 
 def numbers(place: FileStore) -> list[int]:
-    """Checkpoints that have a manifest, newest first."""
+    """Return the numbers of checkpoints with a manifest, newest first."""
     return sorted((number for name in place.names() if (number := number_of(name)) is not None), reverse=True)
 
 
 def manifest_of(place: FileStore, number: int, lineage: Lineage | None = None) -> Manifest:
-    """The manifest of a checkpoint, without a look at its files; BadInput if it is not of these runs."""
+    """Return a checkpoint's manifest without checking its files. Raise BadInput if `lineage` excludes its run."""
     manifest = decode(place.read(name_of(number)))
     refusal = lineage.refusal(manifest.run, manifest.number, manifest.job) if lineage is not None else ""
     if refusal:
@@ -73,7 +73,9 @@ def manifest_of(place: FileStore, number: int, lineage: Lineage | None = None) -
 def read(
     where: str | FileStore, number: int, slots: Iterable[int] | None = None, *, lineage: Lineage | None = None
 ) -> Manifest:
-    """The manifest of a checkpoint whose files (or those of some slots) are complete; BadInput says what is missing."""
+    """Return a checkpoint's manifest, after checking the files of `slots` (all by default). BadInput names what is
+    missing.
+    """
     place = open_store(where) if isinstance(where, str) else where
     manifest = manifest_of(place, number, lineage)
     wanted = range(manifest.slots) if slots is None else slots
@@ -83,7 +85,9 @@ def read(
 
 
 def known(where: str | FileStore, number: int, *, lineage: Lineage | None = None) -> Manifest:
-    """The manifest of a checkpoint whose files beside it are complete; files on disks of servers are not checked."""
+    """Return a checkpoint's manifest, after checking the files beside it. Files on servers' own disks are
+    not checked.
+    """
     place = open_store(where) if isinstance(where, str) else where
     manifest = manifest_of(place, number, lineage)
     for file in manifest.files:
@@ -93,7 +97,7 @@ def known(where: str | FileStore, number: int, *, lineage: Lineage | None = None
 
 
 def whole_copy(place: FileStore, file: File) -> str:
-    """The name of a file, or of its mirror if only that is complete; BadInput says what is missing."""
+    """Return the name of a complete file or of its mirror. BadInput says what is missing."""
     troubles = []
     for name in filter(None, (file.name, file.mirror)):
         size = place.size(name)
@@ -104,17 +108,17 @@ def whole_copy(place: FileStore, file: File) -> str:
 
 
 def verify(place: FileStore, manifest: Manifest, slots: Iterable[int]) -> None:
-    """Compare the bytes of these slots with their checksums; BadInput names the first that does not fit."""
+    """Compare the bytes of these slots with their checksums. BadInput names the first mismatch."""
     for slot in slots:
         for _ in images(place, manifest, slot):
             pass
 
 
 def images(place: FileStore, manifest: Manifest, slot: int, spared: dict[str, str] | None = None) -> Iterator[bytes]:
-    """The slot's images in the order of import: a full one, then changes. Each is intact, or BadInput.
+    """Yield a slot's images in the order of import: a full image, then increments. A damaged image raises BadInput.
 
-    Missing, torn or damaged images are read from their mirror, if there is one; `spared` gets the names of such files,
-    and their faults.
+    Missing, torn or damaged images are read from their mirror, if there is one. `spared` collects the names and faults
+    of such files.
     """
     for segment in manifest.chains[slot]:
         file = manifest.files[segment.file]
@@ -130,7 +134,7 @@ def images(place: FileStore, manifest: Manifest, slot: int, spared: dict[str, st
 
 
 def check_image(file: str, slot: int, segment: SlotSegment, image: bytes) -> None:
-    """Refuse bytes that are not the image which the manifest means."""
+    """Reject bytes that are not the image that the manifest describes."""
     where = f"the image of slot {slot} at {segment.offset} of {file}"
     if len(image) != segment.length:
         raise DamagedImage(f"{where} is torn: {len(image)} of {segment.length} bytes")
@@ -139,7 +143,7 @@ def check_image(file: str, slot: int, segment: SlotSegment, image: bytes) -> Non
         raise DamagedImage(f"{where} is damaged: its checksum does not fit")
     try:
         facts = _native.image_facts(content)
-    except errors.BadInput as error:  # of another version, or what says so was hit
+    except errors.BadInput as error:  # another version, or a damaged version field
         raise DamagedImage(f"{where}: {error}") from error
     if facts != (slot, segment.full, segment.checksum):
         raise DamagedImage(f"{where} is another one than was written there")

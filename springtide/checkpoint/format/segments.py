@@ -18,7 +18,7 @@ WriteImage = Callable[[int, int], tuple[int, int, bool]]
 """Writes an image into the open file (first argument) at an offset (second): (bytes, checksum, full)."""
 
 
-LEFT_FREE, OF_DISK = 64 << 20, 0.01  # bytes, and the part of a small disk, that checkpoints leave to others
+LEFT_FREE, OF_DISK = 64 << 20, 0.01  # bytes, and share of a small disk, that checkpoints leave free
 
 
 class SegmentWriter:
@@ -27,7 +27,9 @@ class SegmentWriter:
     def __init__(
         self, folder: pathlib.Path, life: str, number: int, part: int = 0, *, run: str, home: str = ""
     ) -> None:
-        """`part`: number of earlier files of this server for this checkpoint. `home`: a folder for its files."""
+        """`part` is the number of earlier files of this server for this checkpoint. `home` is a subfolder for its
+        files.
+        """
         self.life, self.number = life, number
         self._home, folder = home, folder / home
         self.path = folder / segment_name(f"{life}+{part}" if part else life, number, run)
@@ -39,7 +41,9 @@ class SegmentWriter:
         self._pieces: dict[int, SlotExtent] = {}
 
     def append(self, slot: int, write: WriteImage, *, since: int = 0) -> SlotExtent:
-        """Add the image of a slot; `since` is the checkpoint it follows, unless it comes out full anyway."""
+        """Append the image of a slot. `since` is the checkpoint on which an increment builds; a full image
+        ignores it.
+        """
         length, checksum, full = write(self._file, self.size)
         piece = SlotExtent(slot, self.size, length, checksum, 0 if full else since)
         self._pieces[slot] = piece
@@ -52,7 +56,7 @@ class SegmentWriter:
         self._pieces.pop(slot, None)
 
     def close(self) -> Written:
-        """Finish the file: its name, and where each image lies in it."""
+        """Close the file, give it its name, and return the position of each image."""
         os.close(self._file)
         self._open = False
         self._unfinished.rename(self.path)
@@ -60,7 +64,7 @@ class SegmentWriter:
         return Written(self.life, file, self.size, tuple(self._pieces.values()))
 
     def discard(self) -> None:
-        """Give up and remove the file. Harmless after `close`."""
+        """Remove an unfinished file. Harmless after `close`."""
         if self._open:
             os.close(self._file)
             self._open = False
@@ -74,8 +78,8 @@ class SegmentWriter:
 
 
 def leave_room(file: int) -> None:
-    """Fail as on a full disk before it is full: the job's journal may be on it. A job without its journal ends, one
-    without a checkpoint trains on.
+    """Raise a disk-full error before the disk is full, because the job's journal may be on it. A job fails without its
+    journal, but continues without a checkpoint.
     """
     disk = os.fstatvfs(file)
     left = min(LEFT_FREE, OF_DISK * disk.f_blocks * disk.f_frsize)

@@ -31,23 +31,23 @@ class FileStore(Protocol):
 
     @property
     def where(self) -> str:
-        """As a user would write it."""
+        """Return the location as a user would write it."""
         ...
 
     def names(self) -> list[str]:
-        """File names; none if the place does not exist."""
+        """Return the file names; none if the location does not exist."""
         ...
 
     def size(self, name: str) -> int | None:
-        """Bytes of a file; None: there is none."""
+        """Return the size of a file in bytes; None if it does not exist."""
         ...
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        """A range of a file, shorter if the file is; to its end without a length."""
+        """Read a range of a file, up to its end by default. The result is shorter if the file ends."""
         ...
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a small file, under its name only when it is complete."""
+        """Write a small file, which gets its name only when it is complete."""
         ...
 
     def remove(self, name: str) -> None:
@@ -66,7 +66,7 @@ class FolderStore:
         return str(self.path)
 
     def names(self) -> list[str]:
-        """Files in it, and in its sub-folders: `server-0/…` where each server has its own."""
+        """Return the files in the folder and its subfolders, such as `server-0/…` for a server's own files."""
         names: list[str] = []
         for folder in ("", *self._folders()):
             with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.path / folder) as entries:
@@ -103,7 +103,7 @@ class FolderStore:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
-        """A file that gets its name when all of it is written, and is removed on failure."""
+        """Open a new file that gets its name when it is complete, and is removed on failure."""
         self.path.mkdir(parents=True, exist_ok=True)
         unfinished = self.path / f"{name}.part"
         try:
@@ -116,7 +116,7 @@ class FolderStore:
             raise
 
     def create_new(self, name: str, content: bytes) -> bool:
-        """Write a small file unless one of that name exists; True if it was written."""
+        """Write a small file unless that name exists. Return True if it was written."""
         self.path.mkdir(parents=True, exist_ok=True)
         return _create_new(self.path / name, content)
 
@@ -176,14 +176,14 @@ class UrlStore:
             return None
 
     def version(self, name: str) -> str:
-        """The store's version of a file: another one whenever the file was written again."""
+        """Return the store's version of a file, which changes with every write."""
         with self._asked():
             version = str(self._files.checksum(self._path(name)))
         self.moved()
         return version
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
-        """A range of a file. Small ranges of a store's file are read with their surroundings, which are cached."""
+        """Read a range of a file. Small reads from a store fetch whole blocks, which are cached."""
         if length is None or length >= BLOCK or self.local_root or self.in_this_process:
             return self._fetch(name, offset, length)
         first, content = offset // BLOCK * BLOCK, b""
@@ -209,15 +209,15 @@ class UrlStore:
         if not self._renames:
             with self._asked(to_write=True):
                 self._make_folder()
-                self._files.pipe_file(self._path(name), content)  # object stores show whole objects only
+                self._files.pipe_file(self._path(name), content)  # object stores show only complete objects
             return
         with self.create(name) as file:
             file.write(content)
 
     def create_new(self, name: str, content: bytes) -> bool:
-        """Write a small file unless one of that name exists; True if it was written.
+        """Write a small file unless that name exists. Return True if it was written.
 
-        Of two simultaneous calls both may succeed at a store without such a request: a careful caller reads the file
+        On stores without exclusive creation, two simultaneous calls may both succeed. A careful caller reads the file
         back.
         """
         self._block.cache_clear()
@@ -229,7 +229,7 @@ class UrlStore:
                 return False
             try:
                 self._files.pipe_file(self._path(name), content, mode="create")
-            except TypeError:  # a library without this mode
+            except TypeError:  # the library lacks this mode
                 self._files.pipe_file(self._path(name), content)
             except Exception:  # each store has its own error for an existing name
                 if self.size(name) is None:
@@ -238,7 +238,7 @@ class UrlStore:
         return True
 
     def put(self, source: pathlib.Path, name: str, length: int | None = None) -> int:
-        """Upload the first `length` bytes of a local file, all without one; returns the CRC-32 of what was sent."""
+        """Upload the first `length` bytes of a local file, or all of it. Return the CRC-32 of the sent bytes."""
         checksum = 0
         with open(source, "rb") as file, self.create(name) as target:
             left = os.fstat(file.fileno()).st_size if length is None else length
@@ -255,9 +255,9 @@ class UrlStore:
 
     @contextlib.contextmanager
     def create(self, name: str) -> Iterator[BinaryIO]:
-        """A file written from front to back; where files can be renamed it gets its name when it is complete.
+        """Open a new file for sequential writing. If the store can rename, the file gets its name when it is complete.
 
-        On failure it is removed: half a file must not fill the disk.
+        A failed file is removed, because a partial file must not fill the disk.
         """
         self._block.cache_clear()
         try:
@@ -279,7 +279,7 @@ class UrlStore:
 
     @contextlib.contextmanager
     def _asked(self, *, to_write: bool = False) -> Iterator[None]:
-        """Turn the errors of a store's library into StoreFailed. A missing file stays FileNotFoundError, except in a
+        """Convert errors of a store's library to StoreFailed. A missing file stays FileNotFoundError, except in a
         write.
         """
         try:
@@ -313,7 +313,9 @@ class UrlStore:
         return f"{self._root.rstrip('/')}/{name}"
 
     def _unfinished(self, name: str) -> str:
-        """Object stores show whole objects; elsewhere an unfinished file has another name."""
+        """Return the path of an unfinished file. Object stores need no other name, because they show only complete
+        objects.
+        """
         return self._path(f"{name}.part" if self._renames else name)
 
     def _settle(self, file: Any) -> None:
@@ -336,7 +338,7 @@ class UrlStore:
 
 
 def _create_new(path: pathlib.Path, content: bytes) -> bool:
-    """Create a local file exclusively: network file systems keep that promise too."""
+    """Create a local file exclusively, which network file systems guarantee too."""
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     except FileExistsError:
@@ -353,7 +355,7 @@ def _create_new(path: pathlib.Path, content: bytes) -> bool:
 
 
 def open_store(where: str) -> FileStore:
-    """The store for a path or URL; a run's folder means the checkpoints in it."""
+    """Return the store for a path or URL. For a run's folder, use its checkpoints."""
     if "://" in where:
         return UrlStore(where)
     path = pathlib.Path(where).expanduser()
@@ -378,7 +380,7 @@ class StoreTimeout:
         self._heard = self._clock()
 
     def trouble(self) -> str:
-        """Why to give up; empty: not yet."""
+        """Return why to give up; empty if the store answered recently."""
         if self._clock() - self._heard <= self._silence_s:
             return ""
         return f"the store has neither answered nor failed for {self._silence_s:g} s; look whether it can be reached"
@@ -389,7 +391,7 @@ class StoreTimeout:
         give_up(why)
 
     def guard(self, line: Callable[[str], str]) -> None:
-        """In a thread: on a timeout print the line made of the reason and end the process, even if it hangs."""
+        """Watch in a thread. On a timeout, print `line(reason)` and end the process, even if it hangs."""
 
         def give_up(why: str) -> None:
             print(line(why), flush=True)

@@ -15,10 +15,10 @@ def publish(place: FileStore, manifest: Manifest) -> None:
 
 
 def drop_unneeded(place: FileStore, kept: Collection[Manifest], *, given_up: int = 0, only_run: str = "") -> list[str]:
-    """Remove older manifests, then files that no kept one names; returns what was removed.
+    """Remove older manifests, then files that no kept manifest names. Return the removed names.
 
-    Files of checkpoints after the newest of `kept` are being written and stay, except those up to one that was given
-    up: nobody will complete it. `only_run`: the place now belongs to another run, and only segment files of this one
+    Files newer than the newest manifest in `kept` are being written, and stay. Files up to the abandoned checkpoint
+    `given_up` are removed. `only_run` is set if another run now owns the place: then only segment files of that run id
     go.
     """
     newest = max([given_up, *(manifest.number for manifest in kept)])
@@ -33,7 +33,7 @@ def drop_unneeded(place: FileStore, kept: Collection[Manifest], *, given_up: int
 
 
 def _number(name: str) -> int | None:
-    """The checkpoint that a file belongs to, finished or not; None: it is not ours."""
+    """Return the checkpoint of a file, complete or partial; None if the file is not ours."""
     whole = name.removesuffix(".part")
     if (number := number_of(whole)) is not None:
         return number

@@ -24,7 +24,7 @@ PATIENCE_S = 5.0
 """Seconds to wait: a killed process may be visible for a moment, and a claim is empty while it is written."""
 LOOK_S = 0.1
 _NAME = re.compile(r"claim-(\d{6,})\.json")
-_RACES = 100  # claims that others make while this one tries: there are never so many
+_RACES = 100  # more claims than other runs ever make during one attempt
 
 
 class ProcessId(msgspec.Struct, frozen=True, array_like=True):
@@ -57,11 +57,11 @@ class RunClaim(msgspec.Struct, frozen=True, kw_only=True):
         return f"run {self.run} of job {self.job!r} (on {self.host}{pid}, since {when})"
 
     def is_running(self) -> bool:
-        """True if the run's master is known to live."""
+        """Return True if the run's master is known to run."""
         return self._is_here() and _lives(self.master)
 
     def is_over(self) -> bool:
-        """True if neither its master lives nor the agent that would restart it."""
+        """Return True if neither the master nor the agent that would restart it runs."""
         return self._is_here() and not _lives(self.master) and not _lives(self.agent)
 
     def _is_here(self) -> bool:
@@ -81,13 +81,13 @@ def of_this_process(run: str, job: str) -> RunClaim:
 
 
 def all_of(place: FileStore) -> dict[int, RunClaim | None]:
-    """Every claim of a place, by number; None: it cannot be read."""
+    """Return every claim of a place, by number; None for an unreadable claim."""
     numbers = sorted(int(match[1]) for name in place.names() if (match := _NAME.fullmatch(name)))
     return {number: read(place, name_of(number)) for number in numbers}
 
 
 def read(place: FileStore, name: str) -> RunClaim | None:
-    """A claim by the name of its file; None: missing or unreadable."""
+    """Read a claim by file name; None if it is missing or unreadable."""
     try:
         return msgspec.json.decode(place.read(name), type=RunClaim)
     except (FileNotFoundError, msgspec.MsgspecError):
@@ -95,9 +95,10 @@ def read(place: FileStore, name: str) -> RunClaim | None:
 
 
 def take(place: FolderStore | UrlStore, mine: RunClaim, *, option: str = "--checkpoint-dir") -> str:
-    """Own this place from now on, or still; returns the name of the claim. BadInput: it belongs to another run.
+    """Claim a place, or confirm the claim, and return its file name. Raise BadInput if another run owns the place.
 
-    The places of the resumed run are taken over, unless it still runs. `option` is what the user would change.
+    The places of the resumed run are taken over, unless that run still runs. `option` is the option that the user would
+    change.
     """
     for _ in range(_RACES):
         known = _settled(place)
@@ -120,7 +121,7 @@ def take(place: FolderStore | UrlStore, mine: RunClaim, *, option: str = "--chec
 
 
 def release(place: FileStore, run: str) -> None:
-    """End the run's ownership. A place without checkpoints is free again; others stay with the run."""
+    """End the run's ownership. A place without checkpoints becomes free; other places stay with the run."""
     known = all_of(place)
     newest = max(known, default=0)
     owner = known.get(newest)
@@ -133,7 +134,7 @@ def name_of(number: int) -> str:
 
 
 def machine() -> str:
-    """The same for all processes of one machine, until it boots again."""
+    """Return an id of this machine, which stays the same until the next boot."""
     try:
         return pathlib.Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
     except OSError:
@@ -172,7 +173,7 @@ def _refuse_checkpoints(
 
 
 def _settled(place: FileStore) -> dict[int, RunClaim | None]:
-    """Every claim of a place; waits for the newest one to be written."""
+    """Return every claim of a place, after the newest claim is completely written."""
     deadline = time.monotonic() + PATIENCE_S
     while (known := all_of(place)) and known[max(known)] is None and time.monotonic() < deadline:
         time.sleep(LOOK_S)
@@ -189,7 +190,7 @@ def _still_runs(claim: RunClaim) -> bool:
 
 
 def _newest_run(place: FileStore) -> str | None:
-    """The run of the newest checkpoint; empty: none is readable; None: there is none."""
+    """Return the run of the newest readable checkpoint; empty if none is readable, None if there is none."""
     numbers = reader.numbers(place)
     for number in numbers:
         try:
@@ -200,7 +201,7 @@ def _newest_run(place: FileStore) -> str | None:
 
 
 def _process_space() -> str:
-    """Where process ids are comparable; empty: unknown."""
+    """Return the scope in which process ids are comparable; empty if unknown."""
     try:
         return f"{machine()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -208,7 +209,7 @@ def _process_space() -> str:
 
 
 def _process(pid: int) -> ProcessId | None:
-    """A live process; None: there is none, or it is a zombie."""
+    """Return a live process; None if it does not exist or is a zombie."""
     try:
         stat = pathlib.Path(f"/proc/{pid}/stat").read_text("ascii", errors="replace")
     except OSError:
@@ -225,7 +226,7 @@ def _lives(process: ProcessId | None) -> bool:
 
 
 def _is_hidden(pid: int) -> bool:
-    """True if another user has a process of this id that /proc does not show (hidepid)."""
+    """Return True if another user has a process with this id that /proc hides (hidepid)."""
     try:
         os.kill(pid, 0)
     except PermissionError:

@@ -33,7 +33,7 @@ class FilePart(NamedTuple):
 
 
 def parts(path: pathlib.Path) -> Iterator[FilePart]:
-    """A file from begin to end; the last part may be empty."""
+    """Yield a file in parts, from start to end. The last part may be empty."""
     with open(path, "rb", buffering=0) as file:
         size, offset, checksum = os.fstat(file.fileno()).st_size, 0, 0
         while True:
@@ -58,16 +58,16 @@ class SegmentCopies:
         self._lock = threading.Lock()
 
     def lacks(self, files: Iterable[tuple[str, int]]) -> tuple[str, ...]:
-        """Files of which there is no copy of that size. All of them survive the next sweep."""
+        """Return the files without a copy of the right size. All listed files survive the next sweep."""
         paths = [(name, self._path(name), size) for name, size in files]
         with self._lock:
             self._claimed |= {name for name, _, _ in paths}
             return tuple(name for name, path, size in paths if self._size(path) != size)
 
     def sweep(self, needed: Collection[str], upto: int) -> list[str]:
-        """Remove segment files that no checkpoint up to that number needs; returns their names.
+        """Remove segment files that no checkpoint up to `upto` needs. Return their names.
 
-        Files that others rely on for the next checkpoint stay: those servers may be faster than this one.
+        Files that other servers have announced for the next checkpoint stay, because those servers may be faster.
         """
         gone: list[str] = []
         with self._lock, contextlib.suppress(OSError), os.scandir(self._folder) as entries:
@@ -81,7 +81,9 @@ class SegmentCopies:
         return gone
 
     def take(self, name: str, part: FilePart) -> None:
-        """Write a part of a file; the last part gives it its name. BadInput if it does not continue the file."""
+        """Write a part of a file. The last part gives the file its name. BadInput if the part does not continue the
+        file.
+        """
         path = self._path(name)
         at, checksum = self._coming.pop(name, (0, 0)) if part.offset else (0, 0)
         if part.offset != at:
@@ -105,7 +107,7 @@ class SegmentCopies:
             raise errors.DiskFull(f"cannot write to {self._folder}: {error.strerror or error}") from error
 
     def run(self, name: str, offset: int, length: int) -> tuple[int, bytes]:
-        """Bytes of a file (-1 without one), and a range of it."""
+        """Return the size of a file (-1 if it does not exist), and a range of its bytes."""
         try:
             with open(self._path(name), "rb", buffering=0) as file:
                 return os.fstat(file.fileno()).st_size, os.pread(file.fileno(), min(length, PART_BYTES), offset)

@@ -29,7 +29,7 @@ from springtide.rpc.messages import messages
 
 
 def gather(folder: pathlib.Path, number: int, claim: RunClaim, scattered: FileStore) -> Uploaded:
-    """Fetch missing files, publish the manifest again, and drop what it does not need."""
+    """Fetch missing files, publish the manifest again, and delete files that it does not need."""
     began, here = time.monotonic(), FolderStore(folder)
     manifest = reader.known(here, number, lineage=Lineage(claim.run))
     whole = without_mirrors(manifest)
@@ -45,7 +45,7 @@ def gather(folder: pathlib.Path, number: int, claim: RunClaim, scattered: FileSt
 
 
 def fetch(place: FileStore, name: str, target: pathlib.Path, size: int) -> None:
-    """Copy a file; it gets its name when it is complete."""
+    """Copy a file, which gets its name when it is complete."""
     unfinished = target.with_suffix(".part")
     with open(unfinished, "wb") as file:
         while (at := file.tell()) < size:

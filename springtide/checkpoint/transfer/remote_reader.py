@@ -19,7 +19,7 @@ from springtide.rpc.messages import messages
 from springtide.rpc.transport import channel
 
 CONNECT_S = 5.0
-PATIENCE_S = 60.0  # for a server that has not told the master yet where it serves files
+PATIENCE_S = 60.0  # wait for a server that has not yet told the master where it serves files
 AGAIN_S = 0.1
 
 Ask = Callable[[messages.Request], messages.Reply]
@@ -116,7 +116,7 @@ class ScatteredStore:
         return link
 
     def _address(self, server: str) -> str:
-        """Where a server serves files; waits, because a new master may not know yet."""
+        """Return the address at which a server serves files. Waits, because a new master may not know it yet."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
             holders = self._holders()

@@ -27,10 +27,11 @@ class CheckpointDisk(NamedTuple):
 
 
 def find_disk(folder: str, run: str, claim: str, *, scratch: str = "", node: str = "") -> CheckpointDisk:
-    """The job's folder if the run's claim is visible there and no scratch folder is given; else a private one of this
-    machine.
+    """Return the job's folder if the run's claim is visible there and no scratch folder is given. Otherwise return a
+    private folder of this machine.
 
-    Without a claim the folder was not writable, which saving reports better.
+    An empty claim means that the folder was not writable. The job's folder is then returned, because saving reports the
+    error better.
     """
     if not scratch and (not claim or _sees(folder, run, claim)):
         return CheckpointDisk(pathlib.Path(folder))
@@ -49,7 +50,7 @@ def find_disk(folder: str, run: str, claim: str, *, scratch: str = "", node: str
 
 
 def _keep_private(base: pathlib.Path) -> None:
-    """Create a folder in one that everybody may write to; refuse one that another user created."""
+    """Create a folder in a world-writable folder. Reject a folder that another user created."""
     base.mkdir(parents=True, exist_ok=True, mode=0o700)
     there = base.lstat()
     if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid():

@@ -52,7 +52,7 @@ class SentFiles:
         """What this process has sent."""
 
     def send(self, source: pathlib.Path, name: str, size: int) -> None:
-        """Make sure that the first `size` bytes of this file are at the URL under that name."""
+        """Ensure that the first `size` bytes of this file are at the URL under this name."""
         known = self._record.files.get(name)
         if known is not None and name in self._present and known == (size, self._there.version(name)):
             return
@@ -62,7 +62,7 @@ class SentFiles:
         self.files, self.bytes = self.files + 1, self.bytes + size
 
     def forget_others(self, needed: Collection[str]) -> None:
-        """Keep the record of these files only."""
+        """Drop the records of all files except these."""
         self._record.files = {name: known for name, known in self._record.files.items() if name in needed}
         self._write()
 
@@ -86,12 +86,12 @@ class Shares(NamedTuple):
 
 
 def is_of_server(manifest: Manifest, file: File) -> bool:
-    """True if a server must copy the file: no copy lies in the job's folder."""
+    """Return True if a server must copy the file, because no copy is in the job's folder."""
     return all(folder_of(name) in manifest.apart for name in (file.name, file.mirror) if name)
 
 
 def shares(manifest: Manifest, lacking: Collection[str]) -> Shares:
-    """Each file is copied by its own server, or by its buddy if that one lacks it."""
+    """Assign each file to its own server, or to the buddy if the server lacks the file."""
     of: dict[str, list[tuple[str, int]]] = {}
     missing: list[str] = []
     for file in manifest.files:
@@ -130,8 +130,8 @@ def upload(
     keep: int,
     moved: Callable[[], object] = lambda: None,
 ) -> Uploaded:
-    """Send missing files, publish, and delete what the URL no longer needs. Calls `moved` on every
-    answer of the store.
+    """Send missing files, publish the manifest, and delete files that the URL no longer needs. `moved` is called on
+    every answer of the store.
     """
     began = time.monotonic()
     here, there = FolderStore(folder), UrlStore(url)
@@ -145,7 +145,7 @@ def upload(
             check_sent(there, file)
         else:
             sent.send(folder / reader.whole_copy(here, source), file.name, file.size)
-    claims.take(there, claim, option="--checkpoint-url")  # the upload may have taken hours
+    claims.take(there, claim, option="--checkpoint-url")  # check again, because the upload may have taken hours
     writer.publish(there, manifest)
     moved()
     kept = kept_at(there, manifest, keep)
@@ -155,14 +155,14 @@ def upload(
 
 
 def check_sent(there: UrlStore, file: File) -> None:
-    """Refuse to publish a file that a server claims to have sent and that is missing."""
+    """Refuse to publish if a file that a server reported as sent is missing."""
     size = there.size(file.name)
     if size != file.size:
         raise errors.BadInput(f"{file.name} is not at {there.where}: {size or 0} of {file.size} bytes")
 
 
 def kept_at(there: UrlStore, newest: Manifest, keep: int) -> list[Manifest]:
-    """Manifests that stay at the URL: the newest and readable ones before it."""
+    """Return the manifests that stay at the URL: the newest, and readable manifests before it."""
     kept = [newest]
     for number in reader.numbers(there):
         if number < newest.number and len(kept) < keep:
@@ -182,14 +182,14 @@ def main(arguments: list[str]) -> int:
     try:
         mine = msgspec.json.decode(claim, type=RunClaim)
         done = upload(pathlib.Path(folder), url, int(number), mine, keep=int(keep), moved=patience.moved)
-    except Exception as error:  # stores raise many errors: the master reports it
+    except Exception as error:  # stores raise many kinds of errors; the master reports them
         done = Uploaded(int(number), url, error=f"{type(error).__name__}: {error}")
     print(msgspec.json.encode(done).decode(), flush=True)
     return 1 if done.error else 0
 
 
 def end_with_parent() -> None:
-    """Exit when stdin closes: the parent holds its other end."""
+    """Exit when stdin closes, because the parent holds the other end."""
     while os.read(0, 1):
         pass
     os._exit(1)

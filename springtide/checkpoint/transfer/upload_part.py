@@ -53,7 +53,7 @@ def main(arguments: list[str]) -> int:
     try:
         wanted = msgspec.json.decode(files, type=list[tuple[str, int]])
         done = send(pathlib.Path(folder), url, wanted, patience.moved)
-    except Exception as error:  # stores raise many errors: the master reports it
+    except Exception as error:  # stores raise many kinds of errors; the master reports them
         done = PartUploaded(error=f"{type(error).__name__}: {error}")
     print(msgspec.json.encode(done).decode(), flush=True)
     return 1 if done.error else 0

@@ -29,35 +29,35 @@ class ControlGroup(Protocol):
     """Operations that a platform needs of a control group. A missing file reads as empty."""
 
     def can_hold(self, limits: ProcessLimits) -> bool:
-        """Whether it has what these limits need: a group that only counts cannot limit the CPU."""
+        """Return True if the group has the controllers for these limits. A group that only counts cannot limit CPU."""
         ...
 
     def hold_to(self, limits: ProcessLimits) -> None:
-        """Write the limits; raises OSError where that is not permitted."""
+        """Write the limits. Raise OSError without permission."""
         ...
 
     def admit(self, pid: int) -> None:
-        """Move a process in; the children that it starts from now on come along."""
+        """Move a process into the group. Its future children follow."""
         ...
 
     def usage(self) -> Usage:
-        """CPU and memory of everything in it, of members that have ended too."""
+        """Return CPU and memory of all members, including those that have exited."""
         ...
 
     def limits(self) -> ProcessLimits:
-        """What it is held to now, whoever wrote it."""
+        """Return the present limits."""
         ...
 
     def oom_kills(self) -> int:
-        """How many of its processes the kernel has killed for want of memory, by its own count."""
+        """Return the kernel's count of out-of-memory kills in the group."""
         ...
 
     def members(self) -> set[int]:
-        """Processes in it."""
+        """Return the process ids in the group."""
         ...
 
     def folders(self) -> tuple[pathlib.Path, ...]:
-        """What must be removed in the end."""
+        """Return the folders to remove at the end."""
         ...
 
 
@@ -68,13 +68,12 @@ class GroupV1:
         self._folder_of = dict(folder_of)
 
     def can_hold(self, limits: ProcessLimits) -> bool:
-        """Whether it is in the hierarchies of both."""
         return ("cpu" in self._folder_of or limits.cpu is None) and (
             "memory" in self._folder_of or limits.memory is None
         )
 
     def hold_to(self, limits: ProcessLimits) -> None:
-        """Quota of each period; memory, and memory with swap where that is counted."""
+        """Write the CPU quota for each period, and the limits on memory and on memory with swap."""
         if limits.cpu is not None and (cpu := self._folder_of.get("cpu")):
             write(cpu / "cpu.cfs_period_us", PERIOD_US)
             write(cpu / "cpu.cfs_quota_us", int(limits.cpu * PERIOD_US))
@@ -83,18 +82,17 @@ class GroupV1:
         if limits.memory is not None and (memory := self._folder_of.get("memory")):
             names = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
             if read_number(self._folder_of, "memory", names[0]) < limits.memory:
-                names.reverse()  # memory alone may never be more than with swap
+                names.reverse()  # the limit on memory alone may never exceed the limit with swap
             for name in names:
                 if "memsw" not in name or (memory / name).exists():
                     write(memory / name, limits.memory)
 
     def admit(self, pid: int) -> None:
-        """Into all of them."""
         for folder in self.folders():
             write(folder / "cgroup.procs", pid)
 
     def usage(self) -> Usage:
-        """`cpuacct.usage` counts nanoseconds; `rss` is anonymous memory, `shmem` what is shared."""
+        """Read usage: `cpuacct.usage` is in nanoseconds, `rss` is anonymous memory, `shmem` is shared memory."""
         memory = read_table(self._folder_of, "memory", "memory.stat")
         return Usage(
             cpu_s=read_number(self._folder_of, "cpuacct", "cpuacct.usage") / 1e9,
@@ -104,7 +102,7 @@ class GroupV1:
         )
 
     def limits(self) -> ProcessLimits:
-        """A quota of -1 is none, and so is a memory limit beyond any machine's."""
+        """Read the limits. A quota of -1, or a huge memory limit, means no limit."""
         period = read_number(self._folder_of, "cpu", "cpu.cfs_period_us")
         quota = read_number(self._folder_of, "cpu", "cpu.cfs_quota_us")
         memory = read_number(self._folder_of, "memory", "memory.limit_in_bytes")
@@ -113,15 +111,13 @@ class GroupV1:
         )
 
     def oom_kills(self) -> int:
-        """A line of `memory.oom_control`."""
         return read_table(self._folder_of, "memory", "memory.oom_control").get("oom_kill", 0)
 
     def members(self) -> set[int]:
-        """Of any of them."""
         return {pid for folder in self.folders() for pid in read_members(folder)}
 
     def folders(self) -> tuple[pathlib.Path, ...]:
-        """Hierarchies may be mounted together."""
+        """Return the folders without duplicates, because hierarchies may be mounted together."""
         return tuple(dict.fromkeys(self._folder_of.values()))
 
 
@@ -133,13 +129,14 @@ class GroupV2:
         self._here = {"": folder}
 
     def can_hold(self, limits: ProcessLimits) -> bool:
-        """Whether it was given the controllers."""
         return ((self._folder / "cpu.max").exists() or limits.cpu is None) and (
             (self._folder / "memory.max").exists() or limits.memory is None
         )
 
     def hold_to(self, limits: ProcessLimits) -> None:
-        """`cpu.max` is quota and period; swap would only hide that memory has run out."""
+        """Write the limits: `cpu.max` is quota and period. Swap is disabled, because it would hide a shortage of
+        memory.
+        """
         if limits.cpu is not None:
             write(self._folder / "cpu.max", f"{int(limits.cpu * PERIOD_US)} {PERIOD_US}")
         if limits.low and (self._folder / "cpu.weight").exists():
@@ -150,11 +147,10 @@ class GroupV2:
                 write(self._folder / "memory.swap.max", 0)
 
     def admit(self, pid: int) -> None:
-        """Into it."""
         write(self._folder / "cgroup.procs", pid)
 
     def usage(self) -> Usage:
-        """`cpu.stat` is there even where the CPU controller is not."""
+        """Read usage. `cpu.stat` exists even without the CPU controller."""
         memory, cpu = read_table(self._here, "", "memory.stat"), read_table(self._here, "", "cpu.stat")
         return Usage(
             cpu_s=cpu.get("usage_usec", 0) / 1e6,
@@ -164,7 +160,7 @@ class GroupV2:
         )
 
     def limits(self) -> ProcessLimits:
-        """`cpu.max` is quota and period; the word `max` is no limit."""
+        """Read the limits: `cpu.max` is quota and period, and `max` means no limit."""
         quota, _, period = _read(self._here, "", "cpu.max").strip().partition(" ")
         memory = read_number(self._here, "", "memory.max")
         return ProcessLimits(
@@ -172,45 +168,42 @@ class GroupV2:
         )
 
     def oom_kills(self) -> int:
-        """A line of `memory.events`."""
         return read_table(self._here, "", "memory.events").get("oom_kill", 0)
 
     def members(self) -> set[int]:
-        """In it."""
         return set(read_members(self._folder))
 
     def folders(self) -> tuple[pathlib.Path, ...]:
-        """The one."""
         return (self._folder,)
 
 
 def kill_members(group: ControlGroup) -> None:
-    """End whatever a role has left running in its group."""
+    """Kill all processes that a role left in its group."""
     for pid in group.members():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def write(path: pathlib.Path, value: int | str) -> None:
-    """One write, as the kernel wants it."""
+    """Write a value with one write call, as the kernel requires."""
     with open(path, "w", encoding="ascii") as file:
         file.write(str(value))
 
 
 def read_number(folder_of: Mapping[str, pathlib.Path], controller: str, name: str) -> int:
-    """A file with one number in it."""
+    """Read a file that contains one number."""
     text = _read(folder_of, controller, name).strip()
     return int(text) if text.isdigit() else 0
 
 
 def read_table(folder_of: Mapping[str, pathlib.Path], controller: str, name: str) -> dict[str, int]:
-    """A file with a name and a number on each line."""
+    """Read a file with a name and a number on each line."""
     pairs = (line.split() for line in _read(folder_of, controller, name).splitlines())
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
 
 def read_members(folder: pathlib.Path) -> list[int]:
-    """Process ids in a group."""
+    """Return the process ids in a group."""
     return [int(pid) for pid in _read({"": folder}, "", "cgroup.procs").split()]
 
 
@@ -220,5 +213,5 @@ def _read(folder_of: Mapping[str, pathlib.Path], controller: str, name: str) -> 
         return ""
     try:
         return (folder / name).read_text()
-    except OSError:  # removed meanwhile, or not counted by this kernel
+    except OSError:  # removed in the meantime, or not counted by this kernel
         return ""

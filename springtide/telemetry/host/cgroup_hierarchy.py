@@ -32,7 +32,7 @@ class Hierarchy:
 
 
 def find(proc_self: pathlib.Path = PROC_SELF) -> Hierarchy:
-    """Version 2 where it has the controllers, else version 1. Where both are mounted the kernel gives each to one."""
+    """Find version 2 if it has the controllers, else version 1. The kernel assigns each controller to one version."""
     try:
         mounts = parse_mounts((proc_self / "mountinfo").read_text())
         paths = parse_paths((proc_self / "cgroup").read_text())
@@ -53,7 +53,7 @@ def find(proc_self: pathlib.Path = PROC_SELF) -> Hierarchy:
 
 
 def parse_mounts(text: str) -> list[Mount]:
-    """The control group lines of a mountinfo file: `36 35 0:31 /root /at options - type source superoptions`."""
+    """Parse the control group lines of a mountinfo file: `36 35 0:31 /root /at options - type source superoptions`."""
     found = []
     for line in text.splitlines():
         before, _, after = line.partition(" - ")
@@ -66,7 +66,9 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def parse_paths(text: str) -> dict[str, str]:
-    """The group of a process by controller, from `4:memory:/a/b`; version 2 (`0::/a/b`) under the empty name."""
+    """Parse the groups of a process by controller, such as `4:memory:/a/b`. Version 2 (`0::/a/b`) has the
+    empty name.
+    """
     found = {}
     for line in text.splitlines():
         _, names, path = line.split(":", 2)
@@ -76,7 +78,7 @@ def parse_paths(text: str) -> dict[str, str]:
 
 
 def folder_of(mount: Mount, path: str) -> pathlib.Path:
-    """Where a group lies in the file system; a container may see only a part of the tree."""
+    """Return the folder of a group in the file system. A container may see only a part of the tree."""
     root = mount.root.rstrip("/")
     if root and (path == root or path.startswith(root + "/")):
         path = path[len(root) :]
@@ -84,7 +86,7 @@ def folder_of(mount: Mount, path: str) -> pathlib.Path:
 
 
 def offered_by(folder: pathlib.Path) -> set[str]:
-    """Controllers that a version 2 group may hand on."""
+    """Return the controllers that a version 2 group can delegate."""
     try:
         return set((folder / "cgroup.controllers").read_text().split())
     except OSError:

@@ -12,7 +12,7 @@ BYTES = 1 << 17
 
 
 def lacking(folder: pathlib.Path) -> str:
-    """Why a file of some pages cannot be written there; empty: it can."""
+    """Return why a file of some pages cannot be written there; empty if it can."""
     path = folder / f".room.{os.getpid()}"
     try:
         with open(path, "wb", buffering=0) as file:

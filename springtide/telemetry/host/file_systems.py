@@ -38,17 +38,17 @@ LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs"})
 
 
 def sqlite_journal_mode(path: pathlib.Path) -> str:
-    """The journal mode in which a database at this path is safe, whoever opens it."""
+    """Return the journal mode in which a database at this path is safe for all its users."""
     return "truncate" if is_network(kind_of(path)) else "wal"
 
 
 def is_network(kind: str) -> bool:
-    """Whether processes of other machines may see such a file system too."""
+    """Return True if processes on other machines can see such a file system."""
     return kind in NETWORK or (kind.startswith("fuse.") and kind not in LOCAL_FUSE)
 
 
 def kind_of(path: pathlib.Path) -> str:
-    """The kind of file system that a path lies on, such as ext4; empty: nobody can tell."""
+    """Return the file system type of a path, such as ext4; empty if unknown."""
     try:
         mounts = MOUNTS.read_text("utf-8", errors="surrogateescape")
         return kind_in(mounts, os.path.realpath(path))
@@ -57,7 +57,7 @@ def kind_of(path: pathlib.Path) -> str:
 
 
 def kind_in(mounts: str, path: str) -> str:
-    """The kind of the newest mount of those that are nearest above an absolute path; `mounts` as in proc(5)."""
+    """Return the type of the newest mount nearest above an absolute path. `mounts` has the format of proc(5)."""
     best, found = -1, ""
     for line in mounts.splitlines():
         before, _, after = line.partition(" - ")
@@ -72,7 +72,7 @@ def kind_in(mounts: str, path: str) -> str:
 
 
 def _unescaped(text: str) -> str:
-    """A path as it is: the kernel writes a blank, a tab, a line's end and a backslash as octal numbers."""
+    """Decode a path in which the kernel wrote space, tab, newline and backslash as octal numbers."""
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, character)
     return text

@@ -28,7 +28,7 @@ class OwnUsage:
         self._on = settings.report_usage
 
     def read(self) -> RoleUsage | None:
-        """What it takes now; None where nobody asked."""
+        """Return the present usage; None if the settings do not ask for it."""
         if not self._on:
             return None
         taken = usage.of_process(self._pid, self._proc) if self._group is None else self._group.usage()
@@ -45,7 +45,7 @@ class OwnUsage:
 
 
 def own_group(proc: pathlib.Path, pid: int) -> ControlGroup | None:
-    """The control group that this process has to itself; None where it shares one, or there is none."""
+    """Return the control group of this process alone; None if it shares a group or has none."""
     found = cgroup_hierarchy.find(proc / str(pid))
     if not found.folders:
         return None
@@ -54,7 +54,9 @@ def own_group(proc: pathlib.Path, pid: int) -> ControlGroup | None:
 
 
 def alone(members: set[int], pid: int, parent_of: Mapping[int, int]) -> bool:
-    """Whether a group's members are this process, those above it and those below it. 0 is one that cannot be seen."""
+    """Return True if all members of a group are this process, its ancestors or its descendants. Pid 0 is invisible
+    here.
+    """
     above = set(ancestors(pid, parent_of))
     return pid in members and all(
         member in above or member == pid or pid in ancestors(member, parent_of) for member in members
@@ -62,7 +64,7 @@ def alone(members: set[int], pid: int, parent_of: Mapping[int, int]) -> bool:
 
 
 def ancestors(pid: int, parent_of: Mapping[int, int]) -> list[int]:
-    """Parent, grandparent and so on."""
+    """Return parent, grandparent and so on."""
     found: list[int] = []
     while (pid := parent_of.get(pid, 0)) and pid not in found:
         found.append(pid)
@@ -70,12 +72,12 @@ def ancestors(pid: int, parent_of: Mapping[int, int]) -> list[int]:
 
 
 def parents(proc: pathlib.Path) -> dict[int, int]:
-    """The parent of each process that can be seen."""
+    """Return the parent of each visible process."""
     found = {}
     for folder in proc.iterdir():
         if folder.name.isdigit():
             try:
                 found[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            except (OSError, IndexError, ValueError):  # it has just ended
+            except (OSError, IndexError, ValueError):  # the process has just exited
                 continue
     return found

@@ -13,12 +13,12 @@ TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def cores() -> int:
-    """Cores that this process may use, whatever the machine has besides."""
+    """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def of_process(pid: int, proc: pathlib.Path = pathlib.Path("/proc")) -> Usage:
-    """CPU seconds of user and system together; resident memory without mapped files."""
+    """Return user plus system CPU seconds, and resident memory without mapped files."""
     try:
         stat = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
         status = (proc / str(pid) / "status").read_text()
@@ -33,5 +33,5 @@ def of_process(pid: int, proc: pathlib.Path = pathlib.Path("/proc")) -> Usage:
 
 
 def lines(status: str) -> list[tuple[str, str, str]]:
-    """`VmRSS:   123 kB` in its parts."""
+    """Split lines such as `VmRSS:   123 kB`."""
     return [line.partition(":") for line in status.splitlines()]
