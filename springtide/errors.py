@@ -179,7 +179,7 @@ class StoreFailed(TemporaryError, OSError):
 class PartlyApplied(TemporaryError):
     """A push of several batches, some of which the slot has already applied. The slot applied no part of the push.
 
-    A relaunched worker sums the same batches as its lost predecessor, so the worker is relaunched.
+    The master relaunches the worker. The new incarnation then sums the same batches as the lost worker.
     """
 
 

@@ -1,9 +1,9 @@
-"""Pure. One job as a state machine: `handle(event, at=...)` returns what to do. The clock is an argument.
+"""Pure. State machine of one job: `handle(event, at=...)` returns the actions to take. The clock is an argument.
 
 In: `job.core.events`. Out: `job.core.actions`, and `wanted()`: the processes that must exist. A lost role is relaunched
-by the rules of `job.recovery.recovery`, a server only if its slots can be restored; else the job fails with the reason.
-A plan advances here, one move on every `PlanAdvanced` (`job.scaling.plan`). An exception in the training script fails
-the job with that exception. Next: `master.dispatcher` does the actions.
+by the rules of `job.recovery.recovery`. A lost server is relaunched only if its slots can be restored; otherwise the
+job fails. A plan advances by one move on every `PlanAdvanced` (`job.scaling.plan`). An exception in the training script
+fails the job with that exception. Next: `master.dispatcher` executes the actions.
 """
 
 from dataclasses import dataclass

@@ -47,7 +47,7 @@ class MasterService:
         state = context.state
         status = messages.JobStatus(state.spec.name, state.phase, state.why, 0.0)
         self._shown = messages.AgentOrders(status, term=context.term)
-        """The newest reply to the agent that the journal knows all of: it is shown while the disk is full."""
+        """Newest fully journaled reply to the agent, which is sent again while the disk is full."""
         self.lag = LoopLag(time.monotonic)
         self._agents: set[Peer] = set()
         self._agent_left_at: float | None = None

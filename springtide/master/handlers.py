@@ -205,7 +205,7 @@ class AgentRequests:
         self._context, self._parts, self._status = context, parts, status
         self._table = UsageTable()
         self.usage: dict[Role, RoleUsage] = {}
-        """What each role uses, as measured last."""
+        """Last measured use of each role."""
         self._handlers: Handlers = {
             messages.AgentPoll: self._poll,
             messages.RoleExitReport: self._exited,

@@ -31,9 +31,9 @@ class EventLog:
         self._file = private_files.opened(path, "ab", buffering=0)  # open as long as the job runs
         self._unwritten: deque[bytes] = deque()
         self._torn = _ends_torn(path)
-        """Whether the file ends in a part of a line: the next one must not continue it."""
+        """True if the file ends with a partial line, which the next event must not continue."""
         self.trouble: errors.UserError | None = None
-        """Why the newest events are not in the file."""
+        """Why the newest events are not in the file; None if they are."""
 
     def write(self, kind: str, **fields: Any) -> None:
         """Append one event with the time of day. Credentials in it are redacted."""

@@ -24,10 +24,10 @@ class Series(Generic[T]):
     def __init__(self, path: pathlib.Path, kind: type[T], *, most: int) -> None:
         self.path, self._kind, self._most = path, kind, most
         self.points: list[T] = read(path, kind)[-most:]
-        """Those that are kept, the oldest first."""
+        """Kept points, oldest first."""
         self._lines = len(self.points)
         self._behind = False
-        """Whether the file lacks some of them."""
+        """True if the file lacks some points."""
         if path.exists():  # drops a line that a crash has cut off
             self._write(self.points)
 

@@ -1,8 +1,8 @@
-"""Pure. Combine what servers wrote for one checkpoint: is every slot covered, and by which images?
+"""Pure. Combines the images that servers wrote for one checkpoint, and finds missing slots.
 
 In: the last complete manifest, and each server's `Written`. Out: files and chains of the next manifest, or the missing
-slots. An increment counts only after an image by the same incarnation of the server in the manifest that it names.
-Next: `master.checkpoint.round` publishes it.
+slots. An increment counts only if the named manifest has an image of the slot by the same incarnation of the server.
+Next: `master.checkpoint.round` publishes the manifest.
 """
 
 from collections.abc import Mapping, Sequence

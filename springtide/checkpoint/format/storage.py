@@ -1,8 +1,8 @@
-"""Where checkpoints lie: a folder of this machine, or any URL that fsspec knows (file://, memory://, s3://).
+"""Reads and writes checkpoint files in a local folder, or at any URL that fsspec knows (file://, memory://, s3://).
 
-In: a user's path or URL. Out: a `FileStore` to read from and write to by name. Writing a name is atomic as far as the
-store allows: a folder renames, an object store shows whole objects. Everything that knows fsspec is here.
-`StoreTimeout` gives up on a store that neither answers nor fails.
+In: a user's path or URL. Out: a `FileStore` that reads and writes files by name. Writing is as atomic as the store
+allows: a folder renames files, an object store shows complete objects. Only this module uses fsspec. `StoreTimeout`
+gives up on a store that neither answers nor fails.
 """
 
 import contextlib
@@ -142,12 +142,12 @@ class UrlStore:
         self._renames = "file" in protocols or "sftp" in protocols
         self._has_folders = not OBJECT_STORES.intersection(protocols)
         self.local_root = str(self._root) if "file" in protocols else ""
-        """The folder, if it is one of this machine."""
+        """Local folder of the store; empty for a remote store."""
         self.in_this_process = "memory" in protocols
-        """True if no other process can see it."""
+        """True if no other process can see the store."""
         self._block = functools.lru_cache(maxsize=BLOCKS)(self._fetch)
         self.moved: Callable[[], object] = lambda: None
-        """Called whenever the store has answered (`StoreTimeout`)."""
+        """Function that is called whenever the store has answered (`StoreTimeout`)."""
 
     @property
     def where(self) -> str:

@@ -52,9 +52,9 @@ class SegmentCopies:
     def __init__(self, folder: pathlib.Path, names: "re.Pattern[str]" = NAME) -> None:
         self._folder, self._names = folder, names
         self._coming: dict[str, tuple[int, int]] = {}
-        """By name: bytes and checksum received so far."""
+        """Bytes and checksum received so far, by file name."""
         self._claimed: set[str] = set()
-        """Files that others rely on since the last sweep, for a checkpoint that is not complete yet."""
+        """Files that other servers have announced since the last sweep, for a checkpoint that is not complete yet."""
         self._lock = threading.Lock()
 
     def lacks(self, files: Iterable[tuple[str, int]]) -> tuple[str, ...]:

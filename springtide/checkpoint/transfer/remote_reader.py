@@ -32,9 +32,9 @@ class ScatteredStore:
         self._where, self._own, self._ask = where, FolderStore(own), ask
         self._secret, self._certificates = secret, certificates
         self._links: dict[str, channel.MasterChannel | None] = {}
-        """By server; None: it cannot be reached, or serves no files."""
+        """Connections by server; None for a server that cannot be reached or serves no files."""
         self._silent: set[str] = set()
-        """Servers that serve no files: their folders are shared, or they are gone."""
+        """Servers that serve no files, because their folders are shared or they are gone."""
 
     @property
     def where(self) -> str:

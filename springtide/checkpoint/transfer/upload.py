@@ -49,7 +49,7 @@ class SentFiles:
         self._present = set(there.names())
         self._record = self._read()
         self.files = self.bytes = 0
-        """What this process has sent."""
+        """Number of files and bytes that this process has sent."""
 
     def send(self, source: pathlib.Path, name: str, size: int) -> None:
         """Ensure that the first `size` bytes of this file are at the URL under this name."""

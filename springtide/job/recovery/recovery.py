@@ -1,20 +1,20 @@
-"""Pure. Decide what happens after a role is lost: relaunch it, how, or fail the job. Every verdict has its reason.
+"""Pure. Decides whether a lost role is relaunched or the job fails. Every decision has its reason.
 
-In: `job.state` with how the process ended. Out: `Relaunch` or `FailJob`. The rules:
+In: `job.state`, with the exit of the process. Out: `Relaunch` or `FailJob`. The rules:
 
 =====================================  ================================================================
-a crash, a kill, a missed heartbeat    relaunch; at once, then after a pause that doubles; up to a limit
-killed for lack of memory              relaunch at once with twice the memory; up to the same limit; a job whose server
-                                       was killed so gets twice as many servers
-evicted or preempted                   relaunch at once; does not count
-no host has room for it                the same, if the job cannot go on without it (`job.scaling.unschedulable`)
-an exception in the training code      never comes here: the job fails at once with the user's error
-a server is away                       a worker that could not go on without it is relaunched; does not count
+a crash, a kill, a missed heartbeat    relaunch at once, later after a delay that doubles; up to a limit
+killed for lack of memory              relaunch at once with twice the memory; up to the same limit; if a server was
+                                       killed, the job also gets twice as many servers
+evicted or preempted                   relaunch at once; does not count as a failure
+no host has room for it                relaunch at once, if the job needs the role (`job.scaling.unschedulable`)
+an exception in the training code      not handled here: the job fails at once with the user's error
+a server is down                       relaunch a worker that could not wait for it; does not count as a failure
 =====================================  ================================================================
 
-A server's slots must be restored from somewhere. Before the first checkpoint is complete the whole job begins anew; a
-job without checkpoints fails. The server's next life hears which checkpoint to read (`master.servers.recovery`); when
-it is ready the ledger goes back to that checkpoint. Data workers never fail the job (`job.scaling.data_workers`).
+A lost server must restore its slots from a checkpoint. Before the first complete checkpoint, the whole job restarts. A
+job without checkpoints fails. The relaunched server is told which checkpoint to read (`master.servers.recovery`). When
+it is ready, the ledger rolls back to that checkpoint. Data workers never fail the job (`job.scaling.data_workers`).
 """
 
 from dataclasses import dataclass, field
@@ -47,12 +47,13 @@ class Relaunch:
     memory: int | None
     after_s: float = 0.0
     starved: bool = False
-    """Killed for lack of memory: if it is a server, the job gets more servers (`job.scaling.servers.double`)."""
+    """True if the role was killed for lack of memory. For a server, the job gets more servers
+    (`job.scaling.servers.double`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailJob:
-    """The job cannot go on."""
+    """The job cannot continue."""
 
     error: str
     blame: Blame
@@ -60,18 +61,18 @@ class FailJob:
 
 @dataclass(slots=True, kw_only=True)
 class RestorePoint:
-    """What a job can fall back on when it loses a server."""
+    """Checkpoints to which a job can roll back after losing a server."""
 
     saved: int | None = None
     """Number of the newest complete checkpoint."""
     origin: int = 0
-    """Checkpoint of another run that this job resumed from: it counts until the job has one of its own."""
+    """Checkpoint of another run from which this job resumed. It counts until the job has its own checkpoint."""
     placed: bool = False
-    """Whether the servers have been given their slots: before that a server holds nothing."""
+    """True if servers have their slots. Before that, a server holds nothing."""
     lost: dict[int, int] = field(default_factory=dict)
-    """How often each server was lost, by rank."""
+    """Number of losses of each server, by rank."""
     begun_anew: int = 0
-    """How often the whole job began anew, because it had no checkpoint."""
+    """Number of restarts of the whole job without a checkpoint."""
     breaks: GroupBreaks = field(default_factory=GroupBreaks)
 
     @property

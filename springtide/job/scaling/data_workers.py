@@ -1,9 +1,10 @@
-"""Pure. Data workers of a job: how many are wanted, who joins, who leaves, and what happens when one is lost.
+"""Pure. Scales, replaces and relaunches the data workers of a job.
 
-In: `job.state` with the events that concern data workers. Out: actions, and the roster of data workers that feed, for
-the trainers (`master.data.data_workers` sends it). A data worker holds no state. It is relaunched by the rules of
-`job.recovery.recovery`, but its loss never fails the job, and the job does not wait for data workers at its end. After
-too many failures, or if trainers cannot hand their reading over, the job continues without data workers and says so.
+In: `job.state`, with events that concern data workers. Out: actions, and the roster of serving data workers, which
+`master.data.data_workers` sends to trainers. A data worker holds no state. It is relaunched by the rules of
+`job.recovery.recovery`, but its loss never fails the job. The job does not wait for data workers at its end. After too
+many failures, or if trainers cannot hand over their data program, the job continues without data workers and logs the
+reason.
 """
 
 import itertools

@@ -1,9 +1,9 @@
-"""Pure. A role that its host will take away soon (an eviction, a spot node that ends): save what can be saved before.
+"""Pure. Replaces a role that its host will evict soon, such as on a spot node.
 
-In: `job.state` with an `events.EvictionNoticed`, repeated until the role may go, or with a server that has drained.
-Out: another worker at once, while this one finishes its batch; another server, while the slots of this one go to its
-peers; another data worker, while this one still feeds. Work that is not done in time is lost and recovered as after any
-kill. An operator that moves a data worker to a better machine sends the same event.
+In: `job.state`, with an `events.EvictionNoticed` that repeats until the role may go, or with a drained server. Out: a
+new worker at once, while the old worker finishes its batch; a new server, while peers take the slots of the old server;
+a new data worker, while the old one still serves. Work that is not finished in time is recovered as after any kill. An
+operator that moves a data worker to a better machine sends the same event.
 """
 
 from springtide.domain.core.roles import RoleKind

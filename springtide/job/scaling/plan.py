@@ -1,13 +1,13 @@
-"""Pure. Carry out a plan: the shape and bounds of a job now, and which move of the plan comes next.
+"""Pure. Carries out a plan: computes the job's present shape and bounds, and chooses the next move.
 
-In: `job.state` with the events of a plan. Out: decisions for the event log, and the next move as an event. Next:
-`job.state` applies each move itself, on every `PlanAdvanced`.
+In: `job.state`, with the events of a plan. Out: decisions for the event log, and the next move as an event. Next:
+`job.state` applies one move on every `PlanAdvanced`.
 
-One thing changes at a time: the number of workers, the size of each, the number of servers, the size of each; the
-servers first where they hold the job up. No shape on the way takes more than the quota, or, where a brain shares a
-cluster out, than the larger of the shapes before and after: a move that would is preceded by a move that shrinks. Where
-a change may overlap, growth comes first. Workers of low priority beyond the quota leave first and come last. A number
-that was asked for and did not come about is not asked for again: the plan is dropped, with the reason.
+One thing changes at a time: the number of workers, their size, the number of servers, or their size. Servers change
+first if they are the bottleneck. No intermediate shape exceeds the quota. Under a brain, no intermediate shape exceeds
+the larger of the shapes before and after. A move that would exceed this limit waits for a move that shrinks. If changes
+may overlap, growth comes first. Low-priority workers beyond the quota leave first and join last. If a requested number
+was not reached, the plan is dropped with the reason.
 """
 
 from dataclasses import replace

@@ -1,8 +1,8 @@
-"""Pure. Servers that come and go while a job trains: which are added, which drain, when a drained one may leave.
+"""Pure. Adds, drains and replaces servers while a job trains.
 
-In: `job.state` with the nodes. Out: what was decided, with the reason. A rank is one server for the whole of a job: an
-added server gets a new rank, so that no client takes it for one that has left. `embedding.placement.placement` decides
-which slots move. Next: `master.servers.migration`.
+In: `job.state`, with the nodes. Out: the decision and its reason. A rank belongs to one server for the whole job. An
+added server gets a new rank, so that no client confuses it with a server that has left. `embedding.placement.placement`
+decides which slots move. Next: `master.servers.migration`.
 """
 
 from springtide import errors

@@ -1,9 +1,9 @@
-"""Pure. A process that no host has room for: the job continues without it, and asks for room again later.
+"""Pure. Continues a job without a process that no host has room for, and asks for room again later.
 
-In: `job.state`, when a platform has waited for long enough (`RoleExit.unplaced`). Out: actions, and the numbers of
-roles from now on. The job asks for room again after as long as the platform waited, then after twice as long, and so
-on. It waits for a role that it cannot do without: its last worker, or a server whose slots nobody else has. Where a
-plan sets cores, such a role asks for fewer each time. Next: `job.deadlines` says when it is time.
+In: `job.state`, when a platform has waited long enough (`RoleExit.unplaced`). Out: actions, and the new numbers of
+roles. The first retry comes after as long as the platform waited, and each further retry after twice as long. The job
+waits for a role that it needs: its last worker, or a server whose slots no other server has. If a plan sets cores, such
+a role asks for fewer cores each time. Next: `job.deadlines` decides when to retry.
 """
 
 from springtide.domain.core.roles import RoleExit, RoleKind

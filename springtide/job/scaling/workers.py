@@ -1,7 +1,7 @@
-"""Pure. Change a job's number of workers: who comes, who drains.
+"""Pure. Changes a job's number of workers.
 
-In: `job.state` with the nodes. Out: a `RoleChange`. A rank that was removed and comes back is the same worker in its
-next life, so no two processes ever share a (rank, incarnation).
+In: `job.state`, with the nodes. Out: a `RoleChange`. A removed rank that returns is the same worker in a new
+incarnation, so no two processes ever share a (rank, incarnation).
 """
 
 from dataclasses import dataclass

@@ -58,7 +58,7 @@ class TrafficForecast:
             self._file.add(*given)
         self._made: TrafficOutlook | None = None
         self._begins = -1
-        """The step that it begins with."""
+        """Number of the first step of the forecast."""
 
     def wall(self, now: float) -> float:
         """Return the time of day, unaffected by later changes of the machine's clock."""

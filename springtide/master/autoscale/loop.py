@@ -71,13 +71,13 @@ class Autoscaler:
         self._concluding: asyncio.Task[None] | None = None
         self._said = ""
         self._pace: float | None = None
-        """Samples a second, as measured last."""
+        """Last measured throughput, in samples a second."""
         self.fed: FeedShare | None = None
-        """What `master.data.data_workers` tells of data workers, for those who share out cores among jobs."""
+        """Feed share from `master.data.data_workers`, for a planner that divides cores among jobs."""
         self.data_cores: float | None = None
-        """Cores that data workers may have by the last word of a brain for many jobs; None: nobody has said."""
+        """Cores for data workers in the last advice of a shared brain; None if it gave none."""
         self._content = False
-        """Whether the last word of the adviser was to leave the job as it is."""
+        """True if the adviser's last advice was to leave the job unchanged."""
 
     @property
     def shape(self) -> Shape | None:

@@ -116,7 +116,7 @@ class OnlineAutoscaler:
         self._scaling = Scaling(workers=self._state.workers, why="")
         self._said = self._why = ""
         self._planned_at = -math.inf
-        """By the stream's time."""
+        """When the last plan was made, in stream time."""
         self._servers: int | None = None
 
     @property

@@ -55,13 +55,13 @@ class Profiler:
         self.launches: deque[LaunchTime] = deque(maxlen=KEPT_LAUNCHES)
         self._readings: deque[WorkerReading] = deque(maxlen=MOST_READINGS)
         self._before: list[Profile] = []
-        """Of shapes that the job had."""
+        """Profiles of earlier shapes."""
         self._steps: dict[int, int] = {}
-        """Of each worker's life, by its last reading in this shape."""
+        """Step count of each worker incarnation, from its last reading in this shape."""
         self._used: dict[Life, deque[tuple[float, float]]] = {}
         self._spent: deque[CoreSeconds] = deque(maxlen=MOST_COUNTS)
         self._spenders: frozenset[Life] = frozenset()
-        """Whose core-seconds these are."""
+        """Roles whose core-seconds are in `_spent`."""
         self._awaited: dict[Life, float] = {}
 
     def heard(self, role: Role, incarnation: int, report: MemberReport, *, at: float) -> None:
@@ -108,7 +108,7 @@ class Profiler:
         """End the period of this shape, and keep its last few windows."""
         if (
             self.era is not None and self._readings and not self.era.extra
-        ):  # a worker that has what others leave is none
+        ):  # low-priority workers only use what others leave, so their readings do not count
             batch = self._readings[-1].timing.samples // max(1, self._readings[-1].timing.steps)
             own = self.window(max(1, batch)).own()
             self._before = [*self._before, *own[-KEPT_WINDOWS:]][-KEPT_PROFILES:]

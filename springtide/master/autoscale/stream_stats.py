@@ -40,7 +40,7 @@ class StreamStats:
         self._gone = StreamUse()
         """Totals of incarnations that have ended."""
         self._begun = 0
-        """Offsets that partitions ended with when they were first heard of: nobody knows when those came."""
+        """Sum of the partition ends in the first reports. When those records arrived is unknown."""
         self._looks: deque[tuple[float, dict[Life, WorkerWork]]] = deque(maxlen=MOST_LOOKS)
 
     def heard(self, role: Role, incarnation: int, use: StreamUse, *, at: float) -> None:

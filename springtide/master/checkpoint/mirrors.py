@@ -22,7 +22,8 @@ class MirrorDirectory:
         self._rules = rules
         self._said: dict[str, messages.SaveRequest] = {}
         self.must_all_speak = rules.mirror
-        """Whether a checkpoint should begin only when every server has: another master may have given numbers away."""
+        """True if a checkpoint may begin only after every server has reported. An earlier master may have used higher
+        numbers."""
 
     def listens(self, role: Role, incarnation: int, said: messages.SaveRequest) -> None:
         """Record the facts in a server's request for orders."""

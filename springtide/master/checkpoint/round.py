@@ -101,19 +101,19 @@ class CheckpointStore:
         """File name of this run's claim in the folder; empty if none could be written."""
         self.round: CheckpointRound | None = None
         self.last: Manifest | None = None
-        """The last complete one."""
+        """Last complete checkpoint."""
         self.kept: list[Manifest] = []
         self.last_note: JobProgress | None = None
         self.trouble = ""
-        """Why the newest one was not completed."""
+        """Why the newest checkpoint was not completed."""
         self.unmirrored = ""
-        """Why the last complete one is there once only, where a mirror is kept."""
+        """Why the last complete checkpoint has only one copy, in a job with mirrors."""
         self.pinned: Manifest | None = None
-        """One whose files must stay whatever comes: it is being copied elsewhere."""
+        """Checkpoint whose files must stay, because it is being copied elsewhere."""
         self.stored = 0
-        """The last one that is at the URL."""
+        """Number of the last checkpoint at the URL."""
         self._void: set[int] = set()
-        """Numbers behind which the job has gone back: slots lack what these have as trained."""
+        """Numbers of checkpoints that a rollback made invalid: slots lack samples that they count as trained."""
         self._number = rules.numbers_after
         self._next_at = float("-inf")
 

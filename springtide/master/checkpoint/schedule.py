@@ -57,7 +57,7 @@ class CheckpointSchedule:
         )
         self.storing = FileDirectory(saving.place, self.buddies, self._copying, lives=self._coming)
         self._cost = ""
-        """What the loss of a host would cost, as it was told last."""
+        """Last logged text about the cost of losing a host."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property

@@ -37,7 +37,7 @@ class ServerCopies:
         self._url, self._changed = url, changed
         self._ids = itertools.count((term << 32) + 1)  # unique across masters
         self._orders: dict[str, messages.CopyOrder] = {}
-        """By server: what it has to copy."""
+        """Open copy orders, by server."""
         self._lacking: set[str] = set()
         self._sent = CopyTotals()
         self._trouble = ""

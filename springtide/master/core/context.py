@@ -40,7 +40,7 @@ class MasterContext:
         self.folder = story.path.parent
         self.changed = waiters.ChangeSignal()
         self.over = asyncio.Event()
-        """Set when the agent has said that the master may go, or has gone itself."""
+        """Event that is set when the agent shuts the master down or disappears."""
         self.tally = ProgressTally()
         self.writer = JournalWriter(record, story, clock, journal, leave=self.over.set)
         self._listeners: list[Listener] = []

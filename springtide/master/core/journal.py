@@ -55,7 +55,7 @@ class Journal:
         self._waiting: list[msgspec.Raw] = []
         self._committed: asyncio.Future[None] | None = None
         self._tried: asyncio.Future[bool] | None = None
-        """Whether the first attempt to write what waits has succeeded."""
+        """Result of the first attempt to write the queued entries."""
         self._failed: errors.SpringtideError | None = None
         self._stuck_since: float | None = None
         self._stuck_why = ""
@@ -71,7 +71,7 @@ class Journal:
             self._file.executescript(_TABLES)
             self.began, self.run, self._next = self._take_over(now)
         self.since_snapshot = 0
-        """Entries written since the last snapshot: when there are many, it is time for another."""
+        """Number of entries since the last snapshot. Many entries trigger another snapshot."""
 
     def _make_private(self) -> None:
         """Make the journal readable by its owner only. SQLite's other files get the same mode."""

@@ -21,7 +21,7 @@ class ProgressTally:
         self.grew_at: float | None = None
         """When a worker last reported more samples than before."""
         self.cache_on: bool | None = None
-        """What was told last of a cache: that there is one, that there is none; None: nothing."""
+        """Last logged state of the cache: on or off; None if nothing was logged."""
         self._lives: dict[Role, int] = {}
         self._gone = 0
         self._heard_at: dict[Role, float] = {}

@@ -56,31 +56,32 @@ class JobRecord:
         rules = spec.checkpoints
         self.book = JobLedger(workers=spec.workers, max_failures=spec.tries, saves=rules.on, keeps=rules.keep)
         self.addresses: tuple[str, ...] = ()
-        """Where the servers listen, by rank; empty until all do, and "" for one that has left or is away."""
+        """Server addresses by rank. Empty until all servers listen; "" for a server that has left or is down."""
         self.owners: tuple[int, ...] = ()
-        """By slot, the server that has it, as far as servers have told."""
+        """Owner of each slot, as reported by the servers."""
         self.epoch = 0
         self.shared: dict[str, bytes] = {}
         self.once: dict[str, LeaseHolder] = {}
         self.objects: dict[int, dict[str, bytes]] = {}
-        """States of the workers' own objects, by rank and name."""
+        """States of the workers' registered objects, by rank and name."""
         self.places: dict[int, EpochPlace] = {}
-        """Where in its script each rank was when these states were taken."""
+        """Place in the script at which each rank's states were taken."""
         self.left_out: dict[BatchName, LeftOut] = {}
-        """Batches that were trained without some of their samples; a batch that is trained again counts once."""
+        """Batches that were trained without some of their samples. A batch that is trained again counts once."""
         self.gates: dict[str, int] = {}
-        """How often each barrier has opened."""
+        """Number of times that each barrier has opened."""
         self.leased_at: float | None = None
-        """When the first shard was handed out."""
+        """When the first shard was leased."""
         self.begun = False
-        """Whether any was since the job began, or its bsp group last went back: then only workers have its model."""
+        """True if a shard was leased since the job began or its bsp group last rolled back. Only workers have its model
+        then."""
         self.samples_before = 0
-        """Trained by the run that this one goes on from."""
+        """Samples trained by the run from which this run resumed."""
         self.trained_at = 0.0
-        """When a worker last got on with its shards."""
+        """When a worker last made progress."""
         self.ended_at: float | None = None
         self.last_at = 0.0
-        """Of the newest entry: a new master's clock goes on from here."""
+        """Time of the newest entry, from which a new master's clock continues."""
         self._changes = 0
         self._placement: Placement | None = None
 

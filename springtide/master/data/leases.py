@@ -33,7 +33,7 @@ class LeaseService:
         self.asked_at: dict[int, float] = {}
         """When each rank last asked for partitions of a stream."""
         self._short_since: dict[int, float] = {}
-        """Since when a bsp group's pass over a stream has had less than a batch."""
+        """Since when a bsp group's pass over a stream has had less than a full batch."""
 
     async def lease(
         self, holder: LeaseHolder, request: messages.LeaseRequest
@@ -110,7 +110,7 @@ class LeaseService:
         failed = False
         for failure in (
             failures if era == book.era else ()
-        ):  # first: the word on such a lease ends it before what cannot be read
+        ):  # failures come first, because progress on such a lease ends it before the unreadable sample
             with context.journaled(journal_entries.FailEntry(holder, failure)):
                 if book.fail(holder, failure):
                     failed = True

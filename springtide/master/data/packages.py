@@ -21,7 +21,7 @@ class PackageStore:
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder, self._copies, self._turn = folder, SegmentCopies(folder, package_transfer.NAME), asyncio.Lock()
         self._sums: dict[str, tuple[int, int]] = {}
-        """Of each file: when it was written, and its sum."""
+        """Modification time and CRC-32 of each file."""
 
     async def answer(
         self, request: messages.PackageWritten | messages.PackagePart | messages.PackageAsk

@@ -40,7 +40,7 @@ class PartitionAssigner:
         self._ends: deque[tuple[float, dict[int, int]]] = deque(maxlen=2)
         self._newest: dict[int, int] = {}
         self._slow_at: dict[int, float] = {}
-        """By rank, when a worker was slow last."""
+        """When each rank was last slow."""
 
     def heard(self, use: StreamUse | None) -> None:
         """Record the ends of partitions from a holder's report."""

@@ -37,7 +37,7 @@ class LeaseBalancer:
         self._looked_at = self._judged_at = float("-inf")
         self._lives: dict[int, int] = {}
         self.why = "no worker has trained long enough to be compared"
-        """Of the last judgement, also when it changed nothing."""
+        """Reason of the last judgement, even if it changed nothing."""
 
     def look(self, book: JobLedger, alive: Collection[int], at: float) -> LeaseMoves:
         """Return the changes to make now, usually none. `alive` are the ranks that can take work."""

@@ -37,9 +37,9 @@ class BspRendezvous:
         self._answers: dict[LeaseHolder, messages.GroupReply] = {}
         self._last: dict[LeaseHolder, messages.GroupReply] = {}
         self._met: dict[str, bytes] = {}
-        """What members of the newest group have given one another."""
+        """Values that members of the newest group have shared."""
         self._met_in = self._failed = 0
-        """The generation that did, and the last one whose members could not all reach one another."""
+        """Generation of `_met`, and the last generation whose members could not all connect."""
 
     async def join(self, holder: LeaseHolder, request: messages.GroupRequest) -> messages.GroupReply:
         """Wait for a group. A worker whose reply was lost gets the same reply again."""

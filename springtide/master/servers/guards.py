@@ -84,11 +84,11 @@ class ServerGuards:
         self._rest_until = 0.0
         self._easing = GrantRelease()
         self.ahead: tuple[oom.MemoryForecast, ...] = ()
-        """What became of memory when it was looked at last."""
+        """Memory forecasts of the last check."""
         self.refused: tuple[float, events.Event, str] | None = None
-        """What could not be done about a finding, when, and why not."""
+        """Last event that was refused, with its time and the reason."""
         self._per_worker = 0.0
-        """Processors that all servers together have used for a worker, at most: with few workers none is held up."""
+        """Highest CPU use of all servers per worker. With few workers, no server is a bottleneck."""
 
     @property
     def rules(self) -> GuardRules:

@@ -48,27 +48,27 @@ class SlotMigration:
         self._context, self._record, self._changed = context, context.record, context.changed
         self.calling = ServerRollCall(context.record, context.term, context.changed)
         self._goal: dict[int, int] = {}
-        """Slots that should be elsewhere, and where."""
+        """Target server of each slot that should move."""
         self._planned_for: tuple[int, ...] | None = None
         self._again = False
         self._planning: asyncio.Task[None] | None = None
         self._bytes: dict[int, float] = {}
         self._requests: dict[int, float] = {}
         self._counted: dict[int, tuple[int, int]] = {}
-        """By slot: its server, and how many requests that had counted."""
+        """Server of each slot, and the request count that it reported."""
         self._epochs: dict[LeaseHolder, int] = {}
-        """By worker and incarnation: the placement it goes by."""
+        """Epoch of the placement that each worker incarnation uses."""
         self._moved = 0
         self._orders = 0
         self._told: dict[int, int] = {}
-        """By server: the newest goal that it was told, of so many."""
+        """Number of the newest goal sent to each server."""
         self._closed: dict[int, int] = {}
-        """Servers that take no more slots, and have none, by their life."""
+        """Incarnation of each server that accepts no more slots and has none."""
         self._leaving: frozenset[int] = frozenset()
         self._news = waiters.ChangeSignal()
         self._healing = False
         self.group_rests = False
-        """Whether all ranks of a bsp group wait between two steps (`master.servers.bsp_group` sets it)."""
+        """True if all ranks of a bsp group wait between two steps (`master.servers.bsp_group` sets it)."""
 
     @property
     def moving(self) -> int:

@@ -26,9 +26,10 @@ class ServerRollCall:
         self._call = RollCall(term * TERM)
         self._called = False
         self._away: dict[int, int] = {}
-        """Lost servers that are known, with the life that is awaited."""
+        """Known lost servers, each with the incarnation that is expected."""
         self.moves = term > 1
-        """Whether slots may be under way at all: if not, nobody has to be asked. Of a master before nobody knows."""
+        """True if slots may be in transfer, so that servers must be asked. After a takeover this is unknown, and
+        assumed."""
 
     @property
     def number(self) -> int:

@@ -51,7 +51,7 @@ class RpcConnection:
     ) -> None:
         self.address, self._other = address, other
         self.term = term
-        """Which master of the job is at the other end."""
+        """Term of the master at the other end."""
         self.sock = sock
         self._own_host = str(sock.getsockname()[0])
         self._reader, self._writer = reader, writer

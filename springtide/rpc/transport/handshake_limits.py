@@ -27,7 +27,7 @@ class PendingHandshakes:
         self._lock = threading.Lock()
         self._tickets = itertools.count()
         self._pending: dict[int, tuple[float, Callable[[], object]]] = {}
-        """By ticket, the oldest first: when it is overdue, and what drops it."""
+        """Deadline and drop function of each pending handshake, by ticket, oldest first."""
 
     @contextlib.contextmanager
     def limited(self, drop: Callable[[], object]) -> Iterator[None]:
