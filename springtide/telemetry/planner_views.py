@@ -5,8 +5,8 @@ In: a `PlannerView`: a `ClusterView` and a `PlanningConfig`. The master writes o
 plan`.
 
     planning: {policy: springtide}     # any field of `domain.spec.planning_config.PlanningConfig`
-    capacity: {cpu: 64, memory: 256G}  # of the cluster; without bounds where it is not said
-    jobs:                              # fields of `domain.plan.view.JobView`; `examples/plan_job.yaml` is a whole one
+    capacity: {cpu: 64, memory: 256G}  # of the cluster; unbounded if omitted
+    jobs:                              # fields of `domain.plan.view.JobView`; `examples/plan_job.yaml` is complete
       - {name: ads, facts: {...}, bounds: {least: {...}, most: {...}}, shape: {...}, profiles: [...]}
 
 Sizes may be written as 16G, and unbounded numbers as inf. Fields with a default may be left out.

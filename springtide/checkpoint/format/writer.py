@@ -18,8 +18,8 @@ def drop_unneeded(place: FileStore, kept: Collection[Manifest], *, given_up: int
     """Remove older manifests, then files that no kept manifest names. Return the removed names.
 
     Files newer than the newest manifest in `kept` are being written, and stay. Files up to the abandoned checkpoint
-    `given_up` are removed. `only_run` is set if another run now owns the place: then only segment files of that run id
-    go.
+    `given_up` are removed. If another run now owns the place, `only_run` is this run's id, and only its segment files
+    are removed.
     """
     newest = max([given_up, *(manifest.number for manifest in kept)])
     files = [file for manifest in kept for file in manifest.files]

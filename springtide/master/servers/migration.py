@@ -111,7 +111,7 @@ class SlotMigration:
         bsp = self._record.state.bsp
         return bsp.in_step and bool(bsp.members) and not self.group_rests
 
-    # ---- what servers and workers say ----
+    # ---- reports of servers and workers ----
 
     def heard(self, role: Role, packed: bytes, holding: messages.SlotHoldings | None) -> None:
         """Record a server's heartbeat: its slots and their load."""
@@ -177,7 +177,7 @@ class SlotMigration:
             self._epochs[holder] = epoch
         return newer
 
-    # ---- what they are told ----
+    # ---- replies to servers and workers ----
 
     async def hold(self, role: Role, seconds: float) -> None:
         """Hold a server's heartbeat for at most `seconds`, so that a new goal reaches the server at once."""

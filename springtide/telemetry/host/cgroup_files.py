@@ -13,9 +13,7 @@ from typing import Protocol
 
 from springtide.domain.core.resources import ProcessLimits, Usage
 
-PERIOD_US = (
-    100_000  # the kernel's own default: a process over its share stands still for the rest of a tenth of a second
-)
+PERIOD_US = 100_000  # the kernel's default, in µs: a process over its quota is throttled for the rest of the period
 
 LEAST_SHARES, LEAST_WEIGHT = 2, 1
 """Lowest CPU shares (version 1) and weight (version 2). The defaults of other groups are 1024 and 100."""
