@@ -138,7 +138,7 @@ class PlanTaken:
 
 @dataclass(frozen=True, slots=True)
 class PlanEnded:
-    """The plan ended: it was carried out, or it cannot be, with the reason. A job measured and left unchanged ends its
+    """The plan was carried out, or cannot be, with the reason. A job that was measured and stays unchanged ends its
     plan too.
     """
 
