@@ -1,1 +1,1 @@
-"""Tables that live elsewhere, as PyTorch modules: lookups, gradients, and the client that reaches the servers."""
+"""PyTorch modules for tables that servers hold: lookups, gradients, and the client that reaches the servers."""

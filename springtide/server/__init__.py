@@ -1,1 +1,1 @@
-"""The parameter server process: slots, migration, checkpoints, mirrors, restore. Sample walk: its last stop."""
+"""The parameter server process: slots, migration, checkpoints, mirrors, restore. Sample walk: the last stop."""

@@ -1,7 +1,7 @@
-"""The parameter server process: `python -m springtide.server.__main__`, configured by the environment.
+"""Run the parameter server process: `python -m springtide.server.__main__`, configured by the environment.
 
 In: the master's address, this server's name and the job's secret (`config`). Out: a `ServerRole` that serves the data
-plane until the job is over; its counters ride on heartbeats.
+plane until the job ends. Heartbeats carry its counters to the master.
 """
 
 import contextlib

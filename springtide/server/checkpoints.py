@@ -1,9 +1,9 @@
 """Write a server's part of a checkpoint: copy its slots into a segment file while it serves.
 
-In: orders, for which a thread of its own asks the master. Out: a file in the job's folder or on a disk of its own, and
-`Saved`: where each slot lies. Each slot is copied by the native store and then written, both in small pieces and
-without the GIL; between two pieces the thread rests and holds no lock, so that training has the processors and the
-slot. Next: `master.checkpoint.round`.
+In: save orders, which a separate thread requests from the master. Out: a segment file in the job's folder or on a local
+disk, and a `SaveReport` with the position of each slot. The native store copies each slot, and then the thread writes
+the copy. Both steps work in small pieces without the GIL. Between two pieces the thread sleeps without a lock, so that
+training gets the CPU and the slot. Next: `master.checkpoint.round`.
 """
 
 import contextlib
@@ -36,27 +36,27 @@ MOST_LINKS = 8  # increments after a full image, and up to as many more: so that
 
 
 class SlotStore(Protocol):
-    """A server as this sees it: `server.server.ServerRole`."""
+    """Interface of a server that the saver needs; `server.server.ServerRole` implements it."""
 
     store: _native.Store
     hurried: bool
-    """Somebody waits for the checkpoint that is being written."""
+    """Whether somebody waits for the checkpoint that is being written."""
 
     def owns(self, slot: int) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What this server has written of one slot, up to the checkpoint of that number."""
+    """Full image and increments of one slot that this server has written, up to checkpoint `number`."""
 
     number: int
     cut: int
     files: tuple[str, ...]
-    """Names of the segment files that hold it."""
+    """Names of the segment files that hold the chain."""
     links: int = 0
     full_bytes: int = 0
     more_bytes: int = 0
-    """Of the increments after the full image."""
+    """Bytes of the increments after the full image."""
 
     def long(self, slot: int) -> bool:
         """Whether it is time for a full image again: there are many increments, or they are larger than it."""
@@ -64,7 +64,7 @@ class Chain:
 
 
 class SlotSaver:
-    """The saving of one server life."""
+    """Checkpoint writer of one server incarnation."""
 
     def __init__(
         self,
@@ -82,16 +82,16 @@ class SlotSaver:
         self._role, self._folder, self._life, self._run, self._rest = role, folder, life, run, rest
         self._mirror, self._node = mirror, node
         self._home = life.rpartition(".")[0] if mirror or node else ""
-        """Where there are folders of several servers, that of this one."""
+        """Name of this server's folder, where several servers have a folder each; else empty."""
         self._sweep = sweep or SegmentCopies(folder / self._home).sweep
         self._chains: dict[int, Chain] = {}
-        """As far as complete checkpoints have them."""
+        """Chains by slot, up to the last complete checkpoint."""
         self._pending: dict[int, Chain] = {}
-        """What was written last; it counts when the next order says that that checkpoint was completed."""
+        """Chains of the last save by slot. They count once the next order confirms that its checkpoint is complete."""
         self._sizes: dict[str, int] = {}
-        """Bytes of the segment files that chains are in, by name."""
+        """Sizes in bytes of the segment files that hold chains, by name."""
         self._copy = _native.SlotCopy()
-        """Of one slot after the other, in the same memory."""
+        """Buffer that all slots share, one after the other."""
 
     def save(self, order: messages.SaveOrder) -> messages.SaveReport:
         """Write what the order asks for. What keeps it from being done is told, not raised: the master waits for it."""
@@ -245,7 +245,9 @@ def behind() -> Iterator[None]:
 
 
 class WritePace:
-    """Rests between pieces of work, so that they take no more than a share of the time; not while waited for."""
+    """Throttle that sleeps between pieces of work to limit their share of the time. It does not sleep while somebody
+    waits.
+    """
 
     def __init__(self, share: float, rest: Callable[[float], object], *, waited_for: Callable[[], bool]) -> None:
         self._rest, self._owed, self._factor = rest, 0.0, (1 - share) / share

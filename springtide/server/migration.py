@@ -1,7 +1,8 @@
-"""Hand over slots to other servers as the master's goal says, and report it.
+"""Hand over slots to other servers as the master's goal says, and report the moves.
 
-In: goals, as they come with the pulse. Out: slots at their new owners, `SlotsMoved` to the master. The native core
-moves them while both servers serve (cpp/migrate/handover.h); the order of steps is here: docs/design/migration.md.
+In: goals, which arrive with heartbeat replies. Out: slots at their new owners, and `SlotsMoved` to the master. The
+native core moves slots while both servers serve (cpp/migrate/handover.h). This module orders the steps. Design:
+docs/design/migration.md.
 """
 
 import contextlib
@@ -25,7 +26,7 @@ AGAIN_S = 0.5  # after a target that would not have them, or could not be reache
 
 
 class SlotHandover:
-    """A thread that does what the newest goal says. Asking for the same twice is harmless."""
+    """Thread that carries out the newest goal. A repeated goal does no harm."""
 
     def __init__(
         self,
@@ -37,7 +38,7 @@ class SlotHandover:
         self._role, self._tell, self._answer = role, tell, answer
         self._call = 0
         self.hurried = False
-        """Slots go at the least cost to this server: what can wait should, so heartbeats do not count its slots."""
+        """Whether slots must leave at the least cost to this server. Heartbeats then leave out the slot counts."""
         self._goal: messages.SlotGoal | None = None
         self._news, self._over = threading.Condition(), False
         self._thread = threading.Thread(target=self._run, name="springtide-handover", daemon=True)

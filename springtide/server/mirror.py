@@ -1,9 +1,11 @@
-"""Mirror checkpoints: each server sends its segment files to another server, and keeps those of others.
+"""Mirror checkpoints: each server sends its segment files to another server, and stores copies for other servers.
 
-In: what `server.checkpoints` has written, and the buddy that the master names with its order. Out: `Written` that names
-the copies; a server listens for them in a thread of its own, at a port that it tells the master with every request for
-orders. Bytes go over the wire, so that buddies may be on different hosts. Next: `checkpoint.transfer.file_server` keeps
-them, and gives files away at the same port: to the next life of a server that does not find them on its disk.
+In: files that `server.checkpoints` has written, and the buddy server that the master names in its order. Out: a
+`Written` that names the copies. A server listens for copies in a separate thread, and reports its port to the master
+with every request for orders. Files travel over the network, so buddies may be on different hosts.
+
+Next: `checkpoint.transfer.file_server` stores the copies. It also serves files at the same port, for the next
+incarnation of a server that does not find them on its disk.
 """
 
 import asyncio
@@ -27,7 +29,7 @@ CONNECT_S = 5.0
 
 
 class Mirror:
-    """A server's own files, kept a second time by its buddy."""
+    """Sender of a server's own files to its buddy."""
 
     def __init__(
         self,
@@ -41,9 +43,9 @@ class Mirror:
         asked: bool = True,
     ) -> None:
         self.home = home
-        """Its folder, in the job's folder."""
+        """Name of this server's folder in the job's folder."""
         self.asked = asked
-        """Whether the lack of a buddy is worth a word."""
+        """Whether a missing buddy is worth a report."""
         self._own, self._secret, self._certificates = folder / home, secret, certificates
         self._files = f"{life}[-+]*.{run}.seg"
 
@@ -87,7 +89,7 @@ class Mirror:
 
 
 class MirrorServer:
-    """Takes others' files, and gives away what is in its folder, from the moment it is made until it is closed."""
+    """Listener that stores other servers' files and serves its own folder, until it is closed."""
 
     def __init__(self, folder: pathlib.Path, secret: bytes, host: str, *, certificates: str = "") -> None:
         self._copies, self._turn = SegmentCopies(folder), asyncio.Lock()

@@ -1,8 +1,8 @@
-"""Restore a lost server's slots from the newest complete checkpoint before its next life serves.
+"""Restore a lost server's slots from the newest complete checkpoint, before its next incarnation serves.
 
-In: the master's word on which checkpoint and which slots. Out: the store with these slots, and which checkpoint it was
-in the end: one that is damaged is left for an older one, or for a copy of it in storage. Next:
-`server.__main__` tells the master, whose ledger goes back to the same checkpoint.
+In: the checkpoint and the slots that the master names. Out: the store with these slots, and the checkpoint that was
+used. If a checkpoint is damaged, the restore falls back to an older one, or to a copy in storage. Next:
+`server.__main__` tells the master, whose ledger returns to that checkpoint.
 """
 
 import logging
@@ -24,14 +24,14 @@ NO_COPY = (
 
 
 class RestoredFrom(NamedTuple):
-    """The checkpoint that slots came from."""
+    """Checkpoint that the slots were restored from."""
 
     where: str
     number: int
     spared: tuple[str, ...] = ()
-    """What was read from a mirror, and why, each in a sentence."""
+    """Files read from a mirror with the reason, one sentence each."""
     unusable: tuple[str, ...] = ()
-    """Newer ones that could not be used, and why, each in a sentence."""
+    """Newer checkpoints that could not be used with the reason, one sentence each."""
 
 
 def bring_back(store: _native.Store, wanted: messages.RestoreOrder, scattered: FileStore | None = None) -> RestoredFrom:

@@ -1,7 +1,7 @@
 """Restore slots of a checkpoint into an empty store.
 
-In: where the checkpoint lies, its number, the slots that are wanted. Out: the store with its tables declared and those
-slots as they were, identities included. Next: `server.__main__` says that the server is ready.
+In: the location of the checkpoint, its number, and the slots to restore. Out: the store with its tables declared and
+the slots as they were saved, batch identities included. Next: `server.__main__` reports that the server is ready.
 """
 
 import time
@@ -16,13 +16,13 @@ from springtide.embedding.lookup.specs import native_spec
 
 
 class Restored(NamedTuple):
-    """What a restore has read, and how long it took."""
+    """Amount of data that a restore has read, and its duration."""
 
     slots: int
     bytes: int
     seconds: float
     spared: dict[str, str]
-    """Files that were read from their mirrors, and what is wrong with them."""
+    """Errors of damaged files, by file name. The restore read the mirrors of these files."""
 
     def __str__(self) -> str:
         return f"{self.slots} slots, {self.bytes / 2**20:.1f} MiB in {self.seconds:.2f} s"

@@ -1,7 +1,7 @@
 """The parameter server: native threads serve the tables; Python starts, places, watches and stops them.
 
-In: the job's settings and secret. Out: an address that `embedding.lookup.table_client` connects to, and counters.
-Next: cpp/server/server.h. The process around it: server/__main__.py. What travels: docs/design/wire.md.
+In: the job's settings and secret. Out: an address that `embedding.lookup.table_client` connects to, and counters. Next:
+cpp/server/server.h. server/__main__.py runs the process. docs/design/wire.md describes the protocol.
 """
 
 import threading
@@ -19,26 +19,28 @@ from springtide.server.slot_loads import SlotCount
 from springtide.telemetry.host import usage
 
 DRAIN_S = 10.0
-"""How long requests that have arrived may take to be answered when a server stops."""
+"""Time limit in seconds to answer the requests that have arrived when a server stops."""
 
 LOOKUP_THREADS = 4
-"""Threads that share one large request, where this process may use as many cores; a busy core is not waited for."""
+"""Limit on the threads that share one large request, if this process may use that many cores. The request does not wait
+for a busy core.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedOver:
-    """What became of slots that were to go to another server."""
+    """Outcome of a handover of slots to another server."""
 
     moved: tuple[int, ...]
     server: int
     bytes: int
     seconds: float
     longest_freeze_s: float
-    """The longest that any of them had no owner."""
+    """Longest time in seconds that any slot had no owner."""
     local: bool = False
-    """Whether the images stayed within this host: they went through a Unix socket, not through the network."""
+    """Whether the images went through a Unix socket on this host instead of the network."""
     why: str = ""
-    """Of those that did not move."""
+    """Reason why some slots did not move."""
 
     def __str__(self) -> str:
         rate = self.bytes / self.seconds / 1e6 if self.seconds else 0.0
@@ -78,12 +80,12 @@ class ServerRole:
         """Settings of `_native.ServerOptions` such as `stall_s` or `max_frame_bytes` may be given as `limits`."""
         self.index = index
         self.hurried = False
-        """Somebody waits for the checkpoint that is being written."""
+        """Whether somebody waits for the checkpoint that is being written."""
         self.address = ""
         self.leaves = False
-        """It takes no more slots."""
+        """Whether the server refuses further slots."""
         self.in_doubt: dict[int, int] = {}
-        """Slots closed here for a server whose answer never came, and which server that is."""
+        """Slots closed here during a handover that was never acknowledged, with the target server."""
         threads = threads or lookup_threads()
         self.store = _native.Store(slots=slots, seed=seed, threads=threads)
         options = _native.ServerOptions()

@@ -1,6 +1,7 @@
 """Pure. Pack a server's slots and their loads into the bytes of its heartbeat.
 
-In: (slot, bytes, requests so far) of a server's slots. Out: the same at the master. Next: `master.servers.migration`.
+In: (slot, bytes, requests so far) of a server's slots. Out: the unpacked values at the master. Next:
+`master.servers.migration`.
 """
 
 import itertools
@@ -13,12 +14,12 @@ from springtide import errors
 
 
 class SlotCount(NamedTuple):
-    """One slot of a server."""
+    """Load of one slot."""
 
     slot: int
     bytes: int
     requests: int
-    """Keys asked for or pushed since this server has had it."""
+    """Keys pulled or pushed since this server received the slot."""
 
 
 def pack(counts: Iterable[SlotCount]) -> bytes:

@@ -1,7 +1,8 @@
-"""Upload a server's checkpoint files to storage in a process of its own, where its disk is not shared.
+"""Upload a server's checkpoint files to storage in a separate process, if its disk is not shared.
 
-In: orders, for which a thread asks the master; the process is `checkpoint.transfer.upload_part`. Out: `Copied`. When
-all servers have done their part, the master publishes the manifest there (`master.checkpoint.server_copies`).
+In: copy orders, which a thread requests from the master. The process runs `checkpoint.transfer.upload_part`. Out: a
+`CopyReport`. When all servers have uploaded their parts, the master publishes the manifest in storage
+(`master.checkpoint.server_copies`).
 """
 
 import contextlib

@@ -1,1 +1,1 @@
-"""Ids to rows and gradients back. Sample walk: between worker/step and the native client."""
+"""Look up rows by id and return their gradients. Sample walk: between worker/step and the native client."""

@@ -1,7 +1,7 @@
 """Derive the lookup calls of a batch from an earlier batch of the same layout, by moving addresses only.
 
-In: what embedding/lookup/lookup.py found for a batch, call by call. Out: the same for the next batch, by arithmetic on
-the addresses of its leaves; None when it is laid out otherwise. Saves making views of every column of every batch.
+In: the calls that embedding/lookup/lookup.py found for a batch. Out: the calls of the next batch, computed from the
+addresses of its leaves, or None if its layout differs. The cache avoids creating a view of every column of every batch.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ KEPT_LAYOUTS = 4  # full batches, an epoch's last one, and some to spare
 
 
 class FoundCall(NamedTuple):
-    """One call of a batch: its key, the call, where its ids come from, and what the finder knows about it."""
+    """Lookup call of a batch with its key, the routes to its ids, and the record of the module that makes the call."""
 
     key: Key
     call: LookupCall
@@ -27,7 +27,7 @@ class FoundCall(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """One call, its ids at `delta` bytes after the begin of a leaf."""
+    """Lookup call whose ids start `delta` bytes after the start of a batch leaf."""
 
     found: FoundCall
     leaf: int
@@ -35,7 +35,7 @@ class _Part(NamedTuple):
 
 
 class CallCache:
-    """Layouts of batches seen, and how their calls follow from them."""
+    """Lookup calls of earlier batches, by batch layout."""
 
     def __init__(self) -> None:
         self._paths: list[id_routes.Route] | None = None

@@ -1,7 +1,7 @@
 """One module's lookup in one forward, as native addresses: ids, pooling and outputs.
 
-In: tensors that a module was called with (checked here). Out: Call, the rows of which embedding/lookup/row_batch.py
-pulls and pools in one native call for all modules of a step.
+In: the tensors that a module was called with; this module checks them. Out: a LookupCall. Next:
+embedding/lookup/row_batch.py pulls and pools the rows of all calls of a step in one native call.
 """
 
 from collections.abc import Sequence
@@ -21,35 +21,37 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 Ids = tuple[int, int, int]
 """Address, count and stride (in ids) of int64 ids."""
 Bag = tuple[int, int, int, int, bool, int]
-"""Pooling, bags, ids a bag, address of offsets, whether they are closed, address of per-sample weights."""
+"""Pooling mode, number of bags, ids per bag, address of offsets, whether the offsets include the end, and address of
+per-sample weights.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class LookupFeature:
-    """What stays the same of one lookup from step to step."""
+    """Part of a lookup that stays constant from step to step: name, table and padding id."""
 
     name: str
     table: ServedTable
     padding: int | None = None
     pull_padding: bool = False
-    """nn.Embedding reads the padding row but does not train it; bags leave it out."""
+    """Whether the lookup reads the padding row. nn.Embedding reads that row without training it; bags leave it out."""
 
 
 @dataclass(slots=True, eq=False)
 class LookupCall:
-    """One forward of one module."""
+    """Lookup of one module in one forward."""
 
     features: tuple[LookupFeature, ...]
     ids: list[Ids]
     bags: list[Bag]
     shapes: list[tuple[int, ...]]
-    """Of the outputs."""
+    """Shapes of the outputs."""
     places: list[tuple[int, int, int]]
-    """For each feature: which output, the float it starts at, floats from one row to the next."""
+    """Position of each feature: index of the output, first float in that output, and floats from row to row."""
     keep: tuple[torch.Tensor, ...]
-    """Tensors behind the addresses."""
+    """Tensors that own the memory behind the addresses."""
     weights: torch.Tensor | None = None
-    """Per-sample weights, where the caller gave some."""
+    """Per-sample weights, or None if the caller gave none."""
 
     def gather(self, client: TableClient, plan: _native.StepPlan, after_step: int) -> _native.StepRows:
         return client.gather(plan, self.ids, after_step=after_step)

@@ -1,8 +1,8 @@
 """Fast path of a lookup: one [batch, tables] id tensor in, one [batch, sum of dims] tensor out.
 
-In: the ids of st.EmbeddingBags, one id a bag. Out: the rows of all tables side by side; one native call each way whose
-arguments do not grow with the number of tables. Anything else: embedding/lookup/calls.py and
-embedding/lookup/row_batch.py.
+In: the ids of st.EmbeddingBags, one id per bag. Out: the rows of all tables side by side. Each direction takes one
+native call, and the number of its arguments does not grow with the number of tables. All other lookups use
+embedding/lookup/calls.py and embedding/lookup/row_batch.py.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,9 @@ ID_BYTES = 8
 
 
 class ColumnsCall(LookupCall):
-    """A call with a column of ids for each feature; lists of addresses are made only when it travels with others."""
+    """Lookup with one column of ids per feature. It builds lists of addresses only when it is grouped with other
+    calls.
+    """
 
     __slots__ = ("dims", "ids_tensor", "pooling")
 
@@ -56,7 +58,7 @@ class ColumnsCall(LookupCall):
 
 
 class PooledColumns(torch.autograd.Function):
-    """The output of a ColumnsCall that has its rows to itself."""
+    """Autograd function for a ColumnsCall that shares its rows with no other call."""
 
     @staticmethod
     def forward(

@@ -1,10 +1,13 @@
-"""Load torch's compiler only when somebody compiles: a worker then starts in half the time.
+"""Defer loading torch's compiler until the script compiles something, which halves a worker's start time.
 
-torch.optim and `torch.compiler.disable` mark functions as not to be compiled, and load the compiler to do so:
-`torch._dynamo`, 1.5 s of a core in every worker that starts. Here such functions run as they are until somebody else
-loads the compiler; from then on torch goes its own way. So does torch's own `step` of a dense optimizer, at the first:
-workers of async jobs gain, whose dense parameters are stepped on servers; in a bsp group and alone it is put off only.
-In: functions. Called by `st.join()`, and for what is ours in a model.
+torch.optim and `torch.compiler.disable` mark functions that must not be compiled. Marking a function loads
+`torch._dynamo`, which costs 1.5 s of one core in every worker. This module runs such functions unmarked until other
+code loads the compiler. From then on torch behaves as usual.
+
+The first `step` of torch's own dense optimizers also loads the compiler. Workers of async jobs never call that `step`,
+because servers update their dense parameters. In a bsp group, or without a cluster, the load is only delayed.
+
+In: functions. Called by `st.join()`, and for our own modules in a model.
 """
 
 import importlib.abc
@@ -45,7 +48,7 @@ def _wait(plain: Any) -> None:
 
 
 class _CompilerComes(importlib.abc.MetaPathFinder):
-    """Hears of the compiler before it is loaded, and finds nothing itself."""
+    """Import hook that removes the marks just before the compiler loads. It finds no module itself."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

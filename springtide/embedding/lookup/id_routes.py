@@ -1,7 +1,7 @@
-"""Learn which view of which batch leaf a module's ids are, and find the same view in the next batch.
+"""Learn which view of which batch leaf holds a module's ids, and find that view in the next batch.
 
-In: a batch of any shape (tuples, lists, dicts, dataclasses, tensors) and the ids a module was called with.
-Out: a Route that finds the same ids in the next batch. Next: embedding/lookup/lookup.py prefetches by it.
+In: a batch of any shape (tuples, lists, dicts, dataclasses, tensors) and the ids that a module was called with. Out: a
+Route that finds the corresponding ids in the next batch. Next: embedding/lookup/lookup.py uses routes to prefetch.
 """
 
 import dataclasses
@@ -11,8 +11,9 @@ from typing import Any
 import torch
 
 Step = tuple[str, Any]
-"""("item", key) or ("attr", name) on the way to a leaf; ("select", dim, i), ("narrow", dim, start, length),
-("shape", tail) on the way from it."""
+"""Step of a route. ("item", key) and ("attr", name) lead to a leaf. ("select", dim, i), ("narrow", dim, start, length)
+and ("shape", tail) make a view of the leaf.
+"""
 
 
 def leaves(batch: Any, path: tuple[Step, ...] = ()) -> Iterator[tuple[tuple[Step, ...], Any]]:
@@ -67,7 +68,7 @@ def key_of(value: Any) -> tuple[Any, ...]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Route:
-    """The way from a batch to the ids of one call."""
+    """Path from a batch to the ids of one lookup call."""
 
     path: tuple[Step, ...]
     view: tuple[Any, ...] = ()

@@ -1,7 +1,7 @@
-"""Grouped lookups: the ids of all modules of a batch in one request, pooled when the first module asks.
+"""Group lookups: request the rows of all modules of a batch at once, and pool them at the first module's call.
 
-In: batches before the loop sees them (`prefetch`), calls of served modules. Out: outputs for the modules, gradients for
-the push (`pending_parts`). Next: embedding/lookup/row_batch.py does the work, train/ pushes.
+In: batches before the loop sees them (`prefetch`), and calls of served modules. Out: outputs for the modules, and
+gradients for the push (`pending_parts`). Next: embedding/lookup/row_batch.py pulls and pools, worker/step pushes.
 """
 
 import itertools
@@ -22,11 +22,15 @@ from springtide.embedding.lookup.table_client import TableClient
 log = logging.getLogger(__name__)
 
 TRIES = 3
-"""Misses after which ids count as computed by the model, and unused prefetches after which a route is dropped."""
+"""Misses after which a module's ids count as computed by the model. Also the number of unused prefetches after which a
+route is dropped.
+"""
 
 
 class Crossed(NamedTuple):
-    """A batch with what was made of it elsewhere: ids that forward() would have computed are found there."""
+    """Batch with the results that data workers computed from it. Those results include ids that forward() would have
+    computed.
+    """
 
     batch: Any
     crossing: tuple[Any, ...]
@@ -34,21 +38,21 @@ class Crossed(NamedTuple):
 
 @runtime_checkable
 class LookupRecording(Protocol):
-    """A mode that records torch calls (dataworker/split/recorder/call_recorder.py): those inside a lookup are none of
-    its business.
+    """Torch function mode that records torch calls (dataworker/split/recorder/call_recorder.py). It does not record the
+    calls inside a lookup.
     """
 
     def at_lookup(self, table: str, inputs: Sequence[Any]) -> None: ...
 
 
 class Caller(Protocol):
-    """A served module: makes a Call of what it is given."""
+    """Served module that turns its inputs into a LookupCall."""
 
     def call(self, *inputs: Any) -> LookupCall: ...
 
 
 class _Prefetched:
-    """One call of the batch whose rows were asked for before the module was called."""
+    """Lookup call of a batch whose rows were requested before the module was called."""
 
     __slots__ = ("call", "first", "learnt", "outs", "used")
 
@@ -61,7 +65,7 @@ class _Prefetched:
 
 
 class LookupHandle:
-    """A batch whose rows are on their way."""
+    """Batch whose rows have been requested."""
 
     __slots__ = ("batch", "calls", "gathered", "pooled")
 
@@ -73,7 +77,7 @@ class LookupHandle:
 
 
 class _Learnt:
-    """What is known of one module's nth call in a step."""
+    """Knowledge about one module's nth call in a step: the routes to its ids, and its misses."""
 
     __slots__ = ("inputs", "misses", "module", "tables", "unused")
 
@@ -86,7 +90,7 @@ class _Learnt:
 
 
 class Lookups:
-    """All lookups of one model against one client. Not for several threads, but for `prefetch`."""
+    """All lookups of one model through one client. Only `prefetch` may run in another thread."""
 
     def __init__(self, client: TableClient) -> None:
         self.client = client
@@ -94,17 +98,19 @@ class Lookups:
         self._eagerly = compile_guard.outside_graphs(lambda *call, **weights: self.run(*call, **weights))
         self._plans: dict[tuple[int, ...], RowPlan] = {}
         self._learnt: dict[tuple[int, int, bool], _Learnt] = {}
-        """By module, its nth call in a step, and whether the batch was `Crossed`: ids come from elsewhere then."""
+        """Knowledge by module, number of the call in a step, and whether the batch was `Crossed`. The ids of a
+        `Crossed` batch come from elsewhere.
+        """
         self._replays = {False: CallCache(), True: CallCache()}
         self._counts: dict[int, int] = {}
         self._active: LookupHandle | None = None
         self._pending: list[Gathered] = []
         self.after_step = 0
-        """bsp: pulls that were not prefetched wait for this step of the group too; worker/step/step.py raises it."""
+        """Step of the bsp group that pulls without a prefetch wait for. worker/step/step.py raises it."""
         self.hits = 0
         self.misses = 0
         self.fixed = False
-        """A schedule goes by what is known of the modules: no route is forgotten meanwhile."""
+        """Whether a schedule relies on the known routes. While True, no route is forgotten."""
 
     # -- batches, as the iterator sees them
 

@@ -1,7 +1,7 @@
 """Pull the rows of several calls together, pool their outputs and reduce their gradients in one native call.
 
-In: calls of a step (embedding/lookup/calls.py). Out: output tensors with autograd behind them, and gradients that wait
-for the push in `weight.grad`. One native call each way for all tables. Next: cpp/step/step_rows.h.
+In: the calls of a step (embedding/lookup/calls.py). Out: output tensors with autograd, and gradients in `weight.grad`
+until the push. Each direction takes one native call for all tables. Next: cpp/step/step_rows.h.
 """
 
 import itertools
@@ -29,7 +29,7 @@ def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class RowPlan:
-    """The features of a step that stay the same from batch to batch, and the parameters that get their gradients."""
+    """Features that a step looks up in every batch, and the parameters that receive their gradients."""
 
     def __init__(self, features: tuple[LookupFeature, ...]) -> None:
         self.features = features
@@ -61,7 +61,7 @@ class RowPlan:
 
 
 class Gathered:
-    """Unique rows of some calls, on their way or here."""
+    """Unique rows of some calls, already pulled or still in flight."""
 
     def __init__(self, client: TableClient, plan: RowPlan, calls: Sequence[LookupCall], *, after_step: int = 0) -> None:
         self.plan = plan
@@ -70,7 +70,7 @@ class Gathered:
         else:
             self.step = client.gather(plan.native, [ids for call in calls for ids in call.ids], after_step=after_step)
         self.shown: dict[int, torch.Tensor] = {}
-        """Gradient views by group, as they were put into `weight.grad`."""
+        """Gradient views by group, as `show` put them into `weight.grad`."""
 
     @classmethod
     def merged(cls, client: TableClient, parts: "Sequence[Gathered]") -> "Gathered":
@@ -121,7 +121,9 @@ class Gathered:
 
 
 class Pooled(torch.autograd.Function):
-    """Outputs of all calls over one Gathered; the first input only says that there is something to train."""
+    """Autograd function for the outputs of all calls over one Gathered. Its first input only makes autograd run
+    backward.
+    """
 
     @staticmethod
     def forward(

@@ -1,7 +1,6 @@
-"""Convert a table spec to the native core's and back.
+"""Convert a table spec to the native core's format and back.
 
-In: `domain.model.tables.TableSpec`. Out: the native one, which servers and backends are told; a checkpoint keeps the
-former.
+In: `domain.model.tables.TableSpec`, which checkpoints store. Out: `_native.TableSpec`, which servers and backends take.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Client of the tables, in this process or on servers; every call to the native core goes through it.
 
-In: table specs, addresses of ids, parts of a step. Out: rows, and the word that a push was applied.
-Next: embedding/lookup/lookup.py uses it for a model's lookups, train/ for dense chunks and pushes.
+In: table specs, addresses of ids, parts of a step. Out: rows, and the acknowledgement of each push. Next:
+embedding/lookup/lookup.py uses the client for a model's lookups. worker/step uses it for dense chunks and pushes.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,9 +24,11 @@ BeforeRead = Callable[[Sequence[int]], None]
 
 READ_CHUNK_ROWS = 1 << 18
 READ_CHUNK_BYTES = 1 << 26
-"""Rows, and their bytes, read or assigned in one request: bounds the memory of a table-sized call, and a frame."""
+"""Limits on the rows (READ_CHUNK_ROWS) and bytes of one read or assign request. They bound the frame size and the
+memory of a table-sized call.
+"""
 WHOLE_TABLE_BYTES = 1 << 29
-"""Bytes of the largest table that is read whole through its `weight`."""
+"""Default limit in bytes on a table that may be read whole through its `weight`."""
 
 
 def chunk_rows(dim: int) -> int:
@@ -34,7 +36,7 @@ def chunk_rows(dim: int) -> int:
 
 
 class TableClient:
-    """The tables of one job as this process sees them."""
+    """The tables of one job, as this process sees them."""
 
     def __init__(
         self,
@@ -52,13 +54,13 @@ class TableClient:
         tables of a read that no batch has announced, and may refuse it.
         """
         self.tables = backend
-        """Where the tables are."""
+        """Backend that holds the tables."""
         self.backend: _native.Backend = backend if behind is None else behind(backend)
-        """What requests go to."""
+        """Backend that receives requests: the row cache if there is one, else `tables`."""
         self.source = _native.RowSource(self.backend, threads)
         copies = isinstance(self.backend, _native.VersionedBackend)
         self._servers = _native.RowSource(backend, threads) if copies else self.source
-        """Where rows are read that are no step's: copies may lack something."""
+        """Source of exact reads outside a step. It bypasses a cache, because cached copies may lack updates."""
         self.before_read = before_read
         self.whole_table_bytes = whole_table_bytes
         self.loads = loads

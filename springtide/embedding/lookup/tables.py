@@ -1,7 +1,7 @@
-"""Tables that a model's modules ask for, and the served tables they get.
+"""Describe the tables that a model's modules request, and the served tables they get.
 
-In: embedding/modules/modules.py makes a TableRequest a table. Out: ServedTable, which train/ declares and assigns.
-Next: embedding/modules/optimizers.py fills in the optimizer, embedding/lookup/lookup.py looks rows up.
+In: embedding/modules/modules.py makes one TableRequest per table. Out: a ServedTable, which worker/setup.py declares
+and assigns. Next: embedding/modules/optimizers.py chooses the optimizer, embedding/lookup/lookup.py looks rows up.
 """
 
 from dataclasses import dataclass, field, fields, replace
@@ -16,15 +16,15 @@ from springtide.domain.model import tables
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableRequest:
-    """What a module says about its table before it has a name."""
+    """Options that a module requests for its table, before the table has a name."""
 
     dim: int
     rows: int = 0
-    """Ids lie in [0, rows); 0: open-ended."""
+    """Number of rows; ids lie in [0, rows). 0 accepts any 64-bit id."""
     optimizer: tables.OptimSpec | None = None
-    """None: the one of the parameter group that holds the weight."""
+    """Table optimizer. None uses the optimizer of the parameter group that holds the weight."""
     lr: float | None = None
-    """None: the learning rate of the parameter group."""
+    """Learning rate. None uses the learning rate of the parameter group."""
     init: tables.Init = field(default_factory=tables.Init)
     dtype: tables.DType = "float32"
     min_count: int = 0
@@ -34,18 +34,22 @@ class TableRequest:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class ServedTable:
-    """A table that is served, as the model sees it."""
+    """Table on servers, as the model sees it."""
 
     spec: tables.TableSpec
     request: TableRequest
     paths: tuple[str, ...]
-    """Where in the model its modules are; a shared module has several."""
+    """Paths in the model of the modules that use the table; a shared module has several."""
     weight: torch.nn.Parameter
-    """The module's parameter, which gets the gradient of the step's rows. Tables of one `EmbeddingBags` share it."""
+    """Parameter of the module, which receives the gradient of the step's rows. All tables of one `EmbeddingBags` share
+    it.
+    """
     initial: torch.Tensor | None = None
-    """Weights that the model came with: they are given once a job. None: rows start as their init."""
+    """Weights that the model had before `job.prepare`; the job assigns them once. None starts rows from the table's
+    init.
+    """
     initial_keys: torch.Tensor | None = None
-    """Whose they are, where that is not 0, 1, 2 and so on."""
+    """Keys of the rows in `initial`. None means 0, 1, 2 and so on."""
 
     @property
     def name(self) -> str:
@@ -86,7 +90,7 @@ def _options(one: TableRequest, other: TableRequest) -> str:
 
 
 class TableBook:
-    """Gives tables their numbers, in the order in which a model names them; refuses a name that means two things."""
+    """Registry that numbers tables in the order of the model, and rejects conflicting uses of a name."""
 
     def __init__(self) -> None:
         self.by_name: dict[str, ServedTable] = {}

@@ -1,8 +1,8 @@
-"""Convert a model's embeddings to served ones in place; parameters keep their identity.
+"""Convert a model's embeddings to served embeddings in place; parameters keep their identity.
 
 In: a model with nn.Embedding, nn.EmbeddingBag, st.* or TorchRec collections. Out: the served tables, numbered in the
-order of the model. Next: train/ fits optimizers (embedding/modules/optimizers.py), declares the tables and assigns the
-weights.
+order of the model. Next: worker/setup.py sets optimizers (embedding/modules/optimizers.py), declares the tables and
+assigns the weights.
 """
 
 import functools

@@ -1,7 +1,7 @@
 """Embedding modules without a row count: any 64-bit id has a row, which exists once it is trained.
 
-In: ids of a batch. Out: rows, pooled or not; `job.prepare(model, ...)` binds them to servers first.
-Next: embedding/modules/convert.py binds, embedding/lookup/lookup.py looks up.
+In: ids of a batch. Out: rows, pooled or not. `job.prepare(model, ...)` must bind the modules to servers first. Next:
+embedding/modules/convert.py binds, embedding/lookup/lookup.py looks up.
 """
 
 import math
@@ -25,14 +25,14 @@ Init = str | tuple[str | float, ...] | tables.Init
 
 
 class _OpenTable(KeepsWeight):
-    """What modules without a row count share: the binding, and state dicts of keys and rows."""
+    """Base of modules without a row count: the binding, and state dicts of keys and rows."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         super().__init__()
         self.weight = nn.Parameter(weight)
         self.springtide_binding: Binding | None = None
         self.loaded: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
-        """By name in a state dict, keys and rows that were loaded before the module is bound: its tables' first."""
+        """Keys and rows by state dict name, loaded before the module was bound. The tables start with these rows."""
 
     @property
     def binding(self) -> Binding:
@@ -278,10 +278,10 @@ class Embedding(_OpenTable):
 
 
 class EmbeddingBags(_OpenTable):
-    """Many summing tables looked up at once: one call for all of them, the fastest way to embed a click log.
+    """Many pooled tables behind one lookup call: the fastest way to embed a click log.
 
-    ``forward(ids)`` with int64 ids [batch, tables], one id a bag, gives [batch, sum of dims]; with a dict of
-    ``name: ids`` or ``name: (ids, offsets)`` it gives a dict of [bags, dim].
+    ``forward(ids)`` takes int64 ids of shape [batch, tables], one id per bag, and returns [batch, sum of dims]. With a
+    dict of ``name: ids`` or ``name: (ids, offsets)``, ``forward`` returns a dict of [bags, dim].
     """
 
     @takes_numbers("self")

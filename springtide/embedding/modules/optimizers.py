@@ -1,7 +1,7 @@
 """Translate torch.optim optimizers and st.* overrides to table kernels and push hyperparameters.
 
-In: the user's optimizer and its parameter groups. Out: OptimSpec once, (table, lr, weight decay, step) every push.
-Used for embedding tables and for chunks of dense parameters alike.
+In: the user's optimizer and its parameter groups. Out: an OptimSpec once, and (table, lr, weight decay, step) for every
+push. Embedding tables and chunks of dense parameters both use it.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +22,7 @@ NAMED: dict[str, tables.OptimSpec] = {
     "rmsprop": tables.OptimSpec(kind="rmsprop"),
     "ftrl": tables.OptimSpec(kind="ftrl"),
 }
-"""What `st.EmbeddingBag(dim, optimizer="...")` may name."""
+"""Table optimizers by the name that `st.EmbeddingBag(dim, optimizer="...")` accepts."""
 
 
 def named(name: str) -> tables.OptimSpec:
@@ -105,7 +105,7 @@ SETTLED = (
     "initial_accumulator_value",
     "decoupled_weight_decay",
 )
-"""What a kernel is made with; the learning rate and the weight decay ride on every push."""
+"""Options that a kernel takes once, at creation. Every push carries the learning rate and the weight decay."""
 
 
 def settled(group: Group) -> tuple[Any, ...]:

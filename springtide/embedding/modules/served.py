@@ -1,7 +1,7 @@
-"""nn.Embedding and nn.EmbeddingBag whose rows live on servers. `convert` turns plain ones into these, in place.
+"""nn.Embedding and nn.EmbeddingBag whose rows live on servers; `convert` turns plain modules into these in place.
 
-In: the same inputs as in torch. Out: the same outputs. Next: embedding/lookup/lookup.py. What `weight` is:
-table_weight.py. Tables without a row count: embedding/modules/modules.py.
+In and out: the inputs and outputs of the torch modules. Next: embedding/lookup/lookup.py. See table_weight.py for the
+`weight` of these modules, and embedding/modules/modules.py for tables without a row count.
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ NOT_PICKLED = "a model with served tables cannot be pickled: its rows are on ser
 
 
 class Binding:
-    """What a module needs to look rows up: set by `convert`, shared by copies of the module."""
+    """Lookups, tables and features that a served module uses. `convert` sets it, and copies of the module share it."""
 
     __slots__ = ("dtype", "features", "lookups", "tables")
 
@@ -67,7 +67,7 @@ def write_rows(binding: Binding, table: ServedTable, weight: torch.Tensor, key: 
 
 
 class KeepsWeight(nn.Module):
-    """A module whose `weight` stays as it is whatever the model is moved or cast to: rows are on servers."""
+    """Module whose `weight` ignores moves and casts of the model, because its rows are on servers."""
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
         weight, self._parameters["weight"] = self._parameters["weight"], None
@@ -78,7 +78,7 @@ class KeepsWeight(nn.Module):
 
 
 class _WholeTable(KeepsWeight):
-    """state_dict() reads the table under the usual name, load_state_dict() writes it."""
+    """Mixin whose state_dict() reads the table under its usual name, and whose load_state_dict() writes the table."""
 
     springtide_binding: Binding
 

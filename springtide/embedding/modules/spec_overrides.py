@@ -1,7 +1,7 @@
-"""Apply the job spec's table settings over those of the script.
+"""Override the script's table settings with those of the job spec.
 
-In: the served tables of a model and `TableWish`es by table. Out: the same tables with other specs, before any of them
-is declared. Next: worker/setup.py declares them.
+In: the served tables of a model, and a `TableWish` per table name. Out: the tables with new specs, before any table is
+declared. Next: worker/setup.py declares them.
 """
 
 from collections.abc import Mapping, Sequence

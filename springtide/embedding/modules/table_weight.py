@@ -1,8 +1,8 @@
-"""The `weight` parameter of a served table: reads fetch all rows from the servers, or are refused.
+"""The `weight` parameter of a served table: a read fetches all rows from the servers, or is refused.
 
-In: the nn.Parameter of an embedding, which `serve_weight` turns into a `TableWeight` in place, so that optimizers and
-names stay valid. Out: sizes, dtype and `grad` without a request; the whole table for anything that needs values, with
-gradients where the loss reads it. `grad` has the rows of the step only. Next: embedding/lookup/lookup.py.
+In: the nn.Parameter of an embedding. `serve_weight` turns it into a `TableWeight` in place, so that optimizers and
+names stay valid. Out: size, dtype and `grad` without a request. Any function that needs values reads the whole table,
+with gradients if the loss uses it. `grad` holds only the rows of the step. Next: embedding/lookup/lookup.py.
 """
 
 import math
@@ -74,12 +74,14 @@ DESCRIBING: frozenset[Function] = frozenset(
         torch.is_same_size,
     ]
 )
-"""Torch functions that need no values: answered from the shape and dtype, without a request to servers."""
+"""Torch functions that need no values. The shape and the dtype answer them, without a request to servers."""
 DETACHING: frozenset[Function] = frozenset(
     [torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__]  # type: ignore[attr-defined]
 )
 AVERAGING: frozenset[Function] = frozenset([torch._foreach_copy_, torch._foreach_lerp_])
-"""What torch's AveragedModel does to all parameters of a copy of the model, whose tables are the model's own."""
+"""Torch functions that AveragedModel applies to all parameters of a copied model. The copy shares its tables with the
+model.
+"""
 COMBINING = frozenset(
     {"add", "sub", "mul", "div", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__"}
 )
@@ -113,10 +115,10 @@ INSTEAD = (
 
 
 class TableRows(torch.Tensor):
-    """A whole table as a tensor with its size and no memory for it: values are read from servers where they are used.
+    """Whole table as a tensor that takes no memory and reads its values from servers on use.
 
-    `weight.detach()` and `weight.data` are such: as in torch, they follow the weight. So is a sum of a table with
-    itself, as an average of a copied model makes it.
+    `weight.detach()` and `weight.data` return TableRows, which follow the weight as in torch. A linear combination of a
+    table with itself is also TableRows; averaging a copied model computes such combinations.
     """
 
     springtide_reader: "TableReader"
@@ -153,7 +155,7 @@ class TableRows(torch.Tensor):
 
 
 class TableWeight(nn.Parameter):
-    """An nn.Parameter with the size of the whole table and no memory for it. `serve_weight` makes one."""
+    """nn.Parameter with the size of the whole table that takes no memory. `serve_weight` creates it."""
 
     springtide_reader: "TableReader"
     __torch_function__ = TableRows.__torch_function__
@@ -187,7 +189,7 @@ class TableWeight(nn.Parameter):
 
 
 class FetchedRows(torch.Tensor):
-    """Rows as they were read from servers. Views of them stay so; what is computed of them are plain tensors."""
+    """Rows read from servers. Views of them are FetchedRows too; results computed from them are plain tensors."""
 
     springtide_reader: "TableReader"
 
@@ -215,7 +217,7 @@ class FetchedRows(torch.Tensor):
 
 
 class TableReader:
-    """Reads one served table whole, for its `TableWeight`."""
+    """Reader of one whole served table, for its `TableWeight`."""
 
     def __init__(self, lookups: Lookups, table: ServedTable) -> None:
         self._lookups, self._table = lookups, table

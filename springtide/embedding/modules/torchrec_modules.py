@@ -1,7 +1,8 @@
 """TorchRec collections over served tables: KeyedJaggedTensor in, KeyedTensor or JaggedTensors out.
 
-In: a collection whose inner tables embedding/modules/convert.py has bound. Imported only when a model holds one (the
-extra `torchrec`). State dicts keep TorchRec's names, since the inner modules keep their places.
+In: a collection whose inner tables embedding/modules/convert.py has bound. Springtide imports this module only if a
+model holds such a collection (the extra `torchrec`). State dicts keep TorchRec's names, because the inner modules keep
+their places.
 """
 
 import platform

@@ -1,1 +1,1 @@
-"""Pure. Which server holds which slot, with the fewest moves."""
+"""Pure. Assign slots to servers with the fewest moves."""

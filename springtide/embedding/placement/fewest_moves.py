@@ -1,14 +1,16 @@
 """Pure. Find a balanced slot layout with the fewest slot moves, and a lower bound on them.
 
-In: `slot_layout.Problem`, and a layout that was found quickly. Out: a number that no balanced layout goes below, or a
-balanced layout with fewer moves. SciPy is imported only when something is solved.
+In: a `PlacementProblem`, and a layout from the heuristic. Out: a lower bound on the moves of any balanced layout, or a
+balanced layout with fewer moves. SciPy is imported only when a program is solved.
 
-`at_least` counts two things, and the larger is a bound. What must *leave*: all slots of servers that leave, and of each
-server above its tolerance its largest slots until it would be within it. What must *arrive*: at each server below its
-tolerance the largest slots of others. A move leaves one server and arrives at one, so none is counted twice.
+`at_least` returns the larger of two counts. The first counts slots that must *leave*: all slots of leaving servers, and
+the largest slots of each overloaded server until it is within its tolerance. The second counts slots that must *arrive*
+at servers below their tolerance, again the largest first. Each move leaves one server and arrives at one server, so
+neither count includes a move twice.
 
-`fewer` states the rest as an integer program, a binary for each slot and server, for SciPy's HiGHS. Slots are so much
-finer than shares that its first relaxation nearly is the answer; of too many slots only those that matter are free.
+`fewer` solves an integer program with SciPy's HiGHS: one binary per slot and server. Slots are much smaller than
+shares, so the first relaxation is nearly optimal. If there are too many slots, only the most relevant slots are free to
+move.
 """
 
 from typing import Any
@@ -19,9 +21,11 @@ from springtide.embedding.placement.heuristic import NOISE, Floats, Ints, Placem
 
 OUT_OF_TIME = 1
 CHOICES = (512, 2048)
-"""Binaries, at most, in one program after the other: a small one mostly finds the fewest there are, and soon."""
+"""Limits on the binaries of successive programs. The small program usually finds the minimum, and finds it quickly."""
 SECONDS = 2.0
-"""For each of them, at most. Most take a tenth of it; where bytes and requests ask for opposite moves some take all."""
+"""Time limit in seconds for each program. Most programs take a tenth of it. Programs where bytes and requests need
+opposite moves may take all of it.
+"""
 
 
 def at_least(problem: PlacementProblem) -> int:

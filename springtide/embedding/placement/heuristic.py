@@ -1,7 +1,7 @@
 """Pure. Balance slots over servers quickly: move large slots first, then undo needless moves.
 
-In: `Problem`, from `embedding.placement.placement`. Out: a server for each slot. Nearly the fewest slots change their
-server; `embedding.placement.fewest_moves` says how few it must be, and finds it in small cases.
+In: a `PlacementProblem`, from `embedding.placement.placement`. Out: a server for each slot, with close to the fewest
+moves. `embedding.placement.fewest_moves` gives a lower bound on the moves, and finds the minimum in small cases.
 """
 
 from dataclasses import dataclass
@@ -10,31 +10,31 @@ import numpy as np
 import numpy.typing as npt
 
 MIN_GAIN = 0.0001
-"""Of a share: a move that brings less is not worth its while."""
+"""Smallest gain that justifies a move, as a fraction of a share."""
 NOISE = 1e-9
 MOST_PAIRS = 1 << 20
-"""Of slots that may be exchanged, looked at in one go."""
+"""Limit on the slot pairs that one exchange search compares."""
 MOST_MERGED = 32
-"""Moves, at most, of which two are tried to be done by one: the work grows with their square."""
+"""Limit on the moves in a search that replaces two moves by one. The search grows with the square of the moves."""
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Which = npt.NDArray[np.bool_]
-"""By slot: whether it counts."""
+"""Mask over slots: True for each slot that the search may move."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementProblem:
-    """What lies where, what it weighs, and what everybody should have."""
+    """Current layout, load of each slot, and target share of each server."""
 
     before: Ints
-    """By slot: its server, counted from 0; -1: one that leaves."""
+    """Current server of each slot, counted from 0; -1 if that server leaves."""
     part: Floats
-    """By slot: its part of all bytes, of all requests."""
+    """Fractions of all bytes and of all requests, by slot."""
     share: Floats
-    """By server: the part that it should have of each."""
+    """Target fractions of bytes and of requests, by server."""
     tolerance: float
-    """A server may be off by so much of its share."""
+    """Allowed deviation from a share, as a fraction of that share."""
 
     def held(self, owners: Ints) -> Floats:
         """By server: what it has of bytes and of requests, in shares: 1 is its due."""
@@ -76,7 +76,7 @@ def settled(problem: PlacementProblem, *, least: int) -> Ints:
 
 
 class _Layout:
-    """A layout that is made better step by step."""
+    """Layout that the search improves step by step."""
 
     def __init__(self, problem: PlacementProblem) -> None:
         self.problem = problem

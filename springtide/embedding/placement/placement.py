@@ -1,7 +1,8 @@
 """Pure. Place slots on servers, and plan the moves when servers or loads change.
 
-In: slots, servers with what they have, the load of each slot as servers measured it. Out: a `Placement`, or `SlotMove`s
-of single slots. Next: `master.servers.migration` publishes them as the goal, `server.migration` carries them out.
+In: slots, server capacities, and the load of each slot as servers measured it. Out: a `Placement`, or a `SlotMove` for
+each slot that moves. Next: `master.servers.migration` publishes the moves as the goal, `server.migration` carries them
+out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,21 +15,21 @@ from springtide.domain.core.roles import Placement, SlotMove
 from springtide.embedding.placement import fewest_moves, heuristic
 
 TOLERANCE = 0.1
-"""A server within this of its share is left alone: moving slots costs, and loads are never quite still."""
+"""Deviation from its share within which a server counts as balanced. Moves cost time, and loads always fluctuate."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotLoad:
-    """What one slot weighs, as its server measured it."""
+    """Load of one slot, as its server measured it."""
 
     bytes: float = 0.0
     requests: float = 0.0
-    """Keys asked for or pushed, in any unit that all slots share."""
+    """Keys pulled or pushed, in any unit that all slots share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerCapacity:
-    """What a server has, in any unit that all servers share. Requests cost CPU, bytes take memory."""
+    """Capacity of a server, in any unit that all servers share. Requests cost CPU, bytes take memory."""
 
     cpu: float = 1.0
     memory: float = 1.0

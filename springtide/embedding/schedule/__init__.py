@@ -1,1 +1,1 @@
-"""Which worker trains which sample, and what its cache sends and keeps."""
+"""Assign samples to workers, and plan the rows that each worker's cache sends and keeps."""

@@ -1,11 +1,12 @@
-"""Pure. Fit an allocation into its time: tables to score (Herald's adaptive LAIA) or sweeps to search.
+"""Pure. Fit a sample allocation into its time budget: tables to score (Herald's adaptive LAIA) or sweeps to search.
 
-A schedule is free while it takes no longer than the iteration that it runs beside, less the embedding's own traffic:
-the budget. Reading, plan and snapshot are needed in any case, so what is left of the budget is for the allocation, and
-its time grows with the tables that are scored, or with the sweeps of a policy that searches: units. In: how long the
-last schedules took, by stage. Out: a number of units; of tables `allocate.Scheduler` takes those of the highest degree
-of infrequency. No clock here, and none may decide by itself: ranks measure different times, so one of them decides for
-all and the number travels with a step.
+A schedule runs beside a training iteration. It costs nothing if it takes no longer than the iteration less the
+embedding traffic; this time is the budget. Reading, planning and the snapshot are always needed, so the allocation gets
+the rest of the budget. Its time grows with its units: the tables it scores, or the sweeps of a searching policy.
+
+In: the duration of recent schedules, by stage. Out: a number of units. If units are tables, `scheduler.Scheduler`
+scores those with the highest degree of infrequency. This module reads no clock. Ranks measure different times, so one
+rank decides for all, and the number travels with a step.
 """
 
 import math
@@ -14,22 +15,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 MARGIN = 0.1
-"""Of the budget, kept free: schedules vary."""
+"""Fraction of the budget kept free, because schedule times vary."""
 LEAST = 4
-"""Units that are always there: fewer save next to nothing of a schedule, and cost a tenth more transmissions."""
+"""Minimum number of units. Fewer units save almost no schedule time and cost a tenth more transmissions."""
 MEMORY = 32
-"""Schedules that count; older ones were another load."""
+"""Number of recent schedules that count. Older schedules had a different load."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleTime:
-    """One schedule."""
+    """Duration of one schedule."""
 
     units: int
-    """Tables that were scored, or sweeps."""
+    """Number of tables scored, or of sweeps."""
     allocate_s: float
     rest_s: float
-    """All other stages."""
+    """Seconds of all stages except the allocation."""
 
 
 def took(seconds: Mapping[str, float], *, units: int) -> ScheduleTime:

@@ -1,9 +1,8 @@
-"""Pure. What the plans of one step put on the wire in bytes: a row that travels with its optimizer's state is more than
-its value.
+"""Pure. Count the bytes that the plans of one step send, with caches and without.
 
-In: the plans that `allocate.Scheduler` made, one a rank, and what rows of each table take. Out: `Volume`, with caches
-and without. Next: `worker.cache.row_cache` weighs them before there are caches. Counts of rows:
-`embedding.schedule.sync_plan`.
+A row that travels with its optimizer state takes more bytes than its value alone. In: the plans of
+`scheduler.Scheduler`, one per rank, and the row sizes of each table. Out: a `PlanVolume`. Next:
+`worker.cache.row_cache` compares the volumes before caches start. `embedding.schedule.sync_plan` counts rows instead.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,16 +16,16 @@ SAID = 4  # bytes before a row or a gradient from worker to worker: whether it i
 
 
 class RowSize(NamedTuple):
-    """Bytes of a row of one table, without its name."""
+    """Bytes of a row of one table, without its key."""
 
     value: int
-    """Its weights, or their gradient."""
+    """Bytes of the weights, or of their gradient."""
     image: int
-    """With its optimizer's state."""
+    """Bytes of the weights and the optimizer state."""
 
 
 class PlanVolume(NamedTuple):
-    """Bytes of all ranks together."""
+    """Bytes that all ranks send together."""
 
     with_caches: int
     without: int

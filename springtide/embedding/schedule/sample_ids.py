@@ -1,7 +1,7 @@
 """Extract the ids of each sample of a batch by table, for the sample scheduler.
 
-In: the calls that a batch is known to bring (embedding/lookup/lookup.py). Out: `SampleIds`, contiguous copies that live
-on without the batch. Next: embedding/schedule/scheduler.py.
+In: the lookup calls that a batch will make (embedding/lookup/lookup.py). Out: `SampleIds`, contiguous copies that
+outlive the batch. Next: embedding/schedule/scheduler.py.
 """
 
 import ctypes
@@ -18,12 +18,12 @@ ID_BYTES = 8
 
 
 class SampleIds(NamedTuple):
-    """Ids of one feature. One table may have several."""
+    """Ids of one feature. One table may have several features."""
 
     table: int
     ids: Keys
     offsets: Keys | None
-    """Where each sample's ids begin, and the end of the last; None: one id a sample."""
+    """Start of each sample's ids, then the end of the last sample's ids. None means one id per sample."""
 
 
 def of_calls(calls: Iterable[LookupCall], samples: int) -> list[SampleIds] | None:

@@ -1,8 +1,8 @@
 """Allocate samples of a batch to workers and plan their caches, with the native scheduler.
 
-Every rank makes one with the same settings and gives it the same batches, so all come to the same answer and nobody
-asks anybody. In: ids of the whole next batch, feature by feature. Out: a rank for every sample, and a plan for every
-rank that its cache executes (`cpp/cache/cache_plan.h`). What a plan costs is counted in `syncplan`.
+Every rank runs a scheduler with equal settings and equal batches. All ranks therefore reach the same result without
+communication. In: ids of the whole next batch, by feature. Out: a rank for every sample, and a plan for every rank's
+cache (`cpp/cache/cache_plan.h`). `embedding.schedule.sync_plan` counts the cost of a plan.
 """
 
 from collections.abc import Collection, Sequence
@@ -23,31 +23,36 @@ ALL_TABLES = 2**32 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleSettings:
-    """What all ranks must agree on."""
+    """Settings that must be equal on all ranks."""
 
     workers: int
     capacity_rows: int
-    """Rows that each worker's cache holds; 0 caches nothing."""
+    """Rows that each worker's cache holds; 0 disables caching."""
     tables: tuple[int, ...] | None = None
-    """Tables that are cached; ids of others are not looked at. None: all that come."""
+    """Ids of the cached tables; the scheduler ignores all other tables. None caches all tables."""
     policy: str = "laia"
-    """How samples are shared out: `anneal` (fewest transmissions that a search finds), `laia` (Herald's Algorithm 1),
-    `random` or `contiguous` (no scheduling), `exhaustive` (fewest there are; tiny batches only)."""
+    """Allocation policy. `anneal` searches for the fewest transmissions. `laia` is Herald's Algorithm 1. `random` and
+    `contiguous` do no scheduling. `exhaustive` finds the minimum, for tiny batches only.
+    """
     order: str = "lru"
-    """What a full cache gives up first: `lru`, the row trained longest ago; `lfu`, the one trained least often."""
+    """Eviction order of a full cache: `lru` evicts the row trained longest ago, `lfu` the row trained least often."""
     seed: int = 0
     p2p: str = "off"
-    """What goes straight from worker to worker: nothing (`off`); `rows`, to the one that trains them next alone; or
-    `gradients`, which also lets one of a few workers that train a row keep it and sum what the others send."""
+    """Direct traffic between workers. `off` sends nothing. `rows` sends a row to the only worker that trains it next.
+    `gradients` also lets one of a few trainers keep a row and sum the gradients of the other trainers.
+    """
     p2p_trainers: int = 4
-    """With `gradients`: the most workers that do so; where more train a row the servers sum."""
+    """Limit on the workers that train one row under `gradients`. With more trainers, the servers sum the gradients."""
     on_demand: bool = True
-    """False writes every trained row back with its own step, as if no next batch were ever known."""
+    """Whether write-backs wait until a row is needed. False writes every trained row back with its own step, as if the
+    next batch were unknown.
+    """
     threads: int = 1
-    """Threads of this rank's scheduler. With more than one, samples and room are split before they are allocated, so
-    the number is one that ranks must agree on."""
+    """Threads of this rank's scheduler. Several threads split samples and capacity before the allocation, so all ranks
+    need the same number.
+    """
     profile_every: int = 8
-    """Batches from one look at the tables' keys to the next; 0: the degree of infrequency is not measured."""
+    """Batches between two measurements of the tables' degree of infrequency; 0 disables the measurement."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.workers <= MOST_WORKERS:
@@ -64,16 +69,16 @@ class ScheduleSettings:
 
 @dataclass(frozen=True, slots=True)
 class FeatureIds:
-    """Ids of one feature for every sample of a batch; several features may look into one table."""
+    """Ids of one feature for every sample of a batch. Several features may use one table."""
 
     table: int
     ids: NDArray[np.int64]
     offsets: NDArray[np.int64] | None = field(default=None)
-    """Where each sample's ids begin, and after the last one where they end. None: one id a sample."""
+    """Start of each sample's ids, then the end of the last sample's ids. None means one id per sample."""
 
 
 class Scheduler:
-    """The directory of all caches, and the decisions that follow from it. Not to be called from two threads at once."""
+    """Directory of all caches, and the scheduler of samples over them. Not thread-safe."""
 
     def __init__(self, settings: ScheduleSettings) -> None:
         self.settings = settings

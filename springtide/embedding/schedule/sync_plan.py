@@ -1,7 +1,7 @@
-"""Pure. Count what the plans of one step cost: rows pulled, pushed and sent between workers.
+"""Pure. Count the cost of the plans of one step: rows pulled, pushed and sent between workers.
 
-In: the plans that `allocate.Scheduler` made, one per rank. Out: counts per worker, their total, and the reward of
-Herald's Appendix A: an iteration waits for the worker that pushes most, and then for the one that pulls most.
+In: the plans of `scheduler.Scheduler`, one per rank. Out: counts per worker, their total, and the reward of Herald's
+Appendix A. That reward models an iteration that waits for the largest push, and then for the largest pull.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Protocol
 
 
 class PlanCounts(Protocol):
-    """The counts of a `_native.CachePlan`: `PlanTraffic` says what they are."""
+    """Counts of a `_native.CachePlan`; `PlanTraffic` explains them."""
 
     @property
     def pulls(self) -> int:
@@ -43,18 +43,18 @@ class PlanCounts(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanTraffic:
-    """Rows by worker, for one step: what is pulled for it, and what the transition before it and its own end push."""
+    """Rows by worker for one step: pulls for the step, pushes before the step, and pushes at its end."""
 
     pulls: tuple[int, ...]
     gradients: tuple[int, ...]
-    """Pushed at the end of the step: keys that several workers train."""
+    """Rows pushed at the end of the step, because several workers train them."""
     write_backs: tuple[int, ...]
-    """Pushed before the step: rows that another worker trains, or that were evicted."""
+    """Rows pushed before the step, because another worker trains them or the cache evicted them."""
     sent: tuple[int, ...]
-    """To other workers: rows, values, gradients."""
+    """Rows, values and gradients sent to other workers."""
     received: tuple[int, ...]
     gradients_received: tuple[int, ...]
-    """Of what was received, what came at the end of the step and not before it."""
+    """Gradients received at the end of the step; part of `received`."""
     hits: tuple[int, ...]
 
     @property
