@@ -1,1 +1,1 @@
-"""The worker: the user's loop, its batches, its steps. Start at job.py; then batches, step, optimizer."""
+"""The worker: runs the user's loop, its batches and its steps. Start at job.py; then batches, step, optimizer."""

@@ -1,6 +1,6 @@
-"""Summarize an error of the user's script: the error, the user's line, a traceback without our frames.
+"""Summarize an error of the user's script: the error, the user's line, a traceback without Springtide's frames.
 
-In: an exception and the script. Out: words for worker/runner.py, worker/explain_split.py and worker/excepthook.py.
+In: an exception and the script. Out: messages for worker/runner.py, worker/explain_split.py and worker/excepthook.py.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""End a script that trains alone with a short message for a user error, instead of a traceback.
+"""End a script that trains without a cluster with a short message for a user error, instead of a traceback.
 
-In: `st.join()` without a master. Out: Python's own `sys.excepthook` with one case before it. What is none of our
-errors is shown as ever, and so are ours where a debugger, a notebook or anyone else has a hook of their own.
-In a job worker/runner.py tells the master instead.
+In: `st.join()` without a master. Out: a `sys.excepthook` that shortens Springtide's user errors and shows all other
+errors as usual. If a debugger, a notebook or other code has set its own hook, that hook stays. In a job,
+worker/runner.py reports the error to the master instead.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""Run a user's script for a few batches, and report what data workers could do of it.
+"""Run a user's script for a few batches, and report the work that data workers could do for it.
 
-`python -m springtide.worker.explain_split REPORT train.py ...`: the script runs as `__main__`, as under `springtide
-run`. Out: a `ScriptReport`, as JSON in the file REPORT; the process ends there, in the middle of the script's loop.
-Next: cli/lab/explain_split.py shows it.
+Usage: `python -m springtide.worker.explain_split REPORT train.py ...`. The script runs as `__main__`, as under
+`springtide run`. Out: a `ScriptReport` as JSON in the file REPORT. The process then ends in the middle of the script's
+loop. Next: cli/lab/explain_split.py shows the report.
 """
 
 import os
@@ -34,7 +34,7 @@ ITERABLE = (
 
 
 class ScriptExplainer:
-    """One script under observation."""
+    """Observer of one script."""
 
     def __init__(self, file: str, end: Callable[[int], Any] = os._exit) -> None:
         self.told = False

@@ -1,1 +1,1 @@
-"""bsp groups: connect, all-reduce, group state."""
+"""Groups of bsp workers: connection, all-reduce and group state."""

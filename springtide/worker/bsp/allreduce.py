@@ -1,7 +1,7 @@
-"""All-reduce the dense gradients of a bsp group over gloo, in one flat bucket a data type.
+"""All-reduce the dense gradients of a bsp group over gloo, in one flat bucket per data type.
 
-In: worker/step/step.py, once a step. Out: the group's gradient in every `p.grad`. The user's own optimizer then runs on
-each rank.
+In: worker/step/bsp_step.py, once per step. Out: the group's gradient in every `p.grad`. Each rank then runs the user's
+own optimizer.
 """
 
 import datetime
@@ -49,23 +49,25 @@ def broadcast(group: Any, tensor: torch.Tensor, root: int) -> None:
 
 
 class Reducer:
-    """Averages gradients over the group by each rank's share of the batch."""
+    """Averages gradients over the group, weighted by each rank's share of the batch."""
 
     def __init__(self, params: Sequence[nn.Parameter], group: Any, *, words: int = 0) -> None:
         """`words`: how many numbers go along with the gradients."""
         self.params = list(params)
         self.group = group
         self.elder: int | None = None
-        """The rank whose hyperparameters are everyone's: a newcomer's schedules have not come so far."""
+        """Rank whose hyperparameters all ranks use. The schedules of a rank that joined late have not advanced as
+        far.
+        """
         by_dtype: dict[torch.dtype, list[int]] = {torch.float32: []}
         for index, param in enumerate(self.params):
             if not param.is_floating_point():
                 raise errors.BadInput(f"a parameter of dtype {param.dtype} cannot be trained: wanted a float")
             by_dtype.setdefault(param.dtype, []).append(index)
         self.words = [0.0] * words
-        """This rank's, as they are when `reduce` is called."""
+        """This rank's header numbers, as they are when `reduce` is called."""
         self.sums: list[float] = list(self.words)
-        """All ranks', after a `reduce`; as numbers of float32."""
+        """Sums of the header numbers over all ranks after a `reduce`, in float32 precision."""
         self._skip = False
         self._members = list(by_dtype.values())
         self._buckets = [self._bucket(dtype, members) for dtype, members in by_dtype.items()]
@@ -142,11 +144,13 @@ class Reducer:
 
 
 class Bucket(NamedTuple):
-    """Gradients of one data type, one after the other; then the flags."""
+    """Gradients of one data type in one flat tensor, followed by the flags."""
 
     flat: torch.Tensor
     own: torch.Tensor
-    """This rank's part of it."""
+    """Copy of this rank's contribution."""
     views: list[torch.Tensor]
     flags: torch.Tensor
-    """How many ranks want to skip; in the first bucket the words; then, per parameter, how many have a gradient."""
+    """Number of ranks that want to skip, then the header numbers (first bucket only), then the number of ranks with a
+    gradient for each parameter.
+    """

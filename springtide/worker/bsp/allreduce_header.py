@@ -1,7 +1,8 @@
 """Pure. Flags that ranks of a bsp group add to every all-reduce, and the verdict that follows from them.
 
-In: a rank's own words, numbers whose sum over the ranks everyone gets. Out: a `Verdict`, the same on every rank: what
-follows from it needs no further message. Next: worker/cache/sample_allocation.py, worker/cache/row_cache.py. Pure.
+In: one rank's flags as numbers, which the all-reduce sums over the ranks. Out: a `GroupVerdict` that is equal on every
+rank, so that ranks act on it without another message. Next: worker/cache/sample_allocation.py,
+worker/cache/row_cache.py.
 """
 
 from collections.abc import Sequence
@@ -14,42 +15,42 @@ FIXED = 8 + 2 * DIGITS
 
 @dataclass(slots=True, kw_only=True)
 class RankWords:
-    """What one rank says."""
+    """Flags that one rank sends."""
 
     flush: bool = False
-    """All rows are to be on the servers after this step."""
+    """Whether all rows must be on the servers after this step."""
     empty: bool = False
-    """This is no step of a batch, only a flush."""
+    """Whether this step only flushes and trains no batch."""
     last: bool = False
-    """No batch follows, as far as this rank knows: a job that is stopped is heard of by one sooner than by another."""
+    """Whether this rank knows of no further batch. Ranks learn at different times that a job stops."""
     ready: bool = False
-    """Where modules find their ids is known here."""
+    """Whether this rank knows where the modules find their ids."""
     go: bool = False
-    """Said by the lowest rank alone: let batches be scheduled."""
+    """Request of the lowest rank to start scheduling batches."""
     stop: bool = False
-    """Said by it alone: let them be so no more."""
+    """Request of the lowest rank to stop scheduling batches."""
     paper: bool = False
-    """Said by it alone: let everyone schedule the next batches on paper, so that the price of that is seen."""
+    """Request of the lowest rank to simulate schedules for the next batches, which shows their cost."""
     effort: int = 0
-    """Said by the lowest rank alone: how much the schedule may look at."""
+    """Search effort of the schedule, set by the lowest rank."""
     digest: int = 0
-    """Of the next batch and its schedule, 32 bits; 0: it is not scheduled."""
+    """32-bit digest of the next batch and its schedule; 0 if the batch is not scheduled."""
     refused: frozenset[int] = field(default_factory=frozenset)
-    """Tables whose ids are not all known ahead."""
+    """Tables whose ids are not all known ahead of forward()."""
 
 
 class GroupVerdict(NamedTuple):
-    """What all have said together."""
+    """Combined flags of all ranks."""
 
     flush: bool
     empty: bool
     torn: bool
-    """Some ranks take a step of a batch, others do not."""
+    """Whether only some of the ranks train a batch in this step."""
     last: bool
-    """For some rank no batch follows."""
+    """Whether at least one rank knows of no further batch."""
     ready: bool
     alike: bool
-    """Everyone has the same digest."""
+    """Whether all ranks have the same digest."""
     go: bool
     stop: bool
     paper: bool

@@ -1,7 +1,7 @@
 """Connect to the servers that hold the tables, and find the host where this worker listens.
 
-In: what the master said in its Welcome. Out: a TableClient, this worker's own address, and a reader of the client's
-clock.
+In: the master's WorkerWelcome. Out: a TableClient, this worker's own address, and a function that reads the client's
+timings.
 """
 
 import dataclasses

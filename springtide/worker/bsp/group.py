@@ -1,15 +1,19 @@
-"""Form the bsp group of this worker, and form it anew when a member is lost or their number changes.
+"""Form the bsp group of this worker, and form it again when a member is lost or the group size changes.
 
-In: worker/step/step.py, when the group does not answer any more or is told to change; worker/setup.py at the beginning.
-Out: the same step, model and place in the data on every rank. Next: allreduce.py (gloo), model_state.py (what a
-newcomer is given).
+In: worker/setup.py forms the first group. worker/step/bsp_step.py forms later groups, when a member does not answer or
+the master changes the group. Out: the same step, model and data position on every rank. Next: allreduce.py (gloo),
+model_state.py (state for a rank that joins).
 
-The order of a step makes it exact: gradients are all-reduced, each rank's part of the tables' goes to the servers, and
-once it is complete on all of them the step counts: servers apply it, then ranks apply the dense part. So when a member
-is lost, either all servers have all parts of a step and everyone applies it, or none does, and it is done again by the
-same ranks, the lost one in its next life: it gets model and place from a rank that has them. When nobody has them, or
-rows are lost, all begin anew from a checkpoint, for which the lowest rank puts the model on the servers after a step.
-Design: docs/design/training.md.
+The order of a step makes it exact. The ranks all-reduce the gradients, and each rank pushes its part of the table
+gradients to the servers. The step counts once all servers have all parts. Then the servers apply it, and the ranks
+apply the dense part.
+
+So if a member is lost, there are two cases. If all servers have all parts, all ranks apply the step. Otherwise no rank
+applies it, and the same ranks repeat it. The lost rank takes part in its next incarnation, and gets the model and the
+data position from another rank.
+
+If no rank has the model, or rows are lost, all ranks restart from a checkpoint. For checkpoints, the lowest rank stores
+the model on the servers after a step. Design: docs/design/training.md.
 """
 
 import logging
@@ -40,7 +44,7 @@ LOOK_S = 0.5  # how long a server is asked to wait for other ranks' parts before
 
 
 class GroupPlace(NamedTuple):
-    """Which part of each batch is this worker's."""
+    """This worker's rank in the group, the group size and the generation, which determine its part of each batch."""
 
     rank: int
     workers: int
@@ -48,14 +52,14 @@ class GroupPlace(NamedTuple):
 
 
 class DataPosition(NamedTuple):
-    """Where in the data the group is: the first sample that it has not trained."""
+    """First sample that the group has not trained."""
 
     shard: int = 0
     first: int = 0
 
 
 class GroupStep(Protocol):
-    """What a group needs of the step under way."""
+    """Interface of the current step that the group needs."""
 
     @property
     def idle(self) -> bool: ...
@@ -81,17 +85,17 @@ class GroupStep(Protocol):
 
 @dataclass(slots=True)
 class GroupModel:
-    """What ranks must have alike, beside the tables."""
+    """State beside the tables that must be equal on all ranks."""
 
     module: nn.Module
     optimizers: list[torch.optim.Optimizer]
     tensors: Callable[[], list[torch.Tensor]]
     assign_tables: Callable[[], None]
-    """The weights that the tables begin with: done once, by whoever leads the first group."""
+    """Function that assigns the tables' initial weights; the leader of the first group calls it once."""
 
 
 class BspGroup:
-    """The group as this worker knows it."""
+    """The bsp group, as this worker knows it."""
 
     def __init__(
         self, to_master: master_link.MasterLink, client: TableClient, model: GroupModel, reducer: Reducer
@@ -106,7 +110,7 @@ class BspGroup:
         self._formed, self._formed_at = messages.GroupReply(0, (), 0), time.monotonic()
         self.place = GroupPlace(welcome.rank, welcome.workers, welcome.generation)
         self._told = welcome.generation
-        """The newest generation that the master has told of."""
+        """Newest generation that the master has announced."""
 
     def form(self, stepper: GroupStep, *, resting: bool = False) -> int:
         """Wait for the group and join it, as often as it takes; the last step that is complete on all servers.

@@ -1,8 +1,8 @@
 """Store a bsp group's dense parameters and optimizers on the servers, in rows of a reserved table.
 
-In: group.py, when a checkpoint is due. Out: slots that have all there is of the job, so a checkpoint of them needs
-nothing else; and the same bytes for the leader of a group that goes on from one. Next: model_state.py (what they mean),
-checkpoint/format/group_model.py (how they lie in rows).
+In: group.py, when a checkpoint is due. Out: slots that hold the complete state of the job, so that a checkpoint of the
+slots is enough. The leader of a restored group reads these bytes back. Next: model_state.py (the content),
+checkpoint/format/group_model.py (the layout in rows).
 """
 
 import numpy as np

@@ -1,8 +1,8 @@
-"""A torch.distributed store over the master: ranks of a bsp group find one another's sockets through it.
+"""A torch.distributed store over the master, through which the ranks of a bsp group find each other's sockets.
 
-In: gloo, while a group is formed, sets where this rank listens and waits for where the others do. Out: the same from
-every rank, through the master (`master.servers.bsp_group`), which knows its members by the job's secret. torch's own
-TCPStore would listen on all interfaces, and let anybody read and write. Next: allreduce.py.
+In: while a group forms, gloo sets the address of this rank and waits for the addresses of the other ranks. Out: the
+addresses of all ranks, through the master (`master.servers.bsp_group`), which authenticates members by the job's
+secret. torch's own TCPStore would listen on all interfaces, without authentication. Next: allreduce.py.
 """
 
 import datetime
@@ -15,7 +15,7 @@ from springtide.worker.link.clients import GroupClient
 
 
 class GroupStore(distributed.Store):  # type: ignore[misc, name-defined]
-    """Values of one generation of the group. Whatever gloo does not use while it connects is not there."""
+    """Values of one generation of the group. It implements only the operations that gloo uses to connect."""
 
     def __init__(self, master: GroupClient, generation: int) -> None:
         super().__init__()

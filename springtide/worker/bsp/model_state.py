@@ -1,7 +1,7 @@
-"""Give a rank that joins a bsp group the dense parameters, buffers and optimizer states.
+"""Send the dense parameters, buffers and optimizer states to a rank that joins a bsp group.
 
-In: group.py, on every rank, when a group is formed. Out: the leader's state on the newcomers. It travels over gloo as
-plain tensors, and their arrangement as msgpack: nothing is unpickled. For a checkpoint the same as bytes
+In: group.py calls it on every rank when a group forms. Out: the leader's state on the joining ranks. Tensors travel
+over gloo, and their structure travels as msgpack, so nothing is unpickled. Checkpoints store the same state as bytes
 (checkpoint/format/group_model.py).
 """
 
@@ -22,7 +22,7 @@ PLAIN = (bool, int, float, str, type(None))
 
 
 class HeldModel(Protocol):
-    """A model as group.py holds it."""
+    """Model state that group.py holds."""
 
     @property
     def optimizers(self) -> Sequence[torch.optim.Optimizer]: ...

@@ -1,1 +1,1 @@
-"""The worker's row cache, and the allocation of samples to it."""
+"""Cache of rows in the worker, and allocation of samples to the workers' caches."""

@@ -1,12 +1,13 @@
-"""Decide by measuring whether a bsp group keeps rows: the lowest rank watches, simulates, decides.
+"""Decide by measurement whether a bsp group caches rows; the lowest rank measures, simulates and decides.
 
-In: steps as worker/link/step_timer.py has timed them, batches as the reader's thread sees them. Out: a wish to begin or
-to stop, which goes to all ranks with the next all-reduce (worker/bsp/allreduce_header.py). The decision itself is pure:
+In: step timings from worker/link/step_timer.py, and batches from the reader's thread. Out: a request to start or stop
+caching, which the next all-reduce carries to all ranks (worker/bsp/allreduce_header.py). The decision itself is pure:
 planning/guards/cache_benefit.py.
 
-Four looks: pulls and pushes must take enough of a step; a schedule of the group's own batches, which every rank makes
-on paper meanwhile, must spare more bytes than it makes steps longer; steps with a cache must be shorter than they were;
-and they must stay so. By how much a cache was dearer than reckoned is remembered for the next time.
+The decision takes four tests. First, pulls and pushes must take enough of a step. Second, every rank simulates a
+schedule of the group's batches; the schedule must save more time by fewer bytes than it adds to steps. Third, steps
+with a cache must be shorter than before. Fourth, they must stay shorter. The next estimate includes the extra cost of
+the last cache over its estimate.
 """
 
 import logging
@@ -36,51 +37,53 @@ TRIPS = 3  # round trips of a step: a pull, a push, and the question whether eve
 
 @dataclass(frozen=True, slots=True)
 class CacheTraffic:
-    """Bytes that one batch makes a rank send and receive, on the mean, with caches and without."""
+    """Mean bytes that a rank sends and receives per batch, with caches and without."""
 
     with_caches: float
     without: float
     seconds: float = 0.0
-    """It took so long to find out."""
+    """Duration of the simulation in seconds."""
 
 
 class PaperLook(Protocol):
-    """A schedule whose plans nobody carries out."""
+    """Simulated schedule whose plans no cache executes."""
 
     def look(self, features: Sequence[SampleIds], samples: int) -> CacheTraffic: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSurroundings:
-    """What the lowest rank knows of its job."""
+    """State of the job that the lowest rank's decision needs."""
 
     risk: CrashRisk
     read_s: float
     """Seconds to read this rank's part of a batch."""
     moved: int
-    """Bytes between this rank and the servers, so far."""
+    """Bytes sent so far between this rank and the servers, both ways."""
 
 
 @dataclass(slots=True)
 class CostEstimate:
-    """What a step with a cache should take."""
+    """Expected duration of a step with a cache."""
 
     reckoned_s: float = 0.0
     unseen_s: float = 0.0
-    """By how much the last cache was dearer than reckoned."""
+    """Seconds by which a step with the last cache exceeded its estimate."""
 
 
 class DecisionProbes(NamedTuple):
-    """What the decision asks of its job."""
+    """Functions that measure the job for the decision."""
 
     surroundings: Callable[[], JobSurroundings]
     open_paper: Callable[[], PaperLook]
     round_trip: Callable[[], float]
-    """Measures seconds to the servers and back."""
+    """Function that measures a round trip to the servers in seconds."""
 
 
 class CacheDecision:
-    """Looks at every step of the lowest rank. Told of batches in the reader's thread, of steps in the loop's."""
+    """Decision of the lowest rank, updated at every step. The reader's thread reports batches, and the loop's thread
+    reports steps.
+    """
 
     def __init__(
         self,
@@ -92,11 +95,11 @@ class CacheDecision:
         """`steps`: the latest, as they were timed; `round_trip`: seconds to the servers and back, asked for now."""
         self._steps, self._probes = steps, DecisionProbes(surroundings, open_paper, round_trip)
         self.why = ""
-        """The last word on it."""
+        """Reason for the last decision."""
         self.wish: bool | None = None
-        """Begin (True) or stop (False); None: go on as it is."""
+        """Request to start (True) or stop (False) caching; None changes nothing."""
         self.asked = False
-        """Whether the lowest rank wants every rank to schedule whole batches on paper."""
+        """Whether the lowest rank wants every rank to simulate schedules of whole batches."""
         self._stage = "watching"
         self._seen = 0
         self._paper: PaperLook | None = None
@@ -228,7 +231,7 @@ class CacheDecision:
 
 
 class StepTimes(NamedTuple):
-    """Of the last steps."""
+    """Mean times of recent steps."""
 
     step_s: float
     waited_s: float

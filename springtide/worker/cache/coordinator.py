@@ -1,8 +1,8 @@
 """Coordinate sample allocation and row caches of a bsp group around each step.
 
-In: worker/step/step.py, before and after every all-reduce and push. Out: words to the other ranks, plans to the cache,
-the end of both when something does not hold. Next: sample_allocation.py (who trains which sample), row_cache.py (rows
-kept in this process), worker/bsp/allreduce_header.py (what is said). Design: docs/design/caching.md.
+In: worker/step/bsp_step.py, before and after every all-reduce and push. Out: flags for the other ranks, plans for the
+cache, and the end of both if a condition fails. Next: sample_allocation.py (assigns samples to ranks), row_cache.py
+(caches rows in this process), worker/bsp/allreduce_header.py (the flags). Design: docs/design/caching.md.
 """
 
 import logging
@@ -39,10 +39,10 @@ PASSING = (NOT_YET, NO_PASS, FIRST_PASS, MEASURING)
 
 
 class CacheControl(Protocol):
-    """A worker's cache, or that there is none."""
+    """Interface of a worker's row cache."""
 
     clean: bool
-    """All rows are on the servers as they are."""
+    """Whether the servers have the current values of all rows."""
 
     @property
     def crowded(self) -> bool: ...
@@ -75,7 +75,7 @@ class CacheControl(Protocol):
 
 
 class CacheCoordinator:
-    """One a `job.prepare` in bsp mode."""
+    """Coordinator of allocation and cache, one per `job.prepare` in bsp mode."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class CacheCoordinator:
         self.allotting, self.cache = allotting, cache
         self._reducer, self._save_due, self._needed_s = reducer, save_due, needed_s
         self.read_s = 0.0
-        """Seconds to read this rank's part of a batch, of late."""
+        """Recent average seconds to read this rank's part of a batch."""
         self._now: ReadBatch | None = None
         self._following: ReadBatch | None = None
         self._in_pass = self._read_midway = self._split = False

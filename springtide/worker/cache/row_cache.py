@@ -1,8 +1,7 @@
-"""A worker's cache of embedding rows in a bsp group: carries out the schedule's plans step by step.
+"""Row cache of a worker in a bsp group, which executes the schedule's plans step by step.
 
-In: coordinator.py, around every step. Out: plans set on `CachedBackend` before the pulls and pushes that they are for,
-and what the schedule must hear of them. Next: embedding/schedule/scheduler.py (the schedule). Design:
-docs/design/caching.md.
+In: coordinator.py, around every step. Out: plans set on `CachedBackend` before the pulls and pushes that they apply to,
+and feedback to the schedule. Next: embedding/schedule/scheduler.py (the schedule). Design: docs/design/caching.md.
 """
 
 import itertools
@@ -43,11 +42,11 @@ ACROSS_SAMPLES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNo
 FLOAT = 4  # bytes of a number on the wire, however the table keeps it
 BOOKED = 64  # bytes that a cache counts for a row beside its image: a test holds this against cpp/row_cache.h
 Parcel = tuple[int, NDArray[np.float32]]
-"""What goes to, or comes from, a rank."""
+"""Rank of the peer, and the floats sent to it or received from it."""
 
 
 class Planner:
-    """A schedule, and what its batches took to be scheduled."""
+    """Scheduler with the durations of its recent schedules."""
 
     def __init__(self, settings: scheduler.ScheduleSettings) -> None:
         self._scheduler = scheduler.Scheduler(settings)
@@ -78,7 +77,7 @@ class Planner:
 
 
 class RowCache:
-    """What `CachedBackend` is told around each step, and what this rank knows of it."""
+    """Driver of `CachedBackend` around each step, with this rank's view of the cache."""
 
     def __init__(self, backend: _native.CachedBackend, *, most_dirty: int, gloo: Callable[[], Any], p2p: Way) -> None:
         """`gloo`: the group of now, for what goes from rank to rank."""
@@ -89,10 +88,10 @@ class RowCache:
         self._expected: dict[int, AllottedBatch] = {}
         self._kept: frozenset[int] = frozenset()
         self._trained = 0
-        """The last batch of the schedule that was pushed."""
+        """Last batch of the schedule that was pushed."""
         self._flushing = self._postponed = False
         self._planned = 0
-        """The last step that was pushed by a plan."""
+        """Last step that was pushed with a plan."""
 
     def check_read(self, tables: Sequence[int]) -> None:
         """Rows are read outside a step: BadInput while servers do not have all of them as they are."""
@@ -201,7 +200,7 @@ def exchange(gloo: Any, parcels: Sequence[Parcel], sizes: Sequence[tuple[int, in
 
 
 class PaperSchedule:
-    """A schedule whose plans nobody carries out: what it would spare."""
+    """Simulated schedule that measures the bytes a cache would save."""
 
     def __init__(self, planner: Planner, sizes: Mapping[int, RowSize]) -> None:
         self._planner, self._sizes = planner, sizes

@@ -1,11 +1,11 @@
-"""Allocate samples of the group's batch to this rank, by a schedule that is the same on every rank.
+"""Allocate samples of the group's batch to this rank, by a schedule that is equal on every rank.
 
-In: batches that were read whole, one ahead (worker/input/readahead.py); what the ranks have said together
-(worker/bsp/allreduce_header.py). Out: this rank's part of each batch. Next: worker/step/step.py trains it; the
-schedule: embedding/schedule/scheduler.py. Design: docs/design/caching.md.
+In: whole batches, read one batch ahead (worker/input/readahead.py), and the combined flags of the ranks
+(worker/bsp/allreduce_header.py). Out: this rank's part of each batch. Next: worker/step/bsp_step.py trains the part.
+Schedule: embedding/schedule/scheduler.py. Design: docs/design/caching.md.
 
-A schedule begins when every rank knows where its modules find their ids, with the batch after the next one. It ends
-with the pass, with the group, or when ranks are found to have read different samples under the same name.
+A schedule starts once every rank knows where its modules find their ids, with the batch after the next one. It ends
+with the pass or with the group. It also ends if ranks have read different samples under the same index.
 """
 
 import logging
@@ -35,7 +35,7 @@ NO_IDS = "the ids of every table are computed inside the model, or by data worke
 
 
 class SampleSchedule(Protocol):
-    """Gives samples to ranks, batch after batch."""
+    """Schedule that assigns the samples of each batch to ranks."""
 
     def schedule(self, features: Sequence[SampleIds], samples: int, *, effort: int) -> ScheduledBatch: ...
 
@@ -43,7 +43,7 @@ class SampleSchedule(Protocol):
 
 
 class SamplePicker(Protocol):
-    """Takes samples out of whole batches."""
+    """Picker that extracts samples from whole batches."""
 
     @property
     def again(self) -> bool:
@@ -58,7 +58,9 @@ class SamplePicker(Protocol):
 
 
 class SampleAllocator:
-    """One a `job.prepare`. `make_ready` is called in the reader's thread, everything else in the loop's."""
+    """Allocator of samples, one per `job.prepare`. The reader's thread calls `make_ready`; the loop's thread calls all
+    other methods.
+    """
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class SampleAllocator:
         self.picker = picker
         self.place = GroupPlace(0, 1, 0)
         self.why = NOT_YET
-        """Why nothing is scheduled."""
+        """Reason why nothing is scheduled."""
         self._schedule: SampleSchedule | None = None
         self._scheduled: frozenset[int] = frozenset()
         self._effort = 0
@@ -88,7 +90,7 @@ class SampleAllocator:
         self._turn = 0
         self.permitted = permitted
         self.on_paper: Callable[[], Callable[[Sequence[SampleIds], int], None] | None] = lambda: None
-        """Who looks at whole batches that are not scheduled, if anybody does."""
+        """Function that returns the observer of unscheduled whole batches, or None."""
 
     @property
     def wholes(self) -> bool:

@@ -1,8 +1,8 @@
-"""A worker's row cache in an async job: a copy is used while it lacks few updates of other workers.
+"""Row cache of a worker in an async job, which uses a copy until it lacks too many updates of other workers.
 
-In: the job's `CacheRules` and its tables. Out: a native cache between steps and servers, and what it has done. Exactly
-once needs nothing of it: servers see every push. Design: docs/design/caching.md, "A cache that asks how old its copies
-are"; in a bsp group row_cache.py keeps rows by plans instead.
+In: the job's `CacheRules` and its tables. Out: a native cache between steps and servers, and its statistics. The cache
+does not affect exactly-once training, because servers see every push. Design: docs/design/caching.md, "A cache that
+asks how old its copies are". In a bsp group, row_cache.py caches rows by plans instead.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,9 @@ from springtide.embedding.lookup.tables import ServedTable
 
 
 class StaleRowCache:
-    """Put it between the client and the tables, then say which tables there are."""
+    """Row cache with bounded staleness. Call `wrap` to put it before the tables, then `keep` with the tables to
+    cache.
+    """
 
     def __init__(self, rules: CacheRules) -> None:
         self._rules = rules

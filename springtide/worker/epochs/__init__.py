@@ -1,1 +1,1 @@
-"""Epochs of the user's loop: `job.epochs`, plain loops, schedules, in this life of a worker and the ones before."""
+"""Epochs of the user's loop: `job.epochs`, plain loops and schedules, across restarts of a worker."""

@@ -1,8 +1,8 @@
-"""Track where a worker's script is in its epochs, over restarts: `job.epochs` and loops over `batches`.
+"""Track a worker's position in the epochs of its script, across restarts: `job.epochs` and loops over `batches`.
 
-In: the script begins an epoch, or a loop. Out: the number of the loop, and whether an earlier life has finished it; the
-master is told of every begin, with the states of the script's objects (worker/user_objects.py), before anything of it
-is trained. Design: docs/design/epochs.md.
+In: the script starts an epoch or a loop. Out: the number of the loop, and whether an earlier incarnation has finished
+it. The worker reports every start to the master before it trains any batch of it. The report includes the states of the
+script's objects (worker/user_objects.py). Design: docs/design/epochs.md.
 """
 
 import logging
@@ -24,21 +24,21 @@ log = logging.getLogger(__name__)
 
 
 class BegunLoop(NamedTuple):
-    """A loop over `batches`."""
+    """Loop over `batches` that the script has started."""
 
     number: int
-    """Among all of the script, those of earlier lives included."""
+    """Number of the loop among all loops of the script, including those of earlier incarnations."""
     finished: bool = False
-    """An earlier life was through with it."""
+    """Whether an earlier incarnation has finished the loop."""
 
 
 class LoopNames:
-    """The statement of the script around its loops over batches."""
+    """Name of the script's `for` statement around its loops over batches."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
         self.name = ""
-        """Where the statement is, if all loops of the script begin at one line of it; else empty."""
+        """Name of the statement if all loops start at one line of the script; else empty."""
         self._positions: set[tuple[tuple[str, int], ...]] = set()
         self._warned = False
 
@@ -66,7 +66,7 @@ class LoopNames:
 
 
 class EpochTracker:
-    """One a job."""
+    """Position of the script in its epochs, one per job."""
 
     def __init__(
         self, to_master: MasterLink, registry: ObjectRegistry, welcome: WorkerWelcome, *, folder: str = ""
@@ -75,20 +75,20 @@ class EpochTracker:
         self._link, self._registry = to_master, registry
         self._loops = LoopNames(folder)
         self._given = welcome.place
-        """Where this life begins; None: at the beginning."""
+        """Position where this incarnation starts; None for the beginning."""
         self._restored = welcome.place is None
         self._next_loop = self._next_epoch = self._first = 0
         self._epoch: int | None = None
-        """The epoch that `job.epochs` is in."""
+        """Current epoch of `job.epochs`."""
         self._entered_again = False
-        """All epochs are done, and the last one has been entered again."""
+        """Whether all epochs are done and the script has entered the last one again."""
         self._loops_here = 0
-        """Loops begun in this life, without those that an earlier one had finished."""
+        """Loops started by this incarnation, without the loops that an earlier incarnation finished."""
         self.schedules: Schedules | None = None
         self.epochs_a_loop = 1
-        """`job.prepare(epochs=...)`."""
+        """Epochs per loop, from `job.prepare(epochs=...)`."""
         self._behind = welcome.place is not None and (welcome.lived or welcome.place.first > 0)
-        """This life began in the middle of the job, and has not been handed a batch to train yet."""
+        """Whether this incarnation started in the middle of the job and has not yet received a batch to train."""
         self._started = "restarted" if welcome.lived else "started"
         if self._behind and welcome.place is not None:
             to_master.started_late = f"{self._started} in epoch {welcome.place.epoch}"

@@ -1,8 +1,9 @@
 """Hand out one trained batch again to a loop that would otherwise get none; its step changes nothing.
 
-Workers at their own pace may be too late for an epoch: all of it is trained by others. One that was started again may
-find nothing left of the epoch it was in. Its loop would be empty, and `total / n` behind it fail. So the loop gets one
-batch of the epoch once more: the script computes with it as with any other, but its step changes nothing anywhere.
+A slow worker may find that other workers have trained the whole epoch. A restarted worker may find nothing left of its
+epoch. Its loop would then be empty, and code after the loop such as `total / n` would fail. So the loop gets one batch
+of the epoch again. The script computes with it as usual, but the step changes nothing.
+
 In: worker/input/batches.py. Next: worker/step/step.py drops the step.
 """
 
@@ -21,7 +22,7 @@ log = logging.getLogger(__name__)
 
 
 class Repeats:
-    """Of one `job.prepare`."""
+    """Repeated batches of one `job.prepare`."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
 """Save and restore learning-rate schedules that the script did not register.
 
-In: the optimizers that `job.prepare` was given, and the script's stack when an epoch begins. Out: one object for
-worker/user_objects.py, whose state has the rates of the optimizers' groups and the state of every scheduler over them
-that the script has in a variable, in a container there, or in an attribute of an object there.
+In: the optimizers passed to `job.prepare`, and the script's stack when an epoch starts. Out: one object for
+worker/user_objects.py. Its state holds the rates of the optimizers' groups, and the state of every scheduler over these
+optimizers. It finds schedulers in the script's variables, and in containers and object attributes one level below.
 
-Rejected: to look among all objects of the process (`gc.get_objects`). That shows tuples that other threads are still
-making, and they fail (`SystemError: bad argument to internal function`).
+Rejected: a search through all objects of the process (`gc.get_objects`). It exposes tuples that other threads are still
+building, which then fail (`SystemError: bad argument to internal function`).
 """
 
 import logging
@@ -27,7 +27,7 @@ RATES = ("lr", "weight_decay")  # what servers follow while a job trains
 
 
 class Schedules:
-    """The schedules of some optimizers; those that are `registered` are left to whoever has registered them."""
+    """Schedules of some optimizers, except those that the script has `registered` itself."""
 
     def __init__(self, optimizers: Sequence[JobOptimizer], registered: Callable[[Any], bool]) -> None:
         self._optimizers, self._registered = list(optimizers), registered
@@ -35,7 +35,7 @@ class Schedules:
         self._found: dict[str, LRScheduler] = {}
         self._left_out: set[str] = set()
         self._initial = [[_initial(group) for group in each.param_groups] for each in self._optimizers]
-        """Rates as the script sets them before anything is trained."""
+        """Rates that the script sets before training starts."""
 
     def look(self, frame: types.FrameType | None) -> None:
         """Find the schedulers that the script has in this frame and in those that called it."""

@@ -1,8 +1,9 @@
-"""Find the `for` statement around a script's loops over `batches`, and let it pass over epochs that are finished.
+"""Find the `for` statement around a script's loops over `batches`, and let it skip finished epochs.
 
-In: the stack, when a loop over `batches` begins; the name of the statement, when a next life of the script is about to
-run. Out: that name; the script compiled so that `EpochFinished`, raised where the loop would begin, continues the
-statement. Nothing else in the script is changed, and no other life's script at all. Design: docs/design/epochs.md.
+In: the stack when a loop over `batches` starts, and the name of the statement before a restarted script runs. Out: that
+name, and the script compiled so that `EpochFinished` continues the statement. `EpochFinished` is raised where the loop
+would start. The rest of the script is unchanged, and a script that is not restarted is not recompiled. Design:
+docs/design/epochs.md.
 
     for epoch in range(9):                   for epoch in range(9):
         total = 0                                try:
@@ -33,16 +34,16 @@ OURS = os.path.dirname(os.path.abspath(errors.__file__)) + os.sep
 
 
 class EpochFinished(BaseException):
-    """Continues the `for` statement that was compiled for it."""
+    """Signal that continues the `for` statement compiled for it."""
 
 
 class Loop(NamedTuple):
-    """A `for` statement: which one of its function, and where its body lies."""
+    """A `for` statement, identified by file, function and number."""
 
     file: str
     function: str
     number: int
-    """Among the loops of the function, in the order of the source."""
+    """Index among the loops of the function, in source order."""
 
     def named(self, folder: str) -> str:
         """A name that holds in the next life, and after most edits: `train.py main 0`."""
@@ -50,11 +51,11 @@ class Loop(NamedTuple):
 
 
 _compiled: set[Loop] = set()
-"""Statements that continue on `EpochFinished`, in this process."""
+"""Statements of this process that continue on `EpochFinished`."""
 _parsing = threading.Lock()  # Python 3.11 cannot make two syntax trees at a time (gh-106905)
 _parsed: dict[str, list[tuple[str, int, Any]]] = {}
 _absolute: dict[str, str] = {}
-"""Files by the names that code objects have for them: a script may leave the folder that a name is relative to."""
+"""Absolute paths by the file names in code objects. A script may change the directory that a name is relative to."""
 
 
 def note_script(given: str, script: str) -> None:
@@ -153,7 +154,7 @@ def _code(loop: Loop) -> types.CodeType | None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Loads the one module with the statement."""
+    """Import hook for the one module that contains the statement."""
 
     def __init__(self, loop: Loop) -> None:
         self._loop = loop
@@ -170,7 +171,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Compiles it anew, past the cache of compiled modules, which keeps what the file says."""
+    """Loader that recompiles the module and bypasses the bytecode cache, which holds the unchanged source."""
 
     def __init__(self, name: str, path: str, loop: Loop) -> None:
         super().__init__(name, path)

@@ -1,7 +1,8 @@
-"""Split a step's batch into parts for gradient accumulation; leases and pushes know it as one batch.
+"""Split a step's batch into parts for gradient accumulation; leases and pushes treat it as one batch.
 
-In: orders of `batch_size * accumulate` samples. Out: as many smaller ones, of which the last completes the step. Leases
-end, and pushes are named, by whole batches; so whoever trains a batch again sums the same samples. Next: batches.py.
+In: orders of `batch_size * accumulate` samples. Out: `accumulate` smaller orders each; the last part completes the
+step. Leases end at whole batches, and pushes name whole batches. A worker that repeats a batch therefore sums the same
+samples. Next: batches.py.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
-"""Find the samples of a batch that cannot be read, and make the batch without them.
+"""Find the samples of a batch that cannot be read, and build the batch without them.
 
-In: a data set's `fetch` and the indices of a batch that raised. Out: the culprits with the first of their errors, and
-what is left of the batch. Next: worker/input/feed_switch.py tells of them; batches.py trains the rest, or passes the
-batch over.
+In: a data set's `fetch`, and the indices of a batch that raised. Out: the bad samples with their first error, and the
+rest of the batch. Next: worker/input/feed_switch.py reports the bad samples. batches.py trains the rest, or skips the
+batch.
 """
 
 import logging
@@ -21,25 +21,27 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BadSamples:
-    """Samples of one batch that raise by themselves."""
+    """Samples of one batch that raise when read alone."""
 
     indices: tuple[int, ...]
     error: str
-    """The first one's, on one line."""
+    """Error of the first bad sample, on one line."""
 
     def __str__(self) -> str:
         return samples_named(self.indices)
 
 
 class BatchRest(NamedTuple):
-    """What is left of a batch."""
+    """Readable rest of a batch."""
 
     batch: Any
-    """None: nothing."""
+    """Collated rest of the batch, or None if no sample is left."""
     kept: Indices
-    """Places in what was asked for, of the samples that are in it."""
+    """Positions of the kept samples among the requested samples."""
     borrowed: bool = False
-    """It is a sample of another rank's part, for a rank that has none of its own: it counts for nothing."""
+    """Whether the batch is a sample of another rank, for a rank without samples of its own. Its gradient has no
+    weight.
+    """
 
 
 def find(fetch: Fetch, indices: Indices) -> BadSamples | None:

@@ -1,7 +1,7 @@
 """Turn leases into batch orders: sample indices with an identity that does not depend on the worker.
 
-In: leases in worker/link/lease_tracker.py, and in a bsp group the rank. Next: data/source.py reads them, batches.py
-yields them.
+In: the leases in worker/link/lease_tracker.py and, in a bsp group, the rank. Out: a `BatchOrder` per batch. Next:
+data/source.py reads the samples, batches.py yields the batches.
 """
 
 import dataclasses
@@ -25,24 +25,26 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOrder:
-    """One mini-batch to read and train. Without ranges it is a pause: nothing can be had just now."""
+    """One mini-batch to read and train. An order without ranges is a pause: no batch is available now."""
 
     indices: Indices
     ranges: tuple[SampleRange, ...] = ()
     share: float = 1.0
-    """Part of the group's batch that this is: a bsp gradient counts by it."""
+    """Fraction of the group's batch, which weights the gradient in a bsp group."""
     claim: BatchClaim | None = None
-    """What of a lease it is, the other ranks' parts included."""
+    """Claim on the lease, which includes the parts of the other ranks."""
     whole: Indices | None = None
-    """All samples of the group's batch, where every rank knows them."""
+    """Indices of all samples of the group's batch, if every rank knows them."""
     places: Indices | None = None
-    """Where in it the samples are, in rising order."""
+    """Positions of the samples in the group's batch, in rising order."""
     regroups: int | None = None
-    """No batch: the bsp group of this generation is formed anew here."""
+    """Generation of the bsp group that forms again at this point; such an order has no batch."""
     borrowed: bool = False
-    """The batch is a sample of another rank's part, none of this rank's own being left: it counts for nothing."""
+    """Whether the batch is a sample of another rank, because this rank has none left. Its gradient has no weight."""
     last: bool = True
-    """Whether the step's batch is complete with it: not, where the loop gets a batch in parts and more are to come."""
+    """Whether this order completes the step's batch. False while the loop gets a batch in parts and more parts
+    follow.
+    """
 
     @property
     def samples(self) -> int:

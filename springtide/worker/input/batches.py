@@ -1,7 +1,6 @@
 """The `batches` that the user's loop iterates over: read, handed to the step, ended when all workers end.
 
-In: batch_plan.py and data/source.py. Out: batches to the user's loop. Next: worker/step/step.py, which is told of every
-batch.
+In: batch_plan.py and data/source.py. Out: batches for the user's loop. Next: worker/step/step.py receives every batch.
 """
 
 import logging
@@ -33,7 +32,9 @@ log = logging.getLogger(__name__)
 
 
 class Batches:
-    """Iterate over it in the training loop; again for the next epoch. Yields `Batch(x, y)` or what collate made."""
+    """Iterable of batches for the training loop; iterate again for the next epoch. Yields `Batch(x, y)` or the result
+    of collate.
+    """
 
     def __init__(
         self,
@@ -51,13 +52,16 @@ class Batches:
     ) -> None:
         """`tracker`: where there are epochs; `epochs`: of one pass; `repeats`: for a worker that was started again."""
         self.epoch = 0 if tracker is None else tracker.epoch
-        """The epoch that the loop is in, or begins with."""
+        """Current epoch of the loop, or the epoch it starts with."""
         self.completes_step = True
-        """Whether gradients are to be stepped on with the batch in hand: with `accumulate=` the last of a sum."""
+        """Whether to call `optimizer.step()` with the current batch. With `accumulate=`, True for the last batch of a
+        sum.
+        """
         self.repeated = False
-        """Whether the batch in hand is trained already, by another worker or an earlier life: its step changes nothing.
-
-        Only where a loop would else be empty; whoever counts samples leaves such a batch out."""
+        """Whether another worker or an earlier incarnation has already trained the current batch, so that its step
+        changes nothing. Such a batch appears only in a loop that would otherwise be empty. Leave it out when counting
+        samples.
+        """
         self._open_feed = feed
         self._step = step
         self._meter = meter
@@ -65,7 +69,7 @@ class Batches:
         self._length = length
         self._splitting = splitting
         self._at_rest = at_rest
-        """Called when the loop asks for its next batch: all that belongs to the last one is done."""
+        """Function called when the loop asks for its next batch, after all work on the last batch is done."""
         self._tracker, self._repeats, self._epochs = tracker, repeats, epochs
         self._passes = 0
         self._running = False

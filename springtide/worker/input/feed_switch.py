@@ -1,11 +1,13 @@
-"""Switch a worker between reading its batches itself and taking them from data workers.
+"""Switch a worker between reading its batches itself and receiving them from data workers.
 
-In: orders of worker/input/batches.py, and the master's word on who feeds (worker/link/master_link.py). Out: batches in
-the same order, wherever they were made. Any two batches may come from different places, so leases, identities and the
-end of a pass are what they were. When data workers are wanted for the first time, the worker finds what they can do for
-it (worker/split/controller.py), between two batches; one of all workers writes the job's package
-(dataworker/processes/job_package.py), and those whose program was split in the same way are fed. What cannot be handed
-over is told, and the job goes on without.
+In: orders of worker/input/batches.py, and the master's list of data workers (worker/link/master_link.py). Out: batches
+in the order of the orders, from either source. The source may change between any two batches. Leases, identities and
+the end of a pass do not depend on it.
+
+When the master first wants data workers, the worker finds the work that they can do (worker/split/controller.py),
+between two batches. One worker of the job writes the job's package (dataworker/processes/job_package.py). Data workers
+feed every worker whose program was split in the same way. If work cannot be handed over, the worker reports the reason
+and reads its batches itself.
 """
 
 import logging
@@ -39,7 +41,7 @@ NO_INDICES = "an IterableDataset has no indices that could be handed to data wor
 
 @dataclass(slots=True)
 class OwnReads:
-    """What this worker has read itself, and the time of its loop."""
+    """Batches that this worker has read itself, and the time of its loop."""
 
     taken: int = 0
     read_s: float = 0.0
@@ -48,10 +50,10 @@ class OwnReads:
 
 
 class Feeding:
-    """One a `job.prepare`, of a data set with indices.
+    """Source of batches with or without data workers, one per `job.prepare` over a data set with indices.
 
-    `read` runs in one thread, the loop's or one that reads ahead; the master's word comes in another; what touches the
-    model, `between_batches`, runs in the loop's.
+    `read` runs in one thread: the loop's, or a read-ahead thread. News from the master arrives in another thread.
+    `between_batches` touches the model, so it runs in the loop's thread.
     """
 
     def __init__(
@@ -63,11 +65,11 @@ class Feeding:
         self._attached: set[str] = set()
         self._feed: BatchFeed | None = None
         self._packaged: Package | None = None
-        """The package is there, and this worker's program is the one in it."""
+        """Package of the job, once it exists and matches this worker's program."""
         self._unfed = ""
-        """Why this worker reads for itself, whoever is there."""
+        """Reason why this worker always reads for itself."""
         self._wrong = ""
-        """Why nothing that data workers have made may be used any more."""
+        """Reason why no further result of data workers may be used."""
         splitting.received.when_wrong = self._distrust
         self._dropped = ""
         self._told_made_here = False
@@ -319,7 +321,7 @@ def _tell(to_master: MasterLink, why: str) -> None:
 
 
 class _Noted(deque[WantedBatch]):
-    """What was asked for and has not been answered; iterate over it to ask."""
+    """Queue of requested batches without an answer. Iterate over it to request more."""
 
     def __init__(self, wanted: Iterator[WantedBatch]) -> None:
         super().__init__()
@@ -332,7 +334,7 @@ class _Noted(deque[WantedBatch]):
 
 
 class _Stream:
-    """One stream of orders, read in parts: `ended` once there are no more."""
+    """Stream of orders that is read in parts; `ended` once no order is left."""
 
     def __init__(self, wanted: Iterable[WantedBatch]) -> None:
         self._wanted, self.ended = iter(wanted), False

@@ -1,12 +1,12 @@
 """Share an IterableDataset by leases: each worker reads all of it and trains its share.
 
-In: leases in worker/link/lease_tracker.py, mini-batches from data/source.py. Out: batches to the loop, like
+In: leases in worker/link/lease_tracker.py, and mini-batches from data/source.py. Out: batches for the loop, like
 batches.read. Next: worker/step/step.py.
 
-The n-th mini-batch of an iteration has the n-th place, whoever reads it, counted as if every batch were full. So each
-sample is trained once where every iteration gives the same samples in the same order; where it does not, some may be
-trained twice or not at all, and nothing can notice. That is said once, in the log. What it skips, a worker reads and
-drops. What the data set raises ends the loop: nobody can read on behind it.
+The n-th mini-batch of an iteration has position n on every worker, counted as if every batch were full. If every
+iteration yields the same samples in the same order, each sample is trained once. Otherwise some samples may be trained
+twice or never, and Springtide cannot detect it. The log says so once. A worker reads and drops the mini-batches that it
+skips. An error of the data set ends the loop, because no worker can read past it.
 """
 
 import dataclasses
@@ -29,14 +29,16 @@ MOST_SHARDS = 2**20  # numbers set aside for a pass whose length nobody knows; n
 
 
 class IterableReader:
-    """One iteration over the data set at a time; a place behind it begins another one."""
+    """Reader of mini-batches by position, with one iteration at a time. A position before the current one starts a new
+    iteration.
+    """
 
     def __init__(self, source: SampleSource) -> None:
         self._source = source
         self._items: Iterator[Any] = iter(())
         self._place = -1
         self.length: int | None = None
-        """Mini-batches of an iteration, once its end was seen."""
+        """Number of mini-batches of an iteration, once its end was reached."""
 
     def read(self, place: int) -> Any:
         if self.length is not None and place >= self.length:

@@ -1,9 +1,11 @@
-"""Batches of an IterableDataset for a bsp group: every rank reads a round of one mini-batch a rank.
+"""Batches of an IterableDataset for a bsp group: every rank reads rounds with one mini-batch per rank.
 
-In: mini-batches from data/source.py, the same for all ranks. Out: the rank-th of each round, like batches.read; or the
-round as one batch, where a schedule (worker/cache/sample_allocation.py) is to share it out: by rows, or by samples, of
-which a `collate_fn` of the user's makes each rank's batch. All ranks read all of it, so the data set must give everyone
-the same samples in the same order. Next: worker/step/step.py. Async: iterable.py shares an IterableDataset.
+In: mini-batches from data/source.py, equal on all ranks. Out: this rank's mini-batch of each round, like batches.read.
+If a schedule (worker/cache/sample_allocation.py) may allocate samples, the output is the round as one batch. The round
+is then split by rows, or by samples if the user has a `collate_fn`.
+
+All ranks read the whole data set, so it must yield the same samples in the same order everywhere. Next:
+worker/step/bsp_step.py. For async jobs, iterable.py shares an IterableDataset.
 """
 
 import dataclasses
@@ -36,7 +38,7 @@ NOT_BY_ROWS = (
 
 
 class DataRound(Protocol):
-    """A mini-batch a rank, and any other part of all their samples."""
+    """One mini-batch per rank, and any other subset of their samples."""
 
     def part(self, rank: int) -> Any: ...
 
@@ -47,7 +49,7 @@ class DataRound(Protocol):
 
 
 class ByRows:
-    """Mini-batches that torch's own collate has made: joined, and cut by rows."""
+    """Round of mini-batches from torch's own collate, joined and split by rows."""
 
     def __init__(self, parts: Sequence[Any], size: int) -> None:
         """`NotRows` where something in them has no row a sample; each has `size` samples."""
@@ -64,7 +66,7 @@ class ByRows:
 
 
 class BySamples:
-    """Samples that a `collate_fn` of the user's makes batches of, in whatever company they are to be trained."""
+    """Round of samples that the user's `collate_fn` turns into batches, in any combination."""
 
     def __init__(self, parts: Sequence[list[Any]], collate: Callable[[list[Any]], Any]) -> None:
         self.parts, self._collate = parts, collate
@@ -82,7 +84,7 @@ class BySamples:
 
 
 class RecentRound(NamedTuple):
-    """A round of late, and the numbers of its samples: they are counted through."""
+    """Recent round with the numbers of its samples, which count through the pass."""
 
     first: int
     samples: int
@@ -90,12 +92,12 @@ class RecentRound(NamedTuple):
 
 
 class IterableRounds:
-    """One a pass."""
+    """Rounds of one pass."""
 
     def __init__(self, source: SampleSource, *, rank: int, workers: int) -> None:
         self._source, self._rank, self._workers = source, rank, workers
         self.wholes: Callable[[], bool] | None = None
-        """Whether rounds are wanted whole, where a schedule may share them out."""
+        """Function that returns whether rounds are needed whole, if a schedule may allocate them; else None."""
         self._recent: deque[RecentRound] = deque(maxlen=KEPT)
         self._number = 0
         self._said = False

@@ -1,7 +1,7 @@
-"""Ask for leases ahead of need, so that the loop does not wait for the master.
+"""Request leases ahead of need, so that the loop does not wait for the master.
 
-In: the link, which puts what it gets into worker/link/lease_tracker.py. Out: whether there is more, for batch_plan.py.
-Requests run in a thread of their own, since the master holds them for a while when there is nothing to hand out.
+In: the link, which puts new leases into worker/link/lease_tracker.py. Out: the master's last answer, for batch_plan.py.
+Requests run in a separate thread, because the master holds a request while it has no lease to grant.
 """
 
 import time
@@ -25,7 +25,7 @@ MOST_HELD = 64  # leases: with shards of a batch or two, twelve seconds would be
 
 
 class LeaseSource(Protocol):
-    """Where leases come from."""
+    """Source of leases."""
 
     def more(self, card: DatasetCard) -> Answer: ...
 
@@ -35,7 +35,9 @@ class LeaseSource(Protocol):
 
 
 class DirectLeases:
-    """Asks when something is wanted: alone the answer is here at once; in a bsp group all ranks ask alike."""
+    """Source that requests a lease when it is needed. Without a cluster the answer is immediate. In a bsp group all
+    ranks send the same requests.
+    """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -51,7 +53,7 @@ class DirectLeases:
 
 
 class PrefetchedLeases:
-    """Keeps one request under way at most, and `LEAD_S` of work in hand."""
+    """Source that keeps at most one request in flight and holds `LEAD_S` seconds of work."""
 
     def __init__(
         self,
@@ -66,7 +68,7 @@ class PrefetchedLeases:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="springtide-leases")
         self._asked: Future[Answer] | None = None
         self._over = False
-        """The last answer was End: what is left is in our own hands."""
+        """Whether the last answer was DataEnd, so that only this worker's own leases are left."""
         self._looks: deque[tuple[float, int]] = deque()
         self._samples = 0
 

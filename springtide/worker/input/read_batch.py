@@ -1,6 +1,6 @@
-"""A batch on its way from the reader to the loop, with its order and what was added to it.
+"""A batch on its way from the reader to the loop, with its order and the data added to it.
 
-In: worker/input/batches.py and the other feeds make a `ReadBatch`; caches, units and data workers add to it. Next:
+In: worker/input/batches.py and the other feeds create a `ReadBatch`. Caches, units and data workers add to it. Next:
 worker/step trains it.
 """
 
@@ -16,74 +16,77 @@ from springtide.worker.input.batch_plan import PAUSE, BatchOrder
 
 
 class Fed(NamedTuple):
-    """A batch as it came through a queue, whoever made it."""
+    """Batch from a queue, made by this worker or by a data worker."""
 
     batch: Any
     crossing: tuple[Any, ...] | None = None
-    """What the moved part of forward() has made of it; None: nothing, the user's own forward runs."""
+    """Results of the moved part of forward(). None if there are none, so that the user's own forward() runs."""
     check: bool = False
-    """Whether that is to be compared with what forward() makes here."""
+    """Whether to compare these results with the results of forward() in this worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduledBatch:
-    """What a schedule says about one batch."""
+    """Schedule of one batch."""
 
     step: int
-    """How many batches were scheduled with it."""
+    """Number of batches scheduled so far, including this one."""
     rank_of_sample: NDArray[np.int32]
-    """Who trains each sample."""
+    """Rank that trains each sample."""
     plans: Sequence[Any]
-    """What each rank's cache does around the step."""
+    """Cache plan of each rank for the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class AllottedBatch:
-    """What is known of a batch beside this rank's part of it."""
+    """Schedule of a batch, kept beside this rank's part of it."""
 
     whole: Any
-    """The group's batch, to be shared out otherwise should the schedule not hold."""
+    """The group's batch, to split it differently if the schedule becomes invalid."""
     made: ScheduledBatch
     digest: int
-    """Of what was scheduled."""
+    """Digest of the scheduled ids and ranks."""
     turn: int
-    """Which schedule of this process it is of."""
+    """Number of the schedule in this process."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchUnit:
-    """Which unit of a batch it is."""
+    """Unit of a batch."""
 
     place: int
-    """The how-manieth of the group's batch."""
+    """Index of the unit in the group's batch."""
     share: float
-    """Part of the group's batch that it is: its gradients count by it."""
+    """Fraction of the group's batch, which weights the unit's gradients."""
     first: bool
     last: bool
-    """Of this rank's."""
+    """Whether this is the last unit of this rank's part."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadBatch:
-    """A batch with its order."""
+    """Batch with its order."""
 
     order: BatchOrder
     batch: Any
     whole: bool = False
-    """The batch is the whole group's, not yet this rank's part of it."""
+    """Whether the batch is the whole group's batch instead of this rank's part."""
     plan: AllottedBatch | None = None
-    """What a schedule has said about it, where there is one."""
+    """Schedule of the batch, or None."""
     crossing: tuple[Any, ...] | None = None
-    """What data workers have made of it besides: the results of the moved part of forward()."""
+    """Results of the moved part of forward() that data workers computed for this batch."""
     check: bool = False
-    """Whether those are to be compared with what forward() makes here."""
+    """Whether to compare these results with the results of forward() in this worker."""
     unit: BatchUnit | None = None
-    """Which unit of this rank's part it is, where gradients are summed in the order of the batch; the order is the
-    part's."""
+    """Unit of this rank's part, if gradients are summed in batch order. `order` is then the order of the whole part."""
     empty: bool = False
-    """None of its samples can be trained: the loop does not get it, servers are told its name only."""
+    """Whether no sample of the batch can be trained. The loop does not get such a batch; servers only get its
+    identity.
+    """
     following: "Callable[[], ReadBatch | None]" = lambda: None
-    """What comes after it, where that is read ahead; waits for it. None: nothing, or no batch."""
+    """Function that waits for the batch after this one, if batches are read ahead. It returns None if no batch
+    follows.
+    """
 
     @property
     def seen(self) -> Any:
@@ -91,6 +94,6 @@ class ReadBatch:
 
 
 PAUSED = ReadBatch(PAUSE, None)
-"""Nothing more may ever come: whatever was handed out is pushed, stepped on or not, and its end waited for."""
+"""Pause after which no batch may come. The step pushes all batches handed out so far and waits for the push."""
 RESTING = ReadBatch(PAUSE, None)
-"""More will come: a loop that adds up gradients of several batches goes on adding."""
+"""Pause after which more batches come. A loop that accumulates gradients continues its sum."""

@@ -1,8 +1,9 @@
 """Read and prepare the next batch in a thread while the loop trains the current one.
 
-In: a feed of batches, and what makes one ready (worker/cache/sample_allocation.py). Out: the same feed, each batch with
-a way to what follows it. All ranks of a group see the same sequence: a pause is no part of it, unless more batches may
-come at any time (`pauses`): then what follows a batch is nothing while there is a pause, and the loop gets the pause.
+In: a feed of batches, and a function that prepares a batch (worker/cache/sample_allocation.py). Out: the prepared
+batches, each with a function that returns the next one. All ranks of a group see the same sequence, which leaves out
+pauses. With `pauses`, new batches may come at any time: the loop then gets each pause, and no batch follows a batch
+before a pause.
 """
 
 import time
@@ -14,7 +15,7 @@ from springtide.worker.input.read_batch import PAUSED, ReadBatch
 
 
 class BatchReadahead:
-    """Iterate over it; `close` ends the thread, and the feed with it."""
+    """Iterable over the prepared batches; `close` ends the thread and the feed."""
 
     def __init__(
         self,

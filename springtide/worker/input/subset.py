@@ -1,6 +1,6 @@
-"""Take some samples out of a whole batch: by rows where possible, else by reading them again.
+"""Take some samples out of a whole batch: by rows if possible, else by reading them again.
 
-In: worker/cache/sample_allocation.py, with the batch of a group. Out: the batch that this rank trains.
+In: the group's batch, from worker/cache/sample_allocation.py. Out: the batch that this rank trains.
 """
 
 import dataclasses
@@ -17,11 +17,11 @@ Indices = NDArray[np.int64]
 
 
 class NotRows(Exception):
-    """Something in the batch is not a row a sample."""
+    """Error for a batch that does not have one row per sample."""
 
 
 class SourcePicker:
-    """Reads a data set's samples, or takes them out of a batch that was read."""
+    """Picker that reads samples of a data set, or takes them from a batch."""
 
     again = True
 

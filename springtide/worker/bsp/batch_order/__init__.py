@@ -1,1 +1,3 @@
-"""Gradients of a bsp step summed in the order of the batch, whoever trains which sample: docs/design/batch-order.md."""
+"""Sum the gradients of a bsp step in batch order, for any assignment of samples to ranks:
+docs/design/batch-order.md.
+"""

@@ -1,8 +1,8 @@
-"""Sum the dense gradients of a bsp group in batch order, the same on every rank.
+"""Sum the dense gradients of a bsp group in batch order, with equal results on every rank.
 
-In: step.py through unit_gradients.py, unit by unit; then `load` and `reduce`, as of allreduce.py's. Out: the group's
-gradient in every `p.grad`. Each rank sums a slice of all parameters: it gets that slice of every unit, and gives away
-the sum.
+In: the step passes each unit through unit_gradients.py, then calls `load` and `reduce` as for allreduce.py. Out: the
+group's gradient in every `p.grad`. Each rank sums one slice of all parameters: it receives that slice of every unit,
+and sends the sum to all ranks.
 """
 
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ from springtide.worker.bsp.allreduce import Reducer, said
 from springtide.worker.bsp.batch_order import exchange
 
 PLACE = 8
-"""Bytes of a unit's place in the batch, before its floats."""
+"""Bytes of a unit's position in the batch, which precede the unit's floats."""
 
 
 class OrderedReducer(Reducer):
-    """Sums the gradients of units; a unit that has none of a parameter counts as zeros."""
+    """Sums the gradients of units in order. A unit without a gradient for a parameter counts as zeros."""
 
     def __init__(self, params: Sequence[nn.Parameter], group: Any, *, words: int = 0) -> None:
         super().__init__(params, group, words=words)

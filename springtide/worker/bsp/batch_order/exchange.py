@@ -1,6 +1,6 @@
 """Exchange variable-size buffers between ranks over gloo.
 
-In: dense_sums.py and unit_gradients.py. Out: the parcels of all ranks for this one.
+In: the buffers of dense_sums.py and unit_gradients.py, one per rank. Out: the buffers that all ranks sent to this rank.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Pure. Sum gradients of table rows in the order of their units.
 
-In: unit_gradients.py, with what each unit's backward has made. Out: one gradient a row. Next: unit_gradients.py pushes
-it.
+In: the row gradients of each unit's backward, from unit_gradients.py. Out: one gradient per row. Next:
+unit_gradients.py pushes it.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,14 @@ Floats = NDArray[np.float32]
 
 
 class RowGradients(NamedTuple):
-    """Gradients of rows, one after the other. All rows of a table are as long."""
+    """Gradients of rows in one flat array. All rows of a table have the same length."""
 
     tables: Tables
     keys: Numbers
     places: Numbers
-    """The unit of the batch that each is of."""
+    """Position in the batch of the unit behind each gradient."""
     dims: Numbers
-    """Floats of each."""
+    """Number of floats of each gradient."""
     grads: Floats
 
     def where(self, wanted: NDArray[np.bool_]) -> "RowGradients":
@@ -53,12 +53,12 @@ def together(parts: Sequence[RowGradients]) -> RowGradients:
 
 
 class Distinct(NamedTuple):
-    """Which of some (table, key) pairs are the same."""
+    """Grouping of equal (table, key) pairs."""
 
     number: Numbers
-    """Of each pair: its place among the distinct ones, which are sorted."""
+    """Index of each pair among the sorted distinct pairs."""
     first: Numbers
-    """Of each distinct pair: where it comes first."""
+    """Position of the first occurrence of each distinct pair."""
 
 
 def distinct(tables: Tables, keys: Numbers) -> Distinct:

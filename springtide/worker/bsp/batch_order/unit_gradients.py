@@ -1,7 +1,8 @@
-"""Keep the gradients of a step's units until the last one, and sum those of all ranks.
+"""Keep the gradients of a step's units until the last unit, and sum the units of all ranks.
 
-In: step.py, after every unit. Out: parts of the push, which hold each row once over all ranks. Next: the servers,
-or the rank that keeps the row, apply it as it is. Design: docs/design/batch-order.md.
+In: the gradients of every unit, from the step. Out: parts of the push, which hold each row once over all ranks. Next:
+the servers apply the sums unchanged; if a rank caches the row, that rank applies them. Design:
+docs/design/batch-order.md.
 """
 
 from collections.abc import Sequence
@@ -26,15 +27,17 @@ CHANGED = (
 )
 
 SCHEDULED = {"lr": "the learning rate", "weight_decay": "weight_decay", "momentum": "momentum", "betas": "betas"}
-"""What schedules change of a parameter group (OneCycleLR: momentum or betas too), and how it is called."""
+"""Options of a parameter group that schedulers change, with their names in messages. OneCycleLR also changes momentum
+or betas.
+"""
 
 Rate = tuple[str, list[float]]
 Stepped = tuple[list[int], list[Rate]]
-"""Which optimizers have stepped, and what rates they had."""
+"""Optimizers that have stepped, by id, and their rates."""
 
 
 class UnitGradients:
-    """One a `job.prepare`, where gradients are summed in the order of the batch."""
+    """Gradients of the units of a step, one object per `job.prepare` with sums in batch order."""
 
     def __init__(self, client: TableClient, reducer: OrderedReducer) -> None:
         self._client, self._reducer = client, reducer

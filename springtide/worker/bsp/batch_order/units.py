@@ -1,7 +1,7 @@
 """Split a rank's part of a batch into units: samples that are trained together on any rank.
 
-In: batches as ranks share them out. Out: the same samples in units, each with its place in the group's batch. Next:
-step.py keeps the gradients of each (unit_gradients.py) and sends them with the last one.
+In: this rank's parts of batches. Out: the samples in units, each with its position in the group's batch. Next: the step
+keeps the gradients of each unit (unit_gradients.py) and pushes them with the last unit.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ Places = NDArray[np.int64]
 
 
 class UnitSplitter:
-    """One a `job.prepare`."""
+    """Splitter of batches into units, one per `job.prepare`."""
 
     def __init__(self, lookups: Lookups, picker: SourcePicker, unit: int) -> None:
         self.unit = unit

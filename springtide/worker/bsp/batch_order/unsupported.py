@@ -1,6 +1,6 @@
-"""Refuse at `job.prepare` what cannot be summed in batch order.
+"""Refuse models and modes at `job.prepare` whose gradients cannot be summed in batch order.
 
-In: worker/job.py and worker/setup.py, at `job.prepare`. Out: BadInput, or nothing.
+In: worker/job.py and worker/setup.py. Out: BadInput, or nothing.
 """
 
 from torch import nn
