@@ -1,7 +1,7 @@
 """`st.join()` and `job.prepare(...)`: turn a plain PyTorch script into a worker of a job.
 
-In: the user's model, optimizer and data set. Out: the same three, as the loop uses them. Next: worker/input/batches.py
-(what it iterates over), worker/link/optimizer.py (what it steps), worker/step/step.py (where both meet).
+In: the user's model, optimizer and data set. Out: the model, optimizer and batches for the loop. Next:
+worker/input/batches.py (the batches), worker/link/optimizer.py (the optimizer), worker/step/step.py (where both meet).
 """
 
 import dataclasses
@@ -76,11 +76,11 @@ def join(**settings: Any) -> "Job":
 
 
 class Job:
-    """A worker's place in its job."""
+    """This worker's membership in its job."""
 
     witness: "ClassVar[Callable[[Splitting | None, sources.SampleSource], None] | None]" = None
-    """Shown what every job of this process has prepared (worker/explain_split.py); None for the splitting: no
-    indices.
+    """Observer of every `prepare` in this process (worker/explain_split.py). It gets None as the splitting if samples
+    have no indices.
     """
 
     def __init__(self, settings: config.Settings, to_master: master_link.MasterLink) -> None:
@@ -92,13 +92,13 @@ class Job:
         self.rank: int = self._welcome.rank
         """Number of this worker, from 0."""
         self.workers: int = self._welcome.workers
-        """How many workers the job has."""
+        """Number of workers of the job."""
         self.sync: str = self._welcome.sync
-        """How they keep together, unless `prepare` is told otherwise: "async" or "bsp"."""
+        """Default synchronization mode of `prepare`: "async" or "bsp"."""
         self.data: Mapping[str, str] = schema.data_of(settings.data)
-        """Paths or URLs by name, as the job's spec gives them: `job.data["train"]`."""
+        """Paths or URLs by name, from the job's spec: `job.data["train"]`."""
         self.meter = StepMeter()
-        """Where the time of each step went: `job.meter.collect()` sums it up."""
+        """Timings of each step; `job.meter.collect()` returns their sums."""
         self._reports = progress.ProgressReporter(to_master, self.meter, every_s=settings.report_every_s)
         to_master.before_finish(self._reports.send)
         place = self._welcome.place

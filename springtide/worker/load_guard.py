@@ -1,9 +1,9 @@
-"""Refuse to load weights after `job.prepare`: each worker would do it, over trained rows.
+"""Refuse to load weights after `job.prepare`, because every worker would overwrite trained rows.
 
-In: the model that a job trains, from job.py. Out: BadInput when the script loads it, or a part of it, later: each
-worker would do so, and one that is started again would write over what was trained since. Tables refuse by themselves
-(embedding/modules/served.py, embedding/modules/modules.py), since they do not load as other modules do. Alone all of it
-is allowed.
+In: the model that a job trains, from job.py. Out: BadInput if the script later loads the model or a part of it. Every
+worker would load the weights, and a restarted worker would overwrite what was trained since. Tables have their own
+check (embedding/modules/served.py, embedding/modules/modules.py), because they load differently from other modules.
+Without a cluster, loading is allowed.
 """
 
 import weakref
@@ -16,7 +16,9 @@ from springtide.embedding.modules.served import LOAD_BEFORE
 
 
 class LoadGuard:
-    """Watches a model, and refuses to load it. Copies of it may be loaded: they are nobody's but the script's."""
+    """Hook that refuses to load a watched model. Copies of the model may be loaded, because only the script uses
+    them.
+    """
 
     def __init__(self, model: nn.Module | None = None) -> None:
         self._watched: weakref.WeakSet[nn.Module] = weakref.WeakSet()

@@ -1,6 +1,7 @@
 """Share the model's outline with the master, so that checkpoints can be exported without the script.
 
-In: a model whose tables are served, and where its dense parameters are. Out: a `domain.model.tables.Outline`, shared.
+In: a model with served tables, and the location of its dense parameters. Out: a `domain.model.tables.Outline`, shared
+through the master.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""The worker process: `python -m springtide.worker.runner train.py ...` runs the user's script as `__main__`.
+"""Run the worker process: `python -m springtide.worker.runner train.py ...` runs the user's script as `__main__`.
 
-In: the script; its arguments come by the environment (`config.own_arguments`), which other users cannot read. Out: its
-end, told to the master: finished, or failed with the user's error on the first line.
-The script sees what plain `python train.py` would show it: `__name__`, `__file__`, `sys.argv`, `sys.path[0]`.
+In: the script. Its arguments come through the environment (`config.own_arguments`), which other users cannot read. Out:
+a report of the end to the master: finished, or failed with the user's error on the first line. The script sees the same
+`__name__`, `__file__`, `sys.argv` and `sys.path[0]` as under `python train.py`.
 """
 
 import builtins

@@ -1,6 +1,6 @@
 """Wire a model to its tables: serve embeddings, place dense parameters, give all workers the same start.
 
-In: job.py with the user's model and optimizers. Out: Wired, what a loop runs on. Next: worker/step/step.py.
+In: the user's model and optimizers, from job.py. Out: a `Wired` for the loop. Next: worker/step/step.py.
 """
 
 import functools
@@ -54,29 +54,29 @@ Mode = Literal["alone", "async", "bsp"]
 
 @dataclass(frozen=True, slots=True)
 class Wired:
-    """A model whose tables are served."""
+    """Model with served tables, and the step that trains it."""
 
     model: nn.Module
     step: TrainingStep
     ahead: bool
-    """Whether the next batch's rows are asked for before this one is trained."""
+    """Whether the worker requests the next batch's rows before it trains the current batch."""
     group: BspGroup | None = None
     sharing: CacheCoordinator | None = None
-    """bsp: allocates batches and keeps rows, where that may pay."""
+    """Coordinator that allocates batches and caches rows in a bsp group, or None."""
     copies: StaleRowCache | None = None
-    """async: rows that this worker keeps."""
+    """Row cache of this worker in an async job, or None."""
     cutting: UnitSplitter | None = None
-    """bsp: hands out batches in units, where gradients are summed in the order of the batch."""
+    """Splitter of batches into units in a bsp group that sums gradients in batch order, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class SharingOptions:
-    """What workers may keep of the rows they train and, in a bsp group, do with batches of samples known by number."""
+    """Options for caching rows and, in a bsp group, for allocating and summing samples."""
 
     source: SampleSource
     rules: CacheRules
     unit: int = reduction.BY_RANK
-    """Samples at a time, where gradients are summed in the order of the batch."""
+    """Samples per unit, if gradients are summed in batch order."""
 
     def refuse(self, mode: Mode, model: nn.Module) -> None:
         """BadInput for what cannot be summed in the order of the batch, if it is to be."""
@@ -323,7 +323,7 @@ def assign_tables(client: TableClient, served: Sequence[ServedTable]) -> None:
 
 
 class _ForwardMark:
-    """Tells the meter that the model's forward is done."""
+    """Forward hook that tells the meter when the model's forward ends."""
 
     def __init__(self, meter: StepMeter) -> None:
         self._done = meter.forward_done

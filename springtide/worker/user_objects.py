@@ -1,10 +1,11 @@
 """`job.register(obj)`: save and restore the user's own objects with the job's checkpoints.
 
-In: schedulers, generators of random numbers, and whatever has `state_dict` and `load_state_dict`. Out: their states, as
-bytes, with the worker's heartbeats to the master, and the place in the script where they were taken. A worker that is
-started again, or goes on from a checkpoint, gets them back when it registers the same object, and once more when its
-script comes to that place: what it did to them on the way there is undone. Next: `worker.epochs.epochs` says where the
-script is, `master.core.record` keeps the states, a manifest has them.
+In: schedulers, random number generators, and any object with `state_dict` and `load_state_dict`. Out: their states as
+bytes with the worker's heartbeats, and the position in the script where the states were taken.
+
+A restarted worker, or a job that resumes from a checkpoint, restores a state when the script registers the same object.
+The worker restores it again when the script reaches that position, which undoes changes on the way there. Next:
+`worker.epochs.epochs` knows the position, `master.core.record` keeps the states, and a manifest stores them.
 """
 
 import random
@@ -23,7 +24,9 @@ MOST_BYTES = 256 * 1024  # of all objects of a worker: they are written to the m
 
 
 class ObjectRegistry:
-    """The objects of one worker. `given` is what was known of them when it joined; `tell` hands states to the link."""
+    """Registered objects of one worker. `given` holds the states known when the worker joined; `tell` passes new states
+    to the link.
+    """
 
     def __init__(
         self,
@@ -39,11 +42,11 @@ class ObjectRegistry:
         self._objects: dict[str, Any] = {}
         self._due = clock()
         self.place: EpochPlace | None = None
-        """Where in the script states are taken; None: it has no epochs."""
+        """Position in the script where states are taken; None for a script without epochs."""
         self.taken: dict[str, bytes] = {}
-        """The states that were told last."""
+        """States that were sent last."""
         self._quiet = away
-        """The script is between two places: what it does to objects counts from the next one on."""
+        """Whether the script is between two positions. Changes to objects then count only from the next position on."""
 
     def add(self, obj: Any, name: str | None) -> None:
         """Keep an object from now on; if it was known before, it is given its state back."""

@@ -1,1 +1,1 @@
-"""The worker's connection to the master: leases, progress, timings."""
+"""Connection of the worker to the master: leases, progress, timings."""

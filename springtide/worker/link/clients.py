@@ -1,7 +1,7 @@
-"""What a worker asks its master, by subject: leases, the bsp group, values shared by all workers, reports.
+"""Requests of a worker to its master, by subject: leases, the bsp group, shared values, reports.
 
-In: the worker's loop and setup. Out: one request a call over `Ask`, to a real master (`rpc.transport.channel`) or to
-link/local_master.py. Next: link/master_link.py owns one of each and sends heartbeats.
+In: the worker's loop and setup. Out: one request per call over `Ask`, to a real master (`rpc.transport.channel`) or to
+link/local_master.py. Next: link/master_link.py owns one client of each kind and sends heartbeats.
 """
 
 import pathlib
@@ -24,7 +24,7 @@ ObjectStates = tuple[dict[str, bytes], EpochPlace | None]
 
 
 class StopState:
-    """Whether this worker is to stop: the job drains, or the master has given the worker up."""
+    """Whether this worker must stop, because the job drains or the master has fenced the worker."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -46,12 +46,12 @@ class StopState:
 
 
 class LeaseClient:
-    """Asks for leases and puts them into `tracker`."""
+    """Client that requests leases and adds them to `tracker`."""
 
     def __init__(self, ask: Ask, stop: StopState, news: Subscriptions) -> None:
         self.tracker = LeaseTracker()
         self.unneeded = False
-        """The master has no lease left, and this worker never got one."""
+        """Whether the master has no lease left and this worker never got one."""
         self._ask, self._stop, self._news = ask, stop, news
         self._granted = False
         self._reported = LeaseReport()
@@ -100,14 +100,14 @@ class LeaseClient:
 
 
 class GroupClient:
-    """What workers that depend on one another ask: bsp groups and bounded staleness."""
+    """Client for workers that depend on each other: bsp groups and bounded staleness."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self.lost = 0
-        """Generation of a bsp group that has lost a member; 0: none."""
+        """Generation of a bsp group that has lost a member; 0 if none has."""
         self.save_due = 0
-        """Number of the checkpoint that is due of the bsp group; 0: none."""
+        """Number of the checkpoint that the bsp group must take now; 0 if none is due."""
 
     def form(self, request: messages.GroupRequest) -> messages.GroupReply:
         """Wait until the bsp group, the first or a later one, is formed."""
@@ -178,13 +178,13 @@ class SharedValues:
 
 
 class ReportClient:
-    """What this worker tells its master: progress and object states with heartbeats, events at once."""
+    """Client that reports to the master: progress and object states with heartbeats, events at once."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._lock = threading.Lock()
         self.latest = messages.MemberReport()
-        """The newest totals of this worker."""
+        """Newest totals of this worker."""
         self._unsent = False
         self._objects: ObjectStates = ({}, None)
         self._objects_sent: ObjectStates = self._objects

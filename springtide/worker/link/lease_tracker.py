@@ -1,4 +1,4 @@
-"""Track the leases of one worker: what the loop has claimed, what is trained, where each lease ends.
+"""Track the leases of one worker: batches claimed by the loop, batches trained, and the end of each lease.
 
 In: grants and revocations from the link's thread, claims of worker/input/batch_plan.py, acknowledgements of
 worker/step. Out: batches to read, and progress for the master. All methods are thread-safe.
@@ -18,26 +18,28 @@ from springtide.telemetry.redactor import redact
 
 
 class BatchClaim(NamedTuple):
-    """Samples `begin` to `end` of a shard, given to the loop as one batch of the lease that began with `first`."""
+    """Samples `begin` to `end` of a shard, given to the loop as one batch of the lease that starts at `first`."""
 
     shard: int
     first: int
     begin: int
     end: int
     era: int = 0
-    """Era of the lease: an acknowledgement from before a server was lost does not count afterwards."""
+    """Era of the lease. After a server is lost, acknowledgements of earlier eras do not count."""
 
 
 @dataclass(slots=True)
 class HeldLease:
-    """One lease."""
+    """Lease that this worker holds."""
 
     grant: Grant
     end: int
     claimed: int
     offset: int
     trained: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Acknowledged batches behind one that is not: by begin, their end and how many offsets are void."""
+    """Acknowledged batches that follow an unacknowledged batch. Maps their begin to their end and their number of void
+    offsets.
+    """
     cuts: set[int] = field(default_factory=set)
     """Ends of partial batches of a stream partition, as the master noted them."""
     void: int = 0
@@ -53,13 +55,13 @@ class HeldLease:
 
 
 class LeaseTail(NamedTuple):
-    """The unclaimed rest of a partition's lease, from `begin` on, with the known cuts beyond it."""
+    """Unclaimed rest of a partition's lease from `begin` on, with the known cuts after `begin`."""
 
     grant: Grant
     begin: int
     end: int
     offset: int
-    """Trained up to here."""
+    """End of the trained samples."""
     cuts: tuple[int, ...] = ()
 
 
@@ -84,11 +86,13 @@ class LeaseTracker:
         """Void offsets of stream batches that the loop has claimed."""
         self._begin = LeaseKey(0, 0)
         self.era = 0
-        """How often the master's ledger was rolled back; all leases here are of this era."""
+        """Number of rollbacks of the master's ledger. All leases in the tracker belong to this era."""
         self.ends: int | None = None
         """Samples of the epoch, once the reader has found the end of a data set without a length."""
         self.hurry = False
-        """A returned lease waits at the master: ask for one more, however many are held."""
+        """Whether a returned lease waits at the master. The worker then requests one more lease, even if it holds
+        many.
+        """
 
     # ---- the loop ----
 

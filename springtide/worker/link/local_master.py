@@ -1,6 +1,6 @@
 """A master for one worker without a cluster: answers every request at once, from a ledger in this process.
 
-In: requests of `worker.link.master_link.MasterLink`. Out: replies, as `master.dispatcher` would send them.
+In: requests of `worker.link.master_link.MasterLink`. Out: the replies that `master.dispatcher` would send.
 """
 
 from collections.abc import Callable
@@ -17,7 +17,7 @@ ALONE = LeaseHolder(rank=0)
 
 
 class LocalMaster:
-    """One worker, no servers, all shards to itself."""
+    """Master of one worker without servers; the worker gets all shards."""
 
     def __init__(self, settings: config.Settings) -> None:
         self._settings = settings

@@ -1,7 +1,7 @@
-"""A worker's link to its master: joins the job, sends heartbeats, tells the end.
+"""A worker's link to its master: joins the job, sends heartbeats, reports the end.
 
 In: `worker.job` and `worker.runner`. Out: `rpc.messages` to the master over `rpc.transport.channel`, or to
-link/local_master.py where there is no cluster. Only the process that joined may call it: a forked DataLoader child
+link/local_master.py without a cluster. Only the process that joined may use the link, because a forked DataLoader child
 does not hold the socket. Next: link/clients.py, link/subscriptions.py.
 """
 
@@ -78,7 +78,7 @@ class Master(Protocol):
 
 
 class WorkerIdentity(NamedTuple):
-    """Who this worker is, and what it adds to the master's welcome."""
+    """Identity of this worker, and the connection data that it adds to the master's welcome."""
 
     rank: int
     incarnation: int = 0
@@ -88,7 +88,7 @@ class WorkerIdentity(NamedTuple):
 
 
 class MasterLink:
-    """One worker's link to its master."""
+    """Link of one worker to its master."""
 
     def __init__(self, master: Master, identity: WorkerIdentity, usage: OwnUsage) -> None:
         self._master, self._identity, self._usage = master, identity, usage
@@ -99,7 +99,7 @@ class MasterLink:
         self.shared = SharedValues(master.ask)
         self.reports = ReportClient(master.ask)
         self.started_late = ""
-        """`restarted in epoch 4`, until the script of a restarted worker begins the next epoch; else empty."""
+        """Text such as `restarted in epoch 4`, until a restarted script starts its next epoch; else empty."""
         self._welcome: WorkerWelcome | None = None
         self._over = False
         self._before_finish: list[Callable[[], None]] = []

@@ -1,7 +1,7 @@
 """The optimizer that the loop gets back: it shares the user's groups and state, and steps through the job.
 
-In: the user's torch.optim optimizer, whose groups it shares, so learning-rate schedulers of either act on both.
-Next: worker/step/step.py applies it.
+In: the user's torch.optim optimizer. Both share their parameter groups, so a learning-rate scheduler of either acts on
+both. Next: worker/step/step.py applies the step.
 """
 
 from collections.abc import Callable, Iterable
@@ -15,7 +15,9 @@ from springtide import errors
 
 
 class JobOptimizer(torch.optim.Optimizer):
-    """Wraps `own`. `step()` trains tables and dense parameters where they live; the rest is `own`'s."""
+    """Wrapper of the user's optimizer `own`. `step()` trains tables and dense parameters where they live; all else
+    delegates to `own`.
+    """
 
     # GradScaler then leaves the decision to skip to step(), so that a skipped batch is still accounted for.
     _step_supports_amp_scaling = True

@@ -1,7 +1,7 @@
 """Collect a worker's totals between two reports: steps, samples, loss, time.
 
-In: every step (worker/step/step.py) and `job.report` of the loop. Out: a report on the link now and then; it rides on a
-heartbeat.
+In: every step (worker/step/step.py), and `job.report` of the loop. Out: a report to the link at intervals, which the
+next heartbeat carries.
 """
 
 import math
@@ -22,7 +22,7 @@ SECONDS = tuple(name for name in profile.SUM_FIELDS if name.endswith("_s"))
 
 
 class ProgressReporter:
-    """Totals of this worker. A report lost or sent twice does no harm."""
+    """Totals of this worker. A lost or repeated report does no harm."""
 
     def __init__(
         self,
@@ -38,11 +38,11 @@ class ProgressReporter:
         self._clock = clock
         self._due = clock()
         self.cache: Callable[[], CacheUse | None] = lambda: None
-        """What this worker's cache has done; set where there may be one."""
+        """Function that returns the statistics of this worker's cache, or None without a cache."""
         self.feed: Callable[[], FeedState | None] = lambda: None
-        """How this worker is fed; set where it may be."""
+        """Function that returns the state of this worker's feed, or None without data workers."""
         self.stream: Callable[[], StreamUse | None] = lambda: None
-        """What it has done with a stream; set where it trains from one."""
+        """Function that returns this worker's use of a stream, or None without a stream."""
         self._metrics: dict[str, float] = {}
         self._loss_sum = 0.0
         self._losses = 0

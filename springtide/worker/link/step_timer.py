@@ -1,7 +1,7 @@
 """Time each step's phases with a few clock readings, and sum them for the reports.
 
-In: marks from worker/input/batches.py, worker/step/step.py and the model's forward. Out: domain/plan/profile.py
-StepTimings. Next: progress.py.
+In: marks from worker/input/batches.py, worker/step/step.py and the model's forward. Out: the StepTiming and TimingSum
+of domain/plan/profile.py. Next: progress.py.
 """
 
 import time
@@ -15,20 +15,20 @@ KEPT_STEPS = 4096  # steps kept one by one for a look back (a MiB); sums are kep
 
 
 class ClientTime(NamedTuple):
-    """Seconds so far, as the client of the tables has seen them."""
+    """Seconds so far, as the table client measured them."""
 
     lookup_s: float = 0.0
-    """Servers' own time looking rows up, their mean."""
+    """Seconds that servers spent on lookups, mean over servers."""
     update_s: float = 0.0
-    """Servers' own time applying gradients, their mean."""
+    """Seconds that servers spent on applying gradients, mean over servers."""
     synchronization_s: float = 0.0
-    """Requests under way, less the servers' own time, mean over servers."""
+    """Seconds with a request in flight less the servers' own time, mean over servers."""
     wait_s: float = 0.0
-    """This process blocked on an answer."""
+    """Seconds that this process was blocked on an answer."""
 
 
 class StepTerms(NamedTuple):
-    """A step's time by what would shorten it."""
+    """Time of a step, split by the resource that would shorten it."""
 
     gradient_s: float = 0.0
     update_s: float = 0.0
@@ -61,14 +61,14 @@ def exposed(before: ClientTime, after: ClientTime, *, own_s: float) -> StepTerms
 
 
 class StepMeter:
-    """Clock readings of the step under way, and what became of the steps before."""
+    """Clock readings of the current step, and the timings of earlier steps."""
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.clock = clock
         self.spent: Callable[[], ClientTime] = in_process
-        """Read at the ends of a step; set where tables are on servers."""
+        """Function that reads the client's times at both ends of a step; replaced if tables are on servers."""
         self.steps: deque[profile.StepTiming] = deque(maxlen=KEPT_STEPS)
-        """The latest steps, one by one."""
+        """Timings of the latest steps."""
         self._total = profile.TimingSum()
         self._fresh: list[profile.StepTiming] = []
         self._last = self._began_spent = NOTHING

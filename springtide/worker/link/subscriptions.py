@@ -1,8 +1,8 @@
-"""Pass the master's news to those who follow them: where servers and slots are, who feeds, who shuffles.
+"""Pass the master's news to subscribers: server addresses, slot placement, data workers, shuffle peers.
 
-In: pulses and lease replies, through `worker.link.master_link`. Out: calls of whoever routes requests
-(`embedding.lookup.table_client`) or is fed (`worker.input.feed_switch`), and the epochs that the next heartbeat
-acknowledges: a server leaves only once every worker uses a placement without it.
+In: heartbeat replies and lease replies, through `worker.link.master_link`. Out: calls to the router of requests
+(`embedding.lookup.table_client`) and to the feed (`worker.input.feed_switch`), and the epochs that the next heartbeat
+acknowledges. A server leaves only after every worker uses a placement without it.
 """
 
 import logging
@@ -22,7 +22,9 @@ Follow = Callable[[Placement, tuple[str, ...]], None]
 
 
 class SlotsFollower:
-    """Follows slots in a thread of its own: connecting to a new server must not delay heartbeats."""
+    """Subscriber to slot placements with a thread of its own, so that connecting to a new server does not delay
+    heartbeats.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -71,7 +73,9 @@ class SlotsFollower:
 
 
 class FeedersFollower:
-    """Follows the data workers that feed. Calls come in the link's thread, and must neither wait nor ask."""
+    """Subscriber to the list of data workers. Calls run in the link's thread, and must neither block nor send
+    requests.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -96,14 +100,14 @@ class FeedersFollower:
 
 
 class ShufflersFollower:
-    """Follows where workers take stream batches from each other. Calls come in the link's thread."""
+    """Subscriber to the addresses of workers that exchange stream batches. Calls run in the link's thread."""
 
     def __init__(self) -> None:
         self._call: Callable[[Shufflers], None] = lambda _: None
         self.own_address = ""
-        """Where this worker takes batches from others; empty: nowhere."""
+        """Address where this worker accepts batches of other workers; empty if it accepts none."""
         self.digest = 0
-        """Digest of the known list; 0: none."""
+        """Digest of the newest list; 0 without a list."""
 
     def take(self, news: Shufflers) -> None:
         self.digest = news.digest
@@ -114,7 +118,7 @@ class ShufflersFollower:
 
 
 class Subscriptions:
-    """All news that a worker follows."""
+    """All subscriptions of a worker."""
 
     def __init__(self) -> None:
         self.slots, self.feeders, self.shufflers = SlotsFollower(), FeedersFollower(), ShufflersFollower()

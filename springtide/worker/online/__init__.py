@@ -1,3 +1,3 @@
-"""A stream in a worker: stream_client.py gets partitions, stream_reader.py reads them, batch_claims.py cuts batches,
-stream_batches.py hands on.
+"""Stream training in a worker: leases of partitions (stream_client.py), reading (stream_reader.py), batch boundaries
+(batch_claims.py) and batches for the loop (stream_batches.py).
 """

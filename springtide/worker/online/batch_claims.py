@@ -1,11 +1,11 @@
-"""Pure. Track what was read of each partition: where its next batch ends, and whether it is complete.
+"""Pure. Track the records read of each partition: the end of its next batch, and whether that batch is complete.
 
-In: tails of leases (worker/link/lease_tracker.py), chunks of a stream. Out: whole batches, where to read on, cuts to
-ask for. Next: stream_reader.py claims the batches and offers them to the loop.
+In: tails of leases (worker/link/lease_tracker.py), and chunks of a stream. Out: whole batches, positions to read from,
+and cuts to request. Next: stream_reader.py claims the batches and offers them to the loop.
 
-A batch ends at the next multiple of the batch size, at a cut that the master has noted, or where the partition ends. A
-cut that was asked for is waited for, even if the batch has become full meanwhile: the master may have noted it, and
-whoever reads the partition next would cut there.
+A batch ends at the next multiple of the batch size, at a cut that the master has noted, or at the end of the partition.
+The worker waits for a requested cut even if the batch becomes full meanwhile. The master may have noted the cut, and
+the next reader of the partition would end the batch there.
 """
 
 from collections import deque
@@ -23,7 +23,9 @@ MOST_AHEAD = 8  # batches that are read of a partition while a cut of it is wait
 
 
 class ReadyBatch(NamedTuple):
-    """A batch that can be claimed: the records with offsets from `tail.begin` to `end`. None at all: a gap."""
+    """Batch that can be claimed: the records with offsets from `tail.begin` to `end`. A batch without records is a
+    gap.
+    """
 
     tail: LeaseTail
     end: int
@@ -31,7 +33,7 @@ class ReadyBatch(NamedTuple):
 
 
 class ReadPiece(NamedTuple):
-    """Records with the moment at which they were read."""
+    """Records with the time at which they were read."""
 
     read_at: float
     records: Records
@@ -39,14 +41,14 @@ class ReadPiece(NamedTuple):
 
 @dataclass(slots=True)
 class PartitionHead:
-    """One lease of a partition."""
+    """Read position in one lease of a partition."""
 
     tail: LeaseTail
     position: int
-    """The next offset to read."""
+    """Next offset to read."""
     pieces: deque[ReadPiece] = field(default_factory=deque)
     asked: int | None = None
-    """A cut that was asked for, and is not known to be noted."""
+    """Requested cut that the master has not confirmed yet."""
 
     @property
     def key(self) -> LeaseKey:
@@ -64,7 +66,7 @@ def batch_end(begin: int, batch_size: int, cuts: Iterable[int], end: int) -> int
 
 
 class PartitionHeads:
-    """All partitions that this worker reads."""
+    """Read positions in all partitions of this worker."""
 
     def __init__(self, batch_size: int) -> None:
         self._batch_size = batch_size

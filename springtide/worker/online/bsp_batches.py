@@ -1,9 +1,11 @@
-"""Batches of a stream for a bsp group: all ranks read the same offsets, each trains its part.
+"""Batches of a stream for a bsp group: all ranks read the same offsets, and each rank trains its part.
 
 In: leases of data/ledger/bsp_stream_ledger.py, in the same order for all ranks. Out: batches like those of
-worker/input/batches.py, with a pause when no records have come. Each rank reads and decodes the whole batch, so that
-all agree which of its records can be trained; these are shared evenly, in runs, or by a schedule
-(worker/cache/sample_allocation.py), which is given whole batches and takes the parts of ranks from here. Next: step.py.
+worker/input/batches.py, with a pause while no records arrive. Each rank reads and decodes the whole batch, so that all
+ranks agree on the records that can be trained.
+
+The ranks share these records evenly, in runs. Alternatively a schedule (worker/cache/sample_allocation.py) gets whole
+batches and picks each rank's records. Next: worker/step/bsp_step.py.
 """
 
 import dataclasses
@@ -40,21 +42,21 @@ POLL_S = 0.2  # between two looks whether the job is to stop, while records that
 
 
 class RecentBatch(NamedTuple):
-    """A batch of late, and the number of its first record: those that can be trained are counted through."""
+    """Recent batch with the number of its first record. Trainable records are numbered through the pass."""
 
     claim: BatchClaim
     partition: int
     first: int
     records: Records
     event_s: int
-    """How far the stream's own time is with it."""
+    """Event time of the stream in seconds, up to this batch."""
 
 
 class BspStreamFeed:
-    """One a `job.prepare` of a stream in a bsp job; `batches` once a pass."""
+    """Feed of a stream in a bsp job, one per `job.prepare`; call `batches` once per pass."""
 
     again = True
-    """Records of late can be decoded once more."""
+    """Whether recent records can be decoded again."""
 
     def __init__(
         self,
@@ -76,11 +78,11 @@ class BspStreamFeed:
         self._group: BspGroup | None = None
         self._sharing: CacheCoordinator | None = None
         self.event_s = 0
-        """How far the stream's own time is with the batch in hand."""
+        """Event time of the stream in seconds, up to the current batch."""
         self._stands: dict[int, int] = {}
-        """Where the reader is in the partition that it reads."""
+        """Reader's offset in the partition that it reads."""
         self._places: dict[int, int] = {}
-        """Up to where the loop has been given partitions."""
+        """Offsets up to which the loop has received each partition."""
         self._bounds: tuple[PartitionRange, ...] = ()
         self._recent: tuple[RecentBatch, ...] = ()
 

@@ -1,8 +1,8 @@
-"""Filter and decode a batch's raw records; what cannot be trained is counted and dead-lettered.
+"""Filter and decode a batch's raw records; count and dead-letter the records that cannot be trained.
 
-In: runs that stream_batches.py takes for the loop. Out: a batch, or None when none of its records can be trained; and
-how far the stream's own time is. Which records are left out depends on them alone (data/stream/record_filter.py), so
-everyone decides alike.
+In: runs of records that stream_batches.py takes for the loop. Out: a batch, or None if no record can be trained, and
+the event time of the stream. The filter depends only on the records (data/stream/record_filter.py), so all workers
+decide alike.
 """
 
 import logging
@@ -23,15 +23,15 @@ log = logging.getLogger(__name__)
 
 
 class DecodedBatch(NamedTuple):
-    """A group's batch, as every rank makes it."""
+    """Batch of a group, decoded alike on every rank."""
 
     batch: Any
     records: Records
-    """Those that are in it: none, where nothing of it can be trained."""
+    """Records in the batch; empty if none can be trained."""
 
 
 class RecordDecoder:
-    """Used by one thread at a time."""
+    """Decoder of raw records, for one thread at a time."""
 
     def __init__(self, dataset: StreamDataset, use: StreamMeter) -> None:
         self._rules = record_filter.FilterRules(
@@ -42,7 +42,7 @@ class RecordDecoder:
         self._use = use
         self._said: set[str] = set()
         self.event_s = 0
-        """Up to which second of the stream's own time batches were made; never goes back."""
+        """Event time in seconds up to which batches were decoded; never decreases."""
 
     def batch(self, partition: int, records: Records) -> record_filter.FilteredBatch:
         return self._made(partition, records, tell=True)

@@ -1,7 +1,8 @@
 """Batches of a stream for an async worker's loop, until the stream or the job ends.
 
-In: the shuffle unit, which stream_reader.py fills. Out: batches like those of worker/input/batches.py, with a rest
-whenever there is nothing to train. Next: step.py pushes them; `trained` tells everyone who waits for that.
+In: the shuffle unit, which stream_reader.py fills. Out: batches like those of worker/input/batches.py, with a pause
+while there is nothing to train. Next: the step pushes the batches, then `on_trained` notifies the meter and the shuffle
+unit.
 """
 
 import dataclasses
@@ -29,7 +30,7 @@ DRAIN_S = 5.0  # for batches that others have; then whoever gets the partition t
 
 
 class StreamFeed:
-    """One a `job.prepare` of a stream; `batches` once a pass."""
+    """Feed of a stream, one per `job.prepare`; call `batches` once per pass."""
 
     def __init__(
         self,

@@ -1,9 +1,9 @@
-"""Ask the master for partitions and batch cuts of a stream, in threads of their own.
+"""Request partitions and batch cuts of a stream from the master, in threads of their own.
 
-In: the stream's bounds, cuts that stream_reader.py wishes for. Out: leases and noted cuts, which the link puts into
-worker/link/lease_tracker.py; whether the pass is over. The master holds a question until it has something for us, so
-there is always one with it: partitions of a worker that is lost go to others at once. A master that is away is waited
-for here, while reading and training go on.
+In: the stream's bounds, and cuts that stream_reader.py wants. Out: leases and noted cuts, which the link puts into
+worker/link/lease_tracker.py, and whether the pass is over. The master holds a request until it has a lease, so one
+request is always open. A lost worker's partitions therefore move to other workers at once. If the master is away, these
+threads wait while reading and training continue.
 """
 
 import logging
@@ -24,7 +24,7 @@ SOON_S = 0.05  # between two questions; a master holds one that it cannot answer
 
 
 class StreamLeases:
-    """One a pass. `failure` is what a thread has died of: the loop raises it."""
+    """Leases of a stream, one object per pass. `failure` is the error that ended a thread; the loop raises it."""
 
     def __init__(self, to_master: MasterLink, card: DatasetCard, stream: Stream, *, every_s: float = EVERY_S) -> None:
         assert card.stream is not None
@@ -33,7 +33,7 @@ class StreamLeases:
         self._ended = threading.Event()
         self._wake = threading.Event()
         self.over = False
-        """The master has nothing left for us: once what is in hand is trained, the pass is over."""
+        """Whether the master has no lease left. The pass ends once this worker's own leases are trained."""
         self.failure: BaseException | None = None
         self._trouble = ""
         self._cutting: threading.Thread | None = None

@@ -1,8 +1,8 @@
 """The thread that reads leased partitions, claims whole batches and queues them for the loop.
 
-In: leases in worker/link/lease_tracker.py, chunks of a stream. Out: runs in the shuffle unit
-(worker/online/shuffling/), which keeps or forwards them; a full queue holds this thread up, and so the reading. Next:
-stream_batches.py takes them out for the loop.
+In: leases in worker/link/lease_tracker.py, and chunks of a stream. Out: runs in the shuffle unit
+(worker/online/shuffling/), which keeps or forwards them. A full queue blocks this thread and therefore the reading.
+Next: stream_batches.py takes the runs for the loop.
 """
 
 import logging
@@ -25,7 +25,7 @@ NAP_S = 0.01  # after one that has brought less than a batch
 
 
 class StreamBatchReader:
-    """One a pass. `failure` is what the thread has died of: the loop raises it."""
+    """Reader of a stream, one per pass. `failure` is the error that ended the thread; the loop raises it."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class StreamBatchReader:
         self._ended = threading.Event()
         self.failure: BaseException | None = None
         self._stands: dict[int, int] = {}
-        """Where the reader stands."""
+        """Reader's offset in each partition."""
         self._trouble = ""
         self._thread = threading.Thread(target=self._run, name="springtide-stream", daemon=True)
 

@@ -1,6 +1,6 @@
-"""Open a stream for `job.prepare` and make the loop's batches of it.
+"""Open a stream for `job.prepare` and create the loop's batches from it.
 
-In: worker/job.py. Out: a worker/input/batches.py `Batches`. Next: stream_batches.py.
+In: worker/job.py. Out: the `Batches` of worker/input/batches.py. Next: stream_batches.py.
 """
 
 from collections.abc import Callable

@@ -1,10 +1,10 @@
 """Meter a worker's use of a stream for its reports: records, dead letters, positions, lag.
 
-In: stream_reader.py (what was read), stream_batches.py (what the loop gets), step.py (what is trained). Out: a
-`StreamUse` with every report. Methods may be called from any thread.
+In: stream_reader.py (records read), stream_batches.py (batches handed to the loop), the step (batches trained). Out: a
+`StreamUse` with every report. All methods are thread-safe.
 
-The lag of a record is the time from its append to the moment when every server has it. The two are read from two
-clocks: a clock that jumps shows in the lag, and in nothing else.
+The lag of a record is the time from its append until every server has it. Two different clocks measure these two times.
+A clock that jumps distorts the lag, and nothing else.
 """
 
 import threading
@@ -25,7 +25,7 @@ OF_A_BATCH = 16  # of which every batch gives so many
 
 
 class RecordLags:
-    """Batches under way, and the lag of the records that were trained last."""
+    """Batches in training, and the lags of the records trained last."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -54,7 +54,7 @@ class RecordLags:
 
 
 class LoopTime:
-    """How long the loop waited and worked, and how long its steps took."""
+    """Time that the loop waited and worked, and the durations of its steps."""
 
     def __init__(self, counter: Callable[[], float]) -> None:
         self._counter = counter
@@ -62,7 +62,7 @@ class LoopTime:
         self.steps = StepSums()
         self._since, self._idle = counter(), True
         self._step = (0, 0.0)
-        """Records of the step under way, and when it began."""
+        """Number of records of the current step, and its start time."""
 
     def switch(self, idle: bool, records: int) -> None:
         now = self.count()
@@ -84,7 +84,7 @@ class LoopTime:
 
 
 class StreamMeter:
-    """Totals since this worker began."""
+    """Totals since this worker started."""
 
     def __init__(
         self, clock: Callable[[], float] = time.time, counter: Callable[[], float] = time.perf_counter
@@ -93,7 +93,9 @@ class StreamMeter:
         self._clock = clock
         self._lags, self._time = RecordLags(), LoopTime(counter)
         self._claimed: dict[LeaseKey, deque[tuple[int, float]]] = {}
-        """Of each lease, batches that are claimed and not known to be trained: where they end, their first append."""
+        """Claimed batches that may not be trained yet, by lease: the end of each batch, and the append time of its
+        first record.
+        """
         self._read_bytes = self._expired = 0
         self._refused = {"late": 0, "corrupt": 0, "oversized": 0}
         self.unkept, self._unkept_why = 0, ""

@@ -1,1 +1,1 @@
-"""Runs the trainer's part of a split program."""
+"""Run the worker's part of a program that is split between workers and data workers."""

@@ -1,9 +1,11 @@
 """Find the part of a loop that data workers can run: reading, collating, the stateless part of forward().
 
-In: the user's model and data set, batches as the loop gets them. Out: a Pipeline for data workers, and what becomes of
-the batches that they send. Next: loop_watcher.py sees how the model is called and records it,
-dataworker/split/search/split.py cuts it, split_forward.py runs it with what data workers have made, lazy_leaf.py stands
-for leaves that stayed behind; worker/input/feed_switch.py brings the batches.
+In: the user's model and data set, and batches of the loop. Out: a Pipeline for data workers, and the handling of the
+batches that they send.
+
+Next: loop_watcher.py observes and records the calls of the model. dataworker/split/search/split.py finds the split.
+split_forward.py runs the model with the results of data workers. lazy_leaf.py replaces leaves that data workers do not
+send. worker/input/feed_switch.py delivers the batches.
 """
 
 import hashlib
@@ -45,18 +47,18 @@ OFF = "--split off was asked for"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """What data workers are to run."""
+    """Pipeline that data workers run, with its explanation."""
 
     pipeline: Pipeline
     digest: str
-    """The same for every worker whose program is cut in the same way."""
+    """Digest of the split, equal on all workers whose program is split in the same way."""
     types: Mapping[str, type] = field(default_factory=dict)
-    """The user's own types in a batch, by the names under which they travel."""
+    """User-defined types in a batch, by their names in messages."""
     explanation: Explanation | None = None
     why: str = ""
-    """Why forward() stays whole; "": a part of it moved."""
+    """Reason why forward() stays whole; empty if a part of it moved."""
     seconds: float = 0.0
-    """How long the loop stood still for it."""
+    """Seconds that the loop was blocked by the search."""
 
     @property
     def told(self) -> str:
@@ -70,16 +72,18 @@ class Made:
 
 
 class SplitRules(NamedTuple):
-    """What the job allows."""
+    """Limits that the job sets for the split."""
 
     forbidden: Callable[[], str]
     on_split: Callable[[], None]
     apart: bool
-    """Stages of their own compute the moved part."""
+    """Whether separate stages compute the moved part."""
 
 
 class Splitting:
-    """One a `job.prepare` over a data set with indices. For the loop's thread, but for `receive` and `own`."""
+    """Split of one `job.prepare` over a data set with indices. Only `receive` and `own` of `received` may run outside
+    the loop's thread.
+    """
 
     def __init__(
         self,
@@ -98,7 +102,7 @@ class Splitting:
         """
         self.received = ReceivedBatches(source, seed, every=1 if mode == "verify" else CHECKED)
         self.when_ready: Callable[[], None] | None = None
-        """Called once enough was seen, between two batches."""
+        """Function called between two batches, once the loop was observed long enough."""
         self._model, self._source, self._seed = model, source, seed
         forbidden = (lambda: OFF) if mode == "off" else forbidden
         self._rules = SplitRules(forbidden, on_split, apart=mode == "stages")
@@ -110,7 +114,7 @@ class Splitting:
         self._seconds_a_batch = 0.0
         self._checked = 0
         self._seen: Any = None
-        """The last batch that the loop has had, until there is a split."""
+        """Last batch that the loop received, until the split is made."""
         self._seconds = 0.0
 
     # ---- before the split ----

@@ -1,8 +1,7 @@
-"""Records the torch calls of some forwards, while the loop trains: what dataworker/split/search/split.py makes a split
-of.
+"""Record the torch calls of some forwards while the loop trains, as input for dataworker/split/search/split.py.
 
-In: loop_watcher.py says which of the loop's own calls of the model are recorded. Nothing is run a second time, so
-whatever forward() counts, keeps or draws is as it would be. Out: `book` and `logs`. Next: controller.py.
+In: loop_watcher.py selects the calls of the model to record. No forward() runs twice, so its counters, state and random
+draws are unaffected. Out: `book` and `logs`. Next: controller.py.
 """
 
 import sys
@@ -20,18 +19,18 @@ from springtide.worker.split.forward_stand_in import ForwardStandIn
 
 
 class Recording(ForwardStandIn):
-    """Stands as `forward` in the model while it is watched."""
+    """Replacement of the model's `forward` while the model is observed."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self.book = CallBook()
         self.logs: list[CallLog] = []
         self.why = ""
-        """Why nothing can be recorded; "": something could."""
+        """Reason why no call can be recorded; empty if calls can be recorded."""
         self.forward_s = 0.0
-        """What a forward takes that is not recorded."""
+        """Seconds that an unrecorded forward takes."""
         self.running = False
-        """Whether a call that is to be recorded is under way: what it reads, the model reads."""
+        """Whether an expected call is running. Reads during the call count as reads by the model."""
         self._call: arguments.ModelCall | None = None
         self._keep: bool | None = None
 

@@ -1,6 +1,7 @@
 """Replace a model's forward() without changing its hooks, `state_dict` or copies.
 
-In: a model. It is put into the instance, and taken out again by `remove`. Next: forward_recorder.py, split_forward.py.
+In: a model. The replacement is an attribute of the instance, and `remove` deletes it. Next: forward_recorder.py,
+split_forward.py.
 """
 
 import abc
@@ -13,7 +14,7 @@ from torch import nn
 
 
 class ForwardStandIn(abc.ABC):
-    """Stands as `forward` in the model itself until it is removed."""
+    """Replacement of the model's `forward` until `remove` is called."""
 
     def __init__(self, model: nn.Module) -> None:
         functools.update_wrapper(self, model.forward)

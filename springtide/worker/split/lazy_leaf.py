@@ -1,7 +1,7 @@
-"""Stand-in tensor for a leaf that data workers did not send; its values are read only if used.
+"""Placeholder tensor for a leaf that data workers did not send; it reads its values on first use.
 
-In: controller.py, in place of leaves that only the moved part of forward() reads. Out: shape and type for nothing; the
-values, by reading the samples once more, at the first operation on it.
+In: controller.py puts placeholders in place of leaves that only the moved part of forward() reads. Out: shape and dtype
+at no cost. The first operation that needs values reads the samples again.
 """
 
 from collections.abc import Callable
@@ -17,19 +17,19 @@ Read = Callable[[], torch.Tensor]
 
 
 class Absent(torch.Tensor):
-    """Stands for a tensor; becomes it when it is touched."""
+    """Placeholder that turns into its tensor on first use."""
 
     springtide_absent = True
-    """By which others know it without importing this: dataworker/split/program/arguments.py,
-    embedding/lookup/id_routes.py.
+    """Mark by which dataworker/split/program/arguments.py and embedding/lookup/id_routes.py recognize a placeholder
+    without importing this module.
     """
     springtide_read: Read
     springtide_here: torch.Tensor | None
     springtide_version: int
     springtide_fresh: Read
-    """Reads the values anew, whatever was written to those that are here."""
+    """Function that reads the original values again, without any later writes."""
     springtide_exposed: bool
-    """Whether somebody has its memory, and can write to it unseen (`.numpy()`, `.data`)."""
+    """Whether the script holds the tensor's memory (`.numpy()`, `.data`) and can write to it undetected."""
 
     @staticmethod
     def __new__(cls, shape: tuple[int, ...], dtype: torch.dtype, read: Read, fresh: Read | None = None) -> "Absent":
@@ -131,7 +131,7 @@ KNOWN = _getters(
     torch.is_floating_point,
     torch.is_complex,
 }
-"""What the shape and the type alone can answer."""
+"""Torch functions that the shape and the dtype alone can answer."""
 
 OF_TYPE = {
     torch.Tensor.long: torch.int64,

@@ -1,11 +1,12 @@
-"""Watch some batches of a loop: which leaves become arguments of the model, which the loop reads itself.
+"""Observe some batches of a loop: the leaves that become arguments of the model, and the leaves that the loop reads.
 
-In: batches as they go out, calls of the model. Out: a `Call`, the torch calls of some forwards (forward_recorder.py),
-leaves that the loop touches; or the reason why there is no such thing. Next: controller.py makes the split of it.
+In: batches handed to the loop, and calls of the model. Out: a `ModelCall`, the torch calls of some forwards
+(forward_recorder.py) and the leaves that the loop reads; or the reason why no split is possible. Next: controller.py
+makes the split.
 
-Until data workers are wanted it only looks, at real batches (`begin(looking=True)`). Then, from the second batch on,
-the model's arguments are stand-ins (lazy_leaf.py) with the real tensors behind them: so whoever touches one outside the
-model is seen, and nobody gets anything else than without.
+Until data workers are wanted, the watcher only looks at real batches (`begin(looking=True)`). Afterwards, from the
+second batch on, the model's arguments are placeholders (lazy_leaf.py) for the real tensors. The placeholders reveal
+every read outside the model, and all code gets the same values as without them.
 """
 
 import functools
@@ -25,9 +26,9 @@ from springtide.worker.split import lazy_leaf
 from springtide.worker.split.forward_recorder import Recording
 
 BATCHES = 4
-"""Batches that are watched: one for the arguments, the others for what is done with their leaves."""
+"""Number of observed batches: the first shows the arguments, the others show the use of their leaves."""
 PATIENCE = 16
-"""Batches without a call of the model after which none is expected any more."""
+"""Number of batches without a call of the model after which the watcher gives up."""
 NOT_CALLED = (
     "model(...) was not called in training mode with a batch in hand, or it is compiled (torch.compile), which keeps "
     "it whole"
@@ -38,27 +39,27 @@ TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 
 
 class Sample(NamedTuple):
-    """A call of the model that was seen."""
+    """Observed call of the model."""
 
     indices: NDArray[np.int64]
-    """Of the samples that it was called with."""
+    """Indices of the samples in the call."""
 
 
 class Watching:
-    """One a model; watches from `begin` until it is `ready`."""
+    """Observer of one model, from `begin` until it is `ready`."""
 
     def __init__(self, model: nn.Module) -> None:
         self.call: arguments.ModelCall | None = None
         self.samples: list[Sample] = []
         self.touched: set[arguments.Path] = set()
-        """Leaves that somebody but the model has read."""
+        """Leaves that code outside the model has read."""
         self.why = ""
-        """Why the model cannot be split; "" while nothing speaks against it."""
+        """Reason why the model cannot be split; empty while there is none."""
         self.place = ""
-        """File and line of the call, in the user's code."""
+        """File and line of the call in the user's code."""
         self.begun = self.ready = False
         self.eager = False
-        """Whether the model was seen to run as it is, not compiled."""
+        """Whether the model was seen to run uncompiled."""
         self._model = model
         self._batch: Any = None
         self._indices: NDArray[np.int64] | None = None

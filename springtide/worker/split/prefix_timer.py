@@ -1,7 +1,7 @@
-"""Time a model's forward() until it first needs a parameter: an estimate of what could move.
+"""Time a model's forward() until it first needs a parameter: an estimate of the work that could move.
 
-In: loop_watcher.py, every so many batches. Out: seconds, scaled up to all batches. A guess only, by the clock: whether
-the part can be split off is found out by dataworker/split/search/split.py, what it takes then is measured.
+In: controller.py, for every batch. Out: seconds, extrapolated from a sample to all batches. The clock gives only an
+estimate: dataworker/split/search/split.py finds out whether the part can be split off, and then measures it.
 """
 
 import time
@@ -12,15 +12,15 @@ import torch
 from torch import nn
 
 EVERY = 16
-"""One batch of so many is looked at: hooks on every module cost microseconds each."""
+"""Interval of timed batches. Hooks on every module cost microseconds each."""
 
 
 class Leading:
-    """Seconds from the beginning of forward() to the first module with parameters."""
+    """Timer from the start of forward() to the first module with parameters."""
 
     def __init__(self, model: nn.Module, clock: Callable[[], float] = time.perf_counter) -> None:
         self.seconds = 0.0
-        """In all batches so far."""
+        """Estimated seconds in all batches so far."""
         self._model = model
         self._clock = clock
         self._began: float | None = None

@@ -1,7 +1,7 @@
-"""Receive batches of data workers: fill missing leaves, and compare a share with what is made here.
+"""Receive batches of data workers: fill missing leaves, and compare a share of the batches with this worker's own.
 
-In: trees from dataworker/feed/feed.py. Out: `Fed` batches; a difference is told once, and nothing more of data workers
-is used. Next: controller.py hands them to the loop.
+In: trees from dataworker/feed/feed.py. Out: `Fed` batches. At the first difference, the worker reports it once and
+stops using data workers. Next: controller.py hands the batches to the loop.
 """
 
 import functools
@@ -32,22 +32,22 @@ REREAD = 4  # of so many of these one is read from the data set here, too
 
 
 class ReceivedBatches:
-    """For the thread that reads batches; `differs` also for the loop's."""
+    """Receiver of batches for the reading thread; the loop's thread may also call `differs`."""
 
     def __init__(self, source: SampleSource, seed: int, *, every: int) -> None:
         """`every`: one of so many batches is made here too, and compared."""
         self.reread = 0
-        """Batches that were read again here, because the loop read a leaf that had stayed behind."""
+        """Number of batches read again here, because the loop read a leaf that data workers did not send."""
         self.compared = 0
-        """Batches that were read here too."""
+        """Number of batches read here too and compared."""
         self.draws = False
         """Whether the data set was seen to draw random numbers."""
         self.when_wrong: Callable[[str], None] = lambda why: None
-        """Called when data workers made something else than this worker: nothing more of theirs may be used."""
+        """Function called when a data worker's result differs. No further result of data workers may be used then."""
         self.paths: list[arguments.Path] = []
-        """Leaves that may stay behind; the same list on every worker with the same program."""
+        """Leaves that data workers may leave out; equal on every worker with the same program."""
         self.data: ReachableState | None = None
-        """What the data set reads, as it was when it was sent to data workers."""
+        """State that the data set reads, as it was when it was sent to data workers."""
         self.loop_thread = threading.get_ident()
         self.every = every
         self._source, self._seed = source, seed
@@ -124,7 +124,7 @@ class ReceivedBatches:
 
 
 class BatchAgain:
-    """One batch that may have to be read again, once for all its leaves."""
+    """Batch that may have to be read again, once for all its leaves."""
 
     def __init__(
         self,

@@ -1,9 +1,12 @@
-"""Run a model's forward() with its moved torch calls answered by what data workers computed.
+"""Run a model's forward() with its moved torch calls answered by the results of data workers.
 
-In: controller.py, with each batch that came with crossings. They are used in training mode, when the model is called
-with the very leaves of the batch in hand, unwritten by any way; anything else is computed here: evaluation, other
-arguments, a compiled model. What forward() itself does otherwise than when it was split is seen call by call
-(dataworker/split/program/call_replay.py). Of some batches everything is computed here, and compared with what came.
+In: controller.py, for each batch with crossings. The results are used in training mode, if the model is called with the
+unmodified leaves of the current batch. All other calls compute everything here: evaluation, other arguments, a compiled
+model.
+
+If forward() behaves differently from when it was split, each differing torch call is detected
+(dataworker/split/program/call_replay.py). For some batches, the worker computes everything itself and compares the
+results.
 """
 
 import logging
@@ -28,7 +31,7 @@ STALE = 64  # calls in a row of which not all that crossed could be used: the sp
 
 
 class InHand:
-    """A batch that came with crossings, as it was when it came."""
+    """Current batch with crossings, and a snapshot of its state on arrival."""
 
     __slots__ = ("_marks", "_snapshots", "check", "crossing", "parts", "used")
 
@@ -38,7 +41,7 @@ class InHand:
         """`read`: which of its parts the moved part reads; `check`: whether it is to be compared."""
         self.crossing, self.check, self.used = crossing, check, False
         self.parts = call.find(batch)
-        """What of it the model is called with."""
+        """Parts of the batch that the model is called with."""
         self._snapshots = {
             at: bit_compare.Snapshot(part)
             for at, (part, wanted) in enumerate(zip(self.parts, read, strict=True))
@@ -60,7 +63,7 @@ class InHand:
 
 
 class SplitForward(ForwardStandIn):
-    """Stands as `forward` in the model itself until it is removed."""
+    """Replacement of the model's `forward` that uses the results of data workers, until `remove` is called."""
 
     def __init__(
         self,

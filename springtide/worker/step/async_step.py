@@ -1,7 +1,8 @@
 """The step of a worker that trains at its own pace, in an async job or without a cluster.
 
-In: worker/step/step.py. Out: one push a step, named by its batches; the next step waits for it. With a bound on
-staleness the master says when values may be read. Next: served_dense.py (async) or local_dense.py (alone).
+In: worker/step/step.py. Out: one push per step, identified by its batches; the next push waits for it. With a bound on
+staleness, the master decides when the worker may read values. Next: served_dense.py (async) or local_dense.py (without
+a cluster).
 """
 
 import logging
@@ -20,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class AsyncStep(TrainingStep):
-    """Pushes the gradients of this worker alone."""
+    """Step that pushes the gradients of this worker alone."""
 
     def __init__(
         self,
@@ -36,9 +37,9 @@ class AsyncStep(TrainingStep):
         ahead = served and max_staleness is None
         super().__init__(context, own, fixed=served, ahead=ahead, named=named)
         self._max_staleness = max_staleness
-        """Pushes that the values behind a push may lack; None: any number."""
+        """Maximum number of pushes that the values behind a push may lack; None for no limit."""
         self._entered = False
-        """The master has let this worker read values."""
+        """Whether the master has allowed this worker to read values."""
         self._unstepped = unstepped
         self._pending: _native.Pending | None = None
         self._under_way: list[BatchClaim] = []

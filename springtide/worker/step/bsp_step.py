@@ -1,8 +1,8 @@
 """The step of a bsp group: all ranks sum their gradients, push, and apply the step once all servers have it.
 
-In: worker/step/step.py. Out: the same step on every rank; if a member is lost, the step is taken again with the group
-that forms then. Next: worker/bsp/group.py (the group), worker/cache/coordinator.py (rows that workers keep),
-worker/bsp/batch_order/unit_gradients.py (sums in batch order). Design: docs/design/training.md.
+In: worker/step/step.py. Out: the same step on every rank. If a member is lost, the next group repeats the step. Next:
+worker/bsp/group.py (the group), worker/cache/coordinator.py (cached rows), worker/bsp/batch_order/unit_gradients.py
+(sums in batch order). Design: docs/design/training.md.
 """
 
 import functools
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class BspStep(TrainingStep):
-    """Takes each step together with the other ranks."""
+    """Step that all ranks of a group take together."""
 
     def __init__(
         self,
@@ -43,10 +43,10 @@ class BspStep(TrainingStep):
         self._group, self._coordinator, self._units = group, coordinator, units
         self._applying: _native.Pending | None = None
         self._finish: Callable[[], None] | None = None
-        """What is left to do for the step in hand once it is complete on all servers."""
+        """Function that finishes the current step once it is complete on all servers."""
         self._position = DataPosition()
         self._counted: set[int] = set()
-        """Optimizers whose count includes the step in hand, by id."""
+        """Ids of the optimizers whose count includes the current step."""
 
     @property
     def seat(self) -> tuple[int, int]:

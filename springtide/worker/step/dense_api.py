@@ -1,6 +1,6 @@
-"""What a step asks of dense parameters, on servers (served_dense.py) or in this process (local_dense.py).
+"""Interface of a step to dense parameters, on servers (served_dense.py) or in this process (local_dense.py).
 
-In: step.py, step by step. Next: one of those two.
+In: the calls of every step. Next: served_dense.py or local_dense.py.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from springtide.worker.link.optimizer import JobOptimizer
 
 
 class Dense(Protocol):
-    """Where dense parameters are updated."""
+    """Store that updates dense parameters."""
 
     def agree(self, *, share: float, skip: bool, again: bool = False) -> bool:
         """Before anything is applied: the group's gradient, and whether the step is skipped."""

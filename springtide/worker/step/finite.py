@@ -1,6 +1,6 @@
 """Refuse gradients that are not finite, and name the table or parameter.
 
-In: step.py (tables) and local_dense.py or served_dense.py (dense parameters), with names for the message.
+In: step.py (tables), and local_dense.py or served_dense.py (dense parameters), with names for the message.
 """
 
 import math

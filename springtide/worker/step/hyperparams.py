@@ -1,7 +1,8 @@
 """Learning rates of every table, read from the live parameter group that holds its weight.
 
-In: the user's optimizers and the served tables. Out: kernels when tables are declared; (table, lr, weight decay, step)
-on every push, read from the live groups, so that schedulers work. Next: embedding/modules/optimizers.py translates.
+In: the user's optimizers and the served tables. Out: kernels when tables are declared, and (table, lr, weight decay,
+step) for every push. Each push reads the live groups, so that schedulers work. Next: embedding/modules/optimizers.py
+translates optimizers.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,19 +28,19 @@ class GroupTables:
     group: int
     tables: list[int] = field(default_factory=list)
     own_rate: list[tuple[int, domain_tables.OptimSpec | None, float | None]] = field(default_factory=list)
-    """Tables that name an optimizer or a rate themselves."""
+    """Tables with an optimizer or a learning rate of their own."""
     weights: list[nn.Parameter] = field(default_factory=list)
     settled: tuple[Any, ...] | None = None
-    """What their kernels were made with; None while all of them name their own."""
+    """Options that the tables' kernels were created with. None while all tables name their own optimizer."""
     counts: bool = False
-    """Whether one of their own optimizers must know the number of the step."""
+    """Whether a table's own optimizer needs the step number."""
     told: domain_tables.Hyper | None = None
     hyper: list[Hyper] = field(default_factory=list)
-    """What was told last; kept while the rates stay the same."""
+    """Hyperparameters of the last push, reused while the rates stay the same."""
 
 
 class TableRates:
-    """The rates of every table, embedding or dense, of one model."""
+    """Learning rates of every table of one model, for embeddings and dense parameters."""
 
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], served: Iterable[ServedTable]) -> None:
         self.optimizers = list(optimizers)
@@ -47,7 +48,7 @@ class TableRates:
         self._steps = {id(one): 0 for one in optimizers}
         self._untrained: list[nn.Parameter] = []
         self.weights: list[nn.Parameter] = []
-        """Of the embedding tables, trained or not."""
+        """Weights of the embedding tables, trained or not."""
         for table in served:
             self.weights.append(table.weight)
             self._follow(table)

@@ -1,6 +1,7 @@
 """Dense parameters in this process: the user's optimizer updates them, after the group's all-reduce.
 
-In: step.py, when the loop has stepped. Used alone and in bsp mode; in async mode served_dense.py serves them instead.
+In: the step, when the loop has stepped. Used in bsp mode and without a cluster. In async mode, served_dense.py serves
+dense parameters instead.
 """
 
 from collections.abc import Sequence, Set
@@ -15,7 +16,7 @@ from springtide.worker.step.finite import check_finite
 
 
 class LocalDense:
-    """Runs the user's optimizers on what is not a table."""
+    """Dense parameters that the user's optimizers update in this process."""
 
     def __init__(
         self,

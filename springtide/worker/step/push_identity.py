@@ -1,7 +1,7 @@
 """Identities and leases of the batches that one push trains.
 
-In: batches as the loop gets them. Out: names for the push, claims to acknowledge, and whether gradients wait that no
-step has taken. Next: step.py.
+In: batches handed to the loop. Out: identities for the push, claims to acknowledge, and whether the loop holds
+gradients without a step. Next: step.py.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from springtide.worker.input.read_batch import ReadBatch
 from springtide.worker.link.lease_tracker import BatchClaim
 
 Name = tuple[int, int, int, int]
-"""Samples of the whole shard (0: not known), the shard, first sample, count."""
+"""Identity of a batch: samples of the whole shard (0 if unknown), shard, first sample, and number of samples."""
 
 
 @dataclass(slots=True)
@@ -25,7 +25,7 @@ class PushBatches:
     ranges: list[Name] = field(default_factory=list)
     samples: int = 0
     counting: int = 0
-    """Those of them that gradients count by."""
+    """Number of samples that weight the gradients; borrowed samples do not count."""
     group_samples: float = 0.0
     claims: list[BatchClaim] = field(default_factory=list)
 
@@ -50,7 +50,7 @@ class PushBatches:
 
 
 class UnsteppedGradients:
-    """Looks for gradients that the loop has computed and not stepped on. One a job whose workers come and go."""
+    """Detector of gradients that the loop has computed without a step, one per async job."""
 
     def __init__(self, lookups: Lookups, dense: Iterable[torch.Tensor], *, tables: bool) -> None:
         """`dense` parameters are watched only in a model without tables: gradients of rows tell as much."""

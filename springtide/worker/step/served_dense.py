@@ -1,7 +1,7 @@
-"""Dense parameters on servers: cut into chunks, pushed with the tables' gradients, pulled a step later.
+"""Dense parameters on servers: split into chunks, pushed with the tables' gradients, pulled a step later.
 
 In: the dense parameters of each optimizer group. Out: one part of the step's push, and new values in the parameters.
-Next: step.py. Where the user's own optimizer updates them (alone, bsp) none of this is used.
+Next: step.py. In bsp mode and without a cluster, the user's own optimizer updates dense parameters instead.
 """
 
 import math
@@ -26,7 +26,7 @@ CHUNK = 1024  # floats a row: 4 KiB, large enough to stream and small enough to 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseGroup:
-    """The dense parameters of one optimizer group, with their names in the model."""
+    """Dense parameters of one optimizer group, with their names in the model."""
 
     optimizer: torch.optim.Optimizer
     index: int
@@ -35,7 +35,9 @@ class DenseGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseSlot:
-    """Where one parameter lies: `chunks` rows of a table, from key `first` on. It has its last chunk to itself."""
+    """Location of one parameter: `chunks` rows of a table, from key `first` on. No other parameter shares its last
+    chunk.
+    """
 
     name: str
     param: torch.Tensor
@@ -90,7 +92,7 @@ def check_dtype(name: str, param: torch.Tensor) -> None:
 
 
 class DenseChunks:
-    """The rows of some parameters as one flat buffer each way: values in, gradients out."""
+    """Rows of some parameters as one flat buffer for values and one for gradients."""
 
     def __init__(self, client: TableClient, held: Sequence[DenseSlot]) -> None:
         tables = np.concatenate([np.full(one.chunks, one.table, dtype=np.uint16) for one in held])
@@ -127,7 +129,7 @@ class DenseChunks:
 
 
 class ServedDense:
-    """The dense parameters of an async job."""
+    """Dense parameters of an async job."""
 
     def __init__(
         self,
@@ -211,7 +213,7 @@ class ServedDense:
 
 
 class FrozenDense:
-    """Values that no one trains, frozen parameters and float buffers: the first worker's, given to the others."""
+    """Frozen parameters and float buffers, which no worker trains. All workers get the first worker's values."""
 
     def __init__(self, client: TableClient, tensors: Sequence[tuple[str, torch.Tensor]]) -> None:
         self._client = client

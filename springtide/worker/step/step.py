@@ -1,7 +1,7 @@
-"""What every training step does: take the batches in, collect the optimizers, send one push for all of it.
+"""Common part of every training step: take batches, collect the optimizers, send one push for all of them.
 
-In: worker/input/batches.py says which batch the loop has, worker/link/optimizer.py that an optimizer steps. Out:
-gradients to tables and dense parameters. Next: async_step.py (each worker alone) or bsp_step.py (all ranks together).
+In: worker/input/batches.py reports the loop's batch, and worker/link/optimizer.py reports that an optimizer steps. Out:
+gradients for tables and dense parameters. Next: async_step.py (each worker alone) or bsp_step.py (all ranks together).
 """
 
 import abc
@@ -27,7 +27,7 @@ from springtide.worker.step.push_identity import PushBatches
 
 
 class StepListener(Protocol):
-    """Hears what becomes of batches, beside the lease tracker: a stream's feed."""
+    """Listener to the outcome of batches beside the lease tracker, such as a stream's feed."""
 
     def on_trained(self, claims: Sequence[BatchClaim]) -> None:
         """Every server has these batches."""
@@ -42,7 +42,7 @@ class StepListener(Protocol):
 
 
 class NoListener:
-    """Nobody but the lease tracker wants to know."""
+    """Listener that ignores all events."""
 
     def on_trained(self, claims: Sequence[BatchClaim]) -> None:
         pass
@@ -56,7 +56,7 @@ class NoListener:
 
 @dataclass(frozen=True, slots=True)
 class StepContext:
-    """The parts of a prepared model that a step works with."""
+    """Parts of a prepared model that a step uses."""
 
     lookups: Lookups
     tables: Sequence[ServedTable]
@@ -65,12 +65,12 @@ class StepContext:
     link: MasterLink
     meter: StepMeter
     on_step: Callable[[], None]
-    """Called after every step."""
+    """Function called after every step."""
     listener: StepListener
 
 
 class TableGradients:
-    """The gradients of table rows that a push takes along."""
+    """Gradients of table rows for a push."""
 
     def __init__(self, context: StepContext) -> None:
         self._lookups, self._rates = context.lookups, context.rates
@@ -88,7 +88,7 @@ class TableGradients:
 
 
 class RowPrefetcher:
-    """Asks for the rows of a batch, and of the one after it where rows may be read ahead."""
+    """Prefetcher of a batch's rows, and of the next batch's rows if rows may be read ahead."""
 
     def __init__(self, lookups: Lookups, meter: StepMeter, *, ahead: bool) -> None:
         self._lookups, self._meter, self._ahead = lookups, meter, ahead
@@ -112,7 +112,7 @@ class RowPrefetcher:
 
 
 class TrainingStep(abc.ABC):
-    """Collects what the loop does and sends it. One a `job.prepare`."""
+    """Step that collects the loop's batches and optimizers and pushes the result, one per `job.prepare`."""
 
     def __init__(
         self, context: StepContext, own: Sequence[torch.optim.Optimizer], *, fixed: bool, ahead: bool, named: bool
@@ -122,7 +122,7 @@ class TrainingStep(abc.ABC):
             JobOptimizer(optimizer, self.apply, fixed=fixed, tables=context.rates.weights) for optimizer in own
         ]
         self.count = 0
-        """Pushes so far."""
+        """Number of pushes so far."""
         self.named = named
         """Whether pushes carry the identities of their batches."""
         self._context = context
@@ -130,11 +130,11 @@ class TrainingStep(abc.ABC):
         self._gradients = TableGradients(context)
         self._prefetcher = RowPrefetcher(context.lookups, context.meter, ahead=ahead)
         self._due = True
-        """Whether the batch in hand completes a step."""
+        """Whether the current batch completes a step."""
         self._again = False
-        """The batch in hand is trained already: steps on it are dropped."""
+        """Whether the current batch is already trained, so that steps on it are dropped."""
         self._skip = False
-        """A GradScaler found an infinity: the step is skipped."""
+        """Whether to skip the step, because a GradScaler found an infinity."""
         self._stepped: list[JobOptimizer] = []
         self._batches = PushBatches()
 

@@ -1,6 +1,7 @@
-"""Batches of a stream between the workers of a job: who has more than it can train gives to who has time.
+"""Exchange stream batches between workers: an overloaded worker sends batches to workers with free time.
 
-A walk: worker/online/ reads, `unit.Unit` keeps or sends (as data/peer_shuffle.py says), `peers.Peers` carries.
+Walk: worker/online/ reads, `shuffle_unit.ShuffleUnit` keeps or sends by the rules of data/peer_shuffle.py, and
+`peers.Peers` transports.
 """
 
 from springtide.worker.online.shuffling.record_run import RecordRun as RecordRun

@@ -1,8 +1,8 @@
 """Messages between workers that shuffle a stream: msgpack frames with checked types and sizes.
 
-In: worker/online/shuffling/peers.py. NoLease is unpickled: records go as the bytes that data/stream/records.py writes,
-checked again when they are read. A worker that calls says who it is and sends batches; the one that is called says
-whether it takes any, and what became of them.
+In: worker/online/shuffling/peers.py. Nothing is unpickled: records travel in the byte format of data/stream/records.py,
+and the receiver checks them again. The calling worker sends its name and its batches. The called worker answers whether
+it accepts batches, and reports the outcome of each batch.
 """
 
 import msgspec
@@ -14,23 +14,25 @@ from springtide.worker.link.lease_tracker import BatchClaim
 from springtide.worker.online.shuffling.record_run import RecordRun
 
 PLANE = "shuffle-"
-"""Of the proofs that open a connection (`rpc.transport.auth`): those of the control plane are none here."""
+"""Prefix of the authentication proofs of this connection (`rpc.transport.auth`). Proofs of the control plane are
+invalid here.
+"""
 MAX_BYTES = 80 * 2**20  # more than a batch that is sent may have (unit.SENDABLE_BYTES), with offsets and times
 MAX_WORD_BYTES = 2**20  # of anything else
 
 
 class PeerMessage(msgspec.Struct, array_like=True, frozen=True):
-    """One word."""
+    """Base of all messages between peers."""
 
 
 class PeerHello(PeerMessage, frozen=True, tag=0):
-    """The caller's name, such as `worker-2.0`."""
+    """Name of the calling worker, such as `worker-2.0`."""
 
     name: str
 
 
 class BatchForwarded(PeerMessage, frozen=True, tag=1):
-    """The caller's batch, for the other to train."""
+    """Batch of the calling worker, for the called worker to train."""
 
     claim: BatchClaim
     partition: int
@@ -38,25 +40,25 @@ class BatchForwarded(PeerMessage, frozen=True, tag=1):
 
 
 class PeerAlive(PeerMessage, frozen=True, tag=2):
-    """Nothing else to say."""
+    """Keep-alive message."""
 
 
 class PeerReady(PeerMessage, frozen=True, tag=3):
-    """Whether the one that is called takes batches. Its first word, and whenever it changes."""
+    """Whether the called worker accepts batches. It sends this message first, and after every change."""
 
     ready: bool
 
 
 class BatchTrained(PeerMessage, frozen=True, tag=4):
-    """Batches of the caller that are trained."""
+    """Batches of the calling worker that the called worker has trained."""
 
     claims: tuple[BatchClaim, ...]
     void: tuple[int, ...]
-    """Of each, offsets that held nothing to train."""
+    """Number of offsets without a trainable record, for each batch."""
 
 
 class BatchReturned(PeerMessage, frozen=True, tag=5):
-    """Batches of the caller that are not."""
+    """Batches of the calling worker that the called worker gives back untrained."""
 
     claims: tuple[BatchClaim, ...]
 

@@ -1,9 +1,11 @@
-"""Connections between the workers that shuffle a stream: each calls all others and sends batches.
+"""Connections between the workers that shuffle a stream: each worker calls all others and sends batches.
 
-In: worker/online/shuffling/shuffle_unit.py says what to send, the master (by way of worker/link/master_link.py) where
-workers are. Out: calls of the unit, in this channel's own thread. Both sides prove that they know the job's secret
-(rpc/transport/auth.py), frames are bounded (worker/online/shuffling/peer_messages.py), and a peer that talks nonsense
-loses its connection. What is not delivered is not sent again: the unit takes home what a lost or silent peer had.
+In: worker/online/shuffling/shuffle_unit.py names the batches to send. The master sends the addresses of the workers,
+through worker/link/master_link.py. Out: calls to the unit, in the thread of this channel.
+
+Both sides prove that they know the job's secret (rpc/transport/auth.py). Frames are bounded
+(worker/online/shuffling/peer_messages.py), and an invalid message closes the connection. Undelivered messages are not
+sent again: the unit takes back the batches of a lost or silent peer.
 """
 
 import asyncio
@@ -39,7 +41,7 @@ _open: "weakref.WeakSet[Peers]" = weakref.WeakSet()
 
 
 class PeerIdentity(NamedTuple):
-    """How this worker proves who it is."""
+    """Name and credentials of this worker."""
 
     name: str
     secret: bytes
@@ -48,7 +50,7 @@ class PeerIdentity(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class PeerLine:
-    """One connection."""
+    """One connection to a peer."""
 
     name: str
     writer: asyncio.StreamWriter
@@ -59,7 +61,9 @@ class PeerLine:
 
 
 class Peers:
-    """One a worker; implements `unit.Wires`. All methods may be called from any thread, and none waits but `close`."""
+    """All peer connections of a worker; implements `shuffle_unit.Wires`. All methods are thread-safe, and only `close`
+    blocks.
+    """
 
     def __init__(
         self, unit: ShuffleUnit, secret: bytes, name: str, *, host: str, port: int = 0, certificates: str = ""
@@ -68,9 +72,9 @@ class Peers:
         self._unit, self._own = unit, PeerIdentity(name, secret, certificates)
         self.sent_bytes = 0
         self._lines: dict[str, PeerLine] = {}
-        """Peers that we have called, and that take batches from us."""
+        """Connections to peers that this worker has called, and that accept its batches."""
         self._callers: dict[str, PeerLine] = {}
-        """Peers that have called us."""
+        """Connections of peers that have called this worker."""
         self._known: dict[str, str] = {}
         self._dialing: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()

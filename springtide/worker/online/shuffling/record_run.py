@@ -1,7 +1,7 @@
 """A batch of a stream before decoding: raw records of one partition with their claim.
 
-In: worker/online/ cuts it from what it reads, or a peer has sent it. Next: worker/online/shuffling/shuffle_unit.py
-keeps or sends it.
+In: worker/online/ cuts the batch from the records it reads, or a peer has sent it. Next:
+worker/online/shuffling/shuffle_unit.py keeps or sends it.
 """
 
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from springtide.worker.link.lease_tracker import BatchClaim
 
 @dataclass(frozen=True, slots=True)
 class RecordRun:
-    """One batch. Its claim is its identity: shard, begin and end never mean other records."""
+    """Undecoded batch. Its claim is its identity: the same shard, begin and end always name the same records."""
 
     claim: BatchClaim
     partition: int
     records: Records
     owner: str = ""
-    """The worker that has its lease and sent it; empty: this one."""
+    """Worker that holds the lease and sent the batch; empty for this worker."""

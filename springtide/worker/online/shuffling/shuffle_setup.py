@@ -1,7 +1,7 @@
 """Open a worker's shuffle unit and its connections to the other workers.
 
-In: worker/online/ asks for it when a job trains from a stream. Out: a `Unit` that takes from peers and gives to them as
-soon as the master has told where they are.
+In: worker/online/ opens the unit if a job trains from a stream. Out: a `ShuffleUnit` that exchanges batches with peers
+once the master has sent their addresses.
 """
 
 import logging

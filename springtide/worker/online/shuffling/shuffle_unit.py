@@ -1,8 +1,9 @@
 """A worker's shuffle unit: queues stream batches of its reader and its peers for the loop.
 
-In: the reader's thread offers, the loop's takes, the channel's tells of peers. Out: runs to the loop, and to peers by
-way of `Wires` (worker/online/shuffling/peers.py). What goes where is decided in data/peer_shuffle.py; here are the
-lock, the clock and the records. With the strategy "none", or no peers, it is a plain queue.
+In: the reader's thread offers batches, the loop's thread takes them, and the channel's thread reports on peers. Out:
+runs for the loop, and for peers through `Wires` (worker/online/shuffling/peers.py). data/peer_shuffle.py decides where
+each batch goes. This module holds the lock, the clock and the records. With the strategy "none", or without peers, the
+unit is a plain queue.
 """
 
 import random
@@ -21,22 +22,22 @@ SENDABLE_BYTES = 64 * 2**20  # a batch with more is trained by whoever has read 
 
 
 class ShuffleUse(NamedTuple):
-    """What a unit has done since it began; for `StreamUse`."""
+    """Totals of a unit since it started; for `StreamUse`."""
 
     queue: int = 0
     forwarded: int = 0
     forwarded_bytes: int = 0
-    """Sent to other workers: batches, and all words about batches."""
+    """Bytes sent to other workers: batches, and all messages about batches."""
     received: int = 0
     came_home: int = 0
-    """Of those forwarded: given back, or not waited for any longer."""
+    """Number of forwarded batches that peers gave back, or that the unit no longer waits for."""
 
 
 class Wires(Protocol):
-    """The way to peers. Calls never wait; what cannot be delivered is dropped."""
+    """Transport to peers. Calls never block, and undeliverable messages are dropped."""
 
     sent_bytes: int
-    """Bytes that have gone to peers, with all that was said about batches."""
+    """Bytes sent to peers, including messages about batches."""
 
     def send(self, peer: str, run: RecordRun) -> None: ...
 
@@ -58,7 +59,7 @@ def strategy_named(name: str) -> Strategy:
 
 
 class ShuffleUnit:
-    """All methods may be called from any thread."""
+    """Queue of batches with exchange between peers. All methods are thread-safe."""
 
     def __init__(
         self,
@@ -76,9 +77,9 @@ class ShuffleUnit:
             strategy_named(strategy), bounds, chance.randrange
         )
         self._runs: dict[BatchClaim, RecordRun] = {}
-        """Of everything that is here or with a peer."""
+        """Records of all batches that are queued here or sent to a peer."""
         self._early: list[RecordRun] = []
-        """From peers that know of a new era before this worker does."""
+        """Batches from peers that learned of a new era before this worker."""
         self._lock = threading.RLock()  # entered by itself: an interrupt within Condition.__enter__ would leave it held
         self._changed = threading.Condition(self._lock)
         self._wires: Wires | None = None
