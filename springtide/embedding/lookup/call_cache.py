@@ -14,7 +14,7 @@ from springtide.embedding.lookup.calls import LookupCall
 
 Layout = tuple[Any, ...]
 Key = tuple[Any, ...]
-KEPT_LAYOUTS = 4  # full batches, an epoch's last one, and some to spare
+KEPT_LAYOUTS = 4  # full batches, the last batch of an epoch, and two spare
 
 
 class FoundCall(NamedTuple):
@@ -65,7 +65,7 @@ class CallCache:
         return recalled
 
     def note(self, batch: Any, found: Sequence[FoundCall]) -> None:
-        """Remember how this batch is laid out, if all of its calls are plain views of its leaves."""
+        """Remember the layout of this batch, if all its lookup calls use plain views of its leaves."""
         if self._paths is None:
             paths = {
                 one.inputs[0].path: id_routes.Route(one.inputs[0].path) for one in found if one.inputs[0] is not None
@@ -81,7 +81,7 @@ class CallCache:
 
 
 def _part(one: FoundCall, leaves: Sequence[Any], at: dict[Any, int]) -> _Part | None:
-    """None for a call with offsets, several features, ids that were copied, or a leaf that is not known."""
+    """Return the part of one call. Return None for offsets, several features, copied ids, or an unknown leaf."""
     route, *others = one.inputs
     if (
         type(one.call) is not LookupCall
@@ -100,7 +100,7 @@ def _part(one: FoundCall, leaves: Sequence[Any], at: dict[Any, int]) -> _Part | 
 
 
 def _layout(leaves: Sequence[Any]) -> Layout:
-    """What two batches must have in common: all but the addresses."""
+    """Return the properties that two batches must share: everything except addresses."""
     if not all(type(leaf) is torch.Tensor for leaf in leaves):
         return ()
     return tuple((leaf.dtype, leaf.shape, leaf.stride(), leaf.device.type) for leaf in leaves)

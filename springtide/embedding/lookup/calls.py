@@ -58,7 +58,7 @@ class LookupCall:
 
 
 def as_ids(ids: torch.Tensor, who: str) -> torch.Tensor:
-    """The ids as int64 on the CPU; the same tensor when it is so already."""
+    """Return the ids as int64 on the CPU; unchanged if they already are."""
     _check_tensor(ids, "ids", who)
     if ids.dtype == torch.int64 and ids.is_cpu:
         return ids
@@ -77,7 +77,7 @@ def _check_tensor(given: Any, what: str, who: str) -> None:
 
 
 def flat_ids(ids: torch.Tensor) -> tuple[Ids, torch.Tensor]:
-    """Ids of any shape as one strided run, copied only when they are not one."""
+    """Return ids of any shape as one strided run; copy them only if they are not strided."""
     if ids.dim() == 1:
         return (ids.data_ptr(), ids.shape[0], ids.stride(0)), ids
     if ids.dim() == 2 and ids.shape[1] == 1:
@@ -103,7 +103,7 @@ def bag_call(
     closed: bool = False,
     weights: torch.Tensor | None = None,
 ) -> LookupCall:
-    """nn.EmbeddingBag's call: 2-D ids, or 1-D ids with offsets, or 1-D ids with none (one id a bag)."""
+    """Build the lookup of nn.EmbeddingBag: 2-D ids, 1-D ids with offsets, or 1-D ids with one id per bag."""
     who, dim = f"table {feature.table.name!r}", feature.table.spec.dim
     ids = as_ids(ids, who)
     if weights is not None:

@@ -85,7 +85,7 @@ class PooledColumns(torch.autograd.Function):
 
 
 def fits(gathered: Gathered, call: LookupCall) -> bool:
-    """Whether this call can take the short way: all of the rows are its own, under one parameter that is trained."""
+    """Return True if the call can use the fast path: it owns all rows, under one trained parameter."""
     return (
         isinstance(call, ColumnsCall)
         and gathered.plan.features == call.features

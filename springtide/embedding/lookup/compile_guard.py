@@ -21,19 +21,19 @@ from typing import Any
 import torch
 
 COMPILER = "torch._dynamo"
-MARK = "__dynamo_disable"  # where torch/_compile.py keeps a function as the compiler marked it
+MARK = "__dynamo_disable"  # attribute where torch/_compile.py stores the marked function
 _waiting: "weakref.WeakSet[FunctionType]" = weakref.WeakSet()
 
 
 def wait_for_compiler() -> None:
-    """Let the marked methods of all optimizers run as they are until the compiler is there. Does nothing twice."""
+    """Run the marked methods of all optimizers unmarked until the compiler loads. A second call does nothing."""
     for method in vars(torch.optim.Optimizer).values():
         if isinstance(method, FunctionType) and method.__code__.co_filename == torch._compile.__file__:
             _wait(getattr(method, "__wrapped__", None))
 
 
 def outside_graphs(plain: Callable[..., Any]) -> Callable[..., Any]:
-    """What `torch.compiler.disable` makes of a function: a compiled model leaves its graph to call it."""
+    """Mark a function like `torch.compiler.disable`: a compiled model leaves its graph to call it."""
     marked: Callable[..., Any] = torch._compile._disable_dynamo(plain)
     _wait(plain)
     return marked

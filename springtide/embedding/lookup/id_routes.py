@@ -17,7 +17,7 @@ and ("shape", tail) make a view of the leaf.
 
 
 def leaves(batch: Any, path: tuple[Step, ...] = ()) -> Iterator[tuple[tuple[Step, ...], Any]]:
-    """All tensors of a batch that are here, and jagged tensors as a whole, with the way to each."""
+    """Yield all present tensors of a batch with their paths. A jagged tensor counts as one leaf."""
     if is_absent(batch):
         return
     if isinstance(batch, torch.Tensor) or is_jagged(batch):
@@ -38,7 +38,7 @@ def is_jagged(value: Any) -> bool:
 
 
 def is_absent(value: Any) -> bool:
-    """Whether this stands for a tensor that is not here (worker/split/lazy_leaf.py): a look at its values would fetch
+    """Return True for a placeholder of a missing tensor (worker/split/lazy_leaf.py). Reading its values would fetch
     them.
     """
     return getattr(type(value), "springtide_absent", False) is True
@@ -51,13 +51,13 @@ def real(value: Any) -> Any:
 
 
 def key_of(value: Any) -> tuple[Any, ...]:
-    """What two tensors have in common that show the same memory in the same way, unchanged in between."""
+    """Return a key that is equal for tensors with the same memory, layout and version."""
     if type(value) is not torch.Tensor:
         if is_jagged(value):
             parts = (value.values(), value.lengths(), value.weights_or_none())
             return ("jagged", *(None if one is None else key_of(one) for one in parts), tuple(value.keys()))
         if not isinstance(value, torch.Tensor):
-            return (id(value),)  # the call that follows says what was wanted
+            return (id(value),)  # the lookup call that follows raises the error
     stride = value.stride()
     shape = value.shape
     if len(shape) == 2 and shape[1] == 1:
@@ -96,7 +96,7 @@ def _apply(view: tuple[Any, ...], leaf: Any) -> Any:
 
 
 def find(batch: Any, ids: Any) -> Route | None:
-    """The route to these ids, or None when they are no view of any leaf: the model has computed them."""
+    """Return the route to these ids, or None if they are not a view of any leaf, so that the model computed them."""
     wanted = key_of(ids)
     for path, leaf in leaves(batch):
         if is_jagged(leaf) or is_jagged(ids):
@@ -118,7 +118,9 @@ def _same_memory(leaf: torch.Tensor, ids: torch.Tensor) -> bool:
 
 
 def _candidates(leaf: torch.Tensor, ids: torch.Tensor) -> Iterator[tuple[Any, ...]]:
-    """Views of the leaf that may be the ids; whoever asks compares. The first dimension is the batch: never cut."""
+    """Yield views of the leaf that may be the ids; the caller compares them. The first dimension is the batch and is
+    never cut.
+    """
     yield ()
     start = ids.storage_offset() - leaf.storage_offset()
     for dim in range(1, leaf.dim()):

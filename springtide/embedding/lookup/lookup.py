@@ -115,7 +115,7 @@ class Lookups:
     # -- batches, as the iterator sees them
 
     def prefetch(self, batch: Any, *, after_step: int = 0) -> LookupHandle:
-        """Ask for the rows of a batch that the loop gets later, as far as it is known where modules find their ids."""
+        """Request the rows of a later batch, for all modules whose route to their ids is known."""
         handle = LookupHandle(batch)
         found = self._replays[isinstance(batch, Crossed)].recall(batch)
         if found is None:
@@ -131,17 +131,17 @@ class Lookups:
         return handle
 
     def announced(self, batch: Any) -> list[LookupCall]:
-        """The calls that are known to come for this batch, without asking for anything. For any thread."""
+        """Return the lookup calls that this batch is known to make, without any request. Thread-safe."""
         return [one.call for one in self._follow(batch)]
 
     @property
     def settled(self) -> bool:
-        """Whether it is known of every module that was called where its ids come from, or that they are computed."""
+        """Return True if every called module has a known route to its ids, or is known to compute them."""
         known = list(self._learnt.values())
         return bool(known) and all(one.inputs is not None or one.misses >= TRIES for one in known)
 
     def computed(self) -> set[int]:
-        """Tables some of whose ids are computed by the model, as far as is known."""
+        """Return the tables for which the model computes some ids, as far as known."""
         calls = [one for one in list(self._learnt.values()) if one.inputs is None]
         return {table for one in calls for table in one.tables}
 
@@ -152,7 +152,7 @@ class Lookups:
         return found
 
     def _follow(self, batch: Any) -> list[FoundCall]:
-        """The calls that are known to come for this batch, by following the way to their ids."""
+        """Return the lookup calls that this batch is known to make, by following the routes to their ids."""
         found: list[FoundCall] = []
         crossed = isinstance(batch, Crossed)
         for (module_id, _, kind), learnt in list(self._learnt.items()):
@@ -175,7 +175,7 @@ class Lookups:
     # -- lookups, as modules see them
 
     def run(self, module: Caller, *inputs: Any, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
-        """Outputs of one call of a module. `weights` are per-sample weights, which no batch can prefetch."""
+        """Return the outputs of one call of a module. `weights` are per-sample weights, which cannot be prefetched."""
         if torch.compiler.is_compiling():
             outs: tuple[torch.Tensor, ...] = self._eagerly(module, *inputs, weights=weights)
             return outs
@@ -223,7 +223,9 @@ class Lookups:
         return plan
 
     def _grouped(self, handle: LookupHandle, ready: _Prefetched) -> tuple[torch.Tensor, ...]:
-        """The outputs of one prefetched call; the first to ask pools all of them. Each is handed out once."""
+        """Return the outputs of one prefetched call. The first caller pools all calls, and each output is handed out
+        once.
+        """
         assert handle.gathered is not None
         if torch.is_grad_enabled() and not handle.pooled:
             handle.pooled = True
@@ -274,12 +276,12 @@ class Lookups:
         self._pending.append(gathered)
 
     def pending_parts(self) -> list[_native.StepRows]:
-        """Rows with gradients since the last push; no key is in two of them."""
+        """Return the rows with gradients since the last push. No key is in two parts."""
         self._pending = [gathered for gathered in self._pending if gathered.settle()]
         return [gathered.step for gathered in self._pending]
 
     def clear(self) -> None:
-        """After a push: the gradients are handed over, and outputs of this batch are no longer current."""
+        """Drop gradients after a push, and retire the outputs of this batch."""
         for gathered in self._pending:
             for group in gathered.shown:
                 gathered.plan.weights[group].grad = None
@@ -311,7 +313,7 @@ class Lookups:
             )
 
     def _retire(self) -> None:
-        """Drop the active batch; forget routes that went unused some batches in a row."""
+        """Drop the active batch, and forget routes that were unused for several batches in a row."""
         handle, self._active = self._active, None
         if handle is None or self.fixed or not any(ready.used for ready in handle.calls.values()):
             return
@@ -324,6 +326,6 @@ class Lookups:
 
 
 def _call_key(module_id: int, inputs: Sequence[Any]) -> tuple[Any, ...]:
-    if len(inputs) == 2 and inputs[1] is None:  # a bag without offsets, the most frequent by far
+    if len(inputs) == 2 and inputs[1] is None:  # bags without offsets are by far the most frequent
         return (module_id, id_routes.key_of(inputs[0]), None)
     return (module_id, *(None if given is None else id_routes.key_of(given) for given in inputs))

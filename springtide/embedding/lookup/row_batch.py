@@ -19,7 +19,7 @@ FLOAT_BYTES = 4
 
 
 def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """torch's `once_differentiable`, without its cost where no gradients of gradients are asked for: nearly always."""
+    """Wrap backward like torch's `once_differentiable`, but at no cost unless second derivatives are requested."""
     refusing = once_differentiable(backward)
 
     def run(ctx: Any, *grads: Any) -> Any:
@@ -74,7 +74,7 @@ class Gathered:
 
     @classmethod
     def merged(cls, client: TableClient, parts: "Sequence[Gathered]") -> "Gathered":
-        """The gradients of several backward passes as one: a key of several has their sum."""
+        """Merge the gradients of several backward passes. The gradients of a shared key are summed."""
         features: dict[int, LookupFeature] = {}
         for part in parts:
             for feature, group in zip(part.plan.features, part.plan.groups, strict=True):
@@ -94,7 +94,7 @@ class Gathered:
         return both
 
     def show(self, groups: Sequence[int]) -> None:
-        """Put the gradients of these groups into the `grad` of their weights: one row for each unique id."""
+        """Put the gradients of these groups into the `grad` of their weights, with one row per unique id."""
         grads = torch.from_numpy(self.step.grads())
         if len(self.plan.weights) == 1 and not self.plan.dims[0]:
             self.plan.weights[0].grad = self.shown[0] = grads
@@ -109,7 +109,7 @@ class Gathered:
         return any(id(weight) in mine for weight in other.plan.weights)
 
     def settle(self) -> bool:
-        """Take over what was done to `weight.grad` since it was shown; False when nothing is left to push."""
+        """Apply changes that the script made to `weight.grad` since `show`. Return False if nothing is left to push."""
         for group, shown in list(self.shown.items()):
             now = self.plan.weights[group].grad
             if now is None:
@@ -134,7 +134,9 @@ class Pooled(torch.autograd.Function):
         after: Callable[[Gathered, list[int]], None],
         *weights: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
-        """`calls` come with the number of their first feature in the plan; `weights` are per-sample weights."""
+        """Pool all calls. Each call comes with the index of its first feature in the plan; `weights` are per-sample
+        weights.
+        """
         outs = tuple(torch.empty(shape) for _, call in calls for shape in call.shapes)
         bags, places = [], []
         first_out = 0
@@ -185,7 +187,7 @@ class Pooled(torch.autograd.Function):
 
 
 def as_rows(grad: torch.Tensor) -> torch.Tensor:
-    """A gradient as float32 rows one after the other, with any distance between them."""
+    """Return a gradient as float32 rows with any stride between rows."""
     if grad.dtype != torch.float32:
         grad = grad.float()
     if grad.dim() != 2:

@@ -27,7 +27,7 @@ def native_spec(spec: tables.TableSpec) -> _native.TableSpec:
 
 
 def plain_spec(spec: _native.TableSpec) -> tables.TableSpec:
-    """The spec that a native one was made of; its numbers have single precision, so that both ways give the same."""
+    """Return the spec behind a native spec. Its numbers have single precision, so that both conversions are inverse."""
     names = [field.name for field in dataclasses.fields(tables.OptimSpec) if field.name != "kind"]
     kernel: dict[str, Any] = {"kind": spec.optimizer, **{name: getattr(spec, name) for name in names}}
     kind, a, b = spec.init

@@ -48,10 +48,11 @@ class TableClient:
         loads: bool = True,
         before_read: BeforeRead = lambda tables: None,
     ) -> None:
-        """`threads` take part in deduplicating, pooling and reducing a large batch.
+        """Create a client over `backend`.
 
-        `behind` puts a cache of rows before the tables. `loads`: load_state_dict may write rows. `before_read` gets the
-        tables of a read that no batch has announced, and may refuse it.
+        `threads` work on deduplicating, pooling and reducing a large batch. `behind` wraps the tables in a row cache.
+        `loads` allows load_state_dict to write rows. `before_read` gets the tables of every unannounced read, and may
+        refuse the read.
         """
         self.tables = backend
         """Backend that holds the tables."""
@@ -70,7 +71,9 @@ class TableClient:
     def local(
         cls, *, slots: int = 1024, seed: int = 0, threads: int = 1, servers: int = 1, **options: Any
     ) -> "TableClient":
-        """Tables in this process. More than one "server" is for tests: as many stores, slots shared out over them."""
+        """Create tables in this process. Several "servers" are for tests: each is a separate store with a share of the
+        slots.
+        """
         backend = _native.LocalBackend(slots=slots, seed=seed, threads=threads, servers=servers)
         return cls(backend, threads=threads, **options)
 
@@ -92,10 +95,10 @@ class TableClient:
         threads: int = 1,
         certificates: str = "",
     ) -> "TableClient":
-        """Tables on servers: (host, port) of each, the server of each slot, the job's secret.
+        """Connect to tables on servers: (host, port) of each server, the server of each slot, and the job's secret.
 
-        ServerUnreachable names the server that does not come up within `connect_timeout_s`. A TCP connection that
-        breaks later is opened again, for `reconnect_s`, and what had no answer is sent again.
+        ServerUnreachable names the server that does not answer within `connect_timeout_s`. If a TCP connection breaks
+        later, the client reconnects for up to `reconnect_s` and resends unanswered requests.
         """
         return cls(
             _native.RemoteBackend(
@@ -117,7 +120,9 @@ class TableClient:
         )
 
     def stats(self) -> dict[str, Any]:
-        """Sums since the client began: requests, keys, bytes, nanoseconds by term. Empty in one process."""
+        """Return sums since the client started: requests, keys, bytes, nanoseconds by term. Empty for tables in this
+        process.
+        """
         return self.tables.stats() if isinstance(self.tables, _native.RemoteBackend) else {}
 
     @property
@@ -129,7 +134,7 @@ class TableClient:
         return tuple(self._specs.values())
 
     def declare(self, specs: Iterable[tables.TableSpec]) -> None:
-        """Make tables known on every server. Twice the same is fine; another dim or optimizer is refused."""
+        """Declare tables on every server. A repeated declaration is fine; a different spec is refused."""
         fresh = []
         for spec in specs:
             known = self._specs.get(spec.name)
@@ -155,7 +160,9 @@ class TableClient:
     def gather_columns(
         self, plan: _native.StepPlan, ids: tuple[int, int, int, int], *, after_step: int = 0
     ) -> _native.StepRows:
-        """The same for one tensor with a column a feature: address, rows, and both strides in ids."""
+        """Start pulling the unique rows of one id tensor with a column per feature: address, rows, and both strides in
+        ids.
+        """
         step = _native.StepRows(self.source, plan, *ids)
         _native.pull([step], after_step)
         return step
@@ -163,9 +170,9 @@ class TableClient:
     def dense(
         self, table_ids: npt.ArrayLike, keys: npt.ArrayLike, dims: npt.ArrayLike, *, exact: bool = False
     ) -> _native.DenseRows:
-        """Rows under keys that the caller names, in that order: chunks of dense tensors, or rows to read or set.
+        """Return rows under the given keys, in that order: chunks of dense tensors, or rows to read or assign.
 
-        `exact`: as servers have them now, whatever is kept here.
+        `exact` reads the servers' current values and bypasses the row cache.
         """
         keys = np.ascontiguousarray(keys, dtype=np.int64)
         return _native.DenseRows(
@@ -176,7 +183,7 @@ class TableClient:
         )
 
     def pull(self, parts: Sequence[Part], *, after_step: int = 0) -> None:
-        """Start pulling all parts in one request a server; wait with ``part.wait()``."""
+        """Start pulling all parts with one request per server; wait with ``part.wait()``."""
         _native.pull(list(parts), after_step)
 
     def push(
@@ -190,28 +197,28 @@ class TableClient:
         clock: int = 0,
         unique: bool = True,
     ) -> _native.Pending:
-        """Send the gradients of all parts, one request a server, with the identities of the batches they train.
+        """Push the gradients of all parts with one request per server, and the identities of their batches.
 
-        `hyper` holds (table id, lr, weight decay, step) for every table; `batches` (samples of the whole shard or
-        0, shard, first, count). When ``wait()`` of what comes back returns, every server has the batches: only then do
-        they count as trained. A slot that has them already skips them; one that has some of them refuses the push
-        (PartlyApplied).
+        `hyper` holds (table id, lr, weight decay, step) for every table. `batches` holds (samples of the whole shard or
+        0, shard, first, count). The batches count as trained when ``wait()`` of the result returns, because every
+        server then has them. A slot that already has all batches skips them. A slot that has only some of them refuses
+        the push (PartlyApplied).
         """
         return self.backend.push(list(parts), step, bsp, unique, clock, list(batches), list(hyper))
 
     def reroute(self, placement: Placement, addresses: Sequence[str] = ()) -> None:
-        """Slots have moved, says the master; `addresses` (by rank) name servers that may be new.
+        """Use a new placement from the master; `addresses` (by rank) may include new servers.
 
-        Mostly the client knows already: a server that refuses a slot names its new owner, and requests follow.
+        Usually the client already knows: a server that refuses a slot names the new owner, and requests follow.
         """
         if isinstance(self.tables, _native.RemoteBackend) and placement.epoch >= self.tables.epoch:
             known = {rank: address for rank, address in enumerate(addresses) if address}
             self.tables.reroute(placement.epoch, list(placement.server_of_slot), known)
 
     def readdress(self, addresses: Sequence[str], lives: Sequence[int]) -> None:
-        """Servers that were lost live again: what they have not answered goes to their new addresses (host:port).
+        """Send unanswered requests of restarted servers to their new addresses (host:port).
 
-        News of lives that are known change nothing; an empty address is that of a server which is away.
+        Known incarnations change nothing. An empty address means that the server is away.
         """
         if isinstance(self.tables, _native.RemoteBackend):
             for server, (address, life) in enumerate(zip(addresses, lives, strict=False)):
@@ -232,7 +239,9 @@ class TableClient:
         return out
 
     def assign(self, name: str, keys: npt.NDArray[Any], rows: npt.NDArray[Any], *, keep: bool = False) -> None:
-        """Set weights and zero the optimizer state of these rows; `keep`: of those only that are not there yet."""
+        """Set the weights of these rows and zero their optimizer state. With `keep`, set only rows that do not exist
+        yet.
+        """
         spec = self.table(name)
         keys = _as_keys(keys, name)
         self.before_read([spec.id])
@@ -249,10 +258,10 @@ class TableClient:
             self.backend.assign([part], keep)
 
     def finish_first_values(self, table_ids: Iterable[int]) -> None:
-        """All first values of these tables are given (`assign` with `keep`): slots skip what of them comes later.
+        """Mark the initial values of these tables as complete, so that slots skip later ones (`assign` with `keep`).
 
-        Slots remember it like a batch. Of a worker that was stopped while it gave values, and wakes when rows are
-        trained, and perhaps gone again, nothing is taken.
+        Slots remember the mark like a batch. A worker may be stopped while it assigns initial values, and continue
+        after rows are trained or evicted. Slots then ignore its values.
         """
         under_way = [
             self.tables.push([], 0, False, True, 0, [(0, _native.FIRST_VALUES, table, 1)], []) for table in table_ids

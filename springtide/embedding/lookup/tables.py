@@ -57,20 +57,20 @@ class ServedTable:
 
     @property
     def first_rows(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] | None:
-        """Keys and rows that the table is to begin with; None: all begin as their init."""
+        """Return the initial keys and rows of the table; None if all rows start from the table's init."""
         if self.initial is None:
             return None
         keys = torch.arange(len(self.initial)) if self.initial_keys is None else self.initial_keys
         return keys.numpy(), self.initial.float().numpy()
 
     def with_optimizer(self, optim: tables.OptimSpec) -> tables.TableSpec:
-        """Note the optimizer that the table's parameter group asks for, unless the module named its own."""
+        """Set the optimizer of the table's parameter group, unless the module named its own."""
         self.spec = replace(self.spec, optim=self.request.optimizer or optim)
         return self.spec
 
 
 def named_spec(request: TableRequest, *, name: str, table_id: int) -> tables.TableSpec:
-    """The spec of a request once its table has a name and a number."""
+    """Return the spec of a request whose table has a name and a number."""
     return tables.TableSpec(
         id=table_id,
         name=name,
@@ -105,7 +105,7 @@ class TableBook:
         initial: torch.Tensor | None = None,
         initial_keys: torch.Tensor | None = None,
     ) -> ServedTable:
-        """A table for this request: a new one, or the one of that name if it is the same."""
+        """Return the table of this request: a new table, or the existing table of that name if it matches."""
         known = self.by_name.get(name)
         if known is None:
             spec = named_spec(request, name=name, table_id=len(self.by_name))

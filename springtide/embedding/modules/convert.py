@@ -34,7 +34,7 @@ COLLECTIONS = ("EmbeddingBagCollection", "EmbeddingCollection")
 
 
 def convert(model: nn.Module, lookups: Lookups) -> list[ServedTable]:
-    """Bind every table of the model to these lookups. The model is changed in place and keeps all its parameters."""
+    """Bind every table of the model to these lookups. The model changes in place and keeps all its parameters."""
     book = TableBook()
     paths = _paths(model)
     by_weight: dict[int, ServedTable] = {}
@@ -75,7 +75,7 @@ def _paths(model: nn.Module) -> dict[nn.Module, list[str]]:
 
 
 def _held_by_others(paths: dict[nn.Module, list[str]]) -> dict[int, nn.Module]:
-    """By the weight: a module that has it and reads all of it, such as an output layer tied to an embedding."""
+    """Map weights to modules that read all of them, such as an output layer tied to an embedding."""
     return {
         id(param): module
         for module in paths
@@ -92,7 +92,7 @@ def _own_forward(module: nn.EmbeddingBag | nn.Embedding) -> bool:
 
 
 def _why_whole(module: Any, paths: dict[nn.Module, list[str]], tied: dict[int, nn.Module]) -> str | None:
-    """Why all of the weight is needed in the worker; None for a table that can be served."""
+    """Return the reason why the worker needs the whole weight; None if the table can be served."""
     base = "nn.EmbeddingBag" if isinstance(module, nn.EmbeddingBag) else "nn.Embedding"
     if _own_forward(module):
         return (
@@ -166,9 +166,9 @@ def _bind_plain(
 def _first_values(
     module: Any, init_fn: InitFunction | None
 ) -> tuple[tables.Init, torch.Tensor | None, torch.Tensor | None]:
-    """What rows begin with: an init that servers make rows of, and keys and rows that the job is given once.
+    """Return the init that servers create rows with, and the keys and rows that the job assigns once.
 
-    A weight on the meta device has no values: rows begin as torch.nn, or TorchRec's `init_fn`, would make them.
+    A weight on the meta device has no values. Its rows start as torch.nn, or TorchRec's `init_fn`, would create them.
     """
     weight = module.weight
     if not weight.is_meta:

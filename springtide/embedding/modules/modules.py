@@ -36,7 +36,7 @@ class _OpenTable(KeepsWeight):
 
     @property
     def binding(self) -> Binding:
-        """Where the rows are; BadInput before the module is bound."""
+        """Return the binding to the tables; BadInput before the module is bound."""
         if self.springtide_binding is None:
             raise errors.BadInput(
                 f"{type(self).__name__} has no tables yet: call `model, optimizer, batches = job.prepare(model, "
@@ -45,11 +45,11 @@ class _OpenTable(KeepsWeight):
         return self.springtide_binding
 
     def requests(self, path: str) -> list[tuple[str, TableRequest]]:
-        """The tables that a module at this path asks for, by name: none, if it does not say."""
+        """Return the tables that a module at this path requests, by name."""
         return []
 
     def state_names(self) -> list[str]:
-        """Prefix of each table's entries in a state dict, in the order of the binding's tables."""
+        """Return the prefix of each table's entries in a state dict, in the order of the binding's tables."""
         return [""]
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
@@ -180,10 +180,11 @@ class EmbeddingBag(_OpenTable):
         ttl: int = 0,
         capacity: int = 0,
     ) -> None:
-        """`optimizer` and `lr` default to the parameter group's; the last three bound rows, or are 0.
+        """Create the module; `optimizer` and `lr` default to those of the parameter group.
 
-        min_count: gradients that an id has had before it gets a row; ttl: pushes that a row may go untouched.
-        capacity: rows in all. Each of the job's slots keeps an equal share of it, one row or more, the latest used.
+        min_count: gradients that an id must receive before it gets a row; 0 for none. ttl: pushes after which an unused
+        row is dropped; 0 for never. capacity: maximum number of rows; 0 for no limit. Each slot of the job keeps an
+        equal share of the capacity, at least one row, and keeps the rows used last.
         """
         super().__init__(torch.empty(0, _checked(dim, _name(name, "EmbeddingBag") or "EmbeddingBag")))
         if mode not in ("sum", "mean", "max"):
@@ -202,17 +203,14 @@ class EmbeddingBag(_OpenTable):
         )
 
     def requests(self, path: str) -> list[tuple[str, TableRequest]]:
-        """The table this module asks for."""
         return [(self.name or path, self.request)]
 
     def features(self, served: Sequence[ServedTable]) -> tuple[calls.LookupFeature, ...]:
-        """The lookup this module does."""
         return (calls.LookupFeature(served[0].name, served[0], self.padding_idx),)
 
     def call(
         self, ids: torch.Tensor, offsets: torch.Tensor | None = None, weights: torch.Tensor | None = None
     ) -> calls.LookupCall:
-        """The lookup of one forward."""
         return calls.bag_call(self.binding.features[0], ids, offsets, mode=self.mode, weights=weights)
 
     def forward(
@@ -221,7 +219,7 @@ class EmbeddingBag(_OpenTable):
         offsets: torch.Tensor | None = None,
         per_sample_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Pooled rows: 2-D ids are a bag a row, 1-D ids need offsets or are a bag each."""
+        """Return pooled rows. Each row of 2-D ids is a bag. 1-D ids need offsets, or each id is a bag."""
         (out,) = self.binding.lookups.run(self, ids, offsets, weights=per_sample_weights)
         return out
 
@@ -244,7 +242,9 @@ class Embedding(_OpenTable):
         ttl: int = 0,
         capacity: int = 0,
     ) -> None:
-        """`padding_idx` is read but never trained; the other options are those of EmbeddingBag."""
+        """Create the module. Lookups read the row of `padding_idx` but never train it. EmbeddingBag explains the other
+        options.
+        """
         super().__init__(torch.empty(0, _checked(dim, _name(name, "Embedding") or "Embedding")))
         self.name, self.padding_idx = name, _padding(padding_idx, name or "Embedding")
         self.request = _request(
@@ -260,19 +260,16 @@ class Embedding(_OpenTable):
         )
 
     def requests(self, path: str) -> list[tuple[str, TableRequest]]:
-        """The table this module asks for."""
         return [(self.name or path, self.request)]
 
     def features(self, served: Sequence[ServedTable]) -> tuple[calls.LookupFeature, ...]:
-        """The lookup this module does."""
         return (calls.LookupFeature(served[0].name, served[0], self.padding_idx, pull_padding=True),)
 
     def call(self, ids: torch.Tensor) -> calls.LookupCall:
-        """The lookup of one forward."""
         return calls.row_call(self.binding.features[0], ids)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """A row for each id."""
+        """Return one row per id."""
         (out,) = self.binding.lookups.run(self, ids)
         return out
 
@@ -300,7 +297,7 @@ class EmbeddingBags(_OpenTable):
         ttl: int = 0,
         capacity: int = 0,
     ) -> None:
-        """`dims` names the tables and their row lengths; a list names them by number."""
+        """Create the tables of `dims`: row lengths by table name; a list names the tables by number."""
         super().__init__(torch.empty(0))
         if not isinstance(dims, Mapping | Sequence) or not dims:
             raise errors.BadInput(
@@ -330,19 +327,17 @@ class EmbeddingBags(_OpenTable):
         }
 
     def requests(self, path: str) -> list[tuple[str, TableRequest]]:
-        """The tables this module asks for."""
         return [(f"{self.name or path}.{table}", request) for table, request in self.request_of.items()]
 
     def features(self, served: Sequence[ServedTable]) -> tuple[calls.LookupFeature, ...]:
-        """The lookups this module does."""
         return tuple(calls.LookupFeature(table.name, table) for table in served)
 
     def state_names(self) -> list[str]:
-        """A table's entries begin with its name."""
+        """Return one prefix per table: its name and a dot."""
         return [f"{table}." for table in self.dims]
 
     def call(self, ids: torch.Tensor) -> calls.LookupCall:
-        """The lookup of one forward with one id a bag."""
+        """Build the lookup of one forward with one id per bag."""
         ids = calls.as_ids(ids, self.name or "EmbeddingBags")
         if ids.dim() != 2 or ids.shape[1] != len(self.lengths):
             raise errors.BadInput(
@@ -357,7 +352,7 @@ class EmbeddingBags(_OpenTable):
         return calls.LookupCall(self.binding.features, call.ids, call.bags, shapes, places, (ids,))
 
     def forward(self, ids: torch.Tensor | Mapping[str, Any]) -> Any:
-        """Rows of all tables, pooled."""
+        """Return the pooled rows of all tables."""
         if isinstance(ids, Mapping):
             return self._forward_named(ids)
         outs = self.binding.lookups.run(self, ids)

@@ -109,12 +109,12 @@ SETTLED = (
 
 
 def settled(group: Group) -> tuple[Any, ...]:
-    """What kernels of this group are made with, to see whether it has changed since."""
+    """Return the options that kernels of this group are created with, to detect later changes."""
     return tuple(map(group.get, SETTLED))
 
 
 def refuse_changed(before: tuple[Any, ...], group: Group) -> None:
-    """BadInput, if the group is no longer what kernels were made with."""
+    """Raise BadInput if the group's options differ from those that its kernels were created with."""
     for option, old, now in zip(SETTLED, before, settled(group), strict=True):
         if old != now:
             raise errors.BadInput(
@@ -125,7 +125,7 @@ def refuse_changed(before: tuple[Any, ...], group: Group) -> None:
 
 
 def spec_of(optimizer: torch.optim.Optimizer, group: Group) -> tables.OptimSpec:
-    """The kernel that does what this optimizer does to the parameters of this group."""
+    """Return the kernel that matches this optimizer for the parameters of this group."""
     kernel = KERNELS.get(type(optimizer))
     if kernel is None:
         known = ", ".join(sorted(kind.__name__ for kind in KERNELS))
@@ -137,7 +137,7 @@ def spec_of(optimizer: torch.optim.Optimizer, group: Group) -> tables.OptimSpec:
 
 
 def hyper_of(optimizer: torch.optim.Optimizer, group: Group, *, step: int) -> tables.Hyper:
-    """What rides on push number `step` (counted from 1) for the parameters of this group."""
+    """Return the hyperparameters of push number `step` (from 1) for the parameters of this group."""
     lr = float(group["lr"])
     decay = float(group.get("weight_decay", 0.0))
     if isinstance(optimizer, torch.optim.Adagrad):

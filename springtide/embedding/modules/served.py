@@ -40,7 +40,7 @@ class Binding:
         return self.lookups.client
 
     def refuse_load(self) -> None:
-        """BadInput in a job, where values are given once, before it trains."""
+        """Raise BadInput in a job, where values are assigned once before training."""
         if not self.client.loads:
             raise errors.BadInput(LOAD_BEFORE)
 
@@ -57,7 +57,7 @@ def read_rows(binding: Binding, table: ServedTable) -> torch.Tensor:
 
 
 def write_rows(binding: Binding, table: ServedTable, weight: torch.Tensor, key: str) -> str | None:
-    """Assign a whole table; returns what is wrong with its shape instead, as load_state_dict reports it."""
+    """Assign a whole table. Return the shape error instead, in the words of load_state_dict, if the shape is wrong."""
     wanted = (table.request.rows, table.request.dim)
     if tuple(weight.shape) != wanted:
         return f"size mismatch for {key}: the checkpoint has {tuple(weight.shape)}, the model has {wanted}."
@@ -156,7 +156,7 @@ class ServedEmbedding(_WholeTable, nn.Embedding):
 
 
 def check_supported(module: nn.EmbeddingBag | nn.Embedding, path: str) -> None:
-    """Refuse what a served table cannot do exactly, and say what to do instead."""
+    """Refuse options that a served table cannot reproduce exactly, and name the alternative."""
     if module.max_norm is not None:
         raise errors.BadInput(
             f"{path!r} has max_norm={module.max_norm}: served tables cannot rescale rows on lookup; "

@@ -13,7 +13,7 @@ from springtide.embedding.lookup.tables import ServedTable
 
 
 def grant(served: Sequence[ServedTable], wishes: Mapping[str, TableWish]) -> None:
-    """Change the tables that are named; a name that is none of theirs is the spec's mistake."""
+    """Change the named tables. An unknown name is an error in the job spec."""
     by_name = {table.name: table for table in served}
     for name, wish in wishes.items():
         if name not in by_name:

@@ -127,14 +127,14 @@ class TableRows(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a torch function on the whole table, or without it where it needs no values."""
+        """Run a torch function on the whole table, or without reading it if no values are needed."""
         if func in DESCRIBING:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         return _run_on_whole(func, args, kwargs or {})
 
     def requires_grad_(self, requires_grad: bool = True) -> "TableRows":
-        """Nothing to turn on: gradients of rows that are detached would have nowhere to go."""
+        """Refuse to enable gradients, because the gradients of detached rows would have no target."""
         if requires_grad:
             self.springtide_reader.refuse_gradient(torch.Tensor.requires_grad_)
         return self
@@ -143,7 +143,6 @@ class TableRows(torch.Tensor):
         return f"TableRows({self.springtide_reader})"
 
     def __format__(self, spec: str) -> str:
-        """As `repr` has it."""
         return format(repr(self), spec)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> torch.Tensor:
@@ -162,7 +161,7 @@ class TableWeight(nn.Parameter):
 
     @property
     def grad(self) -> torch.Tensor | None:
-        """The gradient of the rows of this step, one row for each of their ids: what the next push sends."""
+        """Gradient of this step's rows, with one row per id. The next push sends it."""
         return self.__dict__.get("springtide_grad")
 
     @grad.setter
@@ -177,7 +176,6 @@ class TableWeight(nn.Parameter):
         return f"TableWeight({self.springtide_reader}, requires_grad={self.requires_grad})"
 
     def __format__(self, spec: str) -> str:
-        """As `repr` has it."""
         return format(repr(self), spec)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
@@ -196,7 +194,7 @@ class FetchedRows(torch.Tensor):
     @classmethod
     @compile_guard.outside_graphs
     def __torch_function__(cls, func: Function, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run a torch function, unless it writes to the copy: the table would not change."""
+        """Run a torch function, but refuse writes to the copy, because the table would not change."""
         kwargs = kwargs or {}
         written = next(_of(FetchedRows, _written(func, args, kwargs)), None)
         if written is not None and func is not torch.Tensor.requires_grad_:
@@ -230,7 +228,7 @@ class TableReader:
         return f"table {self._table.name!r}, {rows} of {request.dim} {request.dtype}, on servers"
 
     def detached(self, weight: Any, scale: float = 1.0, shift: float = 0.0) -> TableRows:
-        """The whole table without gradients, yet to be read; times `scale`, plus `shift`."""
+        """Return the whole table without gradients, unread, multiplied by `scale` and shifted by `shift`."""
         with torch._C.DisableTorchFunctionSubclass():
             rows: TableRows = weight.detach().as_subclass(TableRows)
         rows.springtide_reader, rows.springtide_scale, rows.springtide_shift = self, scale, shift
@@ -242,7 +240,7 @@ class TableReader:
         return rows.to(self._dtype)
 
     def read(self, weight: TableRows | TableWeight) -> torch.Tensor:
-        """The whole table. Where gradients are recorded, as a lookup of all of its ids: they reach every row."""
+        """Read the whole table. With gradients enabled, look up all ids, so that gradients reach every row."""
         if torch.is_grad_enabled() and weight.requires_grad:
             self._refuse_size()
             lookups = self._lookups
@@ -274,7 +272,7 @@ class TableReader:
             )
 
     def refuse_write(self, func: Function) -> None:
-        """BadInput: rows that were read are a copy."""
+        """Raise BadInput for a write, because fetched rows are a copy."""
         raise errors.BadInput(
             f"{_name(func)}() writes to the weight of table {self._table.name!r}, whose rows are on servers: the "
             "change would be lost. Set weights before job.prepare; alone, model.load_state_dict() sets them later too. "
@@ -282,7 +280,7 @@ class TableReader:
         )
 
     def refuse_gradient(self, func: Function) -> None:
-        """BadInput: autograd does not reach the parameter itself."""
+        """Raise BadInput, because autograd does not reach the parameter itself."""
         raise errors.BadInput(
             f"{_name(func)}() on the weight of table {self._table.name!r}: its gradient goes to servers by rows, and "
             "not through autograd. After loss.backward() it is in weight.grad, one row for each id of the step"
@@ -296,7 +294,7 @@ def serve_weight(weight: nn.Parameter, lookups: Lookups, table: ServedTable) -> 
     if request.rows:
         dtype: torch.dtype = getattr(torch, request.dtype)
         nothing = torch.full((), math.nan, dtype=dtype).expand(request.rows, request.dim)
-        if weight.is_meta:  # of another kind for torch: `data` cannot be set
+        if weight.is_meta:  # torch refuses to set `data` of a meta tensor to a CPU tensor
             torch.utils.swap_tensors(weight, nn.Parameter(nothing, weight.requires_grad))
         weight.data = nothing
     weight.__class__ = TableWeight
@@ -330,7 +328,7 @@ def _run_on_whole(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 
 def _stays(func: Function, rows: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a move or cast changes nothing, so that torch gives back the tensor itself."""
+    """Return True if a move or cast changes nothing, so that torch returns the tensor itself."""
     if func is torch.Tensor.cpu:
         return True
     if func is not torch.Tensor.to or kwargs.get("copy") or any(isinstance(arg, torch.Tensor) for arg in args):
@@ -352,9 +350,9 @@ def _one_table(to: Any, of: Any) -> bool:
 
 
 def _combined(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TableRows | None:
-    """A sum of a table with itself, times a number, without reading it; None for anything else.
+    """Combine a table linearly with itself without reading it; return None for anything else.
 
-    `averaged + (current - averaged) / (n + 1)`, AveragedModel's default, is the table, however large that is.
+    AveragedModel's default, `averaged + (current - averaged) / (n + 1)`, is the table itself, at any size.
     """
     given = [*args, *kwargs.values()]
     rows = [one for one in given if isinstance(one, TableRows)]
@@ -371,7 +369,7 @@ def _combined(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return float(func(*own, **named))
 
     shift, scale = at(0.0), at(1.0) - at(0.0)
-    is_line = math.isclose(at(2.0), shift + 2 * scale, abs_tol=1e-12)  # and not a product of the table with itself
+    is_line = math.isclose(at(2.0), shift + 2 * scale, abs_tol=1e-12)  # rules out products of the table with itself
     return rows[0].springtide_reader.detached(rows[0], scale, shift) if is_line else None
 
 
@@ -389,7 +387,7 @@ def _same_memory(out: torch.Tensor, source: FetchedRows) -> torch.Tensor:
 
 
 def _written(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """What of its arguments a torch function writes to, by the conventions of torch's names."""
+    """Return the arguments that a torch function writes to, by torch's naming conventions."""
     name = _name(func)
     first = args[0] if args else next(iter(kwargs.values()), None)
     if name in _IN_PLACE or name in ("__set__", "__delete__", "__setitem__"):

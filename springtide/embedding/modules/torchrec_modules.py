@@ -25,14 +25,14 @@ except ImportError as error:
 
 
 def first_values(collection: Any) -> list[tuple[torch.nn.Module, Any]]:
-    """Tables of a collection, and the function that makes the first values of each."""
+    """Return the tables of a collection, each with the function that creates its initial values."""
     if isinstance(collection, EmbeddingBagCollection):
         return [(collection.embedding_bags[one.name], one.init_fn) for one in collection.embedding_bag_configs()]
     return [(collection.embeddings[one.name], one.init_fn) for one in collection.embedding_configs()]
 
 
 def bind(collection: Any, path: str) -> None:
-    """Turn a collection, whose inner modules are served already, into one that looks all of them up at once."""
+    """Turn a collection of served inner modules into a collection that looks up all of them at once."""
     for base, turned in ((EmbeddingBagCollection, ServedBagCollection), (EmbeddingCollection, ServedCollection)):
         if type(collection) is base:
             inner = collection.embedding_bags if base is EmbeddingBagCollection else collection.embeddings
@@ -73,7 +73,7 @@ class ServedBagCollection(EmbeddingBagCollection):  # type: ignore[misc]
     springtide_binding: Binding
 
     def call(self, features: Any, weights: torch.Tensor | None = None) -> calls.LookupCall:
-        """The lookup of one forward: a bag a feature, side by side in one output."""
+        """Build the lookup of one forward: one bag per feature, side by side in one output."""
         names = [name for names in self._feature_names for name in names]
         modes = [
             module.mode
@@ -114,7 +114,7 @@ class ServedCollection(EmbeddingCollection):  # type: ignore[misc]
     springtide_binding: Binding
 
     def call(self, features: Any) -> calls.LookupCall:
-        """The lookup of one forward: a row for each id of each feature."""
+        """Build the lookup of one forward: one row for each id of each feature."""
         names = [name for names in self._feature_names for name in names]
         parts = [
             calls.row_call(feature, _jagged(features, name, type(self).__name__).values())

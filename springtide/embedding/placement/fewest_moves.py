@@ -41,17 +41,16 @@ def at_least(problem: PlacementProblem) -> int:
 
 
 def _cover(sizes: np.ndarray[tuple[int], np.dtype[np.float64]], amount: float) -> int:
-    """How many of the largest it takes to make up an amount; one more than there are, if all are too little."""
+    """Return how many of the largest sizes reach the amount; one more than exist if all together do not."""
     if amount <= NOISE:
         return 0
     return int(np.searchsorted(np.cumsum(-np.sort(-sizes)), amount - NOISE)) + 1
 
 
 def fewer(problem: PlacementProblem, quick: Ints, *, seconds: float | None = None) -> Ints:
-    """A balanced layout with as few moves as were found within `seconds`, `quick` if that was not to be done better.
+    """Return the balanced layout with the fewest moves found within `seconds`, or `quick` if none is better.
 
-    It is the one with the fewest moves of all where slots times servers are no more than the most `CHOICES`, if
-    the time is enough.
+    The result is optimal if slots times servers do not exceed the largest of `CHOICES` and the time suffices.
     """
     best = quick
     for choices in CHOICES:
@@ -66,16 +65,18 @@ def fewer(problem: PlacementProblem, quick: Ints, *, seconds: float | None = Non
 
 
 def _free(problem: PlacementProblem, quick: Ints, most: int) -> Ints:
-    """The slots that are laid anew; others lie as in `quick`. Those that it has moved come first, then the largest."""
+    """Return the slots that the program may place: slots that `quick` moved first, then the largest. Other slots stay
+    as in `quick`.
+    """
     moved = (quick != problem.before) & (problem.before >= 0)
     order = np.lexsort((-problem.part.max(axis=1), ~moved))
     return np.sort(order[:most])
 
 
 def _solved(problem: PlacementProblem, quick: Ints, free: Ints, seconds: float) -> tuple[Ints, bool]:
-    """A server for each free slot, such that the fewest move, and whether the time was enough to know.
+    """Return a server for each free slot with the fewest moves, and whether the solver finished in time.
 
-    As in `quick` where no balanced layout was found.
+    Without a balanced layout, the free slots stay as in `quick`.
     """
     from scipy import optimize, sparse
 

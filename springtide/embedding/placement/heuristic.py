@@ -37,7 +37,7 @@ class PlacementProblem:
     """Allowed deviation from a share, as a fraction of that share."""
 
     def held(self, owners: Ints) -> Floats:
-        """By server: what it has of bytes and of requests, in shares: 1 is its due."""
+        """Return the bytes and requests of each server, in units of its share; 1 is exactly its share."""
         sums = np.zeros_like(self.share)
         there = owners >= 0
         np.add.at(sums, owners[there], self.part[there])
@@ -45,7 +45,7 @@ class PlacementProblem:
         return held
 
     def off(self, held: Floats) -> Floats:
-        """How far outside the tolerance somebody with so much is, bytes and requests together."""
+        """Return the excess over the tolerance for these loads, summed over bytes and requests."""
         outside: Floats = np.maximum(np.abs(held - 1.0) - self.tolerance, 0.0).sum(axis=-1)
         return outside
 
@@ -57,9 +57,11 @@ class PlacementProblem:
 
 
 def settled(problem: PlacementProblem, *, least: int) -> Ints:
-    """Servers of all slots, as near to balance as single moves and exchanges come. No balance needs under `least`.
+    """Return a server for each slot, as balanced as single moves and exchanges allow. Every balanced layout needs at
+    least `least` moves.
 
-    By two ways, if the first takes more: slots that have moved are laid elsewhere before others move, or are not.
+    If the first search needs more moves, a second search runs. The first prefers slots that have already moved; the
+    second does not.
     """
     found = []
     for moved_first in (True, False):
@@ -85,10 +87,10 @@ class _Layout:
         self.held = problem.held(self.now)
 
     def rehome(self) -> None:
-        """Slots of servers that leave, the heaviest first, each to whoever has most room."""
+        """Place the slots of leaving servers, heaviest first, each on the server with the most room."""
         homeless = np.flatnonzero(self.now < 0)
         order = homeless[np.argsort(-self.part[homeless].max(axis=1), kind="stable")]
-        held, shares = self.held.tolist(), self.share.tolist()  # plain numbers: arrays of a few are slow
+        held, shares = self.held.tolist(), self.share.tolist()  # plain numbers, because small arrays are slow
         for slot, (size, asked) in zip(order.tolist(), self.part[order].tolist(), strict=True):
             rooms = [max(b + size / sb, r + asked / sr) for (b, r), (sb, sr) in zip(held, shares, strict=True)]
             server = rooms.index(min(rooms))
@@ -102,9 +104,9 @@ class _Layout:
         return int(np.count_nonzero(self.now != self.before))
 
     def settle(self, *, moved_first: bool) -> None:
-        """Single moves and exchanges, while they bring servers nearer to the tolerance.
+        """Make single moves and exchanges while they bring servers closer to the tolerance.
 
-        Of slots that are not where they were before, if these come first: to lay them elsewhere is no further move.
+        With `moved_first`, try slots that have already moved first, because moving them again adds no move.
         """
         while self.problem.off(self.held).sum() > 0:
             which = [self.now != self.before] if moved_first else []
@@ -112,7 +114,7 @@ class _Layout:
                 return
 
     def take_back(self) -> None:
-        """Slots that may go home without making anything worse: none of these moves was needed."""
+        """Return slots to their old server where this worsens nothing, because those moves were not needed."""
         some = True
         while some:
             some = False
@@ -130,7 +132,7 @@ class _Layout:
         change = self._home_again(moved)
         held = self.held + change[first] + change[second]
         off = self.problem.off(held)
-        for pair in np.flatnonzero(np.count_nonzero(off > NOISE, axis=1) <= 2):  # one move concerns two servers
+        for pair in np.flatnonzero(np.count_nonzero(off > NOISE, axis=1) <= 2):  # one move changes two servers
             a, b = int(moved[first[pair]]), int(moved[second[pair]])
             were = int(self.now[a]), int(self.now[b])
             self._put(a, int(self.before[a]))
@@ -142,7 +144,7 @@ class _Layout:
         return False
 
     def _home_again(self, moved: Ints) -> Floats:
-        """By slot that has moved: what each server's load changes by when it goes home."""
+        """Return the load change of each server for each moved slot that returns home."""
         change = np.zeros((len(moved), *self.share.shape))
         each = np.arange(len(moved))
         change[each, self.now[moved]] -= self.part[moved] / self.share[self.now[moved]]
@@ -150,7 +152,7 @@ class _Layout:
         return change
 
     def _one_move(self) -> bool:
-        """Make the single move after which all are within the tolerance; whether there is one."""
+        """Make the single move that brings all servers within the tolerance; return False if there is none."""
         worst, still = int(np.argmax(self.problem.off(self.held))), self.now == self.before
         gain, source, target = max(self._best_from(worst, still), self._best_to(worst, still))
         if gain <= 0 or gain < self.problem.off(self.held).sum() - NOISE:
@@ -160,7 +162,9 @@ class _Layout:
         return True
 
     def _move(self, which: Which) -> bool:
-        """The one move that helps most, from or to the server that is furthest off, and all that help as much."""
+        """Make the best move from or to the most unbalanced server, and all equally good moves between the same two
+        servers.
+        """
         if not which.any():
             return False
         off = self.problem.off(self.held)
@@ -174,7 +178,7 @@ class _Layout:
         return False
 
     def _best_from(self, source: int, which: Which) -> tuple[float, int, int]:
-        """The gain of the best move away from a server, and the two servers."""
+        """Return the gain of the best move away from a server, and the two servers."""
         mine = np.flatnonzero(which & (self.now == source))
         if not len(mine) or len(self.share) == 1:
             return (0.0, source, source)
@@ -195,9 +199,9 @@ class _Layout:
         return (float(gains[at]), int(self.now[others[at]]), target)
 
     def _carry(self, source: int, target: int, which: Which) -> None:
-        """The best slots from one server to another, while each brings all that it would bring by itself.
+        """Move the best slots from one server to another, while each move brings its full gain.
 
-        As long as both stay outside the tolerance gains do not change, so the next best is the next in order.
+        While both servers stay outside the tolerance, gains do not change, so the next best slot is the next in order.
         """
         mine = np.flatnonzero(which & (self.now == source))
         gains = self._gain(mine, source, target)
@@ -215,7 +219,7 @@ class _Layout:
         return self.problem.off(self.held[source] - self.part[slots] / self.share[source])
 
     def _gain(self, slots: Ints | np.int64, source: Ints | int, target: int) -> Floats:
-        """How much nearer the two servers come when these slots (each by itself) go."""
+        """Return how much closer to the tolerance the two servers come if each slot moves alone."""
         part, off = self.part[slots], self.problem.off
         before = off(self.held[source]) + off(self.held[target])
         gave = off(self.held[source] - part / self.share[source])
@@ -224,7 +228,9 @@ class _Layout:
         return gain
 
     def _exchange(self, which: Which) -> bool:
-        """A slot of the server furthest off for one of another: bytes and requests may ask for opposite moves."""
+        """Exchange a slot of the most unbalanced server with another server's slot, because bytes and requests may need
+        opposite moves.
+        """
         off = self.problem.off
         worst = int(np.argmax(off(self.held)))
         mine = np.flatnonzero(which & (self.now == worst))

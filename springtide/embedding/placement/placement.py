@@ -36,9 +36,9 @@ class ServerCapacity:
 
 
 def even(slots: int, servers: int) -> Placement:
-    """The first placement of a job: runs of neighbouring slots, equal to within one, epoch 1.
+    """Return the first placement of a job: contiguous runs of slots with equal sizes (plus or minus one), epoch 1.
 
-    Neighbours share a lock stripe of a store, so a server should own whole runs.
+    Neighbouring slots share a lock stripe of a store, so a server should own whole runs.
     """
     if not 1 <= servers <= slots:
         raise errors.BadInput(f"cannot lay {slots} slots over {servers} servers: wanted 1 to {slots} servers")
@@ -48,12 +48,14 @@ def even(slots: int, servers: int) -> Placement:
 def moves(
     old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad], *, tolerance: float = TOLERANCE
 ) -> tuple[SlotMove, ...]:
-    """The slot moves after which every server of `servers` is within `tolerance` of its share, and no other has any.
+    """Return the slot moves that bring every server within `tolerance` of its share.
 
-    `old` names the server of each slot; one that is not in `servers` leaves. A share is by CPU for requests and by
-    memory for bytes; while nothing was measured slots count alike. These are the fewest moves there can be wherever
-    they are as few as `fewest` says, and where `fewest_moves.fewer` is sure; else hardly more.
-    Where slots are too coarse for any such layout, it is as near as single moves and exchanges come.
+    `old` names the server of each slot; a server that is not in `servers` leaves and keeps no slots. CPU determines a
+    server's share of requests, and memory determines its share of bytes. Without measurements all slots count alike.
+
+    The moves are the fewest possible if they match the bound of `fewest`, or if `fewest_moves.fewer` finishes.
+    Otherwise they are only slightly more. If slots are too coarse for a balanced layout, the result is as close as
+    single moves and exchanges allow.
     """
     if not servers:
         raise errors.BadInput("slots cannot be laid over no servers: one must stay")
@@ -74,7 +76,7 @@ def _chosen(problem: heuristic.PlacementProblem) -> heuristic.Ints:
 
 
 def balance(owners: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad]) -> dict[int, float]:
-    """How far each server is from its share, in the worse of bytes and requests: 0.1 is 10% over or under."""
+    """Return each server's deviation from its share, the larger of bytes and requests; 0.1 is 10% over or under."""
     problem = _problem(owners, servers, load, 0.0)
     held = problem.held(problem.before)
     return {rank: float(np.abs(held[i] - 1.0).max()) for i, rank in enumerate(sorted(servers))}
@@ -83,7 +85,7 @@ def balance(owners: Sequence[int], servers: Mapping[int, ServerCapacity], load: 
 def fewest(
     old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad], *, tolerance: float = TOLERANCE
 ) -> int:
-    """A number of moves that no layout within the tolerance goes below; see `embedding.placement.fewest_moves`."""
+    """Return a lower bound on the moves of any layout within the tolerance; see `embedding.placement.fewest_moves`."""
     return fewest_moves.at_least(_problem(old, servers, load, tolerance))
 
 

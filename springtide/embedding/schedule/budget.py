@@ -34,7 +34,7 @@ class ScheduleTime:
 
 
 def took(seconds: Mapping[str, float], *, units: int) -> ScheduleTime:
-    """From the stages of a `_native.Scheduled`."""
+    """Build the duration from the stages of a `_native.Scheduled`."""
     return ScheduleTime(
         units=units,
         allocate_s=seconds["allocate"],
@@ -43,11 +43,11 @@ def took(seconds: Mapping[str, float], *, units: int) -> ScheduleTime:
 
 
 def units_within(budget_s: float, history: Sequence[ScheduleTime], *, most: int, least: int = LEAST) -> int:
-    """How many units the next schedule may have so that all of it stays inside `budget_s`: `least` to `most`.
+    """Return how many units, from `least` to `most`, keep the next schedule within `budget_s`.
 
-    Without a history `most`: the first schedules say what they cost. What an allocation takes with no units at all is
-    seen only when their number changed; until then its time counts as growing from zero, which errs on the side of too
-    many when the number shrinks, and is put right by the next schedules.
+    Without a history the result is `most`, so that the first schedules show their cost. The base cost of an allocation
+    without units shows only after the number of units has changed. Until then the time counts as proportional to the
+    units. This allows too many units when their number shrinks, and the next schedules correct it.
     """
     recent = history[-MEMORY:]
     if not recent:
@@ -60,7 +60,7 @@ def units_within(budget_s: float, history: Sequence[ScheduleTime], *, most: int,
 
 
 def line(recent: Sequence[ScheduleTime]) -> tuple[float, float]:
-    """Seconds of an allocation without units, and of every unit: a line through what was seen."""
+    """Fit a line to the allocation times; return the seconds without units and the seconds per unit."""
     by_units: dict[int, list[float]] = {}
     for each in recent:
         by_units.setdefault(each.units, []).append(each.allocate_s)

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-KEY = 10  # bytes that name a row to a server: its key and its table
-SAID = 4  # bytes before a row or a gradient from worker to worker: whether it is there
+KEY = 10  # bytes that identify a row to a server: its key and its table
+SAID = 4  # bytes of the presence flag before a row or gradient between workers
 
 
 class RowSize(NamedTuple):
@@ -32,7 +32,7 @@ class PlanVolume(NamedTuple):
 
 
 def volume(plans: Sequence[Any], sizes: Mapping[int, RowSize]) -> PlanVolume:
-    """What these `_native.CachePlan`s send, and what the same ranks would send for the same samples without caches."""
+    """Return the bytes that these `_native.CachePlan`s send, and the bytes of the same samples without caches."""
     tables = max(sizes, default=-1) + 1
     value, image = (np.array([sizes.get(id, RowSize(0, 0))[kind] for id in range(tables)], np.int64) for kind in (0, 1))
 

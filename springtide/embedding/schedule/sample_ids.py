@@ -27,7 +27,7 @@ class SampleIds(NamedTuple):
 
 
 def of_calls(calls: Iterable[LookupCall], samples: int) -> list[SampleIds] | None:
-    """All features of these calls; None when it cannot be told whose ids they are: a sample is a row of the batch."""
+    """Return the ids of all features of these calls; None if ids cannot be assigned to samples (rows of the batch)."""
     found = []
     for call in calls:
         for feature, ids, bag, place in zip(call.features, call.ids, call.bags, call.places, strict=True):
@@ -39,7 +39,7 @@ def of_calls(calls: Iterable[LookupCall], samples: int) -> list[SampleIds] | Non
 
 
 def in_units(features: Iterable[SampleIds], samples: int, unit: int) -> list[SampleIds]:
-    """The same with every `unit` samples as one, the last of which may be fewer."""
+    """Group every `unit` samples into one; the last group may be smaller."""
     if unit == 1:
         return list(features)
     bounds = np.append(np.arange(0, samples, unit), samples)
@@ -47,7 +47,9 @@ def in_units(features: Iterable[SampleIds], samples: int, unit: int) -> list[Sam
 
 
 def _of_feature(feature: LookupFeature, ids: Ids, bag: Bag, rows: int, samples: int) -> SampleIds | None:
-    """`rows`: the first dimension of what the lookup gives; of sequences that lie step by step it is not the batch."""
+    """Return the ids of one feature by sample. `rows` is the first dimension of the output, which is not the batch for
+    time-major sequences.
+    """
     values = _at(*ids)
     _, bags, _, address, closed, _ = bag
     if address:
@@ -75,7 +77,7 @@ def _without(table: int, values: Keys, offsets: Keys | None, padding: int) -> Sa
 
 
 def _at(address: int, count: int, stride: int) -> Keys:
-    """A copy of the ids that lie there, so many with that distance."""
+    """Copy `count` ids at this address with this stride."""
     if not count:
         return np.empty(0, dtype=np.int64)
     cells = (ctypes.c_int64 * ((count - 1) * stride + 1)).from_address(address)

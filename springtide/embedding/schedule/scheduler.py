@@ -17,7 +17,10 @@ POLICIES = ("anneal", "contiguous", "exhaustive", "laia", "random")
 ORDERS = ("lfu", "lru")
 P2P = ("gradients", "off", "rows")
 MOST_WORKERS = 128
-DEFAULT_SWEEPS, MOST_SWEEPS = 8, 20  # of `anneal`, by itself and where there is time: more save next to nothing
+DEFAULT_SWEEPS, MOST_SWEEPS = (
+    8,
+    20,
+)  # sweeps of `anneal`, by default and with time to spare; more sweeps save almost nothing
 ALL_TABLES = 2**32 - 1
 
 
@@ -104,11 +107,11 @@ class Scheduler:
         best_tables: int | None = None,
         effort: int = 0,
     ) -> _native.Scheduled:
-        """The next batch of the stream. The plans before it count as executed.
+        """Schedule the next batch of the stream. All earlier plans count as executed.
 
-        `scored` names the tables whose keys count in the allocation (none: all), `best_tables` how many of them: those
-        with the highest degree of infrequency (None: all; `budget` finds the number), `effort` how long a policy may
-        search. All must be the same on every rank.
+        `scored` names the tables whose keys count in the allocation; empty for all. `best_tables` limits them to the
+        tables with the highest degree of infrequency; None for all (`budget` computes the limit). `effort` limits the
+        search of a policy. All arguments must be equal on every rank.
         """
         tables = self.settings.tables
         looked_at = [(f.table, f.ids, f.offsets) for f in features if tables is None or f.table in tables]
@@ -118,7 +121,7 @@ class Scheduler:
     def consider(
         self, features: Sequence[FeatureIds], samples: int, policy: str, *, effort: int = 0
     ) -> _native.Considered:
-        """What another policy would do with the next batch, from the same state; nothing is scheduled."""
+        """Return what another policy would do with the next batch from the same state, without scheduling it."""
         if policy not in POLICIES:
             raise errors.UnknownName("allocation policy", policy, POLICIES)
         tables = self.settings.tables
@@ -126,20 +129,21 @@ class Scheduler:
         return self._native.consider(looked_at, samples, policy, effort=effort)
 
     def flushed(self, step: int) -> None:
-        """All rows trained up to `step` are on the servers. The step after it may have been scheduled already."""
+        """Note that all rows trained up to `step` are on the servers. The next step may already be scheduled."""
         self._native.flushed(step)
 
     def clear(self) -> None:
         self._native.clear()
 
     def cached(self, worker: int) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.bool_]]:
-        """Tables and keys of one worker's rows, the next to be evicted first, and which of them only it has."""
+        """Return tables and keys of one worker's rows in eviction order, and which rows only this worker has."""
         tables, keys, dirty = self._native.cached(worker)
         return tables, keys, dirty.astype(bool)
 
     def infrequency(self, table: int) -> float:
-        """Herald's degree of infrequency: of the table's rows in use, the share that comes less often than a worker
-        trains samples."""
+        """Return Herald's degree of infrequency: the share of the table's used rows that occur less often than a worker
+        trains samples.
+        """
         return float(self._native.infrequency(table))
 
     @property

@@ -14,11 +14,11 @@ class PlanCounts(Protocol):
 
     @property
     def pulls(self) -> int:
-        """Rows asked of servers."""
+        """Rows pulled from servers."""
 
     @property
     def gradients(self) -> int:
-        """Pushed at the end of the step."""
+        """Gradients pushed at the end of the step."""
 
     @property
     def write_backs(self) -> int:
@@ -26,15 +26,15 @@ class PlanCounts(Protocol):
 
     @property
     def sent(self) -> int:
-        """To other workers."""
+        """Rows, values and gradients sent to other workers."""
 
     @property
     def received(self) -> int:
-        """From other workers."""
+        """Rows, values and gradients received from other workers."""
 
     @property
     def gradients_received(self) -> int:
-        """Of these, gradients."""
+        """Gradients received from other workers."""
 
     @property
     def hits(self) -> int:
@@ -63,7 +63,7 @@ class PlanTraffic:
 
     @property
     def transmissions(self) -> int:
-        """Rows on the wire in all; one that goes from worker to worker counts once."""
+        """Rows on the network in total; a row sent between workers counts once."""
         return sum(self.pulls) + sum(self.pushes) + sum(self.sent)
 
     @property
@@ -76,9 +76,10 @@ class PlanTraffic:
         return sum(self.hits) / needed if needed else 0.0
 
     def reward(self, before: "PlanTraffic | None" = None) -> int:
-        """Largest push plus largest pull, with the gradients of the step `before` in the push that precedes this one.
+        """Return the largest push plus the largest pull; lower is better.
 
-        Sends count as pushes and what is received as pulls. Not negative: the less the better.
+        The push includes the gradients of the step `before`. Sends count as pushes, and received rows count as pulls.
+        Unlike Herald's reward, the value is not negated.
         """
         earlier = before.gradients if before else (0,) * len(self.pulls)
         push = max(map(sum, zip(earlier, self.write_backs, self.sent, strict=True)))
