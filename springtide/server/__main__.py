@@ -29,7 +29,7 @@ from springtide.telemetry import logs
 from springtide.telemetry.host.own_usage import OwnUsage
 
 log = logging.getLogger(__name__)
-TIDY_S = 1.0  # at the end, to leave the disk as it was
+TIDY_S = 1.0  # time at the end to delete this job's files from the disk
 
 
 def main() -> int:
@@ -39,7 +39,7 @@ def main() -> int:
     over = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: over.set())
     for ignored in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)  # the agent decides when to stop
+        signal.signal(ignored, signal.SIG_IGN)  # the agent decides when this process stops
     try:
         serve(settings, over)
     except errors.SpringtideError as error:
@@ -70,7 +70,7 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
             with saves(role, link, welcome, settings, over) as scattered:
                 serve_job(role, link, welcome, over, OwnUsage(settings), scattered)
         finally:
-            role.stop(drain_s=2.0)  # workers have gone by now: nothing more should come
+            role.stop(drain_s=2.0)  # workers have left by now, so no more requests should come
     finally:
         link.close()
 
@@ -83,10 +83,10 @@ def saves(
     settings: config.Settings,
     over: threading.Event,
 ) -> Iterator[FileStore | None]:
-    """Checkpoints, where the job keeps any: written on the master's word, to the job's folder or a disk of its own.
+    """Save checkpoints on the master's orders, to the job's folder or a local disk, if the job has checkpoints.
 
-    Others' files are taken for a mirror; files that nobody else sees are given away, and copied to storage. Out: the
-    place to bring slots back from.
+    The server also stores the mirror files of other servers. It serves files on a local disk to other servers, and
+    uploads them to storage. Yields the store to restore slots from.
     """
     if not welcome.checkpoints:
         yield None
@@ -125,7 +125,9 @@ def serve_job(
     usage: OwnUsage,
     scattered: FileStore | None = None,
 ) -> None:
-    """Bring back what an earlier life held, say where this server listens, learn its slots, wait for the end."""
+    """Restore the slots of an earlier incarnation, report the address, learn the slots, and wait for the end of the
+    job.
+    """
 
     def take_pulse(pulse: messages.HeartbeatReply) -> None:
         role.hurried = pulse.hurry
@@ -174,7 +176,7 @@ def serve_job(
 
 
 def beat(role: ServerRole, holding: messages.SlotHoldings | None, usage: OwnUsage) -> messages.Heartbeat:
-    """A heartbeat with the server's counters and, once it knows them, its slots."""
+    """Return a heartbeat with the server's counters and, once it knows them, its slots."""
     counts = slot_loads.pack(role.slot_counts()) if holding is not None else b""
     report = messages.MemberReport(counters=role.counters())
     return messages.Heartbeat(report, slots=counts, holding=holding, usage=usage.read())

@@ -28,11 +28,11 @@ from springtide.server import mirror
 
 log = logging.getLogger(__name__)
 
-BUSY_SHARE = 0.25  # of one processor while nobody waits for the checkpoint
-REST_S = 0.002  # rests shorter than this are saved up
-PIECE_BYTES = 1 << 19  # copied or written at once, in half a millisecond: whoever serves waits no longer
-WHOLE = sys.maxsize  # bytes of a piece while somebody waits for the checkpoint
-MOST_LINKS = 8  # increments after a full image, and up to as many more: so that not all slots become full ones at once
+BUSY_SHARE = 0.25  # share of one CPU while nobody waits for the checkpoint
+REST_S = 0.002  # shorter sleeps accumulate until they reach this length
+PIECE_BYTES = 1 << 19  # bytes per piece: half a millisecond, the longest time that serving waits
+WHOLE = sys.maxsize  # bytes per piece while somebody waits for the checkpoint
+MOST_LINKS = 8  # increments after a full image; slots add 0 to 7, to spread full images over time
 
 
 class SlotStore(Protocol):
@@ -59,7 +59,9 @@ class Chain:
     """Bytes of the increments after the full image."""
 
     def long(self, slot: int) -> bool:
-        """Whether it is time for a full image again: there are many increments, or they are larger than it."""
+        """Return True if the next save must be a full image: there are many increments, or they exceed the full
+        image.
+        """
         return self.links >= MOST_LINKS + slot % MOST_LINKS or self.more_bytes > self.full_bytes
 
 
@@ -78,7 +80,11 @@ class SlotSaver:
         sweep: Callable[[Collection[str], int], object] | None = None,
         rest: Callable[[float], object] = time.sleep,
     ) -> None:
-        """`node`: the folder is on this machine's own disk. `sweep`: of the `Copies` that takes others' files there."""
+        """Create the saver.
+
+        `node` is set if the folder is on this machine's local disk. `sweep` deletes unneeded files there, including
+        those of other servers.
+        """
         self._role, self._folder, self._life, self._run, self._rest = role, folder, life, run, rest
         self._mirror, self._node = mirror, node
         self._home = life.rpartition(".")[0] if mirror or node else ""
@@ -94,7 +100,9 @@ class SlotSaver:
         """Buffer that all slots share, one after the other."""
 
     def save(self, order: messages.SaveOrder) -> messages.SaveReport:
-        """Write what the order asks for. What keeps it from being done is told, not raised: the master waits for it."""
+        """Write the slots that the order names. Report errors instead of raising them, because the master waits for the
+        report.
+        """
         try:
             with behind():
                 return self._save(order)
@@ -111,7 +119,7 @@ class SlotSaver:
         if not order.part:
             self._settle(order.base)
             lost = self._leave_lost_chains()
-            if self._node:  # those before this one are complete, and needed or not, or were given up
+            if self._node:  # every earlier checkpoint is complete or abandoned by now
                 self._sweep(order.needed, order.number - 1)
         pace = WritePace(BUSY_SHARE, self._rest, waited_for=lambda: order.hurry or self._role.hurried)
         try:
@@ -148,11 +156,11 @@ class SlotSaver:
         )
 
     def tidy(self, pulse: messages.HeartbeatReply) -> None:
-        """The job is over; what nobody needs any more leaves this machine's disk."""
+        """Delete unneeded files from this machine's disk, because the job is over."""
         if self._node and pulse.tidy:
             shutil.rmtree(self._folder / self._home, ignore_errors=True)
             with contextlib.suppress(OSError):
-                self._folder.rmdir()  # unless another server is here too
+                self._folder.rmdir()  # fails if another server uses the folder, too
 
     def _write(self, order: messages.SaveOrder, file: SegmentWriter, pace: "WritePace") -> None:
         store, cut = self._role.store, self._role.store.cut()
@@ -166,7 +174,9 @@ class SlotSaver:
                 self._keep_if_ours(file, slot, grown(since, piece, order.number, cut, file.path.name))
 
     def _write_slots(self, order: messages.SaveOrder, file: SegmentWriter, pace: "WritePace") -> None:
-        """Those of the slots that are ours by now, in full: nobody else has them in this checkpoint."""
+        """Write full images of the ordered slots that this server owns by now; no other server has them in this
+        checkpoint.
+        """
         cut = self._role.store.cut()
         for slot in filter(self._role.owns, order.slots):
             piece = self._append(file, slot, None, pace)
@@ -175,7 +185,7 @@ class SlotSaver:
     def _keep_if_ours(self, file: SegmentWriter, slot: int, chain: Chain) -> None:
         if self._role.owns(slot):
             self._pending[slot] = chain
-        else:  # it left while it was copied: that may be half of it
+        else:  # the slot left during the copy, so the copy may be incomplete
             file.take_back(slot)
 
     def _append(self, file: SegmentWriter, slot: int, since: Chain | None, pace: "WritePace") -> SlotExtent:
@@ -200,9 +210,7 @@ class SlotSaver:
         self._pending = {}
 
     def _leave_lost_chains(self) -> tuple[str, ...]:
-        """Forget chains of which a file is not there as it was written, so that their slots are written in full; the
-        names of these files.
-        """
+        """Forget chains with a missing or torn file, so that their slots are written in full; return the file names."""
         needed = {name for chain in self._chains.values() for name in chain.files}
         self._sizes = {name: size for name, size in self._sizes.items() if name in needed}
         lost = {name for name in needed if self._size(name) != self._sizes.get(name)}
@@ -227,15 +235,15 @@ def grown(since: Chain | None, piece: SlotExtent, number: int, cut: int, file: s
 
 @contextlib.contextmanager
 def behind() -> Iterator[None]:
-    """This thread takes no processor from those who serve and train when it wakes up: it waits until one is free.
+    """Lower this thread's priority: after a wake-up it preempts no serving or training thread.
 
-    It keeps its share where all are busy, so that a lock it holds is let go soon.
+    It keeps its share if all CPUs are busy, so that it soon releases a lock that it holds.
     """
     if sys.platform != "linux":
         yield
         return
     before = os.sched_getscheduler(0)
-    with contextlib.suppress(OSError):  # where a sandbox forbids it, saves disturb a little more
+    with contextlib.suppress(OSError):  # a sandbox may forbid it; saves then disturb training slightly more
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     try:
         yield
@@ -277,7 +285,7 @@ def start(
     takes_copies_at: str = "",
     node: str = "",
 ) -> threading.Thread:
-    """Save whatever the master orders, in a thread, until the server leaves."""
+    """Run the master's save orders in a thread until the server leaves."""
 
     def attend() -> None:
         term = number = part = 0

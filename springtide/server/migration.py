@@ -19,10 +19,10 @@ from springtide.server.server import ServerRole
 log = logging.getLogger(__name__)
 NICEST = 19
 
-CHUNK_SLOTS = 64  # handed over between two words to the master
-HURRIED_SLOTS = 1024  # the same, where words cost more than moves
-STOP_S = 5.0  # for a chunk under way; the process ends then, and what was not acknowledged stays where it is
-AGAIN_S = 0.5  # after a target that would not have them, or could not be reached
+CHUNK_SLOTS = 64  # slots handed over between two reports to the master
+HURRIED_SLOTS = 1024  # slots between two reports in a hurry, when reports cost more than moves
+STOP_S = 5.0  # wait for the current chunk; the process then ends, and unacknowledged slots stay
+AGAIN_S = 0.5  # delay before a retry, after a target refused or was unreachable
 
 
 class SlotHandover:
@@ -34,7 +34,7 @@ class SlotHandover:
         tell: Callable[[messages.SlotsMoved], object],
         answer: Callable[[], object] = lambda: None,
     ) -> None:
-        """`answer`: a heartbeat at once, since the master calls all servers."""
+        """Start the thread. `answer` sends a heartbeat at once, for a roll call of the master."""
         self._role, self._tell, self._answer = role, tell, answer
         self._call = 0
         self.hurried = False
@@ -45,7 +45,9 @@ class SlotHandover:
         self._thread.start()
 
     def heed(self, goal: messages.SlotGoal) -> None:
-        """Take the newest goal; never waits. Pulses come by two threads: one that was overtaken is old."""
+        """Take the newest goal without blocking. Replies arrive through two threads, so an overtaken goal is
+        ignored.
+        """
         with self._news:
             if self._goal is not None and overtaken(goal, self._goal):
                 return
@@ -59,9 +61,9 @@ class SlotHandover:
 
     @property
     def holding(self) -> messages.SlotHoldings:
-        """The newest call that was heard while nothing was being handed over, what is in doubt, and whether it leaves.
+        """Return the newest roll call heard while no handover ran, the slots in doubt, and whether the server leaves.
 
-        To be read before the slots that it owns: they are all that it will have if it leaves.
+        Read it before the owned slots: a leaving server gets no further slots.
         """
         return messages.SlotHoldings(self._call, dict(self._role.in_doubt), self._role.leaves)
 
@@ -91,14 +93,16 @@ class SlotHandover:
                 self.hurried = self.hurried and self._goal is not goal
 
     def _heed_call(self, goal: messages.SlotGoal) -> None:
-        """Nothing is under way from here at this moment; nor to here, from one that has not heard of this call yet."""
+        """Answer a roll call. No handover from this server is running now, and handovers from servers that missed the
+        call are refused.
+        """
         if goal.call > self._call:
             self._role.expect_anew()
             self._call = goal.call
             self._answer()
 
     def _work_off(self, goal: messages.SlotGoal) -> bool:
-        """Hand over all parcels, in turn; whether all of it is done. A newer goal is looked at after each chunk."""
+        """Hand over all parcels in turn; return True if all are done. After each chunk, check for a newer goal."""
         if not goal.settled:
             return True
         chunk = CHUNK_SLOTS
@@ -124,10 +128,10 @@ class SlotHandover:
         return True
 
     def _settle_doubts(self, goal: messages.SlotGoal) -> list[messages.SlotParcel]:
-        """What to ask once more about slots that were closed for a server whose answer never came, whatever the goal.
+        """Return the handovers to retry for slots that were closed for a server that never answered.
 
-        Its own word or a roll call may have made them that server's, which may have given them on since: whosever they
-        are, what is left of them here is outdated then. If it has left for good they are served here again.
+        If another server owns the slot by now, the copy here is outdated and dropped. If the target is still there, ask
+        it again. If the target has left for good, this server serves the slot again.
         """
         ask: list[messages.SlotParcel] = []
         for slot, server in dict(self._role.in_doubt).items():
@@ -143,14 +147,18 @@ class SlotHandover:
 
 
 def overtaken(goal: messages.SlotGoal, known: messages.SlotGoal) -> bool:
-    """Pure. Whether a goal was made before one that is known. Placements only grow newer, and so do calls (0: none)."""
+    """Pure. Return True if the goal is older than the known goal. Placement epochs and call numbers only grow; call 0
+    means none.
+    """
     return goal.placement.epoch < known.placement.epoch or 0 < goal.call < known.call
 
 
 def step_back() -> None:
-    """Threads that serve come after those of Python, of which one hands slots over; for good, since a server leaves."""
+    """Give native serving threads the lowest priority, below the Python thread that hands over slots. It is permanent,
+    because the server leaves.
+    """
     ours = {thread.native_id for thread in threading.enumerate()}
     for task in pathlib.Path("/proc/self/task").iterdir():
         if int(task.name) not in ours:
-            with contextlib.suppress(OSError):  # it has ended
+            with contextlib.suppress(OSError):  # the thread has ended
                 os.setpriority(os.PRIO_PROCESS, int(task.name), NICEST)

@@ -52,7 +52,7 @@ class Mirror:
     def copy(
         self, written: Written, buddy: Buddy | None, base: int, pace: AbstractContextManager[None]
     ) -> tuple[Written, str]:
-        """See that the buddy has this file and the earlier ones that it may follow; else why it has not."""
+        """Ensure that the buddy has this file and the earlier files it depends on; return the reason if it does not."""
         if buddy is None:
             return written, "there is no other server to keep a copy"
         try:
@@ -69,7 +69,9 @@ class Mirror:
     def _send(
         self, buddy: Buddy, *, needed: tuple[int, int | None], pace: AbstractContextManager[None]
     ) -> tuple[str, ...]:
-        """All that is lacking there; names of what is there now. What was given up is not worth a copy."""
+        """Send all files that the buddy lacks; return the names of the files it has. Files of abandoned checkpoints are
+        left out.
+        """
         base, newest = needed
         own = sorted((path.name, path.stat().st_size) for path in self._own.glob(self._files))
         own = [(name, size) for name, size in own if (number := number_in(name) or 0) <= base or number == newest]

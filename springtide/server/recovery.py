@@ -35,10 +35,10 @@ class RestoredFrom(NamedTuple):
 
 
 def bring_back(store: _native.Store, wanted: messages.RestoreOrder, scattered: FileStore | None = None) -> RestoredFrom:
-    """Import the slots: from the checkpoint that is named, else from the newest one that can be read at all.
+    """Import the slots from the named checkpoint, or else from the newest readable checkpoint.
 
-    The folder that is named lies in memory where its pages have outlived the server; `fallback` is storage. Where
-    servers have disks of their own, `scattered` stands for the folder.
+    The named folder is in memory if its pages have outlived the server; `fallback` is storage. If servers have local
+    disks, `scattered` replaces the folder.
     """
     places: dict[str, str | FileStore] = {where: where for where in (wanted.where, wanted.fallback) if where}
     if scattered is not None and wanted.where == scattered.where:
@@ -79,7 +79,7 @@ def _import(
 
 
 def _learn_tables(store: _native.Store, wanted: messages.RestoreOrder, place: str | FileStore) -> RestoredFrom:
-    """A server without slots has nothing to bring back: the ledger need not go back for it."""
+    """Declare the tables for a server without slots. It restores nothing, so the ledger need not roll back."""
     try:
         restore.restore(store, place, wanted.number, (), wanted.lineage)
     except (errors.BadInput, OSError) as error:

@@ -31,7 +31,7 @@ class Restored(NamedTuple):
 def restore(
     store: _native.Store, where: str | FileStore, number: int, slots: Iterable[int], lineage: Lineage | None = None
 ) -> Restored:
-    """Declare the tables of that checkpoint and import these slots; BadInput when it is torn or of another run."""
+    """Declare the tables of the checkpoint and import these slots; BadInput if it is torn or of another run."""
     began = time.monotonic()
     place = open_store(where) if isinstance(where, str) else where
     slots = tuple(slots)

@@ -52,9 +52,10 @@ class HandedOver:
 
 
 def lookup_threads() -> int:
-    """Threads for one large request: no more than this process may use cores, whatever the machine has besides.
+    """Return the threads for one large request, at most the cores that this process may use.
 
-    Bound to two cores of sixteen, further threads would only take turns with the one that sends the rows.
+    A process bound to two of sixteen cores gains nothing from more threads, which would compete with the sending
+    thread.
     """
     return min(LOOKUP_THREADS, usage.cores())
 
@@ -77,7 +78,7 @@ class ServerRole:
         certificates: str = "",
         **limits: Any,
     ) -> None:
-        """Settings of `_native.ServerOptions` such as `stall_s` or `max_frame_bytes` may be given as `limits`."""
+        """Create the server. `limits` are fields of `_native.ServerOptions` such as `stall_s` or `max_frame_bytes`."""
         self.index = index
         self.hurried = False
         """Whether somebody waits for the checkpoint that is being written."""
@@ -100,23 +101,23 @@ class ServerRole:
         self._stopped = threading.Event()
 
     def start(self) -> str:
-        """Listen; the address, with the port that was free if 0 was asked for. PortTaken if someone else has it."""
+        """Listen and return the address; port 0 selects a free port. PortTaken if another process has the port."""
         host, port = self._server.start()
         self.address = addresses.join(host, port)
         return self.address
 
     def place(self, placement: Placement) -> None:
-        """From now on serve the slots that are this server's in `placement`, and refuse the others."""
+        """Serve the slots that `placement` assigns to this server, and refuse all other slots."""
         self.set_owners(placement.epoch, placement.server_of_slot)
 
     def set_owners(self, epoch: int, server_of_slot: Sequence[int] | npt.NDArray[np.uint16]) -> None:
-        """`place`, with the server of each slot as numbers."""
+        """Apply a placement given as the server number of each slot."""
         owners = np.ascontiguousarray(server_of_slot, dtype=np.uint16)
         self._server.set_placement(epoch, owners)
         self._placed = True
 
     def learn(self, placement: Placement, addresses: Sequence[str]) -> None:
-        """Who has the slots that are not this server's, for those it refuses. Its own stay its own."""
+        """Learn the owners of other servers' slots, to redirect clients. This server's own slots do not change."""
         known = {rank: address for rank, address in enumerate(addresses) if address and rank != self.index}
         owners = np.ascontiguousarray(placement.server_of_slot, dtype=np.uint16)
         self._server.learn_placement(placement.epoch, owners, known)
@@ -125,7 +126,9 @@ class ServerRole:
         return tuple(self._server.owned()) if self._placed else ()
 
     def owns(self, slot: int) -> bool:
-        """Whether it has this one: true until a hand-over of it begins to be final, and none before it was placed."""
+        """Return True if this server owns the slot: False before it is placed, and from the final phase of a
+        handover.
+        """
         return self._placed and bool(self.store.is_open(slot))
 
     def slot_counts(self) -> list[SlotCount]:
@@ -135,9 +138,9 @@ class ServerRole:
     def hand_over(
         self, slots: Sequence[int], server: int, address: str, *, timeout_s: float = 30.0, hurry: bool = False
     ) -> HandedOver:
-        """Give slots to another server while both serve; from then on this one names it to whoever asks here.
+        """Hand over slots to another server while both serve; afterwards redirect clients to that server.
 
-        In a hurry: at the least cost to this CPU-throttled server (cpp/migrate/throttled_handover.h).
+        With `hurry`, use the least CPU of this throttled server (cpp/migrate/throttled_handover.h).
         """
         host, port = addresses.parse(address)
         done = self._server.hand_over(host, port, server, list(slots), timeout_s, hurry)
@@ -154,30 +157,30 @@ class ServerRole:
         )
 
     def take_back(self, slot: int) -> bool:
-        """Serve a slot again that was closed for a server which is lost, and never answered."""
+        """Serve a slot again that was closed for a lost server that never answered."""
         self.in_doubt.pop(slot, None)
         return bool(self._server.take_back(slot))
 
     def let_go(self, slot: int) -> bool:
-        """Forget a slot that was closed for a server whose answer never came: it is that server's, for certain."""
+        """Drop a slot that was closed for a server that never answered, because that server certainly owns it."""
         self.in_doubt.pop(slot, None)
         return bool(self._server.let_go(slot))
 
     def take_no_more(self) -> None:
-        """Refuse slots from now on: what it has at this moment is all that it will have."""
+        """Refuse further slots from now on."""
         self._server.take_no_more(True)
         self.leaves = True
 
     def expect_anew(self) -> None:
-        """Take slots only over connections that are made from now on: what a dead server has sent comes too late."""
+        """Accept slots only over new connections, because slots that a dead server has sent come too late."""
         self._server.expect_anew()
 
     def restart_group(self, *, generation: int, workers: int) -> None:
-        """bsp: refuse requests of older generations. Which step the group is after, its leader says."""
+        """Refuse requests of older bsp generations. The group's leader tells the servers the last complete step."""
         self._server.set_generation(generation, workers)
 
     def counters(self) -> dict[str, float]:
-        """Sums since the start: requests, keys, bytes, nanoseconds in lookups and updates, rows, connections."""
+        """Return sums since the start: requests, keys, bytes, nanoseconds in lookups and updates, rows, connections."""
         figures = {name: float(value) for name, value in self._server.stats().items()}
         remembered = self.store.identity_stats()
         return figures | {
@@ -188,7 +191,7 @@ class ServerRole:
         }
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until someone calls `stop`; False when the time is over first."""
+        """Block until `stop` is called; return False after a timeout."""
         return self._stopped.wait(timeout_s)
 
     def stop(self, drain_s: float = DRAIN_S) -> None:

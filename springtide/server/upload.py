@@ -21,7 +21,7 @@ from springtide.rpc.messages import messages
 
 log = logging.getLogger(__name__)
 
-ENDS_S = 10.0  # a process that has said what became of it is waited for so long
+ENDS_S = 10.0  # seconds to wait for the end of a process that has reported its result
 
 
 def send(folder: pathlib.Path, order: messages.CopyOrder) -> messages.CopyReport:
@@ -33,7 +33,7 @@ def send(folder: pathlib.Path, order: messages.CopyOrder) -> messages.CopyReport
         assert process.stdout is not None and process.stdin is not None
         said = next((line for line in process.stdout if line.startswith(b"{")), b"")
         code: int | None = None
-        with contextlib.suppress(subprocess.TimeoutExpired):  # one that hangs in a mount cannot even be killed
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in a mount cannot be killed
             code = process.wait(ENDS_S)
         process.stdin.close()
         process.stdout.close()
@@ -52,7 +52,7 @@ def send(folder: pathlib.Path, order: messages.CopyOrder) -> messages.CopyReport
 def start(
     folder: pathlib.Path, ask: Callable[[messages.Request], messages.Reply], over: threading.Event
 ) -> threading.Thread:
-    """Copy whatever the master orders, in a thread, until the server leaves."""
+    """Run the master's copy orders in a thread until the server leaves."""
 
     def attend() -> None:
         done = 0

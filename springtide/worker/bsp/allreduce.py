@@ -13,14 +13,14 @@ from torch import distributed, nn
 
 from springtide import errors
 
-MEETING = datetime.timedelta(seconds=60)  # a rank that does not connect within this has died on the way
-TIMEOUT = datetime.timedelta(minutes=5)  # a rank that is later than this has died: its step takes a fraction of it
+MEETING = datetime.timedelta(seconds=60)  # a rank that does not connect within this time counts as dead
+TIMEOUT = datetime.timedelta(minutes=5)  # a rank that is later counts as dead; a step takes a fraction of this time
 
 
 def form_group(store: Any, *, rank: int, workers: int, host: str) -> Any:
-    """Connect all ranks over `store`. It is no default group: the user's own torch.distributed stays untouched.
+    """Connect all ranks over `store`, without touching the user's default torch.distributed group.
 
-    None for a group of one; `GroupChanged` when the others cannot be reached.
+    Return None for a group of one. `GroupChanged` if other ranks cannot be reached.
     """
     if workers == 1:
         return None
@@ -40,7 +40,7 @@ def said(error: RuntimeError) -> str:
 
 
 def broadcast(group: Any, tensor: torch.Tensor, root: int) -> None:
-    """Give every rank the root's values; `GroupChanged` when one of them is lost."""
+    """Send the root's values to every rank; `GroupChanged` if a rank is lost."""
     if group is not None and tensor.numel():
         try:
             group.broadcast(tensor, root).wait()
@@ -52,7 +52,7 @@ class Reducer:
     """Averages gradients over the group, weighted by each rank's share of the batch."""
 
     def __init__(self, params: Sequence[nn.Parameter], group: Any, *, words: int = 0) -> None:
-        """`words`: how many numbers go along with the gradients."""
+        """Create the buckets. `words` is the number of header numbers that travel with the gradients."""
         self.params = list(params)
         self.group = group
         self.elder: int | None = None
@@ -73,7 +73,7 @@ class Reducer:
         self._buckets = [self._bucket(dtype, members) for dtype, members in by_dtype.items()]
 
     def load(self, *, share: float, skip: bool) -> None:
-        """Take this rank's gradients as they are now: `reduce` may have to be done again with another group."""
+        """Copy this rank's current gradients, so that `reduce` can be repeated with another group."""
         self._skip = skip
         grads = [param.grad for param in self.params]
         for members, bucket in zip(self._members, self._buckets, strict=True):
@@ -88,10 +88,10 @@ class Reducer:
             bucket.own.copy_(bucket.flat)
 
     def reduce(self) -> bool:
-        """Replace each `p.grad` by the group's. Returns whether any rank wants this step skipped.
+        """Replace each `p.grad` by the group's gradient; return True if any rank wants to skip the step.
 
-        A parameter that has a gradient on no rank has none afterwards either; on some, the others count as zero.
-        `GroupChanged` when a member is lost.
+        A parameter without a gradient on all ranks stays without one. If some ranks have a gradient, the other ranks
+        count as zero. `GroupChanged` if a member is lost.
         """
         if self.group is None:
             self.sums = list(self.words)
@@ -111,15 +111,15 @@ class Reducer:
         return False
 
     def deal(self) -> None:
-        """The group's gradients, as they are in the buckets now, into every `p.grad`."""
+        """Copy the group's gradients from the buckets into every `p.grad`."""
         for members, bucket in zip(self._members, self._buckets, strict=True):
             present = bucket.flags[-len(members) :].tolist() if members else []
             for index, view, ranks in zip(members, bucket.views, present, strict=True):
                 if ranks:
-                    self.params[index].grad = view.clone()  # a copy: the bucket is used again
+                    self.params[index].grad = view.clone()  # a copy, because the next step reuses the bucket
 
     def follow(self, optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        """Once a rank has joined late: learning rates and weight decays are the elder's, as its schedules set them."""
+        """After a rank has joined late, use the elder's learning rates and weight decays, as its schedules set them."""
         if self.group is None or self.elder is None:
             return
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]

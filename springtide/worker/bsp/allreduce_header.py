@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-DIGITS = 4  # of a digest, eight bits each: sums of their squares over 128 ranks are exact in float32
+DIGITS = 4  # bytes of a digest; sums of their squares over 128 ranks are exact in float32
 FIXED = 8 + 2 * DIGITS
 
 
@@ -59,7 +59,7 @@ class GroupVerdict(NamedTuple):
 
 
 def length(tables: Sequence[int]) -> int:
-    """Numbers that `said` makes."""
+    """Return the number of values that `said` returns."""
     return FIXED + len(tables)
 
 
@@ -81,7 +81,7 @@ def said(words: RankWords, tables: Sequence[int]) -> list[float]:
 
 
 def heard(sums: Sequence[float], tables: Sequence[int], ranks: int) -> GroupVerdict:
-    """What the sums mean. Digests are alike when their digits do not vary: n times the squares is the sum squared."""
+    """Decode the sums. Digests are equal if n times the sum of squares equals the squared sum, for every byte."""
     flush, empty, last, unready, go, stop, paper, effort = sums[: FIXED - 2 * DIGITS]
     digits, squares = sums[FIXED - 2 * DIGITS : FIXED - DIGITS], sums[FIXED - DIGITS : FIXED]
     return GroupVerdict(

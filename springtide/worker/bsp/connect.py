@@ -20,7 +20,7 @@ from springtide.worker.link.step_timer import ClientTime, in_process
 
 NANO = 1e-9
 ANY_READ: BeforeRead = lambda tables: None  # noqa: E731
-ATTEMPT_S = 5.0  # between two looks at where servers are now: one that was lost comes back elsewhere
+ATTEMPT_S = 5.0  # timeout per attempt; a lost server may return at another address
 
 
 def to_tables(
@@ -30,9 +30,9 @@ def to_tables(
     behind: Behind | None = None,
     before_read: BeforeRead = ANY_READ,
 ) -> TableClient:
-    """The tables of the job, on servers of which some may be lost and come back at another address meanwhile.
+    """Connect to the job's tables, even if servers are lost meanwhile and return at other addresses.
 
-    `behind`: puts a cache of rows before them.
+    `behind` wraps the tables in a row cache.
     """
     deadline = time.monotonic() + settings.connect_timeout_s
     while True:
@@ -57,7 +57,7 @@ def tables(
     behind: Behind | None = None,
     before_read: BeforeRead = ANY_READ,
 ) -> TableClient:
-    """The tables of the job: on its servers, or in this process when there are none."""
+    """Connect to the job's tables: on its servers, or in this process if there are none."""
     if not welcome.servers:
         return TableClient.local(
             slots=welcome.slots,
@@ -65,7 +65,7 @@ def tables(
             threads=torch.get_num_threads(),
             whole_table_bytes=settings.whole_table_bytes,
         )
-    nowhere = ("", 0)  # of a server that has left, or is away
+    nowhere = ("", 0)  # address of a server that has left or is away
     where = [addresses.parse(address) if address else nowhere for address in welcome.servers]
     hosts, ports = zip(*where, strict=True)
     backend = _native.RemoteBackend(
@@ -90,13 +90,13 @@ def tables(
         threads=torch.get_num_threads(),
         behind=behind,
         whole_table_bytes=settings.whole_table_bytes,
-        loads=False,  # first values are given once
+        loads=False,  # initial values are assigned once
         before_read=before_read,
     )
 
 
 def spending(client: TableClient) -> Callable[[], ClientTime]:
-    """Reads how long servers were busy for us and how long we were blocked, as the client has counted it."""
+    """Return a function that reads the servers' busy time and this worker's blocked time from the client."""
     backend: Any = client.tables
     if not hasattr(backend, "stats"):
         return in_process
@@ -112,5 +112,5 @@ def spending(client: TableClient) -> Callable[[], ClientTime]:
 
 
 def own_host(welcome: WorkerWelcome) -> str:
-    """Where this worker listens for others: as its link says, else the address that faces the servers."""
+    """Return the host where this worker listens: the link's host, else the address that faces the servers."""
     return welcome.host or addresses.facing(*addresses.parse(next(address for address in welcome.servers if address)))

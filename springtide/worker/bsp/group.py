@@ -38,9 +38,9 @@ from springtide.worker.link import master_link
 
 log = logging.getLogger(__name__)
 
-NEVER = 2**62  # the number of a checkpoint that will not be asked for
-PROBES = 5  # round trips that a median is taken of
-LOOK_S = 0.5  # how long a server is asked to wait for other ranks' parts before this one looks whether they live
+NEVER = 2**62  # number of a checkpoint that is never requested
+PROBES = 5  # round trips per median
+LOOK_S = 0.5  # wait for other ranks' parts on a server before this rank checks for lost members
 
 
 class GroupPlace(NamedTuple):
@@ -69,11 +69,11 @@ class GroupStep(Protocol):
 
     @property
     def bound(self) -> bool:
-        """What is in hand, or was trained before, is lost with any one rank: there is no going on without it."""
+        """Whether losing any rank loses the current batch or trained rows, so that the group cannot continue."""
         ...
 
     def catch_up(self, step: int) -> None:
-        """All steps up to this one are complete on all servers: apply what is not applied here."""
+        """Apply the current step if it is not applied yet; all steps up to `step` are complete on all servers."""
         ...
 
     def position(self) -> DataPosition: ...
@@ -113,12 +113,12 @@ class BspGroup:
         """Newest generation that the master has announced."""
 
     def form(self, stepper: GroupStep, *, resting: bool = False) -> int:
-        """Wait for the group and join it, as often as it takes; the last step that is complete on all servers.
+        """Wait for the group and join it, with retries; return the last step that is complete on all servers.
 
-        When it is over for this worker, its loop is to end, and -1 comes back.
+        Return -1 if the job is over for this worker, so that its loop must end.
         """
         while self._in:
-            self._reducer.group = None  # hangs up, so that the others notice too
+            self._reducer.group = None  # closes the connections, so that the other ranks notice
             asked = messages.GroupRequest(self._fresh, stepper.idle, resting, self._told, bound=stepper.bound)
             formed = self._link.group.form(asked)
             self._told = formed.generation
@@ -140,18 +140,18 @@ class BspGroup:
         return -1
 
     def rest(self, stepper: GroupStep) -> None:
-        """The script has ended: stay until nobody can need this model any more."""
+        """Stay in the group after the script has ended, until no rank can need this model."""
         while self._in:
             self.form(stepper, resting=True)
 
     def await_complete(self, step: int) -> None:
-        """Until every rank's part of the step is on every server. `GroupChanged` when a member is lost instead."""
+        """Wait until every rank's part of the step is on every server; `GroupChanged` if a member is lost."""
         while not self._backend.step_complete(step, LOOK_S):
             if self._link.group.lost >= self.place.generation:
                 raise errors.GroupChanged(f"a member of group {self.place.generation} is lost")
 
     def round_trip_s(self, step: int) -> float:
-        """Seconds to all servers and back with nothing to carry: they are asked about a step that is complete."""
+        """Return the median round trip to all servers in seconds, by asking about a complete step."""
         took = []
         for _ in range(PROBES):
             began = time.perf_counter()
@@ -164,7 +164,7 @@ class BspGroup:
         return self._link.group.save_due > self._kept and not self.place.rank
 
     def risk(self) -> CrashRisk:
-        """What a death would cost this group if it kept rows, by what the job has seen of deaths and returns."""
+        """Return the cost of a lost rank if the group cached rows, from the failures and returns seen so far."""
         formed, every_s = self._formed, self._welcome.checkpoint_s
         return CrashRisk(
             workers=self.place.workers,
@@ -176,9 +176,11 @@ class BspGroup:
         )
 
     def keep(self, stepper: GroupStep, applied: Any) -> None:
-        """The loop asks for the next batch. If a checkpoint is due the lowest rank stops until all slots are copied.
+        """Save the model if a checkpoint is due, before the loop gets its next batch. The lowest rank stops until all
+        slots are copied.
 
-        `applied` is waited for: servers have this step then, and none after it, since the others wait for this rank.
+        The method waits for `applied`. The servers then have exactly this step, because the other ranks wait for this
+        rank.
         """
         due = self._link.group.save_due
         if not self.save_due or applied is None:
@@ -214,7 +216,7 @@ class BspGroup:
             if formed.restored:
                 restored = model_state.from_bytes(self._model, group_state.get(self._client))
                 log.info("going on after step %d, with the model that the servers hold", restored.step)
-            if formed.at_rest:  # the model says the step: a server that has just got its first slots knows none
+            if formed.at_rest:  # the model knows the step; a server with its first slots does not
                 complete = stepper.count if restored is None else restored.step
             self._backend.settle_group(complete, len(formed.ranks), at_rest=formed.at_rest)
             stepper.catch_up(complete)

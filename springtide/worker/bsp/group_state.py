@@ -25,7 +25,7 @@ def put(client: TableClient, body: bytes) -> None:
 
 
 def get(client: TableClient) -> bytes:
-    """The bytes that were put last; `JobFailed` when they are not there, or not whole."""
+    """Return the bytes of the last `put`; `JobFailed` if they are missing or incomplete."""
     count = group_model.rows_after(client.read(TABLE, np.arange(1)))
     if count is None:
         raise errors.JobFailed(

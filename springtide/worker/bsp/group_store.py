@@ -32,7 +32,7 @@ class GroupStore(distributed.Store):  # type: ignore[misc, name-defined]
         return self._known[key]
 
     def wait(self, keys: Sequence[str], timeout: datetime.timedelta | None = None) -> None:
-        """Return when these are there; `GroupChanged` when the master knows that they will not come, however soon."""
+        """Wait for these keys; `GroupChanged` as soon as the master knows that they will not come."""
         if missing := tuple(key for key in keys if key not in self._known):
             self._meet(*missing)
 

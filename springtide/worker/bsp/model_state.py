@@ -31,7 +31,7 @@ class HeldModel(Protocol):
 
 
 def share(gloo: Any, leader: int, model: HeldModel, *, give: bool, take: bool) -> None:
-    """The leader's state to all; only newcomers take it, but every rank must take part."""
+    """Broadcast the leader's state. Every rank takes part, but only joining ranks apply it."""
     for tensor in model.tensors():
         held = tensor.detach().clone().contiguous()
         allreduce.broadcast(gloo, held, leader)
@@ -59,7 +59,7 @@ def to_bytes(model: HeldModel, place: GroupPosition) -> bytes:
 
 
 def from_bytes(model: HeldModel, body: bytes) -> GroupPosition:
-    """Make the model what it was then, and say where that was. `BadInput` when it is another model's."""
+    """Restore the model from these bytes and return its position; `BadInput` if they belong to another model."""
     saved = group_model.decode(body)
     own = model.tensors()
     there, here = [shape for _, shape, _ in saved.dense], [list(one.shape) for one in own]

@@ -25,14 +25,14 @@ from springtide.planning.guards.cache_benefit import CacheMeasurement, CacheVerd
 
 log = logging.getLogger(__name__)
 
-WATCHED = 32  # steps that a look is made of: enough for a mean, soon over
-COLD = 32  # steps before the first look: rows come to be, memory is touched for the first time
-TRIED = 64  # batches that are scheduled on paper; of the second half it is counted what is sent
-AGAIN = 1024  # steps until a group is looked at once more, whatever was decided
-LONGEST = 16  # times as many, where a cache was tried time and again and did not pay
-WARM = 64  # steps until a cache has what it will have
-ODD = 8  # one of so many steps at either end does not count: a checkpoint, a neighbour's burst
-TRIPS = 3  # round trips of a step: a pull, a push, and the question whether everyone's part is there
+WATCHED = 32  # steps per measurement: enough for a mean, and soon over
+COLD = 32  # steps before the first measurement, which create rows and touch memory for the first time
+TRIED = 64  # simulated batches; the second half counts
+AGAIN = 1024  # steps until the next measurement, after any decision
+LONGEST = 16  # largest multiple of AGAIN, after repeated caches that did not pay
+WARM = 64  # steps until a cache is warm
+ODD = 8  # the fastest and slowest eighth do not count: a checkpoint, another process's burst
+TRIPS = 3  # round trips per step: a pull, a push, and the check that all parts arrived
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,9 @@ class CacheDecision:
         open_paper: Callable[[], PaperLook],
         round_trip: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`steps`: the latest, as they were timed; `round_trip`: seconds to the servers and back, asked for now."""
+        """Create the decision. `steps` are the latest step timings; `round_trip` measures a round trip to the servers
+        in seconds.
+        """
         self._steps, self._probes = steps, DecisionProbes(surroundings, open_paper, round_trip)
         self.why = ""
         """Reason for the last decision."""
@@ -118,7 +120,7 @@ class CacheDecision:
         return self._stage in ("begun", "proving", "settled")
 
     def look(self, features: Sequence[SampleIds], samples: int) -> None:
-        """A whole batch, in the reader's thread."""
+        """Simulate the schedule of a whole batch, in the reader's thread."""
         paper = self._paper = self._paper or self._probes.open_paper()
         began = time.perf_counter()
         sent = paper.look(features, samples)
@@ -130,14 +132,14 @@ class CacheDecision:
         self.asked = asked
 
     def regrouped(self) -> None:
-        """Another group, some of whose members have not heard what was wished before; of another size: all anew."""
+        """Handle a new group: members may have missed the last request. A new group size restarts the measurement."""
         if self._probes.surroundings().risk.workers != self._workers:
             self.why = ""
             self._go_to("watching")
         self.wish = True if self.pays else None
 
     def stepped(self, *, on: bool) -> None:
-        """A step is through; `on`: with caches."""
+        """Count a finished step; `on` is True with caches."""
         self._seen += 1
         self.wish = None
         if self._stage == "watching" and self._seen >= WATCHED + self._cold:
@@ -154,9 +156,9 @@ class CacheDecision:
             self._prove()
 
     def _watch(self) -> None:
-        """Does a step wait long enough for servers? Then try what a schedule would spare; else look again later."""
+        """Simulate schedules if steps wait long enough for servers; otherwise measure again later."""
         self._before, self._cold = self._recent(), 0
-        self._cost.unseen_s /= 2  # of an hour ago, perhaps: half as sure with every look
+        self._cost.unseen_s /= 2  # the estimate may be old, so each measurement halves it
         measured = self._measured(saved=1.0, beside_s=0.0)
         self._workers = measured.risk.workers
         verdict = cache_benefit.decide(measured)
@@ -170,7 +172,7 @@ class CacheDecision:
             self._go_to("waiting")
 
     def _judge(self) -> None:
-        """What steps took while every rank scheduled on paper, and what those schedules would have spared."""
+        """Decide by the step times during the simulation, and by the bytes that the schedules would have saved."""
         counted = list(self._sent)[TRIED // 2 :]
         lately, around = self._recent(), self._probes.surroundings()
         moved = (around.moved - self._moved) / self._seen or statistics.fmean(one.without for one in counted)

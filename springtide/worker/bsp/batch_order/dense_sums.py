@@ -30,7 +30,7 @@ class OrderedReducer(Reducer):
         self.drop()
 
     def keep(self, place: int, share: float) -> None:
-        """Take the gradients of the unit at this place of the batch, as they are now."""
+        """Copy the current gradients of the unit at this position of the batch."""
         flats = []
         for members, bucket, present in zip(self._members, self._buckets, self._present, strict=True):
             grads = [self.params[index].grad for index in members]
@@ -55,7 +55,9 @@ class OrderedReducer(Reducer):
             bucket.own.copy_(bucket.flat)
 
     def reduce(self) -> bool:
-        """As of allreduce.py's; the sums are of all units, in the order of their places."""
+        """Replace each `p.grad` by the sum of all units in batch order; return True if any rank wants to skip the
+        step.
+        """
         for bucket in self._buckets:
             bucket.flat.copy_(bucket.own)
             if bucket is self._buckets[0] and self.words:
@@ -77,7 +79,7 @@ class OrderedReducer(Reducer):
 
 
 def in_order(units: Sequence[tuple[int, torch.Tensor]]) -> torch.Tensor:
-    """The sum of these, one by one by their places; the first one is taken as it is."""
+    """Sum the units one by one by position, starting with an unchanged copy of the first."""
     first, *others = [flat for _, flat in sorted(units, key=lambda unit: unit[0])]
     total = first.clone()
     for flat in others:
@@ -86,8 +88,8 @@ def in_order(units: Sequence[tuple[int, torch.Tensor]]) -> torch.Tensor:
 
 
 def summed(group: Any, units: Sequence[tuple[int, torch.Tensor]]) -> torch.Tensor:
-    """The sum of all ranks' units in their order. Every rank has one at least."""
-    if not units[0][1].numel():  # of this data type the model has nothing, on no rank
+    """Return the sum of all ranks' units in order. Every rank has at least one unit."""
+    if not units[0][1].numel():  # the model has no parameter of this data type, on any rank
         return units[0][1]
     ranks, (floats, kind) = group.size(), (units[0][1].numel(), units[0][1].dtype)
     each = -(-floats // ranks)

@@ -14,12 +14,12 @@ from springtide.worker.bsp import allreduce
 
 
 def to_each(group: Any, parcels: Sequence[bytes]) -> list[bytes]:
-    """One parcel to every rank, one from every rank; `GroupChanged` when one of them is lost."""
+    """Send one buffer to every rank and receive one from every rank; `GroupChanged` if a rank is lost."""
     sizes = torch.tensor([len(parcel) for parcel in parcels])
     coming = torch.empty_like(sizes)
     try:
         group.alltoall_base(coming, sizes, [], []).wait()
-        leaving = torch.from_numpy(np.frombuffer(b"".join(parcels), np.uint8).copy())  # which may be empty
+        leaving = torch.from_numpy(np.frombuffer(b"".join(parcels), np.uint8).copy())  # may be empty
         arriving = torch.empty(int(coming.sum()), dtype=torch.uint8)
         group.alltoall_base(arriving, leaving, coming.tolist(), sizes.tolist()).wait()
     except RuntimeError as error:

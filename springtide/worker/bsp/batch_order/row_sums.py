@@ -62,7 +62,7 @@ class Distinct(NamedTuple):
 
 
 def distinct(tables: Tables, keys: Numbers) -> Distinct:
-    order = np.lexsort((keys, tables))  # stable: of the same pairs the first stays first
+    order = np.lexsort((keys, tables))  # stable, so the first of equal pairs stays first
     new = np.ones(len(keys), dtype=bool)
     new[1:] = (np.diff(keys[order]) != 0) | (np.diff(tables[order]) != 0)
     number = np.empty(len(keys), dtype=np.int64)
@@ -71,14 +71,14 @@ def distinct(tables: Tables, keys: Numbers) -> Distinct:
 
 
 def summed(rows: RowGradients) -> RowGradients:
-    """One gradient a row: those of its units, added one by one in the order of their places; sorted by row.
+    """Return one gradient per row: the sum over its units in order of their positions, sorted by row.
 
-    A sum begins with its first gradient as it is, as on a server: nothing is added to a zero.
+    A sum starts with its first gradient unchanged, as on a server; nothing is added to a zero.
     """
     number, first = distinct(rows.tables, rows.keys)
     order = np.lexsort((rows.places, number))
     number = number[order]
-    turn = np.arange(len(order)) - np.searchsorted(number, number)  # the how-manieth gradient of its row
+    turn = np.arange(len(order)) - np.searchsorted(number, number)  # index of the gradient within its row
     dims = rows.dims[first]
     ends, begins = np.cumsum(rows.dims), np.cumsum(dims) - dims
     out = np.empty(int(dims.sum()), dtype=np.float32)
@@ -95,7 +95,9 @@ def summed(rows: RowGradients) -> RowGradients:
 
 
 def homes(ids: Sequence[tuple[Tables, Numbers]], rank: int) -> Numbers:
-    """Who sums each row of `rank`: the lowest of the ranks that have it. `ids`: the distinct rows of every rank."""
+    """Return the rank that sums each row of `rank`: the lowest rank that has the row. `ids` holds the distinct rows of
+    every rank.
+    """
     ranks = np.repeat(np.arange(len(ids)), [len(keys) for _, keys in ids])
     number, first = distinct(np.concatenate([one[0] for one in ids]), np.concatenate([one[1] for one in ids]))
     mine: Numbers = ranks[first][number[ranks == rank]]

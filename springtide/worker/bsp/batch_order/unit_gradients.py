@@ -54,7 +54,7 @@ class UnitGradients:
         self._now, self._done = unit, False
 
     def keep(self, stepped: Sequence[JobOptimizer], parts: Sequence[_native.StepRows]) -> bool:
-        """The loop has stepped on the unit in hand: take its gradients. Whether it was the last one of this rank's."""
+        """Keep the gradients of the current unit after the loop has stepped; return True for this rank's last unit."""
         if self._now is None:
             return True
         seen = ([id(one) for one in stepped], [rate for one in stepped for rate in rates_of(one)])
@@ -69,12 +69,12 @@ class UnitGradients:
         return self._now.last
 
     def check_kept(self) -> None:
-        """The loop goes on: BadInput unless it has stepped on what it had."""
+        """Raise BadInput if the loop asks for the next unit without a step on the current one."""
         if not self._done:
             raise errors.BadInput(NOT_STEPPED)
 
     def parts(self) -> list[_native.DenseRows]:
-        """This rank's part of the push: each row that it is the lowest to have, with the sum of all ranks' units."""
+        """Return this rank's part of the push: the rows whose lowest rank is this one, summed over all ranks' units."""
         mine, group = row_sums.together(self._rows), self._reducer.group
         if group is not None:
             mine = exchanged(group, mine)

@@ -42,10 +42,12 @@ class UnitSplitter:
             batch = self._picker.pick(handed.batch, order.indices, mine, jagged=jagged)
             share = len(mine) / len(order.whole)
             unit = BatchUnit(int(numbers[begin]), share, first=begin == 0, last=end == len(numbers))
-            yield replace(handed, batch=batch, unit=unit, crossing=None)  # that is of all units together
+            yield replace(handed, batch=batch, unit=unit, crossing=None)  # crossings belong to the whole part
 
     def _jagged(self, batch: Any) -> bool:
-        """Whether something in it is no row a sample: not known until it is known where modules find their ids."""
+        """Return True if the batch may not have one row per sample. This is unknown until the routes to all ids are
+        known.
+        """
         if not self._lookups.settled:
             return True
         return any(bag[3] for call in self._lookups.announced(batch) for bag in call.bags)

@@ -23,7 +23,7 @@ def refuse_mode(mode: str, *, indexed: bool) -> None:
 
 
 def refuse_model(model: nn.Module) -> None:
-    """A sample's gradient must depend on nothing but the sample and the parameters."""
+    """Refuse layers that make a sample's gradient depend on more than the sample and the parameters."""
     for name, module in model.named_modules():
         what = f"layer {name!r} ({type(module).__name__})"
         if isinstance(module, ACROSS):
