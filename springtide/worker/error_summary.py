@@ -10,7 +10,7 @@ from types import TracebackType
 
 from springtide import errors
 
-RUNNER = os.path.join(os.path.dirname(__file__), "runner.py")  # not imported: that is run as `__main__`
+RUNNER = os.path.join(os.path.dirname(__file__), "runner.py")  # not imported, because it runs as `__main__`
 
 
 NO_BATCH = (
@@ -26,10 +26,10 @@ RESTARTED = (
 
 
 def first_line(error: BaseException, script: str, *, unneeded: bool = False, started_late: str = "") -> str:
-    """The error and where in the user's own code it came from: `ValueError: no such column (train.py:12)`.
+    """Return the error with its line in the user's code: `ValueError: no such column (train.py:12)`.
 
-    unneeded: the worker's loop was given nothing, so that names which it defines are not there, and counts are zero.
-    started_late: in which epoch this worker was started again, if its script is not beyond that.
+    unneeded: the worker's loop got no batch, so names that it defines are missing and counts are zero. started_late:
+    text with the epoch of the restart, if the script has not passed that epoch.
     """
     if isinstance(error, SyntaxError):
         where = os.path.basename(error.filename or script) + (f":{error.lineno}" if error.lineno else "")
@@ -43,24 +43,26 @@ def first_line(error: BaseException, script: str, *, unneeded: bool = False, sta
 
 
 def place(trace: TracebackType | None, script: str) -> str:
-    """File and line of the innermost frame that lies in the script's folder, else of the script itself."""
+    """Return file and line of the innermost frame in the script's folder, else the name of the script."""
     return (users_lines(trace, script) or [os.path.basename(script)])[-1]
 
 
 def users_lines(trace: TracebackType | None, script: str) -> list[str]:
-    """File and line of each frame that lies in the script's folder, the innermost last."""
+    """Return file and line of each frame in the script's folder, innermost last."""
     folder = os.path.dirname(script) + os.sep
     found = []
     for frame, line in traceback.walk_tb(trace):
         path = os.path.abspath(frame.f_code.co_filename)
         here = path.startswith(folder) and "site-packages" not in path and not is_ours(path)
-        if path == script or (here and os.path.exists(path)):  # what Cython compiled says a path of its own build
+        if path == script or (here and os.path.exists(path)):  # code compiled by Cython names a path of its build
             found.append(f"{os.path.relpath(path, os.path.dirname(script))}:{line}")
     return found
 
 
 def is_all_ours(error: BaseException, script: str) -> bool:
-    """Whether this package has raised the error, and no line of the user's what came before it."""
+    """Return True if Springtide raised the error, and no line of the user's code raised an earlier error in its
+    chain.
+    """
     at = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     before = error.__cause__ or error.__context__
     while before is not None:
@@ -75,7 +77,7 @@ def is_ours(path: str) -> bool:
 
 
 def users_part(trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without the frames of the runner and of runpy at its top."""
+    """Return the traceback without the frames of the runner and runpy at its top."""
     ours = {RUNNER, runpy.__file__, "<frozen runpy>"}
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename in ours:
         trace = trace.tb_next

@@ -33,7 +33,7 @@ def _show(kind: type[BaseException], error: BaseException, trace: TracebackType 
 
 
 def is_plain(error: BaseException, script: str) -> bool:
-    """Whether the message says it all: a mistake in what we were given, not something that the user's code raised."""
+    """Return True if the message alone suffices: the error is invalid input, and no user code raised it."""
     if not isinstance(error, errors.UserError) or isinstance(error, errors.UserCodeFailed):
         return False
     if error.__cause__ is None and (error.__context__ is None or error.__suppress_context__):

@@ -43,7 +43,7 @@ class ScriptExplainer:
         self._shown: tuple[Splitting, SampleSource] | None = None
 
     def prepared(self, splitting: Splitting | None, source: SampleSource) -> None:
-        """`job.prepare` was called."""
+        """Start observing when `job.prepare` is called."""
         if splitting is None:
             self.leave(ScriptReport(why=ITERABLE))
             return
@@ -65,7 +65,7 @@ class ScriptExplainer:
         return report(splitting, source, made)
 
     def leave(self, told: ScriptReport) -> None:
-        """Write the report and end the process: what is left of the script's loop is of no use."""
+        """Write the report and end the process, because the rest of the script's loop is not needed."""
         pathlib.Path(self._file).write_bytes(msgspec.json.encode(told))
         sys.stdout.flush()
         sys.stderr.flush()
@@ -91,7 +91,7 @@ def report(splitting: Splitting, source: SampleSource, made: Made) -> ScriptRepo
 
 
 def read_seconds(source: SampleSource) -> float:
-    """What a batch of the first samples takes, the quickest of three times."""
+    """Return the fastest of three reads of the first batch, in seconds."""
     samples = np.arange(min(source.batch_size, source.samples or 0))
     taken = []
     for _ in range(3):

@@ -48,17 +48,17 @@ class CacheControl(Protocol):
     def crowded(self) -> bool: ...
 
     def check_read(self, tables: Sequence[int]) -> None:
-        """Rows are read outside a step: BadInput while servers do not have all of them as they are."""
+        """Raise BadInput for a read outside a step while servers lack current values of these tables."""
         ...
 
     def expect(self, number: int, allotted: AllottedBatch) -> None:
-        """Step `number` trains this batch."""
+        """Expect this batch in step `number`."""
         ...
 
     def before_push(
         self, number: int, now: AllottedBatch | None, following: AllottedBatch | None, *, flush: bool
     ) -> None:
-        """Step `number` is about to be pushed; `following` is the batch after it."""
+        """Prepare the push of step `number`; `following` is the next batch."""
         ...
 
     def share_gradients(self, number: int, parts: Sequence[Any]) -> None: ...
@@ -66,7 +66,7 @@ class CacheControl(Protocol):
     def after_push(self, number: int) -> None: ...
 
     def postpone(self, number: int) -> None:
-        """Step `number` is a flush only: the batch that was expected for it comes one later."""
+        """Move the batch expected in step `number` to the next step, because step `number` only flushes."""
         ...
 
     def close(self) -> None: ...
@@ -87,8 +87,10 @@ class CacheCoordinator:
         needed_s: Callable[[], float] = lambda: 0.0,
         why: str = "",
     ) -> None:
-        """`save_due`: whether this rank is to see to a checkpoint; `needed_s`: what a step takes without its
-        waits; `why` there is a cache.
+        """Create the coordinator.
+
+        `save_due` returns whether this rank must handle a checkpoint. `needed_s` returns a step's time without its
+        waits. `why` is the reason for the cache.
         """
         self._why = why
         self._deciding: CacheDecision | None = None
@@ -102,38 +104,38 @@ class CacheCoordinator:
         self._whole_passes = 0
 
     def decide_by(self, deciding: CacheDecision, *, at_once: bool) -> None:
-        """Whether there is a cache is found out: by this on the lowest rank, by its word on the others.
+        """Decide at runtime whether to cache: the lowest rank by `deciding`, the other ranks by its request.
 
-        With a cache, rows cannot be read in the middle of a pass. Who has not asked for one must not fall over that: so
-        not before a whole pass has shown that nobody does so, unless `at_once`.
+        With a cache, rows cannot be read in the middle of a pass. A user who has not asked for a cache must not get
+        that error. So caching waits for a whole pass without such a read, unless `at_once`.
         """
         self._deciding, self._whole_passes = deciding, int(at_once)
         self.allotting.on_paper = lambda: deciding.look if deciding.asked and not self._split else None
 
     @property
     def forbids_split(self) -> str:
-        """Why forward() must stay whole as things are now; "": it need not."""
+        """Return the reason why forward() must stay whole now; empty if it may be split."""
         if self._deciding is None:
             return ASKED
         return KEPT if self.allotting.permitted else ""
 
     def give_up_cache(self) -> None:
-        """A part of forward() has moved to data workers: this group finds out no more whether a cache pays."""
+        """Stop the search for a useful cache, because a part of forward() has moved to data workers."""
         self._split = True
         self.allotting.end(SPLIT, for_good=True)
 
     @property
     def clean(self) -> bool:
-        """Whether the servers have all rows as they are: then a checkpoint of them is one of the model."""
+        """Return True if the servers have current values of all rows, so that a checkpoint of them is complete."""
         return self.cache is None or self.cache.clean
 
     @property
     def bound(self) -> bool:
-        """Whether the step in hand, or rows that were trained before it, are lost with any one rank."""
+        """Return True if losing any rank would lose the current step or earlier trained rows."""
         return not self.clean or (self._now is not None and self._now.plan is not None)
 
     def use(self) -> CacheUse | None:
-        """What the cache has done, for people; None where there is none by choice."""
+        """Return cache statistics for users; None if the job chose no cache."""
         if self.cache is None:
             return None
         on, why = self.allotting.on, self.allotting.why
@@ -146,20 +148,22 @@ class CacheCoordinator:
         return replace(self.cache.use(), on=on, why=why, passing=why in PASSING)
 
     def _found_out(self, deciding: CacheDecision, on: bool) -> str:
-        """Why it is on, or not. Where it pays and is about to begin nothing is said yet: its reason would be wrong."""
+        """Return the reason why the cache is on or off. Return an empty reason while a useful cache is about to
+        start.
+        """
         if deciding.pays and not on:
             return "" if self._in_pass else NO_PASS
         return deciding.why or (READ_MIDWAY if self._read_midway else MEASURING if self._whole_passes else FIRST_PASS)
 
     def read(self, seconds: float) -> None:
-        """This rank's part of a batch, or all of it, took so long to read."""
+        """Update the average read time of this rank's part of a batch."""
         if not self.allotting.wholes:
             self.read_s += 0.1 * (seconds - self.read_s) if self.read_s else seconds
 
     def check_read(self, tables: Sequence[int]) -> None:
-        """Rows of these tables are read outside a schedule: BadInput while the servers do not have all of them.
+        """Raise BadInput for a read outside a schedule while servers lack current values of these tables.
 
-        Tables that nobody keeps rows of, such as the one in which checkpoints have the dense parameters, do not matter.
+        Tables without cached rows do not matter, such as the table for checkpoints of dense parameters.
         """
         ours = not set(self.allotting.tables).isdisjoint(tables)
         self._read_midway |= ours and self._in_pass and self._now is None
@@ -181,13 +185,13 @@ class CacheCoordinator:
             self.cache.close()
 
     def hand_out(self, now: ReadBatch, number: int) -> None:
-        """The loop gets this batch, for step `number`; not yet asked for its rows."""
+        """Hand this batch to the loop for step `number`, before its rows are requested."""
         self._now, self._in_pass = now, True
         if self.cache is not None and now.plan is not None:
             self.cache.expect(number, now.plan)
 
     def speak(self, *, empty: bool = False) -> None:
-        """Say what there is to say with the next all-reduce; waits for the batch after this one to be read."""
+        """Set this rank's flags for the next all-reduce. Waits until the next batch is read."""
         lookups, tables = self.allotting.lookups, self.allotting.tables
         self._following = self._now.following() if self._now is not None and not empty else None
         coming = None if self._following is None else self._following.plan
@@ -207,10 +211,12 @@ class CacheCoordinator:
             refused=frozenset(tables if self._split else lookups.computed() & set(tables)),
         )
         numbers = allreduce_header.said(said, tables)
-        self._reducer.words[: len(numbers)] = numbers  # there is room for all tables, also those that no cache may keep
+        self._reducer.words[: len(numbers)] = (
+            numbers  # words has room for all tables, including those that no cache may hold
+        )
 
     def listen(self, number: int) -> None:
-        """All have spoken: what follows for the push of step `number`."""
+        """Act on the combined flags of all ranks before the push of step `number`."""
         tables = self.allotting.tables
         verdict = allreduce_header.heard(
             self._reducer.sums[: allreduce_header.length(tables)], tables, self.allotting.place.workers
@@ -224,7 +230,7 @@ class CacheCoordinator:
             self._deciding.hear(asked=verdict.paper)
         now = None if self._now is None or verdict.empty else self._now.plan
         following = None if self._following is None else self._following.plan
-        if verdict.last:  # here or elsewhere: the pass ends, the group changes, or the job does
+        if verdict.last:  # on any rank, the pass ends, the group changes, or the job ends
             self.allotting.end(NOT_YET)
             self.allotting.permitted = (self.allotting.permitted or verdict.go) and not verdict.stop
         elif not verdict.alike:
@@ -242,12 +248,12 @@ class CacheCoordinator:
             self.cache.before_push(number, now, following, flush=verdict.flush)
 
     def pushing(self, number: int, parts: Sequence[Any]) -> None:
-        """These gradients of step `number` are about to be pushed; none where it is skipped."""
+        """Share the gradients of step `number` before their push; `parts` is empty for a skipped step."""
         if self.cache is not None:
             self.cache.share_gradients(number, parts)
 
     def stepped(self, number: int, *, empty: bool = False) -> None:
-        """Step `number` is complete on all servers."""
+        """Finish step `number`, which is complete on all servers."""
         if self.cache is not None:
             self.cache.after_push(number)
         if self.cache is not None and not self.allotting.on:
@@ -258,7 +264,7 @@ class CacheCoordinator:
                 self._deciding.stepped(on=self.allotting.on)
 
     def accumulated(self) -> None:
-        """The loop goes on to the next batch without a step: no schedule holds for both together.
+        """End scheduling for good, because the loop accumulates gradients and no schedule covers two batches.
 
         All rows are on the servers by now.
         """

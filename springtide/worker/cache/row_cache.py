@@ -37,10 +37,10 @@ from springtide.worker.input.subset import SourcePicker
 from springtide.worker.link.step_timer import StepMeter
 
 DEFAULT_POLICY = "anneal"
-LATELY = 32  # steps whose time says how long a schedule may take
+LATELY = 32  # recent steps that determine the time budget of a schedule
 ACROSS_SAMPLES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-FLOAT = 4  # bytes of a number on the wire, however the table keeps it
-BOOKED = 64  # bytes that a cache counts for a row beside its image: a test holds this against cpp/row_cache.h
+FLOAT = 4  # bytes of a number on the network, for any dtype of the table
+BOOKED = 64  # bytes that a cache counts per row beside its image; a test compares it with cpp/row_cache.h
 Parcel = tuple[int, NDArray[np.float32]]
 """Rank of the peer, and the floats sent to it or received from it."""
 
@@ -50,13 +50,17 @@ class Planner:
 
     def __init__(self, settings: scheduler.ScheduleSettings) -> None:
         self._scheduler = scheduler.Scheduler(settings)
-        self._lock = threading.Lock()  # a loop that is left, or accumulates, flushes while the next batch is scheduled
+        self._lock = (
+            threading.Lock()
+        )  # a loop that ends or accumulates may flush during the scheduling of the next batch
         self._searches = settings.policy == "anneal"
         self._tables = len(settings.tables or ())
         self._took: list[budget.ScheduleTime] = []
 
     def schedule(self, features: Sequence[SampleIds], samples: int, *, effort: int) -> ScheduledBatch:
-        """The next batch. `effort`: sweeps of a policy that searches, tables that another scores; 0: as it likes."""
+        """Schedule the next batch. `effort` limits the sweeps of a search policy, or the tables that another policy
+        scores; 0 for the default.
+        """
         wanted = [scheduler.FeatureIds(one.table, one.ids, one.offsets) for one in features]
         how: dict[str, Any] = {"effort": effort} if self._searches else {"best_tables": effort or None}
         with self._lock:
@@ -66,7 +70,7 @@ class Planner:
         return ScheduledBatch(made.step, np.asarray(made.rank_of_sample, dtype=np.int32), made.plans)
 
     def effort_within(self, seconds: float) -> int:
-        """How much the next schedules may do, so that they are made in this time."""
+        """Return the effort that keeps the next schedules within this time."""
         if self._searches:
             return budget.units_within(seconds, self._took, most=scheduler.MOST_SWEEPS, least=1)
         return budget.units_within(seconds, self._took, most=max(self._tables, 1))
@@ -80,7 +84,7 @@ class RowCache:
     """Driver of `CachedBackend` around each step, with this rank's view of the cache."""
 
     def __init__(self, backend: _native.CachedBackend, *, most_dirty: int, gloo: Callable[[], Any], p2p: Way) -> None:
-        """`gloo`: the group of now, for what goes from rank to rank."""
+        """Create the driver. `gloo` returns the current group, for traffic between ranks."""
         self.backend = backend
         self.clean = True
         self._most_dirty, self._gloo, self._p2p = most_dirty, gloo, p2p
@@ -94,7 +98,7 @@ class RowCache:
         """Last step that was pushed with a plan."""
 
     def check_read(self, tables: Sequence[int]) -> None:
-        """Rows are read outside a step: BadInput while servers do not have all of them as they are."""
+        """Raise BadInput for a read outside a step while servers lack current values of these tables."""
         if not self.clean and (kept := self._kept.intersection(tables)):
             raise errors.BadInput(
                 f"rows of table {min(kept)} are read in the middle of a pass, while workers keep rows that servers do "
@@ -115,12 +119,12 @@ class RowCache:
         )
 
     def begin(self, planner: Planner, place: GroupPlace) -> None:
-        """Rows are kept from now on, as this schedule plans it for this rank."""
+        """Cache rows from now on, by this schedule's plans for this rank."""
         self.close()
         self._planner, self._rank, self._trained = planner, place.rank, 0
 
     def expect(self, number: int, allotted: AllottedBatch) -> None:
-        """Step `number` trains this batch; known already if it followed a batch that was scheduled too."""
+        """Expect this batch in step `number`, unless it is already expected after a scheduled batch."""
         if number not in self._expected:
             self._expected[number] = allotted
             self.backend.set_plan(number, allotted.made.plans[self._rank])
@@ -128,7 +132,7 @@ class RowCache:
     def before_push(
         self, number: int, now: AllottedBatch | None, following: AllottedBatch | None, *, flush: bool
     ) -> None:
-        """Say what comes after step `number`, so that its push takes along what others need for that."""
+        """Announce the batch after step `number`, so that the push includes the rows that other ranks need for it."""
         self._expected.pop(number, None)
         if now is not None:
             self._trained, self._planned, self.clean = now.made.step, number, False
@@ -143,7 +147,7 @@ class RowCache:
             self._flushing = True
 
     def after_push(self, number: int) -> None:
-        """Rows and values that go from rank to rank for the next step, unless they went before a flush came between."""
+        """Exchange rows and values between ranks for the next step, unless they were exchanged before a flush."""
         self.clean |= self._flushing
         postponed, self._flushing, self._postponed = self._postponed, False, False
         if self._p2p != "off" and number + 1 in self._expected and not postponed:
@@ -152,14 +156,14 @@ class RowCache:
                 self.backend.received(number + 1, peer, floats)
 
     def share_gradients(self, number: int, parts: Sequence[Any]) -> None:
-        """Gradients of step `number` go to the ranks that keep the rows; `parts` are what is pushed next."""
+        """Send gradients of step `number` to the ranks that hold the rows; `parts` is the next push."""
         if self._p2p == "gradients" and number == self._planned:
             sizes = self.backend.gradient_receives(number)
             for peer, floats in exchange(self._gloo(), self.backend.gradient_sends(number, list(parts)), sizes):
                 self.backend.gradients_received(number, peer, floats)
 
     def postpone(self, number: int) -> None:
-        """Step `number` is a flush only: the batch that was expected for it comes one later."""
+        """Move the batch expected in step `number` to the next step, because step `number` only flushes."""
         if number in self._expected:
             self._expected[number + 1] = self._expected.pop(number)
             self.backend.move_plan(number, number + 1)
@@ -186,7 +190,9 @@ class RowCache:
 
 
 def exchange(gloo: Any, parcels: Sequence[Parcel], sizes: Sequence[tuple[int, int]]) -> list[Parcel]:
-    """Send these parcels, and receive parcels of these sizes (rank, floats): both sides know them by the plan."""
+    """Send these parcels, and receive parcels of these sizes (rank, floats). Both sides know the sizes from the
+    plan.
+    """
     coming = [(peer, torch.empty(floats)) for peer, floats in sizes]
     try:
         arriving = [gloo.recv([tensor], peer, 0) for peer, tensor in coming]
@@ -206,20 +212,22 @@ class PaperSchedule:
         self._planner, self._sizes = planner, sizes
 
     def look(self, features: Sequence[SampleIds], samples: int) -> CacheTraffic:
-        """The next batch. Without caches every row is pulled, and its gradient pushed."""
+        """Simulate the next batch. Without caches, every row is pulled and its gradient pushed."""
         plans = self._planner.schedule(features, samples, effort=0).plans
         sent = plan_bytes.volume(plans, self._sizes)
         return CacheTraffic(sent.with_caches / len(plans), sent.without / len(plans))
 
 
 def for_model(rules: CacheRules, model: nn.Module) -> CacheRules:
-    """Where a layer looks across the samples of a rank, batches stay in runs unless something else is asked for."""
+    """Keep batches in contiguous runs if a layer looks across samples and the user chose no policy."""
     across = rules.policy is None and any(isinstance(module, ACROSS_SAMPLES) for module in model.modules())
     return replace(rules, policy="contiguous") if across else rules
 
 
 def needed_s(meter: StepMeter) -> float:
-    """What a step of late took without its waits: a schedule that is made beside it in this time costs nothing."""
+    """Return the median time of recent steps without waits. A schedule that runs beside a step in this time costs
+    nothing.
+    """
     lately = itertools.islice(reversed(meter.steps), LATELY)
     needed = [step.total_s - step.pull_wait_s - step.push_wait_s for step in lately]
     return statistics.median(needed) if needed else 0.0
@@ -236,7 +244,9 @@ def share_out(
     welcome: WorkerWelcome,
     unit: int = 1,
 ) -> CacheCoordinator | None:
-    """How this group shares out its batches, and keeps rows; None: in runs, and none."""
+    """Build the coordinator that allocates the group's batches and caches rows; None for contiguous runs without a
+    cache.
+    """
     if rules.idle or (rules.auto and welcome.workers > scheduler.MOST_WORKERS):
         return None
     by_id = {table.spec.id: table for table in served}
@@ -282,14 +292,14 @@ def share_out(
 
 
 def around(group: BspGroup, lookups: Lookups, sharing: CacheCoordinator) -> JobSurroundings:
-    """What a decision goes by besides steps: what a return would cost, what was read and what was moved."""
+    """Return the inputs of a decision beside step times: crash risk, read time and bytes moved."""
     stats = lookups.client.stats()
     moved = stats.get("bytes_in", 0) + stats.get("bytes_out", 0)
     return JobSurroundings(risk=group.risk(), read_s=sharing.read_s, moved=moved)
 
 
 def row_sizes(backend: Any, chosen: Sequence[ServedTable]) -> dict[int, RowSize]:
-    """What rows of these tables take on the wire; with no cache to ask, an image is taken for a value."""
+    """Return the network size of these tables' rows. Without a cache, the image counts like the value."""
     keeps = isinstance(backend, _native.CachedBackend)
     sizes = {}
     for table in chosen:

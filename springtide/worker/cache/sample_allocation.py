@@ -47,13 +47,15 @@ class SamplePicker(Protocol):
 
     @property
     def again(self) -> bool:
-        """Whether samples can be read once more; otherwise rows of a whole batch are all that can be had."""
+        """Whether samples can be read again; otherwise only rows of a whole batch are available."""
         ...
 
     def fetch(self, samples: Places) -> Any: ...
 
     def pick(self, batch: Any, samples: Places, places: Places, *, jagged: bool) -> Any:
-        """The batch of the samples at these places of a batch; `jagged`: not all of it is a row a sample."""
+        """Return the batch of the samples at these positions. `jagged` means that the batch does not have one row per
+        sample.
+        """
         ...
 
 
@@ -72,9 +74,9 @@ class SampleAllocator:
         permitted: bool = True,
         unit: int = 1,
     ) -> None:
-        """`tables` may be scheduled; `begin` opens a schedule of some of them, once that is `permitted`.
+        """Create the allocator. `tables` may be scheduled; `begin` opens a schedule for some of them, once `permitted`.
 
-        Samples are given out in `unit`s.
+        Samples are allocated in groups of `unit`.
         """
         self._unit = unit
         self.lookups, self.tables = lookups, tuple(tables)
@@ -101,11 +103,11 @@ class SampleAllocator:
         return self._schedule is not None
 
     def effort_within(self, seconds: float) -> int:
-        """How much the next schedules may do in this time; 0 where there are none."""
+        """Return the effort that keeps the next schedules within this time; 0 without a schedule."""
         return 0 if self._schedule is None else self._schedule.effort_within(seconds)
 
     def restart(self, place: GroupPlace) -> None:
-        """A pass begins, or another group: ranks may know different things of their modules."""
+        """End the schedule at the start of a pass or group, because ranks may know different routes to their ids."""
         self.end(self._refused or NOT_YET)
         self.place = place
 
@@ -132,11 +134,11 @@ class SampleAllocator:
         return True
 
     def make_ready(self, handed: ReadBatch) -> ReadBatch:
-        """This rank's part of a batch, of all of which the ids are looked at."""
+        """Return this rank's part of a batch, allocated by the ids of the whole batch."""
         order, schedule, turn = handed.order, self._schedule, self._turn
-        if order.whole is None or handed.empty:  # too few samples to share out: every rank trains them all
+        if order.whole is None or handed.empty:  # too few samples to split, so every rank trains all of them
             return handed
-        if handed.whole and len(order.whole) < self.place.workers:  # so few can be made
+        if handed.whole and len(order.whole) < self.place.workers:  # too few samples are readable
             return ReadBatch(replace(order, share=1 / self.place.workers), handed.batch)
         if schedule is None:
             self._show(handed)
@@ -167,14 +169,16 @@ class SampleAllocator:
             look(self._in_units(mine, len(whole)), -(-len(whole) // self._unit))
 
     def _whole(self, handed: ReadBatch) -> Any:
-        """The group's batch; None: some of its samples cannot be made, as all ranks find."""
+        """Return the group's batch; None if some samples cannot be read, which all ranks find alike."""
         if handed.whole or handed.order.whole is None:
             return handed.batch
         try:
             return self.picker.fetch(handed.order.whole)
         except errors.JobFailed:
             raise
-        except Exception as error:  # whatever a user's data set may raise: who trains those samples has to tell
+        except (
+            Exception
+        ) as error:  # a user's data set may raise anything; the rank that trains those samples reports it
             log.info("a batch is not scheduled: %s", error)
             return None
 
@@ -186,7 +190,7 @@ class SampleAllocator:
         return self._in_runs(handed, allotted.whole) if allotted is not None and allotted.turn != self._turn else handed
 
     def _in_runs(self, handed: ReadBatch, whole: Any) -> ReadBatch:
-        """A batch that was read whole, as it is shared out without a schedule."""
+        """Return this rank's contiguous run of a whole batch, as without a schedule."""
         order = handed.order
         assert order.whole is not None
         rank, workers, _ = self.place

@@ -24,13 +24,13 @@ class StaleRowCache:
         self._why = ""
 
     def wrap(self, tables: _native.Backend) -> _native.Backend:
-        """The tables behind a cache, which keeps nothing until `keep`."""
+        """Wrap the tables in a cache that holds nothing until `keep`."""
         rules = self._rules
         self._backend = _native.VersionedBackend(tables, capacity_bytes=0, order=rules.order, staleness=rules.staleness)
         return self._backend
 
     def keep(self, served: Sequence[ServedTable]) -> None:
-        """Rows of these tables, of those that can be kept. They are declared already."""
+        """Cache rows of those tables that can be cached. The tables must already be declared."""
         assert self._backend is not None
         chosen = [table for table in served if _native.CachedBackend.cacheable(native_spec(table.spec))]
         self._backend.cache_tables([table.spec.id for table in chosen])
@@ -63,7 +63,7 @@ class StaleRowCache:
 
 
 def for_async(rules: CacheRules, *, max_staleness: int | None) -> StaleRowCache | None:
-    """Copies where they were asked for by a size: whether they pay is found out in bsp groups only."""
+    """Return a cache if the user gave a size. Only bsp groups measure whether a cache pays."""
     if rules.auto or rules.off:
         return None
     if max_staleness is not None:

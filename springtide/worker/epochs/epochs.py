@@ -43,7 +43,7 @@ class LoopNames:
         self._warned = False
 
     def look(self, frame: FrameType) -> None:
-        """Note a loop that begins in this frame."""
+        """Record a loop that starts in this frame."""
         position = user_loops.position(frame)
         if position in self._positions:
             return
@@ -71,7 +71,7 @@ class EpochTracker:
     def __init__(
         self, to_master: MasterLink, registry: ObjectRegistry, welcome: WorkerWelcome, *, folder: str = ""
     ) -> None:
-        """`folder`: of the script."""
+        """Create the tracker. `folder` is the folder of the script."""
         self._link, self._registry = to_master, registry
         self._loops = LoopNames(folder)
         self._given = welcome.place
@@ -101,7 +101,7 @@ class EpochTracker:
     # ---- job.epochs ----
 
     def epochs(self, total: int) -> Iterator[int]:
-        """The epochs that are left; see `Job.epochs`."""
+        """Return the remaining epochs; see `Job.epochs`."""
         total = validation.number(total, "epochs", "a whole number, 0 or more", least=0)
         if self.epochs_a_loop != 1:
             raise errors.BadInput(
@@ -125,7 +125,7 @@ class EpochTracker:
                 yield self._next_epoch
                 self._epoch = None
                 if self._is_leaving():
-                    return  # the epoch was cut short: whoever goes on begins with it
+                    return  # the epoch was cut short, so the next incarnation starts with it
                 self._next_epoch += 1
             if self._next_epoch == total and self._loops_here:
                 self._begin_epoch(total, sys._getframe(1))
@@ -133,7 +133,9 @@ class EpochTracker:
             self._epoch = None
 
     def _again(self, last: int) -> Iterator[int]:
-        """Nothing is left to train, but what the loop defines may be used behind it."""
+        """Enter the last epoch again without training, because code after the loop may use variables that the loop
+        defines.
+        """
         self._epoch, self._entered_again = last, True
         try:
             yield last
@@ -149,7 +151,7 @@ class EpochTracker:
     # ---- loops over batches ----
 
     def begin_loop(self, frame: FrameType) -> BegunLoop:
-        """The script, in this frame, begins a loop. `EpochFinished` where it is one that the script is to pass over."""
+        """Start a loop of the script in this frame. `EpochFinished` if the script must skip it."""
         if self._is_leaving() and self._loops_here:
             log.warning("this worker was asked to leave: its script ends where it would begin another epoch")
             raise SystemExit(0)
@@ -177,14 +179,14 @@ class EpochTracker:
             self._link.started_late = f"{self._started} in epoch {epoch}"
 
     def end_loop(self) -> None:
-        """The loop has had its last batch; if the worker was asked to leave, the epoch may not be over."""
+        """End a loop after its last batch. If the worker drains, the epoch may not be over."""
         self._registry.end_loop()
         if self._is_leaving() and self._registry.place is not None:
             self._link.reports.begin_epoch(self._registry.place, self._registry.taken)
 
     @property
     def ends_script(self) -> bool:
-        """Whether the worker was asked to leave, and its script, in a later epoch without a batch, is to end."""
+        """Return True if the worker drains and its script must end, in a later epoch without a batch."""
         return self._is_leaving() and (self._behind or self._loops_here > 1)
 
     # ---- inside ----

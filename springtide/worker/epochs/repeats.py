@@ -39,10 +39,10 @@ class Repeats:
         self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def hand_out(self, epoch: int) -> Any:
-        """The first batch of an epoch, as this worker would get it; None: it cannot be made."""
+        """Return the first batch of an epoch, as this worker would get it; None if it cannot be read."""
         try:
             batch = self._first_of(epoch)
-        except Exception as error:  # whatever a user's data set may raise
+        except Exception as error:  # a user's data set may raise anything
             log.warning("no batch of epoch %d can be handed out again: %s", epoch, on_one_line(error))
             return None
         if batch is not None:
@@ -59,7 +59,7 @@ class Repeats:
 
     def _first_of(self, epoch: int) -> Any:
         if self._source.samples is None and self._card.in_step:
-            return None  # every rank is there for every round: without a batch there is none
+            return None  # every rank takes part in every round, so no batch means no round
         if self._source.samples is None:
             return as_batch(next(iter(self._source.stream()), None))
         card = self._card

@@ -23,7 +23,7 @@ from springtide.worker.link.optimizer import JobOptimizer
 
 log = logging.getLogger(__name__)
 NAME = "springtide.schedules"
-RATES = ("lr", "weight_decay")  # what servers follow while a job trains
+RATES = ("lr", "weight_decay")  # options that servers follow during training
 
 
 class Schedules:
@@ -38,7 +38,7 @@ class Schedules:
         """Rates that the script sets before training starts."""
 
     def look(self, frame: types.FrameType | None) -> None:
-        """Find the schedulers that the script has in this frame and in those that called it."""
+        """Find the script's schedulers in this frame and in its callers."""
         self._found = {}
         for variables in user_loops.variables(frame):
             for name, scheduler in _schedulers_in(variables):
@@ -61,7 +61,7 @@ class Schedules:
         return {"initial": self._initial, "rates": rates, "schedules": states}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Schedules and rates, as they were; where the script now sets other rates at first, these count."""
+        """Restore schedules and rates. If the script now starts with other rates, keep those instead."""
         if state["initial"] != self._initial:
             log.warning(
                 "the script sets other learning rates than in the run that this one goes on from (%s, then %s): "
@@ -91,7 +91,7 @@ def _rates(group: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _schedulers_in(variables: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
-    """Schedulers by the names under which a script has them, such as `scheduler`, `schedulers.0`, `self.scheduler`."""
+    """Yield schedulers with their names in the script, such as `scheduler`, `schedulers.0`, `self.scheduler`."""
     for name, value in list(variables.items()):
         if issubclass(type(value), LRScheduler):
             yield name, value
@@ -101,7 +101,7 @@ def _schedulers_in(variables: Mapping[str, Any]) -> Iterator[tuple[str, LRSchedu
 
 
 def _parts(value: Any) -> list[tuple[Any, Any]]:
-    """What a container holds, or an object has for attributes; none of its own code is run for that."""
+    """Return the items of a container or the attributes of an object, without running any of its code."""
     kind = type(value)
     if kind in (list, tuple):
         return list(enumerate(value))

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from springtide import errors
 
-SIGNAL = "__springtide_epoch_finished__"  # in `builtins`, so that every module of a script finds it
+SIGNAL = "__springtide_epoch_finished__"  # a name in `builtins`, so that every module of a script finds it
 OURS = os.path.dirname(os.path.abspath(errors.__file__)) + os.sep
 
 
@@ -46,25 +46,25 @@ class Loop(NamedTuple):
     """Index among the loops of the function, in source order."""
 
     def named(self, folder: str) -> str:
-        """A name that holds in the next life, and after most edits: `train.py main 0`."""
+        """Return a name that stays valid after a restart and most edits, such as `train.py main 0`."""
         return f"{os.path.relpath(self.file, folder)} {self.function} {self.number}"
 
 
 _compiled: set[Loop] = set()
 """Statements of this process that continue on `EpochFinished`."""
-_parsing = threading.Lock()  # Python 3.11 cannot make two syntax trees at a time (gh-106905)
+_parsing = threading.Lock()  # Python 3.11 cannot build two syntax trees at the same time (gh-106905)
 _parsed: dict[str, list[tuple[str, int, Any]]] = {}
 _absolute: dict[str, str] = {}
 """Absolute paths by the file names in code objects. A script may change the directory that a name is relative to."""
 
 
 def note_script(given: str, script: str) -> None:
-    """The script of this process is compiled under the name that was given."""
+    """Record that this process compiles its script under the given name."""
     _absolute[given] = script
 
 
 def script_folder() -> str:
-    """Of the script that this process runs; the current one where it runs none."""
+    """Return the folder of the running script; the current folder without a script."""
     return os.path.dirname(_path(getattr(sys.modules.get("__main__"), "__file__", None) or ""))
 
 
@@ -73,7 +73,7 @@ def _path(named: str) -> str:
 
 
 def enclosing(frame: types.FrameType | None) -> Loop | None:
-    """The innermost loop whose body the stack is in. None: none, or a `while`, or one that is not the user's own."""
+    """Return the innermost `for` loop around the stack; None without one, for a `while`, or outside the user's code."""
     while frame is not None:
         path = _path(frame.f_code.co_filename)
         if not path.startswith(OURS) and (found := _innermost(frame, path)) is not None:
@@ -94,7 +94,7 @@ def position(frame: types.FrameType | None) -> tuple[tuple[str, int], ...]:
 
 
 def variables(frame: types.FrameType | None) -> Iterator[dict[str, Any]]:
-    """The variables of the user's own functions and modules on the stack, the innermost first."""
+    """Yield the variables of the user's functions and modules on the stack, innermost first."""
     modules = set()
     while frame is not None:
         path = _path(frame.f_code.co_filename)
@@ -109,20 +109,20 @@ def variables(frame: types.FrameType | None) -> Iterator[dict[str, Any]]:
 def _locals(frame: types.FrameType) -> dict[str, Any]:
     found = dict(frame.f_locals)
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
-        frame.f_locals.clear()  # a copy that the frame keeps, and all that is in it with it, until it ends
+        frame.f_locals.clear()  # the frame keeps this copy, and all objects in it, until it ends
     return found
 
 
 def continues(loop: Loop) -> bool:
-    """Whether `EpochFinished` continues this statement."""
+    """Return True if `EpochFinished` continues this statement."""
     return loop in _compiled
 
 
 def install(script: str, name: str) -> types.CodeType | None:
-    """Have the statement of this name continue on `EpochFinished`.
+    """Make the named statement continue on `EpochFinished`.
 
-    The code to run as the script, where the statement is in it. None: it is in a module, which is compiled so when the
-    script imports it; or it is nowhere any more.
+    Return the code to run as the script, if the statement is in the script. Return None if the statement is in a
+    module, which is compiled when the script imports it, or no longer exists.
     """
     path, function, number = name.rsplit(" ", 2)
     loop = Loop(os.path.normpath(os.path.join(os.path.dirname(script), path)), function, int(number))
@@ -139,7 +139,7 @@ def _code(loop: Loop) -> types.CodeType | None:
     try:
         tree = ast.parse(source, loop.file)
     except SyntaxError:
-        return None  # whoever runs it says so
+        return None  # running the script raises the error
     for function, number, node in _loops(tree):
         if (function, number) == (loop.function, loop.number) and isinstance(node, ast.For):
             handler = ast.ExceptHandler(type=ast.Name(SIGNAL, ast.Load()), name=None, body=[ast.Continue()])
@@ -191,7 +191,7 @@ def _innermost(frame: types.FrameType, path: str) -> tuple[str, int, ast.stmt] |
         first, last = node.body[0], node.body[-1]
         begins, ends = (first.lineno, first.col_offset), (last.end_lineno or 0, last.end_col_offset or 0)
         if function == code.co_qualname and begins <= (at[0], at[2]) <= ends:
-            found = function, number, node  # a loop inside it comes later
+            found = function, number, node  # inner loops come later
     return found
 
 
@@ -200,17 +200,19 @@ def _loops_of(path: str) -> list[tuple[str, int, Any]]:
         if path not in _parsed:
             try:
                 _parsed[path] = list(_loops(ast.parse("".join(linecache.getlines(path)), path)))
-            except (SyntaxError, ValueError, SystemError):  # the last where another thread parses something too
+            except (SyntaxError, ValueError, SystemError):  # SystemError if another thread parses at the same time
                 return []
         return _parsed[path]
 
 
 def _loops(tree: ast.AST) -> Iterator[tuple[str, int, Any]]:
-    """All loops of a module: qualified name of the function, number in it, node; outer loops before inner ones."""
+    """Yield all loops of a module: qualified function name, number in the function, node; outer loops before inner
+    loops.
+    """
     counts: dict[str, int] = {}
 
     def walk(node: ast.AST, function: str, prefix: str) -> Iterator[tuple[str, int, Any]]:
-        """`prefix`: of the qualified names of what is defined there."""
+        """Yield the loops below this node. `prefix` starts the qualified names of definitions there."""
         for child in ast.iter_child_nodes(node):
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
                 name = prefix + child.name

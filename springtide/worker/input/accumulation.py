@@ -24,13 +24,15 @@ def check(accumulate: int, *, in_step: bool) -> None:
 
 
 def split(orders: Iterable[BatchOrder], size: int) -> Iterator[BatchOrder]:
-    """Each order in parts of `size` samples; the last of a batch may have fewer. What is no batch stays as it is."""
+    """Split each order into parts of `size` samples; the last part may be smaller. Orders without a batch pass
+    unchanged.
+    """
     for order in orders:
         yield from parts_of(order, size)
 
 
 def parts_of(order: BatchOrder, size: int) -> list[BatchOrder]:
-    """Of one order. A part's name is a range of its own, its claim that of the batch."""
+    """Split one order. Each part has its own range, and all parts share the claim of the batch."""
     if not order.ranges:
         return [order]
     (whole,) = order.ranges
@@ -48,9 +50,9 @@ def parts_of(order: BatchOrder, size: int) -> list[BatchOrder]:
 
 
 def complete(feed: Iterable[ReadBatch]) -> Iterator[ReadBatch]:
-    """Batches of which every part was read, part by part; of one that is not whole the loop sees nothing.
+    """Yield the parts of batches whose parts were all read; drop incomplete batches.
 
-    A part that cannot be read, or a lease that is taken away meanwhile, leaves the batch to others as a whole.
+    If a part cannot be read, or the lease is revoked meanwhile, the whole batch goes to another worker.
     """
     waiting: list[ReadBatch] = []
     for handed in feed:
@@ -67,7 +69,7 @@ def complete(feed: Iterable[ReadBatch]) -> Iterator[ReadBatch]:
 
 
 def without_empty(parts: Sequence[ReadBatch]) -> list[ReadBatch]:
-    """The parts that the loop gets: those of which nothing can be trained give their names to what is beside them."""
+    """Return the parts for the loop. Neighbouring parts take over the ranges of parts without a trainable sample."""
     kept = [part for part in parts if not part.empty] or list(parts[:1])
     begins = [one.order.ranges[0].first for one in (parts[0], *kept[1:])]
     ends = [*begins[1:], begins[0] + sum(part.order.samples for part in parts)]

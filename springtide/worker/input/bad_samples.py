@@ -45,7 +45,7 @@ class BatchRest(NamedTuple):
 
 
 def find(fetch: Fetch, indices: Indices) -> BadSamples | None:
-    """The samples that cannot be made, one by one; None: each of them can."""
+    """Read the samples one by one and return the bad ones; None if all are readable."""
     culprits, error = [], ""
     for index in indices:
         try:
@@ -57,18 +57,20 @@ def find(fetch: Fetch, indices: Indices) -> BadSamples | None:
 
 
 def without(fetch: Fetch, indices: Indices, poison: BadSamples | None) -> tuple[BatchRest, BadSamples | None]:
-    """The batch without them, and who was left out: everyone, where the samples cannot be made together."""
+    """Build the batch without the bad samples; return it and the samples left out. If the rest cannot be read together,
+    all are left out.
+    """
     kept = np.arange(len(indices)) if poison is None else np.flatnonzero(~np.isin(indices, poison.indices))
     if not len(kept):
         return BatchRest(None, kept), poison
     try:
         return BatchRest(fetch(indices[kept]), kept), poison
-    except Exception as raised:  # it is not a sample: then nobody can make this batch
+    except Exception as raised:  # no single sample is at fault, so no worker can build this batch
         return BatchRest(None, kept[:0]), BadSamples(tuple(indices.tolist()), on_one_line(raised))
 
 
 def borrow(fetch: Fetch, indices: Indices) -> BatchRest | None:
-    """The first sample of the group's batch that can be made; None: there is none."""
+    """Read the first readable sample of the group's batch; None if there is none."""
     for index in indices:
         try:
             return BatchRest(fetch(np.array([index], dtype=np.int64)), np.empty(0, dtype=np.int64), borrowed=True)
@@ -78,7 +80,7 @@ def borrow(fetch: Fetch, indices: Indices) -> BatchRest | None:
 
 
 def telling(source: SampleSource) -> SampleSource:
-    """An iterable source that says, when its data set raises, why nothing can be left out of that."""
+    """Wrap an iterable source: if the data set raises, the error explains why no sample can be skipped."""
 
     def runs(run: Callable[[], Iterable[Any]]) -> Callable[[], Iterator[Any]]:
         def told() -> Iterator[Any]:

@@ -70,15 +70,15 @@ def leased(
     place: Callable[[], tuple[int, int, int]] | None = None,
     draining: Callable[[], bool] = lambda: False,
 ) -> Iterator[BatchOrder]:
-    """Batches of shards as the master leases them, until the pass is over for all workers.
+    """Yield batches of leased shards until the pass is over for all workers.
 
-    In a bsp group of `group` ranks every rank is leased the same shards, and takes its part of each batch. Where the
-    group may change, `place` gives rank, group and generation as they are now. Parts are of whole `unit`s of samples.
-    With weak scaling every rank has `each` samples, however many ranks there are; a shard's last batch may have fewer.
+    In a bsp group of `group` ranks, every rank leases the same shards and takes its part of each batch. If the group
+    may change, `place` returns the current rank, group size and generation. Parts consist of whole `unit`s of samples.
+    With weak scaling every rank gets `each` samples; a shard's last batch may have fewer.
 
-    A PAUSE comes when nothing can be leased now: what others hold may come back, or our own last batches must be
-    reported trained first, since only then is it known that none of them comes back. So a reader that runs ahead never
-    waits for a batch that it still keeps in its hand. Once the job is `draining` no more are read.
+    A PAUSE means that nothing can be leased now. Leases of other workers may return, or this worker must first report
+    its last batches as trained. So a reader that runs ahead never waits for a batch that it still holds. Reading stops
+    once the job is `draining`.
     """
     tracker.begin_pass(card)
     generation = 0
@@ -110,7 +110,7 @@ def leased(
 
 
 def whole(card: DatasetCard, grant: Grant) -> int:
-    """Samples of the shard of a lease, as names of batches say it; 0: more than fits there."""
+    """Return the samples of the lease's shard, for batch identities; 0 if the number does not fit in 32 bits."""
     size = shards.size(card, grant.nth)
     return size if size < 2**32 else 0
 
@@ -118,7 +118,7 @@ def whole(card: DatasetCard, grant: Grant) -> int:
 def order_of(
     grant: Grant, claim: BatchClaim, indices: Indices, rank: int, group: int, unit: int = 1, *, shard_samples: int = 0
 ) -> BatchOrder:
-    """This rank's part of a batch; `indices` are those of the whole lease."""
+    """Return this rank's part of a batch; `indices` are the indices of the whole lease."""
     whole = claim.end - claim.begin
     part = shards.rank_part(whole, rank=rank, workers=group, unit=unit)
     count, first = part.stop - part.start, claim.begin + part.start
@@ -135,9 +135,9 @@ def order_of(
 
 
 def allotted(order: BatchOrder, chosen: Indices) -> BatchOrder:
-    """The order of a rank that trains these samples of the group's batch (by their place in it) instead of a run.
+    """Return the order of a rank that trains these samples (positions in the group's batch) instead of a run.
 
-    A group takes a step once and as a whole, by its number: of a rank's range only the count means anything.
+    A group takes each step once and as a whole, by its number. So only the count of a rank's range matters.
     """
     assert order.whole is not None
     ranges = tuple(dataclasses.replace(one, count=len(chosen)) for one in order.ranges)
@@ -147,9 +147,9 @@ def allotted(order: BatchOrder, chosen: Indices) -> BatchOrder:
 
 
 def without(order: BatchOrder, kept: Indices, *, whole: bool, borrowed: bool = False) -> BatchOrder:
-    """The order with these samples of it only (by their place in it, or in the group's batch where that is `whole`).
+    """Restrict the order to these samples: positions in the order, or in the group's batch if `whole`.
 
-    Its name stays what it was: whoever trains the batch leaves out the same ones.
+    The identity does not change, because every worker that trains the batch leaves out the same samples.
     """
     if whole:
         assert order.whole is not None
@@ -159,7 +159,9 @@ def without(order: BatchOrder, kept: Indices, *, whole: bool, borrowed: bool = F
 
 
 def batch_bounds(samples: int, batch_size: int, group: int) -> list[tuple[int, int]]:
-    """Where each batch of a shard begins and ends. A last one with fewer samples than ranks joins the one before."""
+    """Return begin and end of each batch of a shard. A last batch with fewer samples than ranks joins the previous
+    batch.
+    """
     ends = [*range(batch_size, samples, batch_size), samples]
     if len(ends) > 1 and ends[-1] - ends[-2] < group:
         del ends[-2]
@@ -167,7 +169,7 @@ def batch_bounds(samples: int, batch_size: int, group: int) -> list[tuple[int, i
 
 
 def fit_to_group(card: DatasetCard, group: int) -> DatasetCard:
-    """A card whose every batch can be shared by all ranks of a bsp group: no shard is smaller than the group."""
+    """Return a card whose batches can all be split over a bsp group, because no shard is smaller than the group."""
     if not card.samples_used:
         raise errors.BadInput(
             f"drop_last=True leaves nothing to train: {card.samples} samples do not fill one batch of "
@@ -180,7 +182,7 @@ def fit_to_group(card: DatasetCard, group: int) -> DatasetCard:
         )
     full, rest = divmod(card.samples_used, card.batch_size)
     if 0 < rest < group:
-        # the last shard must hold a full batch besides, which the few samples left over can join
+        # the last shard must also hold a full batch, which the few remaining samples can join
         fitting = next(size for size in itertools.count(card.shard_batches) if full % size)
         return dataclasses.replace(card, shard_batches=fitting)
     return card

@@ -50,7 +50,11 @@ class Batches:
         repeats: Repeats | None = None,
         epochs: int = 1,
     ) -> None:
-        """`tracker`: where there are epochs; `epochs`: of one pass; `repeats`: for a worker that was started again."""
+        """Create the iterable.
+
+        `tracker` tracks epochs, if there are any. `epochs` is the number of epochs per pass. `repeats` hands out a
+        trained batch to an otherwise empty loop.
+        """
         self.epoch = 0 if tracker is None else tracker.epoch
         """Current epoch of the loop, or the epoch it starts with."""
         self.completes_step = True
@@ -138,7 +142,7 @@ class Batches:
         return BegunLoop(self._passes - 1)
 
     def _without_batches(self, tracker: EpochTracker) -> Iterator[Any]:
-        """Nothing of the epoch is left for this worker: its loop is not empty for all that."""
+        """Yield one repeated batch if the epoch has none left for this worker, so that the loop is not empty."""
         if tracker.ends_script:
             self._end(tracker)
             raise SystemExit(0)
@@ -162,7 +166,7 @@ class Batches:
             self._splitting.taken_back()
 
     def _leave(self) -> None:
-        """The loop was left by break or by an error; with the process ending there is nothing to wait for."""
+        """End the pass after a break or an error. If the process is ending, do not wait."""
         if sys.is_finalizing():
             return
         try:
@@ -192,12 +196,12 @@ def read(
     draining: Callable[[], bool] = lambda: False,
     plain: bool = True,
 ) -> Iterator[ReadBatch]:
-    """Read what the orders name. Readers in other processes run ahead, so orders queue up here meanwhile.
+    """Read the batches that the orders name. Readers in other processes run ahead, so orders queue up here.
 
-    With `hands` a batch that cannot be read is left to others, one whose lease was taken away is left out, and once the
-    job is `draining` so is what was read ahead; without, there are no others, and what the reader raises ends the loop.
-    While `wholes` says so, the whole group's batches are read instead of this rank's parts. Unless it is `plain` how
-    they are trained, every rank needs a sample of its own.
+    With `tracker`, an unreadable batch goes to other workers, a batch with a revoked lease is skipped, and batches read
+    ahead are dropped once the job is `draining`. Without `tracker`, an error of the reader ends the loop. While
+    `wholes` returns True, the whole group's batches are read instead of this rank's parts. If not `plain`, every rank
+    needs at least one sample of its own.
     """
     under_way: deque[tuple[BatchOrder, bool]] = deque()
 
@@ -227,7 +231,7 @@ def read(
 
 
 def _of_rest(rest: BatchRest, order: BatchOrder, *, whole: bool, plain: bool) -> ReadBatch:
-    """A batch of which samples are left out; all of them: the loop does not get it."""
+    """Return a batch with some samples left out. If no sample is left, the loop does not get it."""
     if not plain and (rest.batch is None or rest.borrowed):
         raise errors.UnreadableSample(
             f"no sample can be made of those that a rank has of a batch (shard {order.ranges[0].shard}), and no rank "
@@ -244,7 +248,7 @@ def _made(source: SampleSource | Feeding, wanted: Iterator[WantedBatch], *, tole
 
 
 def _wanted(order: BatchOrder, *, whole: bool) -> WantedBatch:
-    """The samples of an order with its name: whoever makes the batch, it is this one."""
+    """Return the samples of an order with the identity of the batch, which is the same for every reader."""
     if not order.ranges:
         return WantedBatch(order.indices, None)
     first = order.ranges[0]
@@ -258,7 +262,7 @@ def _wanted(order: BatchOrder, *, whole: bool) -> WantedBatch:
 
 
 def samples_in(collated: Any) -> int:
-    """Samples of a collated mini-batch: the first dimension of the first tensor found in it."""
+    """Return the number of samples of a collated mini-batch: the first dimension of its first tensor."""
     if isinstance(collated, torch.Tensor):
         return int(collated.shape[0]) if collated.ndim else 1
     parts: Iterable[Any] = ()
