@@ -62,16 +62,16 @@ IN_ORDER = (
 
 @takes_numbers()
 def join(**settings: Any) -> "Job":
-    """Enter the job that the environment names; with none, train alone on tables in this process.
+    """Join the job that the environment names; without one, train alone on tables in this process.
 
-    `settings` are fields of `springtide.config.Settings` and win over the environment.
+    `settings` are fields of `springtide.config.Settings` and override the environment.
     """
     compile_guard.wait_for_compiler()
     excepthook.show_briefly()
     loaded = config.load(settings)
     if loaded.debug:
         excepthook.show_all()
-    # alone, every call is a job of its own, so that a notebook can begin anew
+    # without a cluster every call starts a new job, so that a notebook can start over
     return Job(loaded, master_link.current(loaded) if loaded.master else master_link.local_link(loaded))
 
 
@@ -113,14 +113,14 @@ class Job:
 
     @property
     def alone(self) -> bool:
-        """Whether there is no cluster: tables are in this process."""
+        """Whether there is no cluster, so that tables are in this process."""
         return not self._welcome.servers
 
     @property
     def leaving(self) -> bool:
-        """Whether this worker was asked to leave before the data is over, by Ctrl-C or by scaling down.
+        """Whether this worker was asked to leave before the end of the data, by Ctrl-C or by scaling down.
 
-        Its loop then ends early, and what the script does after it should be left to others: ``if not job.leaving:``
+        Its loop then ends early. Leave the code after the loop to other workers: ``if not job.leaving:``
         """
         return self._link.draining
 
@@ -188,19 +188,20 @@ class Job:
 
     @takes_numbers("self")
     def epochs(self, total: int) -> Iterator[int]:
-        """The epochs that are left, 0 to `total` - 1 in a job that begins: ``for epoch in job.epochs(10):``
+        """Return the remaining epochs, 0 to `total` - 1 in a new job: ``for epoch in job.epochs(10):``
 
-        A worker that was started again, and a run that is resumed, begin with the first epoch that the script was not
-        through with: with what is left of its batches, and with schedules and registered objects as they were there.
-        Epochs are counted over the whole job: after ``job.epochs(10)`` a loop over ``job.epochs(15)`` has five more.
-        If none is left, the last one is entered once more, with a batch that trains nothing, so that what the loop
-        defines is there. A worker that was asked to leave gets no further one.
+        A restarted worker or a resumed run starts with the first unfinished epoch of the script. It gets the rest of
+        that epoch's batches, and the schedules and registered objects as they were at that point.
+
+        Epochs count over the whole job: after ``job.epochs(10)``, a loop over ``job.epochs(15)`` has five more. If no
+        epoch is left, the loop enters the last epoch again with a batch that trains nothing, so that its variables are
+        defined. A worker that was asked to leave gets no further epoch.
         """
         return self._tracker.epochs(total)
 
     @takes_numbers("self")
     def report(self, **metrics: float) -> None:
-        """Show numbers in the job's progress: `loss` is averaged over samples, others are shown as last reported."""
+        """Show numbers in the job's progress: `loss` is averaged over reports, other metrics show their last value."""
         self._reports.add(metrics)
 
     def register(self, obj: Registered, *, name: str | None = None) -> Registered:
@@ -218,16 +219,16 @@ class Job:
         return obj
 
     def flush(self) -> None:
-        """Bring rows that workers keep in their caches to the servers, so that a read in the middle of a pass is exact.
+        """Write cached rows of workers to the servers, so that a read in the middle of a pass is exact.
 
-        In a bsp group with caches every worker must call it at the same step, right after `optimizer.step()`. Anywhere
-        else it does nothing: rows are on the servers.
+        In a bsp group with caches, every worker must call it at the same step, right after `optimizer.step()`. In all
+        other jobs it does nothing, because rows are on the servers.
         """
         if self._wired is not None:
             self._wired.step.flush_now()
 
     def finish(self) -> None:
-        """Say that the script is through; `springtide run` says it for scripts it has started."""
+        """Report that the script is done; `springtide run` does this for scripts that it starts."""
         self._link.finish()
 
     def _shared(
@@ -292,7 +293,7 @@ class Job:
         return mode
 
     def _opened(self, source: sources.SampleSource) -> sources.SampleSource:
-        """The data set as this job reads it."""
+        """Return the data set as this job reads it."""
         skips = self._welcome.feeding.poison == "skip"
         return bad_samples.telling(source) if skips and source.samples is None and source.online is None else source
 
@@ -305,7 +306,9 @@ class Job:
         seed: int,
         accumulate: int,
     ) -> DatasetCard:
-        """What the master knows of the data; to it, as to servers, a sum of batches is one batch."""
+        """Return the master's description of the data. For the master and the servers, an accumulated sum of batches is
+        one batch.
+        """
         epochs = validation.number(epochs, "epochs", "a whole number, 1 or more", least=1)
         self._tracker.epochs_a_loop = epochs
         seed = validation.number(seed, "seed", "a whole number that fits into 64 bits", least=-validation.LARGEST)
@@ -398,7 +401,9 @@ class Job:
         )  # fmt: skip
 
     def _splits(self, opened: sources.SampleSource, wired: setup.Wired) -> Splitting:
-        """What searches for the part of forward() that data workers can compute, if nothing else forbids that."""
+        """Build the search for the part of forward() that data workers can compute, unless a job option forbids the
+        split.
+        """
         how: Any = {}
         if wired.cutting is not None:
             how = {"forbidden": lambda: IN_ORDER}
@@ -407,7 +412,7 @@ class Job:
         return Splitting(wired.model, opened, seed=self._welcome.seed, mode=self._welcome.feeding.split, **how)
 
     def _at_rest(self, reader: "sources.SampleSource | feed_switch.Feeding") -> Callable[[], None]:
-        """What is done between two batches, in the loop's thread."""
+        """Return the function to call between two batches, in the loop's thread."""
         if not isinstance(reader, feed_switch.Feeding):
             return self._registry.rest
 
@@ -418,7 +423,7 @@ class Job:
         return at_rest
 
     def _reader(self, opened: sources.SampleSource) -> "sources.SampleSource | feed_switch.Feeding":
-        """Where batches are read: where there is a master and samples have indices, data workers may come to do it."""
+        """Return the reader of batches. With a master and samples with indices, data workers may take over."""
         if self.alone:
             return opened
         if self._splitting is None:

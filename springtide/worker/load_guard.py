@@ -34,4 +34,4 @@ class LoadGuard:
         return self
 
     def __reduce__(self) -> Any:
-        return LoadGuard, ()  # with a part of the model that is sent elsewhere, where it may be loaded
+        return LoadGuard, ()  # a part of the model that is sent elsewhere may be loaded there

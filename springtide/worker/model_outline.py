@@ -20,7 +20,9 @@ from springtide.worker.step.served_dense import DenseSlot, ServedDense
 def outline(
     model: nn.Module, tables: Sequence[ServedTable], placed: Any, group: Sequence[tuple[str, torch.Tensor]] = ()
 ) -> Outline:
-    """What servers hold of this model as trained, and what they do not. `group`: what a bsp group keeps, in order."""
+    """Return which parts of this model servers hold, and which they do not. `group` lists the tensors of a bsp group,
+    in order.
+    """
     held: list[DenseSlot] = []
     if isinstance(placed, ServedDense):
         held = placed.held + [one for one in placed.still.held if isinstance(one.param, nn.Parameter)]

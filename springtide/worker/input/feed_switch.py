@@ -79,7 +79,7 @@ class Feeding:
         to_master.news.feeders.follow(self._heed)
 
     def read(self, wanted: Iterable[WantedBatch], *, tolerant: bool = False) -> Iterator[Any]:
-        """Batches in the order in which they are wanted, as `Source.read` gives them; `Fed` where others made them."""
+        """Yield batches in the requested order, as `SampleSource.read` does; batches of data workers are `Fed`."""
         stream, self._own.last = _Stream(wanted), time.perf_counter()
         while not stream.ended:
             fed = self.fed
@@ -93,7 +93,7 @@ class Feeding:
 
     @property
     def fed(self) -> bool:
-        """Whether data workers are there, and what they make can be used here."""
+        """Return True if data workers are connected and their results can be used here."""
         there = self._packaged is not None and self._feed is not None and self._feed.state.workers > 0
         return there and self._wanted and not self._wrong
 
@@ -141,19 +141,20 @@ class Feeding:
             yield made if whole else self._splitting.received.receive(made, part[0].indices, part[0].name)
 
     def _answer(self, failed: UnreadableBatch, asked: WantedBatch, tolerant: bool, fed: bool) -> Any:
-        """In place of a batch that could not be made: its `Rest`, or which of its samples are to blame.
+        """Return a replacement for a batch that could not be built: its rest, or an error that names the bad samples.
 
-        One that data workers could not make may be none of a sample's fault: it cannot be sent, or a file is not there.
+        A failure on data workers may not be the fault of a sample: the batch cannot be sent, or a file is missing
+        there.
         """
 
         def fetch(indices: Any) -> Any:
-            with batch_rng.seeded(self._welcome.seed, asked.name):  # the batch's random numbers, not the loop's
+            with batch_rng.seeded(self._welcome.seed, asked.name):  # use the batch's random numbers, not the loop's
                 return self._source.fetch(indices)
 
         if fed:
             try:
                 made = as_batch(fetch(asked.indices))
-            except Exception as error:  # whatever the data set may raise: which sample is to blame is found out below
+            except Exception as error:  # a data set may raise anything; the code below finds the bad sample
                 log.debug("a batch that data workers could not make cannot be made here either: %s", error)
             else:
                 self._tell_made_here(failed.error)
@@ -162,23 +163,27 @@ class Feeding:
         if self._skips:
             return self._rest(fetch, asked, found)
         if not tolerant:
-            return Fed(as_batch(fetch(asked.indices)))  # raises what the data set raises, or it can be read by now
+            return Fed(
+                as_batch(fetch(asked.indices))
+            )  # raises the data set's error, unless the batch is readable by now
         return failed if found is None else UnreadableBatch(f"{found}: {found.error}")
 
     def _tell_made_here(self, error: str) -> None:
-        """A data worker has failed at a batch that can be made here; said once."""
+        """Report once that this worker builds batches on which data workers fail."""
         if not self._told_made_here:
             self._told_made_here = True
             log.warning("data workers could not make a batch, so it is made here: %s", error)
             self._link.reports.note("make batches here that data workers cannot", error)
 
     def _rest(self, fetch: Fetch, asked: WantedBatch, found: bad_samples.BadSamples | None) -> bad_samples.BatchRest:
-        """What is left of a batch, once the master knows what is not. A rank that has nothing left borrows a sample."""
+        """Return the rest of a batch after reporting the bad samples to the master. A rank without samples borrows
+        one.
+        """
         rest, found = bad_samples.without(fetch, asked.indices, found)
         name = asked.name
         if rest.batch is None and found is not None and asked.group is not None:
             borrowed = bad_samples.borrow(fetch, asked.group.indices)
-            if borrowed is None:  # as all ranks find
+            if borrowed is None:  # all ranks find the same
                 name, found = asked.group.name, replace(found, indices=tuple(asked.group.indices.tolist()))
             else:
                 rest = borrowed
@@ -192,7 +197,7 @@ class Feeding:
     def _attempt(self, indices: Any) -> Fed | UnreadableBatch:
         try:
             return self._splitting.received.own(indices)
-        except Exception as error:  # whatever a user's data set may raise
+        except Exception as error:  # a user's data set may raise anything
             return UnreadableBatch(on_one_line(error))
 
     def _count(self) -> None:
@@ -212,7 +217,7 @@ class Feeding:
         return self._news is not None and self._news.wanted > 0
 
     def _connect(self) -> None:
-        """Turn to those who feed now, and from those who do not any more."""
+        """Connect to the current data workers, and disconnect from all others."""
         if self._feed is None or self._news is None or self._packaged is None:
             return
         stages = self._packaged.stages
@@ -226,7 +231,7 @@ class Feeding:
     # ---- what they need ----
 
     def between_batches(self) -> None:
-        """In the loop's thread, when it is done with a batch: see to the package once data workers are wanted."""
+        """Prepare the package once data workers are wanted. Runs in the loop's thread between two batches."""
         if self._wanted and self._feed is None and not self._unfed:
             self._splitting.watch()
             if self._splitting.ready:
@@ -253,13 +258,13 @@ class Feeding:
         threading.Thread(target=self._agree, args=(made,), name="springtide-package", daemon=True).start()
 
     def _agree(self, made: Made) -> None:
-        """Write the package, unless another has; be fed if it is of the same program."""
+        """Write the package, unless another worker has; use data workers if the package holds the same program."""
         try:
             found = self._package(made)
         except errors.UserError as error:
             self._refuse(str(error))
             return
-        except errors.SpringtideError as error:  # the job is over, or this worker is
+        except errors.SpringtideError as error:  # the job is over, or this worker was fenced
             log.info("no package: %s", error)
             return
         if found.digest != made.digest:
@@ -279,7 +284,7 @@ class Feeding:
                     sealed = job_package.write(folder, made.pipeline, secret=self._welcome.secret, paths=paths)
                     self._link.shared.deliver(folder, sealed)
             except errors.UserError:
-                self._link.shared.settle(PACKAGE_KEY)  # there will be none: checkpoints must not wait for it
+                self._link.shared.settle(PACKAGE_KEY)  # no package will come, so checkpoints must not wait for it
                 raise
             stages = made.pipeline.stages
             with_gpu = tuple(number for number, stage in enumerate(stages) if stage.device == "cuda")
@@ -292,7 +297,7 @@ class Feeding:
         return msgspec.msgpack.decode(self._link.shared.lookup(PACKAGE_KEY), type=Package)
 
     def _distrust(self, why: str) -> None:
-        """Data workers have made something else than this worker would: what is queued is made here instead."""
+        """Stop using data workers after a difference; this worker builds the queued batches instead."""
         self._wrong = self._wrong or why
         if self._feed is not None:
             self._feed.refuse()
@@ -304,7 +309,9 @@ class Feeding:
 
 
 def refuse(to_master: MasterLink, why: str) -> None:
-    """Whenever data workers are wanted, say that they cannot be; in a thread, since the link's own must not ask."""
+    """Report to the master, whenever it wants data workers, that they cannot be used. A thread asks, because the link's
+    thread must not.
+    """
 
     def heed(news: Feeders) -> None:
         if news.wanted:
@@ -340,7 +347,9 @@ class _Stream:
         self._wanted, self.ended = iter(wanted), False
 
     def part(self, on: Callable[[], bool]) -> Iterator[WantedBatch]:
-        """As long as that is so; asked before every order, so that none is lost between two parts."""
+        """Yield orders while `on` returns True. It is checked before every order, so that no order is lost between two
+        parts.
+        """
         while on():
             one = next(self._wanted, None)
             if one is None:

@@ -24,8 +24,8 @@ from springtide.worker.input.read_batch import PAUSED, ReadBatch
 from springtide.worker.link import master_link
 
 log = logging.getLogger(__name__)
-SHARD_BATCHES = 16  # few, since whoever takes the next shard must read past this one
-MOST_SHARDS = 2**20  # numbers set aside for a pass whose length nobody knows; numbers have 32 bits
+SHARD_BATCHES = 16  # few, because the worker with the next shard must read past this one
+MOST_SHARDS = 2**20  # shard numbers reserved for a pass of unknown length; shard numbers have 32 bits
 
 
 class IterableReader:
@@ -65,7 +65,7 @@ def leased(
     alone: bool = False,
     parts: int = 1,
 ) -> Iterator[ReadBatch]:
-    """Mini-batches as the master leases their places, epoch after epoch; `parts` of them are a batch of the card."""
+    """Yield mini-batches at leased positions, epoch after epoch; `parts` mini-batches form one batch of the card."""
     if not alone:
         say_once()
     for epoch in epochs:
@@ -81,7 +81,7 @@ def say_once() -> None:
 
 
 def endless(card: DatasetCard, epoch: int) -> DatasetCard:
-    """A card for one epoch of unknown length: as many samples as there are numbers for shards."""
+    """Return a card for one epoch of unknown length, with as many samples as shard numbers allow."""
     samples = MOST_SHARDS * SHARD_BATCHES * card.batch_size
     return dataclasses.replace(
         card, samples=samples, epochs=1, first_epoch=epoch, shuffle=False, endless=True, shard_batches=SHARD_BATCHES
@@ -107,14 +107,14 @@ def one_epoch(
             assert reader.length is not None
             tracker.end_at(-(-reader.length // parts) * card.batch_size)
         elif tracker.holds(order.claim):
-            # the last sum of an iteration may lack parts, for everyone alike: its name is that of all of them
+            # the last sum of an iteration may lack parts, on all workers alike; its identity covers all parts
             named = parts_of(order, card.batch_size // parts)
             whole = [*named[: len(found) - 1], merged(named[len(found) - 1 :])]
             yield from (ReadBatch(part, as_batch(one)) for part, one in zip(whole, found, strict=True))
 
 
 def merged(parts: Sequence[BatchOrder]) -> BatchOrder:
-    """The first of these parts of a batch with the name of all of them."""
+    """Return the first of these parts with a range that covers all of them."""
     (first,), (last,) = parts[0].ranges, parts[-1].ranges
     whole = dataclasses.replace(first, count=last.first + last.count - first.first)
     return dataclasses.replace(parts[0], ranges=(whole,), last=True)

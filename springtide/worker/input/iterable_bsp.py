@@ -30,7 +30,7 @@ from springtide.worker.input.readahead import BatchReadahead
 from springtide.worker.input.subset import NotRows
 
 log = logging.getLogger(__name__)
-KEPT = 4  # rounds: the one in hand, the next, the one that is being read, and one more
+KEPT = 4  # rounds: the current one, the next one, the one being read, and one spare
 NOT_BY_ROWS = (
     "mini-batches of this IterableDataset are not a row a sample (values that are no tensors), and it cannot be asked "
     "for samples again: each rank trains its own mini-batch of a round"
@@ -52,7 +52,7 @@ class ByRows:
     """Round of mini-batches from torch's own collate, joined and split by rows."""
 
     def __init__(self, parts: Sequence[Any], size: int) -> None:
-        """`NotRows` where something in them has no row a sample; each has `size` samples."""
+        """Join the mini-batches of `size` samples each; `NotRows` if a value does not have one row per sample."""
         self.parts, self.size, self.whole = parts, size, joined(parts, size)
 
     def part(self, rank: int) -> Any:
@@ -104,16 +104,16 @@ class IterableRounds:
 
     @property
     def _own(self) -> Callable[[list[Any]], Any] | None:
-        """The user's `collate_fn`, where samples are read without it: in a group that may share them out."""
+        """Return the user's `collate_fn` if samples are read uncollated, in a group that may allocate them."""
         return None if self.wholes is None else self._source.collate
 
     @property
     def again(self) -> bool:
-        """Whether batches of other samples of a round can be made; otherwise rows of it are all that can be had."""
+        """Return True if any samples of a round can form a batch; otherwise only rows of a batch are available."""
         return self._own is not None
 
     def shared(self, sharing: CacheCoordinator | None, group: BspGroup | None, epochs: range) -> Iterator[ReadBatch]:
-        """A pass: as a schedule shares it out, where there may be one, else a mini-batch a rank."""
+        """Return the batches of a pass: allocated by a schedule if there may be one, else one mini-batch per rank."""
         if sharing is None or group is None:
             return self.read(epochs)
         allotting = sharing.allotting
@@ -122,7 +122,7 @@ class IterableRounds:
         return iter(BatchReadahead(self.read(epochs), allotting.make_ready, allotting.review, sharing.read))
 
     def read(self, epochs: range) -> Iterator[ReadBatch]:
-        """Round after round. A last one that is not full is left out, since every rank needs a batch."""
+        """Yield round after round. An incomplete last round is left out, because every rank needs a batch."""
         for epoch in epochs:
             first = 0
             round_: list[Any] = []
@@ -134,7 +134,7 @@ class IterableRounds:
                     round_.clear()
 
     def fetch(self, samples: Indices) -> Any:
-        """The batch of the samples with these numbers, of one of the last rounds."""
+        """Return the batch of the samples with these numbers, from one of the last rounds."""
         for recent in list(self._recent):
             places = samples - recent.first
             if 0 <= places[0] < recent.samples:
@@ -154,7 +154,7 @@ class IterableRounds:
         if round_ is None or self.wholes is None:
             return ReadBatch(order, as_batch(parts[rank] if own is None else own(parts[rank])))
         numbers = self._number + np.arange(sum(counts))
-        self._recent.append(RecentRound(self._number, sum(counts), round_))  # before anyone can ask for it
+        self._recent.append(RecentRound(self._number, sum(counts), round_))  # before `fetch` can need it
         self._number += sum(counts)
         places = np.arange(rank * mine, (rank + 1) * mine)
         order = dataclasses.replace(order, indices=numbers[places], whole=numbers, places=places)
@@ -162,7 +162,9 @@ class IterableRounds:
         return ReadBatch(order, as_batch(round_.whole if whole else round_.part(rank)), whole=whole)
 
     def _round(self, parts: tuple[Any, ...], counts: Sequence[int]) -> DataRound | None:
-        """What a schedule may share out; None where parts are not of one size or not a row a sample, as all find."""
+        """Return a round that a schedule may allocate; None if part sizes differ or values do not have one row per
+        sample. All ranks agree.
+        """
         if len(set(counts)) > 1 or not counts[0]:
             return None
         if self._own is not None:
@@ -177,7 +179,7 @@ class IterableRounds:
 
 
 def joined(parts: Sequence[Any], samples: int) -> Any:
-    """Mini-batches of so many samples each as one; `NotRows` where something has no row a sample."""
+    """Join mini-batches of `samples` samples each; `NotRows` if a value does not have one row per sample."""
     one = parts[0]
     if any(type(other) is not type(one) for other in parts):
         raise NotRows

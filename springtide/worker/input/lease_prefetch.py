@@ -16,12 +16,12 @@ from springtide.worker.link.lease_tracker import LeaseTracker
 
 Answer = messages.LeaseReply | messages.Regroup | messages.WaitReply | messages.DataEnd
 Ask = Callable[[DatasetCard, int], Answer]
-PATIENCE_S = 0.02  # how long a reader waits for an answer before it turns to what it has in hand
-LEAD_S = 12.0  # work to hold, at the pace of late: more than the ten seconds that a master may take to come back
-LOOK_S = 0.1  # between two looks at how much is held
-PACE_S = 10.0  # the pace is that of so many seconds
-MOST = 16  # leases a request
-MOST_HELD = 64  # leases: with shards of a batch or two, twelve seconds would be thousands
+PATIENCE_S = 0.02  # wait for an answer before the reader continues with its own leases
+LEAD_S = 12.0  # work to hold at the recent pace: more than the ten seconds that a master may need to restart
+LOOK_S = 0.1  # interval between two checks of the held work
+PACE_S = 10.0  # window of the pace measurement
+MOST = 16  # leases per request
+MOST_HELD = 64  # leases; with shards of one or two batches, twelve seconds would need thousands
 
 
 class LeaseSource(Protocol):
@@ -46,10 +46,10 @@ class DirectLeases:
         return self._ask(card, 1)
 
     def keep_up(self, card: DatasetCard, samples: int) -> None:
-        """Not needed."""
+        """Do nothing, because leases are requested on demand."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, because nothing is open."""
 
 
 class PrefetchedLeases:
@@ -73,7 +73,7 @@ class PrefetchedLeases:
         self._samples = 0
 
     def more(self, card: DatasetCard) -> Answer:
-        """The answer, or Wait when it is not here yet; then ask again, the request goes on."""
+        """Return the answer, or WaitReply if it has not arrived. Call again, because the request continues."""
         if self._asked is None:
             self._asked = self._thread.submit(self._ask, card, 1 if len(self._looks) > 1 else 2)
         try:
@@ -97,7 +97,7 @@ class PrefetchedLeases:
             self._asked = self._thread.submit(self._ask, card, min(MOST, short))
 
     def close(self) -> None:
-        """Let the thread end by itself."""
+        """Let the thread end without waiting for it."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _answered(self, patience_s: float) -> Answer:

@@ -26,7 +26,9 @@ class BatchReadahead:
         *,
         pauses: bool = False,
     ) -> None:
-        """`make_ready` in the thread; `review` in the loop's, when the batch before it is through; `timed`: reading."""
+        """Create the read-ahead. `make_ready` runs in its thread, `review` in the loop's thread after the previous
+        batch. `timed` gets read times.
+        """
         self._feed, self._make_ready, self._review, self._timed = feed, make_ready, review, timed
         self._pauses = pauses
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="springtide-ahead")
@@ -45,7 +47,7 @@ class BatchReadahead:
             self.close()
 
     def close(self) -> None:
-        """Wait for the thread, which looks at every batch and every pause whether it is to end."""
+        """Wait for the thread, which checks for the end at every batch and pause."""
         self._closing = True
         self._thread.shutdown(wait=True, cancel_futures=True)
         close = getattr(self._feed, "close", None)
@@ -53,7 +55,7 @@ class BatchReadahead:
             close()
 
     def _take(self) -> ReadBatch | None:
-        if self._next is None:  # at the beginning, and after the group has changed: not before it has
+        if self._next is None:  # at the start, and only after a change of the group is complete
             self._next = self._thread.submit(self._read)
         coming, self._next = self._next, None
         return coming.result()

@@ -32,10 +32,11 @@ class SourcePicker:
         return as_batch(self._source.fetch(samples))
 
     def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
-        """The batch of the samples at these places of a batch.
+        """Return the batch of the samples at these positions of a batch.
 
-        What a data set or torch's own collate has made is a row a sample, if every tensor is as long as the batch and
-        none of them says where others begin (`jagged`). Of what a `collate_fn` makes nobody knows.
+        Batches of a data set or of torch's collate have one row per sample, if every tensor is as long as the batch and
+        none holds offsets (`jagged`). The structure of a user's `collate_fn` result is unknown, so its samples are read
+        again.
         """
         if self._source.rowwise and not jagged:
             try:
@@ -46,7 +47,9 @@ class SourcePicker:
 
 
 def rows_of(batch: Any, samples: int, places: torch.Tensor) -> Any:
-    """The same structure, with these rows of every tensor; `NotRows` where something has no row a sample."""
+    """Return the same structure with these rows of every tensor; `NotRows` if a value does not have one row per
+    sample.
+    """
     if isinstance(batch, torch.Tensor):
         if batch.dim() == 0 or batch.shape[0] != samples:
             raise NotRows

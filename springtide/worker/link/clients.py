@@ -32,7 +32,9 @@ class StopState:
 
     @property
     def draining(self) -> bool:
-        """Return True once the worker is to push the batch in hand and end its loop. `Fenced` if it was given up."""
+        """Return True once the worker must push its current batch and end its loop. `Fenced` if the master gave it
+        up.
+        """
         if self._fenced:
             raise errors.Fenced(f"worker-{self._rank} was silent for too long, and its work is with another by now")
         return self._draining
@@ -57,10 +59,10 @@ class LeaseClient:
         self._reported = LeaseReport()
 
     def lease(self, card: DatasetCard, most: int, seen: tuple[PartitionRange, ...] = ()) -> LeaseAnswer:
-        """Ask for up to `most` more leases; `seen`: the partitions of a stream.
+        """Request up to `most` more leases; `seen` holds the partitions of a stream.
 
-        `Wait`: ask again, the call itself has waited a while. `End`: nothing of this pass is left but what this worker
-        holds itself.
+        `WaitReply` means ask again; the call has already waited. `DataEnd` means that only this worker's own leases are
+        left of the pass.
         """
         if self._stop.draining:
             return messages.DataEnd()
@@ -84,13 +86,13 @@ class LeaseClient:
         return reply
 
     def cut(self, cuts: tuple[BatchCut, ...]) -> None:
-        """Ask for batches to end there; the tracker gets the cuts that the master notes."""
+        """Ask the master to end batches at these offsets; the tracker gets the cuts that the master notes."""
         reply = self._ask(messages.CutRequest(cuts, self.tracker.era))
         assert isinstance(reply, messages.CutsNoted)
         self.tracker.note_cuts(reply.cuts, reply.era)
 
     def begin_report(self) -> LeaseReport:
-        """Return the report for the next heartbeat; `on_pulse` counts it as received."""
+        """Return the report for the next heartbeat; `on_pulse` marks it as received."""
         self._reported = self.tracker.report()
         return self._reported
 
@@ -110,23 +112,23 @@ class GroupClient:
         """Number of the checkpoint that the bsp group must take now; 0 if none is due."""
 
     def form(self, request: messages.GroupRequest) -> messages.GroupReply:
-        """Wait until the bsp group, the first or a later one, is formed."""
+        """Wait until the first or next bsp group is formed."""
         reply = self._ask(request)
         assert isinstance(reply, messages.GroupReply)
         return reply
 
     def meet(self, request: messages.MeetRequest) -> dict[str, bytes]:
-        """Exchange values with the members of the new group. `GroupChanged` if some of them will not come."""
+        """Exchange values with the members of the new group; `GroupChanged` if a member will not come."""
         reply = self._ask(request)
         assert isinstance(reply, messages.MeetReply)
         return reply.values
 
     def stop_at(self, request: messages.AtStep) -> bool:
-        """Wait while the servers copy what they hold after this step. False: they could not begin."""
+        """Wait while the servers copy their state after this step; return False if they could not start."""
         return isinstance(self._ask(request), messages.Ok)
 
     def enter(self, bound: int) -> None:
-        """Wait until values may be read, so that no push will be staler than `bound` pushes."""
+        """Wait until this worker may read values, so that no push is staler than `bound` pushes."""
         self._ask(messages.Enter(bound))
 
     def leave(self) -> None:
@@ -145,7 +147,7 @@ class SharedValues:
         self._turns: dict[str, int] = {}
 
     def barrier(self, name: str) -> None:
-        """Wait until all workers have come to the barrier of this name; a name may be used again."""
+        """Wait until all workers have reached the barrier of this name. A name may be used again."""
         turn = self._turns[name] = self._turns.get(name, 0) + 1
         self._ask(messages.BarrierRequest(name, turn))
 
@@ -158,7 +160,7 @@ class SharedValues:
         return reply.value
 
     def claim(self, key: str) -> bool:
-        """Return True if this worker must do the once-only work; if not, it is done when this returns."""
+        """Return True if this worker must do the once-only work; otherwise the work is done on return."""
         reply = self._ask(messages.ClaimRequest(key))
         assert isinstance(reply, messages.ClaimReply)
         return reply.yours
@@ -167,13 +169,13 @@ class SharedValues:
         self._ask(messages.ClaimDone(key))
 
     def once(self, key: str, work: Callable[[], None]) -> None:
-        """Do the work on the first worker that comes here; the others wait. If that worker dies, another does it."""
+        """Do the work on the first worker that calls; the others wait. If that worker dies, another worker does it."""
         if self.claim(key):
             work()
             self.settle(key)
 
     def deliver(self, package: pathlib.Path, sealed: str) -> None:
-        """Send the data workers' package to the master, unless the master sees the folder."""
+        """Send the data workers' package to the master, unless the master can read the folder."""
         package_transfer.send(self._ask, package, sealed)
 
 
@@ -190,17 +192,17 @@ class ReportClient:
         self._objects_sent: ObjectStates = self._objects
 
     def report(self, report: messages.MemberReport) -> None:
-        """Send these totals with the next heartbeat; only the newest are sent."""
+        """Send these totals with the next heartbeat; later totals replace them."""
         with self._lock:
             self.latest, self._unsent = report, True
 
     def keep_objects(self, states: dict[str, bytes], place: EpochPlace | None) -> None:
-        """Send the states of the user's objects with the next heartbeat; only the newest are sent."""
+        """Send the states of the user's objects with the next heartbeat; later states replace them."""
         with self._lock:
             self._objects = (states, place)
 
     def begin_epoch(self, place: EpochPlace, states: dict[str, bytes]) -> None:
-        """Tell the master where the script is: a next life begins there. Waits until the master has it."""
+        """Report the script's position to the master, where a restarted script resumes; wait for the reply."""
         self._ask(messages.EpochBegun(place, states))
         with self._lock:
             self._objects = ({}, None)
@@ -221,7 +223,7 @@ class ReportClient:
             return self.latest if unsent else None
 
     def take_objects(self) -> ObjectStates:
-        """Return the states for the next message; they are sent again until `on_pulse`."""
+        """Return the states for the next message. They are sent again until `on_pulse`."""
         self._objects_sent = self._objects
         return self._objects_sent
 

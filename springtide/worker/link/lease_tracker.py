@@ -97,7 +97,7 @@ class LeaseTracker:
     # ---- the loop ----
 
     def begin_pass(self, card: DatasetCard) -> None:
-        """Begin a pass over this data set; leases of other data sets are given back."""
+        """Begin a pass over this data set; return leases of other data sets."""
         with self._lock:
             self._card, self.ends = card, None
 
@@ -111,7 +111,7 @@ class LeaseTracker:
                 held.claimed = min(held.claimed, held.end)
 
     def claim(self, samples: int, *, group: int = 1) -> tuple[Grant, BatchClaim] | None:
-        """Claim the next batch, of at most `samples`; a rest smaller than `group` joins the batch before it."""
+        """Claim the next batch of at most `samples`. A remainder smaller than `group` joins the batch."""
         with self._lock:
             while self._unclaimed:
                 held = self._unclaimed[0]
@@ -136,7 +136,7 @@ class LeaseTracker:
             ]
 
     def claim_run(self, tail: LeaseTail, end: int) -> BatchClaim | None:
-        """Claim the batch from `tail.begin` to `end` of a partition; None if the lease no longer covers it."""
+        """Claim the batch from `tail.begin` to `end` of a partition; return None if the lease no longer covers it."""
         with self._lock:
             held = self._held.get(LeaseKey(tail.grant.shard, tail.grant.first))
             if held is None or held.claimed != tail.begin or not held.claimed < end <= held.end:
@@ -152,7 +152,7 @@ class LeaseTracker:
                     held.end = min(held.end, max(held.claimed, held.offset, end))
 
     def holds(self, claim: BatchClaim) -> bool:
-        """Return True while this worker may train the batch: its lease is neither revoked nor cut before it."""
+        """Return True while this worker may train the batch: its lease is neither revoked nor cut before the batch."""
         with self._lock:
             held = self._of(claim)
             return held is not None and claim.begin < held.end
@@ -161,7 +161,7 @@ class LeaseTracker:
         with self._lock:
             for claim in claims:
                 held = self._of(claim)
-                if held is None or claim.end <= held.offset:  # a batch of a stream may be acknowledged by two workers
+                if held is None or claim.end <= held.offset:  # two workers may acknowledge a stream batch
                     continue
                 held.trained.setdefault(claim.begin, (claim.end, self._void.pop(claim, 0)))
                 while held.offset in held.trained:
@@ -169,7 +169,7 @@ class LeaseTracker:
                     held.offset, held.void = min(held.end, end), held.void + void
 
     def note_void(self, claim: BatchClaim, offsets: int) -> None:
-        """Note how many offsets of a batch hold nothing to train; call it before the batch is acknowledged."""
+        """Record how many offsets of a batch hold nothing to train. Call it before the batch is acknowledged."""
         with self._lock:
             self._void.pop(claim, None)
             if offsets and claim.era == self.era:
@@ -180,7 +180,7 @@ class LeaseTracker:
             return self._void.get(claim, 0)
 
     def fail(self, claim: BatchClaim, error: str) -> None:
-        """The batch cannot be read: end the lease before it, so that other workers try the rest."""
+        """End the lease before an unreadable batch, so that other workers try the rest."""
         with self._lock:
             held = self._of(claim)
             if held is not None and claim.begin < held.end:
@@ -188,7 +188,7 @@ class LeaseTracker:
                 self._failures.append(ReadFailure(claim.shard, claim.first, claim.begin, redact(error)))
 
     def release_all(self) -> None:
-        """The loop has ended and all its pushes are acknowledged: give back everything untrained."""
+        """Return all untrained samples, after the loop has ended and all its pushes are acknowledged."""
         with self._lock:
             self._card = None
             self._unclaimed.clear()
@@ -196,7 +196,7 @@ class LeaseTracker:
                 held.end = held.claimed = held.offset
 
     def skip_to(self, shard: int, first: int) -> None:
-        """Everything before this sample is trained: a rank that joins late skips it."""
+        """Skip everything before this sample, for a rank that joins after it was trained."""
         with self._lock:
             self._begin = LeaseKey(shard, first)
 
@@ -218,7 +218,7 @@ class LeaseTracker:
     def add_grants(
         self, card: DatasetCard, grants: Iterable[Grant], era: int = 0, cuts: Iterable[BatchCut] = ()
     ) -> None:
-        """Add granted leases. Those of another data set go straight back, those of an earlier era are dropped."""
+        """Add granted leases. Leases of another data set return at once; leases of an earlier era are dropped."""
         with self._lock:
             self._enter(era)
             if era < self.era:
@@ -249,7 +249,7 @@ class LeaseTracker:
             return LeaseReport(tuple(held.progress for held in self._held.values()), tuple(self._failures), self.era)
 
     def on_reported(self, report: LeaseReport) -> None:
-        """The master has this report: forget the leases that it shows as done."""
+        """Forget the leases that this report shows as done, because the master has received it."""
         with self._lock:
             if report.era != self.era:
                 return
@@ -263,10 +263,10 @@ class LeaseTracker:
     def apply_changes(
         self, revoked: Collection[LeaseKey], wishes: Iterable[ShrinkRequest], *, hurry: bool = False, era: int = 0
     ) -> bool:
-        """Drop revoked leases, and cut leases short where the master wishes it, behind what the loop has claimed.
+        """Drop revoked leases, and shorten leases at the master's request, but not before claimed batches.
 
-        Return True if a lease was cut: the master should hear of it at once, since other workers wait for the rest.
-        A message of an earlier era changes nothing; the first one of a new era drops all leases.
+        Return True if a lease was shortened. The master should hear of it at once, because other workers wait for the
+        rest. A message of an earlier era changes nothing; the first message of a new era drops all leases.
         """
         granted = False
         with self._lock:
@@ -297,7 +297,7 @@ class LeaseTracker:
                 self._unclaimed.append(held)
 
     def _first_of(self, grant: Grant) -> int:
-        """Return where to begin with a lease: behind what the group trained before this worker joined."""
+        """Return the first sample of a lease that the group had not trained before this worker joined."""
         if grant.shard < self._begin.shard:
             return grant.end
         return max(grant.first, self._begin.first if grant.shard == self._begin.shard else 0)

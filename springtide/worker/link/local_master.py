@@ -25,7 +25,7 @@ class LocalMaster:
         self._shared: dict[str, bytes] = {}
 
     def ask(self, request: Any) -> Any:
-        """Answer a request; one that needs no answer of its own gets Ok."""
+        """Answer a request; requests without a specific reply get Ok."""
         answers: dict[type, Callable[[Any], messages.Reply]] = {
             messages.JoinWorker: lambda _: self.welcome(),
             messages.LeaseRequest: self.lease,
@@ -35,7 +35,7 @@ class LocalMaster:
             messages.ClaimRequest: lambda _: messages.ClaimReply(True),
             messages.GroupRequest: self.form,
             messages.MeetRequest: self.meet,
-            messages.AtStep: lambda _: messages.HeartbeatReply(),  # there are no checkpoints
+            messages.AtStep: lambda _: messages.HeartbeatReply(),  # without a cluster there are no checkpoints
             messages.PlaceRequest: lambda _: messages.PlaceReply(),
             messages.PackageWritten: lambda _: messages.MissingFiles(()),
         }
@@ -43,7 +43,7 @@ class LocalMaster:
         return messages.Ok() if answer is None else answer(request)
 
     def welcome(self) -> WorkerWelcome:
-        """Rank 0 of 1; all slots belong to the one store in this process."""
+        """Return rank 0 of 1; the one store in this process owns all slots."""
         settings = self._settings
         return WorkerWelcome(
             job="alone",
@@ -84,10 +84,10 @@ class LocalMaster:
         return messages.MeetReply(asked.given)
 
     def introduce(self, hello: messages.Request) -> None:
-        """No other master takes over."""
+        """Do nothing, because no other master takes over."""
 
     def start_heartbeat(self, every_s: float, beat: Callable[[], Any], pulse: Callable[[Any], Any]) -> None:
-        """Nobody waits for heartbeats."""
+        """Do nothing, because no master waits for heartbeats."""
 
     def close(self) -> None:
-        """There is no connection."""
+        """Do nothing, because there is no connection."""

@@ -28,7 +28,7 @@ _current: "MasterLink | None" = None
 
 
 def current(settings: config.Settings | None = None) -> "MasterLink":
-    """Return this process's one link, made on first use: to the master of the environment, else to a local one."""
+    """Return this process's only link, created on first use: to the environment's master, else to a local master."""
     global _current
     if _current is None:
         _current = open_link(settings or config.load())
@@ -36,12 +36,12 @@ def current(settings: config.Settings | None = None) -> "MasterLink":
 
 
 def opened() -> "MasterLink | None":
-    """Return this process's link if it has one and has joined the job."""
+    """Return this process's link if it exists and has joined the job."""
     return _current if _current is not None and _current.joined else None
 
 
 def open_link(settings: config.Settings) -> "MasterLink":
-    """Connect to the master that the settings name; without one, make a local master."""
+    """Connect to the master of the settings; without one, create a local master."""
     if not settings.master:
         return local_link(settings)
     secret = config.job_secret(settings)
@@ -105,7 +105,7 @@ class MasterLink:
         self._before_finish: list[Callable[[], None]] = []
 
     def join(self) -> WorkerWelcome:
-        """Enter the job; waits until all servers are there. Called again: the same, with where servers are now."""
+        """Join the job and wait for all servers. Later calls return the welcome with the current server addresses."""
         if self._welcome is None:
             identity = self._identity
             hello = messages.JoinWorker(identity.rank, os.getpid(), identity.incarnation, channel.BIRTH)
@@ -134,19 +134,19 @@ class MasterLink:
 
     @property
     def draining(self) -> bool:
-        """Return True once this worker is to end its loop: the job stops, or goes on without it."""
+        """Return True once this worker must end its loop, because the job stops or continues without it."""
         return self._stop.draining
 
     def dismiss(self) -> None:
-        """The job goes on without this worker: `draining` from now on."""
+        """Set `draining`, because the job continues without this worker."""
         self._stop.drain()
 
     def before_finish(self, call: Callable[[], None]) -> None:
-        """Call this before the master is told of the end, for a last report."""
+        """Call this function before the end is reported, for a last report."""
         self._before_finish.append(call)
 
     def finish(self) -> None:
-        """Tell the master that the script has ended well. Harmless when called twice."""
+        """Report the successful end of the script to the master. A second call does nothing."""
         if not self._over:
             self._over = True
             for call in self._before_finish:
@@ -156,7 +156,9 @@ class MasterLink:
             self._master.close()
 
     def fail(self, error: str, trace: str = "", blame: Blame = Blame.USER) -> None:
-        """Tell the master that the script has raised, perhaps before it joined; `error` is the line to show first."""
+        """Report an exception of the script to the master, possibly before the script joined; `error` is its first
+        line.
+        """
         if not self._over:
             self._over = True
             identity = self._identity

@@ -19,7 +19,7 @@ class JobOptimizer(torch.optim.Optimizer):
     delegates to `own`.
     """
 
-    # GradScaler then leaves the decision to skip to step(), so that a skipped batch is still accounted for.
+    # GradScaler then leaves the decision to skip to step(), so that a skipped batch still counts.
     _step_supports_amp_scaling = True
 
     def __init__(
@@ -30,14 +30,14 @@ class JobOptimizer(torch.optim.Optimizer):
         fixed: bool,
         tables: Iterable[torch.nn.Parameter] = (),
     ) -> None:
-        """`fixed`: no parameter may be added any more; weights of `tables` may never be."""
+        """Wrap `own`. With `fixed`, no parameter may be added later; weights of `tables` may never be added."""
         self.own = own
         self._tables = {id(weight) for weight in tables}
         self._apply = apply
         self._fixed = fixed
         self._waiting = False
         self._aside: list[tuple[torch.nn.Parameter, torch.Tensor]] = []
-        # not Optimizer.__init__, which would build groups of its own: this sets up hooks only
+        # sets up hooks only; Optimizer.__init__ would build separate groups
         self.__setstate__({"defaults": own.defaults})
 
     @property
@@ -46,11 +46,13 @@ class JobOptimizer(torch.optim.Optimizer):
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """State of what is updated in this process; a table's (and in async mode a dense parameter's) is on servers."""
+        """State of parameters updated in this process. Servers hold the state of tables and, in async mode, of dense
+        parameters.
+        """
         return self.own.state
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Train on all batches since the last step. A closure is evaluated once, as with SGD or Adam."""
+        """Train on all batches since the last step. A closure is evaluated once, as in SGD or Adam."""
         return self._watched_step(closure) if is_watched(self) else self._step(closure)
 
     def _step(self, closure: Callable[[], float] | None) -> float | None:
@@ -66,7 +68,7 @@ class JobOptimizer(torch.optim.Optimizer):
     _watched_step = torch.optim.Optimizer.profile_hook_step(_step)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As usual. Gradients of a step that waits for another optimizer are put aside: they have yet to go out."""
+        """Clear gradients. If the step waits for another optimizer, save its gradients for the push first."""
         if self._waiting:
             params = [param for group in self.param_groups for param in group["params"]]
             self._aside += [(param, param.grad) for param in params if param.grad is not None]
@@ -80,7 +82,9 @@ class JobOptimizer(torch.optim.Optimizer):
             super().zero_grad(set_to_none)
 
     def bring_back(self) -> list[tuple[torch.nn.Parameter, torch.Tensor | None]]:
-        """The gradients are those of the step that goes out, until the newer ones returned here are put in place."""
+        """Restore the saved gradients for the push; return the newer gradients, which the caller puts back
+        afterwards.
+        """
         aside, self._aside, self._waiting = self._aside, [], False
         newer = [(param, param.grad) for param, _ in aside]
         for param, grad in aside:
@@ -88,15 +92,14 @@ class JobOptimizer(torch.optim.Optimizer):
         return newer
 
     def state_dict(self) -> dict[str, Any]:
-        """As `own` gives it: groups, and state of what is updated in this process."""
+        """Return the state dict of `own`: groups, and the state of parameters updated in this process."""
         return self.own.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """As `own` takes it."""
         self.own.load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Only where dense parameters are updated in this process: on servers their number is fixed."""
+        """Add a group, if dense parameters are updated in this process. On servers their number is fixed."""
         if self._fixed:
             raise errors.BadInput(
                 "a parameter group was added after job.prepare, but in async mode dense parameters live on servers, "
@@ -116,7 +119,7 @@ class JobOptimizer(torch.optim.Optimizer):
 
 
 def unscale(optimizer: JobOptimizer) -> bool:
-    """Do what torch.amp.GradScaler leaves to the optimizer: returns whether it found an infinity, else unscales."""
+    """Do the work that torch.amp.GradScaler leaves to the optimizer: return True for an infinity, else unscale."""
     found = getattr(optimizer, "found_inf", None)
     if found is not None and bool(found):
         return True
@@ -128,7 +131,7 @@ def unscale(optimizer: JobOptimizer) -> bool:
 
 
 def is_watched(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether someone looks at its steps: a hook, or torch's profiler. Torch's marks cost a tenth of a small step."""
+    """Return True if a hook or torch's profiler observes the steps. Torch's wrapper costs a tenth of a small step."""
     return bool(
         optimizer._optimizer_step_pre_hooks
         or optimizer._optimizer_step_post_hooks
@@ -138,5 +141,5 @@ def is_watched(optimizer: torch.optim.Optimizer) -> bool:
     )
 
 
-# torch wraps the step of every class of optimizers in its marks, once, unless it is marked as wrapped
+# torch wraps the step of every optimizer class once, unless the step is marked as wrapped
 setattr(JobOptimizer.step, "hooked", True)  # noqa: B010

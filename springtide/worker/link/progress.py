@@ -66,7 +66,7 @@ class ProgressReporter:
                 self._losses += 1
 
     def send(self) -> None:
-        """Hand the totals to the link, which sends them when it next speaks to the master."""
+        """Pass the totals to the link, which sends them with the next heartbeat."""
         self._due = self._clock() + self._every_s
         total = self._meter.collect()
         loss = self._loss_sum / self._losses if self._losses else None

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from springtide.domain.plan import profile
 
-KEPT_STEPS = 4096  # steps kept one by one for a look back (a MiB); sums are kept for ever
+KEPT_STEPS = 4096  # steps kept individually (1 MiB); sums are kept forever
 
 
 class ClientTime(NamedTuple):
@@ -44,10 +44,10 @@ def in_process() -> ClientTime:
 
 
 def exposed(before: ClientTime, after: ClientTime, *, own_s: float) -> StepTerms:
-    """The terms of a step on served tables: what this process does itself, and what it waits for.
+    """Return the terms of a step on served tables: this process's own work, and its waits.
 
-    Servers work while the worker computes. Of their time, and of the network's, only as much is in a step as the worker
-    was blocked: the rest is hidden, and faster servers would not shorten the step by it.
+    Servers work while the worker computes. Only the time that the worker was blocked counts as server and network time.
+    The rest is hidden, and faster servers would not shorten the step by it.
     """
     lookup, update, under_way, waited = (late - early for early, late in zip(before, after, strict=True))
     busy = lookup + update + under_way
@@ -76,7 +76,7 @@ class StepMeter:
         self._data_s = self._lookup_s = 0.0
 
     def restart(self) -> None:
-        """A pass begins: what lies between it and the last step (an evaluation, say) is not a step's time."""
+        """Start a pass; the time since the last step, such as an evaluation, does not count."""
         self._last_end = self._handed = self._forward_end = self.clock()
         self._last = self.spent()
         self._data_s = self._lookup_s = 0.0
@@ -85,23 +85,23 @@ class StepMeter:
         self._data_s += seconds
 
     def looked_up(self, seconds: float) -> None:
-        """Rows were asked for; with tables in this process they were looked up at once."""
+        """Add lookup time; tables in this process look rows up at once."""
         self._lookup_s += seconds
 
     def handed_out(self) -> None:
-        """The loop gets its batch: forward begins. With accumulation the last batch of a step counts."""
+        """Mark the start of forward. With accumulation, the last batch of a step counts."""
         self._handed = self._forward_end = self.clock()
 
     def forward_done(self) -> None:
         self._forward_end = self.clock()
 
     def step_began(self) -> None:
-        """The loop has called `optimizer.step()`."""
+        """Mark the start of `optimizer.step()`."""
         self._began = self.clock()
         self._began_spent = self.spent()
 
     def step_done(self, *, samples: int) -> None:
-        """`optimizer.step()` is about to return."""
+        """Record the timing of the step at the end of `optimizer.step()`."""
         end, spent = self.clock(), self.spent()
         last, began = self._last, self._began_spent
         pull_wait = began.wait_s - last.wait_s

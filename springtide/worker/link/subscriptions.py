@@ -41,14 +41,14 @@ class SlotsFollower:
         with self._lock:
             if self.newest is None or goal.placement.epoch > self.newest.placement.epoch:
                 self.newest = goal
-            if self._call is None:  # no tables yet: they will be connected by the newest
+            if self._call is None:  # tables do not exist yet, and will connect by the newest placement
                 self.epoch = max(self.epoch, goal.placement.epoch)
             elif not self._busy and self.epoch < self.newest.placement.epoch:
                 self._busy = True
                 threading.Thread(target=self._catch_up, name="springtide-slots", daemon=True).start()
 
     def follow(self, call: Follow) -> None:
-        """Call this with every new placement, and at once with the one that is known."""
+        """Call this function with every new placement, and at once with the known placement."""
         with self._lock:
             self._call = call
             newest = self.newest
@@ -68,7 +68,7 @@ class SlotsFollower:
                 log.warning("placement %d is not followed yet: %s", goal.placement.epoch, error)
                 with self._lock:
                     self._busy = False
-                return  # the next pulse tries again
+                return  # the next heartbeat reply retries
             self.epoch = goal.placement.epoch
 
 
@@ -92,7 +92,7 @@ class FeedersFollower:
             self._call(news)
 
     def follow(self, call: Callable[[Feeders], None]) -> None:
-        """Call this with every new roster, and at once with the one that is known."""
+        """Call this function with every new list of data workers, and at once with the known list."""
         with self._lock:
             self._call = call
             if self._newest is not None:
@@ -126,18 +126,18 @@ class Subscriptions:
         self._follow_servers: Callable[[ServerAddresses], None] = lambda _: None
 
     def follow_servers(self, call: Callable[[ServerAddresses], None]) -> None:
-        """Call this when servers live again elsewhere, and at once with what is known.
+        """Call this function when servers restart at new addresses, and at once with the known addresses.
 
-        Calls come in the link's thread, and must not wait.
+        Calls run in the link's thread and must not block.
         """
         self._follow_servers = call
         if self._servers is not None:
             call(self._servers)
 
     def take_servers(self, servers: ServerAddresses | None) -> None:
-        """Turn to the next lives of lost servers before a lease of the era that they begin is worked on.
+        """Switch to restarted servers before the worker uses a lease of their new era.
 
-        Otherwise an earlier life that still runs could acknowledge a push that counts for the new one.
+        Otherwise an old incarnation that still runs could acknowledge a push that counts for the new one.
         """
         if servers is not None and servers != self._servers:
             self._servers = servers
