@@ -22,7 +22,7 @@ from springtide.worker.link import master_link
 
 log = logging.getLogger(__name__)
 
-FENCED = 75  # exit status of a worker whose work is with another: nobody waits for it
+FENCED = 75  # exit status of a fenced worker, whose work another worker has taken over
 
 
 def main(arguments: list[str]) -> int:
@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
 
 
 def run(script: str, given: str) -> None:
-    """Run the script as `__main__`. In a job that is under way its epoch loop passes over what is finished."""
+    """Run the script as `__main__`. In a restarted worker, its epoch loop skips finished epochs."""
     code = None
     try:
         here = master_link.current()
@@ -73,7 +73,7 @@ def run(script: str, given: str) -> None:
 
 
 def tell(error: BaseException, script: str) -> int:
-    """Report an exception to the master, and leave the whole of it in the log."""
+    """Report an exception to the master, and write the full traceback to the log."""
     trace = "".join(traceback.format_exception(type(error), error, error_summary.users_part(error.__traceback__)))
     print(f"{logs.SCRIPT_RAISED}\n{redactor.redact(trace)}", file=sys.stderr, flush=True)
     not_theirs = isinstance(error, errors.JobFailed | errors.TemporaryError)

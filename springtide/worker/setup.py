@@ -79,7 +79,7 @@ class SharingOptions:
     """Samples per unit, if gradients are summed in batch order."""
 
     def refuse(self, mode: Mode, model: nn.Module) -> None:
-        """BadInput for what cannot be summed in the order of the batch, if it is to be."""
+        """Raise BadInput for models and modes that cannot be summed in batch order, if the user asked for it."""
         if self.unit:
             unsupported.refuse_mode(mode, indexed=self.source.samples is not None)
             unsupported.refuse_model(model)
@@ -94,12 +94,12 @@ class SharingOptions:
         meter: StepMeter,
         to_master: master_link.MasterLink,
     ) -> CacheCoordinator | None:
-        """Return what allocates the group's batches and keeps rows; None: nothing does."""
+        """Return the coordinator that allocates the group's batches and caches rows, or None."""
         rules, unit = row_cache.for_model(self.rules, model), max(1, self.unit)
         return row_cache.share_out(rules, self.source, lookups, served, reducer, group, meter, to_master.join(), unit)
 
     def in_group(self, mode: Mode) -> bool:
-        """Whether batches may be shared out: of what has no numbers, a stream or an IterableDataset, if asked for."""
+        """Return True if batches may be allocated. A stream or an IterableDataset needs an explicit request."""
         asked = self.rules.at_once or not self.rules.auto
         return mode == "bsp" and (self.source.samples is not None or asked)
 
@@ -190,7 +190,7 @@ def client_of(
 
 
 def tables_of(model: nn.Module, lookups: Lookups, settings: config.Settings) -> list[ServedTable]:
-    """The model's tables, served, each with what the job's settings say of it."""
+    """Serve the model's tables and apply the job's settings to each."""
     served = convert.convert(model, lookups)
     spec_overrides.grant(served, schema.tables_of(settings.tables))
     return served
@@ -203,15 +203,15 @@ def unstepped_gradients(
 
 
 def reducer_of(named: Sequence[tuple[str, nn.Parameter]], served: Sequence[ServedTable], *, ordered: bool) -> Reducer:
-    """What sums the dense gradients of a bsp group: `ordered`, unit by unit in the order of the batch."""
+    """Return the reducer of a bsp group's dense gradients; `ordered` sums unit by unit in batch order."""
     said = allreduce_header.length(
         [table.spec.id for table in served]
-    )  # with a cache or without: sums are the same then
+    )  # with or without a cache, so that sums are equal
     return (OrderedReducer if ordered else Reducer)([param for _, param in named], None, words=said)
 
 
 def cache_of(shared: SharingOptions, mode: Mode, kept: StaleRowCache | None) -> Behind | None:
-    """What goes between this worker and its tables: a cache, where workers may come to keep rows."""
+    """Return the function that wraps the tables in a cache, if workers may cache rows."""
     if kept is not None:
         return kept.wrap
     return _native.CachedBackend if shared.in_group(mode) and not shared.rules.off else None
@@ -279,9 +279,9 @@ def serve_dense(
     to_master: master_link.MasterLink,
     max_staleness: int | None,
 ) -> Dense:
-    """Async: dense parameters live on servers, from the first worker's values on.
+    """Serve dense parameters of an async job, starting from the first worker's values.
 
-    A worker that comes later, or again, finds them trained already and takes them as they are.
+    A worker that joins later, or restarts, takes the trained values.
     """
     held = served_dense.declare(client, groups, rates)
     frozen = [(name, param) for name, param in model.named_parameters() if not param.requires_grad]
@@ -302,16 +302,16 @@ def serve_dense(
 
 
 def state_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """Dense parameters and buffers of the model, named: what every worker must begin with alike."""
+    """Return the named dense parameters and buffers of the model, which must be equal on all workers at the start."""
     params = [(name, param) for name, param in model.named_parameters() if not isinstance(param, TableWeight)]
     return [*params, *model.named_buffers()]
 
 
 def assign_tables(client: TableClient, served: Sequence[ServedTable]) -> None:
-    """Done once: the weights that embeddings came with, made or loaded, become the tables' rows.
+    """Assign the embeddings' initial weights to the tables, once per job.
 
-    Whoever was stopped at this and given up may wake when rows are trained: rows that are there are kept, and slots
-    remember that they have had all.
+    A stopped worker may resume this after it was given up and rows are trained. So existing rows are kept, and slots
+    remember that all initial values were assigned.
     """
     given = []
     for table in served:
@@ -327,7 +327,9 @@ class _ForwardMark:
 
     def __init__(self, meter: StepMeter) -> None:
         self._done = meter.forward_done
-        self._outside = compile_guard.outside_graphs(lambda: meter.forward_done())  # a clock has no place in a graph
+        self._outside = compile_guard.outside_graphs(
+            lambda: meter.forward_done()
+        )  # a compiled graph cannot read a clock
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if module.training:

@@ -19,7 +19,7 @@ from springtide.domain.data.leases import LeaseKey
 from springtide.domain.data.streams import BatchCut
 from springtide.worker.link.lease_tracker import LeaseTail
 
-MOST_AHEAD = 8  # batches that are read of a partition while a cut of it is waited for
+MOST_AHEAD = 8  # batches to read ahead in a partition that waits for a cut
 
 
 class ReadyBatch(NamedTuple):
@@ -56,7 +56,7 @@ class PartitionHead:
 
     @property
     def first(self) -> int:
-        """The first record that is here; where to read on, when there is none."""
+        """Return the offset of the first record read; the next offset to read if there is none."""
         return int(self.pieces[0].records.offsets[0]) if self.pieces else self.position
 
 
@@ -73,18 +73,18 @@ class PartitionHeads:
         self._heads: dict[int, PartitionHead] = {}
 
     def follow(self, tails: Iterable[LeaseTail]) -> None:
-        """These leases are ours now, and claimed so far. What was read of others, or elsewhere, is forgotten."""
+        """Follow the current leases and claims; forget records of all other leases or positions."""
         heads: dict[int, PartitionHead] = {}
         for tail in sorted(tails, key=lambda tail: tail.begin):
             partition = tail.grant.nth
-            if tail.begin >= tail.end or partition in heads:  # of two leases of one partition the earlier is read first
+            if tail.begin >= tail.end or partition in heads:  # the earlier of two leases of a partition is read first
                 continue
             head = self._heads.get(partition)
             if head is None or head.tail.begin != tail.begin or head.key != (tail.grant.shard, tail.grant.first):
                 head = PartitionHead(tail, tail.begin)
             head.tail = tail
             if head.asked is not None and (head.asked in tail.cuts or not tail.begin < head.asked < tail.end):
-                head.asked = None  # it is noted; or not needed, since the lease ends there
+                head.asked = None  # the cut is noted, or not needed because the lease ends there
             heads[partition] = head
         self._heads = heads
 
@@ -96,7 +96,9 @@ class PartitionHeads:
         }
 
     def take_in(self, chunk: Chunk, at: float) -> int:
-        """A chunk was read; how many of its records retention has deleted. One from elsewhere than asked is dropped."""
+        """Add a chunk; return how many of its records retention has deleted. A chunk from an unexpected offset is
+        dropped.
+        """
         head = self._heads.get(chunk.partition)
         if head is None or chunk.first != head.position:
             return 0
@@ -106,7 +108,7 @@ class PartitionHeads:
         return chunk.expired
 
     def whole(self) -> Iterator[ReadyBatch]:
-        """Batches that are here to their end, partition after partition; each is to be `claimed` or `dropped`."""
+        """Yield complete batches, partition after partition. The caller must call `claimed` or `dropped` for each."""
         for head in list(self._heads.values()):
             while (found := self._next(head)) is not None:
                 before = head.tail.begin
@@ -128,9 +130,9 @@ class PartitionHeads:
         self._heads.pop(whole.tail.grant.nth, None)
 
     def lingering(self, ends: Mapping[int, int], before: float) -> tuple[BatchCut, ...]:
-        """Where to cut batches whose records were read before that moment, though nothing more is there to fill them.
+        """Return cuts for incomplete batches whose records were read before this time, with nothing left to fill them.
 
-        A cut that was asked for before and is not noted is asked for again.
+        An unconfirmed cut is requested again.
         """
         cuts: list[BatchCut] = []
         for number, head in self._heads.items():
@@ -141,13 +143,13 @@ class PartitionHeads:
         return tuple(cuts)
 
     def oldest(self) -> dict[int, float]:
-        """Of each partition with records that are not claimed: when the first of them was appended."""
+        """Return the append time of the first unclaimed record, by partition."""
         return {
             number: float(head.pieces[0].records.appended_at[0]) for number, head in self._heads.items() if head.pieces
         }
 
     def _stuck(self, head: PartitionHead) -> bool:
-        """It waits for a cut, perhaps of a master that is away, and has read enough to go on with for then."""
+        """Return True if the partition waits for a cut, perhaps of an absent master, and has read far enough ahead."""
         return head.asked is not None and head.position >= head.tail.begin + MOST_AHEAD * self._batch_size
 
     def _waits(self, head: PartitionHead, end: int, before: float) -> bool:
@@ -163,7 +165,7 @@ class PartitionHeads:
             return None
         first = head.first
         gap = tail.end if first >= tail.end else first // self._batch_size * self._batch_size
-        if gap > tail.begin:  # nothing is there: all of it at once, however many batches it would have been
+        if gap > tail.begin:  # a gap is one batch, however many batches it would span
             return ReadyBatch(tail, gap, Records.none())
         if not self._full(head):
             return None

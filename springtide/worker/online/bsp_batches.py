@@ -37,8 +37,8 @@ from springtide.worker.online.record_decoding import RecordDecoder
 from springtide.worker.online.usage_report import StreamMeter
 
 log = logging.getLogger(__name__)
-KEPT = 4  # batches: the one in hand, the next, the one that is being read, and one more
-POLL_S = 0.2  # between two looks whether the job is to stop, while records that are known to be there do not come
+KEPT = 4  # batches: the current one, the next one, the one being read, and one spare
+POLL_S = 0.2  # interval of checks for the end of the job, while expected records do not arrive
 
 
 class RecentBatch(NamedTuple):
@@ -68,7 +68,8 @@ class BspStreamFeed:
         each: int | None = None,
         idle: Callable[[], None] = lambda: None,
     ) -> None:
-        """`each`: records of a rank, where a batch grows with the group; None: the card's, shared by all.
+        """Create the feed. `each` is the number of records per rank if a batch grows with the group; None shares the
+        card's batch size.
 
         `idle` is called whenever there is nothing to train.
         """
@@ -94,7 +95,7 @@ class BspStreamFeed:
 
     def batches(self) -> Iterator[ReadBatch]:
         feed, sharing = self.read(), self._sharing
-        if sharing is not None:  # a batch ahead, so that a schedule can plan it
+        if sharing is not None:  # read one batch ahead, so that a schedule can plan it
             sharing.restart(self.place)
             feed = iter(BatchReadahead(feed, sharing.allotting.make_ready, sharing.allotting.review, pauses=True))
         for handed in feed:
@@ -136,7 +137,7 @@ class BspStreamFeed:
                     handed = self._made(*claimed, records, place)
                     if handed is not None:
                         yield handed
-                    else:  # nothing of it can be trained, as all ranks find
+                    else:  # no record can be trained, which all ranks find alike
                         tracker.acknowledge([claimed[1]])
                     continue
                 answer = self.link.leases.lease(self.card, 1, self._seen())
@@ -150,18 +151,18 @@ class BspStreamFeed:
             reader.close()
 
     def fetch(self, samples: Indices) -> Any:
-        """The batch of the records with these numbers, of one of the last batches."""
+        """Return the batch of the records with these numbers, from one of the last batches."""
         for recent in self._recent:
             if recent.first <= samples[0] < recent.first + len(recent.records):
                 return shaped(self.making.again(recent.partition, recent.records[samples - recent.first]))
         raise errors.JobFailed(f"record {samples[0]} of the stream's pass is not at hand any more")
 
     def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
-        """Of what `decode` makes nobody knows which part is whose: it is asked again."""
+        """Decode the records at these positions again, because the structure of the result of `decode` is unknown."""
         return self.fetch(samples[places])
 
     def report(self) -> StreamUse:
-        """For the worker's reports; how far partitions are is told by one rank."""
+        """Return the stream use for the worker's reports; only rank 0 reports the positions in partitions."""
         use = self.use.report(())
         if self.place.rank:
             return use
@@ -188,7 +189,7 @@ class BspStreamFeed:
         return self._bounds
 
     def _read(self, reader: StreamReader, partition: int, claim: BatchClaim) -> Records | None:
-        """All records of a batch; None: the job is to stop before they have come."""
+        """Read all records of a batch; return None if the job drains before they arrive."""
         if self._stands != {partition: claim.begin}:
             reader.assign({partition: claim.begin})
         at, parts = claim.begin, [Records.none()]
@@ -212,7 +213,9 @@ class BspStreamFeed:
         return chunks
 
     def _made(self, grant: Grant, claim: BatchClaim, records: Records, place: GroupPlace) -> ReadBatch | None:
-        """This rank's part, or all of it. Of fewer records than ranks each trains all, and counts for its part."""
+        """Return this rank's part, or the whole batch. With fewer records than ranks, each rank trains all records with
+        an equal share.
+        """
         made = self.making.whole(grant.nth, records, tell=place.rank == 0)
         before, count = self._recent[-1] if self._recent else None, len(made.records)
         self.link.leases.tracker.note_void(claim, claim.end - claim.begin - count)
@@ -220,7 +223,7 @@ class BspStreamFeed:
             return None
         first = 0 if before is None else before.first + len(before.records)
         recent = RecentBatch(claim, grant.nth, first, made.records, self.making.event_s)
-        self._recent = (*self._recent[1 - KEPT :], recent)  # at once: the loop may look at it meanwhile
+        self._recent = (*self._recent[1 - KEPT :], recent)  # one assignment, because the loop may read it meanwhile
         if count < place.workers:
             return ReadBatch(order_of(claim, count, share=1.0 / place.workers), shaped(made.batch))
         run = shards.rank_part(count, rank=place.rank, workers=place.workers)
@@ -241,7 +244,7 @@ class BspStreamFeed:
 def order_of(
     claim: BatchClaim, count: int, *, share: float, whole: Indices | None = None, places: Indices | None = None
 ) -> BatchOrder:
-    """So many records of a batch, where they are shared out those at these `places` of the `whole`."""
+    """Return the order of `count` records of a batch; for a shared batch, of the records at `places` of `whole`."""
     ranges = (SampleRange(epoch=0, shard=claim.shard, first=claim.begin, count=count),)
     indices = PAUSE.indices if whole is None or places is None else whole[places]
     return BatchOrder(indices=indices, ranges=ranges, share=share, claim=claim, whole=whole, places=places)

@@ -48,7 +48,9 @@ class RecordDecoder:
         return self._made(partition, records, tell=True)
 
     def whole(self, partition: int, records: Records, *, tell: bool) -> DecodedBatch:
-        """A batch that all ranks of a bsp group read; what of it cannot be trained one of them `tell`s."""
+        """Decode a batch that all ranks of a bsp group read. Only the rank with `tell` reports records that cannot be
+        trained.
+        """
         made = self._made(partition, records, tell=tell)
         bad = np.array([letter.offset for letter in made.letters], dtype=np.int64)
         return DecodedBatch(made.batch, records[~np.isin(records.offsets, bad)] if made.letters else records)
@@ -64,7 +66,7 @@ class RecordDecoder:
         if made.letters and tell:
             self._put_aside(made.letters)
         if made.records:
-            # neither a record from the future nor one clock that is wrong makes rows old
+            # the median and the append time guard row ages against wrong clocks and future records
             happened = np.minimum(made.event_at, records.appended_at.max())
             self.event_s = max(self.event_s, int(np.median(happened)))
         return made

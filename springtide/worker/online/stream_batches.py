@@ -25,8 +25,8 @@ from springtide.worker.online.stream_client import StreamLeases
 from springtide.worker.online.stream_reader import StreamBatchReader
 from springtide.worker.online.usage_report import StreamMeter
 
-PATIENCE_S = 0.05  # how long the loop waits for a batch before it looks whether everything is over
-DRAIN_S = 5.0  # for batches that others have; then whoever gets the partition trains them, or skips what is trained
+PATIENCE_S = 0.05  # wait for a batch before the loop checks for the end
+DRAIN_S = 5.0  # wait for batches at peers; afterwards the partition's next worker trains or skips them
 
 
 class StreamFeed:
@@ -43,7 +43,9 @@ class StreamFeed:
         idle: Callable[[], None] = lambda: None,
         parts: int = 1,
     ) -> None:
-        """`idle` is called whenever there is nothing to train; the loop gets a batch in so many `parts`."""
+        """Create the feed. `idle` is called whenever there is nothing to train. The loop gets each batch in `parts`
+        parts.
+        """
         self._dataset, self._stream, self._card, self._link, self._unit = dataset, stream, card, to_master, unit
         self._idle = idle
         self._part_size = card.batch_size // parts
@@ -51,7 +53,7 @@ class StreamFeed:
         self._making = RecordDecoder(dataset, self._use)
 
     def batches(self) -> Iterator[ReadBatch]:
-        """Until the stream is over for all workers, or the job is to stop."""
+        """Yield batches until the stream is over for all workers, or the job drains."""
         tracker = self._link.leases.tracker
         tracker.begin_pass(self._card)
         asking = StreamLeases(self._link, self._card, self._stream)
@@ -71,14 +73,14 @@ class StreamFeed:
             while not self._link.draining:
                 run = self._unit.take(patience_s)
                 if run is not None:
-                    patience_s = 0.0  # the batch before it must not wait for one that is not there
+                    patience_s = 0.0  # the previous batch must not wait for a missing batch
                     yield from self._handed(run)
                 else:
                     _raise(reading.failure or asking.failure)
                     if asking.over and not tracker.is_busy and self._unit.idle:
                         return
                     if not tracker.is_busy:
-                        asking.hurry()  # for more, or for the end
+                        asking.hurry()  # request more leases, or the end
                     patience_s = PATIENCE_S
                     self._use.waits(True)
                     self._idle()
@@ -101,9 +103,9 @@ class StreamFeed:
         )
 
     def on_torn(self, claims: Sequence[BatchClaim]) -> bool:
-        """A server has a part of these batches only: another has cut them where we have not, so they are not ours.
+        """Drop batches that a server has only in part: another worker cut them differently and owns them now.
 
-        False: they are, so that cannot be.
+        Return False if this worker still holds a lease of them, which means an error.
         """
         tracker = self._link.leases.tracker
         if any(tracker.holds(claim) for claim in claims):
@@ -120,23 +122,23 @@ class StreamFeed:
         self._stream.close()
 
     def row_clock(self) -> int:
-        """The stream's time in seconds, as far as the loop is: what ages of rows are counted in."""
+        """Return the event time of the stream in seconds up to the loop's batch, which measures the age of rows."""
         return self._making.event_s
 
     def _read_out(self) -> bool:
-        """Whether all of the leases that are ours is in the loop's hands, and nothing more will come of them."""
+        """Return True if the loop has claimed all of this worker's leases, so that no further batch comes of them."""
         tails = self._link.leases.tracker.tails()
         return bool(tails) and all(tail.begin >= tail.end for tail in tails)
 
     def _handed(self, run: RecordRun) -> list[ReadBatch]:
-        """The batch in its parts, as far as there is anything to train in them; else its name alone."""
+        """Return the trainable parts of the batch; if there are none, only its identity."""
         self._use.waits(False, len(run.records))
         pieces = [run.records[at : at + self._part_size] for at in range(0, len(run.records), self._part_size)]
         made = [(piece, self._making.batch(run.partition, piece)) for piece in pieces]
         full = [(piece, one.batch) for piece, one in made if one.batch is not None]
         count = sum(one.records for _, one in made)
         self._link.leases.tracker.note_void(run.claim, run.claim.end - run.claim.begin - count)
-        if not full:  # none of its records can be trained: everyone who reads them finds that
+        if not full:  # no record can be trained, which every reader finds alike
             return [ReadBatch(order_of(run.claim, run.claim.begin, run.claim.end), None, empty=True)]
         self._use.handed(run.claim, run.records, count)
         begins = [run.claim.begin, *(int(piece.offsets[0]) for piece, _ in full[1:]), run.claim.end]

@@ -19,8 +19,8 @@ from springtide.rpc.messages import messages
 from springtide.worker.link.master_link import MasterLink
 
 log = logging.getLogger(__name__)
-EVERY_S = 2.0  # between two looks at which partitions there are, while some are in hand
-SOON_S = 0.05  # between two questions; a master holds one that it cannot answer for a while
+EVERY_S = 2.0  # interval of partition discovery while this worker holds leases
+SOON_S = 0.05  # interval between two requests; the master holds a request that it cannot answer
 
 
 class StreamLeases:
@@ -46,16 +46,16 @@ class StreamLeases:
         self._wake.set()
 
     def cut(self, cuts: tuple[BatchCut, ...]) -> None:
-        """Ask for these cuts, unless some were asked for just now and are not answered."""
+        """Request these cuts, unless an earlier request is still unanswered."""
         if self._ended.is_set() or (self._cutting is not None and self._cutting.is_alive()):
             return
-        self._cutting = threading.Thread(  # which a script that ends does not wait for: the master may be away
+        self._cutting = threading.Thread(  # a daemon, because the master may be away when the script ends
             target=self._carefully, args=(lambda: self._link.leases.cut(cuts),), name="springtide-cuts", daemon=True
         )
         self._cutting.start()
 
     def close(self) -> None:
-        """No more are wanted. A request that is under way ends by itself; what it gets goes back."""
+        """Stop requesting leases. A request in flight ends by itself, and its leases return."""
         self._ended.set()
         self._wake.set()
 
@@ -76,7 +76,7 @@ class StreamLeases:
                 if one.final:
                     tracker.end_run(one.partition, one.end)
             self.over = isinstance(answer, messages.DataEnd) and not busy
-            if not isinstance(answer, messages.LeaseReply):  # else there may be more
+            if not isinstance(answer, messages.LeaseReply):  # after a lease, ask for more at once
                 self._wake.wait(SOON_S)
 
     def _seen(self) -> tuple[PartitionRange, ...]:
@@ -96,6 +96,6 @@ class StreamLeases:
     def _carefully(self, do: Callable[[], None]) -> None:
         try:
             do()
-        except BaseException as error:  # whatever it is, the loop must hear of it
+        except BaseException as error:  # the loop must raise any error
             if not self._ended.is_set():
                 self.failure = error

@@ -19,9 +19,9 @@ from springtide.worker.online.stream_client import StreamLeases
 from springtide.worker.online.usage_report import StreamMeter
 
 log = logging.getLogger(__name__)
-POLL_S = 0.05  # at most so long until new leases are read, and revoked ones are not
-MOST_BATCHES = 8  # that one poll may bring
-NAP_S = 0.01  # after one that has brought less than a batch
+POLL_S = 0.05  # longest delay before the reader follows new or revoked leases
+MOST_BATCHES = 8  # limit of one poll
+NAP_S = 0.01  # pause after a poll with less than a batch
 
 
 class StreamBatchReader:
@@ -53,7 +53,7 @@ class StreamBatchReader:
         self._thread.start()
 
     def close(self) -> None:
-        """Read no more; waits for the thread, which looks often."""
+        """Stop reading and wait for the thread, which checks often."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -66,7 +66,7 @@ class StreamBatchReader:
                     self._round(reader)
             finally:
                 reader.close()
-        except BaseException as error:  # whatever it is, the loop must hear of it
+        except BaseException as error:  # the loop must raise any error
             self.failure = error
 
     def _round(self, reader: StreamReader) -> None:
@@ -85,7 +85,7 @@ class StreamBatchReader:
             if not self._offer(whole):
                 return
         ends = dict(reader.ends())
-        # one that would wait in the queue anyway is not cut yet: it fills meanwhile, and is trained no later
+        # do not cut a batch that would wait in the queue; it fills meanwhile and is trained no later
         if cuts := heads.lingering(ends, self._clock() - max(self._linger_s, self._unit.wait_s)):
             self._asking.cut(cuts)
         self._use.stands(heads.oldest(), ends)
@@ -109,12 +109,12 @@ class StreamBatchReader:
         if chunks:
             self._say("")
             if sum(len(chunk.records) for chunk in chunks) < self._few:
-                self._ended.wait(NAP_S)  # a trickle: what comes next is read together
+                self._ended.wait(NAP_S)  # on a slow stream, read the next records together
 
     def _offer(self, whole: ReadyBatch) -> bool:
-        """Wait until there is room for a batch, then claim it: until then another may be given the partition.
+        """Wait for room, then claim the batch, because another worker may get the partition until then.
 
-        Whether there is more to do.
+        Return False if the reader must stop.
         """
         while not self._unit.await_room(POLL_S):
             if self._ended.is_set():

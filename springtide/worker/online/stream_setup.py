@@ -22,13 +22,13 @@ from springtide.worker.setup import Mode, Wired
 NO_DATA_WORKERS = "a stream is read by the workers themselves: its partitions are leased to them"
 
 
-IN_STEP_BATCHES = 4  # of a stretch of a bsp group: few, since the next one should be of the fullest partition then
+IN_STEP_BATCHES = 4  # batches per lease of a bsp group; few, because the next lease takes the fullest partition
 
 
 def card_of(
     dataset: StreamDataset, batch_size: int, mode: Mode, *, epochs: int, scaling: str | None, workers: int
 ) -> DatasetCard:
-    """What the master must know of it. A bsp group shares a batch; `workers` it has at first, weak scaling or not."""
+    """Return the master's description of the stream. A bsp group shares each batch; `workers` is its initial size."""
     if epochs != 1:
         raise errors.BadInput(f"epochs={epochs}: a stream is trained once; leave epochs out")
     if mode == "bsp":
@@ -52,7 +52,9 @@ def open_feed(
     parts: int = 1,
     each: int | None = None,
 ) -> StreamFeed | BspStreamFeed:
-    """Open the stream; `parts` batches of the loop are one of the card's. `each`: samples a rank, with weak scaling."""
+    """Open the stream. `parts` batches of the loop form one batch of the card. `each` is the samples per rank with weak
+    scaling.
+    """
     stream = open_stream(dataset.url)
     assert card.stream is not None
     card = replace(card, stream=replace(card.stream, id=stream.id))

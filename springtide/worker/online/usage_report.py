@@ -20,8 +20,8 @@ from springtide.domain.data.leases import LeaseKey
 from springtide.domain.data.streams import PartitionView, StepSums, StreamUse
 from springtide.worker.link.lease_tracker import BatchClaim, LeaseTail
 
-KEPT_LAGS = 4096  # records that quantiles are taken of
-OF_A_BATCH = 16  # of which every batch gives so many
+KEPT_LAGS = 4096  # records in the quantiles
+OF_A_BATCH = 16  # records sampled per batch
 
 
 class RecordLags:
@@ -109,7 +109,7 @@ class StreamMeter:
             self._expired += expired
 
     def claimed(self, claim: BatchClaim, records: Records) -> None:
-        """This batch of a partition is read, and on its way to the loop, here or elsewhere."""
+        """Record a claimed batch of a partition on its way to a loop, of this worker or a peer."""
         with self._lock:
             batches = self._claimed.setdefault(LeaseKey(claim.shard, claim.first), deque())
             batches.append((claim.end, float(records.appended_at[0])))
@@ -123,7 +123,7 @@ class StreamMeter:
             self.unkept, self._unkept_why = letters, why
 
     def handed(self, claim: BatchClaim, records: Records, count: int) -> None:
-        """The loop gets this batch, `count` of whose records can be trained."""
+        """Record a batch for the loop; `count` of its records can be trained."""
         every = max(1, len(records) // OF_A_BATCH)
         with self._lock:
             self._lags.begin(claim, count, np.array(records.appended_at[::every]))
@@ -140,18 +140,20 @@ class StreamMeter:
                 self._lags.forget(claim)
 
     def stands(self, oldest: Mapping[int, float], ends: Mapping[int, int]) -> None:
-        """How far reading is: append times of what is not claimed yet, and where partitions end."""
+        """Record the read position: append times of the oldest unclaimed records, and the ends of partitions."""
         with self._lock:
             self._oldest = oldest
-            self._ends |= ends  # of one that is not read just now, it is as it was
+            self._ends |= ends  # partitions that are not read now keep their last end
 
     def waits(self, idle: bool, records: int = 0) -> None:
-        """From now on the loop has nothing to train, or has a batch of so many records: the one before is done."""
+        """Record that the loop is idle, or starts a batch of `records`; the previous batch is done."""
         with self._lock:
             self._time.switch(idle, records)
 
     def report(self, tails: Iterable[LeaseTail]) -> StreamUse:
-        """All of it but what the shuffle unit knows; `tails`: the partitions that are ours, told once they are read."""
+        """Return all totals except those of the shuffle unit. `tails` are this worker's partitions, reported once their
+        end is known.
+        """
         with self._lock:
             self._time.count()
             p50, p99 = self._lags.quantiles()
@@ -184,7 +186,8 @@ class StreamMeter:
         return batches[0][1] if batches else self._oldest.get(tail.grant.nth, 0.0)
 
     def _end_of(self, tail: LeaseTail) -> int | None:
-        """None: it has just been given to us, and nobody has looked. Told as its first offset, all that lies there
-        would seem to come the moment after, and workers be had for it."""
+        """Return the end of a partition; None if this worker just got it and has not looked. A guess would make its
+        backlog appear as sudden new load, and the autoscaler would add workers.
+        """
         end = self._ends.get(tail.grant.nth)
         return None if end is None else max(tail.offset, tail.begin, min(tail.end, end))

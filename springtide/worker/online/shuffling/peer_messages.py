@@ -17,8 +17,8 @@ PLANE = "shuffle-"
 """Prefix of the authentication proofs of this connection (`rpc.transport.auth`). Proofs of the control plane are
 invalid here.
 """
-MAX_BYTES = 80 * 2**20  # more than a batch that is sent may have (unit.SENDABLE_BYTES), with offsets and times
-MAX_WORD_BYTES = 2**20  # of anything else
+MAX_BYTES = 80 * 2**20  # exceeds the largest sendable batch (shuffle_unit.SENDABLE_BYTES) with offsets and times
+MAX_WORD_BYTES = 2**20  # limit of all other messages
 
 
 class PeerMessage(msgspec.Struct, array_like=True, frozen=True):
@@ -76,7 +76,7 @@ def batch_of(run: RecordRun) -> bytes:
 
 
 def run_of(batch: BatchForwarded, owner: str) -> RecordRun:
-    """The batch that came. `BadFrame`: it is none, or not what its claim says."""
+    """Return the received batch; `BadFrame` if it is invalid or does not match its claim."""
     claim = batch.claim
     if not (0 <= claim.first <= claim.begin < claim.end and claim.shard >= 0 and batch.partition >= 0):
         raise frames.BadFrame(f"{owner} sent a batch with the claim {claim} of partition {batch.partition}")

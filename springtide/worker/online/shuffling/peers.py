@@ -29,12 +29,12 @@ from springtide.worker.online.shuffling.shuffle_unit import ShuffleUnit
 log = logging.getLogger(__name__)
 
 TICK_S = 0.25
-ALIVE_S = 1.0  # after so long without another word, one to say that we are there
-SILENT_S = 4.0  # a peer that should have said so by now: what it has of ours comes home
-DEAD_S = 30.0  # one that is not waited for
-AWAY_S = 1.0  # a tick that comes so late: this process was stopped or starved, and could hear nobody
+ALIVE_S = 1.0  # interval of keep-alive messages on an idle connection
+SILENT_S = 4.0  # silence after which this worker takes back its batches from a peer
+DEAD_S = 30.0  # silence after which the connection closes
+AWAY_S = 1.0  # delay of a tick that shows that this process was stopped or starved
 RETRY_S, RETRY_MOST_S = 0.05, 2.0
-GOODBYE_S = 2.0  # for last words to go out
+GOODBYE_S = 2.0  # time to send the last messages
 BUFFER = 2**20
 
 _open: "weakref.WeakSet[Peers]" = weakref.WeakSet()
@@ -68,7 +68,7 @@ class Peers:
     def __init__(
         self, unit: ShuffleUnit, secret: bytes, name: str, *, host: str, port: int = 0, certificates: str = ""
     ) -> None:
-        """`certificates`: a folder (`rpc.transport.tls`), where the job has TLS."""
+        """Listen for peers. `certificates` is a folder (`rpc.transport.tls`), if the job uses TLS."""
         self._unit, self._own = unit, PeerIdentity(name, secret, certificates)
         self.sent_bytes = 0
         self._lines: dict[str, PeerLine] = {}
@@ -92,7 +92,9 @@ class Peers:
         _open.add(self)
 
     def follow(self, addresses: Mapping[str, str]) -> None:
-        """Where the workers of the job are, by name; a connection that works is kept even if it is not among them."""
+        """Update the addresses of the job's workers by name. A working connection stays open even if its peer is not
+        listed.
+        """
         self._soon(self._follow, {name: at for name, at in addresses.items() if name != self._own.name})
 
     # ---- what the unit says ----
@@ -101,7 +103,7 @@ class Peers:
         self._soon(self._send, peer, run)
 
     def done(self, peer: str, claims: Mapping[BatchClaim, int]) -> None:
-        """Tell a caller that these are trained, and how many offsets of each held nothing to train."""
+        """Tell a caller that these batches are trained, with the number of void offsets of each."""
         self._soon(self._say, self._callers, peer, peer_messages.BatchTrained(tuple(claims), tuple(claims.values())))
 
     def back(self, peer: str, claims: Sequence[BatchClaim]) -> None:
@@ -122,7 +124,7 @@ class Peers:
 
     def _soon(self, call: Callable[..., None], *arguments: Any) -> None:
         if not self._closed:
-            with contextlib.suppress(RuntimeError):  # closed by another thread just now
+            with contextlib.suppress(RuntimeError):  # another thread has just closed the loop
                 self._loop.call_soon_threadsafe(call, *arguments)
 
     async def _listen(self, host: str, port: int) -> str:
@@ -144,7 +146,7 @@ class Peers:
                 self._dialing[name] = self._start(self._dial(name, address))
 
     async def _dial(self, name: str, address: str) -> None:
-        """Call a peer, again and again as long as the master names it there."""
+        """Call a peer repeatedly, as long as the master lists it at this address."""
         wait, last = RETRY_S, ""
         try:
             while self._known.get(name) == address:
@@ -160,10 +162,10 @@ class Peers:
         finally:
             del self._dialing[name]
             if not self._closed:
-                self._follow(self._known)  # it may be somewhere else by now
+                self._follow(self._known)  # the peer may have a new address by now
 
     async def _call(self, name: str, address: str) -> None:
-        """One connection to a peer, from its first word to its last. EOFError when it ends."""
+        """Run one connection to a peer until it ends; EOFError when it ends."""
         host, port = addresses.parse(address)
         async with asyncio.timeout(handshake_limits.DEADLINE_S):
             connecting = tls.connecting(self._own.certificates)
@@ -223,7 +225,7 @@ class Peers:
                 str(error) or type(error).__name__,
             )
         except asyncio.CancelledError:
-            pass  # we close
+            pass  # this worker closes the connection
         finally:
             if self._callers.get(line.name) is line:
                 del self._callers[line.name]
@@ -241,7 +243,7 @@ class Peers:
 
     def _send(self, peer: str, run: RecordRun) -> None:
         line = self._lines.get(peer)
-        if line is not None:  # else the unit has heard, or will in a moment, that it is lost
+        if line is not None:  # otherwise the unit learns of the lost peer
             self._write(line, peer_messages.batch_of(run))
 
     def _say(self, lines: dict[str, PeerLine], peer: str, said: peer_messages.PeerMessage) -> None:
@@ -294,7 +296,9 @@ class Peers:
         self._loop.close()
 
     def _forget_in_child(self) -> None:
-        """A forked child must not keep connections open that end with its parent. Their numbers stay in use."""
+        """Replace inherited sockets in a forked child, so that connections end with the parent. The descriptor numbers
+        stay in use.
+        """
         self._closed = True
         nothing = os.open(os.devnull, os.O_RDWR)
         for descriptor in self._descriptors:

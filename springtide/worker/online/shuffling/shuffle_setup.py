@@ -20,12 +20,12 @@ log = logging.getLogger(__name__)
 def open_unit(
     to_master: MasterLink, welcome: WorkerWelcome, *, strategy: str = "advanced", queue: tuple[int, int] | None = None
 ) -> ShuffleUnit:
-    """With "none", and where there is no cluster, a plain queue. `Unit.close` hangs up."""
+    """Open the unit; `ShuffleUnit.close` disconnects it. With "none", or without a cluster, it is a plain queue."""
     chosen = strategy_named(strategy) if any(welcome.servers) else "none"
     unit = ShuffleUnit(to_master.leases.tracker, strategy=chosen, queue=queue, seed=welcome.seed * 65537 + welcome.rank)
     if chosen == "none":
         return unit
-    from springtide.worker.bsp import connect  # brings torch, which units by themselves do without
+    from springtide.worker.bsp import connect  # imports torch, which a unit alone does not need
 
     name = str(LeaseHolder(welcome.rank, welcome.incarnation))
     try:

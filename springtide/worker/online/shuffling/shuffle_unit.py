@@ -18,7 +18,7 @@ from springtide.data.peer_shuffle import QueueBounds, Strategy
 from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
 from springtide.worker.online.shuffling.record_run import RecordRun
 
-SENDABLE_BYTES = 64 * 2**20  # a batch with more is trained by whoever has read it
+SENDABLE_BYTES = 64 * 2**20  # the reader of a larger batch trains it itself
 
 
 class ShuffleUse(NamedTuple):
@@ -48,7 +48,7 @@ class Wires(Protocol):
     def tell(self, ready: bool) -> None: ...
 
     def close(self) -> None:
-        """Say what is left to say, and hang up: the one call that waits, for a moment."""
+        """Send the remaining messages and disconnect. Only this call blocks, briefly."""
         ...
 
 
@@ -80,7 +80,9 @@ class ShuffleUnit:
         """Records of all batches that are queued here or sent to a peer."""
         self._early: list[RecordRun] = []
         """Batches from peers that learned of a new era before this worker."""
-        self._lock = threading.RLock()  # entered by itself: an interrupt within Condition.__enter__ would leave it held
+        self._lock = (
+            threading.RLock()
+        )  # used directly, because an interrupt in Condition.__enter__ would leave it locked
         self._changed = threading.Condition(self._lock)
         self._wires: Wires | None = None
         self._forwarded = self._received = 0
@@ -93,7 +95,7 @@ class ShuffleUnit:
 
     @property
     def room(self) -> int:
-        """How many batches the reader may still bring; with none left it should wait."""
+        """Return how many more batches the reader may offer; at 0 the reader should wait."""
         with self._lock:
             return max(0, self._shuffle.room)
 
@@ -107,7 +109,7 @@ class ShuffleUnit:
             return self._changed.wait_for(lambda: self._closed or self._shuffle.room > 0, timeout_s)
 
     def offer(self, run: RecordRun) -> None:
-        """A batch of a lease of ours. Never waits: what there is no room for is kept all the same."""
+        """Add a batch of this worker's lease without blocking, even if the queue is full."""
         with self._lock:
             self._runs[run.claim] = run
             stays = run.records.nbytes > SENDABLE_BYTES
@@ -116,7 +118,7 @@ class ShuffleUnit:
     # ---- the loop ----
 
     def take(self, timeout_s: float) -> RecordRun | None:
-        """The next batch to train; None when there is none for so long. Batches whose lease is gone are left out."""
+        """Return the next batch to train; None after the timeout. Batches with a lost lease are dropped."""
         deadline = self._clock() + timeout_s
         with self._lock:
             while not self._closed:
@@ -135,7 +137,7 @@ class ShuffleUnit:
             return None
 
     def trained(self, claims: Iterable[BatchClaim]) -> None:
-        """Every server has these batches: our own count as trained, others' owners are told."""
+        """Acknowledge own batches, and notify the owners of other batches, because every server has them."""
         claims = list(claims)
         self._tracker.acknowledge(claims)
         with self._lock:
@@ -151,9 +153,10 @@ class ShuffleUnit:
             self._prune([run.claim])
 
     def drain(self, timeout_s: float) -> bool:
-        """The loop has ended: give peers back what they sent, and wait for what they have of ours.
+        """Return batches of peers after the loop has ended, and wait for own batches at peers.
 
-        False: some of it was not heard of in time; it may be trained all the same, as whoever reads it next finds.
+        Return False if some peers did not answer in time. Those batches may still be trained, which the next reader of
+        the partition finds out.
         """
         deadline = self._clock() + timeout_s
         with self._lock:
@@ -203,9 +206,9 @@ class ShuffleUnit:
             self._act(self._shuffle.heard(peer, ready, self._clock()))
 
     def peer_sent(self, peer: str, run: RecordRun) -> None:
-        """A peer has sent a batch. One of an era that is not known here waits until it is: its servers may be others.
+        """Accept a batch of a peer. A batch of a newer era waits until this worker knows the era.
 
-        Else an earlier life of a server, which this worker still speaks to, could acknowledge it for the next one.
+        Otherwise an old incarnation of a server could acknowledge the batch for the new one.
         """
         with self._lock:
             self._received += 1
@@ -215,9 +218,9 @@ class ShuffleUnit:
                 self._take_in(run)
 
     def peer_done(self, peer: str, trained: Mapping[BatchClaim, int]) -> None:
-        """A peer has trained batches of ours, of which so many offsets held nothing to train.
+        """Acknowledge batches that a peer has trained, with their number of void offsets.
 
-        What is not here, nor with a peer, was trained before, or is none.
+        Unknown batches are ignored: they were trained before, or never existed.
         """
         with self._lock:
             claims = [claim for claim in trained if claim in self._runs and not self._runs[claim].owner]
@@ -242,7 +245,7 @@ class ShuffleUnit:
             self._act(self._shuffle.lost(peer, self._clock()))
 
     def tick(self, away_s: float = 0.0) -> None:
-        """Let time pass: a few times a second. `away_s`: for so long this process did not run."""
+        """Advance timers, a few times per second. `away_s` is the time that this process did not run."""
         with self._lock:
             self._shuffle.forgive(away_s)
             self._admit()
