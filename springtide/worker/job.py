@@ -147,27 +147,27 @@ class Job:
         allocation: str | None = None,
         reduction: str | None = None,
     ) -> tuple[nn.Module, Optimizers, batches.Batches]:
-        """Serve the model's tables and give back what the loop needs: the model, the optimizer(s), the batches.
+        """Serve the model's tables, and return the model, the optimizer(s) and the batches for the loop.
 
-        model: embeddings in it (nn.Embedding, nn.EmbeddingBag, TorchRec collections, st.EmbeddingBag) become served;
-            nothing else is changed. Wrap it in DistributedDataParallel neither before nor after.
-        optimizer: one torch.optim optimizer, or a list of them: the same comes back.
-        dataset: a Dataset, a DataLoader (its data set, batch size, shuffle, collate and readers are taken), an
+        model: its embeddings (nn.Embedding, nn.EmbeddingBag, TorchRec collections, st.EmbeddingBag) become served;
+            nothing else changes. Do not wrap the model in DistributedDataParallel.
+        optimizer: one torch.optim optimizer or a list of them; the result has the same form.
+        dataset: a Dataset, a DataLoader (sets the data set, batch size, shuffle, collate and readers), an
             IterableDataset (every worker reads all of it and trains its share), or an st.stream(...).
-        batch_size: samples a batch; None takes the DataLoader's, else 512. `scaling` says of whom.
-        accumulate: batches whose gradients a step sums; step where `batches.completes_step`. bsp: as the loop likes.
-        epochs: epochs one loop over the batches covers. Iterating again trains further epochs.
-        shuffle: a new order every epoch; None means yes, or what the DataLoader does.
-        sync: "async", every worker at its own pace, or "bsp", all in step; None takes the job's setting.
-        scaling: "worker_batch", each worker's batch has batch_size samples (async's default; in bsp, weak scaling);
-            "global_batch", all workers' together (bsp's default). The learning rate is never changed for you.
-        max_staleness: async only. Pushes that a server may apply between reading a step's values and applying it. 0:
-            one worker at a time; below workers - 1 some wait. None: any number, rows are read a batch ahead.
-        cache: What each worker keeps of the rows it trains: bytes (an int, "64M"), a share of all rows (a float,
-            "10%"), "auto" (bsp: found out by measuring; async: off) or "off"; None takes the job's setting.
-        cache_staleness: async only. Trainings by others that a kept row may lack; None takes the job's setting, 10.
-        allocation: bsp only. Who trains which sample: "anneal", "laia" (where rows are), "random", "contiguous" (runs).
-        reduction: bsp only. "batch-order": a sample at a time, summed in order: docs/caching.md. Else in rank order.
+        batch_size: samples per batch, of a worker or of all workers (see `scaling`); None: the DataLoader's, else 512.
+        accumulate: batches per step; call step() if `batches.completes_step`. In bsp, leave it out and step at will.
+        epochs: epochs per loop over the batches. Another loop trains further epochs.
+        shuffle: use a new order every epoch; None: the DataLoader's setting, else True.
+        sync: "async" (each worker at its own pace) or "bsp" (all workers in step); None: the job's setting.
+        scaling: "worker_batch": batch_size counts per worker (default in async; in bsp, weak scaling);
+            "global_batch": batch_size counts for all workers together (default in bsp). The learning rate stays.
+        max_staleness: async only. Pushes that servers may apply between a step's read and its own push. 0:
+            one worker at a time; below workers - 1: some workers wait. None: no limit; rows are read a batch ahead.
+        cache: size of each worker's row cache: bytes (an int, "64M"), a share of all rows (a float,
+            "10%"), "auto" (bsp: decided by measurement; async: off) or "off"; None: the job's setting.
+        cache_staleness: async only. Updates by other workers that a cached row may lack; None: the job's setting, 10.
+        allocation: bsp only. Assigns samples to workers: "anneal", "laia" (by cached rows), "random", "contiguous".
+        reduction: bsp only. "batch-order" sums sample by sample in order (docs/caching.md); else in rank order.
         """
         mode = self._mode(sync, accumulate)
         how: Any = {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last, "num_workers": num_workers}
@@ -201,19 +201,19 @@ class Job:
 
     @takes_numbers("self")
     def report(self, **metrics: float) -> None:
-        """Show numbers in the job's progress: `loss` is averaged over reports, other metrics show their last value."""
+        """Show numbers in the job's progress: `loss` is averaged over samples, other metrics show their last value."""
         self._reports.add(metrics)
 
     def register(self, obj: Registered, *, name: str | None = None) -> Registered:
-        """Let an object of yours go along with the job's checkpoints; the same object comes back.
+        """Save and restore an object of the script with the job's checkpoints; return the same object.
 
-        obj: a learning-rate scheduler, a generator of random numbers (torch's, NumPy's, Python's), or anything with
-            `state_dict()` and `load_state_dict()`; all of them together at most 256 KiB.
-        name: by which it is known again; by default its class, in the order of registration.
+        obj: a learning-rate scheduler, a random number generator (torch's, NumPy's, Python's), or any object with
+            `state_dict()` and `load_state_dict()`. All registered objects together may take 256 KiB.
+        name: identifies the object after a restart; default: its class name, numbered in order of registration.
 
-        Its state is taken between two steps, about twice a second, and at the script's end. If the state of this name
-        is known (this worker was started again, or the job goes on from a checkpoint) it is given back at once; to a
-        worker that is new, the state of the lowest rank.
+        The worker saves the state between two steps, about twice a second, and at the end of the script. A restarted
+        worker, or a job that resumes from a checkpoint, restores the state at once. A new worker gets the state of the
+        lowest rank.
         """
         self._registry.add(obj, name)
         return obj

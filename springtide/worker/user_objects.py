@@ -20,7 +20,7 @@ from springtide import errors
 from springtide.checkpoint.checkpointer import state_image
 from springtide.domain.data.samples import EpochPlace
 
-MOST_BYTES = 256 * 1024  # of all objects of a worker: they are written to the master's journal again and again
+MOST_BYTES = 256 * 1024  # limit for all objects of a worker, because the master's journal stores them repeatedly
 
 
 class ObjectRegistry:
@@ -37,7 +37,7 @@ class ObjectRegistry:
         clock: Callable[[], float] = time.monotonic,
         away: bool = False,
     ) -> None:
-        """`away`: the script is not at the place yet where the given states were taken."""
+        """Create the registry. `away` means that the script has not reached the position of the given states."""
         self._given, self._tell, self._every_s, self._clock = dict(given), tell, every_s, clock
         self._objects: dict[str, Any] = {}
         self._due = clock()
@@ -49,7 +49,7 @@ class ObjectRegistry:
         """Whether the script is between two positions. Changes to objects then count only from the next position on."""
 
     def add(self, obj: Any, name: str | None) -> None:
-        """Keep an object from now on; if it was known before, it is given its state back."""
+        """Register an object, and restore its state if the state is known."""
         name = name or self._free_name(type(obj).__name__)
         if name in self._objects:
             raise errors.BadInput(f"job.register: {name!r} is registered already; give another name=")
@@ -66,35 +66,37 @@ class ObjectRegistry:
         return any(each is obj for each in self._objects.values())
 
     def come_back(self) -> None:
-        """The script is where the given states were taken: all objects are as they were there."""
+        """Restore all objects, because the script has reached the position of the given states."""
         for name, obj in self._objects.items():
             if (known := self._given.get(name)) is not None:
                 put_back(obj, state_image.decode_state(known))
         self._given.clear()
 
     def take(self, place: EpochPlace) -> dict[str, bytes]:
-        """The states at a new place of the script, to be told at once: what is taken from now on belongs to it."""
+        """Return the states at a new position of the script, to be sent at once. Later states belong to this
+        position.
+        """
         self.place, self._quiet = place, False
         self.taken = self._checked(self._objects)
         self._due = self._clock() + self._every_s
         return self.taken
 
     def rest(self) -> None:
-        """The loop is between two steps; now and then that is a moment to take the states."""
+        """Save the states between two steps, if the interval has passed."""
         if self._objects and not self._quiet and self._clock() >= self._due:
             self.send()
 
     def end_loop(self) -> None:
-        """The loop is over: states are taken once more, and then at the next place only.
+        """Save the states at the end of a loop, and then only at the next position.
 
-        What the script does after the loop belongs to the epoch, and is done again by whoever does the epoch again.
+        Code after the loop belongs to the epoch, so a worker that repeats the epoch repeats that code.
         """
         if not self._quiet:
             self.send()
             self._quiet = self.place is not None
 
     def send(self) -> None:
-        """Take the states as they are, and hand them to the link if they have changed."""
+        """Save the current states, and pass them to the link if they have changed."""
         if not self._quiet:
             self._due = self._clock() + self._every_s
             taken = self._checked(self._objects)
@@ -119,7 +121,7 @@ class ObjectRegistry:
         return taken
 
     def _free_name(self, kind: str) -> str:
-        """By their kind, in the order of registration: the same script gives the same names."""
+        """Return a name by class and order of registration, so that a script always gets the same names."""
         number = 1
         while (name := kind if number == 1 else f"{kind}-{number}") in self._objects:
             number += 1
@@ -155,7 +157,7 @@ def put_back(obj: Any, state: Any) -> None:
 
 
 def set_rates(scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
-    """A scheduler knows its last rates, but loading it does not tell its optimizer."""
+    """Set the optimizer's rates to the scheduler's last rates, because loading a scheduler does not."""
     for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr(), strict=False):
         if isinstance(group["lr"], torch.Tensor):
             group["lr"].fill_(rate)

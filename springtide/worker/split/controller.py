@@ -41,7 +41,7 @@ from springtide.worker.split.split_forward import SplitForward
 log = logging.getLogger(__name__)
 
 Indices = NDArray[np.int64]
-SHORT_S = 0.01  # nobody would notice
+SHORT_S = 0.01  # shortest time to report; users do not notice less
 OFF = "--split off was asked for"
 
 
@@ -95,10 +95,10 @@ class Splitting:
         forbidden: Callable[[], str] = lambda: "",
         on_split: Callable[[], None] = lambda: None,
     ) -> None:
-        """`seed`: of the feed, under which batches with chance in them are made; `mode`: see `FeedRules.split`.
+        """Create the split. `seed` seeds the random numbers of batches; `mode` is `FeedRules.split`.
 
-        `forbidden`: why forward() must stay whole as things are now; "": it need not. `on_split` is called when a part
-        of it moves. Both in the loop's thread, between two batches.
+        `forbidden` returns the reason why forward() must stay whole now; empty if it may be split. `on_split` is called
+        when a part of forward() moves. Both run in the loop's thread, between two batches.
         """
         self.received = ReceivedBatches(source, seed, every=1 if mode == "verify" else CHECKED)
         self.when_ready: Callable[[], None] | None = None
@@ -120,18 +120,20 @@ class Splitting:
     # ---- before the split ----
 
     def watch(self, *, looking: bool = False) -> None:
-        """Begin to watch how the model is called, for some batches; `looking`: only to guess what could move."""
+        """Observe the calls of the model for some batches; with `looking`, only estimate what could move."""
         if self._enabled:
             self._watching.begin(looking=looking)
 
     @property
     def ready(self) -> bool:
-        """Whether enough was seen for `make`, or no more is expected."""
+        """Return True if enough calls were observed for `make`, or no more are expected."""
         return not self._enabled or self._watching.ready
 
     @property
     def stateless_s(self) -> float:
-        """Seconds that this process has spent in what could move of forward(): a guess before `make`, then measured."""
+        """Return the seconds that this process spent on the movable part of forward(): estimated before `make`,
+        measured afterwards.
+        """
         return self._seconds if self._made is not None else self._leading.seconds
 
     # ---- the loop ----
@@ -143,7 +145,7 @@ class Splitting:
             self._seconds += self._seconds_a_batch if handed.crossing is None else 0.0
             return handed.batch
         if self._made is None:
-            parts, shape = pytree.flatten(handed.batch)  # as it is now: the loop may take something out of it
+            parts, shape = pytree.flatten(handed.batch)  # copy the structure now, because the loop may remove items
             self._seen = shape.rebuild([one.detach() if _is_plain(one) else one for one in parts])
         if self._made is None and self._watching.begun and self._watching.eager:
             self._leading.hand_out()
@@ -161,10 +163,10 @@ class Splitting:
     # ---- the split ----
 
     def make(self) -> Made:
-        """What data workers are to run, tried on real batches; between two batches.
+        """Build the pipeline for data workers and try it on a real batch, between two batches.
 
-        Takes some tenths of a second, once. BadInput where a batch holds what cannot travel; a forward() that cannot be
-        split stays whole.
+        It takes some tenths of a second, once. BadInput if a batch holds values that cannot be sent. A forward() that
+        cannot be split stays whole.
         """
         if self._made is None:
             self._watching.end(self._watching.lacking)
@@ -179,20 +181,20 @@ class Splitting:
     def _watched_data(self) -> ReachableState:
         try:
             return ReachableState({"dataset": self._source.fetch})
-        except Exception as error:  # whatever a user's object may raise when it is looked at
+        except Exception as error:  # a user's object may raise anything when inspected
             raise errors.BadInput(
                 f"the data set cannot be watched, so nobody would know when it changes: {type(error).__name__}: {error}"
             ) from error
 
     @property
     def checked(self) -> int:
-        """Batches that were made here too, the moved part of forward() at least, and compared."""
+        """Return how many batches this worker also computed, at least the moved part of forward(), and compared."""
         checked = self._forward.checked if self._forward is not None else self._checked
         return max(checked, self.received.compared)
 
     @property
     def place(self) -> str:
-        """File and line where the user's code calls the model; "" where it was not seen to."""
+        """Return file and line where the user's code calls the model; empty if no call was observed."""
         return self._watching.place
 
     @property
@@ -200,7 +202,7 @@ class Splitting:
         return self._watching.touched
 
     def drop(self, why: str) -> None:
-        """Forward is the user's own again; batches that come with crossings are trained by it just the same."""
+        """Restore the user's own forward(), which also trains batches that come with crossings."""
         log.warning("forward() stays whole: %s", why)
         if self._forward is not None:
             self._forward.remove()
@@ -220,13 +222,14 @@ class Splitting:
         )
 
     def _one_batch(self) -> Any:
-        """A batch as the data set makes it: one that the loop has had, since to read another might change the data set;
-        None where there is none to be had, which data workers will tell of."""
+        """Return a batch of the loop if possible, because reading another batch might change the data set. Return None
+        if no batch can be read; data workers will report the error.
+        """
         if self._seen is not None:
             return self._seen
         indices = np.arange(min(self._source.batch_size, self._source.samples or 0))
         try:
-            with seeded(self._seed, (0,)):  # the loop's own random numbers stay where they are
+            with seeded(self._seed, (0,)):  # leaves the loop's random state unchanged
                 return as_batch(self._source.fetch(indices))
         except Exception:
             log.info("the first batch cannot be made", exc_info=True)
@@ -242,7 +245,7 @@ class Splitting:
             raise
         except arguments.Another as error:
             return self._whole(str(error))
-        except Exception:  # a program that trains must not fail because it cannot be split
+        except Exception:  # a failed split must not stop training
             log.warning("forward() could not be split", exc_info=True)
             return self._whole("the search for a split failed; the worker's log has the error")
 

@@ -35,11 +35,13 @@ class Recording(ForwardStandIn):
         self._keep: bool | None = None
 
     def expect(self, call: arguments.ModelCall) -> None:
-        """The next call of the model is made in this way: what it reads of the batch, the model reads."""
+        """Expect the next call of the model to have this form. Reads of the batch during the call count as the
+        model's.
+        """
         self._call, self._keep = call, None
 
     def record(self, *, keep: bool) -> None:
-        """Record that call; `keep`: with the values that it makes."""
+        """Record the expected call; with `keep`, keep the values that it computes."""
         self._keep = keep
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -79,7 +81,7 @@ class Recording(ForwardStandIn):
 
 
 def unfit(model: nn.Module) -> str:
-    """Why calls of this process cannot be told from what they would be otherwise; "": they can."""
+    """Return the reason why the model's calls cannot be recorded; empty if they can."""
     for path, part in model.named_modules():
         compiled = type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
         if compiled or isinstance(part, torch.jit.ScriptModule):
@@ -88,7 +90,9 @@ def unfit(model: nn.Module) -> str:
 
 
 def surrounded() -> str:
-    """The same of what is around the model, which may change from batch to batch."""
+    """Return the reason why the surroundings of the model prevent recording, which may change from batch to batch;
+    empty if none.
+    """
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         return "a mode of torch's is on (torch.set_default_device, a profiler of operations), which sees every call"
     if _compiles():

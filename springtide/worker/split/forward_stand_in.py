@@ -37,7 +37,7 @@ class ForwardStandIn(abc.ABC):
 
     @abc.abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the user's own forward would give."""
+        """Return the result of the user's own forward."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if self._instances_own:
@@ -47,4 +47,7 @@ class ForwardStandIn(abc.ABC):
     def __reduce__(self) -> Any:
         if self._instances_own:
             return functools.partial, (self._before,)
-        return getattr, (self._model, "forward")  # looked up in the class: the instance has no attributes by then
+        return getattr, (
+            self._model,
+            "forward",
+        )  # resolves to the class, because the unpickled instance has no attributes yet

@@ -33,14 +33,16 @@ class Absent(torch.Tensor):
 
     @staticmethod
     def __new__(cls, shape: tuple[int, ...], dtype: torch.dtype, read: Read, fresh: Read | None = None) -> "Absent":
-        """`read` is called once, when the values are wanted; `fresh`, where they are wanted as they were."""
+        """Create a placeholder. `read` is called once, when values are needed; `fresh` reads the original values
+        again.
+        """
         made: Absent = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
         made.springtide_read, made.springtide_here, made.springtide_version = read, None, 0
         made.springtide_fresh, made.springtide_exposed = fresh or read, False
         return made
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, read: Read, fresh: Read | None = None) -> None:
-        """Everything is done by then."""
+        """Do nothing, because __new__ sets all attributes."""
 
     def here(self) -> torch.Tensor:
         if self.springtide_here is None:
@@ -57,9 +59,10 @@ class Absent(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """What needs no values is answered, what would change nothing gives the same back; all else is for real.
+        """Answer functions that need no values, return the placeholder for no-op casts, and run all others on the
+        tensor.
 
-        Once the tensor is here, it answers for itself: somebody may want its gradient, or have given it another shape.
+        Once the values are read, the tensor answers everything, because its gradient or shape may have changed.
         """
         kwargs = kwargs or {}
         if func in KNOWN and args and is_absent(args[0]) and args[0].springtide_here is None:
@@ -83,12 +86,12 @@ def present(tree: Any) -> Any:
 
 
 def whole(leaf: Any) -> Any:
-    """The real tensor, where a leaf stands for one: for `leaves.substituted`."""
+    """Return the real tensor of a placeholder, and any other leaf unchanged; for `pytree.substituted`."""
     return leaf.here() if is_absent(leaf) else leaf
 
 
 def behind(leaf: Any) -> Any:
-    """The same, but the leaf stays untouched: the next use reads it as if it were the first."""
+    """Return the real tensor but leave the placeholder untouched, so that the next use counts as the first."""
     return leaf.springtide_read() if is_absent(leaf) else leaf
 
 

@@ -69,7 +69,7 @@ class Watching:
         self._looking = True
 
     def begin(self, *, looking: bool = False) -> None:
-        """Watch from the next batch on; `looking`: how the model is called, and nothing else yet."""
+        """Observe from the next batch on; with `looking`, only observe how the model is called."""
         if not self.begun:
             self.begun = True
             self._hook = self._model.register_forward_pre_hook(self._called, with_kwargs=True)
@@ -79,12 +79,12 @@ class Watching:
 
     @property
     def recorded(self) -> "Recording | None":
-        """What was recorded of the calls that were seen; None: they were only looked at."""
+        """Return the recorded calls; None if calls were only looked at."""
         return self._recording
 
     @property
     def lacking(self) -> str:
-        """Why not enough was seen, if it were over now; "": it was."""
+        """Return the reason why too little was observed so far; empty if it suffices."""
         if self.ready:
             return ""
         return NOT_CALLED if self.call is None and self._handed >= BATCHES else TOO_FEW
@@ -137,7 +137,7 @@ class Watching:
                 self._recording.expect(self.call)
                 if self._indices is not None:
                     self.samples.append(Sample(self._indices))
-                    self._indices = None  # one call a batch is enough to learn from
+                    self._indices = None  # one call per batch suffices
                     self._recording.record(keep=len(self.samples) == BATCHES)
 
     def _look(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
@@ -164,14 +164,14 @@ class Watching:
 
 
 def whole_leaves(call: arguments.ModelCall) -> list[arguments.Path]:
-    """Leaves of the batch that are arguments as they are, and of which the loop makes no views."""
+    """Return the leaves of the batch that are arguments unchanged, and of which the loop makes no views."""
     viewed = {leaf.route.path for leaf in call.leaves() if leaf.route.view}
     paths = dict.fromkeys(leaf.route.path for leaf in call.leaves() if not leaf.route.view)
     return [path for path in paths if path not in viewed]
 
 
 def users_line() -> str:
-    """File and line of the innermost frame that is neither torch's nor ours."""
+    """Return file and line of the innermost frame outside torch and Springtide."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_back is not None:
         path = os.path.abspath(frame.f_code.co_filename)

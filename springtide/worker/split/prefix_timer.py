@@ -50,7 +50,7 @@ class Leading:
 
 
 def with_parameters(model: nn.Module) -> Iterator[nn.Module]:
-    """Modules below this one that hold parameters themselves; nothing of what is compiled: it would be again."""
+    """Yield modules below this one that hold parameters; skip compiled modules, because a hook would recompile them."""
     if not compiled(model):
         for child in model.children():
             if any(True for _ in child.parameters(recurse=False)) and not compiled(child):

@@ -27,15 +27,15 @@ from springtide.worker.split import lazy_leaf
 log = logging.getLogger(__name__)
 
 Indices = NDArray[np.int64]
-CHECKED = 64  # of so many batches one is computed here too, and compared
-REREAD = 4  # of so many of these one is read from the data set here, too
+CHECKED = 64  # one of this many batches is also computed here and compared
+REREAD = 4  # one of this many compared batches is also read from the data set here
 
 
 class ReceivedBatches:
     """Receiver of batches for the reading thread; the loop's thread may also call `differs`."""
 
     def __init__(self, source: SampleSource, seed: int, *, every: int) -> None:
-        """`every`: one of so many batches is made here too, and compared."""
+        """Create the receiver. One of `every` batches is also built here and compared."""
         self.reread = 0
         """Number of batches read again here, because the loop read a leaf that data workers did not send."""
         self.compared = 0
@@ -55,7 +55,7 @@ class ReceivedBatches:
         self._said = False
 
     def differs(self, why: str) -> None:
-        """What came with a batch is not what is made here. This batch is trained right; no other one is taken."""
+        """Report that a received result differs. The current batch is trained correctly, and no other is accepted."""
         log.error("data workers give something else than this program: %s", why)
         self.when_wrong(why)
 
@@ -79,30 +79,31 @@ class ReceivedBatches:
                 self.differs(f"the data set gives another {at} here than on a data worker")
                 return mine
         again = BatchAgain(self.read_again, self.paths, indices, name)
-        batch = payload.filled(batch, again.stand_in)  # a later stage may refuse what the first has left leaves out of
+        batch = payload.filled(batch, again.stand_in)  # the first stage may omit leaves even if a later stage fails
         return Fed(batch, None if crossing is None else tuple(crossing), check and crossing is not None)
 
     def _rereads(self, name: BatchName | None) -> bool:
-        """Whether a batch that is compared is also read here: now, when the loop would have read it itself. Not where
-        that draws random numbers and another thread, the loop's, may draw from the same meanwhile."""
+        """Return True if a compared batch is also read here, at the time when the loop would have read it. If reading
+        draws random numbers, it must run in the loop's thread, which may draw from the same generator.
+        """
         alone = not self.draws or threading.get_ident() == self.loop_thread
         return alone and (self.every == 1 or self.checks(name, every=REREAD * self.every))
 
     def _stale(self, tree: Mapping[str, Any]) -> str:
-        """Why data workers read something else by now than this process would; "": as far as is seen, they do not."""
+        """Return the reason why data workers read other data than this process would; empty if no change was found."""
         if "changed" in tree:
             return f"the data set changes while it is read: {tree['changed']}"
         changed = self.data.changed() if self.data is not None else ""
         return f"the data set has changed since it was sent to data workers: {changed}" if changed else ""
 
     def own_named(self, indices: Indices, name: BatchName | None) -> Fed:
-        """A batch that is made here in a data worker's place, with the random numbers that it would have had."""
+        """Build a batch here instead of on a data worker, with the random numbers that the data worker would use."""
         alone = threading.get_ident() == self.loop_thread
         with seeded(self._seed, name if self.draws and alone else None):
             return self.own(indices)
 
     def checks(self, name: BatchName | None, *, every: int | None = None) -> bool:
-        """Whether what data workers make of a batch is compared with what is made here: a random share of them."""
+        """Return True if this batch belongs to the random share that is compared."""
         every = self.every if every is None else every
         if every == 1 or name is None:
             return every == 1
@@ -110,11 +111,11 @@ class ReceivedBatches:
         return int.from_bytes(drawn, "little") % every == 0
 
     def asks(self, name: BatchName | None) -> tuple[int, ...]:
-        """Leaves that are to travel with a batch although the moved part alone reads them, by their numbers."""
+        """Return the numbers of leaves that must travel with a batch although only the moved part reads them."""
         return tuple(range(len(self.paths))) if self.checks(name) else tuple(sorted(self._wanted))
 
     def read_again(self, indices: Indices, name: BatchName | None, number: int) -> Any:
-        """The whole batch once more, since somebody wants a leaf that had stayed behind."""
+        """Read the whole batch again, because the loop needs a leaf that data workers did not send."""
         self.reread += 1
         if number not in self._wanted:
             self._wanted.add(number)

@@ -27,7 +27,7 @@ from springtide.worker.split.forward_stand_in import ForwardStandIn
 
 log = logging.getLogger(__name__)
 
-STALE = 64  # calls in a row of which not all that crossed could be used: the split is not of this program any more
+STALE = 64  # consecutive calls with unusable results after which the split no longer fits the program
 
 
 class InHand:
@@ -38,7 +38,9 @@ class InHand:
     def __init__(
         self, call: arguments.ModelCall, batch: Any, crossing: Sequence[Any], read: Sequence[bool], *, check: bool
     ) -> None:
-        """`read`: which of its parts the moved part reads; `check`: whether it is to be compared."""
+        """Take a snapshot of the batch. `read` marks the parts that the moved part reads; `check` requests a
+        comparison.
+        """
         self.crossing, self.check, self.used = crossing, check, False
         self.parts = call.find(batch)
         """Parts of the batch that the model is called with."""
@@ -51,7 +53,7 @@ class InHand:
 
     @property
     def untouched(self) -> bool:
-        """Whether nobody has written to those parts, nor asks for a gradient of one."""
+        """Return True if nobody has written to these parts or requested a gradient of one."""
         if not all(one.is_still for one in self._snapshots.values()):
             return False
         return all(_mark(part) == mark for part, mark in zip(self.parts, self._marks, strict=True))
@@ -74,10 +76,10 @@ class SplitForward(ForwardStandIn):
         sample: Any,
         on_difference: Callable[[str], None],
     ) -> None:
-        """`sample`: a batch, to see which of its parts become which inputs.
+        """Replace the model's forward. `sample` is a batch that shows which of its parts become which inputs.
 
-        `on_difference` is told when what came with a batch is not what is computed here, or when the split is of
-        another program by now.
+        `on_difference` is called if a received result differs from the result here, or if the split no longer fits the
+        program.
         """
         super().__init__(model)
         self.split_calls = self.whole_calls = self.checked = 0
@@ -90,7 +92,7 @@ class SplitForward(ForwardStandIn):
         self._said = ""
 
     def hand_out(self, batch: Any, crossing: Sequence[Any] | None, *, check: bool = False) -> None:
-        """The loop gets this batch, which came with crossings or without; `check`: they are to be compared."""
+        """Set the batch of the loop, with crossings or without; `check` requests a comparison."""
         came = crossing is not None
         self._in_hand = InHand(self._call, batch, crossing or (), self._read, check=check) if came else None
 
@@ -117,7 +119,7 @@ class SplitForward(ForwardStandIn):
     def _answered(self, now: InHand, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         flat, _ = pytree.flatten((args, kwargs))
         crossing = now.crossing
-        if self._twice:  # forward() may write to what it is given, and the next call is to get the same
+        if self._twice:  # forward() may modify its inputs, and the next call needs the original values
             crossing = [one.clone() if isinstance(one, torch.Tensor) else one for one in crossing]
         now.used = True
         result, answers = self._split.answering.run(
@@ -139,7 +141,7 @@ class SplitForward(ForwardStandIn):
         return result
 
     def _stop(self, why: str) -> None:
-        """Use nothing more of what data workers have made, whatever is here already."""
+        """Stop using results of data workers, including those already received."""
         self._off = True
         self._on_difference(why)
 
@@ -166,7 +168,7 @@ def _is_same(part: Any, leaf: Any) -> bool:
 
 
 def _numbers(call: arguments.ModelCall, batch: Any) -> list[frozenset[int]]:
-    """For each part of a batch that the model is called with: its numbers among the model's inputs."""
+    """Return the input numbers of each part of a batch that the model is called with."""
     found: list[frozenset[int]] = []
     count = 0
 

@@ -33,7 +33,9 @@ class AsyncStep(TrainingStep):
         max_staleness: int | None = None,
         unstepped: UnsteppedGradients | None = None,
     ) -> None:
-        """`served`: tables and dense parameters are on servers. `unstepped`: refuses sums that have no name."""
+        """Create the step. `served` means that servers hold tables and dense parameters. `unstepped` refuses
+        accumulated gradients without an identity.
+        """
         ahead = served and max_staleness is None
         super().__init__(context, own, fixed=served, ahead=ahead, named=named)
         self._max_staleness = max_staleness
@@ -52,11 +54,11 @@ class AsyncStep(TrainingStep):
         self._prefetcher.hand_out(now, following, began)
 
     def on_batch_done(self) -> None:
-        if self._stepped:  # of several optimizers only some have stepped: do not wait for the others
+        if self._stepped:  # only some of several optimizers have stepped; do not wait for the rest
             self._send()
         elif self._unstepped is not None and self._due and self.named and self._batches.ranges:
             self._unstepped.refuse()
-            self._send()  # the loop passed over this batch: push it alone, a push of several can be applied in part
+            self._send()  # the loop skipped this batch; push it alone, because a push of several can be applied in part
 
     def pause(self) -> None:
         if self._stepped or self._batches.ranges:
@@ -108,7 +110,7 @@ class AsyncStep(TrainingStep):
             self._unstepped.clear()
 
     def _enter(self) -> None:
-        """Wait until values may be read; batches that are summed in one push enter once."""
+        """Wait until values may be read. Batches that are summed in one push enter once."""
         if self._max_staleness is not None and not self._entered:
             self._context.link.group.enter(self._max_staleness)
             self._entered = True
@@ -129,7 +131,7 @@ class AsyncStep(TrainingStep):
                 self._context.listener.on_trained(claims)
 
     def _is_torn(self, pending: _native.Pending) -> bool:
-        """Wait for a push. Return True if servers refused it because another worker holds its batches by now."""
+        """Wait for a push; return True if servers refused it because another worker now holds its batches."""
         try:
             pending.wait()
         except errors.PartlyApplied as error:

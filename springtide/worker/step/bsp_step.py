@@ -38,7 +38,9 @@ class BspStep(TrainingStep):
         units: UnitGradients | None,
         named: bool,
     ) -> None:
-        """`coordinator`: where batches may be allocated or rows kept. `units`: where sums are in batch order."""
+        """Create the step. `coordinator` allocates batches and caches rows, if used. `units` sums in batch order, if
+        used.
+        """
         super().__init__(context, own, fixed=False, ahead=False, named=named)
         self._group, self._coordinator, self._units = group, coordinator, units
         self._applying: _native.Pending | None = None
@@ -63,7 +65,7 @@ class BspStep(TrainingStep):
         self._prefetcher.hand_out(now, following, self._context.meter.clock())
 
     def on_batch_done(self) -> None:
-        """Send what some optimizers have stepped on. A group may stop here for a checkpoint."""
+        """Push the gradients of optimizers that have stepped. The group may pause here for a checkpoint."""
         if self._stepped:
             self._send()
         if self._units is not None and not self.idle:
@@ -76,7 +78,7 @@ class BspStep(TrainingStep):
             self._group.keep(self, self._applying)
 
     def skip(self, now: ReadBatch) -> None:
-        """Take a step that does nothing: all ranks skip it, even if one could read some of its samples."""
+        """Take a step that does nothing. All ranks skip the batch, even if one rank could read some of its samples."""
         batches = PushBatches()
         batches.add(now)
         self._step_aside(batches)
@@ -89,7 +91,7 @@ class BspStep(TrainingStep):
         self.flush()
 
     def flush(self) -> None:
-        """Bring all kept rows to the servers, in a step of their own that every rank must take."""
+        """Write all cached rows to the servers, in a separate step that every rank must take."""
         if self._coordinator is not None and not self._coordinator.clean:
             self._step_aside(PushBatches())
 
@@ -110,11 +112,11 @@ class BspStep(TrainingStep):
 
     @property
     def bound(self) -> bool:
-        """Return True while any lost rank takes rows, or its part of the batch in hand, with it."""
+        """Return True while losing any rank would lose cached rows or its part of the current batch."""
         return self._coordinator is not None and self._coordinator.bound
 
     def catch_up(self, step: int) -> None:
-        """This step is complete on all servers: if it is the one in hand, count it and apply its dense part."""
+        """Count the current step and apply its dense part, if this step is complete on all servers."""
         finish = self._finish
         if finish is not None and step > self.count:
             self._finish = None
@@ -132,7 +134,7 @@ class BspStep(TrainingStep):
         ]
 
     def begin_at(self, step: int, position: DataPosition, counts: list[int]) -> None:
-        """Go on after this step, from that sample: this rank is new to the group."""
+        """Continue after this step from this position, as a rank that is new to the group."""
         self._context.rates.steps = counts
         self.count = self._context.lookups.after_step = step
         self._position = position
@@ -149,7 +151,7 @@ class BspStep(TrainingStep):
         self._end_step(batches.samples)
 
     def _keep_unit(self, units: UnitGradients, stepped: list[JobOptimizer]) -> bool:
-        """Keep the gradients of a unit; return True if it is the last one of this rank's part."""
+        """Keep the gradients of a unit; return True for the last unit of this rank's part."""
         parts = [] if self._skip else self._table_parts(stepped, units.share)
         last = units.keep(stepped, parts)
         self._context.lookups.clear()
@@ -165,13 +167,15 @@ class BspStep(TrainingStep):
     def _step_aside(self, batches: PushBatches) -> None:
         in_hand, number = self._batches, self.count + 1
         self._step_together([], batches, True, empty=True)
-        if self.count == number:  # else the job stops, and what is in hand stays undone
+        if self.count == number:  # otherwise the job stops, and the current batch stays untrained
             self._batches = in_hand
 
     def _step_together(
         self, stepped: list[JobOptimizer], batches: PushBatches, wants_skip: bool, *, empty: bool = False
     ) -> None:
-        """All-reduce, push, and apply the step once all servers have it; again with the next group if one is lost."""
+        """All-reduce, push, and apply the step once all servers have it; repeat it with the next group if a member is
+        lost.
+        """
         number, again = self.count + 1, False
         rows: list[Any] | None = None
         hyper: list[Hyper] = []
@@ -183,12 +187,12 @@ class BspStep(TrainingStep):
                 skip = context.dense.agree(share=batches.share, skip=wants_skip, again=again) or not stepped
                 if coordinator is not None:
                     coordinator.listen(number)
-                if rows is None and not skip:  # once: shares and counts are worked into them
+                if rows is None and not skip:  # only once, because shares and counts are applied to them
                     rows = self._table_parts(stepped, batches.share) if units is None else []
                     hyper = context.rates.now(stepped)
                     self._counted = {id(optimizer.own) for optimizer in stepped}
                 if units is not None and not skip:
-                    rows = units.parts()  # sums of the group that is formed now
+                    rows = units.parts()  # sums over the current group
                 pushed = [] if skip else rows or []
                 if coordinator is not None:
                     coordinator.pushing(number, pushed)
@@ -207,7 +211,7 @@ class BspStep(TrainingStep):
         self._applying = self._client.tables.apply_step(number)  # type: ignore[attr-defined]
 
     def _form_anew(self, batches: PushBatches, *, empty: bool) -> bool:
-        """Join the next group; False if the job stops, and the step stays undone on all ranks."""
+        """Join the next group; return False if the job stops, so that no rank finishes the step."""
         if batches.ranges and not batches.claims:
             raise errors.JobFailed(
                 "a member of the bsp group is lost, and a group over an IterableDataset does not form anew: "
@@ -220,7 +224,7 @@ class BspStep(TrainingStep):
             return False
         if self._coordinator is not None:
             self._coordinator.restart(self._group.place)
-            self._coordinator.speak(empty=empty)  # what was said before was of the schedule that is gone
+            self._coordinator.speak(empty=empty)  # the earlier flags belong to the dropped schedule
         return True
 
     def _count_step(self, number: int, stepped: list[JobOptimizer], batches: PushBatches, skip: bool) -> None:

@@ -15,7 +15,7 @@ class Dense(Protocol):
     """Store that updates dense parameters."""
 
     def agree(self, *, share: float, skip: bool, again: bool = False) -> bool:
-        """Before anything is applied: the group's gradient, and whether the step is skipped."""
+        """Compute the group's gradient before anything is applied; return True if the step is skipped."""
         ...
 
     def parts(self, stepped: Sequence[JobOptimizer]) -> list[Any]: ...

@@ -12,9 +12,9 @@ from springtide import errors
 
 
 def check_finite(named: Sequence[tuple[str, torch.Tensor]]) -> None:
-    """Raise NonFiniteGradient for the first of these that has NaN or infinity in its gradient."""
+    """Raise NonFiniteGradient for the first parameter with NaN or infinity in its gradient."""
     grads = [param.grad for _, param in named if param.grad is not None and not param.grad.is_sparse]
-    # a 2-norm is seven times quicker than a 1-norm; it may overflow for large but finite values: then all are looked at
+    # a 2-norm is seven times faster than a 1-norm; if large finite values overflow it, the loop below checks all
     if not grads or math.isfinite(sum(float(norm) for norm in torch._foreach_norm(grads, 2))):
         return
     for name, param in named:

@@ -64,7 +64,7 @@ class TableRates:
                 )
             return
         optimizer, group = place
-        optimizer.state.pop(table.weight, None)  # servers keep it; Adagrad makes its own at once, as large as the table
+        optimizer.state.pop(table.weight, None)  # servers hold the state; Adagrad allocates a table-sized state at once
         if table.request.optimizer is None:
             table.with_optimizer(optimizers.spec_of(optimizer, optimizer.param_groups[group]))
         follower = self._tables_of(optimizer, group)
@@ -83,7 +83,7 @@ class TableRates:
         follower.settled = optimizers.settled(optimizer.param_groups[group])
 
     def place_of(self, weight: nn.Parameter) -> tuple[torch.optim.Optimizer, int] | None:
-        """The optimizer that trains a parameter, and which of its groups; None when none does."""
+        """Return the optimizer that trains a parameter and the index of its group; None if no optimizer does."""
         for optimizer in self.optimizers:
             for index, group in enumerate(optimizer.param_groups):
                 if any(param is weight for param in group["params"]):
@@ -99,7 +99,7 @@ class TableRates:
         self._steps = {id(one): count for one, count in zip(self.optimizers, counts, strict=True)}
 
     def now(self, stepped: Sequence[JobOptimizer]) -> list[Hyper]:
-        """What rides on this push for every table that these optimizers train; counts their steps."""
+        """Count a step of these optimizers; return the hyperparameters of this push for every table they train."""
         told: list[Hyper] = []
         for optimizer in stepped:
             own = optimizer.own

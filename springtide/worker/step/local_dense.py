@@ -30,9 +30,9 @@ class LocalDense:
         self._served: Set[int] = frozenset()
 
     def agree(self, *, share: float, skip: bool, again: bool = False) -> bool:
-        """Sum gradients over the group; returns whether the step is to be skipped. Not-a-number is refused here.
+        """Sum gradients over the group and refuse NaN; return True if the step is skipped.
 
-        `again`: the gradients are those of the call before, whose group has lost a member.
+        `again` repeats the last call's gradients, after its group lost a member.
         """
         if self._reducer is not None:
             if not again:
@@ -47,7 +47,7 @@ class LocalDense:
         return []
 
     def update(self, stepped: Sequence[JobOptimizer], tables: "Sequence[nn.Parameter]") -> None:
-        if tables is not self._tables:  # always the same: looked at once
+        if tables is not self._tables:  # the list is always the same, so compute the ids once
             self._tables, self._served = tables, {id(weight) for weight in tables}
         working = [optimizer for optimizer in stepped if has_work(optimizer.own, self._served)]
         if not working:
@@ -61,12 +61,12 @@ class LocalDense:
             weight.grad = grad
 
     def settle(self) -> None:
-        """Values are always here."""
+        """Do nothing, because values are always in this process."""
 
 
 def has_work(own: torch.optim.Optimizer, served: Set[int]) -> bool:
-    """Whether stepping it can do anything beside tables, whose ids are in `served`: torch's own optimizers leave
-    parameters without a gradient as they are.
+    """Return True if a step of this optimizer can change anything beside tables, whose ids are in `served`. torch's own
+    optimizers ignore parameters without a gradient.
     """
     if is_watched(own) or not type(own).__module__.startswith("torch.optim."):
         return True

@@ -30,7 +30,7 @@ class PushBatches:
     claims: list[BatchClaim] = field(default_factory=list)
 
     def add(self, handed: ReadBatch) -> None:
-        """The loop has this batch now. Parts of one are side by side, and have one name and one claim."""
+        """Add a batch that the loop received. Adjacent parts of one batch share one identity and one claim."""
         order = handed.order
         for one in order.ranges:
             samples, shard, first, count = self.ranges[-1] if self.ranges else (0, -1, -1, 0)
@@ -53,9 +53,13 @@ class UnsteppedGradients:
     """Detector of gradients that the loop has computed without a step, one per async job."""
 
     def __init__(self, lookups: Lookups, dense: Iterable[torch.Tensor], *, tables: bool) -> None:
-        """`dense` parameters are watched only in a model without tables: gradients of rows tell as much."""
+        """Watch for gradients. `dense` parameters are watched only without tables, because gradients of rows suffice
+        otherwise.
+        """
         self._lookups = lookups
-        touched = self._touched = set[int]()  # all that hooks hold: a model must not keep its job alive
+        touched = self._touched = set[
+            int
+        ]()  # hooks reference only this set, so that a model does not keep its job alive
         self._dense = [] if tables else list(dense)
         for param in self._dense:
             param.register_post_accumulate_grad_hook(lambda param: touched.add(id(param)))
@@ -64,7 +68,9 @@ class UnsteppedGradients:
         self._touched.clear()
 
     def refuse(self) -> None:
-        """BadInput where there are some: a sum whose batches have no name together could be trained in part."""
+        """Raise BadInput for gradients without a step, because a sum without a common identity could be applied in
+        part.
+        """
         touched = [param.grad for param in self._dense if id(param) in self._touched]
         if any(grad is not None and is_some(grad) for grad in touched) or self._lookups.pending_parts():
             raise errors.BadInput(

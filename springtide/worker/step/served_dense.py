@@ -21,7 +21,7 @@ from springtide.worker.link.optimizer import JobOptimizer
 from springtide.worker.step.finite import check_finite
 from springtide.worker.step.hyperparams import TableRates
 
-CHUNK = 1024  # floats a row: 4 KiB, large enough to stream and small enough to spread a layer over servers
+CHUNK = 1024  # floats per row (4 KiB): large enough to stream, small enough to spread a layer over servers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class DenseSlot:
 
 
 def declare(client: TableClient, groups: Sequence[DenseGroup], rates: TableRates) -> list[DenseSlot]:
-    """A table for each group, trained by the kernel of its optimizer. Each parameter gets chunks of its own."""
+    """Declare one table per group, trained by the kernel of its optimizer. Each parameter gets separate chunks."""
     held: list[DenseSlot] = []
     refuse_shared(groups, rates.optimizers)
     for number, group in enumerate(groups):
@@ -122,7 +122,7 @@ class DenseChunks:
         self.rows.hold_basis()
 
     def take_grads(self, grads: list[torch.Tensor]) -> None:
-        """Copy gradients into the buffer that a push sends; refuse them when they are not finite."""
+        """Copy gradients into the push buffer; refuse gradients that are not finite."""
         torch._foreach_copy_(self.grads, grads)
         if not math.isfinite(float(self.flat_grads.sum())):
             check_finite(self.named)
@@ -140,7 +140,7 @@ class ServedDense:
         bounded: bool,
         still: "FrozenDense",
     ) -> None:
-        """`bounded`: step.py says when values are read."""
+        """Create the parameters. With `bounded`, the step decides when values are read."""
         self._client = client
         self._bounded = bounded
         self.held = list(held)
@@ -160,7 +160,7 @@ class ServedDense:
         return skip
 
     def parts(self, stepped: Sequence[JobOptimizer]) -> list[Any]:
-        """Gradients of the parameters that have one, ready to be pushed (an empty list when none has)."""
+        """Return the gradients to push; an empty list if no parameter has a gradient."""
         thawed = next((name for name, param in self._frozen if param.grad is not None), None)
         if thawed is not None:
             raise errors.BadInput(
@@ -177,9 +177,9 @@ class ServedDense:
         return [chunks.rows]
 
     def update(self, stepped: Sequence[JobOptimizer], tables: Sequence[nn.Parameter]) -> None:
-        """Put the values that the step before asked for into the model, and ask for new ones behind this push.
+        """Put the values that the previous step requested into the model, and request new values after this push.
 
-        So compute uses values that lack this worker's last step at most, and never waits for it.
+        So computation never waits for a push, and its values lack at most this worker's last step.
         """
         if not self._bounded:
             self._take()
@@ -205,7 +205,7 @@ class ServedDense:
         if all(present) and self._all is not None:
             return self._all
         if present not in self._by_present:
-            if len(self._by_present) >= 32:  # a model that takes ever new ways keeps the latest
+            if len(self._by_present) >= 32:  # a model with ever new combinations keeps the latest
                 self._by_present.pop(next(iter(self._by_present)))
             chosen = [one for one, here in zip(self.held, present, strict=True) if here]
             self._by_present[present] = DenseChunks(self._client, chosen)

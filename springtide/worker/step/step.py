@@ -30,14 +30,14 @@ class StepListener(Protocol):
     """Listener to the outcome of batches beside the lease tracker, such as a stream's feed."""
 
     def on_trained(self, claims: Sequence[BatchClaim]) -> None:
-        """Every server has these batches."""
+        """Handle batches that every server has."""
 
     def on_torn(self, claims: Sequence[BatchClaim]) -> bool:
-        """Some server has a part of these batches only. Return True if this worker no longer holds their lease."""
+        """Handle batches that some server has only in part; return True if this worker no longer holds their lease."""
         ...
 
     def row_clock(self) -> int | None:
-        """Return the clock that ages of rows are counted in; None: the number of the step."""
+        """Return the clock that measures the age of rows; None for the step number."""
         ...
 
 
@@ -78,9 +78,9 @@ class TableGradients:
         self.weights = [table.weight for table in context.tables]
 
     def parts(self, stepped: Sequence[JobOptimizer]) -> list[_native.StepRows]:
-        """Return the rows that these optimizers train; NonFiniteGradient if one of them is not finite."""
+        """Return the rows that these optimizers train; NonFiniteGradient if a gradient is not finite."""
         for weight in self._rates.idle_weights(stepped):
-            weight.grad = None  # no optimizer of this table has stepped: it is left out of the push
+            weight.grad = None  # no optimizer of this table has stepped, so the push leaves it out
         parts = self._lookups.pending_parts()
         if not all(part.finite() for part in parts):
             check_finite(self._named)
@@ -95,7 +95,7 @@ class RowPrefetcher:
         self._expected: tuple[Any, LookupHandle] | None = None
 
     def hand_out(self, now: ReadBatch, following: ReadBatch | None, began: float) -> None:
-        """Have the rows of `now` under way, then those of `following`; `began`: the clock before that."""
+        """Request the rows of `now`, then those of `following`; `began` is the clock before the requests."""
         if self._expected is not None and self._expected[0] is now.batch:
             handle = self._expected[1]
         else:
@@ -117,7 +117,7 @@ class TrainingStep(abc.ABC):
     def __init__(
         self, context: StepContext, own: Sequence[torch.optim.Optimizer], *, fixed: bool, ahead: bool, named: bool
     ) -> None:
-        """`own`: the user's optimizers; `fixed`: none of them may get more parameters."""
+        """Create the step. `own` are the user's optimizers; with `fixed`, none of them may get more parameters."""
         self.optimizers = [
             JobOptimizer(optimizer, self.apply, fixed=fixed, tables=context.rates.weights) for optimizer in own
         ]
@@ -146,38 +146,40 @@ class TrainingStep(abc.ABC):
 
     @abc.abstractmethod
     def hand_out(self, now: ReadBatch, following: ReadBatch | None) -> None:
-        """The loop is about to get `now`; `following` is read already."""
+        """Prepare `now` for the loop; `following` is already read."""
 
     @abc.abstractmethod
     def on_batch_done(self) -> None:
-        """The loop asks for its next batch."""
+        """Finish the current batch when the loop asks for its next batch."""
 
     @abc.abstractmethod
     def skip(self, now: ReadBatch) -> None:
-        """Push a batch of which nothing can be trained alone: a push of several batches can be applied in part."""
+        """Push a batch without trainable samples alone, because a push of several batches can be applied in part."""
 
     def pause(self) -> None:
-        """No batch can be had: push what was handed out, so that the tail of a pass can end for everyone."""
+        """Push all batches handed out, because no batch is available and the pass must be able to end for all
+        workers.
+        """
         return
 
     def rest(self) -> None:
-        """No batch can be had just now, but more will come: wait for the last push."""
+        """Wait for the last push, because no batch is available now but more will come."""
         return
 
     def regroup(self, generation: int) -> None:
-        """The bsp group of this generation is formed anew before the next batch."""
+        """Form the bsp group of this generation again before the next batch."""
         return
 
     def flush_now(self) -> None:
-        """`job.flush()`: bring rows that workers keep to the servers."""
+        """Write cached rows of workers to the servers, for `job.flush()`."""
         return
 
     def retire(self) -> None:
-        """The script has ended well."""
+        """Handle the successful end of the script."""
         return
 
     def hand_again(self, batch: Any) -> None:
-        """The loop is about to get a batch that is trained already (worker/epochs/repeats.py)."""
+        """Prepare a batch that is already trained for the loop (worker/epochs/repeats.py)."""
         self._again = self._due = True
         self._context.lookups.learn(batch)
 
@@ -186,9 +188,9 @@ class TrainingStep(abc.ABC):
         self._forget_gradients()
 
     def close_pass(self, *, early: bool) -> None:
-        """Apply everything before this returns; batches that were not stepped on are named in an empty push.
+        """Apply everything before returning; an empty push names the batches without a step.
 
-        If the loop was left `early`, the batch that it had in hand is not named: it is not trained.
+        If the loop ended `early`, its current batch is not named, because it is not trained.
         """
         if early:
             self._drop_unstepped()
@@ -200,7 +202,7 @@ class TrainingStep(abc.ABC):
         self._context.link.leases.tracker.release_all()
 
     def apply(self, optimizer: JobOptimizer) -> None:
-        """Note that one optimizer steps; with the last of them the push goes out."""
+        """Record that one optimizer steps; the last optimizer triggers the push."""
         if self._again:
             optimizer.bring_back()
             return
@@ -220,14 +222,14 @@ class TrainingStep(abc.ABC):
 
     @abc.abstractmethod
     def _send_gradients(self, stepped: list[JobOptimizer]) -> None:
-        """Push the gradients of these optimizers with the batches in hand."""
+        """Push the gradients of these optimizers with the current batches."""
 
     @abc.abstractmethod
     def _end_pass(self, *, early: bool) -> None:
-        """Wait for everything that was pushed."""
+        """Wait for all pushes."""
 
     def _drop_unstepped(self) -> None:
-        """The loop was left early: forget the batch in hand unless some optimizer has stepped on it."""
+        """Forget the current batch after an early end, unless an optimizer has stepped on it."""
         if not self._stepped:
             self._batches, self._skip = PushBatches(), False
             if not self._due:
