@@ -40,7 +40,7 @@ class SlotStore(Protocol):
 
     store: _native.Store
     hurried: bool
-    """Whether somebody waits for the checkpoint that is being written."""
+    """Whether the checkpoint being written is urgent, because a caller waits for it."""
 
     def owns(self, slot: int) -> bool: ...
 
@@ -253,8 +253,8 @@ def behind() -> Iterator[None]:
 
 
 class WritePace:
-    """Throttle that sleeps between pieces of work to limit their share of the time. It does not sleep while somebody
-    waits.
+    """Throttle that sleeps between pieces of work to limit their share of the time. It never sleeps during an urgent
+    checkpoint.
     """
 
     def __init__(self, share: float, rest: Callable[[float], object], *, waited_for: Callable[[], bool]) -> None:

@@ -81,7 +81,7 @@ class ServerRole:
         """Create the server. `limits` are fields of `_native.ServerOptions` such as `stall_s` or `max_frame_bytes`."""
         self.index = index
         self.hurried = False
-        """Whether somebody waits for the checkpoint that is being written."""
+        """Whether the checkpoint being written is urgent, because a caller waits for it."""
         self.address = ""
         self.leaves = False
         """Whether the server refuses further slots."""

@@ -160,7 +160,7 @@ class Job:
         shuffle: use a new order every epoch; None: the DataLoader's setting, else True.
         sync: "async" (each worker at its own pace) or "bsp" (all workers in step); None: the job's setting.
         scaling: "worker_batch": batch_size counts per worker (default in async; in bsp, weak scaling);
-            "global_batch": batch_size counts for all workers together (default in bsp). The learning rate stays.
+            "global_batch": batch_size counts for all workers (default in bsp). The learning rate never changes.
         max_staleness: async only. Pushes that servers may apply between a step's read and its own push. 0:
             one worker at a time; below workers - 1: some workers wait. None: no limit; rows are read a batch ahead.
         cache: size of each worker's row cache: bytes (an int, "64M"), a share of all rows (a float,

@@ -1,9 +1,9 @@
 """Refuse to load weights after `job.prepare`, because every worker would overwrite trained rows.
 
 In: the model that a job trains, from job.py. Out: BadInput if the script later loads the model or a part of it. Every
-worker would load the weights, and a restarted worker would overwrite what was trained since. Tables have their own
-check (embedding/modules/served.py, embedding/modules/modules.py), because they load differently from other modules.
-Without a cluster, loading is allowed.
+worker would load the weights, and a restarted worker would overwrite later training. Tables have their own check
+(embedding/modules/served.py, embedding/modules/modules.py), because they load differently from other modules. Without a
+cluster, loading is allowed.
 """
 
 import weakref

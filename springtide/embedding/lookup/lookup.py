@@ -112,7 +112,7 @@ class Lookups:
         self.fixed = False
         """Whether a schedule relies on the known routes. While True, no route is forgotten."""
 
-    # -- batches, as the iterator sees them
+    # -- batches (called by the iterator)
 
     def prefetch(self, batch: Any, *, after_step: int = 0) -> LookupHandle:
         """Request the rows of a later batch, for all modules whose route to their ids is known."""
@@ -172,7 +172,7 @@ class Lookups:
     def learn(self, batch: Any) -> None:
         self.begin(LookupHandle(batch))
 
-    # -- lookups, as modules see them
+    # -- lookups (called by modules)
 
     def run(self, module: Caller, *inputs: Any, weights: torch.Tensor | None = None) -> tuple[torch.Tensor, ...]:
         """Return the outputs of one call of a module. `weights` are per-sample weights, which cannot be prefetched."""
@@ -263,7 +263,7 @@ class Lookups:
             plan = self._plans[key] = RowPlan(features)
         return plan
 
-    # -- gradients, as the optimizer sees them
+    # -- gradients (called by the optimizer)
 
     def _after_backward(self, gathered: Gathered, groups: Sequence[int]) -> None:
         others = [other for other in self._pending if other is not gathered and other.settle()]
@@ -288,7 +288,7 @@ class Lookups:
         self._pending.clear()
         self._retire()
 
-    # -- learning
+    # -- routes
 
     def _note(self, module: Caller, count: int, batch: Any, inputs: tuple[Any, ...], call: LookupCall) -> None:
         kind = isinstance(batch, Crossed)

@@ -121,7 +121,7 @@ class Scheduler:
     def consider(
         self, features: Sequence[FeatureIds], samples: int, policy: str, *, effort: int = 0
     ) -> _native.Considered:
-        """Return what another policy would do with the next batch from the same state, without scheduling it."""
+        """Return the result of another policy for the next batch from the same state, without scheduling the batch."""
         if policy not in POLICIES:
             raise errors.UnknownName("allocation policy", policy, POLICIES)
         tables = self.settings.tables

@@ -189,7 +189,7 @@ class EpochTracker:
         """Return True if the worker drains and its script must end, in a later epoch without a batch."""
         return self._is_leaving() and (self._behind or self._loops_here > 1)
 
-    # ---- inside ----
+    # ---- internal ----
 
     def _is_leaving(self) -> bool:
         return self._link.draining

@@ -50,7 +50,7 @@ def find(fetch: Fetch, indices: Indices) -> BadSamples | None:
     for index in indices:
         try:
             fetch(np.array([index], dtype=np.int64))
-        except Exception as raised:  # whatever a user's data set may raise
+        except Exception as raised:  # a user's data set may raise anything
             culprits.append(int(index))
             error = error or on_one_line(raised)
     return BadSamples(tuple(culprits), error) if culprits else None
@@ -74,7 +74,7 @@ def borrow(fetch: Fetch, indices: Indices) -> BatchRest | None:
     for index in indices:
         try:
             return BatchRest(fetch(np.array([index], dtype=np.int64)), np.empty(0, dtype=np.int64), borrowed=True)
-        except Exception as raised:  # whatever a user's data set may raise
+        except Exception as raised:  # a user's data set may raise anything
             log.debug("sample %d cannot be borrowed: %s", index, on_one_line(raised))
     return None
 
@@ -89,7 +89,7 @@ def telling(source: SampleSource) -> SampleSource:
                 for batch in run():
                     yield batch
                     place += 1
-            except Exception as raised:  # whatever a user's data set may raise
+            except Exception as raised:  # a user's data set may raise anything
                 raise errors.UnreadableSample(
                     f"{on_one_line(raised)}: of an IterableDataset nothing can be left out (--poison skip), since "
                     f"nobody can read on behind what it raises, here in mini-batch {place} of an iteration; pass over"

@@ -198,8 +198,8 @@ def read(
 ) -> Iterator[ReadBatch]:
     """Read the batches that the orders name. Readers in other processes run ahead, so orders queue up here.
 
-    With `tracker`, an unreadable batch goes to other workers, a batch with a revoked lease is skipped, and batches read
-    ahead are dropped once the job is `draining`. Without `tracker`, an error of the reader ends the loop. While
+    With `tracker`, an unreadable batch goes to other workers, and a batch with a revoked lease is skipped. Once the job
+    is `draining`, batches read ahead are dropped. Without `tracker`, an error of the reader ends the loop. While
     `wholes` returns True, the whole group's batches are read instead of this rank's parts. If not `plain`, every rank
     needs at least one sample of its own.
     """

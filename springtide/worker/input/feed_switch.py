@@ -205,7 +205,7 @@ class Feeding:
         self._own.looped_s += now - self._own.last
         self._own.last = now
 
-    # ---- the master's word ----
+    # ---- news from the master ----
 
     def _heed(self, news: Feeders) -> None:
         with self._lock:
@@ -228,7 +228,7 @@ class Feeding:
             self._feed.attach(name, now[name])
         self._attached = set(now)
 
-    # ---- what they need ----
+    # ---- package for data workers ----
 
     def between_batches(self) -> None:
         """Prepare the package once data workers are wanted. Runs in the loop's thread between two batches."""

@@ -34,9 +34,9 @@ class SourcePicker:
     def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
         """Return the batch of the samples at these positions of a batch.
 
-        Batches of a data set or of torch's collate have one row per sample, if every tensor is as long as the batch and
-        none holds offsets (`jagged`). The structure of a user's `collate_fn` result is unknown, so its samples are read
-        again.
+        A batch of a data set or of torch's collate has one row per sample under two conditions. Every tensor is as long
+        as the batch, and no tensor holds offsets (`jagged`). The structure of a user's `collate_fn` result is unknown,
+        so its samples are read again.
         """
         if self._source.rowwise and not jagged:
             try:

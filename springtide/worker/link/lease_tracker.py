@@ -286,7 +286,7 @@ class LeaseTracker:
                     held.end = end
         return granted
 
-    # ---- inside, with the lock held ----
+    # ---- internal, with the lock held ----
 
     def _line_up(self, new: Iterable[HeldLease]) -> None:
         for held in new:

@@ -99,7 +99,7 @@ class StreamMeter:
         self._read_bytes = self._expired = 0
         self._refused = {"late": 0, "corrupt": 0, "oversized": 0}
         self.unkept, self._unkept_why = 0, ""
-        """Of these, letters that could not be kept."""
+        """Number of dead letters that could not be stored, and the reason."""
         self._oldest: Mapping[int, float] = {}
         self._ends: dict[int, int] = {}
 

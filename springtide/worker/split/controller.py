@@ -120,7 +120,7 @@ class Splitting:
     # ---- before the split ----
 
     def watch(self, *, looking: bool = False) -> None:
-        """Observe the calls of the model for some batches; with `looking`, only estimate what could move."""
+        """Observe the calls of the model for some batches; with `looking`, only estimate the movable part."""
         if self._enabled:
             self._watching.begin(looking=looking)
 

@@ -164,7 +164,7 @@ class Watching:
 
 
 def whole_leaves(call: arguments.ModelCall) -> list[arguments.Path]:
-    """Return the leaves of the batch that are arguments unchanged, and of which the loop makes no views."""
+    """Return the leaves of the batch that are passed to the model unchanged, if the loop makes no views of them."""
     viewed = {leaf.route.path for leaf in call.leaves() if leaf.route.view}
     paths = dict.fromkeys(leaf.route.path for leaf in call.leaves() if not leaf.route.view)
     return [path for path in paths if path not in viewed]

@@ -53,7 +53,7 @@ class InHand:
 
     @property
     def untouched(self) -> bool:
-        """Return True if nobody has written to these parts or requested a gradient of one."""
+        """Return True if these parts are unmodified and none requires a new gradient."""
         if not all(one.is_still for one in self._snapshots.values()):
             return False
         return all(_mark(part) == mark for part, mark in zip(self.parts, self._marks, strict=True))
@@ -83,7 +83,7 @@ class SplitForward(ForwardStandIn):
         """
         super().__init__(model)
         self.split_calls = self.whole_calls = self.checked = 0
-        """Calls in training mode with a batch that came with crossings: that used them, that did not, that compared."""
+        """Training calls with crossings, counted by outcome: crossings used, not used, compared."""
         self._call, self._split, self._on_difference = call, split, on_difference
         self._read = [bool(numbers & split.answering.read) for numbers in _numbers(call, sample)]
         self._in_hand: InHand | None = None

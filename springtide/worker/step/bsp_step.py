@@ -104,7 +104,7 @@ class BspStep(TrainingStep):
     def retire(self) -> None:
         self._group.rest(self)
 
-    # ---- what the group asks ----
+    # ---- calls of the group ----
 
     @property
     def idle(self) -> bool:

@@ -142,7 +142,7 @@ class TrainingStep(abc.ABC):
     def seat(self) -> tuple[int, int]:
         return (0, 1)
 
-    # ---- what the loop's batches do ----
+    # ---- calls of the loop's batches ----
 
     @abc.abstractmethod
     def hand_out(self, now: ReadBatch, following: ReadBatch | None) -> None:

@@ -97,7 +97,7 @@ class Peers:
         """
         self._soon(self._follow, {name: at for name, at in addresses.items() if name != self._own.name})
 
-    # ---- what the unit says ----
+    # ---- messages of the unit ----
 
     def send(self, peer: str, run: RecordRun) -> None:
         self._soon(self._send, peer, run)
@@ -120,7 +120,7 @@ class Peers:
         asyncio.run_coroutine_threadsafe(self._goodbye(), self._loop).result()
         self._stop()
 
-    # ---- in the thread ----
+    # ---- internal, in the channel's thread ----
 
     def _soon(self, call: Callable[..., None], *arguments: Any) -> None:
         if not self._closed:

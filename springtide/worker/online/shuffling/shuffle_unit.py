@@ -194,7 +194,7 @@ class ShuffleUnit:
             waiting = len(self._shuffle.queue)
             return ShuffleUse(waiting, self._forwarded, sent, self._received, self._shuffle.came_home)
 
-    # ---- peers, by way of the channel's thread ----
+    # ---- peers (called in the channel's thread) ----
 
     @property
     def ready(self) -> bool:
@@ -252,7 +252,7 @@ class ShuffleUnit:
             self._forget()
             self._act(self._shuffle.tick(self._clock()))
 
-    # ---- inside, with the lock held ----
+    # ---- internal, with the lock held ----
 
     def _take_in(self, run: RecordRun) -> None:
         known = self._runs.get(run.claim)
