@@ -90,7 +90,7 @@ class _Learnt:
 
 
 class Lookups:
-    """All lookups of one model through one client. Only `prefetch` may run in another thread."""
+    """All lookups of one model through one client. Only `prefetch` and `announced` may run in other threads."""
 
     def __init__(self, client: TableClient) -> None:
         self.client = client

@@ -40,7 +40,7 @@ DEFAULT_POLICY = "anneal"
 LATELY = 32  # recent steps that determine the time budget of a schedule
 ACROSS_SAMPLES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 FLOAT = 4  # bytes of a number on the network, for any dtype of the table
-BOOKED = 64  # bytes that a cache counts per row beside its image; a test compares it with cpp/row_cache.h
+BOOKED = 64  # bytes that a cache counts per row beside its image; a test compares it with row_cache.h
 Parcel = tuple[int, NDArray[np.float32]]
 """Rank of the peer, and the floats sent to it or received from it."""
 
