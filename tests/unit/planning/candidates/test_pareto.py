@@ -171,7 +171,7 @@ def test_a_space_too_large_to_be_listed_is_made_coarser_without_the_extra(monkey
     def missing(_):
         raise errors.MissingExtra("a search by NSGA-II", "brain")
 
-    monkeypatch.setattr(pareto, "front", missing)
+    monkeypatch.setattr(pareto, "evolved_front", missing)
     monkeypatch.setattr(grids, "MOST", 200)
     found = pareto.front(TRUE, FACTS, bounds=BOUNDS)
     assert found.how == "coarse" and len(found) > 3
