@@ -61,7 +61,7 @@ class ScriptExplainer:
         try:
             made = splitting.make()
         except errors.BadInput as error:
-            return ScriptReport(why=f"{error}. NoLease moves", called=splitting.place)
+            return ScriptReport(why=f"{error}. Nothing moves", called=splitting.place)
         return report(splitting, source, made)
 
     def leave(self, told: ScriptReport) -> None:

@@ -56,6 +56,10 @@ def begun(times, **how):
     return one
 
 
+def around(one, surroundings):
+    one._probes = one._probes._replace(surroundings=surroundings)
+
+
 def test_a_group_that_waits_begins_after_a_schedule_on_paper_and_keeps_a_cache_that_helps():
     times = deque([step()], maxlen=4096)
     one = made(times)
@@ -118,7 +122,7 @@ def test_round_trips_that_stay_and_bytes_of_tables_that_are_not_cached_are_not_s
     assert "12% round trips that stay" in one.why and "24% of a step gained" in one.why
     times = deque([step()])
     one = made(times)
-    one._surroundings = lambda: dataclasses.replace(AROUND, moved=500 * len(times))
+    around(one, lambda: dataclasses.replace(AROUND, moved=500 * len(times)))
     assert watch(one, times, FIRST + auto_cache.TRIED + 1) == [True]
     assert "spares 20% of the bytes" in one.why, "100 of the 500 that this rank moved a step"
 
@@ -159,6 +163,6 @@ def test_a_new_group_hears_again_what_was_decided_but_one_of_another_size_finds_
     watch(one, times, FIRST + auto_cache.TRIED + 2)
     one.regrouped()
     assert one.wish is True
-    one._surroundings = lambda: dataclasses.replace(AROUND, risk=dataclasses.replace(RISK, workers=5))
+    around(one, lambda: dataclasses.replace(AROUND, risk=dataclasses.replace(RISK, workers=5)))
     one.regrouped()
     assert one.wish is None and not one.pays
