@@ -107,7 +107,8 @@ def change(roles: dict[str, RoleNode], servers: int, spec: JobSpec) -> RoleChang
     own = nodes.of_kind(roles, RoleKind.SERVER)
     active = sorted((node for node in own if node.active), key=lambda node: (node.departure.replaced, node.role))
     leaving = active[servers:]
-    new = range(len(own), len(own) + max(0, servers - len(active)))
+    staying = sum(not node.departure.replaced for node in active)
+    new = range(len(own), len(own) + max(0, servers - staying))
     return RoleChange(
         drain=tuple(node for node in leaving if node.state is NodeState.JOINED and not node.coming),
         drop=tuple(node for node in leaving if node.coming),

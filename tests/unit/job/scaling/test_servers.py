@@ -89,3 +89,16 @@ def test_after_any_other_kill_there_are_as_many_as_before():
     state.handle(events.CheckpointSaved(1), at=1.0)
 
     assert len(kill(state, 1, oom=False)) == 1 and state.servers_wanted == 2
+
+
+def test_more_servers_are_added_beside_one_that_is_being_replaced():
+    state = training()
+    state.handle(events.ServerReplaced(1, "its machine is slow"), at=1.0)
+    state.handle(events.ServersScaled(3, "asked"), at=1.5)
+    state.handle(
+        events.RoleExited(RoleExit(role=Role(RoleKind.SERVER, 2), pid=0, unplaced="0/3 nodes have room")), at=2.0
+    )
+    state.check()
+    assert state.servers_wanted == 3
+    become_ready(state, 3)
+    assert nodes.staying_servers(state.nodes) == (0, 1, 3)
