@@ -9,9 +9,9 @@ from springtide.cli.show import events
 from springtide.domain.model import cache_rules
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from springtide.testing import hosts
 from springtide.testing.cluster import LocalCluster
-from springtide.testing.hosted_cluster import HostedJob
+from tests.process import hosts
+from tests.process.hosted_jobs import HostedJob
 
 pytestmark = [pytest.mark.process, pytest.mark.soak, pytest.mark.timeout(600)]
 REFUSED = hosts.refusal() if shutil.which("tc") else "no tc (iproute2)"

@@ -5,8 +5,8 @@ import pytest
 
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
-from springtide.testing.faults import FaultInjector, FaultPlan
 from tests.process import counting
+from tests.process.fault_injector import FaultInjector, FaultPlan
 
 pytestmark = pytest.mark.process
 

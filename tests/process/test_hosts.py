@@ -8,9 +8,8 @@ import pytest
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from springtide.testing import hosts
-from springtide.testing.hosted_cluster import HostedJob
-from tests.process import counting, group_counting
+from tests.process import counting, group_counting, hosts
+from tests.process.hosted_jobs import HostedJob
 
 pytestmark = pytest.mark.process
 REFUSED = hosts.refusal()

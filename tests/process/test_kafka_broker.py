@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from springtide.testing import kafka_broker
+from springtide_lab.testing import kafka_broker
 from tests import waiting
 
 pytestmark = [

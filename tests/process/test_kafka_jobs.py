@@ -7,8 +7,8 @@ import pytest
 
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from springtide.testing import kafka_broker
 from springtide.testing.cluster import LocalCluster
+from springtide_lab.testing import kafka_broker
 from tests import waiting
 from tests.process import counting, stream_counting
 

@@ -1,6 +1,6 @@
 """A real Kafka broker that asks who is there: jobs that have a password train, others hear at once that they may not.
 
-It wants a newer broker than the one of `make setup-extra`: see `springtide/testing/kafka_broker.py`.
+It wants a newer broker than the one of `make setup-extra`: see `lab/springtide_lab/testing/kafka_broker.py`.
 """
 
 import time
@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from springtide import errors
-from springtide.testing import kafka_broker
-from springtide.testing.kafka_sasl import KafkaSasl
+from springtide_lab.testing import kafka_broker
+from tests.process.kafka_security import KafkaSasl, KafkaTls
 from tests.process.test_kafka_jobs import train_while_broker_and_worker_are_killed
 
 pytestmark = [
@@ -24,7 +24,7 @@ pytestmark = [
 @pytest.fixture(params=["PLAIN", "SCRAM-SHA-512", "SCRAM-SHA-256 over TLS"])
 def broker(tmp_path, request):
     mechanism, _, over = request.param.partition(" over ")
-    tls = kafka_broker.KafkaTls(tmp_path / "certificates") if over else None
+    tls = KafkaTls(tmp_path / "certificates") if over else None
     asks = KafkaSasl(mechanism=mechanism)
     with kafka_broker.KafkaBroker(tmp_path / "kafka", partitions=3, sasl=asks, tls=tls, newer=True) as running:
         running.create("counts", 3)

@@ -3,7 +3,8 @@
 import pytest
 
 from springtide import errors
-from springtide.testing import kafka_broker
+from springtide_lab.testing import kafka_broker
+from tests.process.kafka_security import KafkaTls
 from tests.process.test_kafka_jobs import train_while_broker_and_worker_are_killed
 
 pytestmark = [
@@ -17,7 +18,7 @@ pytestmark = [
 @pytest.fixture
 def tls(tmp_path):
     pytest.importorskip("cryptography")
-    return kafka_broker.KafkaTls(tmp_path / "certificates")
+    return KafkaTls(tmp_path / "certificates")
 
 
 @pytest.fixture

@@ -11,9 +11,8 @@ import pytest
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from springtide.testing import hosts
-from springtide.testing.hosted_cluster import HostedJob
-from tests.process import counting
+from tests.process import counting, hosts
+from tests.process.hosted_jobs import HostedJob
 
 pytestmark = [pytest.mark.process, pytest.mark.soak]
 REFUSED = hosts.refusal()

@@ -13,8 +13,8 @@ from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.rpc.messages import messages
-from springtide.testing import ray_cluster
-from springtide.testing.ray_cluster import RayWorld
+from springtide_lab.testing import ray_cluster
+from springtide_lab.testing.ray_cluster import RayWorld
 from tests import waiting
 from tests.process import counting
 

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from springtide.testing import hosts
+from tests.process import hosts
 from tests.process.serving import HYPER, ITEMS, SLOTS, Served
 
 pytestmark = [

@@ -13,8 +13,8 @@ from springtide.checkpoint.format.manifest import number_in, number_of
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
-from springtide.testing.faults import WITH_SERVERS, FaultInjector, FaultPlan
 from tests.process import counting
+from tests.process.fault_injector import WITH_SERVERS, FaultInjector, FaultPlan
 
 pytestmark = pytest.mark.process
 

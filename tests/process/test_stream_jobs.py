@@ -10,8 +10,8 @@ from springtide.checkpoint.format import reader
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
-from springtide.testing.faults import WITH_SERVERS, FaultInjector, FaultPlan
 from tests.process import counting, stream_counting
+from tests.process.fault_injector import WITH_SERVERS, FaultInjector, FaultPlan
 
 pytestmark = pytest.mark.process
 

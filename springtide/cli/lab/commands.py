@@ -4,7 +4,7 @@ In: options. Out: each hands over to its own file, imported when it is called. N
 """
 
 import importlib.util
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -32,10 +32,8 @@ def bench(
     debug: Debug = False,
 ) -> int:
     """Run a benchmark: ours and a peer alternately in one run, the ratio last."""
-    _need_lab("bench")
-    from springtide.cli.lab import bench as verb
-
-    return verb.bench(name, quick=quick, out=out, as_json=as_json, delays=delay or (), ids=ids)
+    verb = _of_lab("bench")
+    return int(verb.bench(name, quick=quick, out=out, as_json=as_json, delays=delay or (), ids=ids))
 
 
 @command(
@@ -184,13 +182,13 @@ def reproduce(
     debug: Debug = False,
 ) -> int:
     """Reproduce a paper's figures in simulation, beside the paper's own and the goals."""
-    _need_lab("reproduce")
-    from springtide.cli.lab import reproduce as verb
-
+    verb = _of_lab("reproduce")
     wish = verb.ReproduceOptions(seeds=seeds, jobs=jobs, quick=quick, ids=ids, trace=trace, metrics=tuple(metric or ()))
-    return verb.reproduce(name, wish, out=out, as_json=as_json)
+    return int(verb.reproduce(name, wish, out=out, as_json=as_json))
 
 
-def _need_lab(command: str) -> None:
+def _of_lab(command: str) -> Any:
+    """Return the lab's module for a command; the lab is a distribution of its own."""
     if importlib.util.find_spec("springtide_lab") is None:
         raise errors.MissingLab(command)
+    return importlib.import_module(f"springtide_lab.{command}.command")

@@ -12,8 +12,19 @@ import subprocess
 from collections.abc import Sequence
 from typing import Self
 
-from springtide.testing import link_speed
 from springtide_lab.bench.core import peers
+
+BURST_S = 0.002  # a link of 1 Gbit/s passes bursts of 250 kB; the kernel's segments have 64 kB
+LEAST_BURST = 128 << 10
+QUEUE_S = 0.05
+
+
+def shaping(device: str, gbit: float) -> list[str]:
+    """Arguments of `tc` that limit a device to this speed with a token bucket, in the namespace of the device."""
+    bits = gbit * 1e9
+    burst, queue = max(int(bits / 8 * BURST_S), LEAST_BURST), int(bits / 8 * QUEUE_S)
+    bucket = ["rate", f"{bits:.0f}bit", "burst", str(burst), "limit", str(queue)]
+    return ["qdisc", "replace", "dev", device, "root", "tbf", *bucket]
 
 
 def refusal() -> str | None:
@@ -62,7 +73,7 @@ class Net:
     def shape(self, gbit: float) -> None:
         for number, member in enumerate(self._members):
             for space, device in ((self._space(member), "eth0"), (self._space("switch"), f"port{number}")):
-                _do("tc", "-n", space, *link_speed.shaping(device, gbit))
+                _do("tc", "-n", space, *shaping(device, gbit))
         self.gbit = gbit
 
     def carried(self, member: str) -> tuple[int, int]:

@@ -19,10 +19,10 @@ import numpy as np
 from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.stream import create
 from springtide.data.stream.stream import Stream, open_stream
-from springtide.testing import kafka_broker
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, peers, report
 from springtide_lab.bench.stream import stream_readers
+from springtide_lab.testing import kafka_broker
 
 PARTITIONS, BATCH = 4, 2048
 BARE = {"consume(500)": 500, "consume(10000)": 10_000}

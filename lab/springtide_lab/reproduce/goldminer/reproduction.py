@@ -1,7 +1,7 @@
 """`springtide reproduce goldminer`: all rows, and a page with pictures.
 
 In: seeds, a number of jobs, perhaps a trace. Out: rows; PNG files and HTML. Who shares out cores and who tunes a job is
-the code of `springtide.planning.dataworkers`. Next: cli/lab/reproduce.py prints, tools/reproduction_page.py publishes.
+the code of `springtide.planning.dataworkers`. Next: reproduce/command.py prints, tools/reproduction_page.py publishes.
 """
 
 import pathlib

@@ -1,7 +1,7 @@
 """`springtide reproduce herald`: all rows, and a page with pictures.
 
 In: seeds, sizes, perhaps a file of ids. Out: rows; PNG files and HTML. The scheduler is the one that jobs train with;
-data are generated unless a file is given. Next: cli/lab/reproduce.py prints, tools/reproduction_page.py publishes.
+data are generated unless a file is given. Next: reproduce/command.py prints, tools/reproduction_page.py publishes.
 """
 
 import pathlib

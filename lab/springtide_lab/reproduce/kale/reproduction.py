@@ -1,7 +1,7 @@
 """`springtide reproduce kale`: all rows, and a page with pictures.
 
 In: seeds (days of each kind of traffic), perhaps traces. Out: rows; PNG files and HTML. Kinds of traffic are worked on
-side by side, in processes. What decides in ours is `springtide.planning.online`. Next: cli/lab/reproduce.py prints,
+side by side, in processes. What decides in ours is `springtide.planning.online`. Next: reproduce/command.py prints,
 tools/reproduction_page.py publishes.
 """
 

@@ -11,7 +11,7 @@ from springtide.platforms.agent.run_plan import RunPlan
 from springtide.rpc.messages import messages
 from springtide.telemetry import logs
 from springtide.testing.cluster import LocalCluster
-from springtide.testing.ray_cluster import RayWorld
+from springtide_lab.testing.ray_cluster import RayWorld
 
 LINES = 1000
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from springtide.testing.kafka_sasl import BROKER, KafkaSasl
+from tests.process.kafka_security import BROKER, KafkaSasl
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])

@@ -2,7 +2,7 @@
 
 In: names, a folder. Out: `Hosts`, with an address per host and a command prefix to start processes on it. A test can
 kill and restart hosts, cut and restore cables, and move names between hosts. Needs root and Linux namespaces;
-`refusal()` explains why hosts are impossible. Next: `testing.hosted_cluster` runs a job on them.
+`refusal()` explains why hosts are impossible. Next: `hosted_jobs` runs a job on them.
 
 A host is the first process of its own namespaces. It ends when its pipe closes, and everything on the host ends with
 it.
@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from springtide import errors
-from springtide.testing import link_speed
+from springtide_lab.bench.cache import shaped_net
 
 SETUP = """
 set -e
@@ -156,8 +156,8 @@ class Hosts:
         """Set the speed of all connected cables in both directions; a restarted host loses the setting."""
         for number, name in enumerate(self.names):
             if self.up(name):
-                self._inside(name, "tc", *link_speed.shaping("eth0", gbit))
-                self._inside("switch", "tc", *link_speed.shaping(f"port{number}", gbit))
+                self._inside(name, "tc", *shaped_net.shaping("eth0", gbit))
+                self._inside("switch", "tc", *shaped_net.shaping(f"port{number}", gbit))
 
     def _boot(self, name: str) -> None:
         words = ["unshare", "--net", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc"]

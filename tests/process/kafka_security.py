@@ -1,23 +1,76 @@
-"""Certificates for a Kafka broker with TLS, and for its clients.
+"""Certificates, users and passwords for a Kafka broker with TLS or SASL (`springtide_lab.testing.kafka_broker`).
 
-In: a folder. Out: files in the folder, and settings of a broker that requires client certificates (`broker`). `options`
-returns librdkafka options for a valid client, or for a `stranger` with a certificate of another authority. Next:
-kafka_broker.py.
+SASL needs a broker since 0.10.2: the broker of `make setup-extra` supports only Kerberos.
 """
 
 import datetime
 import pathlib
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from springtide.platforms.agent import credentials
 from springtide.rpc.transport.tls import AUTHORITY
+
+BROKER, BROKERS_PASSWORD = "broker", "only-for-brokers"
+"""User and password of the broker itself."""
+PLAIN = "PLAIN"
+_JAAS = {
+    PLAIN: "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KafkaSasl:
+    """One user with one mechanism."""
+
+    mechanism: str = PLAIN
+    user: str = "tide"
+    password: str = "only=for+tests"
+    """Password with characters that are special in URLs and option files."""
+
+    def protocol(self, *, tls: bool) -> str:
+        return "SASL_SSL" if tls else "SASL_PLAINTEXT"
+
+    def broker(self, *, tls: bool) -> list[str]:
+        """Return the settings of the broker, which uses PLAIN for itself."""
+        listener = f"listener.name.{self.protocol(tls=tls).lower()}"
+        known = f'user_{BROKER}="{BROKERS_PASSWORD}"'
+        if self.mechanism == PLAIN:
+            known += f' user_{self.user}="{self.password}"'
+        own = f'username="{BROKER}" password="{BROKERS_PASSWORD}"'
+        mechanisms = dict.fromkeys((PLAIN, self.mechanism))
+        lines = [
+            f"sasl.enabled.mechanisms={','.join(mechanisms)}",
+            f"sasl.mechanism.inter.broker.protocol={PLAIN}",
+            f"{listener}.plain.sasl.jaas.config={_JAAS[PLAIN]} required {own} {known};",
+        ]
+        if self.mechanism != PLAIN:
+            lines.append(f"{listener}.{self.mechanism.lower()}.sasl.jaas.config={_JAAS[self.mechanism]} required;")
+        return lines
+
+    def scram(self) -> list[str]:
+        """Return arguments of `kafka.admin.ConfigCommand` that create the user; none if the settings define it."""
+        if self.mechanism == PLAIN:
+            return []
+        what = f"{self.mechanism}=[password={self.password}]"
+        return ["--alter", "--add-config", what, "--entity-type", "users", "--entity-name", self.user]
+
+    def options(self, *, tls: bool) -> dict[str, str]:
+        """Return the client options, by librdkafka's names."""
+        return {
+            "security.protocol": self.protocol(tls=tls).lower(),
+            "sasl.mechanism": self.mechanism,
+            "sasl.username": self.user,
+            "sasl.password": self.password,
+        }
+
 
 PASSWORD = "only-for-tests"
 """Password of the broker's two stores, which Java requires."""
 LIFE = datetime.timedelta(days=1)
 HERE = ("127.0.0.1", "localhost")
-PROTOCOL = "SSL"
-"""Kafka's name for TLS."""
 
 
 class KafkaTls:
@@ -55,7 +108,7 @@ class KafkaTls:
     def options(self, name: str = "client") -> dict[str, str]:
         """Return the options of this client, by librdkafka's names."""
         return {
-            "security.protocol": PROTOCOL.lower(),
+            "security.protocol": "ssl",
             "ssl.ca.location": str(self.folder / "ca.crt"),
             "ssl.certificate.location": str(self.folder / f"{name}.crt"),
             "ssl.key.location": str(self.folder / f"{name}.key"),

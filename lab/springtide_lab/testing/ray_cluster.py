@@ -27,6 +27,7 @@ from multiprocessing import connection
 from typing import Any
 
 import springtide
+import springtide_lab
 from springtide import config
 from springtide.platforms.agent import job_handle
 from springtide.platforms.agent.run_plan import RunPlan
@@ -49,7 +50,7 @@ class RayWorld:
             [
                 sys.executable,
                 "-m",
-                "springtide.testing.ray_cluster",
+                "springtide_lab.testing.ray_cluster",
                 str(nodes),
                 str(int(clients)),
                 str(theirs.fileno()),
@@ -276,8 +277,8 @@ class _Somebody:
 def environment() -> dict[str, str]:
     """Return the variables of the cluster, so that its actors import the same modules as this process."""
     inherited = config.child_environment({}, {})
-    here = str(pathlib.Path(springtide.__file__).parents[1])
-    return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, [here, inherited.get("PYTHONPATH", "")]))}
+    here = [str(pathlib.Path(str(each.__file__)).parents[1]) for each in (springtide, springtide_lab)]
+    return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, [*here, inherited.get("PYTHONPATH", "")]))}
 
 
 def serve(nodes: int, clients: bool, pipe: "connection.Connection[Any, Any]") -> None:

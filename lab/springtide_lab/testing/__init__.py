@@ -1,0 +1,1 @@
+"""Clusters and brokers on one machine, for benchmarks and tests."""
