@@ -22,7 +22,7 @@ from springtide import errors
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.launch import ray_job
 from springtide.launch.spec import spec_reader
-from springtide.platforms.ray_cluster.job.job_handle import RayJobHandle
+from springtide.platforms.ray_cluster.job_handle import RayJobHandle
 from springtide.rpc.messages import messages
 
 LOOK_S = 0.5

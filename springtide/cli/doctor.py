@@ -133,19 +133,21 @@ def check_ports() -> HostCheck:
 
 def check_limits() -> HostCheck:
     from springtide.domain.core.resources import ProcessLimits
-    from springtide.platforms.local import cgroups
-    from springtide.telemetry.host import cgroup_hierarchy
+    from springtide.platforms.local import process_group
+    from springtide.telemetry.host import control_groups
 
-    found = cgroup_hierarchy.find()
+    found = control_groups.find_hierarchy()
     said: list[str] = []
-    groups = cgroups.Groups(said.append, found)
+    groups = process_group.Groups(said.append, found)
     group = groups.make("doctor", ProcessLimits(cpu=1.0, memory=1 << 30))
     if group is not None:
         groups.remove(group)
     groups.close()
     if said:
         why = said[0].removeprefix("no limits: ").partition(";")[0]
-        return HostCheck(what="limits", state="slow", found=f"--cpu and --memory do nothing: {why}", fix=cgroups.HINT)
+        return HostCheck(
+            what="limits", state="slow", found=f"--cpu and --memory do nothing: {why}", fix=process_group.HINT
+        )
     return HostCheck(what="limits", state="ok", found=f"control groups, version {found.version}")
 
 

@@ -1,7 +1,7 @@
 """Finds the job that a command means, by the cards that `run` and `submit` write or by options.
 
 In: a name, or none for the newest job, and a `JobLocation`. Out: a `JobHandle`. Modules of clusters are imported on
-demand. Next: `cli.show.status`, `cli.show.events`, `cli.job.scale_stop`, `cli.job.logs`, `cli.show.top`.
+demand. Next: `cli.show.status`, `cli.show.events`, `cli.job.control`, `cli.job.control`, `cli.show.status`.
 """
 
 import importlib
@@ -18,7 +18,7 @@ from springtide.telemetry.logs import RunFiles
 
 PLATFORMS = ("local", "ray", "k8s")
 REACHES = {
-    "ray": "springtide.platforms.ray_cluster.job.job_handle",
+    "ray": "springtide.platforms.ray_cluster.job_handle",
     "k8s": "springtide.platforms.k8s.client.job_handle",
 }
 SUBMITTERS = {"ray": "springtide.launch.ray_job", "k8s": "springtide.platforms.k8s.client.submit"}

@@ -1,7 +1,7 @@
 """Runs a job on this machine in this process: agent, signals and exporter.
 
 In: an `ElasticJob`. Out: a run folder and the outcome of the job. Used by `springtide run` in a terminal and by
-`launch.detached_agent` in the background. Next: `platforms.agent.agent`.
+`launch.submit` in the background. Next: `platforms.agent.agent`.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.launch.export_process import Exporter
 from springtide.launch.spec import resolve
 from springtide.platforms.agent.agent import Agent, RunPlan
-from springtide.platforms.local import cgroups
-from springtide.platforms.local.fork_server_client import ForkServerClient
+from springtide.platforms.local import process_group
+from springtide.platforms.local.fork_server import ForkServerClient
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.rpc.messages import messages
 from springtide.telemetry import logs
@@ -32,7 +32,7 @@ def memory_bytes() -> int:
 
 def local_capacity() -> PlatformCapacity:
     here, room = float(usage.cores()), float(memory_bytes())
-    trouble = cgroups.why_not()
+    trouble = process_group.why_not()
     return PlatformCapacity(
         cpu=here, memory=room, node_cpu=here, node_memory=room, own=True, holds=not trouble, trouble=trouble
     )

@@ -1,7 +1,7 @@
 """Submits a job to a Ray cluster: reads the capacity, resolves the job, uploads the code, creates the steward.
 
 In: an `ElasticJob` from `launch.submit` or `springtide.ray`. Out: the name of a job that the cluster keeps. Next:
-`platforms.ray_cluster.job.submit`.
+`platforms.ray_cluster.submit`.
 """
 
 import pathlib
@@ -10,9 +10,8 @@ from dataclasses import replace
 
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.launch.spec import resolve
-from springtide.platforms.ray_cluster.cluster import cluster
-from springtide.platforms.ray_cluster.job import job_order
-from springtide.platforms.ray_cluster.job import submit as submitting
+from springtide.platforms.ray_cluster import cluster, job_order
+from springtide.platforms.ray_cluster import submit as submitting
 
 
 def submit(job: ElasticJob, folder: pathlib.Path | None, where: Mapping[str, str], say: Callable[[str], None]) -> str:

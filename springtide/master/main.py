@@ -39,7 +39,7 @@ from springtide.master.parts import build_parts
 from springtide.rpc.transport import addresses, master_file
 from springtide.rpc.transport.listener import RpcListener
 from springtide.telemetry import events, logs, planner_views, redactor
-from springtide.telemetry.metrics_server import MetricsServer
+from springtide.telemetry.prometheus import MetricsServer
 
 log = logging.getLogger(__name__)
 TICK_S = 0.25

@@ -1,7 +1,7 @@
 """Converts a job's status to Prometheus metrics, with units in their names and help texts.
 
 In: a `JobStatus` of a running or finished job. Out: families for `telemetry.prometheus`. Next: `springtide metrics`
-prints them, `telemetry.metrics_server` serves them.
+prints them, `telemetry.prometheus` serves them.
 """
 
 from typing import Literal
@@ -11,7 +11,7 @@ from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import OnlineState
 from springtide.rpc.messages.messages import JobStatus
 from springtide.telemetry import prometheus
-from springtide.telemetry.prometheus import Family, one
+from springtide.telemetry.prometheus import Family, single
 
 
 def text(status: JobStatus, *, run: str = "") -> str:
@@ -27,15 +27,17 @@ def families(status: JobStatus) -> list[Family]:
     phases = tuple(({"phase": str(phase)}, float(phase is status.phase)) for phase in JobPhase)
     found = [
         Family(name="springtide_phase", help="1 for the phase that the job is in.", values=phases),
-        *one("springtide_elapsed_seconds", "Since the job began.", status.elapsed_s),
-        *one("springtide_samples_total", "Trained so far.", status.samples, kind="counter"),
-        *one("springtide_samples_per_second", "Trained over the last seconds.", status.samples_per_s),
-        *one("springtide_loss", "Mean over workers, as reported last.", status.loss),
-        *one("springtide_relaunches_total", "Processes started again.", status.relaunches, kind="counter"),
-        *one("springtide_master_term", "Which master this is.", status.term),
-        *one("springtide_checkpoint", "Number of the last complete checkpoint.", status.checkpoint),
-        *one("springtide_disk_full", "Whether the master waits for room on its disk.", int(bool(status.disk_trouble))),
-        *one("springtide_slots_moving", "Slots on their way to another server.", status.slots_moving),
+        *single("springtide_elapsed_seconds", "Since the job began.", status.elapsed_s),
+        *single("springtide_samples_total", "Trained so far.", status.samples, kind="counter"),
+        *single("springtide_samples_per_second", "Trained over the last seconds.", status.samples_per_s),
+        *single("springtide_loss", "Mean over workers, as reported last.", status.loss),
+        *single("springtide_relaunches_total", "Processes started again.", status.relaunches, kind="counter"),
+        *single("springtide_master_term", "Which master this is.", status.term),
+        *single("springtide_checkpoint", "Number of the last complete checkpoint.", status.checkpoint),
+        *single(
+            "springtide_disk_full", "Whether the master waits for room on its disk.", int(bool(status.disk_trouble))
+        ),
+        *single("springtide_slots_moving", "Slots on their way to another server.", status.slots_moving),
         *roles(status),
     ]
     if status.staleness is not None:
@@ -56,8 +58,8 @@ def roles(status: JobStatus) -> list[Family]:
         there.append(({"role": str(kind)}, float(getattr(status, f"{name}s_alive"))))
         wanted.append(({"role": str(kind)}, float(getattr(status, f"{name}s_wanted"))))
     used = [member for member in status.members if member.usage is not None and member.alive]
-    cpu = tuple(({"role": str(one.role)}, one.usage.cpu_s) for one in used if one.usage)
-    memory = tuple(({"role": str(one.role)}, float(one.usage.memory)) for one in used if one.usage)
+    cpu = tuple(({"role": str(single.role)}, single.usage.cpu_s) for single in used if single.usage)
+    memory = tuple(({"role": str(single.role)}, float(single.usage.memory)) for single in used if single.usage)
     found = [
         Family(name="springtide_roles", help="Processes that are there.", values=tuple(there)),
         Family(name="springtide_roles_wanted", help="Processes that should be there.", values=tuple(wanted)),
@@ -94,25 +96,25 @@ def online(state: OnlineState) -> list[Family]:
     lags = (({"quantile": "0.5"}, state.lag_p50_s), ({"quantile": "0.99"}, state.lag_p99_s))
     prefix = "springtide_stream_"
     return [
-        *one(f"{prefix}lag_seconds", "How long the oldest untrained sample has waited.", state.lag_s),
-        *one(f"{prefix}lag_promised_seconds", "A longer lag breaks the promise.", state.slo_lag_s),
+        *single(f"{prefix}lag_seconds", "How long the oldest untrained sample has waited.", state.lag_s),
+        *single(f"{prefix}lag_promised_seconds", "A longer lag breaks the promise.", state.slo_lag_s),
         Family(name=f"{prefix}append_to_trained_seconds", help="Of samples trained of late.", values=lags),
-        *one(f"{prefix}backlog_samples", "Samples that have come and are not trained.", state.backlog),
-        *one(f"{prefix}arriving_per_second", "Samples that came in the last minutes.", state.arriving),
-        *one(f"{prefix}trained_per_second", "Samples trained in the last minutes.", state.trained),
-        *one(f"{prefix}forecast_per_second", "Samples that are expected to come now.", state.forecast),
-        *one(f"{prefix}forecast_high_per_second", "What nine of ten values lie below.", state.high),
-        *one(f"{prefix}capacity_per_second", "What the workers that there are can train.", state.capacity),
-        *one(f"{prefix}utilization_ratio", "Part of the time in which workers had work.", state.utilization),
-        *one(f"{prefix}backup_workers", "Workers beside slow ones.", state.backups),
-        *one(f"{prefix}cannot_keep_up", "1: no number of workers is enough.", float(bool(state.alert))),
-        *one(f"{prefix}scalings_total", "Changes of the number of workers.", state.scalings, kind="counter"),
-        *one(f"{prefix}slo_violation_ratio", "Share of the time with too long a lag.", state.violation),
-        *one(f"{prefix}accumulated_lag_minutes", "Minutes of lag, minute by minute.", state.lag_min),
-        *one(f"{prefix}downtime_minutes", "Without training, for scaling.", state.down_min),
-        *one(f"{prefix}worker_hours", "Workers x time.", state.worker_hours),
-        *one(f"{prefix}records_total", "Trained by workers.", state.records, kind="counter"),
-        *one(f"{prefix}forwarded_total", "Batches that workers gave to others.", state.forwarded, kind="counter"),
-        *one(f"{prefix}letters_not_kept_total", "Dead letters only counted.", state.unkept, kind="counter"),
+        *single(f"{prefix}backlog_samples", "Samples that have come and are not trained.", state.backlog),
+        *single(f"{prefix}arriving_per_second", "Samples that came in the last minutes.", state.arriving),
+        *single(f"{prefix}trained_per_second", "Samples trained in the last minutes.", state.trained),
+        *single(f"{prefix}forecast_per_second", "Samples that are expected to come now.", state.forecast),
+        *single(f"{prefix}forecast_high_per_second", "What nine of ten values lie below.", state.high),
+        *single(f"{prefix}capacity_per_second", "What the workers that there are can train.", state.capacity),
+        *single(f"{prefix}utilization_ratio", "Part of the time in which workers had work.", state.utilization),
+        *single(f"{prefix}backup_workers", "Workers beside slow ones.", state.backups),
+        *single(f"{prefix}cannot_keep_up", "1: no number of workers is enough.", float(bool(state.alert))),
+        *single(f"{prefix}scalings_total", "Changes of the number of workers.", state.scalings, kind="counter"),
+        *single(f"{prefix}slo_violation_ratio", "Share of the time with too long a lag.", state.violation),
+        *single(f"{prefix}accumulated_lag_minutes", "Minutes of lag, minute by minute.", state.lag_min),
+        *single(f"{prefix}downtime_minutes", "Without training, for scaling.", state.down_min),
+        *single(f"{prefix}worker_hours", "Workers x time.", state.worker_hours),
+        *single(f"{prefix}records_total", "Trained by workers.", state.records, kind="counter"),
+        *single(f"{prefix}forwarded_total", "Batches that workers gave to others.", state.forwarded, kind="counter"),
+        *single(f"{prefix}letters_not_kept_total", "Dead letters only counted.", state.unkept, kind="counter"),
         Family(name=f"{prefix}not_trained_total", help="Records by why not.", kind="counter", values=trouble),
     ]

@@ -26,7 +26,7 @@ from springtide.server import mirror as mirroring
 from springtide.server.migration import SlotHandover
 from springtide.server.server import ServerRole
 from springtide.telemetry import logs
-from springtide.telemetry.host.own_usage import OwnUsage
+from springtide.telemetry.host.usage import OwnUsage
 
 log = logging.getLogger(__name__)
 TIDY_S = 1.0  # time at the end to delete this job's files from the disk

@@ -74,10 +74,10 @@ def read(path: pathlib.Path) -> list[dict[str, Any]]:
         lines = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
         return []
-    return [event for line in lines if line and (event := _event(line)) is not None]
+    return [event for line in lines if line and (event := parse_line(line)) is not None]
 
 
-def _event(line: bytes) -> dict[str, Any] | None:
+def parse_line(line: bytes) -> dict[str, Any] | None:
     """Return the event of a line, even if a partial line precedes it; None if there is none."""
     for begin in (0, line.rfind(BEGIN)):
         if begin >= 0:

@@ -28,7 +28,7 @@ from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.platforms.agent.agent import Agent
 from springtide.platforms.agent.platform_api import Platform
 from springtide.platforms.agent.run_plan import RunPlan
-from springtide.platforms.local.fork_server_client import ForkServerClient
+from springtide.platforms.local.fork_server import ForkServerClient
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection, master_file

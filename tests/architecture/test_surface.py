@@ -12,7 +12,7 @@ import pytest
 import springtide
 from springtide import errors
 from springtide.platforms.agent import run_plan
-from springtide.platforms.local import fork_server_client
+from springtide.platforms.local import fork_server
 from springtide_lab.bench import BENCHES
 from tests.architecture import sources
 
@@ -54,7 +54,7 @@ def test_a_role_starts_without_what_only_some_jobs_need(role):
 def test_a_warm_interpreter_has_imported_nothing_that_is_run_as_main():
     """Python warns of it in the log of every worker that is forked, which a user sees among the script's own lines."""
     seen: set[str] = set()
-    ahead = [name for name in fork_server_client.IMPORTS if name.startswith("springtide.")]
+    ahead = [name for name in fork_server.IMPORTS if name.startswith("springtide.")]
     while ahead:
         name = ahead.pop()
         path = sources.ROOT / f"{name.replace('.', '/')}.py"

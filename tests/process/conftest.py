@@ -1,5 +1,5 @@
 """Workers and servers of all jobs in this folder are forked from one interpreter that has torch imported, as those of a
-job that runs for a while are: see `platforms.local.fork_server_client`. The first few, before it is ready, start
+job that runs for a while are: see `platforms.local.fork_server`. The first few, before it is ready, start
 cold.
 """
 
@@ -10,7 +10,7 @@ from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent import run_plan
 from springtide.platforms.agent.run_plan import RunPlan
-from springtide.platforms.local.fork_server_client import ForkServerClient
+from springtide.platforms.local.fork_server import ForkServerClient
 from springtide.testing.cluster import LocalCluster
 
 

@@ -3,13 +3,13 @@
 import pytest
 
 from springtide.domain.core.resources import ProcessLimits
-from springtide.platforms.local import cgroups
+from springtide.platforms.local import process_group
 
 
 def skip_unless(limits: ProcessLimits) -> None:
     """Skips the test where a group with these limits cannot be made."""
     said: list[str] = []
-    groups = cgroups.Groups(said.append)
+    groups = process_group.Groups(said.append)
     group = groups.make("probe", limits)
     if group is not None:
         groups.remove(group)

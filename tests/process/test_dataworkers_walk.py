@@ -2,14 +2,14 @@
 
 import pytest
 
-from springtide.platforms.local import cgroups
+from springtide.platforms.local import process_group
 from springtide_lab.bench.dataworkers import dataworkers_walk
 from springtide_lab.bench.dataworkers.dataworkers_walk import WalkProcesses
 
 pytestmark = [pytest.mark.process, pytest.mark.soak]
 
 
-@pytest.mark.skipif(bool(cgroups.why_not()), reason="no CPU quotas here")
+@pytest.mark.skipif(bool(process_group.why_not()), reason="no CPU quotas here")
 def test_a_data_worker_that_gets_more_cpus_makes_more() -> None:
     with WalkProcesses(step_s=0.005, trainer_cpu=8.0, cpus=40.0) as crew:
         taken = dataworkers_walk.walk(crew, 3.0, most=5, say=lambda _: None)

@@ -11,8 +11,8 @@ import pytest
 from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from springtide.telemetry.host import cgroup_hierarchy
-from springtide.telemetry.host.cgroup_files import GroupV1, GroupV2
+from springtide.telemetry.host import control_groups
+from springtide.telemetry.host.control_groups import GroupV1, GroupV2
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, held
 
@@ -27,7 +27,7 @@ READING_SLOWLY = counting.SCRIPT.replace(
 
 def quota(pid):
     """Cores that the kernel holds a process to."""
-    found = cgroup_hierarchy.find(pathlib.Path(f"/proc/{pid}"))
+    found = control_groups.find_hierarchy(pathlib.Path(f"/proc/{pid}"))
     group = GroupV1(found.folders) if found.version == 1 else GroupV2(found.folders["cpu"])
     return group.limits().cpu
 

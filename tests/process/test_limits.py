@@ -18,11 +18,11 @@ import pytest
 from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.platforms.agent.platform_api import RoleLaunch
-from springtide.platforms.local import cgroups
 from springtide.platforms.local import platform as local
+from springtide.platforms.local import process_group
 from springtide.telemetry import logs
-from springtide.telemetry.host import cgroup_hierarchy
-from springtide.telemetry.host.cgroup_files import GroupV2
+from springtide.telemetry.host import control_groups
+from springtide.telemetry.host.control_groups import GroupV2
 from tests import waiting
 from tests.process import held, running
 
@@ -89,7 +89,7 @@ def on_a_platform(folder, work):
 
 def ours():
     """Control groups of this process."""
-    for folder in set(cgroup_hierarchy.find().folders.values()):
+    for folder in set(control_groups.find_hierarchy().folders.values()):
         yield from folder.glob(f"springtide-{os.getpid()}-*")
 
 
@@ -154,7 +154,7 @@ LIMITED = running.loop(
 
 def groups_of(job):
     """Control groups of a running command."""
-    found = set(cgroup_hierarchy.find(pathlib.Path(f"/proc/{job.process.pid}")).folders.values())
+    found = set(control_groups.find_hierarchy(pathlib.Path(f"/proc/{job.process.pid}")).folders.values())
     return [path for parent in found for path in parent.glob(f"springtide-{job.process.pid}-*/*") if path.is_dir()]
 
 
@@ -192,7 +192,9 @@ def test_a_killed_agent_leaves_no_control_groups(tmp_path, limited):
 
 
 def test_what_the_watchdog_could_not_remove_the_next_run_does(tmp_path, limited):
-    made = [folder / "springtide-1-1-1" / "worker-0" for folder in set(cgroup_hierarchy.find().folders.values())]
+    made = [
+        folder / "springtide-1-1-1" / "worker-0" for folder in set(control_groups.find_hierarchy().folders.values())
+    ]
 
     def make(folder):
         with contextlib.suppress(FileNotFoundError):  # a job that begins just now has removed what was made of it
@@ -201,7 +203,7 @@ def test_what_the_watchdog_could_not_remove_the_next_run_does(tmp_path, limited)
 
     for folder in made:
         waiting.until(lambda folder=folder: make(folder), "a group of a dead agent")
-    cgroups.Groups(pytest.fail)
+    process_group.Groups(pytest.fail)
     assert not any(folder.parent.exists() for folder in made)
 
 
@@ -244,10 +246,10 @@ def test_what_a_role_has_started_ends_with_it(tmp_path, limited):
 
 def test_version_2_groups_count_their_members_where_one_is_mounted(tmp_path):
     """Without its controllers, which a machine with version 1 gives to that: no limits, but members and CPU seconds."""
-    mounts = cgroup_hierarchy.parse_mounts(pathlib.Path("/proc/self/mountinfo").read_text())
-    own = cgroup_hierarchy.parse_paths(pathlib.Path("/proc/self/cgroup").read_text()).get("", "/")
+    mounts = control_groups.parse_mounts(pathlib.Path("/proc/self/mountinfo").read_text())
+    own = control_groups.parse_paths(pathlib.Path("/proc/self/cgroup").read_text()).get("", "/")
     folders = [
-        cgroup_hierarchy.folder_of(mount, own) / f"springtide-{os.getpid()}-test"
+        control_groups.group_folder(mount, own) / f"springtide-{os.getpid()}-test"
         for mount in mounts
         if mount.version == 2
     ]
@@ -266,7 +268,7 @@ def test_version_2_groups_count_their_members_where_one_is_mounted(tmp_path):
     finally:
         process.kill()
         process.wait()
-        waiting.until(lambda: cgroups.remove_folder(folders[0]), "the group is gone")
+        waiting.until(lambda: process_group.remove_folder(folders[0]), "the group is gone")
 
 
 TWO_WORKERS = """

@@ -10,7 +10,7 @@ from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.domain.spec.planning_config import PlanningConfig, PlanRules
-from springtide.platforms.local import cgroups
+from springtide.platforms.local import process_group
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, group_counting, running
 
@@ -20,7 +20,7 @@ BATCH = 32
 
 
 def spec(**more):
-    held = not cgroups.why_not()
+    held = not process_group.why_not()
     least, most = (0.2, 1.0) if held else (0.5, 0.5)
     rules = PlanRules(
         bounds=ShapeBounds(

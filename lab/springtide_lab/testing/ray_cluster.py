@@ -157,7 +157,7 @@ class RayTestCluster:
 
     def submit(self, plan: RunPlan, **others: Any) -> str:
         """Submit a job to the cluster and return its name."""
-        from springtide.platforms.ray_cluster.job import submit
+        from springtide.platforms.ray_cluster import submit
 
         submit.submit(submit.order_of(plan, **{"run_folder": self._runs, **others}))
         return plan.spec.name
@@ -225,7 +225,7 @@ class RayTestCluster:
         """Return node and process id of each running role."""
         import ray
 
-        from springtide.platforms.ray_cluster.cluster import cluster
+        from springtide.platforms.ray_cluster import cluster
 
         found = {}
         for life, actor in cluster.holders(name).items():
@@ -238,14 +238,14 @@ class RayTestCluster:
         """Kill the steward's process with SIGKILL; Ray restarts it."""
         import ray
 
-        from springtide.platforms.ray_cluster.job import job_order
+        from springtide.platforms.ray_cluster import job_order
 
         steward = ray.get_actor(job_order.steward_of(name), namespace=job_order.NAMESPACE)
         os.kill(ray.get(steward.hello.remote())["pid"], signal.SIGKILL)
 
     def lose_run_folder(self, name: str) -> None:
         """Destroy the steward's node with its disk; Ray restarts the steward elsewhere."""
-        from springtide.platforms.ray_cluster.cluster import job_records
+        from springtide.platforms.ray_cluster import job_records
 
         record = job_records.read(name)
         assert record is not None
@@ -253,7 +253,7 @@ class RayTestCluster:
         pathlib.Path(record.run_folder).rename(f"{record.run_folder}.lost")
 
     def kill_master(self, name: str) -> None:
-        from springtide.platforms.ray_cluster.cluster import job_records
+        from springtide.platforms.ray_cluster import job_records
 
         record = job_records.read(name)
         assert record is not None
@@ -262,7 +262,7 @@ class RayTestCluster:
         os.kill(where.pid, signal.SIGKILL)
 
     def _reach(self, name: str) -> job_handle.JobHandle:
-        from springtide.platforms.ray_cluster.job.job_handle import RayJobHandle
+        from springtide.platforms.ray_cluster.job_handle import RayJobHandle
 
         return RayJobHandle(name)
 

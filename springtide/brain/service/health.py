@@ -8,10 +8,10 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from springtide.rpc.transport import addresses
-from springtide.telemetry import metrics_server
+from springtide.telemetry import prometheus
 
 
-class HealthServer(metrics_server.MetricsServer):
+class HealthServer(prometheus.MetricsServer):
     """Health server of one brain."""
 
     def __init__(self) -> None:
@@ -21,10 +21,10 @@ class HealthServer(metrics_server.MetricsServer):
     def _reply(self, line: str) -> bytes:
         path = line.partition(" ")[2].partition(" ")[0]
         if path not in ("/live", "/ready"):
-            return metrics_server.response("404 Not Found", "/live and /ready\n")
+            return prometheus.response("404 Not Found", "/live and /ready\n")
         if path == "/ready" and not self.serving:
-            return metrics_server.response("503 Service Unavailable", "standing by\n")
-        return metrics_server.response("200 OK", "serving\n" if self.serving else "standing by\n")
+            return prometheus.response("503 Service Unavailable", "standing by\n")
+        return prometheus.response("200 OK", "serving\n" if self.serving else "standing by\n")
 
 
 @contextlib.asynccontextmanager

@@ -20,7 +20,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from springtide import errors
 from springtide.brain.store import migrate, rows, schema
 from springtide.domain.plan.view import PastJob
-from springtide.telemetry.host import file_systems
+from springtide.telemetry.host import disks
 
 BUSY_S = 30.0  # longest wait for another writer, which takes milliseconds
 NOTICED = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 -c tcp_user_timeout=10000"
@@ -253,7 +253,7 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
     connection.isolation_level = None  # the driver must not begin transactions; this module does
     connection.text_factory = lambda text: text.decode(errors="replace")  # one bad row must not hide the others
     path = connection.execute("PRAGMA database_list").fetchone()[2]
-    mode = file_systems.sqlite_journal_mode(pathlib.Path(path)) if path else "memory"
+    mode = disks.sqlite_journal_mode(pathlib.Path(path)) if path else "memory"
     _set_journal_mode(connection, mode)
     for pragma in ("synchronous=NORMAL", f"busy_timeout={int(BUSY_S * 1000)}"):
         connection.execute(f"PRAGMA {pragma}")

@@ -58,6 +58,7 @@ def install(
 ) -> int:
     """Install custom resources, operator, rights and optionally a brain. Run it again to upgrade."""
     from springtide.brain.service import certificates
+    from springtide.platforms.k8s.api.client import with_client
     from springtide.platforms.k8s.client import install
     from springtide.platforms.k8s.objects import install_manifests
 
@@ -83,7 +84,8 @@ def install(
     if dry_run:
         print(as_yaml(objects), end="")
         return 0
-    with_client(kubeconfig, context, lambda client: install.apply(client, objects, print))
+    where = {"kubeconfig": kubeconfig, "context": context}
+    with_client(where, lambda client: install.apply(client, objects, print))
     print(f"Springtide is installed in {namespace}; springtide k8s status tells when its operator is ready")
     return 0
 
@@ -100,6 +102,7 @@ def uninstall(
     debug: Debug = False,
 ) -> int:
     """Remove operator, rights and brain. Running jobs go on, but nothing creates pods for them."""
+    from springtide.platforms.k8s.api.client import with_client
     from springtide.platforms.k8s.client import install
     from springtide.platforms.k8s.objects import install_manifests
 
@@ -107,7 +110,11 @@ def uninstall(
         image="-", namespace=namespace, only=only, database="-", brain_capacity="-", brain_files={"-": b""}
     )
     objects = install_manifests.everything(plan)
-    with_client(kubeconfig, context, lambda client: install.remove(client, objects, print, definitions=definitions))
+    where = {"kubeconfig": kubeconfig, "context": context}
+    with_client(
+        where,
+        lambda client: install.remove(client, objects, print, definitions=definitions),
+    )
     return 0
 
 
@@ -120,9 +127,11 @@ def status(
     debug: Debug = False,
 ) -> int:
     """Check that the cluster knows our resources and that operator and brain are ready."""
+    from springtide.platforms.k8s.api.client import with_client
     from springtide.platforms.k8s.client import install
 
-    found = with_client(kubeconfig, context, lambda client: install.examine(client, namespace))
+    where = {"kubeconfig": kubeconfig, "context": context}
+    found = with_client(where, lambda client: install.examine(client, namespace))
     for each in found:
         print(f"{'ok' if each.well else 'NO':<3} {each.what:<24} {each.said}")
     if as_json:
@@ -214,13 +223,3 @@ def as_yaml(objects: list[Any]) -> str:
             return True
 
     return "".join(f"---\n{yaml.dump(each, Dumper=FullDumper, sort_keys=False, width=1 << 20)}" for each in objects)
-
-
-def with_client(kubeconfig: str, context: str, work: Any) -> Any:
-    from springtide.platforms.k8s.api.client import Client
-
-    async def within() -> Any:
-        async with Client.open(kubeconfig, context) as client:
-            return await work(client)
-
-    return asyncio.run(within())

@@ -6,22 +6,121 @@ the model came, how fast, and what to try next. The script that is run, `demo_sc
 copied.
 """
 
+import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import sys
 import tempfile
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
+from springtide import errors
 from springtide.cli.common import exit_status
 from springtide.cli.common.options import KeepingOptions, RunOptions, SizeOptions
 from springtide.cli.job import run as running
-from springtide.cli.job.demo_faults import DemoFaults
 from springtide.domain.spec.job_spec import JobPhase
-from springtide.platforms.local.job_handle import places_of
+from springtide.platforms.local.job_handle import LocalJobHandle, places_of
+from springtide.rpc.messages import messages
 from springtide.rpc.messages.messages import JobStatus
+from springtide.rpc.transport import master_file
+from springtide.telemetry import events, run_registry
 from springtide.telemetry.logs import RunFiles
+from springtide.zoo import demo_steps
+
+ADD_SERVER_AT = 0.15
+
+
+KILL_WORKER_AT = 0.35
+
+
+KILL_SERVER_AT = 0.55
+
+
+KILL_MASTER_AT = 0.75
+"""Parts of all samples."""
+
+
+MASTER = "the master"
+
+
+@dataclass(slots=True)
+class DemoFaults:
+    """Adds a server, kills one worker, one server and one master on the way. A witness of `cli.job.run.execute`."""
+
+    samples: int
+    """Of the whole job."""
+    servers: int
+    """It begins with so many."""
+    worker: str
+    server: str
+    steps: str
+    """Where its steps are noted."""
+    asked: bool = False
+    """For another server."""
+    pids: dict[str, int] = field(default_factory=dict)
+    """Whom it has killed."""
+
+    def __call__(self, status: JobStatus, files: RunFiles, say: Callable[[str], None]) -> None:
+        share = status.samples / self.samples
+        if not self.asked:
+            if share >= ADD_SERVER_AT:
+                self.asked = True
+                say(f"now: one more server, {self._added}; slots move to it while all train")
+                threading.Thread(target=one_more, args=(files, self.servers + 1), daemon=True).start()
+        elif self.worker not in self.pids:
+            if share >= KILL_WORKER_AT:
+                self._kill(self.worker, living(files, self.worker), "its unfinished shards go to others", say)
+        elif self.server not in self.pids:
+            if share >= KILL_SERVER_AT and status.checkpoint:
+                why = f"its slots come back from checkpoint {status.checkpoint}"
+                self._kill(self.server, living(files, self.server), why, say)
+        elif MASTER not in self.pids and share >= KILL_MASTER_AT:
+            found = master_file.read(files.master)
+            self._kill(MASTER, found.pid if found else 0, "the others train on meanwhile", say)
+
+    @property
+    def _added(self) -> str:
+        return f"server-{self.servers}"
+
+    def _kill(self, whom: str, pid: int, then: str, say: Callable[[str], None]) -> None:
+        if not pid:
+            return
+        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself: its next life, then
+            os.kill(pid, signal.SIGKILL)
+            self.pids[whom] = pid
+            say(f"now: kill -9 {whom} (pid {pid}); {then}")
+
+    def report(self, files: RunFiles) -> list[str]:
+        story, lines, times = events.read(files.events), [], demo_steps.read(self.steps)
+        moved = [event for event in story if event["event"] == "moved" and event["target"] == self._added]
+        if moved and times:
+            asked = next(event["at"] for event in story if self._added in str(event.get("what")))
+            slots, until = sum(event["slots"] for event in moved), moved[-1]["at"]
+            move, whole = (demo_steps.longest_gap(times, asked, end) for end in (until, times[-1]))
+            lines.append(
+                f"added   {self._added}: {slots} slots were with it {until - asked:.1f} s later, all trained on"
+            )
+            lines.append(f"gaps    longest without a step of anyone: {move:.2f} s as slots moved, {whole:.1f} s in all")
+        if (dead := end_of(story, self.worker, self.pids.get(self.worker))) is not None:
+            back = after(story, dead, "joined", self.worker)
+            gap = "the others did its work" if back is None else f"its next life joined {back['at'] - dead:.1f} s later"
+            lines.append(f"killed  {self.worker}: {gap}")
+        if (dead := end_of(story, self.server, self.pids.get(self.server))) is not None:
+            back = after(story, dead, "ready", self.server)
+            gap = "it did not come back" if back is None else f"it served again {back['at'] - dead:.1f} s later"
+            again = f", {back['samples_again']:,} clicks trained again" if back and "samples_again" in back else ""
+            lines.append(f"killed  {self.server}: {gap}{again}")
+        for event in story:
+            if event["event"] == "master_replaced":
+                lines.append(f"killed  the master: the next one listened {event['seconds']:.1f} s later")
+        return lines
+
 
 DATA = ".springtide/demo-data"
 CHECKPOINT_EVERY_S = 3.0  # a job of minutes: so that not all of it is trained again when a server dies
@@ -89,3 +188,24 @@ def activate() -> str:
 
 def rate(status: JobStatus) -> float:
     return status.samples / status.trained_s if status.trained_s else 0.0
+
+
+def one_more(files: RunFiles, servers: int) -> None:
+    """Ask for one more server; ignore a job that ends meanwhile."""
+    with contextlib.suppress(errors.SpringtideError, OSError, StopIteration):
+        run = next(run for run in run_registry.find(files.root.parent) if run.files.root == files.root)
+        LocalJobHandle(run).ask(messages.ScaleRequest(None, servers, "one more, to show it"))
+
+
+def living(files: RunFiles, role: str) -> int:
+    joined = [event for event in events.read(files.events) if event["event"] == "joined" and event["role"] == role]
+    return int(joined[-1]["pid"]) if joined else 0
+
+
+def end_of(story: list[dict[str, Any]], role: str, pid: int | None) -> float | None:
+    ends = [event for event in story if event["event"] == "exited" and event["role"] == role]
+    return next((float(event["at"]) for event in ends if f"(pid {pid})" in str(event["how"])), None)
+
+
+def after(story: list[dict[str, Any]], at: float, kind: str, role: str) -> dict[str, Any] | None:
+    return next((e for e in story if e["event"] == kind and e["at"] > at and e["role"] == role), None)

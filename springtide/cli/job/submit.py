@@ -14,7 +14,7 @@ import msgspec
 from springtide.cli.common import exit_status
 from springtide.cli.common.render import WIDTH, wrap
 from springtide.cli.job.run import said
-from springtide.cli.show import top
+from springtide.cli.show import status as shown_status
 from springtide.domain.core import redaction
 from springtide.domain.core.resources import show_memory
 from springtide.domain.spec import schema
@@ -58,7 +58,7 @@ def submit(
 def followed(name: str, where: JobLocation, *, as_json: bool, debug: bool) -> int:
     reach = job_lookup.find(name, where)
     try:
-        top.watch(reach, top.err())
+        shown_status.watch(reach, shown_status.stderr_console())
     except KeyboardInterrupt:
         print(f"\njob {name} goes on: `springtide top {name}` looks on again, `springtide stop {name}` ends it")
         return 0

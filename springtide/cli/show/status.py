@@ -4,19 +4,23 @@ In: a job, by `launch.job_lookup`. Out: text of at most 80 columns whose first l
 scripts.
 """
 
+import sys
 import time
 from typing import Any
 
 import msgspec
+from rich.console import Console
+from rich.live import Live
 
 from springtide import errors
 from springtide.cli.common import exit_status, render
-from springtide.cli.common.render import WIDTH, alive_text, decision_of, wrap
+from springtide.cli.common.render import WIDTH, alive_text, decision_of, line_of, picture, wrap
 from springtide.domain.core.resources import show_memory
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.launch import job_lookup
 from springtide.launch.job_lookup import JobLocation
+from springtide.master import metrics as gauges
 from springtide.platforms.agent.job_handle import JobHandle
 from springtide.rpc.messages.messages import JobStatus, MemberView
 
@@ -145,3 +149,61 @@ def short_time(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f}{unit}"
     return f"{max(0.0, seconds):.0f}s"
+
+
+def metrics(name: str | None, where: JobLocation, *, as_json: bool) -> int:
+    reach = job_lookup.find(name, where)
+    status = reach.status()
+    print(gauges.text(status, run=reach.name), end="")
+    if as_json:
+        families = {
+            each.name: [{"labels": dict(labels), "value": value} for labels, value in each.values]
+            for each in gauges.families(status)
+        }
+        print(msgspec.json.encode({"job": reach.name, "metrics": families}).decode())
+    return 0
+
+
+REDRAW_S = 0.5
+LINE_EVERY_S = 2.0
+
+
+def top(name: str | None, where: JobLocation, *, once: bool = False) -> int:
+    reach = job_lookup.find(name, where)
+    if once:
+        print(line_of(reach.status()))
+        return 0
+    console = Console(highlight=False)
+    drawn = reach.running() and console.is_terminal and not console.is_dumb_terminal
+    try:
+        watch(reach, console)
+    except KeyboardInterrupt:
+        return 0
+    print(text(reach, reach.status()) if drawn else line_of(reach.status()))
+    return 0
+
+
+def watch(reach: JobHandle, console: Console) -> None:
+    if not console.is_terminal or console.is_dumb_terminal:
+        while (status := poll_status(reach)) is not None:
+            print(line_of(status), file=console.file, flush=True)
+            time.sleep(LINE_EVERY_S)
+        return
+    with Live(console=console, refresh_per_second=4) as live:
+        while (status := poll_status(reach)) is not None:
+            live.update(picture(exit_status.called(status, reach.name)))
+            time.sleep(REDRAW_S)
+
+
+def poll_status(reach: JobHandle) -> JobStatus | None:
+    """Return the status, waiting for a master that is being replaced; None when the job is over."""
+    while reach.running():
+        try:
+            return reach.status()
+        except errors.MasterUnreachable:
+            time.sleep(REDRAW_S)
+    return None
+
+
+def stderr_console() -> Console:
+    return Console(file=sys.stderr, highlight=False)

@@ -25,7 +25,7 @@ from springtide.rpc.messages import messages
 from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeders, Package, feeds
 from springtide.rpc.transport import channel
 from springtide.telemetry import logs
-from springtide.telemetry.host.own_usage import OwnUsage
+from springtide.telemetry.host.usage import OwnUsage
 
 log = logging.getLogger(__name__)
 LOOK_S = 0.1  # interval between two checks for a request to leave

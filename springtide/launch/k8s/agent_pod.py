@@ -1,29 +1,267 @@
 """Agent of a job on Kubernetes, in the master pod: `python -m springtide.launch.k8s.agent_pod NAMESPACE JOB`.
 
-In: the ElasticJob from the API; secret, certificates and run folder as mounts. The agent takes the job's Lease, runs
-the master as its child (`platforms.agent.agent`) and all other roles as pods (`platforms.k8s.job.platform`).
-
+The agent takes the job's Lease, runs the master as its child and all other roles as pods (`k8s.job.platform`).
 Out: the job's status in the cluster, and its events on standard output. Exit status 0 means that the job is over; 1
-asks the kubelet for a restart. An agent that loses the Lease ends its master, leaves the roles running and exits. Next:
-`launch.k8s.pod_job`.
+asks the kubelet for a restart. An agent that loses the Lease ends its master, leaves the roles running and exits.
 """
 
 import asyncio
 import contextlib
 import logging
+import pathlib
 import signal
 import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, TextIO
 
 from springtide import config, errors
-from springtide.launch.k8s import pod_job
+from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.plan.capacity import PlatformCapacity
+from springtide.domain.spec.elastic_job import ElasticJob
+from springtide.domain.spec.job_spec import JobPhase
+from springtide.launch.k8s.pod_requests import LeavingPods, UserRequests
+from springtide.launch.spec import resolve
+from springtide.platforms.agent import run_plan
+from springtide.platforms.agent.agent import Agent, RunPlan, blame_of
+from springtide.platforms.agent.platform_api import CompositePlatform
 from springtide.platforms.k8s.api.client import Client
-from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, PODS
+from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, PODS, SCALE_PLANS
 from springtide.platforms.k8s.job import job_status
 from springtide.platforms.k8s.job.job_status import StatusWriter
 from springtide.platforms.k8s.job.lease import JobLease
-from springtide.platforms.k8s.objects import job_object, names
-from springtide.platforms.k8s.objects.job_object import JobObject
-from springtide.telemetry import logs
+from springtide.platforms.k8s.job.platform import KubernetesPlatform
+from springtide.platforms.k8s.objects import job_objects, names
+from springtide.platforms.k8s.objects.job_objects import JobObject
+from springtide.platforms.local.platform import LocalPlatform
+from springtide.rpc.messages import messages
+from springtide.telemetry import events, logs
+
+PRINT_EVERY_S = 0.2
+
+
+class LogFollower:
+    """Follower of one file; `old` says whether to print existing content."""
+
+    def __init__(self, path: pathlib.Path, out: TextIO, *, old: bool) -> None:
+        self._path, self._out = path, out
+        self._at = 0 if old or not path.exists() else path.stat().st_size
+
+    def look(self) -> None:
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self._at)
+                came = file.read()
+        except FileNotFoundError:
+            return
+        whole, end, _ = came.rpartition(b"\n")
+        if end:
+            self._at += len(whole) + 1
+            self._out.write(whole.decode(errors="replace") + "\n")
+            self._out.flush()
+
+
+class PodOutput:
+    """Output of one run, copied to the pod's standard output."""
+
+    def __init__(self, files: logs.RunFiles, out: TextIO = sys.stdout) -> None:
+        self._followers = [
+            LogFollower(files.events, out, old=True),
+            LogFollower(files.log_of(Role(RoleKind.MASTER)), out, old=False),
+        ]
+
+    async def keep(self) -> None:
+        while True:
+            self.look()
+            await asyncio.sleep(PRINT_EVERY_S)
+
+    def look(self) -> None:
+        for follower in self._followers:
+            follower.look()
+
+
+LOOK_S = 0.5
+AGAIN_S = 5.0
+
+
+class PodJob:
+    """One job during one life of an agent."""
+
+    def __init__(self, client: Client, job: JobObject, lease: JobLease) -> None:
+        self._client, self._job, self._lease = client, job, lease
+        self._settings = config.load()
+        self.files = logs.RunFiles(pathlib.Path(names.RUN) / job.name)
+        self._statuses = StatusWriter(client, job.name)
+        self._statuses.generation = job.generation
+        self._asks = UserRequests(client, job, self.files, self._settings, self._statuses)
+        self._leaving = LeavingPods(self._asks.ask, lambda: self._platform.running())
+        self._platform = KubernetesPlatform(
+            client,
+            job.name,
+            pending_s=job.job.kubernetes.pending_s,
+            resize_s=job.job.kubernetes.resize_s,
+            notice=self._leaving.notice,
+            user_plan=self._asks.user_plan,
+        )
+
+    async def run(self) -> None:
+        """Run until the job is over; `Fenced` if another agent holds it."""
+        await self._platform.open()
+        try:
+            job = await self._begun_anew() if self._journal_lost() else self._job.job
+            lay_out(self.files, self._settings)
+            try:
+                self._asks.begin()
+                plan = self._plan(job)
+            except errors.UserError as error:
+                log.error("%s", error)
+                await self._end(job_status.failed(self._job.name, str(error)))
+                return
+            await self._attend(plan)
+        finally:
+            await self._platform.shut()
+
+    # ---- before ----
+
+    def _plan(self, job: ElasticJob) -> RunPlan:
+        offered = self._platform.status
+        capacity = PlatformCapacity(
+            cpu=offered.cpu or 0.0,
+            memory=float(offered.memory or 0),
+            node_cpu=offered.node_cpu or 0.0,
+            node_memory=float(offered.node_memory or 0),
+            holds=True,
+        )
+        code = pathlib.Path() if self._job.code else None
+        plan = resolve.resolve(job, capacity, code=code, key=self._job.uid, say=log.info)
+        if plan.spec.planning.on or plan.spec.online.on:
+            self._asks.plan_within(capacity)
+        wish = self._job.job.kubernetes
+        spec = replace(plan.spec, join_s=plan.spec.join_s + wish.pending_s, gang=wish.start == "gang")
+        return replace(
+            plan,
+            spec=spec,
+            host=self._settings.host or "0.0.0.0",
+            port=run_plan.MASTER_PORT,
+            advertise=names.master_address(self._job.name, self._job.namespace).partition(":")[0],
+            secret_file=self._settings.secret_file,
+            adopt=True,
+            report_usage=True,
+        )
+
+    def _journal_lost(self) -> bool:
+        """True if an earlier agent has started pods but its journal is gone."""
+        return bool(self._platform.status.made) and not self.files.journal.exists()
+
+    async def _begun_anew(self) -> ElasticJob:
+        """End all pods of earlier masters, then restart the job from its newest checkpoint."""
+        term = await self._lease.next_term()
+        job, url = self._job.job, self._job.job.checkpoints.url
+        source = f"its newest checkpoint at {url}" if url else "the beginning: it has no checkpoints.url"
+        why = (
+            "the master's pod was lost, and its journal with it (kubernetes.runVolume keeps it): all roles are ended, "
+            f"and the job begins anew from {source}"
+        )
+        log.warning("%s", why)
+        self._statuses.note(messages.JobStatus(name=job.name, phase=JobPhase.STARTING, why=why, elapsed_s=0.0))
+        self._platform.writer.begin_term(term)
+        self._platform.writer.change()
+        await self._platform.writer.flushed()
+        while self._platform.left:
+            await asyncio.sleep(LOOK_S)
+        await self._client.patch(SCALE_PLANS, self._job.name, {"status": {"made": None}}, subresource="status")
+        self._platform.forget()
+        self.files.logs.mkdir(parents=True, exist_ok=True)
+        story = events.EventLog(self.files.events)
+        story.write("journal_lost", why=why)
+        story.close()
+        return replace(job, resume=url) if url else job
+
+    # ---- meanwhile ----
+
+    async def _attend(self, plan: RunPlan) -> None:
+        near = LocalPlatform(self.files, log.info)
+        agent = Agent(plan, self.files, CompositePlatform(near, self._platform), log.info, next_term=self._next_term)
+        self._asks.agent = agent
+        output = PodOutput(self.files)
+        beside = [
+            asyncio.create_task(kept(keep))
+            for keep in (
+                output.keep,
+                self._statuses.keep,
+                self._asks.keep_plans,
+                self._asks.keep_spec,
+                self._asks.keep_numbers,
+                self._leaving.keep_notices,
+            )
+        ]
+        running = asyncio.create_task(agent.run(self._heard))
+        try:
+            either: set[asyncio.Future[Any]] = {running, self._platform.failed}
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if not running.done():
+                await called_off(running)
+                self._platform.failed.result()  # raises the reason
+            status = await last_status(running, self._job.name)
+        finally:
+            await called_off(running)
+            for task in beside:
+                await called_off(task)
+            output.look()
+        await self._end(status)
+
+    async def _next_term(self) -> int:
+        term = await self._lease.next_term()
+        self._platform.writer.begin_term(term)
+        return term
+
+    def _heard(self, status: messages.JobStatus) -> None:
+        self._asks.status = status
+        # the final status is written after the roles have ended, because then they may be deleted
+        if not status.phase.over:
+            self._statuses.note(status)
+
+    async def _end(self, status: messages.JobStatus) -> None:
+        await self._platform.writer.flushed()
+        await self._asks.refuse_rest()
+        await self._statuses.write(status)
+
+
+async def last_status(running: "asyncio.Task[messages.JobStatus]", name: str) -> messages.JobStatus:
+    try:
+        return await running
+    except errors.Fenced:
+        raise
+    except (errors.UserError, errors.JobFailed) as error:
+        log.error("%s", error)
+        return job_status.failed(name, str(error), blame_of(error))
+
+
+async def kept(keep: Callable[[], Awaitable[None]]) -> None:
+    """Restart a background task that fails: it must neither end the job nor die unseen."""
+    while True:
+        try:
+            await keep()
+        except (errors.SpringtideError, OSError) as error:
+            log.error("%s: %s", keep.__qualname__, error)
+        await asyncio.sleep(AGAIN_S)
+
+
+async def called_off(task: "asyncio.Task[object]") -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.wait({task})
+
+
+def lay_out(files: logs.RunFiles, settings: config.Settings) -> None:
+    files.logs.mkdir(parents=True, exist_ok=True)
+    if settings.tls:
+        files.tls.mkdir(exist_ok=True)
+        for role in ("agent", "master"):
+            link = files.tls / role
+            link.unlink(missing_ok=True)
+            link.symlink_to(settings.tls)
+
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +302,7 @@ async def read(client: Client, name: str) -> JobObject | None:
     """Return the job; None if it is over, being deleted or invalid (its status says so then)."""
     thing = await client.get(ELASTIC_JOBS, name)
     try:
-        job = job_object.read(thing)
+        job = job_objects.read(thing)
     except errors.UserError as error:
         log.error("%s", error)
         await StatusWriter(client, name).write(job_status.failed(name, str(error)))
@@ -83,7 +321,7 @@ async def hold(client: Client, job: JobObject, stop: asyncio.Event) -> int:
     await lease.take(alive)
     async with contextlib.AsyncExitStack() as stack:
         keeping = asyncio.create_task(lease.keep())
-        running = asyncio.create_task(pod_job.PodJob(client, job, lease).run())
+        running = asyncio.create_task(PodJob(client, job, lease).run())
         stopping = asyncio.create_task(stop.wait())
         for task in (running, stopping, keeping):
             stack.push_async_callback(ended, task)

@@ -1,39 +1,39 @@
-"""Forwards requests to the master of a job on Kubernetes, from users and from the cluster.
+"""Forwards requests of users and of the cluster to the master of a job on Kubernetes.
 
 In: ScalePlans of users, edits of the ElasticJob's spec, and pods that the cluster will evict. Out: requests to the
-master, and a reply in the status of every plan. Next: `platforms.k8s.job.user_edits` decides, the master acts.
+master, and a reply in the status of every plan.
 """
 
 import asyncio
-import datetime
 import itertools
 import logging
 import pathlib
+import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
 
 import msgspec
 
 from springtide import config, errors, private_files
 from springtide.domain.core.roles import Life
 from springtide.domain.core.shape import ShapeBounds
+from springtide.domain.plan import capacity
+from springtide.domain.plan.capacity import PlatformCapacity
+from springtide.domain.plan.scale_plan import ScalePlan
 from springtide.domain.spec import schema
-from springtide.domain.spec.elastic_job import ElasticJob
+from springtide.domain.spec.elastic_job import ElasticJob, RoleWish
 from springtide.domain.spec.job_spec import JobPhase
-from springtide.platforms.agent import ask_master
+from springtide.platforms.agent import job_handle
+from springtide.platforms.agent.agent import Agent
+from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, SCALE_PLANS, Object
-from springtide.platforms.k8s.job import user_edits
 from springtide.platforms.k8s.job.job_status import StatusWriter
-from springtide.platforms.k8s.objects import job_object
-from springtide.platforms.k8s.objects.job_object import JobObject
+from springtide.platforms.k8s.objects import job_objects
+from springtide.platforms.k8s.objects.job_objects import APPLIED, REJECTED, SUPERSEDED, JobObject
 from springtide.rpc.messages import messages
 from springtide.telemetry import events, logs
-
-if TYPE_CHECKING:
-    from springtide.platforms.agent.agent import Agent
-
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +57,89 @@ def write_heeded(files: logs.RunFiles, job: ElasticJob) -> None:
         raise events.as_disk_error(error, files.heeded) from error
 
 
+CHANGED = "the job's spec was changed"
+
+
+@dataclass(frozen=True, slots=True)
+class UserPlan:
+    """A user's plan without a reply."""
+
+    name: str
+    made_at: str
+    plan: ScalePlan | None
+    trouble: str = ""
+    """Reason why the plan is invalid."""
+
+
+def open_wish(thing: Object) -> UserPlan | None:
+    """Return a plan that awaits an answer; None if it has one or is being deleted."""
+    metadata = thing["metadata"]
+    if (thing.get("status") or {}).get("phase") or "deletionTimestamp" in metadata:
+        return None
+    name, at = metadata["name"], str(metadata.get("creationTimestamp", ""))
+    try:
+        plan = schema.made(ScalePlan, thing["spec"])
+        if plan.workers is plan.servers is plan.data_workers is None:
+            return UserPlan(name, at, None, "it says no number: wanted workers, servers or dataWorkers")
+        return UserPlan(name, at, plan)
+    except errors.BadInput as error:
+        return UserPlan(name, at, None, str(error))
+
+
+def newest(wishes: Iterable[UserPlan]) -> tuple[UserPlan | None, list[UserPlan]]:
+    """Return the plan to apply and the older ones that it supersedes."""
+    ordered = sorted(wishes, key=lambda wish: (wish.made_at, wish.name))
+    return (ordered[-1], ordered[:-1]) if ordered else (None, [])
+
+
+def asked(plan: ScalePlan, name: str) -> messages.ScaleRequest:
+    why = plan.reason or f"asked by the user (ScalePlan {name})"
+    return messages.ScaleRequest(workers=plan.workers, servers=plan.servers, data_workers=plan.data_workers, why=why)
+
+
+def changed(
+    before: ElasticJob, now: ElasticJob, status: messages.JobStatus, *, planned: bool = False
+) -> messages.ScaleRequest | None:
+    """Return the `Scale` that an edited spec asks for; None if it changes no number.
+
+    `planned`: bounds go to `rebound` instead.
+    """
+    workers = _number(before.workers, now.workers, status.workers_wanted, planned=planned)
+    servers = _number(before.servers, now.servers, status.servers_wanted, planned=planned)
+    data_workers = None
+    if before.data_workers != now.data_workers and now.data_workers != "auto":
+        data_workers = 0 if now.data_workers == "off" else int(now.data_workers)
+    if workers is servers is data_workers is None:
+        return None
+    return messages.ScaleRequest(workers=workers, servers=servers, data_workers=data_workers, why=CHANGED)
+
+
+def rebound(before: ElasticJob, now: ElasticJob, limits: ShapeBounds) -> messages.BoundsRequest | None:
+    """Return new planning bounds from an edited spec, None if they did not change.
+
+    `limits`: the bounds that spec and cluster allow.
+    """
+    found = {
+        name: (getattr(limits.least, name), getattr(limits.most, name))
+        for name in ("workers", "servers")
+        if _differ(getattr(before, name), getattr(now, name)) and getattr(now, name).count is None
+    }
+    return messages.BoundsRequest(**found, why=CHANGED) if found else None
+
+
+def _differ(before: RoleWish, now: RoleWish) -> bool:
+    return (before.count, before.min, before.max) != (now.count, now.min, now.max)
+
+
+def _number(before: RoleWish, now: RoleWish, wanted: int, *, planned: bool) -> int | None:
+    """Return an edited count; without planning, return the bound that the current count violates."""
+    if not _differ(before, now) or (planned and now.count is None):
+        return None
+    within = max(now.min or 1, min(wanted, now.max or wanted))
+    number = now.count if now.count is not None else within
+    return number if number != wanted else None
+
+
 PAUSE_S = 1.0
 PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Waits before the next attempt for a plan that the master or the cluster could not accept, by attempt."""
@@ -77,20 +160,19 @@ class UserRequests:
         self._statuses = statuses
         self.agent: Agent | None = None
         self.status: messages.JobStatus | None = None
-        self._wishes: dict[str, user_edits.UserPlan] = {}
+        self._wishes: dict[str, UserPlan] = {}
         self._answers: dict[str, Object] = {}
         """Replies to plans that are not written yet."""
-        self._news = asyncio.Event()
+        self._news, self._changed = asyncio.Event(), asyncio.Event()
         self._heeded, self._latest = read_heeded(files, job.job), job.job
         """The spec that the master uses, and the newest spec."""
-        self._changed = asyncio.Event()
-        self.limits: Callable[[ElasticJob], ShapeBounds] | None = None
-        """Returns the bounds of a changed spec on this cluster; None if the job is not planned."""
+        self._capacity: PlatformCapacity | None = None
+        """Capacity that bounds a changed spec on this cluster; None if the job is not planned."""
 
     # ---- plans of users ----
 
     def user_plan(self, thing: Object) -> None:
-        wish = user_edits.open_wish(thing)
+        wish = open_wish(thing)
         if wish is None or wish.name in self._answers:
             self._wishes.pop(thing["metadata"]["name"], None)
         else:
@@ -108,38 +190,37 @@ class UserRequests:
             await until_done(self._do_newest, "what users plan")
 
     async def _do_newest(self) -> None:
-        chosen, older = user_edits.newest(list(self._wishes.values()))
+        chosen, older = newest(list(self._wishes.values()))
         for wish in older:
-            self._answer(wish, user_edits.SUPERSEDED, f"{chosen.name if chosen else ''} came after it")
+            self._answer(wish, SUPERSEDED, f"{chosen.name if chosen else ''} came after it")
         if chosen is not None:
             await self._do(chosen)
         await self._say()
 
     async def refuse_rest(self) -> None:
         for wish in list(self._wishes.values()):
-            self._answer(wish, user_edits.REJECTED, "the job is over")
+            self._answer(wish, REJECTED, "the job is over")
         try:
             await self._say()
         except errors.TemporaryError as error:
             log.warning("ScalePlans %s are not answered: %s", ", ".join(self._answers), error)
 
-    async def _do(self, wish: user_edits.UserPlan) -> None:
+    async def _do(self, wish: UserPlan) -> None:
         if wish.plan is None:
-            self._answer(wish, user_edits.REJECTED, wish.trouble)
+            self._answer(wish, REJECTED, wish.trouble)
             return
         try:
-            await self.ask(user_edits.asked(wish.plan, wish.name))
+            await self.ask(asked(wish.plan, wish.name))
         except errors.MasterUnreachable:
             raise
         except (errors.UserError, errors.JobFailed) as error:
-            self._answer(wish, user_edits.REJECTED, str(error))
+            self._answer(wish, REJECTED, str(error))
         else:
-            self._answer(wish, user_edits.APPLIED, "the master has taken it; the job's status tells how far it is")
+            self._answer(wish, APPLIED, "the master has taken it; the job's status tells how far it is")
 
-    def _answer(self, wish: user_edits.UserPlan, phase: str, message: str) -> None:
+    def _answer(self, wish: UserPlan, phase: str, message: str) -> None:
         self._wishes.pop(wish.name, None)
-        at = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self._answers[wish.name] = {"phase": phase, "message": message, "appliedAt": at}
+        self._answers[wish.name] = {"phase": phase, "message": message, "appliedAt": kinds.timestamp(time.time())}
 
     async def _say(self) -> None:
         for name, said in list(self._answers.items()):
@@ -154,12 +235,16 @@ class UserRequests:
     def begin(self) -> None:
         write_heeded(self._files, self._heeded)
 
+    def plan_within(self, offered: PlatformCapacity) -> None:
+        """Send edited bounds to the master, within the capacity of the cluster: the job is planned."""
+        self._capacity = offered
+
     async def keep_spec(self) -> None:
         async for change in self._client.watch(ELASTIC_JOBS, fields=f"metadata.name={self._job.name}"):
             if change.what not in ("added", "changed") or self.agent is None:
                 continue
             try:
-                job = job_object.read(change.thing)
+                job = job_objects.read(change.thing)
             except errors.UserError as error:
                 log.warning("the job's spec was changed to what cannot be: %s", error)
                 continue
@@ -196,14 +281,17 @@ class UserRequests:
     def _wanted(
         self, latest: ElasticJob, status: messages.JobStatus
     ) -> list[messages.BoundsRequest | messages.ScaleRequest]:
-        scale = user_edits.changed(self._heeded, latest, status, planned=self.limits is not None)
-        rebound = user_edits.rebound(self._heeded, latest, self.limits(latest)) if self.limits is not None else None
-        return [wanted for wanted in (rebound, scale) if wanted is not None]
+        requests: list[messages.BoundsRequest | messages.ScaleRequest | None]
+        requests = [changed(self._heeded, latest, status, planned=self._capacity is not None)]
+        if self._capacity is not None:
+            limits = capacity.bounds(self._capacity, latest.workers, latest.servers, latest.quota)
+            requests.insert(0, rebound(self._heeded, latest, limits))
+        return [request for request in requests if request is not None]
 
     # ---- the master ----
 
     async def ask(self, request: messages.Request) -> messages.Reply:
-        return await ask_master.ask(self._files, request, secret=pathlib.Path(self._settings.secret_file))
+        return await job_handle.ask_master(self._files, request, secret=pathlib.Path(self._settings.secret_file))
 
 
 class LeavingPods:

@@ -7,7 +7,7 @@ killed master has promised nothing that its successor does not know.
 
 SQLite runs in WAL mode with synchronous=NORMAL. Committed entries survive any end of the process. A machine crash may
 lose the last moments, together with the members on that machine. WAL is not safe on a network file system, so the
-journal uses SQLite's rollback journal there (`telemetry.host.file_systems`).
+journal uses SQLite's rollback journal there (`telemetry.host.disks`).
 
 If the disk is full, entries stay in memory in order, and the journal retries. The journal fails only when `patience_s`
 has passed since the first failure.
@@ -26,7 +26,7 @@ import msgspec
 
 from springtide import errors, private_files
 from springtide.telemetry.events import as_disk_error
-from springtide.telemetry.host import file_systems
+from springtide.telemetry.host import disks
 
 FORMAT = 3
 """Version of the journal format. Raise it when entries or snapshots change meaning. Other versions are rejected."""
@@ -60,7 +60,7 @@ class Journal:
         self._stuck_since: float | None = None
         self._stuck_why = ""
         self._again: asyncio.TimerHandle | None = None
-        self._mode = file_systems.sqlite_journal_mode(path)
+        self._mode = disks.sqlite_journal_mode(path)
         with self._sqlite():
             self._make_private()
             self._file = sqlite3.connect(path, isolation_level=None, timeout=5.0)

@@ -26,9 +26,8 @@ from springtide import errors, private_files
 from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import Life, RoleExit, RoleKind, RoleUsage, WantedRole
 from springtide.domain.spec.job_spec import Blame, JobPhase
-from springtide.platforms.agent import awake_clock, credentials, master_keeper, reconcile, run_plan
-from springtide.platforms.agent.awake_clock import AwakeClock, Result
-from springtide.platforms.agent.master_keeper import START_S, MasterSupervisor, NextTerm
+from springtide.platforms.agent import credentials, master_keeper, reconcile, run_plan
+from springtide.platforms.agent.master_keeper import START_S, AwakeClock, MasterSupervisor, NextTerm, Result
 from springtide.platforms.agent.platform_api import Platform, RoleLaunch
 from springtide.platforms.agent.reconcile import POLITE_S
 from springtide.platforms.agent.run_plan import RunPlan as RunPlan
@@ -273,7 +272,7 @@ class Agent:
             ) from None
 
     async def _unless_killed(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return await awake_clock.unless(self._killed, work, Killed)
+        return await master_keeper.unless(self._killed, work, Killed)
 
     async def _replace_master(self, error: errors.MasterUnreachable) -> None:
         began = time.monotonic()

@@ -9,21 +9,72 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 from springtide import errors
 from springtide.domain.core.roles import Life, Role, RoleExit, RoleKind
-from springtide.platforms.agent import awake_clock
-from springtide.platforms.agent.awake_clock import AwakeClock, Result
 from springtide.platforms.agent.platform_api import Platform, RoleLaunch
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection, master_file
 from springtide.rpc.transport.master_file import MasterLocation
 from springtide.telemetry import logs
-from springtide.telemetry.host import disk_room
+from springtide.telemetry.host import disks
 
 log = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+
+async def unless(happens: asyncio.Event, work: Coroutine[Any, Any, Result], error: Callable[[], Exception]) -> Result:
+    """Return the result of `work`; if the event comes first, cancel it and raise `error`."""
+    working = asyncio.create_task(work)
+    waiting = asyncio.create_task(happens.wait())
+    try:
+        await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            raise error()
+        return working.result()
+    finally:
+        for task in (working, waiting):
+            task.cancel()
+        await asyncio.wait({working, waiting})
+
+
+READ_S = 0.2  # interval of readings during a wait
+
+
+MOST_S = 0.5  # above LOOK_S, so that the clock keeps its rate on a busy machine
+
+
+class AwakeClock:
+    """Seconds since creation in which this process could receive messages."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._read_at, self._awake_s = clock(), 0.0
+
+    def now(self) -> float:
+        read_at = self._clock()
+        self._awake_s += min(read_at - self._read_at, MOST_S)
+        self._read_at = read_at
+        return self._awake_s
+
+    async def within(self, limit_s: float, work: Coroutine[Any, Any, Result]) -> Result:
+        """Await `work`; raise TimeoutError after `limit_s` seconds awake."""
+        deadline = self.now() + limit_s
+        working = asyncio.create_task(work)
+        try:
+            while not working.done():
+                if (left_s := deadline - self.now()) <= 0:
+                    raise TimeoutError(f"nothing within {limit_s:g} s")
+                await asyncio.wait({working}, timeout=min(left_s, READ_S))
+            return working.result()
+        finally:
+            working.cancel()
+            await asyncio.wait({working})
+
 
 START_S = 60.0  # for a Python process on a busy machine; an exit ends the wait at once
 SHORT_LIFE_S = 1.0  # a master that exits this soon after listening did no work
@@ -113,7 +164,7 @@ class MasterSupervisor:
                 full = True
             except errors.MasterUnreachable as error:
                 log.warning("%s", error)
-                full = bool(disk_room.lacking(self._files.root))
+                full = bool(disks.write_error(self._files.root))
             await self.end()
 
     async def _after_short_lives(self) -> None:
@@ -131,7 +182,7 @@ class MasterSupervisor:
         """Wait until the run folder is writable; raise `JobFailed` after `disk_s`."""
         folder, told = self._files.root, False
         deadline = self._awake.now() + self._disk_s if deadline is None else deadline
-        while why := disk_room.lacking(folder):
+        while why := disks.write_error(folder):
             if self._awake.now() >= deadline:
                 raise errors.JobFailed(
                     f"no master can be started: {folder} takes no files ({why}), and has not for {self._disk_s:g} s "
@@ -143,7 +194,7 @@ class MasterSupervisor:
             await asyncio.sleep(ROOM_LOOK_S)
 
     async def while_alive(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return await awake_clock.unless(self._gone, work, lambda: errors.MasterUnreachable(str(self.last_exit)))
+        return await unless(self._gone, work, lambda: errors.MasterUnreachable(str(self.last_exit)))
 
     async def soon_gone(self, within_s: float) -> None:
         with contextlib.suppress(TimeoutError):
@@ -171,7 +222,7 @@ class MasterSupervisor:
     def _reason(self) -> str:
         """Return the last line of the master's log, or the message that the disk is full."""
         path = self._files.log_of(MASTER)
-        if why := disk_room.lacking(path.parent):
+        if why := disks.write_error(path.parent):
             return (
                 f"Nothing can be written to {path.parent} ({why}): free some space, or choose another with --logs DIR"
             )

@@ -14,11 +14,11 @@ import msgspec
 
 from springtide import errors
 from springtide.domain.spec.job_spec import Blame, JobPhase
-from springtide.platforms.agent import ask_master
+from springtide.platforms.agent import job_handle
 from springtide.platforms.agent.job_handle import JobSummary, LogLine
 from springtide.rpc.messages import messages
 from springtide.telemetry import events, logs, run_registry
-from springtide.telemetry.host import disk_room
+from springtide.telemetry.host import disks
 
 LOOK_S = 0.2  # between two checks of the log files
 
@@ -59,7 +59,7 @@ class LocalJobHandle:
                 return status
             except (errors.MasterUnreachable, OSError) as error:
                 root = self.run.files.root
-                if self.run.running and (why := disk_room.lacking(root)):
+                if self.run.running and (why := disks.write_error(root)):
                     raise errors.MasterUnreachable(f"{root} takes no files ({why}): free some space. {error}") from None
                 if self.run.running:
                     raise
@@ -73,7 +73,7 @@ class LocalJobHandle:
         return asyncio.run(self._ask(request))
 
     async def _ask(self, request: messages.Request) -> messages.Reply:
-        return await ask_master.ask(self.run.files, request, running=lambda: self.run.running)
+        return await job_handle.ask_master(self.run.files, request, running=lambda: self.run.running)
 
     def story(self) -> list[dict[str, Any]]:
         return events.read(self.run.files.events)

@@ -1,7 +1,7 @@
 """Runs roles as processes of this machine: one log file each, one process group, all ended with the agent.
 
 In: `RoleLaunch`es from `platforms.agent.agent`. Out: exits with their cause, reported in the agent's event loop
-(pidfd); usage of each process. `platforms.local.cgroups` enforces limits if the kernel permits it.
+(pidfd); usage of each process. `platforms.local.process_group` enforces limits if the kernel permits it.
 """
 
 import asyncio
@@ -18,11 +18,11 @@ from springtide import config
 from springtide.domain.core.resources import ProcessLimits, Usage
 from springtide.domain.core.roles import Life, RoleExit, RoleKind
 from springtide.platforms.agent.platform_api import RoleLaunch
-from springtide.platforms.local.fork_server_client import ForkedProcess, ForkServerClient
+from springtide.platforms.local.fork_server import ForkedProcess, ForkServerClient
 from springtide.platforms.local.process_group import GuardedProcessGroup
 from springtide.telemetry import events, logs
 from springtide.telemetry.host import usage
-from springtide.telemetry.host.cgroup_files import ControlGroup
+from springtide.telemetry.host.control_groups import ControlGroup
 
 log = logging.getLogger(__name__)
 

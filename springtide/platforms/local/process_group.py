@@ -7,7 +7,11 @@ group. A dead watchdog is replaced by a new one in the same group.
 
 import asyncio
 import contextlib
+import errno
+import itertools
 import os
+import pathlib
+import re
 import signal
 import subprocess
 import sys
@@ -15,8 +19,10 @@ import time
 from collections.abc import Callable, Iterable
 
 from springtide.domain.core.resources import ProcessLimits
-from springtide.platforms.local import cgroups, watchdog
-from springtide.telemetry.host.cgroup_files import ControlGroup
+from springtide.platforms.local import watchdog
+from springtide.telemetry.host import control_groups
+from springtide.telemetry.host.control_groups import ControlGroup, GroupV1, GroupV2, kill_members, read_members, write
+from springtide.telemetry.run_registry import start_of
 
 DYING_S = 2.0  # the kernel keeps a group until its last process has exited, which takes milliseconds
 RETRY_S = 1.0  # wait after a failed start of a watchdog: the machine lacks processes or memory
@@ -26,7 +32,7 @@ class GuardedProcessGroup:
     """A guarded process group with the id `number`. `say` receives messages for the user. Close it with `kill`."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
-        self.groups = cgroups.Groups(say)
+        self.groups = Groups(say)
         self._say = say
         self._watchdog = self._launch(0)
         self.number = self._watchdog.pid
@@ -104,3 +110,174 @@ def _wait_for(process: "subprocess.Popen[bytes]") -> None:
         process.stdin.close()
     process.wait()
     process.stdout.close()
+
+
+_OURS = re.compile(r"(springtide-(\d+)-\d+)-\d+")
+_numbers = itertools.count(1)  # a process may run several jobs, with one agent each
+HINT = "run as root, or in a scope of your own: systemd-run --user --scope -p Delegate=yes springtide run ..."
+
+
+class Groups:
+    """Creates groups below the agent's own group; see `make`."""
+
+    def __init__(self, say: Callable[[str], None], found: control_groups.Hierarchy | None = None) -> None:
+        self._say = say
+        self._found = control_groups.find_hierarchy() if found is None else found
+        self._name = f"{name_of(os.getpid())}-{next(_numbers)}"
+        self._made: dict[pathlib.Path, None] = {}  # in order of creation: children after parents
+        self._complained = False
+        for folder in set(self._found.folders.values()):
+            remove_stale(folder)
+
+    def make(self, name: str, limits: ProcessLimits) -> ControlGroup | None:
+        """Create a control group with `limits`; None if this user may create none."""
+        try:
+            group = self._make_v2(name, limits) if self._found.version == 2 else self._make_v1(name, limits)
+            if group is not None:
+                group.hold_to(limits)
+        except OSError as error:
+            self._complain(limits, f"{error.filename}: {error.strerror}")
+            return None
+        return group
+
+    def admit(self, group: ControlGroup, pid: int, limits: ProcessLimits) -> None:
+        try:
+            group.admit(pid)
+        except ProcessLookupError:
+            return
+        except OSError as error:
+            self._complain(limits, f"{error.filename}: {error.strerror}")
+
+    def folders(self) -> list[pathlib.Path]:
+        return list(self._made)
+
+    def remove(self, group: ControlGroup) -> None:
+        kill_members(group)
+        self._remove(group.folders())
+
+    def close(self) -> None:
+        self._remove(list(self._made)[::-1])
+
+    def _make_v1(self, name: str, limits: ProcessLimits) -> ControlGroup | None:
+        # Without a quota the role stays in its CPU group: a new group would change its share of cores.
+        wanted = ["cpuacct", "memory", *(["cpu"] if limits.shared_out else [])]
+        folder_of = {}
+        for controller in wanted:
+            if controller in self._found.folders:
+                folder_of[controller] = self._folder(self._found.folders[controller] / self._name / name)
+        for controller, asked in (("cpu", limits.cpu), ("memory", limits.memory)):
+            if asked is not None and controller not in folder_of:
+                self._complain(limits, f"there is no control group for {controller} here")
+        return GroupV1(folder_of) if folder_of else None
+
+    def _make_v2(self, name: str, limits: ProcessLimits) -> ControlGroup | None:
+        own = next(iter(self._found.folders.values()))
+        wanted = ["memory", *(["cpu"] if limits.shared_out else [])]
+        offered = [controller for controller in wanted if controller in self._found.folders]
+        for controller, asked in (("cpu", limits.cpu), ("memory", limits.memory)):
+            if asked is not None and controller not in offered:
+                self._complain(limits, f"{own / 'cgroup.controllers'} has no {controller}")
+                limits = ProcessLimits()
+        base = own / self._name
+        if not hand_on(own, offered, may_move=limits.any):
+            return None
+        self._folder(base)
+        hand_on(base, offered, may_move=False)
+        return GroupV2(self._folder(base / name))
+
+    def _folder(self, path: pathlib.Path) -> pathlib.Path:
+        for each in (path.parent, path):
+            if each.parent.name == self._name or each.name == self._name:
+                each.mkdir(exist_ok=True)
+                self._made[each] = None
+        return path
+
+    def _remove(self, folders: Iterable[pathlib.Path]) -> None:
+        for folder in folders:
+            if remove_folder(folder):
+                self._made.pop(folder, None)
+
+    def _complain(self, limits: ProcessLimits, why: str) -> None:
+        if limits.any and not self._complained:
+            self._complained = True
+            self._say(f"no limits: {why}; going on without. To have them, {HINT}")
+
+
+def why_not() -> str:
+    """Return why CPU limits cannot be enforced here; empty if they can."""
+    said: list[str] = []
+    groups = Groups(said.append)
+    group = groups.make("probe", ProcessLimits(cpu=1.0))
+    if group is not None:
+        groups.remove(group)
+    groups.close()
+    if group is not None and not said:
+        return ""
+    return said[0].removeprefix("no limits: ").partition(";")[0] if said else "there are no control groups"
+
+
+def hand_on(folder: pathlib.Path, controllers: list[str], *, may_move: bool) -> bool:
+    """Enable controllers for children of a v2 group; False if that fails.
+
+    A group has either members or such children, so the agent moves into a child.
+    """
+    switch = folder / "cgroup.subtree_control"
+    missing = set(controllers) - set(switch.read_text().split())
+    if not missing:
+        return True
+    order = " ".join(f"+{controller}" for controller in sorted(missing))
+    try:
+        write(switch, order)
+    except OSError as error:
+        if error.errno != errno.EBUSY or not may_move:
+            if may_move:
+                raise
+            return False
+        leaf = folder / "springtide-agent"
+        leaf.mkdir(exist_ok=True)
+        write(leaf / "cgroup.procs", os.getpid())
+        write(switch, order)
+    return True
+
+
+def remove_stale(parent: pathlib.Path) -> list[pathlib.Path]:
+    """Remove empty groups of agents that were killed."""
+    removed = []
+    for base in bases_in(parent):
+        found = _OURS.fullmatch(base.name)
+        if found and name_of(int(found[2])) != found[1]:
+            children = folders_in(base)
+            left = [pid for child in children for pid in read_members(child)]
+            if not left:  # otherwise its watchdog is about to kill them, and the next run removes the empty group
+                removed += [folder for folder in (*children, base) if remove_folder(folder)]
+    return removed
+
+
+def bases_in(parent: pathlib.Path) -> list[pathlib.Path]:
+    try:
+        return sorted(parent.glob("springtide-*-*-*"))
+    except OSError:
+        return []
+
+
+def folders_in(base: pathlib.Path) -> list[pathlib.Path]:
+    try:
+        return [child for child in base.iterdir() if child.is_dir()]
+    except FileNotFoundError:
+        return []
+
+
+def remove_folder(folder: pathlib.Path) -> bool:
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def name_of(pid: int) -> str:
+    """Return the name of an agent's groups; the start time distinguishes reused pids."""
+    start = start_of(pid)
+    return "" if start is None else f"springtide-{pid}-{start}"

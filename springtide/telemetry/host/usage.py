@@ -6,8 +6,13 @@ In: a process id. Out: `Usage`; empty for a process that has exited.
 import os
 import pathlib
 import sys
+from collections.abc import Mapping
 
-from springtide.domain.core.resources import Usage
+from springtide import config
+from springtide.domain.core.resources import ProcessLimits, Usage
+from springtide.domain.core.roles import Role, RoleKind, RoleUsage, parse_role
+from springtide.telemetry.host import control_groups
+from springtide.telemetry.host.control_groups import ControlGroup, GroupV1, GroupV2
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
@@ -35,3 +40,71 @@ def of_process(pid: int, proc: pathlib.Path = pathlib.Path("/proc")) -> Usage:
 def lines(status: str) -> list[tuple[str, str, str]]:
     """Split lines such as `VmRSS:   123 kB`."""
     return [line.partition(":") for line in status.splitlines()]
+
+
+PROC = pathlib.Path("/proc")
+
+
+class OwnUsage:
+    """CPU and memory of this process, from now on."""
+
+    def __init__(self, settings: config.Settings, *, proc: pathlib.Path = PROC, pid: int | None = None) -> None:
+        self._proc, self._pid = proc, os.getpid() if pid is None else pid
+        self._role, self._incarnation = parse_role(settings.member) or Role(RoleKind.WORKER), settings.incarnation
+        self._group = own_group(proc, self._pid) if settings.report_usage else None
+        self._on = settings.report_usage
+
+    def read(self) -> RoleUsage | None:
+        """Return the present usage; None if the settings do not ask for it."""
+        if not self._on:
+            return None
+        taken = of_process(self._pid, self._proc) if self._group is None else self._group.usage()
+        limits = ProcessLimits() if self._group is None else self._group.limits()
+        return RoleUsage(
+            role=self._role,
+            incarnation=self._incarnation,
+            cpu_s=taken.cpu_s,
+            memory=taken.memory,
+            cpu_limit=limits.cpu,
+            memory_limit=limits.memory,
+            throttled_s=taken.throttled_s,
+        )
+
+
+def own_group(proc: pathlib.Path, pid: int) -> ControlGroup | None:
+    """Return the control group of this process alone; None if it shares a group or has none."""
+    found = control_groups.find_hierarchy(proc / str(pid))
+    if not found.folders:
+        return None
+    group: ControlGroup = GroupV2(next(iter(found.folders.values()))) if found.version == 2 else GroupV1(found.folders)
+    return group if alone(group.members(), pid, parents(proc)) else None
+
+
+def alone(members: set[int], pid: int, parent_of: Mapping[int, int]) -> bool:
+    """Return True if all members of a group are this process, its ancestors or its descendants. Pid 0 is invisible
+    here.
+    """
+    above = set(ancestors(pid, parent_of))
+    return pid in members and all(
+        member in above or member == pid or pid in ancestors(member, parent_of) for member in members
+    )
+
+
+def ancestors(pid: int, parent_of: Mapping[int, int]) -> list[int]:
+    """Return parent, grandparent and so on."""
+    found: list[int] = []
+    while (pid := parent_of.get(pid, 0)) and pid not in found:
+        found.append(pid)
+    return found
+
+
+def parents(proc: pathlib.Path) -> dict[int, int]:
+    """Return the parent of each visible process."""
+    found = {}
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            try:
+                found[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            except (OSError, IndexError, ValueError):  # the process has just exited
+                continue
+    return found

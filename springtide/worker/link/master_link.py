@@ -18,7 +18,7 @@ from springtide.domain.spec.job_spec import Blame
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.rpc.transport import channel
-from springtide.telemetry.host.own_usage import OwnUsage
+from springtide.telemetry.host.usage import OwnUsage
 from springtide.telemetry.redactor import redact
 from springtide.worker.link.clients import GroupClient, LeaseClient, ReportClient, SharedValues, StopState
 from springtide.worker.link.local_master import LocalMaster

@@ -123,7 +123,7 @@ async def opened(client, **options):
     platform = KubernetesPlatform(client, "ctr", **{"pending_s": 60.0, "resize_s": 60.0, **options})
     await platform.open()
     if term:
-        platform.writer.term = term
+        platform.writer.begin_term(term)
     try:
         yield platform
     finally:
@@ -204,7 +204,7 @@ def test_the_next_agent_adopts_what_runs_and_hears_what_ended_meanwhile(job):
             exits = []
             assert second.adopt(exits.append) == [WORKERS[0], WORKERS[2]]  # the last is to be made yet
             assert [(each.role, each.evicted) for each in exits] == [(WORKERS[1].role, True)]
-            second.writer.term = 2
+            second.writer.begin_term(2)
             await until_plan(client, ["worker-0-0", "worker-2-0"])
 
     job.run(work)
@@ -213,7 +213,7 @@ def test_the_next_agent_adopts_what_runs_and_hears_what_ended_meanwhile(job):
 def test_an_agent_of_an_earlier_term_writes_no_plan(job):
     async def work(client):
         async with opened(client) as first, opened(client) as second:
-            second.writer.term = 2
+            second.writer.begin_term(2)
             second.start(launch(WORKERS[0]), lambda ended: None)
             await until_plan(client, ["worker-0-0"])
             first.start(launch(WORKERS[1]), lambda ended: None)

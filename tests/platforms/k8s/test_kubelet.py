@@ -184,9 +184,9 @@ def test_what_a_container_is_short_of_ends_it_and_its_policy_says_whether_it_com
 
 
 def containers_are_limited() -> bool:
-    from springtide.platforms.local import cgroups
+    from springtide.platforms.local import process_group
 
-    return not cgroups.why_not()
+    return not process_group.why_not()
 
 
 LINGERS = """

@@ -143,6 +143,6 @@ def test_logs_are_what_processes_say_without_the_story_that_a_masters_pod_prints
         LogLine("master", '{"other":1}'),
         LogLine("worker-0", '{"at":1.0,"event":"of the user"}'),
     ]
-    monkeypatch.setattr(job_handle.pod_logs, "read", lambda *_, **__: iter(said))
+    monkeypatch.setattr(job_handle, "read_logs", lambda *_, **__: iter(said))
     shown = job_handle.KubernetesJobHandle("ctr", {}).logs([], lines=5, follow=False)
     assert list(shown) == [said[0], said[2], said[3]]

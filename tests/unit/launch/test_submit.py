@@ -7,7 +7,7 @@ import pytest
 
 from springtide import errors
 from springtide.domain.spec.elastic_job import ElasticJob
-from springtide.launch import detached_agent, job_lookup, submit
+from springtide.launch import job_lookup, submit
 from springtide.launch.job_lookup import JobLocation
 from springtide.platforms.agent import agent
 from springtide.telemetry import run_registry
@@ -63,16 +63,16 @@ def test_two_jobs_of_one_name_do_not_run_at_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("")
     job = ElasticJob(script="train.py", plan=False)
-    first = detached_agent.begin(job, tmp_path / "runs")
+    first = submit.begin(job, tmp_path / "runs")
     assert first.files.root.name == "train"
     with pytest.raises(errors.BadInput, match="job train runs already, as train: stop it"):
-        detached_agent.begin(job, tmp_path / "runs")
+        submit.begin(job, tmp_path / "runs")
     monkeypatch.setattr(agent.os, "getpid", lambda: 2**22 + 1)  # an agent that does not live
     agent.write_card(first.plan, first.files)
-    assert detached_agent.begin(job, tmp_path / "runs").files.root.name == "train-2"
+    assert submit.begin(job, tmp_path / "runs").files.root.name == "train-2"
 
 
 def test_a_folder_for_runs_that_cannot_be_is_told(tmp_path):
     (tmp_path / "runs").write_text("a file")
-    with pytest.raises(errors.UserError, match="runs"), detached_agent.alone(tmp_path / "runs"):
+    with pytest.raises(errors.UserError, match="runs"), submit.alone(tmp_path / "runs"):
         pass

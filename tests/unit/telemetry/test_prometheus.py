@@ -1,11 +1,21 @@
 """Figures as Prometheus reads them."""
 
+import asyncio
 import math
+import re
+import urllib.error
+import urllib.request
 
 import pytest
 
 from springtide import errors
-from springtide.telemetry.prometheus import Family, one, text
+from springtide.domain.core.roles import Role, RoleKind, RoleUsage
+from springtide.domain.spec.job_spec import JobPhase
+from springtide.domain.spec.online_job import OnlineState
+from springtide.master import metrics
+from springtide.rpc.messages.messages import JobStatus, MemberReport, MemberView
+from springtide.telemetry import prometheus
+from springtide.telemetry.prometheus import Family, MetricsServer, single, text
 
 
 def test_each_figure_has_its_help_its_kind_and_its_labels():
@@ -17,7 +27,9 @@ def test_each_figure_has_its_help_its_kind_and_its_labels():
 
 
 def test_what_is_not_known_is_not_told():
-    assert one("x", "X.", None) == [] and text(one("x_total", "X.", 3, kind="counter"), {}).endswith("\nx_total 3\n")
+    assert single("x", "X.", None) == [] and text(single("x_total", "X.", 3, kind="counter"), {}).endswith(
+        "\nx_total 3\n"
+    )
 
 
 def test_words_with_quotes_and_lines_stay_in_their_place():
@@ -29,7 +41,7 @@ def test_words_with_quotes_and_lines_stay_in_their_place():
     ("value", "said"), [(math.inf, "+Inf"), (-math.inf, "-Inf"), (math.nan, "NaN"), (0.1, "0.1"), (1e300, "1e+300")]
 )
 def test_numbers_that_are_none_have_names(value, said):
-    assert text(one("x", "X.", value), {}).splitlines()[-1] == f"x {said}"
+    assert text(single("x", "X.", value), {}).splitlines()[-1] == f"x {said}"
 
 
 def test_a_counter_is_called_so():
@@ -37,3 +49,138 @@ def test_a_counter_is_called_so():
         Family(name="things", help="", kind="counter", values=())
     with pytest.raises(errors.BadInput, match="wanted letters"):
         Family(name="a-b", help="", values=())
+
+
+ONLINE = OnlineState(
+    lag_s=3.5,
+    slo_lag_s=1200,
+    backlog=70,
+    arriving=20.0,
+    trained=21.0,
+    utilization=0.8,
+    forecast=25.0,
+    late=4,
+    violation=0.026,
+    lag_min=2204.0,
+    down_min=0.0,
+    worker_hours=242.0,
+)
+WORKER = MemberView(
+    role=Role(RoleKind.WORKER, 1),
+    alive=True,
+    joined=True,
+    usage=RoleUsage(role=Role(RoleKind.WORKER, 1), incarnation=0, cpu_s=12.5, memory=1000),
+)
+SERVER = MemberView(
+    role=Role(RoleKind.SERVER, 0), alive=True, joined=True, report=MemberReport(counters={"rows": 7.0, "evicted": 3.0})
+)
+STATUS = JobStatus(
+    name="clicks",
+    phase=JobPhase.RUNNING,
+    why="",
+    elapsed_s=5.0,
+    samples=90,
+    workers_alive=2,
+    workers_wanted=3,
+    metrics={"auc": 0.71},
+    staleness=18,
+    staleness_p50=5,
+    members=(WORKER, SERVER),
+    online=ONLINE,
+)
+LINE = re.compile(r'[a-z_]+\{([a-z_]+="[^"\n]*",?)+\} -?[0-9.e+-]+')
+
+
+def test_a_status_is_told_in_figures_that_prometheus_can_read():
+    told = metrics.text(STATUS, run="clicks-2")
+    assert all(line.startswith("# ") or LINE.fullmatch(line) for line in told.splitlines())
+    for line in (
+        'springtide_samples_total{job_name="clicks",run="clicks-2"} 90',
+        'springtide_roles_wanted{job_name="clicks",run="clicks-2",role="worker"} 3',
+        'springtide_role_cpu_seconds_total{job_name="clicks",run="clicks-2",role="worker-1"} 12.5',
+        'springtide_table_rows{job_name="clicks",run="clicks-2",role="server-0"} 7',
+        'springtide_table_rows_evicted_total{job_name="clicks",run="clicks-2",role="server-0"} 3',
+        'springtide_stream_slo_violation_ratio{job_name="clicks",run="clicks-2"} 0.026',
+        'springtide_stream_not_trained_total{job_name="clicks",run="clicks-2",why="late"} 4',
+        'springtide_metric{job_name="clicks",run="clicks-2",metric="auc"} 0.71',
+        'springtide_push_staleness{job_name="clicks",run="clicks-2",quantile="0.5"} 5',
+        'springtide_push_staleness{job_name="clicks",run="clicks-2",quantile="1"} 18',
+        'springtide_phase{job_name="clicks",run="clicks-2",phase="running"} 1',
+    ):
+        assert line in told.splitlines()
+    assert told.count("# TYPE") == len({line.split()[2] for line in told.splitlines() if line.startswith("# TYPE")})
+
+
+def test_a_job_without_a_stream_has_no_figures_of_one():
+    assert "stream" not in metrics.text(JobStatus(name="a", phase=JobPhase.FINISHED, why="", elapsed_s=1.0))
+
+
+def served(ask, text=lambda: "x 1\n"):
+    """What `ask(address)`, in a thread, gets."""
+
+    async def run():
+        endpoint = MetricsServer(text)
+        address = await endpoint.start(0)
+        try:
+            return await asyncio.to_thread(ask, address)
+        finally:
+            await endpoint.close()
+
+    return asyncio.run(run())
+
+
+def test_prometheus_gets_them_over_http():
+    def ask(address):
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as reply:
+            return reply.headers["Content-Type"], reply.read()
+
+    assert served(ask) == ("text/plain; version=0.0.4; charset=utf-8", b"x 1\n")
+
+
+@pytest.mark.parametrize(("path", "data", "code"), [("/etc/passwd", None, 404), ("/metrics", b"x", 405)])
+def test_anything_else_is_refused(path, data, code):
+    def ask(address):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"http://{address}{path}", data, timeout=60)
+        with caught.value as refused:
+            return refused.code
+
+    assert served(ask) == code
+
+
+def test_figures_that_cannot_be_made_harm_nobody():
+    def ask(address):
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(f"http://{address}/metrics", timeout=60)
+        with caught.value as failed:
+            return failed.code, failed.read()
+
+    def broken():
+        raise ValueError("no figures")
+
+    assert served(ask, broken) == (500, b"ValueError: no figures\n")
+
+
+def test_whoever_says_nothing_is_hung_up_on(monkeypatch):
+    monkeypatch.setattr(prometheus, "PATIENCE_S", 0.05)
+
+    async def run():
+        endpoint = MetricsServer(lambda: "")
+        host, port = (await endpoint.start(0)).split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        assert await reader.read() == b""
+        writer.close()
+        await endpoint.close()
+
+    asyncio.run(run())
+
+
+def test_a_port_that_is_taken_is_said():
+    async def run():
+        first = MetricsServer(lambda: "")
+        port = int((await first.start(0)).split(":")[1])
+        with pytest.raises(errors.BadInput, match=f"--metrics-port {port}: cannot listen"):
+            await MetricsServer(lambda: "").start(port)
+        await first.close()
+
+    asyncio.run(run())

@@ -1,6 +1,6 @@
 """Processes of a benchmark's jobs start at once: forks of an interpreter that has its imports behind it.
 
-Out: that interpreter (`platforms.local.fork_server_client`), ready before anything is measured. Jobs that run for a
+Out: that interpreter (`platforms.local.fork_server`), ready before anything is measured. Jobs that run for a
 while have one anyway.
 """
 
@@ -13,7 +13,7 @@ from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent import run_plan
 from springtide.platforms.agent.run_plan import RunPlan
-from springtide.platforms.local.fork_server_client import ForkServerClient
+from springtide.platforms.local.fork_server import ForkServerClient
 
 WITHIN_S = 60.0
 

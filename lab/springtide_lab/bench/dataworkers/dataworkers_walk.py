@@ -27,8 +27,8 @@ from springtide.domain.data.data_workers import FeedRules, FeedSeen, FeedState, 
 from springtide.planning.dataworkers.tuning import observation, tuner
 from springtide.planning.dataworkers.tuning.observation import Cores, TrainerReport
 from springtide.planning.dataworkers.tuning.tuner_state import TuningPhase
-from springtide.platforms.local import cgroups
-from springtide.telemetry.host.cgroup_files import ControlGroup
+from springtide.platforms.local import process_group
+from springtide.telemetry.host.control_groups import ControlGroup
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, report
 from springtide_lab.bench.dataworkers.walk import clicks
@@ -138,7 +138,7 @@ class WalkProcesses:
         self._step_s, self._trainer_cpu, self._cpus = step_s, trainer_cpu, cpus
         self._secret = os.urandom(32)
         self._complaints: list[str] = []
-        self._groups = cgroups.Groups(self._complaints.append)
+        self._groups = process_group.Groups(self._complaints.append)
         self._words: collections.deque[TrainerReport] = collections.deque()
         self._started: list[WalkProcess] = []
         self._feeders: list[WalkProcess] = []
@@ -297,7 +297,7 @@ LEAST = 0.9
 
 
 def bench(options: Options) -> report.Result:
-    if why := cgroups.why_not():
+    if why := process_group.why_not():
         return _not_measured(f"needs CPU quotas: {why}")
     every_s = 1.5 if options.quick else EVERY_S
     batch_s = cost()

@@ -25,7 +25,7 @@ from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.model.tables import OptimSpec, TableSpec
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.embedding.lookup.specs import native_spec
-from springtide.platforms.local.fork_server_client import ForkServerClient
+from springtide.platforms.local.fork_server import ForkServerClient
 from springtide.testing.cluster import LocalCluster
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, report, warm_start

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import springtide
 from springtide.domain.core.resources import ProcessLimits
 from springtide.platforms.local.process_group import GuardedProcessGroup
-from springtide.telemetry.host.cgroup_files import ControlGroup, kill_members
+from springtide.telemetry.host.control_groups import ControlGroup, kill_members
 from springtide_lab.kubernetes.kubelet import container_entry
 
 log = logging.getLogger(__name__)

@@ -1,27 +1,24 @@
 """Client of the Kubernetes API: get, list, create, update, patch, delete, watch, logs. Objects are plain dicts.
 
 In: the operator, the agent in a master pod, command lines. Out: objects, or errors of `springtide.errors`.
-`platforms.k8s.api.kubeconfig` finds the server and the credentials. `platforms.k8s.api.api_errors` decides about
-retries. A request that may have been carried out is repeated only if a second execution is harmless. Next for streams
-of changes: `platforms.k8s.api.watch`.
+`platforms.k8s.api.kubeconfig` finds the server and the credentials; `platforms.k8s.api.api_errors` decides about
+retries. A request that may have been carried out is repeated only if a second execution is harmless.
 """
 
 import asyncio
 import logging
 import random
 import types
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Self
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
 from springtide import errors
 from springtide.platforms.k8s.api import api_errors
 from springtide.platforms.k8s.api import kubeconfig as access
-from springtide.platforms.k8s.api import watch as watching
-from springtide.platforms.k8s.api.kinds import PODS, Object, ObjectKind
-from springtide.platforms.k8s.api.watch import KnownObjects, ObjectChange
+from springtide.platforms.k8s.api.kinds import PODS, Object, ObjectKind, key_of
 
 log = logging.getLogger(__name__)
 
@@ -30,12 +27,31 @@ ONE_TRY_S = 10.0  # for one reply, so that a hanging connection costs no more
 GOODBYE_S = 0.05
 PAGE = 500
 
+Result = TypeVar("Result")
+
 How = Literal["merge", "json", "strategic"]
 PATCHES = {
     "merge": "application/merge-patch+json",
     "json": "application/json-patch+json",
     "strategic": "application/strategic-merge-patch+json",
 }
+
+
+LASTS_S = 60  # of one request: a silently broken connection is noticed after this
+
+
+SLACK_S = 10.0
+
+
+What = Literal["added", "changed", "gone", "synced"]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectChange:
+    """A change of an object; `synced` means that all existing objects have been reported."""
+
+    what: What
+    thing: Object
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +80,11 @@ class Client:
     @classmethod
     def open(cls, kubeconfig: str = "", context: str = "", namespace: str = "") -> Self:
         return cls(access.find(kubeconfig, context), namespace=namespace)
+
+    @classmethod
+    def at(cls, where: Mapping[str, str]) -> Self:
+        """Return a client for the options `kubeconfig`, `context` and `namespace` of a job's location."""
+        return cls.open(where.get("kubeconfig", ""), where.get("context", ""), where.get("namespace", ""))
 
     async def close(self) -> None:
         """Close all connections; wait briefly for TLS shutdown, which aiohttp does not."""
@@ -101,20 +122,16 @@ class Client:
                 return Listing(items, page["metadata"].get("resourceVersion", ""))
             query["continue"] = following
 
-    async def create(self, kind: ObjectKind, body: Object, *, namespace: str = "", dry_run: bool = False) -> Object:
+    async def create(self, kind: ObjectKind, body: Object, *, namespace: str = "") -> Object:
         """Create an object; `AlreadyThere` if its name is taken."""
         space = self._space(kind, namespace or body["metadata"].get("namespace", ""))
         name = body["metadata"].get("name", "")
-        query = {"dryRun": "All"} if dry_run else {}
-        path = kind.path(space)
-        return await self._ask("POST", path, f"create {kind} {name}", query=query, body=body, repeatable=dry_run)
+        return await self._ask("POST", kind.path(space), f"create {kind} {name}", body=body, repeatable=False)
 
-    async def update(self, kind: ObjectKind, body: Object, *, subresource: str = "", dry_run: bool = False) -> Object:
+    async def update(self, kind: ObjectKind, body: Object, *, subresource: str = "") -> Object:
         """Replace the object that was read; `Conflict` if it changed meanwhile."""
         space, name = self._space(kind, body["metadata"].get("namespace", "")), body["metadata"]["name"]
-        query = {"dryRun": "All"} if dry_run else {}
-        path = kind.path(space, name, subresource)
-        return await self._ask("PUT", path, f"update {kind} {name}", query=query, body=body)
+        return await self._ask("PUT", kind.path(space, name, subresource), f"update {kind} {name}", body=body)
 
     async def patch(
         self,
@@ -125,17 +142,14 @@ class Client:
         namespace: str = "",
         subresource: str = "",
         how: How = "merge",
-        dry_run: bool = False,
     ) -> Object:
         """Patch an object; with `metadata.resourceVersion` set, `Conflict` if it changed meanwhile."""
         path = kind.path(self._space(kind, namespace), name, subresource)
-        query = {"dryRun": "All"} if dry_run else {}
         part = f" ({subresource})" if subresource else ""
         return await self._ask(
             "PATCH",
             path,
             f"patch {kind} {name}{part}",
-            query=query,
             body=body,
             content=PATCHES[how],
             repeatable=how != "json",
@@ -150,16 +164,15 @@ class Client:
         grace_s: int | None = None,
         propagation: str = "",
         uid: str = "",
-        version: str = "",
     ) -> None:
-        """Delete an object if it still matches `uid` and `version`; `NotFound` if it is gone."""
+        """Delete an object if it still has this `uid`; `NotFound` if it is gone."""
         body: Object = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if grace_s is not None:
             body["gracePeriodSeconds"] = grace_s
         if propagation:
             body["propagationPolicy"] = propagation
-        if meant := {key: value for key, value in (("uid", uid), ("resourceVersion", version)) if value}:
-            body["preconditions"] = meant
+        if uid:
+            body["preconditions"] = {"uid": uid}
         path = kind.path(self._space(kind, namespace), name)
         await self._ask("DELETE", path, f"delete {kind} {name}", body=body)
 
@@ -193,8 +206,8 @@ class Client:
         known, synced, since, failures = KnownObjects(), False, "", 0
         path = kind.path("" if everywhere else self._space(kind, namespace))
         query = selectors(labels, fields)
-        query |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(watching.LASTS_S)}
-        silence_s = watching.LASTS_S + watching.SLACK_S
+        query |= {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(LASTS_S)}
+        silence_s = LASTS_S + SLACK_S
         while True:
             try:
                 if not since:
@@ -211,11 +224,11 @@ class Client:
                 failures += 1
                 lines = self.stream(path, f"watch {kind}", query | {"resourceVersion": since}, silence_s=silence_s)
                 async for line in lines:
-                    event, since = watching.parse_event(line, since)
+                    event, since = parse_event(line, since)
                     failures = 0
                     for change in known.apply(*event):
                         yield change
-            except watching.Stale:
+            except Stale:
                 log.info("the server has forgotten %s of %s: all of them are read again", since, kind)
                 since = ""
             except errors.Conflict:  # a 410 before the first line
@@ -262,15 +275,8 @@ class Client:
     ) -> AsyncIterator[bytes]:
         timeout = self._http.ClientTimeout(total=None, sock_connect=ONE_TRY_S, sock_read=silence_s)
         try:
-            async with self._session.get(
-                self.access.server + path,
-                params=dict(query),
-                headers=await self.access.headers(anew=anew),
-                ssl=self.access.verify,
-                server_hostname=self.access.server_name,
-                proxy=self.access.proxy,
-                timeout=timeout,
-            ) as response:
+            headers = await self.access.headers(anew=anew)
+            async with self._request("GET", path, query, timeout=timeout, headers=headers) as response:
                 if response.status >= 400:
                     refusal = api_errors.read(response.status, await response.read())
                     raise Unauthenticated(refusal) if refusal.status == 401 else self._error(refusal, what)
@@ -322,17 +328,8 @@ class Client:
         if data is not None:
             headers["Content-Type"] = content
         try:
-            async with self._session.request(
-                method,
-                self.access.server + path,
-                params=dict(query),
-                data=data,
-                headers=headers,
-                ssl=self.access.verify,
-                server_hostname=self.access.server_name,
-                proxy=self.access.proxy,
-                timeout=self._http.ClientTimeout(total=ONE_TRY_S),
-            ) as response:
+            timeout = self._http.ClientTimeout(total=ONE_TRY_S)
+            async with self._request(method, path, query, data=data, headers=headers, timeout=timeout) as response:
                 said = await response.read()
                 if response.status >= 400:
                     return api_errors.read(response.status, said, response.headers.get("Retry-After")), {}
@@ -343,6 +340,11 @@ class Client:
             return api_errors.Refusal(status=0, message=worded(error)), {}
         except msgspec.DecodeError:
             return api_errors.Refusal(status=0, message="what it answers is no JSON"), {}
+
+    def _request(self, method: str, path: str, query: Mapping[str, str], **more: Any) -> Any:
+        reached = self.access
+        more |= {"ssl": reached.verify, "server_hostname": reached.server_name, "proxy": reached.proxy}
+        return self._session.request(method, reached.server + path, params=dict(query), **more)
 
     def _error(self, refusal: api_errors.Refusal, what: str) -> errors.SpringtideError:
         return api_errors.error_of(refusal, f"{what} ({self.access.where})", self.access.server)
@@ -365,3 +367,74 @@ def selectors(labels: str, fields: str) -> dict[str, str]:
 
 def worded(error: BaseException) -> str:
     return str(error) or type(error).__name__
+
+
+@dataclass(slots=True)
+class KnownObjects:
+    """Objects that the reader of a watch knows. Pure."""
+
+    things: dict[tuple[str, str], Object] = field(default_factory=dict)
+
+    def relisted(self, items: Iterable[Object]) -> list[ObjectChange]:
+        now = {key_of(item): item for item in items}
+        told = [ObjectChange("gone", self.things.pop(key)) for key in self.things.keys() - now.keys()]
+        for item in now.values():
+            told += self.seen(item)
+        return told
+
+    def seen(self, thing: Object) -> list[ObjectChange]:
+        key = key_of(thing)
+        before = self.things.get(key)
+        self.things[key] = thing
+        if before is None:
+            return [ObjectChange("added", thing)]
+        if identity(before) != identity(thing):
+            return [ObjectChange("gone", before), ObjectChange("added", thing)]
+        same = version(before) == version(thing) != ""
+        return [] if same else [ObjectChange("changed", thing)]
+
+    def apply(self, what: str, thing: Object) -> list[ObjectChange]:
+        """Apply one event of a watch and return the resulting changes."""
+        if what not in ("BOOKMARK", "DELETED"):
+            return self.seen(thing)
+        before = self.things.get(key_of(thing))
+        if what == "BOOKMARK" or before is None or identity(before) != identity(thing):
+            return []
+        del self.things[key_of(thing)]
+        return [ObjectChange("gone", thing)]
+
+
+def identity(thing: Object) -> str:
+    return str(thing.get("metadata", {}).get("uid", ""))
+
+
+def version(thing: Object) -> str:
+    return str(thing.get("metadata", {}).get("resourceVersion", ""))
+
+
+class Stale(Exception):
+    """Raised if the server no longer knows the version to resume from."""
+
+
+def parse_event(line: bytes, since: str) -> tuple[tuple[str, Object], str]:
+    """Parse one line of a watch into an event and the version to resume from."""
+    try:
+        event = msgspec.json.decode(line)
+        what, thing = event["type"], event["object"]
+    except (msgspec.DecodeError, KeyError, TypeError):
+        raise errors.ClusterUnreachable(f"a watch has sent what is no event: {line[:80]!r}") from None
+    if what == "ERROR":
+        if thing.get("code") == api_errors.GONE:
+            raise Stale
+        raise errors.ClusterUnreachable(f"a watch has ended: {thing.get('message', thing)}")
+    return (what, thing), version(thing) or since
+
+
+def with_client(where: Mapping[str, str], work: Callable[[Client], Awaitable[Result]]) -> Result:
+    """Run `work` with a client in a new event loop."""
+
+    async def within() -> Result:
+        async with Client.at(where) as client:
+            return await work(client)
+
+    return asyncio.run(within())

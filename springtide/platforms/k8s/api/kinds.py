@@ -1,27 +1,15 @@
-"""Pure. Kinds of Kubernetes objects and their API paths.
+"""Pure. Kinds of Kubernetes objects, their API paths, and the API's notations of quantities, times and conditions."""
 
-In: callers of `platforms.k8s.api.client`. Out: request paths.
-"""
-
+import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from springtide import errors
 
-_UNITS = {
-    "Ki": 1 << 10,
-    "Mi": 1 << 20,
-    "Gi": 1 << 30,
-    "Ti": 1 << 40,
-    "Pi": 1 << 50,
-    "Ei": 1 << 60,
-    "k": 10**3,
-    "M": 10**6,
-    "G": 10**9,
-    "T": 10**12,
-    "P": 10**15,
-    "E": 10**18,
+_UNITS: dict[str, int] = {
+    **{f"{unit}i": 1 << (10 * power) for power, unit in enumerate("KMGTPE", 1)},
+    **{unit: 1000**power for power, unit in enumerate("kMGTPE", 1)},
 }
 
 
@@ -45,6 +33,21 @@ def memory_quantity(size: int) -> str:
         if size and size % bytes_ == 0:
             return f"{size // bytes_}{unit}"
     return str(size)
+
+
+def timestamp(at: float, *, micro: bool = False) -> str:
+    """Format seconds since 1970 as the API does; `micro` for MicroTime fields."""
+    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime(f"%Y-%m-%dT%H:%M:%S{'.%f' if micro else ''}Z")
+
+
+def seconds(stamp: str) -> float:
+    return datetime.datetime.fromisoformat(stamp).timestamp()
+
+
+def condition(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    """Return the condition of this type in the status of an object; empty if there is none."""
+    conditions = (thing.get("status") or {}).get("conditions") or []
+    return next((each for each in conditions if each.get("type") == kind), {})
 
 
 GROUP = "springtide.dev"
@@ -103,28 +106,7 @@ DEFINITIONS = ObjectKind(
 ELASTIC_JOBS = ObjectKind(f"{GROUP}/{VERSION}", "ElasticJob", "elasticjobs")
 SCALE_PLANS = ObjectKind(f"{GROUP}/{VERSION}", "ScalePlan", "scaleplans")
 
-KNOWN = (
-    PODS,
-    SERVICES,
-    SECRETS,
-    CONFIG_MAPS,
-    SERVICE_ACCOUNTS,
-    CLAIMS,
-    EVENTS,
-    NAMESPACES,
-    NODES,
-    DEPLOYMENTS,
-    ROLES,
-    ROLE_BINDINGS,
-    CLUSTER_ROLES,
-    CLUSTER_ROLE_BINDINGS,
-    DISRUPTION_BUDGETS,
-    PRIORITY_CLASSES,
-    LEASES,
-    DEFINITIONS,
-    ELASTIC_JOBS,
-    SCALE_PLANS,
-)
+KNOWN = tuple(each for each in tuple(globals().values()) if isinstance(each, ObjectKind))
 
 
 def kind_of(manifest: Mapping[str, Any]) -> ObjectKind | None:

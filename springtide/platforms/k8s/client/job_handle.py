@@ -1,36 +1,35 @@
 """Handle of a job on Kubernetes: `platforms.agent.job_handle.JobHandle`, through the API only.
 
-In: the job's name and the cluster. Out: its status from the ElasticJob, its events from the master pod's log, and the
-logs of its pods. A ScalePlan of the user scales the job, and an edit of its spec stops it. The handle needs no
-connection to the job itself.
+Its status comes from the ElasticJob, its events from the master pod's log. A ScalePlan of the user scales the job, and
+an edit of its spec stops it. The handle needs no connection to the job itself.
 """
 
 import asyncio
-import datetime
+import contextlib
+import queue
 import secrets
+import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
-
-import msgspec
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from springtide import errors
 from springtide.domain.plan.scale_plan import ScalePlan
 from springtide.domain.spec import schema
 from springtide.platforms.agent.job_handle import JobSummary, LogLine
-from springtide.platforms.k8s.api.client import Client
-from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, SCALE_PLANS, Object
-from springtide.platforms.k8s.client import pod_logs
-from springtide.platforms.k8s.job import job_status, user_edits
-from springtide.platforms.k8s.objects import job_object
+from springtide.platforms.k8s.api import kinds
+from springtide.platforms.k8s.api.client import Client, with_client
+from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, PODS, SCALE_PLANS, Object
+from springtide.platforms.k8s.job import job_status
+from springtide.platforms.k8s.objects import job_objects
 from springtide.platforms.k8s.objects import names as called
-from springtide.platforms.k8s.objects.job_object import JobObject
+from springtide.platforms.k8s.objects.job_objects import JobObject
 from springtide.rpc.messages import messages
+from springtide.telemetry import events
 
 ANSWER_S = 20.0  # a recreated master pod is usually ready sooner
 AGAIN_S = 0.2
-
-Result = TypeVar("Result")
 
 
 def open_job(name: str, where: Mapping[str, str]) -> "KubernetesJobHandle":
@@ -50,23 +49,11 @@ def names(where: Mapping[str, str]) -> list[str]:
         return (await client.list(ELASTIC_JOBS)).items
 
     try:
-        found = run(where, look)
+        found = with_client(where, look)
     except errors.NotFound:
         return []
     found.sort(key=lambda each: str(each["metadata"].get("creationTimestamp", "")), reverse=True)
     return [each["metadata"]["name"] for each in found]
-
-
-def run(where: Mapping[str, str], work: Callable[[Client], Awaitable[Result]]) -> Result:
-    async def within() -> Result:
-        async with opened(where) as client:
-            return await work(client)
-
-    return asyncio.run(within())
-
-
-def opened(where: Mapping[str, str]) -> Client:
-    return Client.open(where.get("kubeconfig", ""), where.get("context", ""), where.get("namespace", ""))
 
 
 class KubernetesJobHandle:
@@ -78,7 +65,7 @@ class KubernetesJobHandle:
         self.name, self._where = name, dict(where)
 
     def read(self) -> Object:
-        return run(self._where, lambda client: client.get(ELASTIC_JOBS, self.name))
+        return with_client(self._where, lambda client: client.get(ELASTIC_JOBS, self.name))
 
     @property
     def card(self) -> JobSummary:
@@ -114,10 +101,10 @@ class KubernetesJobHandle:
         match request:
             case messages.StopRequest():
                 body = {"spec": {"stopped": True}}
-                run(self._where, lambda client: client.patch(ELASTIC_JOBS, self.name, body))
+                with_client(self._where, lambda client: client.patch(ELASTIC_JOBS, self.name, body))
                 return messages.Ok()
             case messages.ScaleRequest():
-                return run(self._where, lambda client: self._scale(client, request))
+                return with_client(self._where, lambda client: self._scale(client, request))
         raise errors.BadInput(f"{type(request).__name__} cannot be asked of a job on Kubernetes")
 
     def story(self) -> list[dict[str, Any]]:
@@ -131,17 +118,17 @@ class KubernetesJobHandle:
             except (errors.NotFound, errors.ClusterRefused):  # no pod exists yet, or its container has not started
                 return []
 
-        return run(self._where, look)
+        return with_client(self._where, look)
 
     def roles(self) -> Sequence[str]:
-        return run(self._where, lambda client: pod_logs.roles(client, self.name))
+        return with_client(self._where, lambda client: role_names(client, self.name))
 
     def logs(self, roles: Sequence[str], *, lines: int, follow: bool) -> Iterator[LogLine]:
-        found = pod_logs.read(lambda: opened(self._where), self.name, roles, lines=lines, follow=follow)
+        found = read_logs(self._where, self.name, roles, lines=lines, follow=follow)
         return (line for line in found if line.role != "master" or event_of(line.text) is None)
 
     def _job(self) -> JobObject:
-        return job_object.read(self.read())
+        return job_objects.read(self.read())
 
     async def _scale(self, client: Client, request: messages.ScaleRequest) -> messages.Reply:
         """Create a ScalePlan and wait for the master's answer."""
@@ -154,13 +141,13 @@ class KubernetesJobHandle:
             reason=request.why,
         )
         body = SCALE_PLANS.body(name, client.namespace, spec=schema.plain_of(plan))
-        owner = job_object.owner(job_object.read(await client.get(ELASTIC_JOBS, self.name)))
+        owner = job_objects.owner(job_objects.read(await client.get(ELASTIC_JOBS, self.name)))
         body["metadata"] |= {"labels": called.labels_of(self.name), "ownerReferences": [owner | {"controller": False}]}
         await client.create(SCALE_PLANS, body)
         deadline = time.monotonic() + ANSWER_S
         while time.monotonic() < deadline:
             said = (await client.get(SCALE_PLANS, name)).get("status") or {}
-            if said.get("phase") == user_edits.APPLIED:
+            if said.get("phase") == job_objects.APPLIED:
                 return messages.Ok()
             if said.get("phase"):
                 raise errors.BadInput(str(said.get("message") or said["phase"]))
@@ -172,14 +159,120 @@ class KubernetesJobHandle:
 
 
 def began_at(thing: Object) -> float:
-    return datetime.datetime.fromisoformat(thing["metadata"]["creationTimestamp"].replace("Z", "+00:00")).timestamp()
+    return kinds.seconds(thing["metadata"]["creationTimestamp"])
 
 
 def event_of(line: str) -> dict[str, Any] | None:
-    if not line.startswith("{"):
-        return None
+    return events.parse_line(line.encode()) if line.startswith("{") else None
+
+
+LOOK_S = 1.0
+
+
+def newest_lives(pods: Sequence[Object]) -> dict[str, Object]:
+    found: dict[str, tuple[int, Object]] = {}
+    for pod in pods:
+        life = called.life_of(pod)
+        if life is not None and life.incarnation >= found.get(str(life.role), (-1, {}))[0]:
+            found[str(life.role)] = (life.incarnation, pod)
+    return {role: pod for role, (_, pod) in sorted(found.items())}
+
+
+async def role_names(client: Client, job: str) -> list[str]:
+    return list(newest_lives((await client.list(PODS, labels=f"{called.JOB}={job}")).items))
+
+
+def read_logs(
+    where: Mapping[str, str], job: str, wanted: Sequence[str], *, lines: int, follow: bool
+) -> Iterator[LogLine]:
+    """Yield log lines, read in a thread. Following includes later pods and next lives, until the job is over."""
+    came: queue.Queue[LogLine | Exception | None] = queue.Queue()
+    reader = PodLogReader(job=job, wanted=wanted, lines=lines, follow=follow, give=came.put)
+    loop = asyncio.new_event_loop()
+
+    async def read() -> None:
+        async with Client.at(where) as client:
+            await reader.run(client)
+
+    def work() -> None:
+        try:
+            loop.run_until_complete(read())
+            came.put(None)
+        except errors.SpringtideError as error:
+            came.put(error)
+        finally:
+            loop.close()
+
+    thread = threading.Thread(target=work, name="pod-logs", daemon=True)
+    thread.start()
     try:
-        event = msgspec.json.decode(line.encode(), type=dict[str, Any])
-    except (msgspec.DecodeError, msgspec.ValidationError):
-        return None
-    return event if "at" in event and "event" in event else None
+        while (line := came.get()) is not None:
+            if isinstance(line, Exception):
+                raise line
+            yield line
+    finally:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(reader.over.set)
+        thread.join()
+
+
+@dataclass(slots=True, kw_only=True)
+class PodLogReader:
+    """Reader of the logs of one job's pods."""
+
+    job: str
+    wanted: Sequence[str]
+    lines: int
+    follow: bool
+    give: Callable[[LogLine], object]
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set from outside when the reader is no longer needed."""
+
+    async def run(self, client: Client) -> None:
+        if self.follow:
+            await self._follow_all(client)
+            return
+        for role, pod in (await self._pods(client)).items():
+            with contextlib.suppress(errors.NotFound, errors.ClusterRefused):  # no container has started
+                own = called.container_of(pod)
+                async for line in client.logs(pod["metadata"]["name"], container=own, lines=self.lines):
+                    self.give(LogLine(role, line))
+
+    async def _pods(self, client: Client) -> dict[str, Object]:
+        found = newest_lives((await client.list(PODS, labels=f"{called.JOB}={self.job}")).items)
+        return {role: pod for role, pod in found.items() if not self.wanted or role in self.wanted}
+
+    async def _follow_all(self, client: Client) -> None:
+        following: dict[str, asyncio.Task[None]] = {}
+        first = True
+        try:
+            while not self.over.is_set():
+                job = job_objects.read(await client.get(ELASTIC_JOBS, self.job))
+                for role, pod in (await self._pods(client)).items():
+                    uid = pod["metadata"]["uid"]
+                    if uid not in following:
+                        lines = self.lines if first else None
+                        following[uid] = asyncio.create_task(self._tail(client, role, pod, lines=lines))
+                if job.over:
+                    await asyncio.wait(following.values(), timeout=LOOK_S)
+                    return
+                first = False
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.over.wait(), LOOK_S)
+        finally:
+            for task in following.values():
+                task.cancel()
+            await asyncio.gather(*following.values(), return_exceptions=True)
+
+    async def _tail(self, client: Client, role: str, pod: Object, *, lines: int | None) -> None:
+        """Follow one pod's log to its end; wait for a pod that has not started."""
+        name = pod["metadata"]["name"]
+        while True:
+            try:
+                async for line in client.logs(name, container=called.container_of(pod), lines=lines, follow=True):
+                    self.give(LogLine(role, line))
+                return
+            except errors.NotFound:
+                return
+            except (errors.ClusterRefused, errors.ClusterUnreachable):
+                await asyncio.sleep(LOOK_S)

@@ -23,7 +23,7 @@ from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import CONFIG_MAPS, ELASTIC_JOBS, SECRETS, Object, ObjectKind
 from springtide.platforms.k8s.job import job_status
-from springtide.platforms.k8s.objects import job_object, names
+from springtide.platforms.k8s.objects import job_objects, names
 
 MOST_BYTES = 900_000
 """Largest archive in bytes. A ConfigMap may hold 1 MiB, without the base64 encoding; the rest is for names."""
@@ -75,7 +75,7 @@ def submit(job: ElasticJob, code: pathlib.Path | None, where: Mapping[str, str],
 
 
 async def _submit(job: ElasticJob, archive: bytes | None, where: Mapping[str, str], say: Say) -> str:
-    async with Client.open(where.get("kubeconfig", ""), where.get("context", ""), where.get("namespace", "")) as client:
+    async with Client.at(where) as client:
         if not await client.has(ELASTIC_JOBS):
             raise errors.NotFound(
                 f"the cluster ({client.access.where}) does not know ElasticJobs; `springtide k8s install` sets it up"
@@ -97,7 +97,7 @@ async def _submit(job: ElasticJob, archive: bytes | None, where: Mapping[str, st
                 with contextlib.suppress(errors.SpringtideError):
                     await client.delete(kind, name)
             raise
-        owner = [job_object.owner(job_object.read(made))]
+        owner = [job_objects.owner(job_objects.read(made))]
         for kind, name in beside:
             await client.patch(kind, name, {"metadata": {"ownerReferences": owner}})
         if readable := readable_credentials(job):

@@ -6,17 +6,18 @@ In: the master's `JobStatus`. Out: a patch of the status. `platforms.k8s.client.
 
 import asyncio
 import contextlib
-import datetime
 import logging
+import time
 from typing import Any
 
 import msgspec
 
 from springtide import errors
 from springtide.domain.spec.job_spec import Blame, JobPhase
+from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, Object
-from springtide.platforms.k8s.objects.job_object import (
+from springtide.platforms.k8s.objects.job_objects import (
     FAILED,
     STOPPED,
     SUCCEEDED,
@@ -171,7 +172,7 @@ class StatusWriter:
         for _ in range(TRIES):
             thing = await self._client.get(ELASTIC_JOBS, self._job)
             before = thing.get("status") or {}
-            now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            now = kinds.timestamp(time.time())
             body = fields(status, generation=self.generation)
             # a message omits fields at their default, so fields that it no longer contains must be removed
             body[REPORT] = merge_patch(before.get(REPORT) or {}, body[REPORT])

@@ -1,19 +1,18 @@
 """Lease of a job, which one agent holds at a time, and the terms of its masters.
 
-In: the agent in a master pod (`launch.k8s.agent_pod`). Out: terms. A term is the transition count of the Lease, raised
-by compare-and-set, so each term is higher than all before. An agent that cannot renew the Lease in time, or finds
-another holder, has lost it. Its master is ended, and the other agent takes over the roles. Roles and the journal reject
-a surviving old master by its term.
+A term is the transition count of the Lease, raised by compare-and-set, so each term is higher than all before. An agent
+that cannot renew the Lease in time, or finds another holder, has lost it: its master is ended, and the other agent
+takes over the roles. Roles and the journal reject a surviving old master by its term.
 """
 
 import asyncio
 import contextlib
-import datetime
 import logging
 import time
 from collections.abc import Awaitable, Callable
 
 from springtide import errors
+from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import LEASES, Object
 
@@ -27,8 +26,8 @@ Alive = Callable[[str], Awaitable[bool]]
 """Returns True if the holder of that name still exists."""
 
 
-def now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
+def now() -> str:
+    return kinds.timestamp(time.time(), micro=True)
 
 
 class JobLease:
@@ -48,7 +47,7 @@ class JobLease:
             holder = lease["spec"].get("holderIdentity") or ""
             if holder in ("", self.holder) or watched.ran_out(lease, at=self._clock()) or not await alive(holder):
                 with contextlib.suppress(errors.Conflict):
-                    await self._put(lease, holderIdentity=self.holder, acquireTime=stamp(now()))
+                    await self._put(lease, holderIdentity=self.holder, acquireTime=now())
                     return
             await asyncio.sleep(LOOK_S)
 
@@ -93,7 +92,12 @@ class JobLease:
         return lease
 
     async def _put(self, lease: Object, **changes: object) -> None:
-        spec = {**lease["spec"], **changes, "leaseDurationSeconds": int(LASTS_S), "renewTime": stamp(now())}
+        spec = {
+            **lease["spec"],
+            **changes,
+            "leaseDurationSeconds": int(LASTS_S),
+            "renewTime": now(),
+        }
         await self._client.update(LEASES, {**lease, "spec": spec})
 
 
@@ -113,7 +117,3 @@ class ObservedLease:
         if seen != self._seen:
             self._seen, self._since = seen, at
         return at - self._since > float(spec.get("leaseDurationSeconds") or LASTS_S)
-
-
-def stamp(at: datetime.datetime) -> str:
-    return at.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

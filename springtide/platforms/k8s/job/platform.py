@@ -1,9 +1,8 @@
-"""Runs roles as pods: writes entries of the job's ScalePlan, and reads the pods' statuses.
+"""Runs roles as pods: writes the job's ScalePlan, from which the operator makes pods, and reads the pods' statuses.
 
-In: `platforms.agent.agent` in a master pod, through `platforms.agent.platform_api`. Out: the plan (`plan_writer`), and
-exits (`exit_status`). The platform has no permission to create pods. It gives up a pod that does not start within
-`pending_s`, with the cluster's reason; `job.scaling.unschedulable` then decides. Roles survive their agent: the next
-agent reads the same plan and pods.
+In: `platforms.agent.agent` in a master pod. Out: the plan, and exits (`objects.pod_status`). A pod that does not start
+within `pending_s` is given up, with the cluster's reason. Roles survive their agent: the next agent reads the same plan
+and pods. The plan's writer retries on conflicts, and never overwrites the plan of a later master.
 """
 
 import asyncio
@@ -13,18 +12,93 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from springtide import errors
 from springtide.domain.core.resources import ProcessLimits, Usage
 from springtide.domain.core.roles import Life, RoleExit
-from springtide.domain.plan.scale_plan import PlanStatus, PodState, PodWish
+from springtide.domain.plan.scale_plan import PlanStatus, PodState, PodWish, ScalePlan
+from springtide.domain.spec import schema
 from springtide.platforms.agent.platform_api import RoleLaunch
-from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api import api_errors, kinds
+from springtide.platforms.k8s.api.client import Client, ObjectChange
 from springtide.platforms.k8s.api.kinds import PODS, SCALE_PLANS, Object
-from springtide.platforms.k8s.api.watch import ObjectChange
-from springtide.platforms.k8s.job import exit_status
-from springtide.platforms.k8s.job.plan_writer import PlanWriter, status_of
-from springtide.platforms.k8s.objects import names
+from springtide.platforms.k8s.objects import job_objects, names, pod_status
 
 log = logging.getLogger(__name__)
+
+TERM = f"{kinds.GROUP}/term"
+"""Annotation of the plan with the term of its last writer."""
+ROUND_S = 0.02  # changes within this time share one write: an agent starts all first roles in one poll
+
+
+class PlanWriter:
+    """Writer of one job's plan. `term` is set once the agent's first master has a term."""
+
+    def __init__(self, client: Client, job: str) -> None:
+        self._client, self.job = client, job
+        self.pods: dict[str, PodWish] = {}
+        """All pods that must exist, by name."""
+        self.kill: set[str] = set()
+        self.begun = asyncio.Event()
+        """Set once the agent's term is known; nothing is written before."""
+        self.term = 0
+        self.generation = 0
+        """Generation of the last written plan."""
+        self._dirty, self._written = asyncio.Event(), asyncio.Event()
+        self._written.set()
+
+    def begin_term(self, number: int) -> None:
+        self.term = number
+        self.begun.set()
+
+    async def read(self) -> tuple[ScalePlan, PlanStatus]:
+        thing = await self._client.get(SCALE_PLANS, self.job)
+        self.generation = int(thing["metadata"].get("generation", 0))
+        return schema.made(ScalePlan, thing["spec"]), job_objects.plan_status(thing)
+
+    def change(self) -> None:
+        self._dirty.set()
+        self._written.clear()
+
+    async def keep(self) -> None:
+        """Write every change; `Fenced` if a later agent has written."""
+        failures = 0
+        while True:
+            await self._dirty.wait()
+            await self.begun.wait()
+            await asyncio.sleep(ROUND_S)
+            self._dirty.clear()
+            try:
+                await self._write()
+                failures = 0
+                if not self._dirty.is_set():
+                    self._written.set()
+            except errors.Conflict:
+                self._dirty.set()
+            except errors.ClusterUnreachable as error:
+                log.warning("the plan of %s is not written yet: %s", self.job, error)
+                self._dirty.set()
+                await asyncio.sleep(min(api_errors.LONGEST_PAUSE_S, api_errors.FIRST_PAUSE_S * 2 ** min(failures, 10)))
+                failures += 1
+
+    async def flushed(self) -> None:
+        """Wait until all changes are written."""
+        if self.begun.is_set():
+            await self._written.wait()
+
+    async def _write(self) -> None:
+        thing = await self._client.get(SCALE_PLANS, self.job)
+        annotations = thing["metadata"].setdefault("annotations", {})
+        other = int(annotations.get(TERM) or 0)
+        if other > self.term:
+            raise errors.Fenced(f"the plan of {self.job} is by master number {other}; this is number {self.term}")
+        plan = ScalePlan(job=self.job, origin="master", pods=tuple(self.pods.values()), kill=tuple(sorted(self.kill)))
+        spec = schema.plain_of(plan)
+        if thing["spec"] == spec and other == self.term:
+            return
+        annotations[TERM] = str(self.term)
+        written = await self._client.update(SCALE_PLANS, {**thing, "spec": spec})
+        self.generation = int(written["metadata"].get("generation", 0))
+
 
 TICK_S = 0.5
 UNSEEN_S = 30.0  # a pod that left the plan unseen for this long was never created
@@ -104,7 +178,7 @@ class KubernetesPlatform:
     def left(self) -> tuple[str, ...]:
         lives = {name: names.life_of(pod) for name, pod in self._pods.items()}
         roles = [name for name, life in lives.items() if life is not None and str(life.role) != "master"]
-        return tuple(name for name in roles if not exit_status.ended(self._pods[name]))
+        return tuple(name for name in roles if not pod_status.process_ended(self._pods[name]))
 
     @property
     def settled(self) -> bool:
@@ -134,7 +208,7 @@ class KubernetesPlatform:
             if pod is not None:
                 self._seen(pod)
             elif made:
-                self._told(wish.life, exit_status.exit_of({}, wish.life, asked=False, present=False))
+                self._told(wish.life, pod_status.exit_of({}, wish.life, asked=False, present=False))
         return list(self._entries)
 
     def stop(self, life: Life, *, kill: bool) -> None:
@@ -217,19 +291,19 @@ class KubernetesPlatform:
         entry = self._entries.get(life) if life is not None else None
         if life is None or entry is None:
             return
-        entry.here = entry.here or exit_status.here(pod)
-        if exit_status.ended(pod):
-            if words := exit_status.last_words(pod):
+        entry.here = entry.here or pod_status.process_started(pod)
+        if pod_status.process_ended(pod):
+            if words := pod_status.last_words(pod):
                 log.info("%s said last: %s", life, words)
-            self._told(life, exit_status.exit_of(pod, life, asked=entry.asked))
-        elif (why := exit_status.going(pod)) and not entry.asked:
+            self._told(life, pod_status.exit_of(pod, life, asked=entry.asked))
+        elif (why := pod_status.why_evicted(pod)) and not entry.asked:
             self._tell_notice(entry, why)
 
     def _gone(self, pod: Object) -> None:
         life = names.life_of(pod)
         if life is not None and life in self._entries:
             asked = self._entries[life].asked
-            self._told(life, exit_status.exit_of(pod, life, asked=asked, present=False))
+            self._told(life, pod_status.exit_of(pod, life, asked=asked, present=False))
 
     def _told(self, life: Life, ended: RoleExit) -> None:
         entry = self._entries.pop(life)
@@ -250,11 +324,11 @@ class KubernetesPlatform:
             if change.thing["metadata"]["name"] != self.job:
                 self._user_plan(change.thing)
                 continue
-            self.status = status_of(change.thing)
+            self.status = job_objects.plan_status(change.thing)
             for life, entry in list(self._entries.items()):
                 said = self.status.pods.get(entry.name)
                 if said is not None and said.phase == "Gone" and entry.name not in self._pods:
-                    self._told(life, exit_status.exit_of({}, life, asked=entry.asked, present=False))
+                    self._told(life, pod_status.exit_of({}, life, asked=entry.asked, present=False))
                 elif said is not None and not entry.asked:
                     self._resized(entry, said)
 
@@ -274,10 +348,10 @@ class KubernetesPlatform:
             for life, entry in list(self._entries.items()):
                 pod = self._pods.get(entry.name)
                 if entry.asked and pod is None and self._was_never_made(entry, at):
-                    self._told(life, exit_status.exit_of({}, life, asked=True, present=False))
+                    self._told(life, pod_status.exit_of({}, life, asked=True, present=False))
                 elif not entry.asked and not entry.here and at - entry.since > self._pending_s:
                     said = self.status.pods.get(entry.name)
-                    why = exit_status.why_absent(pod, said.why if said is not None else "")
+                    why = pod_status.why_absent(pod, said.why if said is not None else "")
                     role = life.role
                     self._told(life, RoleExit(role=role, incarnation=life.incarnation, pid=0, unplaced=why))
                 elif not entry.asked and entry.put_off is not None and at - entry.put_off > self._resize_s:

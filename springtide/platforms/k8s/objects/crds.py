@@ -191,7 +191,7 @@ def _definition(
         "x-kubernetes-validations": rules,
     }
     version = {
-        "name": names.VERSION,
+        "name": kinds.VERSION,
         "served": True,
         "storage": True,
         "schema": {"openAPIV3Schema": schema},
@@ -206,9 +206,9 @@ def _definition(
         "shortNames": [short],
         "categories": ["springtide"],
     }
-    body = kinds.DEFINITIONS.body(f"{kind.plural}.{names.GROUP}")
+    body = kinds.DEFINITIONS.body(f"{kind.plural}.{kinds.GROUP}")
     body["metadata"]["labels"] = {"app.kubernetes.io/name": "springtide"}
-    return body | {"spec": {"group": names.GROUP, "scope": "Namespaced", "names": named, "versions": [version]}}
+    return body | {"spec": {"group": kinds.GROUP, "scope": "Namespaced", "names": named, "versions": [version]}}
 
 
 def _column(name: str, kind: str, path: str, words: str, *, wide: bool = False) -> Object:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.kinds import Object, ObjectKind
-from springtide.platforms.k8s.objects import crds, names, pods
+from springtide.platforms.k8s.objects import crds, pods
 
-OURS, RBAC = names.GROUP, "rbac.authorization.k8s.io"
+OURS, RBAC = kinds.GROUP, "rbac.authorization.k8s.io"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,12 @@
-"""Pure. Names in a cluster: the API group, labels, the objects of a job, paths in a pod.
-
-Next: `crds`, `pods` and `objects` create objects with these names, and other modules find them by these names.
-"""
+"""Pure. Names in a cluster: labels, the objects of a job, paths in a pod."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from springtide.domain.core.roles import Life, Role, RoleKind
+from springtide.platforms.agent import run_plan
+from springtide.platforms.k8s.api.kinds import GROUP, VERSION
 
-GROUP = "springtide.dev"
-VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 
 JOB, ROLE, RANK, INCARNATION = (f"{GROUP}/{name}" for name in ("job", "role", "rank", "incarnation"))
@@ -21,8 +18,6 @@ MASTERS = f"{GROUP}/masters"
 
 LONGEST_JOB = 40
 """Longest name of a job. A pod's name adds role and numbers, and labels allow 63 characters."""
-
-MASTER_PORT = 7700
 
 FOLDER = "/run/springtide"
 CREDENTIALS, RUN, CODE_FOLDER, ARCHIVE, TMP, ACCOUNT, BRAIN_TLS = (
@@ -59,7 +54,7 @@ def budget(job: str) -> str:
 
 
 def master_address(job: str, namespace: str) -> str:
-    return f"{master(job)}.{job}.{namespace}.svc:{MASTER_PORT}"
+    return f"{master(job)}.{job}.{namespace}.svc:{run_plan.MASTER_PORT}"
 
 
 def labels_of(job: str) -> dict[str, str]:

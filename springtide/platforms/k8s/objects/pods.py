@@ -15,8 +15,9 @@ from springtide.domain.plan.scale_plan import PodWish
 from springtide.domain.spec import schema
 from springtide.platforms.agent import run_plan
 from springtide.platforms.k8s.api import kinds
+from springtide.platforms.k8s.api.kinds import Object
 from springtide.platforms.k8s.objects import names
-from springtide.platforms.k8s.objects.job_object import JobObject, Object, owned
+from springtide.platforms.k8s.objects.job_objects import JobObject, owned
 
 LOCAL, QUIET = 100, 50
 """Affinity weights (1 to 100): first keep batches off the network, then prefer nodes without network
@@ -81,7 +82,7 @@ def master_pod(job: JobObject, site: Site, *, number: int = 1) -> Object:
     life = Life(Role(RoleKind.MASTER))
     asked = {"cpu": kinds.cpu_quantity(site.master_cpu), "memory": kinds.memory_quantity(site.master_memory)}
     container = _container(job, site, "master", MASTER_MODULE, (job.namespace, job.name), {"requests": asked}) | {
-        "ports": [{"name": "control", "containerPort": names.MASTER_PORT}],
+        "ports": [{"name": "control", "containerPort": run_plan.MASTER_PORT}],
     }
     container["env"] += environment(job, site, life)
     container["volumeMounts"] += [{"name": "account", "mountPath": names.ACCOUNT, "readOnly": True}]

@@ -21,12 +21,11 @@ from springtide.platforms.agent import credentials
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import Object, ObjectKind
-from springtide.platforms.k8s.objects import job_object, names, objects
-from springtide.platforms.k8s.objects.job_object import JobObject
+from springtide.platforms.k8s.objects import job_objects, names, pod_status
+from springtide.platforms.k8s.objects.job_objects import JobObject
 from springtide.platforms.k8s.objects.pods import Site
-from springtide.platforms.k8s.operator import job_view, lifecycle, pod_plan, pod_states, status_reports, steps
-from springtide.platforms.k8s.operator.job_view import OperatorView
-from springtide.platforms.k8s.operator.nodes import doomed
+from springtide.platforms.k8s.operator import job_view, lifecycle, pod_plan, status_reports
+from springtide.platforms.k8s.operator.job_view import OperatorView, doomed
 from springtide.platforms.k8s.operator.status_reports import JobNotice, StepOutcome
 
 log = logging.getLogger(__name__)
@@ -67,17 +66,17 @@ class Executor:
         if thing is None or "deletionTimestamp" in thing["metadata"]:
             return None  # the cluster's garbage collector removes its objects
         try:
-            job = job_object.read(thing)
+            job = job_objects.read(thing)
         except errors.BadInput as error:
             await self._reject(thing, str(error))
             return None
         seen = self._view(job, pods, plan)
         decided = self._decide(seen)
         outcome = await self._do(seen, decided.steps)
-        refused = outcome.master_refused or any(each.phase == pod_states.REFUSED for each in outcome.pods.values())
+        refused = outcome.master_refused or any(each.phase == pod_status.REFUSED for each in outcome.pods.values())
         await self._report(seen, thing, plan, outcome)
         refused_s = lifecycle.LOOK_AGAIN_S if outcome.taken else REFUSED_S
-        return steps.sooner(decided.again_s, refused_s if refused else None, 3600.0)
+        return lifecycle.sooner(decided.again_s, refused_s if refused else None, 3600.0)
 
     def _view(self, job: JobObject, pods: Sequence[Object], plan: Object | None) -> OperatorView:
         own, foreign = job_view.sorted_out(pods, job.uid)
@@ -100,45 +99,45 @@ class Executor:
             plan=asked,
             plan_fault=fault,
             plan_generation=int(plan["metadata"].get("generation", 0)) if plan is not None else 0,
-            plan_status=job_view.read_status((plan or {}).get("status") or {}) if ours else job_view.read_status({}),
+            plan_status=job_objects.plan_status(plan if plan is not None and ours else {}),
             can_resize=self.can_resize,
             nodes=nodes,
             doomed=doomed(nodes),
         )
 
     @staticmethod
-    def _decide(seen: OperatorView) -> steps.OperatorSteps:
+    def _decide(seen: OperatorView) -> lifecycle.OperatorSteps:
         alone_s = lifecycle.left_alone_s(seen)
         if lifecycle.stopped_early(seen) or alone_s == 0:
             return lifecycle.decide_stopped(seen)
         first = lifecycle.decide_over(seen) if seen.job.over else lifecycle.decide_master(seen)
         second = pod_plan.decide_pods(seen)
-        again_s = steps.sooner(first.again_s, second.again_s, alone_s)
-        return steps.OperatorSteps(steps=(*first.steps, *second.steps), again_s=again_s)
+        again_s = lifecycle.sooner(first.again_s, second.again_s, alone_s)
+        return lifecycle.OperatorSteps(steps=(*first.steps, *second.steps), again_s=again_s)
 
     # ---- acting ----
 
-    async def _do(self, seen: OperatorView, todo: Sequence[steps.Step]) -> StepOutcome:
+    async def _do(self, seen: OperatorView, todo: Sequence[lifecycle.Step]) -> StepOutcome:
         pods: dict[str, PodState] = {}
         made: dict[str, int] = {}
         budget = master = None
         refused, taken = "", False
         for step in todo:
             match step:
-                case steps.Prepare() | steps.MakeMaster():
+                case lifecycle.Prepare() | lifecycle.MakeMaster():
                     if refused:
                         continue  # a master without its objects would only fail
                     try:
                         master = await self._prepare_or_make(seen, step)
                     except (errors.ClusterRefused, errors.Forbidden) as error:
                         refused, taken = str(error), isinstance(error, NameTaken)
-                case steps.DeletePod() | steps.EvictPod():
+                case lifecycle.DeletePod() | lifecycle.EvictPod():
                     await self._take_away(seen, step)
-                case steps.ResizePod(name):
+                case lifecycle.ResizePod(name):
                     pods[name] = await self._resize(seen, step)
-                case steps.SetBudget(servers):
+                case lifecycle.SetBudget(servers):
                     budget = await self._set_budget(seen, servers)
-                case steps.DeleteJob(why):
+                case lifecycle.DeleteJob(why):
                     log.info("%s/%s is deleted: %s", seen.job.namespace, seen.job.name, why)
                     with contextlib.suppress(errors.NotFound, errors.Conflict):
                         await self._client.delete(
@@ -148,31 +147,31 @@ class Executor:
                             uid=seen.job.uid,
                             propagation="Background",
                         )
-        makes = [step for step in todo if isinstance(step, steps.MakePod)]
+        makes = [step for step in todo if isinstance(step, lifecycle.MakePod)]
         for step, state in zip(makes, await asyncio.gather(*(self._make(seen, each) for each in makes)), strict=True):
             pods[step.entry.pod_name(seen.job.name)] = state
-            if state.phase != pod_states.REFUSED:
+            if state.phase != pod_status.REFUSED:
                 made[str(step.entry.life.role)] = step.entry.incarnation
         return StepOutcome(pods=pods, made=made, budget=budget, master=master, master_refused=refused, taken=taken)
 
     async def _prepare_or_make(
-        self, seen: OperatorView, step: steps.Prepare | steps.MakeMaster
+        self, seen: OperatorView, step: lifecycle.Prepare | lifecycle.MakeMaster
     ) -> tuple[int, int] | None:
-        if isinstance(step, steps.Prepare):
+        if isinstance(step, lifecycle.Prepare):
             await self._prepare(seen)
             return None
         await self._create(kinds.PODS, step.pod, seen.job)
         log.info("%s: master's pod %d is made", seen.job.name, step.number)
         return step.number, step.in_a_row
 
-    async def _make(self, seen: OperatorView, step: steps.MakePod) -> PodState:
+    async def _make(self, seen: OperatorView, step: lifecycle.MakePod) -> PodState:
         async with self._room:
             try:
                 await self._create(kinds.PODS, step.pod, seen.job)
             except errors.ClusterRefused as error:
-                return PodState(phase=pod_states.REFUSED, why=str(error))
+                return PodState(phase=pod_status.REFUSED, why=str(error))
             log.info("%s is made", step.pod["metadata"]["name"])
-            return PodState(phase=pod_states.PENDING)
+            return PodState(phase=pod_status.PENDING)
 
     async def _create(self, kind: ObjectKind, body: Object, job: JobObject) -> bool:
         """Create an object unless it exists; `NameTaken` if another job owns it."""
@@ -191,7 +190,7 @@ class Executor:
 
     async def _prepare(self, seen: OperatorView) -> None:
         job = seen.job
-        for kind, body in objects.of_job(job):
+        for kind, body in job_objects.of_job(job):
             made = await self._create(kind, body, job)
             if not made and kind is kinds.ROLES:  # an earlier version of the operator created it
                 await self._client.patch(
@@ -201,9 +200,9 @@ class Executor:
         if job.job.kubernetes.tls:
             files |= credentials.make(job.name, at=datetime.datetime.now(datetime.UTC))
         with contextlib.suppress(errors.AlreadyThere):
-            await self._client.create(kinds.SECRETS, objects.secret(job, files), namespace=job.namespace)
+            await self._client.create(kinds.SECRETS, job_objects.secret(job, files), namespace=job.namespace)
         if self._brain_files:
-            body = objects.brain_certificates(job, self._brain_files)
+            body = job_objects.brain_certificates(job, self._brain_files)
             with contextlib.suppress(errors.AlreadyThere):
                 await self._client.create(kinds.SECRETS, body, namespace=job.namespace)
         status = status_reports.plan_status(
@@ -213,11 +212,11 @@ class Executor:
             body = {"status": change}
             await self._client.patch(kinds.SCALE_PLANS, job.name, body, namespace=job.namespace, subresource="status")
 
-    async def _take_away(self, seen: OperatorView, step: steps.DeletePod | steps.EvictPod) -> None:
+    async def _take_away(self, seen: OperatorView, step: lifecycle.DeletePod | lifecycle.EvictPod) -> None:
         space = seen.job.namespace
         log.info("%s goes: %s", step.name, step.why)
         with contextlib.suppress(errors.NotFound, errors.Conflict):
-            if isinstance(step, steps.DeletePod):
+            if isinstance(step, lifecycle.DeletePod):
                 await self._client.delete(kinds.PODS, step.name, namespace=space, grace_s=step.grace_s, uid=step.uid)
                 return
             body = {
@@ -231,8 +230,8 @@ class Executor:
             except errors.ClusterUnreachable as error:  # the disruption budget forbids the eviction now (429)
                 log.info("%s stays for now: %s", step.name, error)
 
-    async def _resize(self, seen: OperatorView, step: steps.ResizePod) -> PodState:
-        state = pod_states.state_of(seen.pods[step.name])
+    async def _resize(self, seen: OperatorView, step: lifecycle.ResizePod) -> PodState:
+        state = pod_status.state_of(seen.pods[step.name])
         change = {"spec": {"containers": [{"name": step.container, "resources": step.resources}]}}
         try:
             await self._client.patch(
@@ -246,7 +245,7 @@ class Executor:
         return PodState(phase=state.phase, why=state.why, resized="Proposed")
 
     async def _set_budget(self, seen: OperatorView, servers: int) -> int | None:
-        body = objects.budget(seen.job, servers)
+        body = job_objects.budget(seen.job, servers)
         name, change = body["metadata"]["name"], {"spec": {"minAvailable": body["spec"]["minAvailable"]}}
         try:
             if not await self._create(kinds.DISRUPTION_BUDGETS, body, seen.job):
@@ -297,7 +296,7 @@ class Executor:
             await self._tell(thing, each)
 
     async def _tell(self, thing: Object, news: JobNotice) -> None:
-        metadata, now = thing["metadata"], pod_states.stamp(time.time())
+        metadata, now = thing["metadata"], kinds.timestamp(time.time())
         body = {
             "apiVersion": "v1",
             "kind": "Event",

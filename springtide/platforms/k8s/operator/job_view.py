@@ -1,7 +1,7 @@
-"""Pure. Snapshot of one job that the operator decides on, read from the cluster and never cached.
+"""Pure. Snapshot of one job that the operator decides on, read from the cluster and never cached; capacity of nodes.
 
-In: objects from the API. `operator.executor` reads the pods first, so that the job's status is never older than its
-pods. Next: `operator.lifecycle` and `operator.pod_plan` decide, `operator.status_reports` reports.
+`operator.executor` reads the pods first, so that the job's status is never older than its pods. Next:
+`operator.lifecycle` and `operator.pod_plan` decide, `operator.status_reports` reports.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,11 +10,11 @@ from typing import Any
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.plan.scale_plan import PlanStatus, ScalePlan
-from springtide.domain.spec import schema
+from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.objects import names
-from springtide.platforms.k8s.objects.job_object import JobObject
+from springtide.platforms.k8s.objects.job_objects import JobObject
+from springtide.platforms.k8s.objects.pod_status import Pod
 from springtide.platforms.k8s.objects.pods import Site
-from springtide.platforms.k8s.operator.pod_states import Pod
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,70 @@ def sorted_out(pods: Iterable[Pod], uid: str) -> tuple[dict[str, Pod], frozenset
     return own, frozenset(foreign)
 
 
-def read_status(given: Mapping[str, Any]) -> PlanStatus:
-    """Read a plan's status; ignore fields of other versions."""
-    known = {field.key for field in schema.fields_of(PlanStatus)}
-    return schema.made(PlanStatus, {key: value for key, value in given.items() if key in known})
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCapacity:
+    """Capacity of the nodes that a job may use."""
+
+    nodes: int = 0
+    cpu: float = 0.0
+    memory: int = 0
+    node_cpu: float = 0.0
+    node_memory: int = 0
+
+
+def capacity_for(job: JobObject, nodes: Iterable[Mapping[str, Any]]) -> NodeCapacity:
+    """Add up the nodes where the job's pods could run; ignore other pods."""
+    wish = job.job.kubernetes
+    cpus, memories = [], []
+    for node in nodes:
+        if usable(node, wish.node_selector, wish.tolerations):
+            offered = node.get("status", {}).get("allocatable") or {}
+            cpus.append(kinds.parse_quantity(offered.get("cpu", 0)))
+            memories.append(int(kinds.parse_quantity(offered.get("memory", 0))))
+    if not cpus:
+        return NodeCapacity()
+    return NodeCapacity(
+        nodes=len(cpus), cpu=sum(cpus), memory=sum(memories), node_cpu=max(cpus), node_memory=max(memories)
+    )
+
+
+def usable(node: Mapping[str, Any], selector: Mapping[str, str], tolerations: Iterable[Mapping[str, Any]]) -> bool:
+    spec, labels = node.get("spec") or {}, node.get("metadata", {}).get("labels") or {}
+    if any(labels.get(name) != value for name, value in selector.items()):
+        return False
+    kept = [taint for taint in spec.get("taints") or [] if taint.get("effect") in ("NoSchedule", "NoExecute")]
+    given = list(tolerations)
+    return all(any(tolerates(each, taint) for each in given) for taint in kept)
+
+
+def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    """Apply the API's rules: a missing key or effect matches any."""
+    if toleration.get("effect") not in (None, "", taint.get("effect")):
+        return False
+    if not toleration.get("key"):
+        return toleration.get("operator") == "Exists"
+    if toleration["key"] != taint.get("key"):
+        return False
+    return toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", "")
+
+
+DOOMING = {
+    "cloud.google.com/impending-node-termination": "the cloud takes this node back",
+    "aws-node-termination-handler/spot-itn": "the cloud takes this spot node back",
+    "aws-node-termination-handler/scheduled-maintenance": "this node is due for maintenance",
+    "aws-node-termination-handler/asg-lifecycle-termination": "this node is being replaced",
+    "karpenter.sh/disrupted": "Karpenter gives this node back",
+    "karpenter.sh/disruption": "Karpenter gives this node back",
+    "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler gives this node back",
+    "node.kubernetes.io/out-of-service": "this node is out of service",
+}
+"""Taints by which clouds and autoscalers announce the removal of a node."""
+
+
+def doomed(nodes: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    found = {}
+    for node in nodes:
+        for taint in (node.get("spec") or {}).get("taints") or []:
+            if taint.get("key") in DOOMING:
+                found[node["metadata"]["name"]] = f"{DOOMING[taint['key']]} (taint {taint['key']})"
+    return found

@@ -4,11 +4,91 @@ In: an `OperatorView`. Out: steps, and the condition `MasterRunning`. The kubele
 The operator replaces a lost pod, with growing delays for masters that die early.
 """
 
-from springtide.platforms.k8s.objects import names, pods
-from springtide.platforms.k8s.objects.job_object import PENDING, JobCondition, condition
-from springtide.platforms.k8s.operator import pod_states
+from dataclasses import dataclass, field
+
+from springtide.domain.plan.scale_plan import PodWish
+from springtide.platforms.k8s.api import kinds
+from springtide.platforms.k8s.api.kinds import Object
+from springtide.platforms.k8s.objects import names, pod_status, pods
+from springtide.platforms.k8s.objects.job_objects import PENDING, JobCondition
 from springtide.platforms.k8s.operator.job_view import OperatorView
-from springtide.platforms.k8s.operator.steps import DeleteJob, DeletePod, MakeMaster, OperatorSteps, Prepare, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Create all that a master's pod needs: service, secret, permissions, Lease, plan, volume."""
+
+
+@dataclass(frozen=True, slots=True)
+class MakeMaster:
+    """Create the master's pod."""
+
+    pod: Object
+    number: int
+    in_a_row: int
+    """Number of short-lived masters in a row before this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class MakePod:
+    """Create the pod of a role."""
+
+    entry: PodWish
+    pod: Object
+
+
+@dataclass(frozen=True, slots=True)
+class DeletePod:
+    """Delete a pod, within its grace period or at once."""
+
+    name: str
+    uid: str
+    grace_s: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class EvictPod:
+    """Request the eviction of a pod, which respects the servers' disruption budget and drains the pod."""
+
+    name: str
+    uid: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ResizePod:
+    """Change the resources of a running pod."""
+
+    name: str
+    container: str
+    resources: Object = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class SetBudget:
+    """Adapt the disruption budget to the number of servers."""
+
+    servers: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteJob:
+    """Delete a finished job whose retention time is over."""
+
+    why: str
+
+
+Step = Prepare | MakeMaster | MakePod | DeletePod | EvictPod | ResizePod | SetBudget | DeleteJob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSteps:
+    """Steps to take now, and the time of the next visit without changes."""
+
+    steps: tuple[Step, ...] = ()
+    again_s: float | None = None
+
 
 PAUSES_S = (0.0, 0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
 """Delays before the next master, by the number of short-lived masters in a row; the first loss is replaced at once."""
@@ -27,11 +107,11 @@ def decide_master(view: OperatorView) -> OperatorSteps:
     if pod is None:
         return _make(view)
     name, uid = pod["metadata"]["name"], pod["metadata"]["uid"]
-    if pod_states.ended(pod):
-        gone = DeletePod(name, uid, 0, f"it has ended before the job: {pod_states.why(pod) or 'without a word'}")
+    if pod_status.ended(pod):
+        gone = DeletePod(name, uid, 0, f"it has ended before the job: {pod_status.why(pod) or 'without a word'}")
         return OperatorSteps(steps=(gone,), again_s=LOOK_AGAIN_S)
-    if pod_states.ending(pod):
-        overdue_s = pod_states.overdue_s(pod, at=view.at)
+    if pod_status.ending(pod):
+        overdue_s = pod_status.overdue_s(pod, at=view.at)
         if overdue_s >= OVERDUE_S:
             return OperatorSteps(steps=(DeletePod(name, uid, 0, "its node does not answer"),), again_s=LOOK_AGAIN_S)
         return OperatorSteps(again_s=max(1.0, OVERDUE_S - overdue_s))
@@ -52,7 +132,7 @@ def _make(view: OperatorView) -> OperatorSteps:
 def in_a_row(view: OperatorView) -> int:
     """Count masters that did not last `LASTED_S`."""
     made_at = view.job.status.get("masterMadeAt")
-    if not made_at or view.at - pod_states.seconds(made_at) >= LASTED_S:
+    if not made_at or view.at - kinds.seconds(made_at) >= LASTED_S:
         return 0
     return int(view.job.status.get("mastersInARow") or 0)
 
@@ -61,7 +141,7 @@ def pause_s(view: OperatorView) -> float:
     made_at = view.job.status.get("masterMadeAt")
     if not made_at:
         return 0.0
-    since_s = view.at - pod_states.seconds(made_at)
+    since_s = view.at - kinds.seconds(made_at)
     row = in_a_row(view) + 1
     return max(0.0, PAUSES_S[min(row, len(PAUSES_S) - 1)] - since_s)
 
@@ -74,15 +154,15 @@ def master_condition(view: OperatorView, made: bool, refused: str) -> JobConditi
         return JobCondition(type=RUNNING, status=False, reason="Made", message="the master's pod was made")
     if pod is None:
         return _absent(view)
-    if pod_states.ending(pod) or pod_states.ended(pod):
-        why = pod_states.why(pod) or pod_states.why_ending(pod)
+    if pod_status.ending(pod) or pod_status.ended(pod):
+        why = pod_status.why(pod) or pod_status.why_ending(pod)
         return JobCondition(
             type=RUNNING, status=False, reason="Lost", message=f"the master's pod goes; {why}".rstrip("; ")
         )
-    if pod_states.state_of(pod).phase == pod_states.RUNNING and not pod_states.reason(pod):
+    if pod_status.state_of(pod).phase == pod_status.RUNNING and not pod_status.trouble(pod)[0]:
         return JobCondition(type=RUNNING, status=True, reason="Running", message="")
-    reason = pod_states.reason(pod) or "Pending"
-    said = pod_states.why(pod) or "waits for a node, or for its image"
+    reason = pod_status.trouble(pod)[0] or "Pending"
+    said = pod_status.why(pod) or "waits for a node, or for its image"
     return JobCondition(type=RUNNING, status=False, reason=reason, message=f"the master's pod: {said}")
 
 
@@ -90,7 +170,7 @@ def _absent(view: OperatorView) -> JobCondition:
     if names.master(view.job.name) in view.foreign:
         said = f"a pod {names.master(view.job.name)} of another job of this name is still there"
         return JobCondition(type=RUNNING, status=False, reason="NameTaken", message=said)
-    due = pod_states.stamp(view.at + pause_s(view))
+    due = kinds.timestamp(view.at + pause_s(view))
     said = f"the master's pod is made anew at {due}: {in_a_row(view) + 1} in a row did not last"
     return JobCondition(type=RUNNING, status=False, reason="Waiting", message=said)
 
@@ -99,7 +179,7 @@ def decide_over(view: OperatorView) -> OperatorSteps:
     keep_s, ended_at = view.job.job.kubernetes.keep_s, view.job.status.get("endedAt")
     if keep_s is None or not ended_at:
         return OperatorSteps()
-    left_s = pod_states.seconds(ended_at) + keep_s - view.at
+    left_s = kinds.seconds(ended_at) + keep_s - view.at
     if left_s > 0:
         return OperatorSteps(again_s=left_s)
     return OperatorSteps(steps=(DeleteJob(f"it ended at {ended_at}, and was to be kept for {keep_s} s"),))
@@ -109,7 +189,7 @@ def stopped_early(view: OperatorView) -> bool:
     """Return True if the user stopped a job whose master does not run yet."""
     if not view.job.job.stopped or view.job.phase not in ("", PENDING):
         return False
-    return view.master is None or pod_states.state_of(view.master).phase != pod_states.RUNNING
+    return view.master is None or pod_status.state_of(view.master).phase != pod_status.RUNNING
 
 
 def left_alone_s(view: OperatorView) -> float | None:
@@ -120,16 +200,21 @@ def left_alone_s(view: OperatorView) -> float | None:
     job = view.job
     if not job.job.stopped or job.over or job.phase in ("", PENDING):
         return None
-    said = condition(job.status, RUNNING)
+    said = kinds.condition({"status": job.status}, RUNNING)
     if said.get("status") != "False":
         return None
-    since_s = view.at - pod_states.seconds(said["lastTransitionTime"])
+    since_s = view.at - kinds.seconds(said["lastTransitionTime"])
     return max(0.0, job.job.kubernetes.pending_s - since_s)
 
 
 def decide_stopped(view: OperatorView) -> OperatorSteps:
     pod = view.master
     steps: tuple[Step, ...] = ()
-    if pod is not None and not pod_states.ending(pod):
+    if pod is not None and not pod_status.ending(pod):
         steps = (DeletePod(pod["metadata"]["name"], pod["metadata"]["uid"], 0, "the job was stopped"),)
     return OperatorSteps(steps=steps)
+
+
+def sooner(*times: float | None) -> float | None:
+    known = [each for each in times if each is not None]
+    return min(known) if known else None

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.plan.scale_plan import PodState, PodWish, ScalePlan
-from springtide.platforms.k8s.objects import names, pods
-from springtide.platforms.k8s.operator import pod_states
+from springtide.platforms.k8s.objects import names, pod_status, pods
+from springtide.platforms.k8s.objects.pod_status import Pod
 from springtide.platforms.k8s.operator.job_view import OperatorView
-from springtide.platforms.k8s.operator.lifecycle import LOOK_AGAIN_S, OVERDUE_S
-from springtide.platforms.k8s.operator.pod_states import Pod
-from springtide.platforms.k8s.operator.steps import (
+from springtide.platforms.k8s.operator.lifecycle import (
+    LOOK_AGAIN_S,
+    OVERDUE_S,
     DeletePod,
     EvictPod,
     MakePod,
@@ -74,19 +74,19 @@ def _servers(plan: ScalePlan) -> int:
 
 def _kills(view: OperatorView, plan: ScalePlan) -> list[Step]:
     found = [view.roles[name] for name in plan.kill if name in view.roles]
-    return [_delete(pod, 0, "the master wants it to end at once") for pod in found if not pod_states.ended(pod)]
+    return [_delete(pod, 0, "the master wants it to end at once") for pod in found if not pod_status.ended(pod)]
 
 
 def _surplus(view: OperatorView, plan: ScalePlan) -> list[Step]:
     steps: list[Step] = []
     listed, killed = set(plan.names), set(plan.kill)
     for name, pod in view.roles.items():
-        if name in killed and not pod_states.ended(pod):
+        if name in killed and not pod_status.ended(pod):
             continue
-        if pod_states.ending(pod):
-            if pod_states.overdue_s(pod, at=view.at) >= OVERDUE_S:
+        if pod_status.ending(pod):
+            if pod_status.overdue_s(pod, at=view.at) >= OVERDUE_S:
                 steps.append(_delete(pod, 0, "its node does not answer"))
-        elif name not in listed and not pod_states.ended(pod):
+        elif name not in listed and not pod_status.ended(pod):
             steps.append(_delete(pod, view.job.job.kubernetes.grace_s, "it is not in the plan any more"))
     return [*steps, *_old_ends(view.roles, listed)]
 
@@ -96,7 +96,7 @@ def _old_ends(roles: Mapping[str, Pod], listed: set[str]) -> list[Step]:
     lives: dict[str, list[tuple[int, str]]] = {}
     for name, pod in roles.items():
         life = names.life_of(pod)
-        if life is not None and name not in listed and pod_states.ended(pod) and not pod_states.ending(pod):
+        if life is not None and name not in listed and pod_status.ended(pod) and not pod_status.ending(pod):
             lives.setdefault(str(life.role), []).append((life.incarnation, name))
     old = [name for each in lives.values() for _, name in sorted(each)[:-KEPT_LIVES]]
     return [_delete(roles[name], 0, f"it has ended, as {KEPT_LIVES} later ones have") for name in old]
@@ -106,7 +106,7 @@ def _leaving(view: OperatorView, plan: ScalePlan) -> list[Step]:
     steps: list[Step] = []
     for name in plan.names:
         pod = view.pods.get(name)
-        if pod is None or pod_states.ended(pod) or pod_states.ending(pod) or name in plan.kill:
+        if pod is None or pod_status.ended(pod) or pod_status.ending(pod) or name in plan.kill:
             continue
         if why := view.doomed.get(pod["spec"].get("nodeName", "")):
             steps.append(EvictPod(name, pod["metadata"]["uid"], why))
@@ -115,21 +115,21 @@ def _leaving(view: OperatorView, plan: ScalePlan) -> list[Step]:
 
 def _resize(view: OperatorView, entry: PodWish, pod: Pod) -> list[Step]:
     """Resize a running pod, unless the cluster has refused that already."""
-    if pod_states.ended(pod) or pod_states.ending(pod):
+    if pod_status.ended(pod) or pod_status.ending(pod):
         return []
     asked = pods.resources_of(view.job, entry)
-    if not pod_states.differs(asked, pod) or not view.can_resize:
+    if not pod_status.differs(asked, pod) or not view.can_resize:
         return []
     known = view.plan_status.pods.get(entry.pod_name(view.job.name))
     if known is not None and known.resized in SETTLED and view.plan_status.observed_generation == view.plan_generation:
         return []
-    return [ResizePod(entry.pod_name(view.job.name), entry.role, pod_states.with_added(asked, pod))]
+    return [ResizePod(entry.pod_name(view.job.name), entry.role, pod_status.with_added(asked, pod))]
 
 
 def _overdue_in_s(view: OperatorView, pod: Pod) -> float | None:
-    if not pod_states.ending(pod):
+    if not pod_status.ending(pod):
         return None
-    return max(1.0, OVERDUE_S - pod_states.overdue_s(pod, at=view.at))
+    return max(1.0, OVERDUE_S - pod_status.overdue_s(pod, at=view.at))
 
 
 def _delete(pod: Pod, grace_s: int, why: str) -> DeletePod:
@@ -142,13 +142,13 @@ def state_of(view: OperatorView, entry: PodWish) -> PodState:
     if pod is None:
         if was_made(view, entry):
             known = view.plan_status.pods.get(name)
-            last = f"; last: {known.why}" if known and known.why and known.phase != pod_states.GONE else ""
-            why = known.why if known and known.phase == pod_states.GONE else f"somebody has deleted it{last}"
-            return PodState(phase=pod_states.GONE, why=why)
+            last = f"; last: {known.why}" if known and known.why and known.phase != pod_status.GONE else ""
+            why = known.why if known and known.phase == pod_status.GONE else f"somebody has deleted it{last}"
+            return PodState(phase=pod_status.GONE, why=why)
         taken = name in view.foreign
-        return PodState(phase=pod_states.PENDING, why="a pod of another job has this name" if taken else "not made yet")
-    state = pod_states.state_of(pod)
-    if not pod_states.differs(pods.resources_of(view.job, entry), pod):
+        return PodState(phase=pod_status.PENDING, why="a pod of another job has this name" if taken else "not made yet")
+    state = pod_status.state_of(pod)
+    if not pod_status.differs(pods.resources_of(view.job, entry), pod):
         return state
     known = view.plan_status.pods.get(name)
     resized = "Unsupported" if not view.can_resize else state.resized or (known.resized if known else "")

@@ -11,8 +11,10 @@ from typing import Any
 
 from springtide.domain.plan.scale_plan import PlanStatus, PodState
 from springtide.domain.spec import schema
+from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.kinds import Object
-from springtide.platforms.k8s.objects.job_object import (
+from springtide.platforms.k8s.objects import pod_status
+from springtide.platforms.k8s.objects.job_objects import (
     ACCEPTED_SPEC,
     FAILED,
     PENDING,
@@ -22,13 +24,13 @@ from springtide.platforms.k8s.objects.job_object import (
     merge_patch,
     with_conditions,
 )
-from springtide.platforms.k8s.operator import lifecycle, nodes, pod_plan, pod_states
+from springtide.platforms.k8s.operator import job_view, lifecycle, pod_plan
 from springtide.platforms.k8s.operator.job_view import OperatorView
 
 ACCEPTED, PODS_RUNNING = "Accepted", "PodsRunning"
 SHOWN = 3
 """Number of pods to describe in a message."""
-FINE = (pod_states.RUNNING, pod_states.SUCCEEDED)
+FINE = (pod_status.RUNNING, pod_status.SUCCEEDED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ class JobNotice:
 
 def plan_status(view: OperatorView, outcome: StepOutcome) -> PlanStatus:
     plan, before = pod_plan.wanted(view), view.plan_status
-    room = nodes.capacity_for(view.job, view.nodes)
+    room = job_view.capacity_for(view.job, view.nodes)
     known = replace(
         before,
         in_place_resize=view.can_resize,
@@ -111,7 +113,7 @@ def job_status(view: OperatorView, outcome: StepOutcome, plan: PlanStatus) -> di
         change |= _before_master(job, master)
         if outcome.master is not None:
             number, row = outcome.master
-            change |= {"masters": number, "mastersInARow": row, "masterMadeAt": pod_states.stamp(view.at)}
+            change |= {"masters": number, "mastersInARow": row, "masterMadeAt": kinds.timestamp(view.at)}
     if plan.pods:
         said.append(_pods_condition(plan))
     return _changed(job, change, said, view.at)
@@ -158,12 +160,12 @@ def rejected(status: Mapping[str, Any], generation: int, why: str, at: float) ->
     condition = JobCondition(type=ACCEPTED, status=False, reason="Invalid", message=why)
     change: dict[str, Any] = {}
     if status.get("phase") in (None, "", PENDING):
-        change = {"phase": FAILED, "message": why, "endedAt": pod_states.stamp(at)}
+        change = {"phase": FAILED, "message": why, "endedAt": kinds.timestamp(at)}
     return _difference(status, change, [condition], generation, at)
 
 
 def stopped(job: JobObject, why: str, at: float) -> Object | None:
-    return _changed(job, {"phase": STOPPED, "message": why, "endedAt": pod_states.stamp(at)}, [], at)
+    return _changed(job, {"phase": STOPPED, "message": why, "endedAt": kinds.timestamp(at)}, [], at)
 
 
 def _changed(job: JobObject, change: dict[str, Any], said: list[JobCondition], at: float) -> Object | None:
@@ -174,7 +176,7 @@ def _difference(
     status: Mapping[str, Any], change: dict[str, Any], said: list[JobCondition], generation: int, at: float
 ) -> Object | None:
     old = list(status.get("conditions") or [])
-    conditions = with_conditions(old, said, at=pod_states.stamp(at), generation=generation)
+    conditions = with_conditions(old, said, at=kinds.timestamp(at), generation=generation)
     changed = {key: value for key, value in change.items() if status.get(key) != value}
     if conditions != old:
         changed["conditions"] = conditions

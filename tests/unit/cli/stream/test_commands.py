@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from springtide.cli import app
-from springtide.cli.stream import produce
+from springtide.cli.stream import streams
 from springtide.data.stream import produce as production
 
 
@@ -136,4 +136,4 @@ def test_a_day_of_a_trace_is_replayed_faster(tmp_path: Path, capsys: pytest.Capt
 
 def test_a_pace_that_was_not_kept_is_told() -> None:
     done = production.ProduceReport(records=10, bytes=100, partitions=[10], seconds=2.0, behind_s=3.0)
-    assert "3.0 s behind" in produce.told("log:///x", done, sealed=False)
+    assert "3.0 s behind" in streams.told("log:///x", done, sealed=False)

@@ -7,7 +7,7 @@ import pytest
 from springtide import errors
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.launch.k8s import pod_requests
-from springtide.platforms.k8s.api import watch as watching
+from springtide.platforms.k8s.api import client as watching
 from springtide.rpc.messages import messages
 from springtide.telemetry import logs
 from tests.unit.platforms.k8s import making

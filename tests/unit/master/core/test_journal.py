@@ -12,14 +12,14 @@ import pytest
 from springtide import errors
 from springtide.master.core import journal as journals
 from springtide.master.core.journal import Journal, Superseded
-from springtide.telemetry.host import file_systems
+from springtide.telemetry.host import disks
 from tests.full_disks import no_file_longer_than
 
 
 @pytest.fixture(autouse=True, params=["ext4", "nfs4"])
 def kind(request, monkeypatch):
     """The kind of file system that the journal takes its folder for."""
-    monkeypatch.setattr(file_systems, "kind_of", lambda _: request.param)
+    monkeypatch.setattr(disks, "kind_of", lambda _: request.param)
     return request.param
 
 
@@ -121,9 +121,9 @@ def test_a_place_where_no_journal_can_be_is_named(tmp_path):
 WRITER = """
 import asyncio, msgspec, pathlib, sys
 from springtide.master.core.journal import Journal
-from springtide.telemetry.host import file_systems
+from springtide.telemetry.host import disks
 
-file_systems.kind_of = lambda _: sys.argv[3]
+disks.kind_of = lambda _: sys.argv[3]
 
 async def write():
     journal = Journal(pathlib.Path(sys.argv[1]), term=int(sys.argv[2]), now=0.0)
@@ -242,7 +242,7 @@ def test_on_a_network_file_system_no_memory_is_shared_between_masters(tmp_path, 
 def test_a_journal_that_was_moved_to_a_network_file_system_is_gone_on_with(tmp_path, monkeypatch):
     async def test():
         for term, each in enumerate(("ext4", "nfs4", "ext4"), start=1):
-            monkeypatch.setattr(file_systems, "kind_of", lambda _, each=each: each)
+            monkeypatch.setattr(disks, "kind_of", lambda _, each=each: each)
             journal = Journal(tmp_path / "journal.db", term=term, now=0.0)
             assert len(journal.read()[1]) == term - 1
             journal.append(b"\x01")

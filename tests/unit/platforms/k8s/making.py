@@ -1,6 +1,6 @@
 """Jobs for the tests of this folder, as a cluster has them."""
 
-from springtide.platforms.k8s.objects import job_object, names
+from springtide.platforms.k8s.objects import job_objects, names
 from springtide.platforms.k8s.objects.pods import Site
 
 SITE = Site(image="springtide:1")
@@ -19,7 +19,7 @@ def body(name="ctr", *, spec=None, status=None, **metadata):
 
 def job(name="ctr", *, spec=None, status=None, **metadata):
     """The same, read."""
-    return job_object.read(body(name, spec=spec, status=status, **metadata))
+    return job_objects.read(body(name, spec=spec, status=status, **metadata))
 
 
 def pod(name, given, *, phase="Running", role="worker", rank=0, incarnation=0, uid="", deleted_at="", **status):
@@ -32,7 +32,7 @@ def pod(name, given, *, phase="Running", role="worker", rank=0, incarnation=0, u
         "namespace": given.namespace,
         "uid": uid or f"u-{name}",
         "labels": labels,
-        "ownerReferences": [job_object.owner(given)],
+        "ownerReferences": [job_objects.owner(given)],
     }
     if deleted_at:
         metadata["deletionTimestamp"] = deleted_at

@@ -2,7 +2,11 @@
 
 import os
 
+import pytest
+
+from springtide import config
 from springtide.domain.core.resources import Usage
+from springtide.domain.core.roles import Role, RoleKind
 from springtide.telemetry.host import usage
 
 
@@ -23,3 +27,84 @@ def test_names_with_spaces_and_brackets_do_no_harm(tmp_path):
 
 def test_a_process_that_is_gone_takes_nothing(tmp_path):
     assert usage.of_process(7, tmp_path) == Usage()
+
+
+MOUNTS_V2 = "30 23 0:26 / {at} rw - cgroup2 cgroup2 rw\n"
+MOUNTS_V1 = "".join(
+    f"3{n} 23 0:2{n} / {{at}}/{name} rw - cgroup cgroup rw,{name}\n"
+    for n, name in enumerate(("cpu", "cpuacct", "memory"))
+)
+
+
+def told(**values):
+    return config.load(environ={}, overrides={"member": "server-3", "incarnation": 2, "report_usage": True, **values})
+
+
+def container(root, processes, *, mounts, cgroup, members):
+    """A /proc with these processes (pid: parent), and control groups; process 7 is the one that measures."""
+    for pid, parent in processes.items():
+        (root / "proc" / str(pid)).mkdir(parents=True)
+        times = " ".join(["0"] * 9 + ["250", "150"] + ["0"] * 10)
+        (root / "proc" / str(pid) / "stat").write_text(f"{pid} (python) S {parent} {times}")
+        (root / "proc" / str(pid) / "status").write_text("RssAnon:\t1024 kB\nRssShmem:\t0 kB\n")
+    at = root / "cgroup"
+    (root / "proc" / "7" / "mountinfo").write_text(mounts.format(at=at))
+    (root / "proc" / "7" / "cgroup").write_text(cgroup)
+    for name in ("", "cpu", "cpuacct", "memory"):
+        (at / name).mkdir(parents=True, exist_ok=True)
+        (at / name / "cgroup.procs").write_text("\n".join(map(str, members)))
+    return at
+
+
+def test_in_a_container_of_version_2_its_group_counts_children_and_says_the_limits(tmp_path):
+    at = container(tmp_path, {1: 0, 7: 1, 8: 7}, mounts=MOUNTS_V2, cgroup="0::/\n", members=[1, 7, 8])
+    (at / "cgroup.controllers").write_text("cpu memory\n")
+    (at / "cpu.stat").write_text("usage_usec 12500000\nnr_throttled 3\n")
+    (at / "memory.stat").write_text("anon 5000\nfile 70000\nshmem 200\n")
+    (at / "cpu.max").write_text("150000 100000\n")
+    (at / "memory.max").write_text("2147483648\n")
+    own = usage.OwnUsage(told(), proc=tmp_path / "proc", pid=7)
+    read = own.read()
+    assert (read.role, read.incarnation) == (Role(RoleKind.SERVER, 3), 2)
+    assert (read.cpu_s, read.memory, read.throttled_s) == (12.5, 5200, pytest.approx(0.3))
+    assert (read.cpu_limit, read.memory_limit) == (1.5, 2 << 30)
+    (at / "memory.max").write_text("max\n")  # resized in place
+    (at / "cpu.max").write_text("max 100000\n")
+    assert (own.read().cpu_limit, own.read().memory_limit) == (None, None)
+
+
+def test_in_a_container_of_version_1_too(tmp_path):
+    at = container(
+        tmp_path, {1: 0, 7: 1}, mounts=MOUNTS_V1, cgroup="4:cpu:/\n5:cpuacct:/\n6:memory:/\n", members=[1, 7]
+    )
+    (at / "cpuacct" / "cpuacct.usage").write_text("3000000000\n")
+    (at / "cpu" / "cpu.cfs_quota_us").write_text("50000\n")
+    (at / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
+    (at / "memory" / "memory.stat").write_text("total_rss 4096\ntotal_shmem 0\n")
+    (at / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712\n")
+    read = usage.OwnUsage(told(), proc=tmp_path / "proc", pid=7).read()
+    assert (read.cpu_s, read.memory, read.cpu_limit, read.memory_limit) == (3.0, 4096, 0.5, None)
+
+
+def test_a_group_with_strangers_in_it_says_nothing_about_this_process(tmp_path):
+    at = container(tmp_path, {1: 0, 7: 1, 9: 1}, mounts=MOUNTS_V2, cgroup="0::/\n", members=[1, 7, 9])
+    (at / "cgroup.controllers").write_text("cpu memory\n")
+    (at / "memory.stat").write_text("anon 99999999\n")
+    read = usage.OwnUsage(told(), proc=tmp_path / "proc", pid=7).read()
+    assert read.memory == 1 << 20 and read.memory_limit is None
+    assert read.cpu_s == pytest.approx(400 / os.sysconf("SC_CLK_TCK"))
+
+
+def test_one_that_cannot_be_seen_from_here_is_a_stranger():
+    assert usage.alone({7, 8}, 7, {7: 1, 8: 7})
+    assert not usage.alone({0, 7}, 7, {7: 1})
+    assert not usage.alone({8}, 7, {8: 7})
+
+
+def test_nothing_is_read_where_nobody_asked(tmp_path):
+    assert usage.OwnUsage(told(report_usage=False), proc=tmp_path / "none", pid=7).read() is None
+
+
+def test_this_very_process_can_be_measured():
+    read = usage.OwnUsage(told()).read()
+    assert read.cpu_s > 0 and read.memory > 1 << 20

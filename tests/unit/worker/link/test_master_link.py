@@ -9,7 +9,7 @@ from springtide.domain.core.roles import Placement
 from springtide.domain.data.samples import DatasetCard, EpochPlace
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.messages import DataEnd, MemberReport
-from springtide.telemetry.host.own_usage import OwnUsage
+from springtide.telemetry.host.usage import OwnUsage
 from springtide.worker.link import master_link, subscriptions
 
 

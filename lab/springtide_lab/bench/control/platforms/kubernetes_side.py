@@ -19,9 +19,9 @@ from springtide import errors
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, PatienceWish, RoleWish
 from springtide.domain.spec.platform_options import KubernetesWish, RunVolume
-from springtide.platforms.agent import credentials
+from springtide.platforms.agent import credentials, run_plan
 from springtide.platforms.agent.run_plan import RunPlan
-from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.client import Client, with_client
 from springtide.platforms.k8s.api.kinds import NAMESPACES, PODS, SECRETS, Object
 from springtide.platforms.k8s.client import install as installing
 from springtide.platforms.k8s.client import job_handle
@@ -59,7 +59,7 @@ class Pods:
         try:
             server = self._stack.enter_context(ApiServer(self._folder / "api"))
             self._where = {"kubeconfig": str(server.kubeconfig), "namespace": SPACE}
-            job_handle.run(self._where, install)
+            with_client(self._where, install)
             self._kubelet = self._stack.enter_context(
                 LocalKubelet(server.kubeconfig, self._folder / "kubelet", nodes=NODES)
             )
@@ -129,20 +129,20 @@ class Pods:
 
     def _pods(self) -> list[Object]:
         label = f"{names.JOB}={self.job.name}"
-        return job_handle.run(self._where, lambda client: client.list(PODS, labels=label)).items
+        return with_client(self._where, lambda client: client.list(PODS, labels=label)).items
 
     def _find(self) -> None:
         masters = [pod for pod in self._pods() if pod["metadata"]["name"] == names.master(self.job.name)]
         if not masters or not (address := masters[0]["status"].get("podIP")):
             return
         uid = self.job.read()["metadata"]["uid"]
-        secret = job_handle.run(self._where, lambda client: client.get(SECRETS, names.credentials(self.job.name, uid)))
+        secret = with_client(self._where, lambda client: client.get(SECRETS, names.credentials(self.job.name, uid)))
         files = {name: base64.b64decode(value) for name, value in secret["data"].items()}
         root = self._folder / "certificates"
         credentials.lay_out(files, root)
         key, own = bytes.fromhex(files["secret"].decode().strip()), credentials.folder_of(root, RoleKind.AGENT)
         with contextlib.suppress(errors.MasterUnreachable):
-            self._line = self._stack.enter_context(Line(f"{address}:{names.MASTER_PORT}", key, str(own)))
+            self._line = self._stack.enter_context(Line(f"{address}:{run_plan.MASTER_PORT}", key, str(own)))
 
 
 class Line:

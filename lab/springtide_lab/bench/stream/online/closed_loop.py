@@ -26,7 +26,7 @@ from springtide.domain.spec.guard_rules import GuardRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.domain.spec.online_job import OnlineJob, OnlinePoint, OnlineState, TrafficStep
 from springtide.planning.online.forecast.traffic import DAY_S
-from springtide.platforms.local import cgroups
+from springtide.platforms.local import process_group
 from springtide.rpc.messages.messages import JobStatus
 from springtide.telemetry.time_series import read
 from springtide.testing.cluster import LocalCluster
@@ -299,7 +299,7 @@ VIOLATION, DOWN_MIN, OF_ADEQUATE = 0.026, 1.0, 0.85
 
 
 def bench(options: Options) -> report.Result:
-    if why := cgroups.why_not():
+    if why := process_group.why_not():
         raise errors.BadInput(f"this benchmark needs CPU quotas: {why}")
     lasts_s = QUICK_S if options.quick else DAY_LASTS_S
     with tempfile.TemporaryDirectory(prefix="springtide-online-") as name:

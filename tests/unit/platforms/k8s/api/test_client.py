@@ -5,11 +5,13 @@ import contextlib
 import json
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.platforms.k8s.api import api_errors, kubeconfig
+from springtide.platforms.k8s.api import api_errors, client, kubeconfig
 from springtide.platforms.k8s.api.client import Client
-from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, LEASES, NODES, PODS
+from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, LEASES, NODES, PODS, key_of
 
 with contextlib.suppress(ImportError):
     from aiohttp import web
@@ -230,3 +232,59 @@ def test_logs_come_line_by_line_however_they_are_cut():
         assert "follow=true" in server.asked[0][1] and "tailLines=2" in server.asked[0][1]
 
     with_server(work)
+
+
+def thing(name, uid, version):
+    return {"metadata": {"namespace": "n", "name": name, "uid": uid, "resourceVersion": str(version)}}
+
+
+histories = st.lists(
+    st.tuples(st.sampled_from(["make", "change", "delete", "forget"]), st.sampled_from("abc")), max_size=40
+)
+
+
+@given(histories)
+def test_a_reader_has_what_the_cluster_has_whether_events_came_or_were_lost(history):
+    """`forget`: a stretch of which no event arrives, and then all is read anew."""
+    cluster, known, mirror, lost = {}, client.KnownObjects(), {}, False
+
+    def apply(changes):
+        for change in changes:
+            key = key_of(change.thing)[1]
+            if change.what == "gone":
+                assert mirror.pop(key)["metadata"]["uid"] == change.thing["metadata"]["uid"]
+            else:
+                assert (key in mirror) == (change.what == "changed")
+                mirror[key] = change.thing
+
+    for version, (step, name) in enumerate(history, 1):
+        event = ""
+        if step == "make" and name not in cluster:
+            cluster[name], event = thing(name, f"uid-{version}", version), "ADDED"
+        elif step == "change" and name in cluster:
+            cluster[name], event = thing(name, cluster[name]["metadata"]["uid"], version), "MODIFIED"
+        elif step == "delete" and name in cluster:
+            old, event = cluster.pop(name), "DELETED"
+        elif step == "forget":
+            lost = not lost
+            if not lost:
+                apply(known.relisted(cluster.values()))
+        if event and not lost:
+            apply(known.apply(event, old if event == "DELETED" else cluster[name]))
+    apply(known.relisted(cluster.values()))
+    assert mirror == cluster
+    assert known.relisted(cluster.values()) == []
+
+
+def test_an_event_says_where_to_go_on_from():
+    assert client.parse_event(b'{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9"}}}', "3")[1] == "9"
+    assert client.KnownObjects().apply("BOOKMARK", {}) == []
+
+
+def test_a_forgotten_version_is_not_an_error_but_another_error_is():
+    with pytest.raises(client.Stale):
+        client.parse_event(b'{"type":"ERROR","object":{"code":410}}', "3")
+    with pytest.raises(errors.ClusterUnreachable, match="etcd"):
+        client.parse_event(b'{"type":"ERROR","object":{"code":500,"message":"etcd"}}', "3")
+    with pytest.raises(errors.ClusterUnreachable, match="no event"):
+        client.parse_event(b"<html>", "3")

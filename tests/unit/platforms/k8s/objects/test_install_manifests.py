@@ -7,7 +7,7 @@ import pytest
 from springtide.brain.service import certificates
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.client import install
-from springtide.platforms.k8s.objects import install_manifests, objects
+from springtide.platforms.k8s.objects import install_manifests, job_objects
 from tests.architecture import sources
 from tests.unit.platforms.k8s import making
 
@@ -41,7 +41,7 @@ def test_the_operator_may_give_masters_their_rights_without_special_leave(only):
         for each in install_manifests.operator_rights(install_manifests.InstallPlan(image="i", only=only))
         if "rules" in each
     ]
-    for rule in objects.rights(making.job())["rules"]:
+    for rule in job_objects.rights(making.job())["rules"]:
         assert grants(role["rules"], rule), rule
     verbs = {verb for rule in role["rules"] for verb in rule["verbs"]}
     assert not verbs & {"*", "escalate", "bind", "impersonate", "deletecollection"}

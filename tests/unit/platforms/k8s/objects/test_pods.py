@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from springtide import errors
 from springtide.domain.plan.scale_plan import PodWish
 from springtide.platforms.k8s.api import kinds
-from springtide.platforms.k8s.objects import names, objects, pods
+from springtide.platforms.k8s.objects import job_objects, names, pods
 from tests.unit.platforms.k8s.making import SITE, job
 
 WORKER = PodWish(role="worker", rank=0, incarnation=1, cpu=1.5, memory=2 << 30)
@@ -148,8 +148,8 @@ def test_a_lost_node_is_left_soon_unless_the_user_says_otherwise():
 def test_everything_belongs_to_the_job():
     spec = {"kubernetes": {"runVolume": {"size": "1Gi", "shared": True, "storageClass": "fast"}}}
     given = job(spec=spec)
-    made = [thing for _, thing in objects.of_job(given)]
-    made += [objects.budget(given, 3), objects.secret(given, {"secret": b"x"}), *all_pods(given)]
+    made = [thing for _, thing in job_objects.of_job(given)]
+    made += [job_objects.budget(given, 3), job_objects.secret(given, {"secret": b"x"}), *all_pods(given)]
     for thing in made:
         (owner,) = thing["metadata"]["ownerReferences"]
         assert (owner["uid"], owner["controller"], owner["blockOwnerDeletion"]) == ("u-1", True, False)
@@ -170,12 +170,12 @@ def test_the_volume_of_a_run_is_mounted_by_the_master_and_by_all_if_shared():
     scratch = {"name": "run", "emptyDir": {}}
     assert run_volumes(alone) == [own, scratch, scratch]
     assert run_volumes(shared) == [theirs] * 3
-    assert objects.claim(alone)["spec"]["accessModes"] == ["ReadWriteOnce"]
-    assert not any(thing["kind"] == "PersistentVolumeClaim" for _, thing in objects.of_job(shared))
+    assert job_objects.claim(alone)["spec"]["accessModes"] == ["ReadWriteOnce"]
+    assert not any(thing["kind"] == "PersistentVolumeClaim" for _, thing in job_objects.of_job(shared))
 
 
 def test_a_master_may_create_nothing_and_touch_no_pod():
-    for rule in objects.rights(job())["rules"]:
+    for rule in job_objects.rights(job())["rules"]:
         assert "create" not in rule["verbs"] and "delete" not in rule["verbs"] and "*" not in rule["verbs"]
         assert "secrets" not in rule["resources"]
         if "pods" in rule["resources"]:
@@ -184,7 +184,7 @@ def test_a_master_may_create_nothing_and_touch_no_pod():
 
 @pytest.mark.parametrize(("servers", "stay"), [(0, 0), (1, 0), (2, 1), (5, 4)])
 def test_nodes_are_emptied_of_one_server_at_a_time(servers, stay):
-    assert objects.budget(job(), servers)["spec"]["minAvailable"] == stay
+    assert job_objects.budget(job(), servers)["spec"]["minAvailable"] == stay
 
 
 @given(
@@ -235,7 +235,49 @@ def test_only_the_master_has_what_the_clusters_brain_knows_it_by():
     assert environment(master)["SPRINGTIDE_BRAIN_TLS"] == names.BRAIN_TLS
     assert mounts(master)[names.BRAIN_TLS] == "brain-tls"
     (volume,) = [each for each in master["spec"]["volumes"] if each["name"] == "brain-tls"]
-    assert volume["secret"]["secretName"] == objects.brain_certificates(job(), {})["metadata"]["name"]
+    assert volume["secret"]["secretName"] == job_objects.brain_certificates(job(), {})["metadata"]["name"]
     own_brain = pods.master_pod(job(spec={"brain": "mine:1"}), site)
     for pod in (pods.pod_of(job(), WORKER, site), own_brain, pods.master_pod(job(), SITE)):
         assert names.BRAIN_TLS not in mounts(pod) and "SPRINGTIDE_BRAIN_TLS" not in environment(pod)
+
+
+FEEDER = PodWish(role="data-worker", rank=0, cpu=1.0)
+
+
+def selects(term, labels):
+    """What the API server makes of match expressions."""
+    for one in term["labelSelector"]["matchExpressions"]:
+        within = labels.get(one["key"]) in one["values"]
+        if within is not (one["operator"] == "In"):
+            return False
+    return True
+
+
+def score(spec, neighbours):
+    """What a scheduler adds for a node with these pods."""
+    found = 0
+    for kind, sign in (("podAffinity", 1), ("podAntiAffinity", -1)):
+        for one in spec["affinity"][kind][pods.PREFERRED]:
+            assert one["podAffinityTerm"]["topologyKey"] == "kubernetes.io/hostname"
+            found += sign * one["weight"] * any(selects(one["podAffinityTerm"], labels) for labels in neighbours)
+    return found
+
+
+def test_a_trainer_of_its_job_comes_before_a_quiet_node_and_that_before_other_jobs_trainers():
+    spec = pods.pod_of(job(), FEEDER, SITE)["spec"]
+    mine = {names.JOB: "ctr", names.ROLE: "worker"}
+    other, server = {names.JOB: "other", names.ROLE: "worker"}, {names.JOB: "other", names.ROLE: "server"}
+    assert score(spec, [mine]) > score(spec, [mine, other]) > score(spec, []) == score(spec, [server])
+    assert score(spec, []) > score(spec, [other])
+
+
+@pytest.mark.parametrize("role", ["worker", "server"])
+def test_other_roles_are_not_drawn_anywhere(role):
+    assert "affinity" not in pods.pod_of(job(), PodWish(role=role, rank=0, cpu=1.0), SITE)["spec"]
+
+
+def test_what_the_user_says_of_pods_and_nodes_stays_as_it_is():
+    said = {"podAffinity": {}, "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {}}}
+    spec = pods.pod_of(job(spec={"kubernetes": {"affinity": said}}), FEEDER, SITE)["spec"]
+    assert spec["affinity"]["podAffinity"] == {} and spec["affinity"]["nodeAffinity"] == said["nodeAffinity"]
+    assert pods.PREFERRED in spec["affinity"]["podAntiAffinity"]

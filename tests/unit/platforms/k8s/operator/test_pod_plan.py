@@ -3,8 +3,8 @@ from hypothesis import strategies as st
 
 from springtide.domain.plan.scale_plan import PlanStatus, PodState, PodWish, ScalePlan
 from springtide.platforms.k8s.objects import pods
-from springtide.platforms.k8s.operator import job_view, nodes, pod_plan, status_reports
-from springtide.platforms.k8s.operator.steps import DeletePod, EvictPod, MakePod, ResizePod, SetBudget
+from springtide.platforms.k8s.operator import job_view, pod_plan, status_reports
+from springtide.platforms.k8s.operator.lifecycle import DeletePod, EvictPod, MakePod, ResizePod, SetBudget
 from tests.unit.platforms.k8s import making
 
 JOB = making.job(spec={"kubernetes": {"graceS": 7}})
@@ -125,7 +125,7 @@ def test_the_budget_follows_the_number_of_servers():
 
 def test_pods_leave_a_node_that_is_about_to_go():
     taint = {"key": "karpenter.sh/disrupted", "effect": "NoSchedule"}
-    doomed = nodes.doomed([{"metadata": {"name": "n1"}, "spec": {"taints": [taint]}}, {"metadata": {"name": "n2"}}])
+    doomed = job_view.doomed([{"metadata": {"name": "n1"}, "spec": {"taints": [taint]}}, {"metadata": {"name": "n2"}}])
     there, elsewhere = running(WORKER), running(PodWish(role="worker", rank=1, cpu=1.0))
     there["spec"]["nodeName"], elsewhere["spec"]["nodeName"] = "n1", "n2"
     found = seen(WORKER, PodWish(role="worker", rank=1, cpu=1.0), pods=[there, elsewhere], doomed=doomed)

@@ -3,9 +3,9 @@ from hypothesis import strategies as st
 
 from springtide.domain.plan.scale_plan import PlanStatus, PodState
 from springtide.domain.spec import schema
-from springtide.platforms.k8s.objects import job_object
-from springtide.platforms.k8s.operator import job_view, status_reports
-from springtide.platforms.k8s.operator.nodes import capacity_for
+from springtide.platforms.k8s.objects import job_objects
+from springtide.platforms.k8s.operator import status_reports
+from springtide.platforms.k8s.operator.job_view import capacity_for
 from tests.unit.platforms.k8s import making
 
 KEYS = st.sampled_from("abc")
@@ -28,7 +28,7 @@ def merged(old, patch):
 
 @given(OBJECTS, OBJECTS)
 def test_a_merge_patch_makes_the_one_of_the_other(old, new):
-    assert merged(old, job_object.merge_patch(old, new)) == new
+    assert merged(old, job_objects.merge_patch(old, new)) == new
 
 
 def test_pods_that_are_gone_leave_the_plans_status_and_what_others_wrote_stays():
@@ -37,7 +37,7 @@ def test_pods_that_are_gone_leave_the_plans_status_and_what_others_wrote_stays()
     before = {**schema.plain_of(old), "masters": "own words"}
     assert status_reports.plan_patch(before, new) == {"pods": {"b": None}}
     assert status_reports.plan_patch(before, old) is None
-    assert job_view.read_status(before) == old
+    assert job_objects.plan_status({"status": before}) == old
 
 
 def test_a_message_names_the_first_few_pods_that_do_not_run():

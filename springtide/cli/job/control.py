@@ -1,0 +1,110 @@
+"""`springtide scale` and `springtide stop`: change a running job from outside.
+
+In: a job's name. Out: what its master said. Both are safe to repeat.
+"""
+
+import itertools
+import os
+import time
+from dataclasses import asdict, dataclass
+
+import msgspec
+
+from springtide import errors
+from springtide.launch import job_lookup
+from springtide.launch.job_lookup import JobLocation
+from springtide.platforms.agent.job_handle import JobHandle
+from springtide.rpc.messages import messages
+
+POLL_S = 0.2
+WORKERS_A_CORE = 8  # more than that is taken for a typing mistake
+
+
+def most_workers() -> int:
+    """Return the largest count that `scale` accepts without --yes."""
+    return WORKERS_A_CORE * (os.cpu_count() or 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaleTarget:
+    """How many of each kind; None leaves them."""
+
+    workers: int | None = None
+    servers: int | None = None
+    data_workers: int | None = None
+
+    @property
+    def said(self) -> dict[str, int]:
+        return {name: count for name, count in asdict(self).items() if count is not None}
+
+
+def scale(name: str | None, wanted: ScaleTarget, where: JobLocation, *, as_json: bool, sure: bool = False) -> int:
+    if not wanted.said:
+        raise errors.BadInput("say how many: --workers N, --servers N, --data-workers N, or several of these")
+    reach = job_lookup.find(name, where)
+    most = most_workers()
+    for kind, count in wanted.said.items():
+        if count > most and not sure and reach.platform == "local":
+            raise errors.BadInput(
+                f"{count_of(kind, count)}: this machine has {os.cpu_count()} cores, and more than {most} of them would "
+                "mostly wait for each other. Nothing was changed; if it is what you want, say --yes"
+            )
+    reach.ask(messages.ScaleRequest(wanted.workers, wanted.servers, data_workers=wanted.data_workers))
+    text = " and ".join(count_of(kind, count) for kind, count in wanted.said.items())
+    print(f"job {reach.name}: {text} wanted; see `springtide status {reach.name}`")
+    if as_json:
+        print(msgspec.json.encode({"job": reach.name, **wanted.said}).decode())
+    return 0
+
+
+def count_of(kind: str, count: int) -> str:
+    noun = kind.removesuffix("s").replace("_", " ")
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def stop(name: str | None, where: JobLocation, *, wait: bool, as_json: bool) -> int:
+    reach = job_lookup.find(name, where)
+    reach.ask(messages.StopRequest("stopped by `springtide stop`"))
+    print(f"job {reach.name}: draining, workers finish the batch in hand")
+    while wait and reach.running():
+        time.sleep(POLL_S)
+    status = reach.status()
+    if wait:
+        print(f"job {reach.name}: {status.phase}")
+    if as_json:
+        print(msgspec.json.encode({"job": reach.name, "phase": status.phase}).decode())
+    return 0
+
+
+def logs(name: str | None, role: str | None, where: JobLocation, *, lines: int, follow: bool, as_json: bool) -> int:
+    reach = job_lookup.find(name, where)
+    known = reach.roles()
+    if role is not None and role not in known:
+        raise errors.UnknownName(f"role of job {reach.name}", role, known)
+    chosen = [role] if role is not None else []
+    return followed(reach, chosen, lines, as_json=as_json) if follow else tails(reach, chosen, lines, as_json=as_json)
+
+
+def tails(reach: JobHandle, chosen: list[str], lines: int, *, as_json: bool) -> int:
+    found: dict[str, list[str]] = {each: [] for each in (chosen or reach.roles())}
+    for each, some in itertools.groupby(reach.logs(chosen, lines=lines, follow=False), key=lambda line: line.role):
+        found.setdefault(each, []).extend(line.text for line in some)
+    for each, said in found.items():
+        print(f"==> {each} <==")
+        print("\n".join(said) if said else "(empty)")
+    if as_json:
+        print(msgspec.json.encode({"job": reach.name, "logs": found}).decode())
+    return 0
+
+
+def followed(reach: JobHandle, chosen: list[str], lines: int, *, as_json: bool) -> int:
+    count = 0
+    try:
+        for line in reach.logs(chosen, lines=lines, follow=True):
+            count += 1
+            print(line.text if chosen else f"{line.role:<13} | {line.text}", flush=True)
+    except KeyboardInterrupt:
+        print(f"\njob {reach.name} goes on; `springtide stop {reach.name}` ends it")
+    if as_json:
+        print(msgspec.json.encode({"job": reach.name, "lines": count}).decode())
+    return 0

@@ -1,0 +1,313 @@
+"""`springtide produce`: options to a maker, a pace and a stream; progress on standard error, totals at the end.
+
+In: options of cli/stream/commands.py. Out: records in the stream, and what was appended, exactly. Next:
+data/stream/produce.py.
+"""
+
+import dataclasses
+import itertools
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from springtide import errors, file_input
+from springtide.cli.stream.commands import PaceOptions, RecordOptions, TargetOptions
+from springtide.data.stream import produce as producing
+from springtide.data.stream import traffic
+from springtide.data.stream.log import layout
+from springtide.data.stream.log import stream as logs
+from springtide.data.stream.log.stream import LogStream
+from springtide.data.stream.produce import FaultMix, ProduceOrder, ProduceReport, RecordSource
+from springtide.data.stream.stream import Stream, open_stream
+from springtide.domain.core import validation
+from springtide.domain.core.resources import parse_memory, show_memory
+
+GENERATORS = ("clicks", "counter")
+DEFAULT_PARTITIONS = 4
+DAY_S = 86400.0
+
+
+def produce(url: str, which: RecordOptions, flow: PaceOptions, into: TargetOptions, *, as_json: bool) -> int:
+    maker, pace = maker_of(which), pace_of(flow)
+    mixed = FaultMix(late=which.late, corrupt=which.corrupt, oversized=which.oversized, seed=which.seed)
+    order = ProduceOrder(
+        records=which.records,
+        seconds=flow.seconds,
+        pace=pace,
+        skew=into.skew,
+        enveloped=not which.raw,
+        mixed=mixed,
+        first=which.first,
+    )
+    stream = open_or_make(url, into)  # last: what is refused leaves no log behind
+    try:
+        with _Interrupted() as interrupted:
+            done = producing.produce(stream, maker, order, tell=_Progress(), stop=interrupted)
+        if into.seal and not done.interrupted:
+            _log_stream(stream, "--seal").seal()
+    finally:
+        stream.close()
+    print(told(stream.url, done, sealed=into.seal and not done.interrupted))
+    if as_json:
+        print(json.dumps({"stream": stream.url, **dataclasses.asdict(done)}))
+    return 130 if done.interrupted else 0
+
+
+def maker_of(which: RecordOptions) -> RecordSource:
+    if (which.file is None) == (which.generator is None):
+        raise errors.BadInput("give --from FILE or --generator NAME: one of them says where records come from")
+    if which.generator is not None and which.record_bytes is not None:
+        raise errors.BadInput("--record-bytes and --generator: it cuts up a file; give it with --from FILE")
+    if which.file is not None and which.record_bytes is not None:
+        return producing.FixedSizeRecords(Path(which.file), which.record_bytes)
+    if which.file is not None:
+        return producing.LineRecords(Path(which.file))
+    if which.generator == "counter":
+        return producing.CounterRecords(which.keys)
+    if which.generator == "clicks":
+        from springtide.zoo.clicklog.stream import Clicks
+
+        return Clicks(seed=which.seed)
+    raise errors.UnknownName("generator", str(which.generator), GENERATORS)
+
+
+def pace_of(flow: PaceOptions) -> traffic.TrafficPace:
+    if flow.trace is None:
+        changed = {"--speedup": flow.speedup != 1.0, "--peak": flow.peak is not None, "--day": flow.day is not None}
+        if useless := [name for name, is_given in changed.items() if is_given]:
+            raise errors.BadInput(f"{', '.join(useless)} without --trace: give the trace, or --rate for a steady flow")
+        if flow.rate is not None and not flow.rate > 0:
+            raise errors.BadInput(
+                f"--rate {flow.rate:g}: wanted records a second, more than 0; without it they go as fast as they can"
+            )
+        return traffic.SteadyPace(float("inf") if flow.rate is None else flow.rate)
+    if flow.rate is not None:
+        raise errors.BadInput("--rate and --trace: the trace tells the rate; --peak scales it")
+    path = Path(flow.trace)
+    trace = traffic.read_trace(file_input.read(path, what=f"a {traffic.TRACE}").splitlines(), str(path))
+    if flow.day is not None:
+        if flow.day * DAY_S >= float(trace.at_s[-1]):
+            raise errors.BadInput(f"--day {flow.day}: {path} has {float(trace.at_s[-1]) / DAY_S:.1f} days")
+        trace = trace.between(flow.day * DAY_S, (flow.day + 1) * DAY_S)
+    return traffic.TracePace(trace, speedup=flow.speedup, peak=flow.peak)
+
+
+def open_or_make(url: str, into: TargetOptions) -> Stream:
+    """Open the stream; create a missing log, and grow one that has too few partitions."""
+    given = {
+        "retain_bytes": None if into.retain is None else parse_memory(into.retain),
+        "retain_s": None if into.retain_age is None else validation.parse_duration("--retain-age", into.retain_age),
+        "segment_bytes": None if into.segment is None else parse_memory(into.segment),
+    }
+    given = {name: value for name, value in given.items() if value is not None}
+    if not url.startswith("log://"):
+        stream = open_stream(url)
+        if given or into.seal or (into.partitions or stream.partitions()) != stream.partitions():
+            raise errors.BadInput(
+                f"{stream.url} has {stream.partitions()} partitions; partitions, retention and sealing are its broker's"
+            )
+        return stream
+    folder = logs.folder_of(url)
+    if not (folder / "log.json").exists():
+        settings: dict[str, Any] = {"partitions": into.partitions or DEFAULT_PARTITIONS, **given}
+        return logs.create(folder, layout.LogSettings(**settings))
+    if given:
+        raise errors.BadInput(f"there is a log at {folder}: how long it keeps records was said when it was made")
+    log = logs.LogStream(folder)
+    if into.partitions is not None and into.partitions != log.partitions():
+        log.grow(into.partitions)
+    return log
+
+
+def told(url: str, done: ProduceReport, *, sealed: bool) -> str:
+    rate = done.records / done.seconds if done.seconds else 0.0
+    counts = done.partitions
+    spread = f"{min(counts):,} to {max(counts):,} a partition" if counts else "none"
+    lines = [
+        f"{url}: {done.records:,} records, {show_memory(done.bytes)}, in {done.seconds:.1f} s ({rate:,.0f} a second)",
+        f"  {len(counts)} partitions, {spread}" + ("; sealed" if sealed else ""),
+    ]
+    if done.late or done.corrupt or done.oversized:
+        lines.append(f"  among them {done.late:,} late, {done.corrupt:,} corrupt, {done.oversized:,} oversized")
+    if done.behind_s > 1:
+        lines.append(f"  {done.behind_s:.1f} s behind at the end: this machine could not keep the pace")
+    if done.interrupted:
+        lines.append("  interrupted: all of these were appended, no others")
+    return "\n".join(lines)
+
+
+def _log_stream(stream: Stream, what: str) -> logs.LogStream:
+    if not isinstance(stream, logs.LogStream):
+        raise errors.BadInput(f"{what}: only a log on disk can do that, not {stream.url}")
+    return stream
+
+
+class _Progress:
+    """A line a second on a terminal, every ten seconds in a pipe."""
+
+    def __init__(self) -> None:
+        self._live = sys.stderr.isatty()
+        self._every_s = 1.0 if self._live else 10.0
+        self._next = time.monotonic() + self._every_s
+        self._told = (0, 0.0)
+        self._spin = itertools.cycle("|/-\\")
+
+    def __call__(self, done: ProduceReport) -> None:
+        now = time.monotonic()
+        if now < self._next:
+            return
+        self._next = now + self._every_s
+        rate = (done.records - self._told[0]) / max(done.seconds - self._told[1], 1e-9)
+        self._told = (done.records, done.seconds)
+        behind = f", {done.behind_s:.1f} s behind" if done.behind_s > 1 else ""
+        line = f"{done.records:,} records, {show_memory(done.bytes)}, {rate:,.0f} a second{behind}"
+        print(
+            f"\r{next(self._spin)} {line:<76}" if self._live else line, end="" if self._live else "\n", file=sys.stderr
+        )
+
+
+class _Interrupted:
+    """True once Ctrl-C or a request to end has come; a context manager: signals are as before afterwards."""
+
+    def __init__(self) -> None:
+        self._come = False
+        self._before: dict[int, Any] = {}
+
+    def __call__(self) -> bool:
+        return self._come
+
+    def __enter__(self) -> Callable[[], bool]:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
+
+    def _note(self, *_: object) -> None:
+        self._come = True
+
+
+OLDEST_S = 2.0  # how long an oldest record is waited for
+
+
+def info(url: str, *, rows: int, as_json: bool) -> int:
+    stream = open_stream(url)
+    try:
+        found = inspect(stream)
+    finally:
+        stream.close()
+    print("\n".join(table_lines(found, rows, time.time())))
+    if as_json:
+        print(json.dumps(found))
+    return 0
+
+
+def grow(url: str, partitions: int, *, as_json: bool) -> int:
+    log = _log(url)
+    before = log.partitions()
+    log.grow(partitions)
+    return _say(f"{log.url}: {before} partitions before, {partitions} now", as_json, partitions=partitions)
+
+
+def seal(url: str, *, as_json: bool) -> int:
+    log = _log(url)
+    log.seal()
+    records = sum(seen.end - seen.start for seen in log.bounds())
+    return _say(f"{log.url}: sealed with {records:,} records", as_json, records=records)
+
+
+def trim(url: str, *, as_json: bool) -> int:
+    log = _log(url)
+    writer = log.writer()
+    try:
+        gone = writer.trim()
+    finally:
+        writer.close()
+    return _say(f"{log.url}: {gone} segments deleted", as_json, segments=gone)
+
+
+def inspect(stream: Stream) -> dict[str, Any]:
+    seen = stream.bounds()
+    oldest = _oldest(stream, {one.partition: one.start for one in seen if one.end > one.start})
+    kept = stream.kept_bytes() if isinstance(stream, LogStream) else [None] * len(seen)
+    return {
+        "stream": stream.url,
+        "sealed": bool(seen) and all(one.final for one in seen),
+        "partitions": [
+            {
+                "partition": one.partition,
+                "start": one.start,
+                "end": one.end,
+                "bytes": kept[one.partition],
+                "oldest_at": oldest.get(one.partition),
+            }
+            for one in seen
+        ],
+    }
+
+
+def table_lines(found: dict[str, Any], rows: int, now: float) -> list[str]:
+    parts = found["partitions"]
+    records = sum(part["end"] - part["start"] for part in parts)
+    known = [part["bytes"] for part in parts if part["bytes"] is not None]
+    size = f", {show_memory(sum(known))}" if known else ""
+    state = "; sealed" if found["sealed"] else ""
+    lines = [f"{found['stream']}: {len(parts)} partitions, {records:,} records{size}{state}", ""]
+    lines.append(
+        f"{'partition':>9} {'first offset':>16} {'next offset':>16} {'records':>14} {'bytes':>8} {'oldest':>9}"
+    )
+    for part in parts[:rows]:
+        age = "" if part["oldest_at"] is None else show_age(now - part["oldest_at"])
+        kept = "" if part["bytes"] is None else show_memory(part["bytes"])
+        lines.append(
+            f"{part['partition']:>9} {part['start']:>16,} {part['end']:>16,} {part['end'] - part['start']:>14,} "
+            f"{kept:>8} {age:>9}"
+        )
+    if len(parts) > rows:
+        lines.append(f"... and {len(parts) - rows} more; --rows shows them")
+    return lines
+
+
+def show_age(seconds: float) -> str:
+    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if seconds >= size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{max(seconds, 0.0):.1f} s"
+
+
+def _oldest(stream: Stream, starts: dict[int, int]) -> dict[int, float]:
+    reader, found = stream.open(), dict[int, float]()
+    try:
+        reader.assign(starts)
+        until = time.monotonic() + OLDEST_S
+        while len(found) < len(starts) and time.monotonic() < until:
+            for chunk in reader.poll(0.1, most=len(starts)):
+                if len(chunk.records):
+                    found.setdefault(chunk.partition, float(chunk.records.appended_at[0]))
+            reader.assign({partition: at for partition, at in starts.items() if partition not in found})
+    finally:
+        reader.close()
+    return found
+
+
+def _log(url: str) -> LogStream:
+    stream = open_stream(url)
+    if not isinstance(stream, LogStream):
+        stream.close()
+        raise errors.BadInput(f"{stream.url}: only a log on disk can do that; ask the broker")
+    return stream
+
+
+def _say(line: str, as_json: bool, **facts: object) -> int:
+    print(line)
+    if as_json:
+        print(json.dumps(facts))
+    return 0

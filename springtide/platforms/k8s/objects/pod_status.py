@@ -1,0 +1,226 @@
+"""Reads a pod's status: its state in one word with a reason for people, and how its process ended.
+
+In: pods from the API. Out: `PodState`s for the operator, and `RoleExit`s for the agent (`platforms.k8s.job.platform`).
+"""
+
+import re
+import signal
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from springtide.domain.core.roles import Life, RoleExit, RoleKind
+from springtide.domain.plan.scale_plan import PodState
+from springtide.platforms.k8s.api import kinds
+from springtide.platforms.k8s.objects import names
+from springtide.telemetry import logs
+
+Pod = Mapping[str, Any]
+
+PENDING, RUNNING, ENDING, GONE, REFUSED = "Pending", "Running", "Ending", "Gone", "Refused"
+SUCCEEDED, FAILED = "Succeeded", "Failed"
+PARTS = ("requests", "limits")
+"""Parts of a container's resources."""
+
+
+def ended(pod: Pod) -> bool:
+    return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
+
+
+def ending(pod: Pod) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def overdue_s(pod: Pod, *, at: float) -> float:
+    return at - kinds.seconds(pod["metadata"]["deletionTimestamp"])
+
+
+def state_of(pod: Pod) -> PodState:
+    phase = str(pod.get("status", {}).get("phase") or PENDING)
+    if ending(pod) and not ended(pod):
+        return PodState(phase=ENDING, why=why_ending(pod), resized=resize_of(pod))
+    known = phase if phase in (RUNNING, SUCCEEDED, FAILED) else PENDING
+    return PodState(phase=known, why=why(pod), resized=resize_of(pod))
+
+
+def why(pod: Pod) -> str:
+    return ": ".join(filter(None, trouble(pod)))
+
+
+def trouble(pod: Pod) -> tuple[str, str]:
+    """Return one word such as Unschedulable, ImagePullBackOff or OOMKilled, and an explanation; empty if healthy."""
+    status = pod.get("status") or {}
+    phase = status.get("phase")
+    if phase == "Failed":
+        if status.get("reason"):
+            return str(status["reason"]), str(status.get("message") or "")
+        states = [(each.get("state") or {}).get("terminated") for each in _containers(status)]
+        return next((_end(done) for done in states if done), ("Failed", str(status.get("message") or "")))
+    for each in _containers(status):
+        waiting = (each.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") and waiting["reason"] not in ("ContainerCreating", "PodInitializing"):
+            return str(waiting["reason"]), _last(each) or str(waiting.get("message") or "")
+    if phase in (None, "Pending"):
+        scheduled = kinds.condition(pod, "PodScheduled")
+        if scheduled.get("status") == "False":
+            return str(scheduled.get("reason") or "Unschedulable"), str(scheduled.get("message") or "")
+    said = kinds.condition(pod, "DisruptionTarget")
+    if said.get("status") == "True":
+        return str(said.get("reason") or "DisruptionTarget"), str(said.get("message") or "")
+    return "", ""
+
+
+def _last(container: Mapping[str, Any]) -> str:
+    done = (container.get("lastState") or {}).get("terminated")
+    return " ".join(part for part in _end(done) if part) if done else ""
+
+
+def _end(done: Mapping[str, Any]) -> tuple[str, str]:
+    word = str(done.get("reason") or "Error")
+    lines = str(done.get("message") or "").strip().splitlines()
+    return word, f"exit status {done.get('exitCode')}" + (f", last line: {lines[-1][:200]}" if lines else "")
+
+
+def why_ending(pod: Pod) -> str:
+    said = kinds.condition(pod, "DisruptionTarget")
+    return f"{said.get('reason')}: {said.get('message')}" if said.get("status") == "True" else ""
+
+
+def resize_of(pod: Pod) -> str:
+    """Return the state of a resize: from conditions since Kubernetes 1.33, from a status field before."""
+    status = pod.get("status") or {}
+    pending = kinds.condition(pod, "PodResizePending")
+    if pending.get("status") == "True":
+        return str(pending.get("reason") or "Deferred")
+    if kinds.condition(pod, "PodResizeInProgress").get("status") == "True":
+        return "InProgress"
+    return str(status.get("resize") or "")
+
+
+def differs(wanted: Mapping[str, Any], pod: Pod) -> bool:
+    """Return True if resources differ by amount. Ignore resources that a LimitRange or webhook has added."""
+    has = _resources(pod)
+    return any(
+        name not in has.get(part, {}) or kinds.parse_quantity(value) != kinds.parse_quantity(has[part][name])
+        for part in PARTS
+        for name, value in (wanted.get(part) or {}).items()
+    )
+
+
+def with_added(wanted: Mapping[str, Any], pod: Pod) -> dict[str, Any]:
+    """Merge wanted resources with those that a LimitRange or webhook has added."""
+    has = _resources(pod)
+    joined = {part: {**has.get(part, {}), **(wanted.get(part) or {})} for part in PARTS}
+    return {part: amounts for part, amounts in joined.items() if amounts}
+
+
+def _resources(pod: Pod) -> Mapping[str, Any]:
+    return _own(pod["spec"]["containers"], pod).get("resources") or {}
+
+
+def _containers(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+
+
+TAKEN = re.compile(
+    "Evicted|Preempt(ing|ed)|Node(Lost|Shutdown|Affinity)|Shutdown|Terminated|UnexpectedAdmissionError"
+    "|OutOf(cpu|memory|pods)|DeadlineExceeded"
+)
+"""Reasons in a pod's status that mean an eviction by the cluster."""
+STATUS_KILLED = 137
+"""Exit status after SIGKILL, which in a pod with a memory limit the kernel usually sent, whatever the reason says."""
+LAST_WORDS = 300
+
+
+def process_ended(pod: Pod) -> bool:
+    """True if our container has ended for good; injected sidecars may run on."""
+    return ended(pod) or (pod.get("spec", {}).get("restartPolicy") == "Never" and bool(_terminated(pod)))
+
+
+def why_evicted(pod: Pod) -> str:
+    """Return why the cluster evicts a running pod; empty if it does not."""
+    if "deletionTimestamp" in pod.get("metadata", {}):
+        return "it is being deleted"
+    told = kinds.condition(pod, "DisruptionTarget")
+    if told.get("status") == "True":
+        return str(told.get("message") or told.get("reason") or "the cluster takes it away")
+    return ""
+
+
+def exit_of(pod: Pod, life: Life, *, asked: bool, present: bool = True) -> RoleExit:
+    """Return how the process ended.
+
+    `asked`: we deleted the pod, otherwise a deletion is an eviction. `present`: the pod still exists; one that vanished
+    was evicted, or its node was lost.
+    """
+    code, word = _terminated(pod).get("exitCode"), pod.get("status", {}).get("reason") or ""
+    taken = TAKEN.fullmatch(word) is not None or kinds.condition(pod, "DisruptionTarget").get("status") == "True"
+    deleted = "deletionTimestamp" in pod.get("metadata", {}) or not present
+    evicted = not asked and (taken or deleted)
+    name = _signal(code)
+    reason = _terminated(pod).get("reason")
+    oom = not evicted and not asked and (reason == "OOMKilled" or code == STATUS_KILLED)
+    if code is None:
+        name = "SIGKILL" if asked else ""
+    raised = bool(code) and not name and life.role.kind is not RoleKind.WORKER
+    return RoleExit(
+        role=life.role,
+        incarnation=life.incarnation,
+        pid=0,
+        code=None if name else code,
+        signal=name,
+        oom=oom,
+        evicted=evicted or (code is None and not asked),
+        error=logs.error_in(_said(pod)) if raised else "",
+    )
+
+
+def why_absent(pod: Pod | None, told: str = "") -> str:
+    """Explain why a pod does not run, as the cluster reports it; `told` is the operator's message."""
+    if pod is None:
+        return told or "no pod was made for it: does the operator run? (`springtide k8s status`)"
+    waiting = _state(pod).get("waiting") or {}
+    scheduled = kinds.condition(pod, "PodScheduled")
+    if scheduled.get("status") == "False":
+        return str(scheduled.get("message") or scheduled.get("reason") or "no node takes it")
+    if waiting:
+        words = ": ".join(str(waiting[key]) for key in ("reason", "message") if waiting.get(key))
+        return words or "its container does not start"
+    if not pod.get("spec", {}).get("nodeName"):
+        return "no scheduler has looked at it"
+    return str(pod.get("status", {}).get("message") or "its node does not start it")
+
+
+def process_started(pod: Pod) -> bool:
+    return "running" in _state(pod) or process_ended(pod)
+
+
+def last_words(pod: Pod) -> str:
+    return _said(pod).strip()[-LAST_WORDS:]
+
+
+def _said(pod: Pod) -> str:
+    """Return the last 2 KiB of the container's log, from `FallbackToLogsOnError`."""
+    return str(_terminated(pod).get("message") or "")
+
+
+def _own(parts: Sequence[Mapping[str, Any]], pod: Pod) -> Mapping[str, Any]:
+    """Return the part of the role's own container; sidecars may precede it."""
+    name = names.container_of(pod)
+    return next((each for each in parts if each.get("name") == name), parts[0])
+
+
+def _state(pod: Pod) -> Mapping[str, Any]:
+    return _own(pod.get("status", {}).get("containerStatuses") or [{}], pod).get("state") or {}
+
+
+def _terminated(pod: Pod) -> Mapping[str, Any]:
+    return _state(pod).get("terminated") or {}
+
+
+def _signal(code: int | None) -> str:
+    if code is None or code <= 128:
+        return ""
+    try:
+        return signal.Signals(code - 128).name
+    except ValueError:
+        return ""

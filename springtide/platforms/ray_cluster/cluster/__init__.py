@@ -1,1 +1,0 @@
-"""Access to a Ray cluster: connection, nodes, records of jobs."""

@@ -1,1 +1,0 @@
-"""A job on Ray: steward, role actors, placement."""

@@ -1,0 +1,139 @@
+"""Handle of a job on a Ray cluster: `platforms.agent.job_handle.JobHandle`.
+
+In: the job's name and the cluster's address. Out: replies of the steward of a running job, or the record of a finished
+job. The handle connects at the first call and stays connected until the program ends.
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import ray
+from ray import exceptions
+
+from springtide import errors
+from springtide.domain.spec.job_spec import Blame, JobPhase
+from springtide.platforms.agent.job_handle import JobSummary, LogLine
+from springtide.platforms.ray_cluster import cluster, job_order, job_records
+from springtide.rpc.messages import messages
+
+ANSWER_S = 30.0
+AGAIN_S = 0.5
+
+
+def open_job(name: str, where: Mapping[str, str]) -> "RayJobHandle":
+    cluster.connect(where.get("address", ""))
+    if job_records.read(name) is None:
+        known = [record.name for record in job_records.every()]
+        if not known:
+            raise errors.MissingFile(f"no job {name}: this Ray cluster knows none of ours")
+        raise errors.UnknownName("job", name, known)
+    return RayJobHandle(name)
+
+
+def names(where: Mapping[str, str]) -> list[str]:
+    cluster.connect(where.get("address", ""))
+    return [record.name for record in job_records.every()]
+
+
+class RayJobHandle:
+    """Handle of one job on Ray."""
+
+    platform = "ray"
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    @property
+    def card(self) -> JobSummary:
+        record = self._record()
+        return JobSummary(script=record.script, arguments=record.arguments, began_at=record.began_at)
+
+    @property
+    def places(self) -> dict[str, str]:
+        return {"folder": f"{self._record().run_folder} on the node of {job_order.steward_of(self.name)}"}
+
+    def running(self) -> bool:
+        return self._record().status is None and self._steward() is not None
+
+    def status(self) -> messages.JobStatus:
+        found: messages.JobStatus | None = self._call("status")
+        return found if found is not None else self._last()
+
+    def ask(self, request: messages.Request) -> messages.Reply:
+        reply: messages.Reply | None = self._call("ask", request)
+        if reply is None:
+            raise errors.BadInput(
+                f"job {self.name} does not run: {self._last().phase}; see `springtide status {self.name}`"
+            )
+        return reply
+
+    def story(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] | None = self._call("story")
+        return found if found is not None else list(self._record().story)
+
+    def roles(self) -> Sequence[str]:
+        found: list[str] | None = self._call("roles")
+        return found if found is not None else sorted(self._record().logs)
+
+    def logs(self, roles: Sequence[str], *, lines: int, follow: bool) -> Iterator[LogLine]:
+        offsets: dict[str, int] = {}
+        for role in roles or self.roles():
+            found = self._call("tail", role, lines)
+            said, offsets[role] = found if found is not None else (self._record().logs.get(role, [])[-lines:], 0)
+            yield from (LogLine(role, line) for line in said)
+        while follow and self._steward() is not None:
+            more = self._call("more", offsets) or {}
+            for role, (said, offset) in more.items():
+                offsets[role] = offset
+                if not roles or role in roles:
+                    yield from (LogLine(role, line) for line in said.splitlines())
+            if not more:
+                time.sleep(AGAIN_S)
+
+    def kill(self) -> None:
+        self._call("kill")
+
+    # ---- the steward ----
+
+    def _record(self) -> job_records.RayJobRecord:
+        record = job_records.read(self.name)
+        if record is None:
+            raise errors.MissingFile(f"job {self.name}: the cluster has forgotten it")
+        return record
+
+    def _steward(self) -> Any:
+        with contextlib.suppress(ValueError):
+            return ray.get_actor(job_order.steward_of(self.name), namespace=job_order.NAMESPACE)
+        return None
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        """Call the steward, waiting for a restart; None if the job is over."""
+        deadline = time.monotonic() + ANSWER_S
+        while (steward := self._steward()) is not None:
+            try:
+                return ray.get(getattr(steward, method).remote(*arguments), timeout=ANSWER_S)
+            except (exceptions.RayTaskError, exceptions.RayActorError, exceptions.GetTimeoutError) as error:
+                # through a Ray client, a steward that ends between two calls looks like a failed Ray task
+                cause = error.cause if isinstance(error, exceptions.RayTaskError) else None
+                if cause is not None and not isinstance(cause, exceptions.RayError):
+                    raise error.as_instanceof_cause() from None
+                if time.monotonic() > deadline:
+                    raise errors.MasterUnreachable(
+                        f"job {self.name}: its steward does not answer; Ray may be starting it again"
+                    ) from None
+            time.sleep(AGAIN_S)
+        return None
+
+    def _last(self) -> messages.JobStatus:
+        record = self._record()
+        if record.status is not None:
+            return record.status
+        return messages.JobStatus(
+            name=self.name,
+            phase=JobPhase.FAILED,
+            why="its steward was ended from outside, and the job with it",
+            elapsed_s=max(0.0, time.time() - record.began_at),
+            blame=Blame.INFRASTRUCTURE,
+        )

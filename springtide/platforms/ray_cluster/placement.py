@@ -1,0 +1,167 @@
+"""Moves data workers to better nodes of a Ray cluster, one at a time.
+
+In: the node of each role, from `job.platform`, and the state of nodes, from Ray. Out: an `EvictionNotice` to the master
+for a data worker with a better node. A replacement joins, and `job.platform` puts it on that node. The old data worker
+leaves once the replacement feeds.
+
+No process restarts and no finished batch is lost. After a failed move, a node is tried again only when it has more free
+cores.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+
+from springtide import errors
+from springtide.domain.core.roles import Life, RoleKind
+from springtide.rpc.messages import messages
+
+DRAIN_POLL_S = 1.0
+NOTICE_S = 0.5
+
+Ask = Callable[[messages.Request], Awaitable[messages.Reply]]
+
+
+class NodeDrain:
+    """Drains the roles of one job: `placed` gives the node of each role, `end` ends a role."""
+
+    def __init__(
+        self,
+        announced: Callable[[], Mapping[str, int]],
+        placed: Callable[[], Mapping[Life, str]],
+        ask: Ask,
+        end: Callable[[Life], None],
+    ) -> None:
+        self._announced, self._placed, self._ask, self._end = announced, placed, ask, end
+        self._leaving: dict[Life, asyncio.Task[None]] = {}
+
+    async def keep(self) -> None:
+        try:
+            while True:
+                try:
+                    self.look()
+                except Exception:  # Ray may be unreachable; the roles continue, and the next poll may succeed
+                    log.exception("nodes that Ray takes away cannot be seen now")
+                await asyncio.sleep(DRAIN_POLL_S)
+        finally:
+            for task in self._leaving.values():
+                task.cancel()
+
+    def look(self) -> None:
+        placed, going = self._placed(), self._announced()
+        for life in self._leaving.keys() - placed.keys():
+            self._leaving.pop(life).cancel()
+        for life, node in placed.items():
+            if node in going and life not in self._leaving:
+                why = f"Ray takes node {node[:8]} away"
+                log.warning("%s is about to go: %s", life, why)
+                self._leaving[life] = asyncio.create_task(self._hand_over(life, why))
+
+    async def _hand_over(self, life: Life, why: str) -> None:
+        while life in self._placed():
+            with contextlib.suppress(errors.SpringtideError, OSError):  # the master may be away
+                said = await self._ask(messages.EvictionNotice(life.role, life.incarnation, why))
+                if isinstance(said, messages.EvictionReply) and said.free:
+                    self._end(life)
+                    return
+            await asyncio.sleep(NOTICE_S)
+
+
+HAIR = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nodes:
+    """Current state of the nodes of a cluster."""
+
+    free: Mapping[str, float]
+    """Cores that no actor has requested, by node id."""
+    homes: Collection[str]
+    """Nodes with a trainer of the job."""
+    noise: Mapping[str, int]
+    """Number of other jobs that use a node's network for training or feeding across nodes."""
+
+    def worth(self, node: str) -> tuple[bool, int]:
+        return node not in self.homes, 0 if node in self.homes else self.noise.get(node, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class DataWorkerMove:
+    """A data worker with a better node."""
+
+    life: Life
+    node: str
+    why: str
+
+
+def choose(cpu: float, nodes: Nodes) -> str:
+    """Return the best node with enough free cores; empty if none has them."""
+    fit = [node for node, free in nodes.free.items() if free >= cpu - HAIR]
+    return min(fit, key=lambda node: (*nodes.worth(node), -nodes.free[node], node), default="")
+
+
+def best_move(placed: Mapping[Life, tuple[str, float]], nodes: Nodes) -> DataWorkerMove | None:
+    """Return the worst-placed data worker for which a strictly better node has room. `placed`: node and cores."""
+    feeding = [(life, *where) for life, where in placed.items() if life.role.kind is RoleKind.DATA_WORKER]
+    for life, node, cpu in sorted(feeding, key=lambda one: (nodes.worth(one[1]), one[0]), reverse=True):
+        best = choose(cpu, nodes)
+        if best and nodes.worth(best) < nodes.worth(node):
+            where = "beside a trainer" if best in nodes.homes else "where fewer jobs use the network"
+            return DataWorkerMove(life, best, f"there is room for it {where}, on node {best[:8]}")
+    return None
+
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 30.0  # a move costs a process start, so faster changes do not justify one
+AGAIN_S = 1.0
+PATIENCE_S = 300.0  # for the replacement to feed and the old one to leave; then the next move starts
+
+Placed = Mapping[Life, tuple[str, float]]
+
+
+class DataWorkerMover:
+    """Moves the data workers of one job: `placed` gives the node and requested cores of each role."""
+
+    def __init__(self, placed: Callable[[], Placed], nodes: Callable[[], Nodes], ask: Ask) -> None:
+        self._placed, self._nodes, self._ask = placed, nodes, ask
+        self._tried: dict[str, float] = {}
+        """Free cores of each node at its last failed move."""
+
+    async def keep(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                await self.look()
+            except Exception:  # Ray may be unreachable; data workers feed from their current nodes
+                log.exception("whether data workers have better places cannot be seen now")
+
+    async def look(self) -> None:
+        placed = self._placed()
+        if not any(life.role.kind is RoleKind.DATA_WORKER for life in placed):
+            return
+        nodes = self._nodes()
+        free = {node: cpu for node, cpu in nodes.free.items() if cpu > self._tried.get(node, -1.0)}
+        if (found := best_move(placed, replace(nodes, free=free))) is None:
+            return
+        log.info("%s moves: %s", found.life, found.why)
+        self._tried[found.node] = nodes.free[found.node]
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_S):
+                await self._until_gone(found)
+        came = [life for life, (node, _) in self._placed().items() if node == found.node and life not in placed]
+        if any(life.role.kind is RoleKind.DATA_WORKER for life in came):
+            del self._tried[found.node]
+
+    async def _until_gone(self, found: DataWorkerMove) -> None:
+        told = False
+        while found.life in self._placed():
+            if not told:
+                with contextlib.suppress(errors.SpringtideError, OSError):  # the master may be away
+                    said = await self._ask(messages.EvictionNotice(found.life.role, found.life.incarnation, found.why))
+                    if isinstance(said, messages.EvictionReply) and said.free:
+                        return  # the master wants no replacement
+                    told = True
+            await asyncio.sleep(AGAIN_S)

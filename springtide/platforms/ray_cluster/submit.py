@@ -1,0 +1,121 @@
+"""Submits a job to a Ray cluster: creates its steward and checks that it lives.
+
+In: a `JobOrder` from `launch.ray_job`, on a connection that uploads the code (`cluster.connect`). Out: nothing. The
+cluster then keeps the job, even if the submitting program ends.
+"""
+
+import inspect
+import pathlib
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import ray
+from ray import exceptions
+from ray.util import scheduling_strategies
+
+from springtide import __version__, errors
+from springtide.platforms.agent.run_plan import RunPlan
+from springtide.platforms.ray_cluster import cluster, job_order, job_records
+from springtide.platforms.ray_cluster.steward import BASE, Steward
+
+
+def ship_code(folder: pathlib.Path | None, wished: Mapping[str, Any]) -> dict[str, Any]:
+    wanted = dict(wished)
+    if folder is None or "working_dir" in wanted:
+        return wanted
+    excludes = [*cluster.EXCLUDES, *wanted.get("excludes", ())]
+    try:
+        from ray._private.runtime_env.working_dir import upload_working_dir_if_needed as upload
+    except ImportError as error:
+        raise cannot_ship() from error
+    known = inspect.signature(upload).parameters
+    more = {"include_gitignore": True} if "include_gitignore" in known else {}
+    try:
+        with tempfile.TemporaryDirectory() as scratch, cluster.uploading():
+            packed = upload({"working_dir": str(folder), "excludes": excludes}, scratch_dir=scratch, **more)
+    except TypeError as error:
+        raise cannot_ship() from error
+    except (ValueError, RuntimeError, OSError, exceptions.RayError) as error:
+        raise cluster.explained(str(folder), error) from None
+    return {**wanted, "working_dir": packed["working_dir"]}
+
+
+def cannot_ship() -> errors.BadInput:
+    return errors.BadInput(
+        f"Ray {ray.__version__} does not let us ship the working directory; connect with "
+        "ray.init(runtime_env={'working_dir': '.'}) first, or put the code on the nodes"
+    )
+
+
+HELLO_S = 300.0  # Ray may install the packages of a runtime_env first
+CALLS = 16  # concurrent calls that a steward accepts
+
+
+def submit(wanted: job_order.JobOrder, runtime_env: Mapping[str, Any] | None = None) -> None:
+    refuse_taken(wanted.name)
+    job_records.write(job_records.fresh(wanted))
+    try:
+        steward = ray.remote(Steward).options(**options_of(wanted, runtime_env or {})).remote(wanted)
+        hello: Mapping[str, Any] = ray.get(steward.hello.remote(), timeout=HELLO_S)
+    except exceptions.GetTimeoutError:
+        cluster.kill(ray.get_actor(job_order.steward_of(wanted.name), namespace=job_order.NAMESPACE))
+        raise errors.BadInput(
+            f"job {wanted.name}: its steward was not started within {HELLO_S:g} s; see the Ray dashboard for why"
+        ) from None
+    except (exceptions.RuntimeEnvSetupError, exceptions.RayActorError, exceptions.RayTaskError) as error:
+        raise refused(wanted.name, error) from None
+    except ValueError as error:  # two jobs of the same name were submitted at the same moment
+        raise errors.BadInput(f"job {wanted.name}: {error}") from None
+    if hello["version"] != __version__:
+        cluster.kill(steward)
+        raise errors.BadInput(
+            f"Springtide is {__version__} here and {hello['version']} on the cluster's nodes; install the same"
+        )
+
+
+def options_of(wanted: job_order.JobOrder, runtime_env: Mapping[str, Any]) -> dict[str, Any]:
+    head = cluster.head_node()
+    near = scheduling_strategies.NodeAffinitySchedulingStrategy(head, soft=True) if head else "DEFAULT"
+    custom = dict(wanted.resources.get("master", {}))
+    return {
+        "name": job_order.steward_of(wanted.name),
+        "namespace": job_order.NAMESPACE,
+        "lifetime": "detached",
+        "max_restarts": -1,
+        "max_task_retries": 0,
+        "max_concurrency": CALLS,
+        "num_cpus": 0,
+        **({"runtime_env": dict(runtime_env)} if runtime_env else {}),
+        **({"resources": custom} if custom else {"scheduling_strategy": near}),
+    }
+
+
+def refuse_taken(name: str) -> None:
+    try:
+        ray.get_actor(job_order.steward_of(name), namespace=job_order.NAMESPACE)
+    except ValueError:
+        return
+    raise errors.BadInput(
+        f"job {name} runs already, on this cluster: stop it with `springtide stop {name} --platform ray`, or give "
+        "another name (--name)"
+    )
+
+
+def order_of(plan: RunPlan, *, run_folder: str = "", **others: Any) -> job_order.JobOrder:
+    name, began_at = plan.spec.name, time.time()
+    base = pathlib.PurePosixPath(run_folder or BASE)
+    folder = str(base / f"{name}-{int(began_at * 1000):x}")
+    return job_order.JobOrder(name=name, plan=plan, run_folder=folder, version=__version__, began_at=began_at, **others)
+
+
+def refused(name: str, error: Exception) -> errors.UserError:
+    text = str(error)
+    if "No module named 'springtide" in text:
+        return errors.BadInput(
+            "the cluster's nodes have no Springtide: install it there, the same version as here, or name it in "
+            "spec.ray.runtimeEnv (pip)"
+        )
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return errors.BadInput(f"job {name}: its steward could not be started: {lines[-1][:400] if lines else error!r}")

@@ -1,0 +1,97 @@
+"""Detects network file systems, and chooses SQLite's journal mode for a path.
+
+In: a path, and the mounts that Linux lists. Out: SQLite's journal mode. WAL keeps its index in shared memory, which
+works only within one machine. On a network file system, processes on two machines would corrupt a database in WAL mode.
+There SQLite uses the rollback journal, which needs only locks and costs one disk write for each transaction. Next:
+`master.core.journal`, `brain.store.store`.
+"""
+
+import os
+import pathlib
+
+MOUNTS = pathlib.Path("/proc/self/mountinfo")
+NETWORK = {
+    "9p",
+    "afs",
+    "beegfs",
+    "ceph",
+    "cifs",
+    "coda",
+    "gfs2",
+    "glusterfs",
+    "gpfs",
+    "lustre",
+    "ncpfs",
+    "nfs",
+    "nfs4",
+    "ocfs2",
+    "orangefs",
+    "pvfs2",
+    "smb3",
+    "smbfs",
+    "virtiofs",
+    "wekafs",
+}
+"""File systems that several machines, or a machine and its guests, can mount at once."""
+LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs"})
+"""FUSE file systems that are local disks. Most others (sshfs, gcsfuse, JuiceFS) are remote."""
+
+
+def sqlite_journal_mode(path: pathlib.Path) -> str:
+    """Return the journal mode in which a database at this path is safe for all its users."""
+    return "truncate" if is_network(kind_of(path)) else "wal"
+
+
+def is_network(kind: str) -> bool:
+    """Return True if processes on other machines can see such a file system."""
+    return kind in NETWORK or (kind.startswith("fuse.") and kind not in LOCAL_FUSE)
+
+
+def kind_of(path: pathlib.Path) -> str:
+    """Return the file system type of a path, such as ext4; empty if unknown."""
+    try:
+        mounts = MOUNTS.read_text("utf-8", errors="surrogateescape")
+        return kind_in(mounts, os.path.realpath(path))
+    except OSError:
+        return ""
+
+
+def kind_in(mounts: str, path: str) -> str:
+    """Return the type of the newest mount nearest above an absolute path. `mounts` has the format of proc(5)."""
+    best, found = -1, ""
+    for line in mounts.splitlines():
+        before, _, after = line.partition(" - ")
+        fields = before.split(" ")
+        if len(fields) < 5 or not after:
+            continue
+        point = _unescaped(fields[4])
+        inside = path == point or path.startswith(point.rstrip("/") + "/")
+        if inside and len(point) >= best:
+            best, found = len(point), after.split(" ")[0]
+    return found
+
+
+def _unescaped(text: str) -> str:
+    """Decode a path in which the kernel wrote space, tab, newline and backslash as octal numbers."""
+    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        text = text.replace(code, character)
+    return text
+
+
+PROBE_BYTES = 1 << 17
+"""Bytes that a master needs to begin its journal and its log."""
+
+
+def write_error(folder: pathlib.Path) -> str:
+    """Return why a file of some pages cannot be written there; empty if it can."""
+    path = folder / f".room.{os.getpid()}"
+    try:
+        with open(path, "wb", buffering=0) as file:
+            left = PROBE_BYTES
+            while left:
+                left -= file.write(bytes(left))
+    except OSError as error:
+        return error.strerror or str(error)
+    finally:
+        path.unlink(missing_ok=True)
+    return ""

@@ -1,0 +1,102 @@
+import pytest
+
+from springtide.domain.core.roles import Life, Role, RoleKind
+from springtide.platforms.k8s.objects import pod_status
+
+LIFE = Life(Role(RoleKind.WORKER, 1), 2)
+
+
+def pod(phase="Running", *, code=None, reason="", taken="", deleted=False, waiting=None, conditions=()):
+    state = {}
+    if code is not None:
+        state = {"terminated": {"exitCode": code, "reason": reason}}
+    elif waiting:
+        state = {"waiting": waiting}
+    elif phase == "Running":
+        state = {"running": {}}
+    metadata = {"name": "ctr-worker-1-2"} | ({"deletionTimestamp": "2026-01-01T00:00:00Z"} if deleted else {})
+    status = {"phase": phase, "containerStatuses": [{"state": state}], "conditions": list(conditions)}
+    return {"metadata": metadata, "spec": {"nodeName": "n"}, "status": status | ({"reason": taken} if taken else {})}
+
+
+def ended(*args, asked=False, present=True, **kwargs):
+    return pod_status.exit_of(pod(*args, **kwargs), LIFE, asked=asked, present=present)
+
+
+def test_exit_codes_and_signals_are_told_as_a_process_would_tell_them():
+    assert ended("Succeeded", code=0).clean
+    assert (ended("Failed", code=3).code, ended("Failed", code=3).signal) == (3, "")
+    killed = ended("Failed", code=143)
+    assert (killed.code, killed.signal, killed.evicted, killed.incarnation) == (None, "SIGTERM", False, 2)
+
+
+@pytest.mark.parametrize(
+    "how", [{"code": 137}, {"code": 137, "reason": "OOMKilled"}, {"code": 1, "reason": "OOMKilled"}]
+)
+def test_a_kill_at_the_memory_limit_is_told_as_such(how):
+    assert ended("Failed", **how).oom and not ended("Failed", **how).evicted
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        {"taken": "Evicted"},
+        {"taken": "Preempting", "code": 137},
+        {"deleted": True, "code": 143},
+        {"deleted": True, "code": 137},
+        {"conditions": [{"type": "DisruptionTarget", "status": "True"}], "code": 137},
+    ],
+)
+def test_what_the_cluster_takes_away_is_evicted_whatever_its_exit_status(how):
+    found = ended("Failed", **how)
+    assert found.evicted and not found.oom
+
+
+def test_the_error_that_a_server_or_data_worker_ended_with_is_told_and_a_worker_tells_its_own():
+    failed = pod("Failed", code=1)
+    failed["status"]["containerStatuses"][0]["state"]["terminated"]["message"] = (
+        'rt/x.py", line 3, in main\n    raise OSError("disk full")\nOSError: disk full\n'
+        'Traceback (most recent call last):\n  File "y.py", line 1, in <module>\nOSError: disk is full\n'
+    )
+    for kind, error in ((RoleKind.SERVER, "OSError: disk is full"), (RoleKind.WORKER, "")):
+        assert pod_status.exit_of(failed, Life(Role(kind, 0)), asked=False).error == error
+    failed["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] = 143
+    assert not pod_status.exit_of(failed, Life(Role(RoleKind.SERVER, 0)), asked=False).error
+
+
+def test_a_pod_that_is_gone_without_a_word_was_taken_and_one_that_we_deleted_was_not():
+    assert ended("Running", present=False).evicted
+    assert ended("Failed").evicted  # its node is lost: nobody saw its end
+    asked = ended("Running", present=False, asked=True)
+    assert not asked.evicted and asked.signal == "SIGKILL"
+    assert not ended("Failed", code=137, deleted=True, asked=True).oom
+
+
+def test_a_pod_on_its_way_out_is_known_while_it_runs():
+    assert pod_status.why_evicted(pod()) == ""
+    assert pod_status.why_evicted(pod(deleted=True))
+    told = [{"type": "DisruptionTarget", "status": "True", "message": "preempted by a larger one"}]
+    assert pod_status.why_evicted(pod(conditions=told)) == "preempted by a larger one"
+
+
+def test_the_cluster_says_in_its_own_words_why_a_pod_is_not_there():
+    unscheduled = [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes: Insufficient cpu"}]
+    assert pod_status.why_absent(pod("Pending", conditions=unscheduled)) == "0/3 nodes: Insufficient cpu"
+    image = {"reason": "ImagePullBackOff", "message": "no such image"}
+    assert pod_status.why_absent(pod("Pending", waiting=image)) == "ImagePullBackOff: no such image"
+    assert "operator" in pod_status.why_absent(None)
+    assert pod_status.why_absent(None, "exceeded quota") == "exceeded quota"
+    assert pod_status.process_started(pod()) and not pod_status.process_started(pod("Pending", waiting=image))
+
+
+def test_a_neighbour_in_the_pod_neither_hides_our_container_nor_keeps_it_from_ending():
+    ours = {"name": "worker", "state": {"terminated": {"exitCode": 3}}}
+    sidecar = {"name": "istio-proxy", "state": {"running": {}}}
+    pod = {
+        "metadata": {"labels": {"springtide.dev/role": "worker"}},
+        "spec": {"restartPolicy": "Never"},
+        "status": {"phase": "Running", "containerStatuses": [sidecar, ours]},
+    }
+    assert pod_status.process_ended(pod) and pod_status.exit_of(pod, LIFE, asked=False).code == 3
+    pod["status"]["containerStatuses"][1] = {"name": "worker", "state": {"running": {}}}
+    assert not pod_status.process_ended(pod) and pod_status.process_started(pod)

@@ -1,0 +1,121 @@
+"""Processes forked from a warm interpreter are like any other, and go when it goes."""
+
+import asyncio
+import os
+import pathlib
+import signal
+import time
+
+import pytest
+
+import springtide
+from springtide.platforms.local import fork_server
+from springtide.platforms.local.fork_server import ForkServerClient
+from tests.waiting import until
+
+MODULE = """
+import os, random, signal, sys
+print(__name__, sys.argv[1:], os.environ.get("COLOUR"), os.getpgrp(), os.nice(0), random.random(), flush=True)
+if sys.argv[1] == "wait":
+    signal.pause()
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.fixture
+def interpreter(tmp_path, monkeypatch):
+    """One that knows the module `born`, ready."""
+    (tmp_path / "born.py").write_text(MODULE)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{pathlib.Path(springtide.__file__).parents[1]}")
+    monkeypatch.setattr(fork_server, "IMPORTS", ("json",))
+    made = ForkServerClient(besides=["COLOUR", "PYTEST_CURRENT_TEST"])
+    made.begin(os.environ)
+    until(lambda: made.suits(os.environ))
+    yield made
+    made.close()
+
+
+def born(interpreter, tmp_path, *arguments, **more):
+    """A fork, and the file with what it says."""
+    log = tmp_path / f"log-{len(list(tmp_path.iterdir()))}"
+    with open(log, "ab") as file:
+        environment = {**os.environ, "COLOUR": "green"}
+        where = {"process_group": os.getpgrp(), **more}
+        return interpreter.start("born", arguments, environment, file.fileno(), **where), log
+
+
+def test_a_fork_runs_the_module_with_its_own_variables_log_group_and_priority(interpreter, tmp_path):
+    process, log = born(interpreter, tmp_path, "3", "x", priority=5)
+    assert process.wait() == 3 and process.wait() == 3
+    assert log.read_text().startswith(f"__main__ ['3', 'x'] green {os.getpgrp()} 5 0.")
+
+
+def test_two_forks_draw_other_random_numbers(interpreter, tmp_path):
+    first, second = born(interpreter, tmp_path, "0"), born(interpreter, tmp_path, "0")
+    assert first[0].wait() == second[0].wait() == 0
+    assert first[1].read_text() != second[1].read_text()
+
+
+def test_a_fork_is_signalled_and_tells_by_which_signal_it_ended(interpreter, tmp_path):
+    process, log = born(interpreter, tmp_path, "wait")
+    until(log.read_text)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == -signal.SIGTERM
+    process.send_signal(signal.SIGTERM)
+
+
+def test_forks_of_a_killed_interpreter_end_and_nothing_more_is_forked(interpreter, tmp_path):
+    process, log = born(interpreter, tmp_path, "wait")
+    until(log.read_text)
+    os.kill(interpreter._process.pid, signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert born(interpreter, tmp_path, "0")[0] is None
+    assert not interpreter.suits(os.environ)
+
+
+def test_an_interpreter_that_does_not_answer_is_asked_no_more_and_its_forks_go_on(interpreter, tmp_path):
+    process, log = born(interpreter, tmp_path, "wait")
+    until(log.read_text)
+    interpreter._asking.settimeout(0.05)
+    os.kill(interpreter._process.pid, signal.SIGSTOP)
+    late, said = born(interpreter, tmp_path, "0")
+    assert late is None and not interpreter.suits(os.environ)
+    os.kill(interpreter._process.pid, signal.SIGCONT)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait() == -signal.SIGTERM and said.read_text() == ""
+
+
+def test_a_fork_that_cannot_be_put_in_its_place_never_runs(interpreter, tmp_path):
+    process, log = born(interpreter, tmp_path, "0", folders=[str(tmp_path / "no-such-group")])
+    assert process is None and log.read_text() == ""
+    assert born(interpreter, tmp_path, "0")[0].wait() == 0
+
+
+def test_what_imports_look_at_must_be_as_the_interpreter_had_it(interpreter):
+    assert interpreter.suits({**os.environ, "COLOUR": "red", "SPRINGTIDE_MEMBER": "worker-3"})
+    assert not interpreter.suits({**os.environ, "OMP_NUM_THREADS": "7"})
+
+
+def test_nobody_waits_for_an_interpreter_that_still_imports(tmp_path, monkeypatch):
+    (tmp_path / "endless.py").write_text("import signal; signal.pause()")
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{pathlib.Path(springtide.__file__).parents[1]}")
+    monkeypatch.setattr(fork_server, "IMPORTS", ("endless",))
+    monkeypatch.setattr(fork_server, "ANSWER_S", 120.0)
+    made = ForkServerClient()
+    made.begin(os.environ)
+    began = time.monotonic()
+    try:
+        assert not made.suits(os.environ) and not made.suits(os.environ)
+        assert time.monotonic() - began < 60
+    finally:
+        made.close()
+
+
+def test_nothing_is_begun_for_a_job_that_is_over_soon(tmp_path):
+    async def short_job():
+        made = ForkServerClient(after_s=60.0)
+        assert not made.suits(os.environ)
+        made.close()
+        return made._process
+
+    assert asyncio.run(short_job()) is None

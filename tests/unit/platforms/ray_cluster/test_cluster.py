@@ -1,0 +1,40 @@
+"""A Ray cluster that is called from outside and would not have us: said at once, with what to do."""
+
+import pytest
+
+from springtide import config
+from springtide.platforms.ray_cluster import cluster
+
+
+@pytest.mark.parametrize(
+    ("address", "where"),
+    [("ray://head:10001", "head:10001"), ("ray://head", "head:10001"), ("ray://[::1]:7", "[::1]:7"), ("a:1", "a:1")],
+)
+def test_a_client_server_has_a_port_of_its_own_where_none_is_given(address, where):
+    assert cluster.client_address(address) == where
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        ("UNAUTHENTICATED", ["wants a token", "RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN"]),
+        ("UNIMPLEMENTED", ["takes no clients", "--ray-client-server-port"]),
+        ("UNAVAILABLE", ["somebody listens", "unavailable: closed", "RAY_USE_TLS"]),
+    ],
+)
+def test_each_refusal_says_what_to_do(code, words):
+    said = str(cluster.client_refused("ray://head:10001", code, "closed"))
+    assert all(word in said for word in ["ray://head:10001", *words])
+
+
+def test_a_session_that_could_not_begin_says_the_last_reason():
+    said = "Initialization failure from server:\nTraceback:\n  File x\nRuntimeError: no ports are left\n"
+    assert "(RuntimeError: no ports are left)" in str(cluster.session_refused("ray://head:10001", said))
+
+
+def test_a_lent_variable_is_given_back(monkeypatch):
+    monkeypatch.setenv("LENT_A", "before")
+    monkeypatch.delenv("LENT_B", raising=False)
+    with config.lent("LENT_A", "1"), config.lent("LENT_B", "2"):
+        assert (config.variable("LENT_A"), config.variable("LENT_B")) == ("1", "2")
+    assert (config.variable("LENT_A"), config.variable("LENT_B")) == ("before", "")

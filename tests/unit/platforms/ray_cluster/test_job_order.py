@@ -1,0 +1,110 @@
+"""Names and needs of a job's actors on Ray, without Ray."""
+
+import asyncio
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from springtide import errors
+from springtide.domain.core.resources import ProcessLimits
+from springtide.domain.core.roles import RANKED, Life, Role, RoleKind
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.platforms.agent.run_plan import RunPlan
+from springtide.platforms.ray_cluster import job_order, platform, steward
+
+LIVES = st.builds(Life, st.builds(Role, st.sampled_from(RANKED), st.integers(0, 999)), st.integers(0, 999))
+NAMES = st.from_regex(r"[a-z0-9]([a-z0-9._-]{0,20}[a-z0-9])?", fullmatch=True)
+WORKER = Life(Role(RoleKind.WORKER, 1), 2)
+
+
+@given(NAMES, LIVES)
+def test_a_life_is_found_again_by_the_name_of_its_actor(job, life):
+    assert job_order.life_of(job, job_order.holder_of(job, life)) == life
+
+
+@given(NAMES, NAMES, LIVES)
+def test_actors_of_other_jobs_and_programs_are_none_of_ours(job, other, life):
+    if job != other:
+        assert job_order.life_of(job, job_order.holder_of(other, life)) is None
+    assert job_order.life_of(job, job_order.steward_of(job)) is None
+    assert job_order.life_of(job, f"springtide/{job}/something") is None
+
+
+def test_servers_are_spread_and_workers_go_where_there_is_room():
+    server = job_order.needs(RoleKind.SERVER, ProcessLimits(cpu=0.5, memory=1 << 30), {})
+    assert server == {"num_cpus": 0.5, "memory": 1 << 30, "scheduling_strategy": "SPREAD"}
+    worker = job_order.needs(RoleKind.WORKER, ProcessLimits(), {"worker": {"fast_disk": 1.0, "GPU": 2}})
+    assert worker == {
+        "num_cpus": 0.8,
+        "num_gpus": 2,
+        "resources": {"fast_disk": 1.0},
+        "scheduling_strategy": "DEFAULT",
+    }
+
+
+def test_a_cluster_has_what_its_nodes_have_and_its_largest_node_bounds_a_role():
+    nodes = [{"Resources": {"CPU": 4.0, "memory": 8e9}}, {"Resources": {"CPU": 16.0, "memory": 4e9}}, {"Resources": {}}]
+    has = job_order.capacity_of(nodes)
+    assert (has.cpu, has.memory, has.node_cpu, has.node_memory) == (20.0, 12e9, 16.0, 8e9)
+    assert not has.holds, "limits of an actor that runs cannot change"
+    with pytest.raises(errors.BadInput, match="no node with processors"):
+        job_order.capacity_of([{"Resources": {"memory": 1e9}}])
+
+
+def test_a_role_that_is_none_cannot_ask_for_resources():
+    plan = RunPlan(spec=JobSpec(name="a"), script="a.py")
+    with pytest.raises(errors.UnknownName, match="Did you mean 'worker'"):
+        job_order.JobOrder(name="a", plan=plan, run_folder="/tmp/a", resources={"workers": {"GPU": 1}})
+
+
+def test_more_than_one_core_is_asked_for_in_whole_ones():
+    assert [job_order.whole(cpu) for cpu in (0.3, 1.0, 1.2, 4.0)] == [0.3, 1.0, 2.0, 4.0]
+
+
+def test_a_worker_beyond_the_quota_asks_for_nothing():
+    low = job_order.needs(RoleKind.WORKER, ProcessLimits(cpu=2.0, memory=1 << 30, low=True), {})
+    assert low == {"num_cpus": 0.0, "scheduling_strategy": "DEFAULT"}
+
+
+def test_why_a_role_was_not_placed_is_told_with_what_nodes_have():
+    free = {"a": {"CPU": 1.5, "memory": 8.0}, "b": {"CPU": 0.5}}
+    said = job_order.lacking({"num_cpus": 2.0}, free)
+    assert "asks for 2 CPU" in said and "none has that free (the most: 1.5 CPU)" in said
+    assert "1 of 2 nodes have that, but" in job_order.lacking({"num_cpus": 1.0}, free)
+
+
+@pytest.mark.parametrize(
+    ("error", "node_lives", "oom", "evicted"),
+    [
+        ("The actor died because its node has died.", False, False, True),
+        ("worker was killed because the node was running low on memory", True, True, False),
+        ("The actor is unavailable: Socket closed", True, False, True),
+        ("killed by OOM, and then the node died", False, False, True),
+    ],
+)
+def test_how_a_role_ended_whose_actor_is_gone(error, node_lives, oom, evicted):
+    ended = platform.exit_of_lost(WORKER, 7, RuntimeError(error), node_lives=node_lives)
+    assert (ended.oom, ended.evicted, ended.signal, ended.pid) == (oom, evicted, "SIGKILL", 7)
+    assert (ended.role, ended.incarnation) == (WORKER.role, WORKER.incarnation)
+
+
+def test_the_telling_line_of_a_long_error_is_found():
+    error = RuntimeError(
+        "The actor died unexpectedly\n\tclass_name: H\n\tpid: 3\nThe actor died because its node has died"
+    )
+    assert platform.first_line(error) == "The actor died because its node has died"
+
+
+def test_a_term_is_never_given_twice(tmp_path):
+    async def three(counter):
+        return [await counter.next() for _ in range(3)]
+
+    assert asyncio.run(three(steward.TermCounter(tmp_path))) == [1, 2, 3]
+    assert asyncio.run(three(steward.TermCounter(tmp_path))) == [4, 5, 6], "also by a steward that was started again"
+
+
+def test_a_damaged_count_of_terms_is_no_reason_to_begin_at_one(tmp_path):
+    (tmp_path / "term").write_text("many")
+    with pytest.raises(errors.JobFailed, match="number of the last master"):
+        asyncio.run(steward.TermCounter(tmp_path).next())
