@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from springtide import errors, file_input
-from springtide.cli.stream.commands import PaceOptions, RecordOptions, TargetOptions
+from springtide.cli.common.options import PaceOptions, RecordOptions, TargetOptions
 from springtide.data.stream import produce as producing
 from springtide.data.stream import traffic
 from springtide.data.stream.log import layout
