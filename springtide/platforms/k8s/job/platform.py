@@ -7,6 +7,8 @@ and pods. The plan's writer retries on conflicts, and never overwrites the plan 
 
 import asyncio
 import logging
+import re
+import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
@@ -14,7 +16,7 @@ from typing import Any
 
 from springtide import errors
 from springtide.domain.core.resources import ProcessLimits, Usage
-from springtide.domain.core.roles import Life, RoleExit
+from springtide.domain.core.roles import Life, RoleExit, RoleKind
 from springtide.domain.plan.scale_plan import PlanStatus, PodState, PodWish, ScalePlan
 from springtide.domain.spec import schema
 from springtide.platforms.agent.platform_api import RoleLaunch
@@ -22,6 +24,7 @@ from springtide.platforms.k8s.api import api_errors, kinds
 from springtide.platforms.k8s.api.client import Client, ObjectChange
 from springtide.platforms.k8s.api.kinds import PODS, SCALE_PLANS, Object
 from springtide.platforms.k8s.objects import job_objects, names, pod_status
+from springtide.telemetry import logs
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +211,7 @@ class KubernetesPlatform:
             if pod is not None:
                 self._seen(pod)
             elif made:
-                self._told(wish.life, pod_status.exit_of({}, wish.life, asked=False, present=False))
+                self._told(wish.life, exit_of({}, wish.life, asked=False, present=False))
         return list(self._entries)
 
     def stop(self, life: Life, *, kill: bool) -> None:
@@ -295,7 +298,7 @@ class KubernetesPlatform:
         if pod_status.process_ended(pod):
             if words := pod_status.last_words(pod):
                 log.info("%s said last: %s", life, words)
-            self._told(life, pod_status.exit_of(pod, life, asked=entry.asked))
+            self._told(life, exit_of(pod, life, asked=entry.asked))
         elif (why := pod_status.why_evicted(pod)) and not entry.asked:
             self._tell_notice(entry, why)
 
@@ -303,7 +306,7 @@ class KubernetesPlatform:
         life = names.life_of(pod)
         if life is not None and life in self._entries:
             asked = self._entries[life].asked
-            self._told(life, pod_status.exit_of(pod, life, asked=asked, present=False))
+            self._told(life, exit_of(pod, life, asked=asked, present=False))
 
     def _told(self, life: Life, ended: RoleExit) -> None:
         entry = self._entries.pop(life)
@@ -328,7 +331,7 @@ class KubernetesPlatform:
             for life, entry in list(self._entries.items()):
                 said = self.status.pods.get(entry.name)
                 if said is not None and said.phase == "Gone" and entry.name not in self._pods:
-                    self._told(life, pod_status.exit_of({}, life, asked=entry.asked, present=False))
+                    self._told(life, exit_of({}, life, asked=entry.asked, present=False))
                 elif said is not None and not entry.asked:
                     self._resized(entry, said)
 
@@ -348,7 +351,7 @@ class KubernetesPlatform:
             for life, entry in list(self._entries.items()):
                 pod = self._pods.get(entry.name)
                 if entry.asked and pod is None and self._was_never_made(entry, at):
-                    self._told(life, pod_status.exit_of({}, life, asked=True, present=False))
+                    self._told(life, exit_of({}, life, asked=True, present=False))
                 elif not entry.asked and not entry.here and at - entry.since > self._pending_s:
                     said = self.status.pods.get(entry.name)
                     why = pod_status.why_absent(pod, said.why if said is not None else "")
@@ -361,3 +364,49 @@ class KubernetesPlatform:
     def _was_never_made(self, entry: PodEntry, at: float) -> bool:
         """True once the operator has seen a plan without this pod."""
         return self.status.observed_generation >= entry.unlisted or at - entry.since > UNSEEN_S
+
+
+TAKEN = re.compile(
+    "Evicted|Preempt(ing|ed)|Node(Lost|Shutdown|Affinity)|Shutdown|Terminated|UnexpectedAdmissionError"
+    "|OutOf(cpu|memory|pods)|DeadlineExceeded"
+)
+"""Reasons in a pod's status that mean an eviction by the cluster."""
+STATUS_KILLED = 137
+"""Exit status after SIGKILL, which in a pod with a memory limit the kernel usually sent, whatever the reason says."""
+
+
+def exit_of(pod: Object, life: Life, *, asked: bool, present: bool = True) -> RoleExit:
+    """Return how the process ended.
+
+    `asked`: we deleted the pod, otherwise a deletion is an eviction. `present`: the pod still exists; one that vanished
+    was evicted, or its node was lost.
+    """
+    code, word = pod_status.terminated(pod).get("exitCode"), pod.get("status", {}).get("reason") or ""
+    taken = TAKEN.fullmatch(word) is not None or kinds.condition(pod, "DisruptionTarget").get("status") == "True"
+    deleted = "deletionTimestamp" in pod.get("metadata", {}) or not present
+    evicted = not asked and (taken or deleted)
+    name = _signal(code)
+    reason = pod_status.terminated(pod).get("reason")
+    oom = not evicted and not asked and (reason == "OOMKilled" or code == STATUS_KILLED)
+    if code is None:
+        name = "SIGKILL" if asked else ""
+    raised = bool(code) and not name and life.role.kind is not RoleKind.WORKER
+    return RoleExit(
+        role=life.role,
+        incarnation=life.incarnation,
+        pid=0,
+        code=None if name else code,
+        signal=name,
+        oom=oom,
+        evicted=evicted or (code is None and not asked),
+        error=logs.error_in(pod_status.said(pod)) if raised else "",
+    )
+
+
+def _signal(code: int | None) -> str:
+    if code is None or code <= 128:
+        return ""
+    try:
+        return signal.Signals(code - 128).name
+    except ValueError:
+        return ""

@@ -1,18 +1,11 @@
-"""Reads a pod's status: its state in one word with a reason for people, and how its process ended.
+"""Pure. Reads a pod's status: its state in one word with a reason for people, and whether its process runs."""
 
-In: pods from the API. Out: `PodState`s for the operator, and `RoleExit`s for the agent (`platforms.k8s.job.platform`).
-"""
-
-import re
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from springtide.domain.core.roles import Life, RoleExit, RoleKind
 from springtide.domain.plan.scale_plan import PodState
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.objects import names
-from springtide.telemetry import logs
 
 Pod = Mapping[str, Any]
 
@@ -121,19 +114,12 @@ def _containers(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
 
 
-TAKEN = re.compile(
-    "Evicted|Preempt(ing|ed)|Node(Lost|Shutdown|Affinity)|Shutdown|Terminated|UnexpectedAdmissionError"
-    "|OutOf(cpu|memory|pods)|DeadlineExceeded"
-)
-"""Reasons in a pod's status that mean an eviction by the cluster."""
-STATUS_KILLED = 137
-"""Exit status after SIGKILL, which in a pod with a memory limit the kernel usually sent, whatever the reason says."""
 LAST_WORDS = 300
 
 
 def process_ended(pod: Pod) -> bool:
     """True if our container has ended for good; injected sidecars may run on."""
-    return ended(pod) or (pod.get("spec", {}).get("restartPolicy") == "Never" and bool(_terminated(pod)))
+    return ended(pod) or (pod.get("spec", {}).get("restartPolicy") == "Never" and bool(terminated(pod)))
 
 
 def why_evicted(pod: Pod) -> str:
@@ -144,34 +130,6 @@ def why_evicted(pod: Pod) -> str:
     if told.get("status") == "True":
         return str(told.get("message") or told.get("reason") or "the cluster takes it away")
     return ""
-
-
-def exit_of(pod: Pod, life: Life, *, asked: bool, present: bool = True) -> RoleExit:
-    """Return how the process ended.
-
-    `asked`: we deleted the pod, otherwise a deletion is an eviction. `present`: the pod still exists; one that vanished
-    was evicted, or its node was lost.
-    """
-    code, word = _terminated(pod).get("exitCode"), pod.get("status", {}).get("reason") or ""
-    taken = TAKEN.fullmatch(word) is not None or kinds.condition(pod, "DisruptionTarget").get("status") == "True"
-    deleted = "deletionTimestamp" in pod.get("metadata", {}) or not present
-    evicted = not asked and (taken or deleted)
-    name = _signal(code)
-    reason = _terminated(pod).get("reason")
-    oom = not evicted and not asked and (reason == "OOMKilled" or code == STATUS_KILLED)
-    if code is None:
-        name = "SIGKILL" if asked else ""
-    raised = bool(code) and not name and life.role.kind is not RoleKind.WORKER
-    return RoleExit(
-        role=life.role,
-        incarnation=life.incarnation,
-        pid=0,
-        code=None if name else code,
-        signal=name,
-        oom=oom,
-        evicted=evicted or (code is None and not asked),
-        error=logs.error_in(_said(pod)) if raised else "",
-    )
 
 
 def why_absent(pod: Pod | None, told: str = "") -> str:
@@ -195,12 +153,12 @@ def process_started(pod: Pod) -> bool:
 
 
 def last_words(pod: Pod) -> str:
-    return _said(pod).strip()[-LAST_WORDS:]
+    return said(pod).strip()[-LAST_WORDS:]
 
 
-def _said(pod: Pod) -> str:
+def said(pod: Pod) -> str:
     """Return the last 2 KiB of the container's log, from `FallbackToLogsOnError`."""
-    return str(_terminated(pod).get("message") or "")
+    return str(terminated(pod).get("message") or "")
 
 
 def _own(parts: Sequence[Mapping[str, Any]], pod: Pod) -> Mapping[str, Any]:
@@ -213,14 +171,5 @@ def _state(pod: Pod) -> Mapping[str, Any]:
     return _own(pod.get("status", {}).get("containerStatuses") or [{}], pod).get("state") or {}
 
 
-def _terminated(pod: Pod) -> Mapping[str, Any]:
+def terminated(pod: Pod) -> Mapping[str, Any]:
     return _state(pod).get("terminated") or {}
-
-
-def _signal(code: int | None) -> str:
-    if code is None or code <= 128:
-        return ""
-    try:
-        return signal.Signals(code - 128).name
-    except ValueError:
-        return ""

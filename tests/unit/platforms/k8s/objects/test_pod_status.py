@@ -1,6 +1,7 @@
 import pytest
 
 from springtide.domain.core.roles import Life, Role, RoleKind
+from springtide.platforms.k8s.job import platform
 from springtide.platforms.k8s.objects import pod_status
 
 LIFE = Life(Role(RoleKind.WORKER, 1), 2)
@@ -20,7 +21,7 @@ def pod(phase="Running", *, code=None, reason="", taken="", deleted=False, waiti
 
 
 def ended(*args, asked=False, present=True, **kwargs):
-    return pod_status.exit_of(pod(*args, **kwargs), LIFE, asked=asked, present=present)
+    return platform.exit_of(pod(*args, **kwargs), LIFE, asked=asked, present=present)
 
 
 def test_exit_codes_and_signals_are_told_as_a_process_would_tell_them():
@@ -59,9 +60,9 @@ def test_the_error_that_a_server_or_data_worker_ended_with_is_told_and_a_worker_
         'Traceback (most recent call last):\n  File "y.py", line 1, in <module>\nOSError: disk is full\n'
     )
     for kind, error in ((RoleKind.SERVER, "OSError: disk is full"), (RoleKind.WORKER, "")):
-        assert pod_status.exit_of(failed, Life(Role(kind, 0)), asked=False).error == error
+        assert platform.exit_of(failed, Life(Role(kind, 0)), asked=False).error == error
     failed["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] = 143
-    assert not pod_status.exit_of(failed, Life(Role(RoleKind.SERVER, 0)), asked=False).error
+    assert not platform.exit_of(failed, Life(Role(RoleKind.SERVER, 0)), asked=False).error
 
 
 def test_a_pod_that_is_gone_without_a_word_was_taken_and_one_that_we_deleted_was_not():
@@ -97,6 +98,6 @@ def test_a_neighbour_in_the_pod_neither_hides_our_container_nor_keeps_it_from_en
         "spec": {"restartPolicy": "Never"},
         "status": {"phase": "Running", "containerStatuses": [sidecar, ours]},
     }
-    assert pod_status.process_ended(pod) and pod_status.exit_of(pod, LIFE, asked=False).code == 3
+    assert pod_status.process_ended(pod) and platform.exit_of(pod, LIFE, asked=False).code == 3
     pod["status"]["containerStatuses"][1] = {"name": "worker", "state": {"running": {}}}
     assert not pod_status.process_ended(pod) and pod_status.process_started(pod)
