@@ -67,19 +67,26 @@ class PrefetchedLeases:
         self._ask, self._tracker, self._patience_s, self._lead_s, self._clock = ask, tracker, patience_s, lead_s, clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="springtide-leases")
         self._asked: Future[Answer] | None = None
+        self._was_busy = False
+        """Whether this worker had untrained leases when it sent the last request."""
         self._over = False
         """Whether the last answer was DataEnd, so that only this worker's own leases are left."""
         self._looks: deque[tuple[float, int]] = deque()
         self._samples = 0
 
     def more(self, card: DatasetCard) -> Answer:
-        """Return the answer, or WaitReply if it has not arrived. Call again, because the request continues."""
+        """Return the answer, or WaitReply if it has not arrived. Call again, because the request continues.
+
+        A DataEnd counts only if this worker had trained all its leases when it asked. Otherwise other workers may have
+        been given a part of them since.
+        """
         if self._asked is None:
-            self._asked = self._thread.submit(self._ask, card, 1 if len(self._looks) > 1 else 2)
+            self._submit(card, 1 if len(self._looks) > 1 else 2)
         try:
-            return self._answered(self._patience_s)
+            answer = self._answered(self._patience_s)
         except TimeoutError:
             return messages.WaitReply()
+        return messages.WaitReply() if isinstance(answer, messages.DataEnd) and self._was_busy else answer
 
     def keep_up(self, card: DatasetCard, samples: int) -> None:
         self._samples += samples
@@ -94,11 +101,15 @@ class PrefetchedLeases:
         short = max(self._short(card), int(self._tracker.hurry))
         if self._asked is None and not self._over and short > 0:
             self._tracker.hurry = False
-            self._asked = self._thread.submit(self._ask, card, min(MOST, short))
+            self._submit(card, min(MOST, short))
 
     def close(self) -> None:
         """Let the thread end without waiting for it."""
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _submit(self, card: DatasetCard, most: int) -> None:
+        self._was_busy = self._tracker.is_busy
+        self._asked = self._thread.submit(self._ask, card, most)
 
     def _answered(self, patience_s: float) -> Answer:
         assert self._asked is not None

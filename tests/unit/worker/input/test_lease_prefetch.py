@@ -2,7 +2,7 @@
 
 import threading
 
-from springtide.domain.data.leases import Grant
+from springtide.domain.data.leases import Grant, ShrinkRequest
 from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
 from springtide.worker.input import lease_prefetch
@@ -107,7 +107,7 @@ def test_after_the_end_it_does_not_ask_while_it_has_work():
         if ahead._asked:
             ahead._asked.result(60)
     assert len(asked) == 1
-    assert ahead.more(CARD) == messages.DataEnd()
+    assert ahead.more(CARD) == messages.WaitReply()
     ahead.close()
 
 
@@ -127,4 +127,27 @@ def test_when_it_hurries_one_more_is_asked_for_however_much_is_in_hand():
             hurried.append(second)
     assert hurried and hurried[0] == 3
     assert master.asked[0] == 1
+    ahead.close()
+
+
+def test_the_end_does_not_count_if_it_was_heard_with_work_in_hand():
+    tracker, clock, answers = LeaseTracker(), Clock(), []
+    tracker.begin_pass(CARD)
+    grant = Grant(0, 0, 0, 0, 20)
+    tracker.add_grants(CARD, [grant])
+
+    def ask(card, most):
+        answers.append(most)
+        return messages.DataEnd() if len(answers) in (1, 3) else messages.WaitReply()
+
+    ahead = lease_prefetch.PrefetchedLeases(ask, tracker, patience_s=60, clock=clock)
+    _, first = tracker.claim(10)
+    tracker.hurry = True
+    ahead.keep_up(CARD, 10)
+    tracker.apply_changes((), [ShrinkRequest(0, 0, 10)])  # the rest goes to another worker
+    tracker.acknowledge([first])
+    assert not tracker.is_busy
+    assert ahead.more(CARD) == messages.WaitReply(), "another worker still trains the rest"
+    assert ahead.more(CARD) == messages.WaitReply()
+    assert ahead.more(CARD) == messages.DataEnd()
     ahead.close()
