@@ -21,8 +21,6 @@ WIDE = {
     "Summary": 24,
     "TrueJob": 23,
     "WorkerWelcome": 22,
-    "VirtualWorker": 22,
-    "VirtualServer": 22,
     "OnlineAutoscaler": 22,
     "KubernetesWish": 21,
     "JobView": 21,
@@ -38,7 +36,6 @@ WIDE = {
     "CheckpointStore": 17,
     "CheckpointRound": 17,
     "BrainStatus": 17,
-    "VirtualJob": 16,
     "Simulation": 16,
     "Journal": 16,
 }

@@ -9,10 +9,10 @@ import pytest
 from springtide.planning.policy import registry
 from springtide.sim.engine import systems
 from springtide.sim.engine.simulation import Simulation
-from springtide.sim.jobs import fleet, virtual_loop
-from springtide.sim.jobs.faults import Luck
-from springtide.sim.jobs.job import Setup, VirtualJob
 from springtide.sim.world import models, parameters, workload
+from tests.virtual_jobs import fleet, virtual_loop
+from tests.virtual_jobs.faults import Luck
+from tests.virtual_jobs.job import Setup, VirtualJob
 
 WORLD = parameters.testbed()
 STARTS_S = WORLD.launch_s + WORLD.init_s

@@ -43,22 +43,9 @@ def test_the_example_is_printed(capsys):
     assert json.loads(capsys.readouterr().out)["jobs"]
 
 
-def test_detailed_jobs_end_with_every_count_right(tmp_path, capsys):
-    path = tmp_path / "trace.json"
-    path.write_text(json.dumps({"world": {"init_s": 5, "launch_s": 5}, "jobs": [{"model": "xdeepfm", "steps": 3000}]}))
-    assert app.main(["simulate", str(path), "--detailed", "--policy", "static", "--json"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines[:-1])) <= 80
-    said = json.loads(lines[-1])
-    (job,) = said["jobs"]
-    assert said["right"] and (job["phase"], job["samples"], job["lost"], job["repeated"]) == ("finished", 1536000, 0, 0)
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--detailed", "--policy", "static", "--policy", "es"], "--detailed runs one policy at a time"),
-        (["--detailed", "--plot", "day.png"], "--detailed has no plot"),
         (["--policy", "statik"], "no policy named 'statik'. Did you mean 'static'"),
         (["nowhere.yaml"], "no file nowhere.yaml"),
         (["--plot", "day.txt", "--jobs", "1"], "wanted a file name that ends in .png"),

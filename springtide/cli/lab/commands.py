@@ -121,27 +121,18 @@ def simulate(
     policy: Annotated[
         list[str] | None, typer.Option(help="Policy; repeatable; also oracle or module:function.", metavar="NAME")
     ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(min=1, help="Number of jobs to draw.  [default: 2000; 5 with --detailed]")
-    ] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="Number of jobs to draw.")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the drawn jobs.")] = 0,
-    detailed: Annotated[
-        bool, typer.Option("--detailed", help="Run few jobs, each with its real master, ledger, slots and checkpoints.")
-    ] = False,
     plot: Annotated[str | None, typer.Option(help="Write a plot to this file.", metavar="FILE.png")] = None,
     example: Annotated[bool, typer.Option("--example", help="Print an example trace and exit.")] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
     """Compare policies on a virtual cluster: the same jobs and faults for each, in virtual time."""
-    if detailed and not example:
-        from springtide.cli.lab import simulate_jobs
-
-        return simulate_jobs.simulate(trace, names=policy or (), jobs=jobs, seed=seed, plot=plot, as_json=as_json)
     from springtide.cli.lab import simulate as verb
 
     return verb.simulate(
-        trace, names=policy or verb.DEFAULTS, jobs=jobs or 2000, seed=seed, plot=plot, example=example, as_json=as_json
+        trace, names=policy or verb.DEFAULTS, jobs=jobs, seed=seed, plot=plot, example=example, as_json=as_json
     )
 
 

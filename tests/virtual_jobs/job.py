@@ -1,6 +1,8 @@
 """Runs one job on virtual machines from its first process to its end.
 
-In: a `Setup`. Out: a `VirtualOutcome` with the counts of every slot. See the package for the reading order.
+In: a `Setup`. Out: a `VirtualOutcome` with the counts of every slot. Reading order: `virtual_loop` (virtual time) →
+`machines` (processes) → `master` (the real service) → `master_connection` → `worker` and `server` (real leases and
+slots, virtual work) → `faults` → `counting_oracle`.
 """
 
 import asyncio
@@ -24,15 +26,15 @@ from springtide.domain.spec.planning_config import PlanRules
 from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
 from springtide.server import restore
-from springtide.sim.jobs import counting_oracle
-from springtide.sim.jobs.members.machines import Machines, Program
-from springtide.sim.jobs.members.master import Masters, MemoryEventLog
-from springtide.sim.jobs.members.master_connection import Weather, Wire
-from springtide.sim.jobs.members.server import Disks, VirtualServer, owner_of
-from springtide.sim.jobs.members.worker import VirtualWorker
-from springtide.sim.jobs.network import DataWeather, Network
-from springtide.sim.jobs.step_time import ServerCores, StepTime
 from springtide.sim.world.world import TrueJob
+from tests.virtual_jobs import counting_oracle
+from tests.virtual_jobs.machines import Machines, Program
+from tests.virtual_jobs.master import Masters, MemoryEventLog
+from tests.virtual_jobs.master_connection import Weather, Wire
+from tests.virtual_jobs.network import DataWeather, Network
+from tests.virtual_jobs.server import Disks, VirtualServer, owner_of
+from tests.virtual_jobs.step_time import ServerCores, StepTime
+from tests.virtual_jobs.worker import VirtualWorker
 
 SLOTS = 64
 TOLD = frozenset({"phase", "decision", "lost", "ready", "checkpoint", "moved", "master", "failed", "poisoned", "plan"})

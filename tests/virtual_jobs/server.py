@@ -20,10 +20,10 @@ from springtide.domain.core.roles import Placement, Role, RoleKind
 from springtide.rpc.messages import messages
 from springtide.server import checkpoints, recovery, slot_loads
 from springtide.server.migration import overtaken
-from springtide.sim.jobs import counting_oracle
-from springtide.sim.jobs.members.machines import VirtualProcess
-from springtide.sim.jobs.network import Network, Push, PushReply
-from springtide.sim.jobs.step_time import ROW_BYTES, StepTime
+from tests.virtual_jobs import counting_oracle
+from tests.virtual_jobs.machines import VirtualProcess
+from tests.virtual_jobs.network import Network, Push, PushReply
+from tests.virtual_jobs.step_time import ROW_BYTES, StepTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

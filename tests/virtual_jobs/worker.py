@@ -16,13 +16,13 @@ from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.plan import profile
 from springtide.rpc.messages import messages
-from springtide.sim.jobs.counting_oracle import BatchRun
-from springtide.sim.jobs.members.machines import VirtualProcess
-from springtide.sim.jobs.network import Network, Push, PushReply
-from springtide.sim.jobs.step_time import StepTime
 from springtide.sim.world.world import Speed
 from springtide.worker.input.lease_prefetch import LEAD_S, MOST, MOST_HELD
 from springtide.worker.link.lease_tracker import LeaseTracker
+from tests.virtual_jobs.counting_oracle import BatchRun
+from tests.virtual_jobs.machines import VirtualProcess
+from tests.virtual_jobs.network import Network, Push, PushReply
+from tests.virtual_jobs.step_time import StepTime
 
 AGAIN_S = 0.5  # wait after an unreachable server
 HEALING = 0.2  # share of the heartbeat interval used while a server is away

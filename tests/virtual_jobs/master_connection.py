@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from springtide import errors
 from springtide.rpc.messages import messages
 from springtide.rpc.transport.listener import Peer
-from springtide.sim.jobs.members.master import Masters
+from tests.virtual_jobs.master import Masters
 
 Asked = messages.Request | Callable[[], messages.Request]
 

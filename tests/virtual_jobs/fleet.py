@@ -22,11 +22,11 @@ from springtide.domain.plan.view import ClusterView, JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage, PlanRules
 from springtide.sim.engine import systems, views
 from springtide.sim.engine.systems import System
-from springtide.sim.jobs.faults import Luck
-from springtide.sim.jobs.job import Setup, VirtualJob, VirtualOutcome
 from springtide.sim.world import cluster as clusters
 from springtide.sim.world.parameters import ClusterWorld
 from springtide.sim.world.world import TrueJob
+from tests.virtual_jobs.faults import Luck
+from tests.virtual_jobs.job import Setup, VirtualJob, VirtualOutcome
 
 HEARTBEAT_S, STRIDE_S = 10.0, 5.0  # coarser than in real jobs, to save simulation time
 Watch = Callable[[float, int], None]

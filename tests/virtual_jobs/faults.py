@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields
 
 from springtide import errors
 from springtide.domain.core.roles import RoleKind
-from springtide.sim.jobs.job import VirtualJob
-from springtide.sim.jobs.members.machines import VirtualProcess
 from springtide.sim.world.parameters import DAY_S, ClusterWorld
+from tests.virtual_jobs.job import VirtualJob
+from tests.virtual_jobs.machines import VirtualProcess
 
 WORDS = "drawn by the simulator"
 

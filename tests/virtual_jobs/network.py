@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from springtide.domain.core.roles import Placement
-from springtide.sim.jobs.counting_oracle import BatchRun
+from tests.virtual_jobs.counting_oracle import BatchRun
 
 
 class Push(NamedTuple):

@@ -14,7 +14,7 @@ from springtide import errors
 from springtide.domain.core.roles import Life, RoleExit, RoleKind, RoleUsage, WantedRole
 from springtide.platforms.agent import reconcile
 from springtide.rpc.messages import messages
-from springtide.sim.jobs.members.master_connection import Wire
+from tests.virtual_jobs.master_connection import Wire
 
 
 class Program(Protocol):

@@ -1,1 +1,0 @@
-"""Virtual members of a job: master, servers and workers."""
