@@ -2,7 +2,7 @@
 
 In: a model name, and a `PastTraffic` per call. Out: a `RateForecast` per call, without a long wait. If the process
 dies, hangs or is slow, the default model answers and the forecast says so. The client reuses the reply of a process for
-an hour. Next: `planning.online.scaling.min_workers`.
+an hour.
 """
 
 import asyncio

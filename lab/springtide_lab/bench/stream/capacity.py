@@ -25,12 +25,12 @@ from typing import TypeVar
 
 from springtide.domain.core.shape import Shape
 from springtide.domain.spec.job_spec import SyncMode
-from springtide.planning.online.capacity import throughput_curves
 from springtide.planning.online.capacity.capacity_model import CapacitySample, Kind
-from springtide.planning.online.capacity.throughput_curves import CapacityErrors, SurfaceSample
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, quota_job, report
 from springtide_lab.bench.core.quota_job import QuotaJob
+from springtide_lab.reproduce import throughput_curves
+from springtide_lab.reproduce.throughput_curves import CapacityErrors, SurfaceSample
 
 TARGET = 0.0243
 WORKER_CPU, SERVER_CPU = 0.15, 0.05  # a worker needs about a fifth of its cores at servers: one serves one and a half

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from springtide.sim.engine import parallel
+from springtide_lab.reproduce import parallel
 from springtide_lab.reproduce.goldminer import run_figures
 from springtide_lab.reproduce.goldminer.run_figures import Figures
 from springtide_lab.reproduce.goldminer.simulation import optimum, run, trace

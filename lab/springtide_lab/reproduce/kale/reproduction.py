@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from springtide import errors
-from springtide.sim.engine import parallel
-from springtide_lab.reproduce import report
+from springtide_lab.reproduce import parallel, report
 from springtide_lab.reproduce.kale import auc, comparison, pictures, rows, schemes, throughput, traffic
 from springtide_lab.reproduce.kale.comparison import Compared, TrafficKind
 from springtide_lab.reproduce.kale.traffic import Trace

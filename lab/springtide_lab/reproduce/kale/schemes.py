@@ -1,7 +1,7 @@
 """The schemes that ours is compared with, each for many lanes: days under all settings that are tried.
 
-In: outlooks of the days and settings by lane. Out: a `Scheme` (world.py). What decides is in planning/baselines; here
-is only how often it is asked. `GRIDS` are the settings that `tuning` looks through.
+In: outlooks of the days and settings by lane. Out: a `Scheme` (world.py). `autoscalers` decides; here is only how
+often it is asked. `GRIDS` are the settings that `tuning` looks through.
 """
 
 import itertools
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from springtide.planning.online.capacity.capacity_model import CapacitySample as Measured
-from springtide.planning.policy.baselines import autopilot, hpa, kale, keda, madu
+from springtide_lab.reproduce import autoscalers
 from springtide_lab.reproduce.kale.springtide_scheme import TICKS, Outlooks
 from springtide_lab.reproduce.kale.traffic import A10, CAPACITY, DAY, MOST, PEAK, STEP_S
 from springtide_lab.reproduce.kale.world import TICK_S, Counts, Scheme, Seen
@@ -25,22 +25,22 @@ def _columns(settings: Sequence[Any]) -> list[Any]:
     return [np.asarray(column, dtype=float) for column in zip(*settings, strict=True)]
 
 
-def by_hpa(_outlooks: Sequence[Outlooks], settings: Sequence[hpa.HpaSettings]) -> Scheme:
+def by_hpa(_outlooks: Sequence[Outlooks], settings: Sequence[autoscalers.HpaSettings]) -> Scheme:
     """Every 15 s."""
-    it = hpa.Hpa(hpa.HpaSettings(*_columns(settings)), most=MOST, every_s=TICK_S)
+    it = autoscalers.Hpa(autoscalers.HpaSettings(*_columns(settings)), most=MOST, every_s=TICK_S)
     return lambda seen: it.wants(seen.workers, seen.utilization, seen.free)
 
 
-def by_keda(_outlooks: Sequence[Outlooks], settings: Sequence[keda.KedaSettings]) -> Scheme:
+def by_keda(_outlooks: Sequence[Outlooks], settings: Sequence[autoscalers.KedaSettings]) -> Scheme:
     """Every 30 s."""
-    it = keda.Keda(keda.KedaSettings(*_columns(settings)), most=MOST, every_s=2 * TICK_S)
+    it = autoscalers.Keda(autoscalers.KedaSettings(*_columns(settings)), most=MOST, every_s=2 * TICK_S)
     return lambda seen: seen.workers if seen.tick % 2 else it.wants(seen.workers, seen.backlog, seen.free)
 
 
-def by_autopilot(_outlooks: Sequence[Outlooks], settings: Sequence[autopilot.AutopilotSettings]) -> Scheme:
+def by_autopilot(_outlooks: Sequence[Outlooks], settings: Sequence[autoscalers.AutopilotSettings]) -> Scheme:
     """Every 5 minutes, by the mean of what was used in them while workers trained."""
-    it = autopilot.Autopilot(autopilot.AutopilotSettings(*_columns(settings)), most=MOST)
-    every = round(autopilot.EVERY_S / TICK_S)
+    it = autoscalers.Autopilot(autoscalers.AutopilotSettings(*_columns(settings)), most=MOST)
+    every = round(autoscalers.AUTOPILOT_EVERY_S / TICK_S)
     used, times = np.zeros(len(settings)), np.zeros(len(settings))
 
     def scheme(seen: Seen) -> Counts:
@@ -55,8 +55,8 @@ def by_autopilot(_outlooks: Sequence[Outlooks], settings: Sequence[autopilot.Aut
     return scheme
 
 
-def by_madu(outlooks: Sequence[Outlooks], settings: Sequence[madu.MaduSettings]) -> Scheme:
-    per_worker = madu.slope([Measured(workers, A10(workers)) for workers in FEW])
+def by_madu(outlooks: Sequence[Outlooks], settings: Sequence[autoscalers.MaduSettings]) -> Scheme:
+    per_worker = autoscalers.madu_slope([Measured(workers, A10(workers)) for workers in FEW])
     every = [round(one.period_s / TICK_S) for one in settings]
     wanted = np.zeros(len(settings), dtype=np.int64)
 
@@ -65,15 +65,15 @@ def by_madu(outlooks: Sequence[Outlooks], settings: Sequence[madu.MaduSettings])
             for lane, (outlook, one) in enumerate(zip(outlooks, settings, strict=True)):
                 if seen.tick % every[lane] == 0:
                     said = outlook.at(seen.tick // TICKS)
-                    wanted[lane] = madu.wants(said, one, per_worker=per_worker, most=MOST)
+                    wanted[lane] = autoscalers.madu_workers(said, one, per_worker=per_worker, most=MOST)
         return wanted
 
     return scheme
 
 
-def by_kale(outlooks: Sequence[Outlooks], settings: Sequence[kale.KaleSettings]) -> Scheme:
+def by_kale(outlooks: Sequence[Outlooks], settings: Sequence[autoscalers.KaleSettings]) -> Scheme:
     """A plan every six hours; what it says, and lag, are looked at every minute."""
-    plans = np.zeros((DAY * round(STEP_S / kale.STEP_S), len(settings)), dtype=np.int64)
+    plans = np.zeros((DAY * round(STEP_S / autoscalers.KALE_STEP_S), len(settings)), dtype=np.int64)
     lanes = np.arange(len(settings))
     lead, fallback_s = (np.asarray(column) for column in zip(*(one[-2:] for one in settings), strict=True))
 
@@ -87,12 +87,14 @@ def by_kale(outlooks: Sequence[Outlooks], settings: Sequence[kale.KaleSettings])
                 key = id(outlook), one[:4], workers
                 if key not in made:
                     said = outlook.at(seen.tick // TICKS)
-                    made[key] = kale.plan(said, one, workers=workers, capacity=CAPACITY)
+                    made[key] = autoscalers.kale_plan(said, one, workers=workers, capacity=CAPACITY)
                 plans[:, lane] = made[key][: len(plans)]
         since_s = seen.tick % REPLANNED * TICK_S
-        planned = plans[((since_s + lead) // kale.STEP_S).astype(int), lanes]
+        planned = plans[((since_s + lead) // autoscalers.KALE_STEP_S).astype(int), lanes]
         lag_s = seen.backlog / np.maximum(seen.arrivals, 1e-9)
-        return kale.wants(planned, seen.workers, lag_s, seen.utilization, fallback_s=fallback_s, most=MOST)
+        return autoscalers.kale_workers(
+            planned, seen.workers, lag_s, seen.utilization, fallback_s=fallback_s, most=MOST
+        )
 
     return scheme
 
@@ -105,7 +107,7 @@ GRIDS: dict[str, tuple[Callable[[Sequence[Outlooks], Sequence[Any]], Scheme], li
     "HPA": (
         by_hpa,
         _grid(
-            hpa.HpaSettings,
+            autoscalers.HpaSettings,
             (0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9),
             (60.0, 300.0, 900.0, 3600.0),
             (0.0, 600.0, 1200.0, 1800.0, 2400.0, 3600.0),
@@ -114,7 +116,7 @@ GRIDS: dict[str, tuple[Callable[[Sequence[Outlooks], Sequence[Any]], Scheme], li
     "KEDA": (
         by_keda,
         _grid(
-            keda.KedaSettings,
+            autoscalers.KedaSettings,
             (A_WORKER * 10, A_WORKER * 30, A_WORKER * 60, A_WORKER * 180, A_WORKER * 600),
             (300.0, 1800.0, 3600.0, 7200.0),
             (0.0, 600.0),
@@ -123,17 +125,17 @@ GRIDS: dict[str, tuple[Callable[[Sequence[Outlooks], Sequence[Any]], Scheme], li
     "Autopilot": (
         by_autopilot,
         _grid(
-            autopilot.AutopilotSettings,
+            autoscalers.AutopilotSettings,
             (0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
             (95.0, 100.0),
             (1800.0, 3600.0, 7200.0, 14400.0, 43_200.0, 86_400.0),
         ),
     ),
-    "Madu": (by_madu, _grid(madu.MaduSettings, (0.0, 0.5, 1.0, 2.0), (600.0, 1800.0, 3600.0, 7200.0))),
+    "Madu": (by_madu, _grid(autoscalers.MaduSettings, (0.0, 0.5, 1.0, 2.0), (600.0, 1800.0, 3600.0, 7200.0))),
     "Kale": (
         by_kale,
         _grid(
-            kale.KaleSettings,
+            autoscalers.KaleSettings,
             (1,),
             (600.0, 1800.0, 3600.0, 7200.0),
             (False, True),

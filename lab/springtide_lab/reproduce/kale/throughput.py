@@ -11,11 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from springtide.planning.online.capacity import capacity_model, throughput_curves
+from springtide.planning.online.capacity import capacity_model
 from springtide.planning.online.capacity.capacity_model import CapacityCurve, CapacitySample, Kind
-from springtide.planning.online.capacity.throughput_curves import CapacityErrors
-from springtide.planning.online.scaling.min_workers import least
+from springtide_lab.reproduce import throughput_curves
+from springtide_lab.reproduce.autoscalers import least
 from springtide_lab.reproduce.report import Row, row
+from springtide_lab.reproduce.throughput_curves import CapacityErrors
 
 M = 16_384
 NOISE = 0.02  # of one measurement

@@ -5,7 +5,7 @@ cores of each job and the reason. Another scheduler allocates GPUs and trainers.
 
 A job can use more cores while its data workers produce fewer mini-batches than its trainers could consume. The next
 core is assumed to add as much as the last cores did, until a measurement corrects this (`corrected`). A metric decides
-which job comes first. Next: `planning.dataworkers.cluster.node_placement` finds machines.
+which job comes first.
 """
 
 import heapq

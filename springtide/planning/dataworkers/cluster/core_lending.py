@@ -3,7 +3,7 @@
 In: the queue state of each job, the cores that each trainer needs at full speed, and all cores of these jobs. Out:
 cores for data workers (`allocation.allot`) and for the trainers of each job, together within the limit. A trainer at
 half speed needs half of its cores. It keeps at least one unit. It gets its cores back in the round in which its data
-workers get more. Next: `node_placement` finds machines for the data workers.
+workers get more.
 """
 
 import math

@@ -1,11 +1,9 @@
 """Pure. Models capacity (samples per second by number of workers) with curves of few coefficients.
 
-In: pairs of workers and measured throughput, at a fixed ratio of workers to servers. Out: a `CapacityCurve`. Next:
-`planning/online/scaling/min_workers.py` finds the fewest workers for a traffic.
+In: pairs of workers and measured throughput, at a fixed ratio of workers to servers. Out: a `CapacityCurve`.
 
 All curves have the form samples / (coefficients x features of w), with non-negative coefficients. The kinds are "sync"
-(Kale's Eqn 6), "async" (Eqn 9), "crowded" (Eqn 9 plus contention between workers), and two models for comparison.
-throughput_curves.py also models the number of servers.
+(Kale's Eqn 6), "async" (Eqn 9), "crowded" (Eqn 9 plus contention between workers), and models for comparison.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -129,11 +127,6 @@ def learn(
     shares = _likely(curves, typical, weights)
     mean = np.asarray([curve.coefficients for curve in curves]).T @ shares
     return replace(curves[-1], coefficients=tuple(map(float, mean)))
-
-
-def mape(curve: CapacityCurve, seen: Sequence[CapacitySample]) -> float:
-    """Return the mean absolute percentage error of the throughput."""
-    return float(np.mean([abs(curve(one.workers) - one.throughput) / one.throughput for one in seen]))
 
 
 def _likely(

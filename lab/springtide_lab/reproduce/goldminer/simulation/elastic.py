@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from springtide.planning.dataworkers.cluster import allocation, core_lending, node_placement
+from springtide.planning.dataworkers.cluster import allocation, core_lending
 from springtide.planning.dataworkers.cluster.allocation import CoreRules, FedJob, Metric
 from springtide.planning.dataworkers.cluster.core_lending import TrainerCores
-from springtide.planning.dataworkers.cluster.node_placement import Machine, PlacementRequest, Seat
+from springtide_lab.reproduce.goldminer.simulation import node_placement
 from springtide_lab.reproduce.goldminer.simulation.cluster import Host
+from springtide_lab.reproduce.goldminer.simulation.node_placement import Machine, PlacementRequest, Seat
 from springtide_lab.reproduce.goldminer.simulation.systems import Held, take
 from springtide_lab.reproduce.goldminer.simulation.trace import Job, TracePreset
 from springtide_lab.reproduce.goldminer.tuning_walk import Walk, walk
@@ -61,10 +62,7 @@ class Feeding:
         self._known = {one.name: one for one in feds}
         if not changed and not others:
             return False
-        wants = [
-            PlacementRequest(job=one.job.name, cpu=given.cores[one.job.name], homes=_homes(one), size=self._share)
-            for one in fed
-        ]
+        wants = [PlacementRequest(job=one.job.name, cpu=given.cores[one.job.name], homes=_homes(one)) for one in fed]
         machines = [
             Machine(name=host.name, cpu=host.cpus_free, distributed=len(host.distributed)) for host in self._hosts
         ]

@@ -6,8 +6,8 @@ import types
 
 import pytest
 
-from springtide.planning.online.capacity.throughput_curves import CapacitySurface, SurfaceSample
 from springtide_lab.bench.stream import capacity
+from springtide_lab.reproduce.throughput_curves import CapacitySurface, SurfaceSample
 
 TRUE = CapacitySurface(kind="async", coefficients=(3e-4, 2e-5, 0.0, 2e-5))
 

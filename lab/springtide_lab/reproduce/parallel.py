@@ -1,8 +1,6 @@
 """Runs simulations in parallel processes, by default one per core.
 
-In: a function and its arguments, all pickled. Out: the results in order of the arguments. Callers:
-lab/springtide_lab/reproduce/goldminer/rows.py (one seed per call) and lab/springtide_lab/reproduce/kale/reproduction.py
-(one kind of traffic per call).
+In: a function and its arguments, all pickled. Out: the results in order of the arguments.
 """
 
 import concurrent.futures

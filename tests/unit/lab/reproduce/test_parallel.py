@@ -5,13 +5,13 @@ import signal
 import subprocess
 import sys
 
-from springtide.sim.engine import parallel
+from springtide_lab.reproduce import parallel
 from tests.process.running import alive
 from tests.waiting import until
 
 PARENT = """
 import os, signal, sys
-from springtide.sim.engine import parallel
+from springtide_lab.reproduce import parallel
 
 def forever(number):
     os.write(1, b"%d\\n" % os.getpid())  # one write: with PYTHONUNBUFFERED a print is two, and two of them mix

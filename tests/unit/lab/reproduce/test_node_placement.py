@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from springtide.planning.dataworkers.cluster import node_placement
-from springtide.planning.dataworkers.cluster.node_placement import Machine, PlacementRequest, Seat
+from springtide_lab.reproduce.goldminer.simulation import node_placement
+from springtide_lab.reproduce.goldminer.simulation.node_placement import Machine, PlacementRequest, Seat
 
 NAMES = [f"m{place}" for place in range(4)]
 
@@ -19,7 +19,6 @@ def clusters(draw):
         PlacementRequest(
             job=f"job-{place}",
             cpu=float(draw(st.integers(0, 25))),
-            size=float(draw(st.integers(1, 8))),
             homes=tuple(draw(st.lists(st.sampled_from(NAMES), unique=True, max_size=2))),
         )
         for place in range(draw(st.integers(0, 5)))
@@ -71,7 +70,7 @@ def test_local_cores_come_first_then_the_quietest_machine():
         Machine(name="loud", cpu=32, distributed=2),
         Machine(name="quiet", cpu=8),
     ]
-    found = node_placement.place([PlacementRequest(job="a", cpu=14, homes=("home",), size=8)], machines)
+    found = node_placement.place([PlacementRequest(job="a", cpu=14, homes=("home",))], machines)
     assert {seat.machine: seat.cpu for seat in found.seats} == {"home": 4, "quiet": 8, "loud": 2}
 
 
@@ -96,8 +95,3 @@ def test_what_is_elsewhere_and_loudest_is_given_up_first():
     found = node_placement.place([PlacementRequest(job="a", cpu=8, homes=("home",))], machines, now)
     assert {seat.machine: seat.cpu for seat in found.seats} == {"home": 4, "quiet": 4}
     assert found.moved == 0
-
-
-def test_smaller_data_workers_fill_fragments():
-    assert Seat(job="a", machine="m", cpu=19).workers(8) == (8, 8, 3)
-    assert Seat(job="a", machine="m", cpu=3).workers(8) == (3,)

@@ -1,8 +1,7 @@
-"""Pure. Places data workers on machines: next to their trainers if possible, otherwise where the network is quiet.
+"""Places data workers on machines: next to their trainers if possible, otherwise where the network is quiet.
 
 In: the cores granted to each job (`allocation.allot`), free cores of machines, and the current seats. Out: a
-`PlacementPlan` with seats (cores of one job on one machine) and the cores that move. Data workers are stateless, so a
-released seat loses only the work in progress. Next: the component that starts and drains data workers.
+`PlacementPlan` with seats (cores of one job on one machine) and the cores that move.
 """
 
 import math
@@ -31,8 +30,6 @@ class PlacementRequest:
     cpu: float
     homes: tuple[str, ...] = ()
     """Machines of the job's trainers."""
-    size: float = math.inf
-    """Maximum cores of one data worker. Smaller ones fill the rest of a machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +39,6 @@ class Seat:
     job: str
     machine: str
     cpu: float
-
-    def workers(self, size: float) -> tuple[float, ...]:
-        """Return the cores of each data worker of the seat: full size, and a smaller last one."""
-        count = math.ceil(self.cpu / size - ROUNDING) if math.isfinite(size) else 1
-        return tuple(min(size, self.cpu - each * size) for each in range(count))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,9 +1,7 @@
-"""Pure. Models throughput by workers and servers: Kale's Eqn 5 (sync) and Eqn 8 (async).
+"""Models of async throughput by workers and servers, and the errors of models on measurements that they did not see.
 
-In: measurements by number of workers and servers. Out: a `CapacitySurface`. At a fixed ratio of workers to servers, it
-is a curve of capacity_model.py, which planning uses. The two models of Optimus serve for comparison. Eqn 8 has no term
-w / p for too few servers. Optimus has the term and real jobs show it. "shared" is Eqn 8 with this term. Next:
-`springtide bench capacity`.
+"async" is Kale's Eqn 8. It has no term for too few servers, which real jobs show; "shared" is Eqn 8 with this term.
+"optimus-async" is for comparison. Planning uses the curves at a fixed ratio (`planning.online.capacity`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,12 +17,8 @@ from springtide.planning.online.capacity import capacity_model
 from springtide.planning.online.capacity.capacity_model import CapacitySample, relative
 from springtide.planning.online.capacity.capacity_model import Kind as CurveKind
 
-Kind = Literal["sync", "async", "shared", "optimus", "optimus-async"]
+Kind = Literal["async", "shared", "optimus-async"]
 Array = NDArray[np.float64]
-
-
-def _sync(w: Array, p: Array) -> list[Array]:
-    return [np.ones_like(w), 1 / w, 1 / p, w / p, 1 / (w * p), p, w]
 
 
 def _async(w: Array, p: Array) -> list[Array]:
@@ -35,22 +29,16 @@ def _shared(w: Array, p: Array) -> list[Array]:
     return [*_async(w, p), 1 / p]
 
 
-def _optimus(w: Array, p: Array) -> list[Array]:
-    return [np.ones_like(w), 1 / w, w / p, w, p]
-
-
 def _optimus_async(w: Array, p: Array) -> list[Array]:
     return [1 / w, 1 / p, np.ones_like(w), p / w]
 
 
 FEATURES: Mapping[Kind, Callable[[Array, Array], list[Array]]] = {
-    "sync": _sync,
     "async": _async,
     "shared": _shared,
-    "optimus": _optimus,
     "optimus-async": _optimus_async,
 }
-"""Features of each coefficient, in seconds per batch of all workers (sync, optimus) or per sample (others)."""
+"""Features of each coefficient, in seconds per sample."""
 
 
 class SurfaceSample(NamedTuple):
@@ -67,15 +55,14 @@ class CapacitySurface:
 
     kind: Kind
     coefficients: tuple[float, ...]
-    batch: float = 1.0
 
     def __call__(self, workers: float, servers: float) -> float:
         of = FEATURES[self.kind](np.asarray(float(workers)), np.asarray(float(servers)))
         seconds = float(np.stack(of) @ np.asarray(self.coefficients))
-        return self.batch / seconds if seconds > 0 else np.inf
+        return 1 / seconds if seconds > 0 else np.inf
 
 
-def fit_surface(kind: Kind, seen: Sequence[SurfaceSample], *, batch: float = 1.0) -> CapacitySurface:
+def fit_surface(kind: Kind, seen: Sequence[SurfaceSample]) -> CapacitySurface:
     """Fit a surface by least relative error of the step time."""
     if kind not in FEATURES:
         raise errors.UnknownName("model of throughput", kind, FEATURES)
@@ -83,12 +70,7 @@ def fit_surface(kind: Kind, seen: Sequence[SurfaceSample], *, batch: float = 1.0
     if not len(seen) or (table[:, :2] < 1).any() or not (np.isfinite(table).all() and (table[:, 2] > 0).all()):
         raise errors.BadInput(f"{len(seen)} measurements of throughput: wanted some, each of a worker or more, above 0")
     columns = np.stack(FEATURES[kind](table[:, 0], table[:, 1]), axis=-1)
-    return CapacitySurface(kind=kind, coefficients=relative(columns, table[:, 2] / batch), batch=batch)
-
-
-def mape(surface: CapacitySurface, seen: Sequence[SurfaceSample]) -> float:
-    """Return the mean absolute percentage error of the throughput."""
-    return float(np.mean([abs(surface(one.workers, one.servers) - one.throughput) / one.throughput for one in seen]))
+    return CapacitySurface(kind=kind, coefficients=relative(columns, table[:, 2]))
 
 
 class CapacityErrors(NamedTuple):
