@@ -7,7 +7,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from springtide.sim.world import models, parameters  # noqa: E402
+from springtide.sim.world import parameters  # noqa: E402
 
 PAGE = ROOT / "docs" / "design" / "simulator.md"
 MODELS_HEAD = "| model | coefficients |\n|---|---|\n"
@@ -16,7 +16,7 @@ PARAMETERS_HEAD = "| parameter | value | unit | source |\n|---|---|---|---|\n"
 
 def page(text: str) -> str:
     """The page with its tables as the code has them."""
-    listed = "".join(f"| `{model.name}` | {model.source} |\n" for model in models.MODELS.values())
+    listed = "".join(f"| `{model.name}` | {model.source} |\n" for model in parameters.MODELS.values())
     rows = "".join(f"| `{row.name}` | {row.value:g} | {row.unit} | {row.source} |\n" for row in parameters.rows())
     text = _filled(text, MODELS_HEAD, listed + "\n")
     return _filled(text, PARAMETERS_HEAD, rows)

@@ -16,7 +16,7 @@ HEAD = """# A job's spec
 What `springtide submit` reads, a program makes as `springtide.domain.spec.elastic_job.ElasticJob`, and a Kubernetes
 cluster keeps as the `spec` of an `ElasticJob`; [Submitting](submitting.md) tells how it is used. Only `script` must be
 given: what is open is found out, planned, or has the default here. This page is written by `tools/spec_page.py` from
-`springtide/domain/spec/elastic_job.py` and `springtide/domain/spec/platform_options.py`.
+`springtide/domain/spec/elastic_job.py` and `springtide/domain/spec/elastic_job.py`.
 
 ```yaml
 apiVersion: springtide.dev/v1alpha1   # these three lines may be left out: then all

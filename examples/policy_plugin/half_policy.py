@@ -13,7 +13,7 @@ from dataclasses import replace
 from springtide.domain.plan.plan import Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.planning.dataworkers.cluster.allocation import CoreStep
+from springtide.planning.dataworkers.allocation import CoreStep
 
 
 def half(view: ClusterView, config: PlanningConfig) -> Decision:

@@ -19,8 +19,8 @@ from springtide.domain.core import validation
 from springtide.domain.core.validation import takes_numbers
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.model import cache_rules
-from springtide.domain.model.reduction import unit_of
 from springtide.domain.spec import schema
+from springtide.domain.spec.job_spec import unit_of
 from springtide.embedding.lookup import compile_guard
 from springtide.worker import excepthook, setup, user_objects
 from springtide.worker.bsp.batch_order import unsupported

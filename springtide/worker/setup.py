@@ -14,9 +14,8 @@ from torch import nn
 from springtide import _native, config, errors
 from springtide.data.source import SampleSource
 from springtide.domain.core import validation
-from springtide.domain.model import reduction
 from springtide.domain.model.cache_rules import CacheRules
-from springtide.domain.spec import schema
+from springtide.domain.spec import job_spec, schema
 from springtide.embedding.lookup import compile_guard
 from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.lookup.table_client import BeforeRead, Behind, TableClient
@@ -75,7 +74,7 @@ class SharingOptions:
 
     source: SampleSource
     rules: CacheRules
-    unit: int = reduction.BY_RANK
+    unit: int = job_spec.BY_RANK
     """Samples per unit, if gradients are summed in batch order."""
 
     def refuse(self, mode: Mode, model: nn.Module) -> None:

@@ -7,9 +7,8 @@ import time
 
 import pytest
 
-from springtide.domain.data.online_view import OnlineRules
 from springtide.domain.spec.job_spec import JobPhase
-from springtide.domain.spec.online_job import OnlineJob
+from springtide.domain.spec.online_job import OnlineJob, OnlineRules
 from springtide.telemetry import events
 from springtide_lab.bench.stream.online import closed_loop
 from tests import waiting

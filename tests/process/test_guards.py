@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.guard_rules import GuardRules
-from springtide.domain.spec.job_spec import JobPhase, JobSpec
+from springtide.domain.spec.job_spec import GuardRules, JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, running
 from tests.process.test_limits import limited as limited

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide.domain.data.data_workers import FeedRules, FeedTarget
-from springtide.planning.dataworkers.tuning import tuner
-from springtide.planning.dataworkers.tuning.tuner_state import Tuning, TuningPhase
+from springtide.planning.dataworkers import tuner
+from springtide.planning.dataworkers.tuner_state import Tuning, TuningPhase
 from tests.property.feeding_world import Program, Staged, World
 
 KINDS = {

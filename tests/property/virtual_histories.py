@@ -13,7 +13,7 @@ from springtide.domain.core import shape as shapes
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.plan import Advice, ShapePlan
 from springtide.domain.spec.planning_config import PlanningConfig, PlanRules
-from springtide.sim.world import models, parameters, workload
+from springtide.sim.world import parameters, workload
 from tests.virtual_jobs import virtual_loop
 from tests.virtual_jobs.faults import FaultBounds, FaultRates, JobFaults
 from tests.virtual_jobs.job import Setup, VirtualJob, VirtualOutcome
@@ -21,7 +21,7 @@ from tests.virtual_jobs.master_connection import Weather
 from tests.virtual_jobs.network import DataWeather
 from tests.virtual_jobs.server import Disks
 
-MODEL = models.MODELS["widedeep"]
+MODEL = parameters.MODELS["widedeep"]
 LONGEST_S = 4_000.0  # the slowest of 400 took 2,125
 USUAL = FaultRates(
     kill_worker=60,

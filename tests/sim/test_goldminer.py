@@ -188,7 +188,7 @@ def test_options_that_belong_elsewhere_and_files_that_are_none_are_told_apart(tm
 
 def test_the_tiny_version_prints_and_draws(capsys, tmp_path, monkeypatch):
     monkeypatch.setattr(rows, "VARIANTS", {"same": lambda preset: preset})
-    own = "springtide.planning.dataworkers.cluster.allocation:srtf"
+    own = "springtide.planning.dataworkers.allocation:srtf"
     command = ["reproduce", "goldminer", "--quick", "--jobs", "12", "--json", "--out", str(tmp_path), "--metric", own]
     assert app.main(command) == 0
     lines = capsys.readouterr().out.splitlines()

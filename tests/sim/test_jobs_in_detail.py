@@ -9,7 +9,7 @@ import pytest
 from springtide.planning.policy import registry
 from springtide.sim.engine import systems
 from springtide.sim.engine.simulation import Simulation
-from springtide.sim.world import models, parameters, workload
+from springtide.sim.world import parameters, workload
 from tests.virtual_jobs import fleet, virtual_loop
 from tests.virtual_jobs.faults import Luck
 from tests.virtual_jobs.job import Setup, VirtualJob
@@ -27,7 +27,7 @@ def _quiet():
 
 
 def job_of(name, **changes):
-    model = models.MODELS[name]
+    model = parameters.MODELS[name]
     shape = replace(model.tuned, workers=6, servers=3)
     return replace(workload.one(WORLD, model, requested=shape, steps=STEPS), **changes)
 

@@ -9,8 +9,8 @@ import pytest
 
 from springtide import errors
 from springtide.cli import app
-from springtide.domain.data.online_view import OnlineRules
-from springtide.planning.online.scaling.horizon import ChangeEffect
+from springtide.domain.spec.online_job import OnlineRules
+from springtide.planning.online.decision import ChangeEffect
 from springtide_lab.reproduce.kale import auc, comparison, reproduction, rows, schemes, traffic, tuning, world
 from springtide_lab.reproduce.kale.comparison import OURS, Compared
 from springtide_lab.reproduce.kale.springtide_scheme import Clairvoyant, Ours, Outlooks

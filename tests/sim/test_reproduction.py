@@ -10,7 +10,7 @@ import pytest
 
 from springtide.cli import app
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.sim.world.models import MODELS
+from springtide.sim.world.parameters import MODELS
 from springtide_lab.reproduce import report as rows
 from springtide_lab.reproduce.dlrover_rm import clusterdays, figures_days, tables, testbed, trouble
 from tests.architecture import sources

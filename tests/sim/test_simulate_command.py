@@ -5,13 +5,13 @@ import json
 import pytest
 
 from springtide.cli import app
-from springtide.sim.world import trace
+from springtide.sim.world import workload
 
 
 @pytest.fixture
 def example(tmp_path):
     path = tmp_path / "trace.json"
-    path.write_text(trace.example())
+    path.write_text(workload.example())
     return path
 
 

@@ -12,12 +12,13 @@ from springtide.domain.core.shape import Shape
 from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.plan.view import FindingKind
 from springtide.planning.policy import registry
-from springtide.sim.engine import oracle, simulation, systems, views
-from springtide.sim.engine.job import JobEnd, SimulatedJob
+from springtide.sim import report
+from springtide.sim.engine import running_job, simulation, systems
+from springtide.sim.engine.running_job import JobEnd, SimulatedJob
 from springtide.sim.engine.simulation import Simulation
-from springtide.sim.report import measure
-from springtide.sim.world import cluster, models, workload
+from springtide.sim.world import parameters, workload
 from springtide.sim.world.parameters import ClusterWorld
+from springtide.sim.world.world import pending_s
 from springtide_lab.reproduce.dlrover_rm import testbed
 
 WORLD = ClusterWorld()
@@ -91,7 +92,7 @@ def test_the_same_seed_tells_the_same_story(which):
 
 
 def tuned(name="widedeep", **changes):
-    model = models.model(name)
+    model = parameters.model(name)
     return replace(workload.one(WORLD, model, requested=model.tuned), **changes)
 
 
@@ -112,7 +113,7 @@ def test_a_calm_job_takes_its_start_and_then_its_samples_over_its_speed():
 
 def test_jobs_that_fill_a_small_cluster_get_their_sizes_though_there_is_no_room_for_two_of_each():
     world = replace(testbed.WORLD, nodes=4)
-    wide = models.model("widedeep")
+    wide = parameters.model("widedeep")
     jobs = [replace(testbed.job_of(wide, number), name=str(number), arrives_at=300.0 * number) for number in range(2)]
     ours = systems.system("springtide", registry.load("springtide"))
     story = Audited(world, jobs, ours).run()
@@ -165,7 +166,7 @@ def test_pods_fail_as_often_as_the_paper_says():
 
 def test_larger_pods_pend_longer_five_minutes_the_largest():
     random = np.random.default_rng(0)
-    middle = [np.median([cluster.pending_s(WORLD, cpu, 1, random) for _ in range(400)]) for cpu in (4, 32)]
+    middle = [np.median([pending_s(WORLD, cpu, 1, random) for _ in range(400)]) for cpu in (4, 32)]
     assert middle[1] == pytest.approx(300, rel=0.1) and middle[0] == pytest.approx(300 / 8, rel=0.1)
 
 
@@ -189,9 +190,9 @@ def test_memory_that_ran_out_is_told_of_until_servers_have_more_of_it():
     assert (2 * job.requested.server_memory, FindingKind.OOM) not in told
     running = SimulatedJob(job)
     running.shape = running.ran_out = job.requested
-    assert [found.trouble for found in views.findings(running)] == [FindingKind.OOM]
+    assert [found.trouble for found in running_job.findings(running)] == [FindingKind.OOM]
     running.shape = replace(job.requested, servers=12)
-    assert views.findings(running) == ()
+    assert running_job.findings(running) == ()
 
 
 def test_a_straggler_costs_static_shards_far_more_than_dynamic_ones():
@@ -231,10 +232,10 @@ def test_a_plan_larger_than_a_node_is_refused_and_the_job_waits():
     assert story.refused > 0 and story.outcomes[0].started_at is None
 
 
-@pytest.mark.parametrize("name", models.MODELS)
+@pytest.mark.parametrize("name", parameters.MODELS)
 def test_the_oracle_is_as_fast_as_any_shape_and_never_over_the_quota(name):
     job = tuned(name)
-    outcome = finish(job, oracle.oracle([job]))
+    outcome = finish(job, systems.oracle([job]))
     assert outcome.jct_s <= finish(job).jct_s
     assert outcome.final.cpu <= WORLD.job_cpu
 
@@ -244,14 +245,14 @@ def test_an_oracle_that_knows_how_long_pods_pend_ends_short_jobs_sooner_and_long
     for samples, share in ((512 * 20_000, 0.9), (512 * 5e6, 1.0)):
         job = tuned(samples=float(samples))
         plain, soonest = (
-            finish(job, one, slow_pods).jct_s for one in (oracle.oracle([job]), oracle.soonest([job], slow_pods))
+            finish(job, one, slow_pods).jct_s for one in (systems.oracle([job]), systems.soonest([job], slow_pods))
         )
         assert soonest <= share * plain + 1
 
 
 def test_figures_count_what_they_say():
     story = Simulation(SMALL, workload.jobs(SMALL, 30, 1), STATIC).run()
-    figures = measure.summary(story)
+    figures = report.summary(story)
     assert figures.submitted == 30 + figures.reruns
     assert figures.finished + sum(figures.failures.values()) == figures.submitted
     assert figures.completion == figures.finished / figures.submitted

@@ -10,7 +10,7 @@ from springtide.planning.policy import registry
 from springtide.sim.engine import systems
 from springtide.sim.engine.simulation import Simulation
 from springtide.sim.world import workload
-from springtide.sim.world.models import MODELS
+from springtide.sim.world.parameters import MODELS
 from springtide_lab.reproduce.dlrover_rm import testbed
 
 MOST_CHANGES = 4

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from springtide import errors
-from springtide.sim.world import trace
+from springtide.sim.world import workload
 
 
 def write(tmp_path, text, name="trace.yaml"):
@@ -15,7 +15,7 @@ def write(tmp_path, text, name="trace.yaml"):
 
 
 def test_the_example_can_be_read_back(tmp_path):
-    read = trace.read(write(tmp_path, trace.example(), "trace.json"))
+    read = workload.read(write(tmp_path, workload.example(), "trace.json"))
     assert [job.name for job in read.jobs] == ["ads", "feed", "search"]
     assert read.world.nodes == 20 and read.jobs[2].hot == 1.5
     assert read.jobs[2].samples == 100_000 * 512
@@ -24,7 +24,7 @@ def test_the_example_can_be_read_back(tmp_path):
 def test_json_and_yaml_say_the_same(tmp_path):
     yaml = "jobs:\n  - model: dcn\n    at: 5\n    workers: 3\n"
     as_json = json.dumps({"jobs": [{"model": "dcn", "at": 5, "workers": 3}]})
-    assert trace.read(write(tmp_path, yaml)) == trace.read(write(tmp_path, as_json, "trace.json"))
+    assert workload.read(write(tmp_path, yaml)) == workload.read(write(tmp_path, as_json, "trace.json"))
 
 
 @pytest.mark.parametrize(
@@ -73,15 +73,15 @@ def test_json_and_yaml_say_the_same(tmp_path):
 )
 def test_what_is_wrong_is_said_with_its_line_and_field(tmp_path, text, said):
     with pytest.raises(errors.BadInput) as caught:
-        trace.read(write(tmp_path, text))
+        workload.read(write(tmp_path, text))
     assert said in str(caught.value)
 
 
 def test_broken_json_has_its_line_too(tmp_path):
     with pytest.raises(errors.BadInput, match=r"trace\.json:2: not JSON"):
-        trace.read(write(tmp_path, '{"jobs": [\n  {"model" "dcn"}]}', "trace.json"))
+        workload.read(write(tmp_path, '{"jobs": [\n  {"model" "dcn"}]}', "trace.json"))
 
 
 def test_a_file_that_is_not_there_is_named():
     with pytest.raises(errors.MissingFile, match=r"no file nowhere\.yaml"):
-        trace.read(trace.pathlib.Path("nowhere.yaml"))
+        workload.read(workload.pathlib.Path("nowhere.yaml"))

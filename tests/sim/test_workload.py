@@ -8,8 +8,8 @@ import pytest
 
 from springtide.domain.core.shape import Shape
 from springtide.planning.perf_model.equations import Shapes
-from springtide.sim.engine import oracle
-from springtide.sim.world import models, parameters, workload
+from springtide.sim.engine import systems
+from springtide.sim.world import parameters, workload
 from springtide.sim.world import world as physics
 from springtide.sim.world.parameters import ClusterWorld
 from springtide.sim.world.world import FaultCondition
@@ -70,33 +70,33 @@ def test_jobs_arrive_in_order_over_a_day_and_users_come_back():
 
 
 def test_wide_and_deep_reaches_the_papers_speed_at_the_tuned_shape_with_its_share_of_lookups():
-    model = models.model("widedeep")
+    model = parameters.model("widedeep")
     job = workload.one(WORLD, model, requested=model.tuned)
     speed = physics.speed(job, model.tuned)
     assert speed.steps_s == pytest.approx(250)
-    assert speed.terms[3] / speed.step_s == pytest.approx(models.LOOKUP_SHARE)
+    assert speed.terms[3] / speed.step_s == pytest.approx(parameters.LOOKUP_SHARE)
 
 
 @pytest.mark.parametrize(
     ("workers", "servers", "cores", "steps"), [(1, 1, 19.4, 6.2), (8, 2, 18.3, 47.8), (10, 2, 18.3, 56)]
 )
 def test_xdeepfm_goes_through_the_three_points_of_the_table(workers, servers, cores, steps):
-    job = workload.one(WORLD, models.model("xdeepfm"), requested=models.TUNED["xdeepfm"])
+    job = workload.one(WORLD, parameters.model("xdeepfm"), requested=parameters.TUNED["xdeepfm"])
     server_cpu = 32.0 if servers == 1 else 16.0
     shape = Shape(workers=workers, servers=servers, worker_cpu=cores, server_cpu=server_cpu)
     assert physics.speed(job, shape).steps_s == pytest.approx(steps, rel=0.04)
 
 
-@pytest.mark.parametrize("name", models.MODELS)
+@pytest.mark.parametrize("name", parameters.MODELS)
 def test_many_shapes_at_once_are_as_fast_as_one_by_one(name):
-    job = workload.one(WORLD, models.model(name), requested=models.TUNED[name])
+    job = workload.one(WORLD, parameters.model(name), requested=parameters.TUNED[name])
     random = np.random.default_rng(0)
     listed = [
         Shape(workers=int(w), servers=int(p), worker_cpu=float(a), server_cpu=float(b))
         for w, p, a, b in zip(*(random.integers(1, 33, size=(4, 50))), strict=True)
     ]
     many = Shapes(*np.array([(s.workers, s.servers, s.worker_cpu, s.server_cpu) for s in listed], dtype=float).T)
-    assert oracle.true_steps_s(job, many) == pytest.approx([physics.speed(job, shape).steps_s for shape in listed])
+    assert systems.true_steps_s(job, many) == pytest.approx([physics.speed(job, shape).steps_s for shape in listed])
 
 
 def test_every_constant_of_the_world_names_its_source():
@@ -112,7 +112,7 @@ def test_the_design_page_prints_the_constants_as_they_are():
 
 
 def test_memory_is_full_when_the_table_says_so():
-    model = models.model("widedeep")
+    model = parameters.model("widedeep")
     job = workload.one(WORLD, model, requested=model.tuned)
     small = Shape(workers=1, servers=2, worker_cpu=1, server_cpu=1, server_memory=3 << 30)
     full = physics.full_at(job, small)

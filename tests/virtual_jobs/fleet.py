@@ -2,7 +2,7 @@
 
 In: a world, jobs with their faults, and a policy. Out: a `VirtualOutcome` per job, with its counts. Each job starts
 with the policy's plan for an unknown job. Its master then asks the policy, checks the plans and carries them out step
-by step (`master.autoscale.loop`). Pods take time to start (`sim.world.cluster`) and fail at the world's rates
+by step (`master.autoscale.loop`). Pods take time to start (`sim.world.world`) and fail at the world's rates
 (`faults.Luck`).
 """
 
@@ -20,11 +20,10 @@ from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.plan.plan import Advice, ShapePlan
 from springtide.domain.plan.view import ClusterView, JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage, PlanRules
-from springtide.sim.engine import systems, views
+from springtide.sim.engine import running_job, systems
 from springtide.sim.engine.systems import System
-from springtide.sim.world import cluster as clusters
 from springtide.sim.world.parameters import ClusterWorld
-from springtide.sim.world.world import TrueJob
+from springtide.sim.world.world import Cluster, TrueJob, pending_s
 from tests.virtual_jobs.faults import Luck
 from tests.virtual_jobs.job import Setup, VirtualJob, VirtualOutcome
 
@@ -64,8 +63,8 @@ class FleetRun:
         self._heartbeat_s, self._stride_s, self._watch = heartbeat_s, stride_s, watch
         self._loop = asyncio.get_running_loop()
         self._config = PlanningConfig(exact_seconds=0.0)
-        self._bounds = without_memory(views.bounds(world))
-        self._capacity = clusters.Cluster(world).capacity
+        self._bounds = without_memory(running_job.bounds(world))
+        self._capacity = Cluster(world).capacity
         self._running: dict[str, VirtualJob] = {}
         self.fleet = Fleet()
 
@@ -132,7 +131,7 @@ class FleetRun:
         )
 
     def _starts_s(self, wanted: WantedRole, chance: np.random.Generator) -> float:
-        pending = clusters.pending_s(self._world, wanted.cpu or 1.0, 1, chance)
+        pending = pending_s(self._world, wanted.cpu or 1.0, 1, chance)
         return pending + self._world.launch_s + self._world.init_s
 
 
@@ -183,7 +182,7 @@ def first_plan(
         user=job.user,
         facts=job.facts,
         bounds=bounds,
-        features=views.features(job),
+        features=running_job.features(job),
         requested=job.requested,
         submitted_at=job.arrives_at,
         samples_total=job.samples,

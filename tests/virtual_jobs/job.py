@@ -20,8 +20,7 @@ from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.plan.plan import Adviser
-from springtide.domain.spec.guard_rules import GuardRules, StragglerRules
-from springtide.domain.spec.job_spec import JobPhase, JobSpec
+from springtide.domain.spec.job_spec import GuardRules, JobPhase, JobSpec, StragglerRules
 from springtide.domain.spec.planning_config import PlanRules
 from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages

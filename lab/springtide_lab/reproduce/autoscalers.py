@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from springtide.domain.data.online_view import TrafficOutlook
-from springtide.planning.online.capacity.capacity_model import CapacityCurve, CapacitySample
+from springtide.domain.spec.online_job import TrafficOutlook
+from springtide.planning.online.capacity_model import CapacityCurve, CapacitySample
 
 # Kubernetes' Horizontal Pod Autoscaler, asked every 15 s. Within 10% of the target nothing changes. A step up adds at
 # most four workers or doubles them. The highest recommendation of the window counts for scale-down; with `up_s`

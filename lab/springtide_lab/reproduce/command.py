@@ -11,7 +11,7 @@ import msgspec
 
 from springtide import errors
 from springtide.cli.common import options
-from springtide.sim.report import plots
+from springtide.sim import report
 from springtide_lab.reproduce import report as rows
 from springtide_lab.reproduce.report import Row
 
@@ -54,7 +54,7 @@ def reproduce(name: str, wish: ReproduceOptions, *, out: str | None, as_json: bo
             )
     folder = None if out is None else options.made_folder("--out", out)
     if folder is not None:
-        plots.pyplot()
+        report.pyplot()
     chosen = range(wish.seeds or (1 if wish.quick else PAPERS[name].seeds))
     found, said, write = PAPERS[name].rows(chosen, wish)
     remark = " (quick: shows that it runs, proves nothing)" if wish.quick else ""

@@ -14,7 +14,7 @@ import msgspec
 from rich import box as rich_box
 from rich import console, table
 
-from springtide.sim.report import plots
+from springtide.sim import report
 
 NOT_IN_TEXT = "not in text"
 BENCHES = pathlib.Path(__file__).parents[3] / "docs" / "benchmarks"
@@ -108,7 +108,7 @@ def published(path: pathlib.Path) -> dict[str, Any] | None:
 
 def save(figure: Any, path: pathlib.Path, caption: str) -> Picture:
     figure.savefig(path, dpi=120)
-    plots.pyplot().close(figure)
+    report.pyplot().close(figure)
     return Picture(path, caption)
 
 

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide import errors
-from springtide.planning.online.capacity import capacity_model
-from springtide.planning.online.capacity.capacity_model import CapacitySample, relative
-from springtide.planning.online.capacity.capacity_model import Kind as CurveKind
+from springtide.planning.online import capacity_model
+from springtide.planning.online.capacity_model import CapacitySample, relative
+from springtide.planning.online.capacity_model import Kind as CurveKind
 
 Kind = Literal["async", "shared", "optimus-async"]
 Array = NDArray[np.float64]

@@ -19,9 +19,9 @@ from springtide.domain.core.shape import ResourceBudget, Shape
 from springtide.domain.plan.plan import Advice, Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView, JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.planning.dataworkers.cluster import allocation, core_lending
-from springtide.planning.dataworkers.cluster.allocation import FedJob
-from springtide.planning.policy import sanitize
+from springtide.planning.dataworkers import allocation
+from springtide.planning.dataworkers.allocation import FedJob
+from springtide.planning.policy import acceptance
 
 MOST_NOTES = 20  # Limit per advice: a decision on a whole cluster may carry thousands of notes.
 PLAN_FOR = "plan for "
@@ -127,7 +127,7 @@ def holds(view: JobView, pledge: Pledge | None) -> ResourceBudget:
     has = NOTHING if view.shape is None else ResourceBudget(cpu=view.shape.cpu, memory=view.shape.memory)
     if pledge is None:
         return has
-    promised = sanitize.takes(pledge.plan)
+    promised = acceptance.takes(pledge.plan)
     return ResourceBudget(cpu=max(has.cpu, promised.cpu), memory=max(has.memory, promised.memory))
 
 
@@ -142,7 +142,7 @@ def beside(capacity: ResourceBudget, others: ResourceBudget) -> ResourceBudget:
 
 def grows(plan: ShapePlan, view: JobView) -> bool:
     """Return True if the plan needs more of any resource than the job has."""
-    wanted, has = sanitize.takes(plan), holds(view, None)
+    wanted, has = acceptance.takes(plan), holds(view, None)
     return wanted.cpu > has.cpu or wanted.memory > has.memory
 
 
@@ -150,9 +150,9 @@ def has_room(plan: ShapePlan, view: JobView, others: ResourceBudget, capacity: R
     """Return True if the plan needs no more than the job has, or if all jobs still fit into the capacity."""
     if not grows(plan, view):
         return True
-    has, wanted = holds(view, None), sanitize.takes(plan)
-    cpu_fits = wanted.cpu <= has.cpu or sanitize.holds(capacity, wanted.cpu + others.cpu, 0.0)
-    memory_fits = wanted.memory <= has.memory or sanitize.holds(capacity, 0.0, wanted.memory + others.memory)
+    has, wanted = holds(view, None), acceptance.takes(plan)
+    cpu_fits = wanted.cpu <= has.cpu or acceptance.holds(capacity, wanted.cpu + others.cpu, 0.0)
+    memory_fits = wanted.memory <= has.memory or acceptance.holds(capacity, 0.0, wanted.memory + others.memory)
     return cpu_fits and memory_fits
 
 
@@ -295,7 +295,7 @@ class ClusterState:
     def _feed(self) -> None:
         """Divide the cores that workers and servers leave free among the data workers of all jobs."""
         free = self.rules.capacity.cpu - self.held().cpu
-        allotted, self._fed = core_lending.shared(
+        allotted, self._fed = allocation.shared(
             (live.view for live in self.jobs.values()), self._fed, free, allocation.load(self.rules.config.data_workers)
         )
         self._data_cores = {name: (cores, allotted.why[name]) for name, cores in allotted.cores.items()}

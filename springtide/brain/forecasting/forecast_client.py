@@ -14,8 +14,8 @@ import msgspec
 from springtide.brain.forecasting import registry
 from springtide.brain.forecasting.forecast_process import MAX_BYTES, ForecastReply, question
 from springtide.brain.service import child_process
-from springtide.planning.online.forecast.registry import BUILT_IN
-from springtide.planning.online.forecast.traffic import DAY_S, PastTraffic, RateForecast
+from springtide.planning.online.forecasters import BUILT_IN
+from springtide.planning.online.traffic import DAY_S, PastTraffic, RateForecast
 from springtide.rpc.transport import frames
 
 log = logging.getLogger(__name__)

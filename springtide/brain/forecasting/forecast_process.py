@@ -14,7 +14,7 @@ import numpy as np
 
 from springtide import errors
 from springtide.brain.forecasting import registry
-from springtide.planning.online.forecast.traffic import Array, PastTraffic, RateForecast
+from springtide.planning.online.traffic import Array, PastTraffic, RateForecast
 from springtide.rpc.transport import frames
 
 MAX_BYTES = 64 * 2**20  # a year of seconds takes 250 MB, four weeks of minutes 0.3 MB

@@ -8,10 +8,9 @@ second. The result has the time step of the history. Next: `brain.forecasting.re
 import warnings
 from functools import partial
 
-from springtide.planning.online.forecast.registry import Forecaster
-from springtide.planning.online.forecast.seasonal import calibrated
-from springtide.planning.online.forecast.simple_forecasts import coarsely
-from springtide.planning.online.forecast.traffic import Array
+from springtide.planning.online.forecasters import Forecaster
+from springtide.planning.online.seasonal import calibrated, coarsely
+from springtide.planning.online.traffic import Array
 
 NEEDS_DAYS = 15  # two weeks of history and one day to test on
 

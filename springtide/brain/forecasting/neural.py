@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from springtide.planning.online.forecast.registry import Forecaster
-from springtide.planning.online.forecast.seasonal import forecast as default
-from springtide.planning.online.forecast.seasonal import interval
-from springtide.planning.online.forecast.simple_forecasts import coarse, fine
-from springtide.planning.online.forecast.traffic import Array, PastTraffic, RateForecast
+from springtide.planning.online.forecasters import Forecaster
+from springtide.planning.online.seasonal import coarse, fine, interval
+from springtide.planning.online.seasonal import forecast as default
+from springtide.planning.online.traffic import Array, PastTraffic, RateForecast
 
 HELD_DAYS = 4  # days that the first training leaves out
 NEEDS_DAYS = 14 + HELD_DAYS

@@ -1,6 +1,6 @@
 """Looks up forecasters by name, including those that need optional packages and `auto`.
 
-In: a name. Out: a forecaster as in `planning.online.forecast.registry`, which holds the forecasters without extra
+In: a name. Out: a forecaster as in `planning.online.forecasters`, which holds the forecasters without extra
 packages. Heavy packages are imported at the first forecast. Next: `brain.forecasting.forecast_process` calls the
 forecaster.
 """
@@ -13,9 +13,9 @@ from functools import partial
 from typing import NamedTuple
 
 from springtide import errors
-from springtide.planning.online.forecast import backtest, registry
-from springtide.planning.online.forecast.registry import Forecaster
-from springtide.planning.online.forecast.traffic import PastTraffic, RateForecast
+from springtide.planning.online import forecasters
+from springtide.planning.online.forecasters import Forecaster
+from springtide.planning.online.traffic import PastTraffic, RateForecast
 from springtide.planning.policy import registry as policies
 
 AUTO = "auto"
@@ -41,11 +41,11 @@ EXTRAS = {
 
 def names() -> tuple[str, ...]:
     """Return all plain names, whether their packages are installed or not."""
-    return tuple(sorted({AUTO, *EXTRAS, *registry.names()}))
+    return tuple(sorted({AUTO, *EXTRAS, *forecasters.names()}))
 
 
 def installed() -> tuple[str, ...]:
-    return (*registry.names(), *(name for name, one in EXTRAS.items() if importlib.util.find_spec(one.package)))
+    return (*forecasters.names(), *(name for name, one in EXTRAS.items() if importlib.util.find_spec(one.package)))
 
 
 def check(name: str) -> None:
@@ -53,28 +53,28 @@ def check(name: str) -> None:
     if name in EXTRAS and importlib.util.find_spec(EXTRAS[name].package) is None:
         raise errors.MissingExtra(f"forecaster {name!r}", EXTRAS[name].extra)
     if ":" not in name and name not in names():
-        raise errors.UnknownName(registry.KIND, name, names())
+        raise errors.UnknownName(forecasters.KIND, name, names())
 
 
 def load(name: str) -> Forecaster:
     """Return the forecaster of that name; for `auto` call `choose`."""
     check(name)
     if name not in EXTRAS:
-        return registry.load(name)
+        return forecasters.load(name)
     make: Callable[[str], Forecaster] = importlib.import_module(EXTRAS[name].module).forecaster
     return partial(_sound, name, make(name))
 
 
 def _sound(name: str, ours: Forecaster, history: PastTraffic, steps: int) -> RateForecast:
-    return registry.sound(name, ours(history, steps), history, steps)
+    return forecasters.sound(name, ours(history, steps), history, steps)
 
 
-def choose(history: PastTraffic, clock: Callable[[], float] = time.monotonic) -> backtest.ForecasterChoice:
+def choose(history: PastTraffic, clock: Callable[[], float] = time.monotonic) -> forecasters.ForecasterChoice:
     """Return the installed forecaster with the smallest error on the last days of this history."""
-    offered = policies.offered(registry.GROUP)
+    offered = policies.offered(forecasters.GROUP)
     ours = [name for name in installed() if name not in offered]
     tried = {name: TimedForecaster(load(name), BUDGET_S, clock) for name in (*ours, *offered)}
-    return backtest.choose(history, tried)
+    return forecasters.choose(history, tried)
 
 
 class TimedForecaster:

@@ -18,8 +18,7 @@ from springtide.cli.show import status as shown_status
 from springtide.domain.core import redaction
 from springtide.domain.core.resources import show_memory
 from springtide.domain.spec import schema
-from springtide.domain.spec.elastic_job import ElasticJob
-from springtide.domain.spec.platform_options import KubernetesWish, RayWish
+from springtide.domain.spec.elastic_job import ElasticJob, KubernetesWish, RayWish
 from springtide.launch import job_lookup, local_job
 from springtide.launch import submit as submitting
 from springtide.launch.job_lookup import JobLocation

@@ -14,10 +14,10 @@ from rich import progress as rich_progress
 from springtide import errors
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.policy import registry
-from springtide.sim.engine import oracle, systems
+from springtide.sim import report
+from springtide.sim.engine import systems
 from springtide.sim.engine.simulation import Simulation, Story, Watch
-from springtide.sim.report import measure, plots, report
-from springtide.sim.world import trace, workload
+from springtide.sim.world import workload
 from springtide.sim.world.parameters import ClusterWorld
 from springtide.sim.world.world import TrueJob
 
@@ -29,14 +29,14 @@ def simulate(
     path: str | None, *, names: Sequence[str], jobs: int, seed: int, plot: str | None, example: bool, as_json: bool
 ) -> int:
     if example:
-        typer.echo(trace.example())
+        typer.echo(workload.example())
         return 0
     picture = pathlib.Path(plot) if plot else None
     if picture is not None:
-        plots.check(picture)
+        report.check(picture)
     chosen = list(dict.fromkeys(names))
     if path is not None:
-        read = trace.read(pathlib.Path(path))
+        read = workload.read(pathlib.Path(path))
         world, work, what = read.world, read.jobs, f"{len(read.jobs)} jobs of {path}"
     else:
         world = ClusterWorld()
@@ -51,10 +51,10 @@ def simulate(
         took[one.name] = time.process_time() - began
         for complaint, times in stories[one.name].complaints.items():
             typer.echo(f"warning: {complaint} ({times} times)", err=True)
-    summaries = {name: measure.summary(story) for name, story in stories.items()}
+    summaries = {name: report.summary(story) for name, story in stories.items()}
     report.show(summaries, title=f"simulated: {what}, {world.nodes:g} nodes")
     if picture is not None:
-        plots.story(stories, picture)
+        report.story(stories, picture)
         typer.echo(f"plot: {picture}", err=True)
     if as_json:
         found = {
@@ -98,7 +98,7 @@ def progress(name: str, total: int) -> Iterator[Watch | None]:
 
 def system(name: str, jobs: Sequence[TrueJob]) -> systems.System:
     if name == ORACLE:
-        return oracle.oracle(jobs)
+        return systems.oracle(jobs)
     if name not in registry.names() and ":" not in name:
         raise errors.UnknownName("policy", name, (*registry.names(), ORACLE))
     return systems.system(name, registry.load(name))

@@ -1,7 +1,7 @@
 """`springtide forecast`: how well a stream's traffic is forecast, by which model, and what comes next.
 
 In: a CSV file of moments and counts. Out: a table of how each model would have done on the file's own days, which of
-them `auto` would take, the next day, JSON. Next: `planning.online.forecast.backtest` for the figures.
+them `auto` would take, the next day, JSON. Next: `planning.online.forecasters` for the figures.
 """
 
 import pathlib
@@ -16,10 +16,9 @@ from rich import console, table
 from springtide import errors, file_input
 from springtide.brain.forecasting import registry as models
 from springtide.data.stream import traffic as traces
-from springtide.planning.online.forecast import backtest
-from springtide.planning.online.forecast import registry as forecasters
-from springtide.planning.online.forecast.backtest import BacktestScore
-from springtide.planning.online.forecast.traffic import DAY_S, PastTraffic, RateForecast
+from springtide.planning.online import forecasters
+from springtide.planning.online.forecasters import BacktestScore
+from springtide.planning.online.traffic import DAY_S, PastTraffic, RateForecast
 
 STEP_S = 600.0
 SHOWN_H = 3
@@ -34,7 +33,9 @@ def forecast(
         models.check(name)
         if name == models.AUTO:
             raise errors.BadInput("model 'auto' is the best of those that are tried; name the ones to try")
-    scores = {name: backtest.backtest(history, models.load(name), known_days=known_days, last=last) for name in chosen}
+    scores = {
+        name: forecasters.backtest(history, models.load(name), known_days=known_days, last=last) for name in chosen
+    }
     best = min(scores, key=lambda name: scores[name].wape)
     said = models.load(best)(history.before(len(history.values), days=known_days), history.day)
     show(path, history, scores, known_days)

@@ -7,7 +7,7 @@ its pool. planning/dataworkers has the rules: no data workers if making batches 
 from collections import deque
 
 from springtide.domain.data.data_workers import FeedRules, FeedState, FeedTarget
-from springtide.planning.dataworkers.tuning import observation, tuner
+from springtide.planning.dataworkers import observation, tuner
 
 EVERY_S = 3.0  # a loader's data workers start within two seconds, so it may decide ten times as often as a job
 

@@ -4,7 +4,8 @@ In: `cli.job.run` builds a `JobSpec`. Next: `job.state` moves a job through its 
 """
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Literal
 
@@ -13,7 +14,6 @@ from springtide.domain.core.validation import holds_numbers
 from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.model.cache_rules import CacheRules
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.guard_rules import GuardRules, StragglerRules
 from springtide.domain.spec.online_job import OnlineJob
 from springtide.domain.spec.planning_config import PlanRules
 
@@ -57,6 +57,67 @@ class Blame(StrEnum):
     NONE = "none"
     USER = "user"
     INFRASTRUCTURE = "infrastructure"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardRules:
+    """Thresholds at which the job adds, relieves or replaces servers on its own."""
+
+    memory: bool = True
+    """Add servers before their memory limit is reached."""
+    servers: bool = True
+    """Move load away from a hot server, and replace a slow server."""
+    slower: float = 3.0
+    """Factor over its peers' time per key at which a server counts as slow."""
+    far_slower: float = 10.0
+    """Factor over its peers' time per key, in each of the last two reports, at which a server is drained at once. Its
+    slots go to its peers, and later to its replacement."""
+    throttled: float = 0.6
+    """Share of quota periods that were throttled at which a server can count as held back by its machine."""
+    given: float = 0.5
+    """Share of its due CPU below which such a throttled server is certainly held back, because the kernel counted
+    it."""
+    hotter: float = 1.3
+    """Factor over its peers' keys per second at which a server has more load."""
+    at_work: float = 0.15
+    """Share of time with work in its tables below which a server cannot slow the job down."""
+    busy: float = 0.8
+    """Share of its CPU above which a server has none to spare."""
+    most_cpu: float = 32.0
+    """Maximum cores that a hot server gets, where the platform can change limits."""
+    window_s: float = 5.0
+    """Seconds of recent activity by which servers are compared."""
+    times: int = 3
+    """Consecutive checks that must agree before the guard acts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StragglerRules:
+    """Thresholds at which a worker counts as slow, and as recovered."""
+
+    window_s: float = 20.0
+    """Seconds over which the speed of workers is measured."""
+    every_s: float = 15.0
+    """Seconds between two decisions. With the window, a straggler's leases are halved well within a minute."""
+    deviations: float = 3.0
+    """Deviations below its peers' median at which a worker is a straggler. Three ignores ordinary spread."""
+    floor: float = 0.1
+    """Minimum deviation as a share of the median, so that tiny differences among equal workers do not count."""
+    recovered: float = 0.85
+    """Share of its peers' median at which a worker's leases grow again."""
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if getattr(self, each.name) <= 0:
+                raise errors.BadInput(f"straggler rule {each.name}={getattr(self, each.name)}: wanted more than 0")
+
+    def changed(self, given: Mapping[str, float]) -> "StragglerRules":
+        """Return these rules with some values replaced, by name. The suffix `_s` may be omitted."""
+        known = {each.name.removesuffix("_s"): each.name for each in fields(self)}
+        for name in given:
+            if name.removesuffix("_s") not in known:
+                raise errors.UnknownName("straggler rule", name, known)
+        return replace(self, **{known[name.removesuffix("_s")]: value for name, value in given.items()})
 
 
 @holds_numbers
@@ -136,3 +197,18 @@ class JobSpec:
         planning = self.planning
         if planning.on and planning.resize and (self.worker_cpu is None or self.server_cpu is None):
             raise errors.BadInput(f"job {self.name}: it is to plan cores, but begins without limits; give both")
+
+
+BY_RANK = 0
+"""Sum each worker's samples first, then worker by worker. This is fastest, and the default."""
+WANTED = 'wanted "rank-order" (the default), "batch-order" (sample after sample) or "batch-order:8" (eight at a time)'
+
+
+def unit_of(reduction: str | None) -> int:
+    """Return the samples per unit, whose gradients are summed in batch order; 0 means rank order."""
+    if reduction is None or reduction == "rank-order":
+        return BY_RANK
+    name, colon, samples = reduction.partition(":")
+    if name != "batch-order" or (colon and not (samples.isascii() and samples.isdigit() and int(samples))):
+        raise errors.BadInput(f"reduction={reduction!r}: {WANTED}")
+    return int(samples) if colon else 1

@@ -89,7 +89,7 @@ class PlanningConfig:
     steps: StepPolicyConfig = field(default_factory=StepPolicyConfig)
     data_workers: str = "maxtp"
     """Metric that decides which job's data workers get cores first: "maxtp", "srtf", "fair", a plug-in name, or
-    `module:function` (`planning.dataworkers.cluster.allocation`)."""
+    `module:function` (`planning.dataworkers.allocation`)."""
     seed: int = 0
     """Seed of policies that use randomness."""
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from springtide.domain.spec.guard_rules import StragglerRules
+from springtide.domain.spec.job_spec import StragglerRules
 from springtide.job.stragglers import stragglers
 
 MOST_SHARE = 0.5  # largest share of workers that may be backed up: if more are slow, the workers are not the cause

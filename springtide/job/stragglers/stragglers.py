@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from statistics import median
 from typing import NamedTuple
 
-from springtide.domain.spec.guard_rules import StragglerRules
+from springtide.domain.spec.job_spec import StragglerRules
 
 MOST_HALVINGS = 2  # 256 -> 128 -> 64 batches
 CROWD = 32  # with more workers, excluding a worker from its own comparison changes nothing and costs a median each

@@ -64,7 +64,7 @@ def check_names(config: PlanningConfig) -> None:
     if not named:
         return
     from springtide.planning.allocate import choose  # heavy imports, rarely needed here
-    from springtide.planning.dataworkers.cluster import allocation
+    from springtide.planning.dataworkers import allocation
     from springtide.planning.policy import registry
 
     look_up: dict[str, Callable[[str], Any]] = {

@@ -19,15 +19,13 @@ from springtide.checkpoint.format.storage import open_store
 from springtide.domain.core import validation
 from springtide.domain.data import data_workers
 from springtide.domain.data.data_workers import FeedRules
-from springtide.domain.data.online_view import OnlineRules
 from springtide.domain.model import cache_rules
 from springtide.domain.model.checkpoints import EVERY_S, CheckpointRules
 from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.spec import schema
 from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob
-from springtide.domain.spec.guard_rules import GuardRules, StragglerRules
-from springtide.domain.spec.job_spec import JobSpec
-from springtide.domain.spec.online_job import OnlineJob
+from springtide.domain.spec.job_spec import GuardRules, JobSpec, StragglerRules
+from springtide.domain.spec.online_job import OnlineJob, OnlineRules
 from springtide.launch.spec import field_overrides, initial_resources
 from springtide.platforms.agent.agent import RunPlan
 from springtide.telemetry.logs import RunFiles

@@ -13,11 +13,9 @@ from typing import Protocol
 import msgspec
 
 from springtide import private_files
-from springtide.domain.data.online_view import TrafficOutlook
-from springtide.domain.spec.online_job import OnlineJob, TrafficStep
-from springtide.planning.online.forecast.correction import LOOKED_AT_S, outlook
-from springtide.planning.online.forecast.history import KEPT_S, STEP_S, TrafficHistory
-from springtide.planning.online.forecast.traffic import PastTraffic, RateForecast
+from springtide.domain.spec.online_job import OnlineJob, TrafficOutlook, TrafficStep
+from springtide.planning.online.seasonal import LOOKED_AT_S, outlook
+from springtide.planning.online.traffic import KEPT_S, STEP_S, PastTraffic, RateForecast, TrafficHistory
 from springtide.telemetry import time_series
 from springtide.telemetry.events import as_disk_error
 from springtide.telemetry.logs import RunFiles

@@ -26,7 +26,7 @@ from springtide.job.state import JobState
 from springtide.master.autoscale.profiler import Profiler
 from springtide.master.core.record import JobRecord
 from springtide.master.servers.guards import ServerGuards
-from springtide.planning.guards import oom
+from springtide.planning.guards import memory
 
 BANDWIDTH = 4e9
 """Bandwidth of one loopback connection on a typical machine, in bytes a second. It only scales a fitted coefficient."""
@@ -180,11 +180,11 @@ def need(sources: ViewSources) -> MemoryNeed:
         worker = math.ceil(ROOM * max(used, default=0))
     if not sizes[RoleKind.SERVER].memory or not ahead:
         return MemoryNeed(worker=worker) if worker else NO_NEED
-    usable = 1 - oom.SPARE
+    usable = 1 - memory.SPARE
     return MemoryNeed(
         worker=worker,
         server=math.ceil(max(one.static for one in ahead) / usable),
-        rows=math.ceil(oom.SLACK * sum(one.live_at_end for one in ahead) / usable),
+        rows=math.ceil(memory.SLACK * sum(one.live_at_end for one in ahead) / usable),
     )
 
 

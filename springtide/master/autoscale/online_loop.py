@@ -2,7 +2,7 @@
 
 In: ticks of `master.dispatcher`, and reports through `master.autoscale.stream_stats`. Out: events for the state
 machine; every decision with its reason in the event log; files for forecasts, the dashboard and plots. A decision to do
-nothing is logged too, once for each reason. This module decides nothing: `planning.online.scaling.decision` and
+nothing is logged too, once for each reason. This module decides nothing: `planning.online.decision` and
 `job.stragglers.backups` decide. Learned values are journaled, so a master that takes over keeps them.
 
 Decisions use stream time, which can run faster than the clock. One clock second then covers many stream seconds, and
@@ -25,9 +25,8 @@ import msgspec
 from springtide import errors
 from springtide.brain.forecasting.forecast_client import Forecasting
 from springtide.domain.core.roles import Life, RoleKind
-from springtide.domain.data.online_view import OnlineRules, OnlineView, Scaling
 from springtide.domain.spec.job_spec import JobPhase
-from springtide.domain.spec.online_job import OnlinePoint, OnlineState
+from springtide.domain.spec.online_job import OnlinePoint, OnlineRules, OnlineState, OnlineView, Scaling
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
 from springtide.job.scaling import plan
@@ -36,10 +35,9 @@ from springtide.master.autoscale.forecast import TrafficForecast
 from springtide.master.autoscale.stream_stats import StreamStats
 from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
-from springtide.planning.online.capacity import learner
-from springtide.planning.online.capacity.capacity_model import Kind, solver
-from springtide.planning.online.scaling import decision
-from springtide.planning.online.scaling.slo_metrics import SloSums
+from springtide.planning.online import capacity_model, decision
+from springtide.planning.online.capacity_model import Kind, solver
+from springtide.planning.online.slo_metrics import SloSums
 from springtide.rpc.messages.messages import MemberReport
 from springtide.telemetry.logs import RunFiles
 from springtide.telemetry.time_series import Series
@@ -62,7 +60,7 @@ _NUMBERS = re.compile(r"\d[\d,.:]*")
 class OnlineNotes(msgspec.Struct, frozen=True):
     """Learned values and counters that survive the master."""
 
-    learned: learner.LearnedCapacity = learner.LearnedCapacity()
+    learned: capacity_model.LearnedCapacity = capacity_model.LearnedCapacity()
     """Throughput by number of workers, in samples per clock second."""
     kept: SloSums = SloSums()
     scalings: int = 0
@@ -237,7 +235,7 @@ class OnlineAutoscaler:
         """Learn the throughput of the present number of workers, once they have been stable for long enough. First
         steps are slow and do not count if better measurements exist.
         """
-        seconds = learner.window_s(self._job.speedup)
+        seconds = capacity_model.window_s(self._job.speedup)
         settled_at = self._shape_at + (seconds if self._notes.learned.known else 0.0)
         if not self._shape or now < max(settled_at, self._measured_at) + seconds:
             return
@@ -249,7 +247,7 @@ class OnlineAutoscaler:
             return
         self._measured_at = now
         paces = {rank: pace for rank, work in works.items() if (pace := work.pace) is not None}
-        sure = learner.full(works, self._batch)
+        sure = capacity_model.full(works, self._batch)
         marks = backups.marked(self._notes.marks, paces, works, self._state.spec.stragglers, sure)
         self._notes = msgspec.structs.replace(self._notes, learned=learned, marks=marks)
         found = backups.wanted(marks, self._notes.backups)
@@ -294,7 +292,7 @@ class OnlineAutoscaler:
             return self._leave(held)
         if capacity is None:
             return self._leave("nobody has trained for long enough to say what a worker can do")
-        works = self._streams.works(learner.window_s(speedup), self._shape, at=now)
+        works = self._streams.works(capacity_model.window_s(speedup), self._shape, at=now)
         changed = self._state.planned.changed_at
         view = OnlineView(
             at=now * speedup,
@@ -302,7 +300,7 @@ class OnlineAutoscaler:
             backlog=float(self._streams.backlog) * speedup,
             lag_s=self._streams.lag_s(now) * speedup,
             arrivals=arriving,
-            utilization=learner.utilization(works),
+            utilization=capacity_model.utilization(works),
             outlook=outlook,
             capacity=capacity,
             pausing=bool(pausing),
@@ -398,7 +396,7 @@ class OnlineAutoscaler:
         if not self.reads:
             return None
         point, kept, job = self._point(now, down=False), self._notes.kept, self._job
-        works = self._streams.works(learner.window_s(job.speedup), self._shape, at=now)
+        works = self._streams.works(capacity_model.window_s(job.speedup), self._shape, at=now)
         total = self._streams.total
         held = self._fixed()
         fewest, most = (self._state.workers,) * 2 if held else (self._rules().fewest, self._rules().most)
@@ -408,7 +406,7 @@ class OnlineAutoscaler:
             backlog=self._streams.backlog,
             arriving=point.arriving,
             trained=point.trained,
-            utilization=learner.utilization(works) if works else None,
+            utilization=capacity_model.utilization(works) if works else None,
             capacity=point.capacity,
             forecast=point.forecast,
             high=point.high,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 from springtide.domain.core.roles import Life, Role
 from springtide.domain.data.streams import StreamUse
-from springtide.planning.online.capacity.learner import WorkerWork
-from springtide.planning.online.scaling.slo_metrics import PartitionEnds, lag_s
+from springtide.planning.online.capacity_model import WorkerWork
+from springtide.planning.online.slo_metrics import PartitionEnds, lag_s
 
 MOST_LOOKS = 600
 

@@ -25,8 +25,8 @@ from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
 from springtide.master.data.feed_stats import FeedStats, StageLayout, all_feed, of_data_workers
 from springtide.master.data.shared_values import SharedValues
-from springtide.planning.dataworkers.tuning import observation, tuner
-from springtide.planning.dataworkers.tuning.tuner_state import Tuning
+from springtide.planning.dataworkers import observation, tuner
+from springtide.planning.dataworkers.tuner_state import Tuning
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeder, Feeders, Package
 from springtide.telemetry.logs import RunFiles

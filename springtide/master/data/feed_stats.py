@@ -1,7 +1,7 @@
 """Keeps trainers' feed reports and the CPU use of roles, for the time window of a tuning decision.
 
 In: reports of workers and measurements of the agent, from `master.data.data_workers`; the clock is an argument. Out: a
-`FeedSeen` for an interval (`planning.dataworkers.tuning.observation`). Nothing is journaled: a master that takes over
+`FeedSeen` for an interval (`planning.dataworkers.observation`). Nothing is journaled: a master that takes over
 observes again.
 """
 
@@ -15,8 +15,8 @@ from springtide.domain.data.data_workers import FeedSeen, FeedState, stage_of
 from springtide.job.core.nodes import ALIVE, NodeState, RoleNode
 from springtide.job.scaling import data_workers
 from springtide.job.state import JobState
-from springtide.planning.dataworkers.tuning import observation
-from springtide.planning.dataworkers.tuning.observation import Cores, StageCores, TrainerReport
+from springtide.planning.dataworkers import observation
+from springtide.planning.dataworkers.observation import Cores, StageCores, TrainerReport
 
 USE_EVERY_S = 1.0  # interval between readings of a role's CPU seconds
 KEPT = 4096  # reports of a trainer, or readings of a role: about an hour at one a second

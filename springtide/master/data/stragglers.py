@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.spec.guard_rules import StragglerRules
+from springtide.domain.spec.job_spec import StragglerRules
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
 from springtide.job.stragglers import endgame, stragglers

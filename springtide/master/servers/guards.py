@@ -1,7 +1,7 @@
 """Guards servers against running out of memory, hot spots and slow machines.
 
 In: reports of servers and measurements of their agent, at every tick. Out: events, each with its reason. This module
-decides nothing: `planning.guards.oom` and `planning.guards.hot_servers` decide. The state machine and
+decides nothing: `planning.guards.memory` and `planning.guards.hot_servers` decide. The state machine and
 `master.servers.migration` carry out the changes.
 """
 
@@ -17,14 +17,14 @@ from springtide import errors
 from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.data.streams import FAR
-from springtide.domain.spec.guard_rules import GuardRules
+from springtide.domain.spec.job_spec import GuardRules
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState, RoleNode
 from springtide.master.core.context import MasterContext
 from springtide.master.core.progress import ProgressTally
 from springtide.master.servers.grant_release import GrantRelease
 from springtide.master.servers.migration import SlotMigration
-from springtide.planning.guards import growth, hot_servers, oom
+from springtide.planning.guards import hot_servers, memory
 from springtide.rpc.messages.messages import MemberReport
 
 log = logging.getLogger(__name__)
@@ -79,11 +79,11 @@ class ServerGuards:
 
     def __init__(self, context: MasterContext, rollout: SlotMigration) -> None:
         self._context, self._record, self._rollout = context, context.record, rollout
-        self._seen: list[growth.RowCount] = []
+        self._seen: list[memory.RowCount] = []
         self._watched: dict[int, ServerHistory] = {}
         self._rest_until = 0.0
         self._easing = GrantRelease()
-        self.ahead: tuple[oom.MemoryForecast, ...] = ()
+        self.ahead: tuple[memory.MemoryForecast, ...] = ()
         """Memory forecasts of the last check."""
         self.refused: tuple[float, events.Event, str] | None = None
         """Last event that was refused, with its time and the reason."""
@@ -175,7 +175,7 @@ class ServerGuards:
                 watched.sums.popleft()
         samples = float(self._record.book.samples_done)
         if rows and samples > (self._seen[-1].samples if self._seen else 0.0):
-            self._seen.append(growth.RowCount(samples, rows))
+            self._seen.append(memory.RowCount(samples, rows))
             if len(self._seen) > POINTS:
                 self._seen = self._seen[1::2]
 
@@ -199,33 +199,33 @@ class ServerGuards:
         if not self.rules.memory or not self.ahead:
             return None
         samples = self._seen[-1].samples
-        decision = oom.decide(self.ahead, samples=samples, samples_at_end=self._horizon())
+        decision = memory.decide(self.ahead, samples=samples, samples_at_end=self._horizon())
         return events.ServersScaled(decision.servers, decision.why) if decision.servers > len(nodes) else None
 
     def _look_ahead(
         self, nodes: list[RoleNode], tally: ProgressTally, usage: Mapping[Role, RoleUsage]
-    ) -> tuple[oom.MemoryForecast, ...]:
+    ) -> tuple[memory.MemoryForecast, ...]:
         """Return the memory forecast of every server; empty without memory limits or data."""
         readings = [one for node in nodes if (one := self._reading(node, tally, usage)) is not None]
         if not self._seen or len(readings) != len(nodes):
             return ()
-        rows, end = growth.fit(self._seen), self._horizon()
-        return tuple(oom.forecast(one, rows, samples_at_end=end) for one in readings)
+        rows, end = memory.fit(self._seen), self._horizon()
+        return tuple(memory.forecast(one, rows, samples_at_end=end) for one in readings)
 
     def _horizon(self) -> float:
         """Return the sample count up to which memory is forecast."""
-        return growth.horizon(self._seen, float(samples_in_all(self._record.book)))
+        return memory.horizon(self._seen, float(samples_in_all(self._record.book)))
 
     def _reading(
         self, node: RoleNode, tally: ProgressTally, usage: Mapping[Role, RoleUsage]
-    ) -> oom.ServerMemory | None:
+    ) -> memory.ServerMemory | None:
         """Return a server's memory reading; None if it has no limit or no data yet."""
         used, report = usage.get(node.role), tally.reports.get(node.role)
         if used is None or not used.memory_limit or not used.memory or report is None:
             return None
         held = report.counters.get("table_bytes", 0.0)
         live = self._rollout.bytes_on(node.role.rank)
-        return oom.ServerMemory(
+        return memory.ServerMemory(
             server=node.role.rank,
             live=live,
             held=held,
@@ -295,8 +295,8 @@ class ServerGuards:
     def _peers_have_room(self, rank: int, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage]) -> bool:
         """Return True if the other servers have enough memory for one server's slots."""
         others = [usage.get(node.role) for node in nodes if node.role.rank != rank]
-        room = [oom.room(one.memory, one.memory_limit) if one else 0.0 for one in others]
-        return sum(room) >= oom.SLACK * self._rollout.bytes_on(rank)
+        room = [memory.room(one.memory, one.memory_limit) if one else 0.0 for one in others]
+        return sum(room) >= memory.SLACK * self._rollout.bytes_on(rank)
 
     def _pace(self, node: RoleNode, usage: Mapping[Role, RoleUsage]) -> hot_servers.ServerPace | None:
         """Return the pace over the window, with a median against outliers; None if it was not observed for long

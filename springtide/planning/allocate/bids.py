@@ -22,10 +22,10 @@ from springtide.domain.plan.view import ClusterView
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.allocate.choose import UNENDING_S, Bid, Standing
 from springtide.planning.candidates import clamp, pareto
-from springtide.planning.candidates.query import FrontQuery
-from springtide.planning.lifecycle import rollback
+from springtide.planning.candidates.enumeration import FrontQuery
+from springtide.planning.lifecycle import stages
 from springtide.planning.lifecycle.stages import ReadyJob
-from springtide.planning.perf_model import equations, measurements, shape_columns, trust_region
+from springtide.planning.perf_model import equations, measurements, shape_columns
 from springtide.planning.perf_model.equations import Models, Shapes
 from springtide.planning.perf_model.fit import FittedModel
 from springtide.planning.perf_model.measurements import CoreSpeed
@@ -123,8 +123,8 @@ def _not_refuted(
     one: Bidder, shapes: ShapeColumns, speed: Floats, config: PlanningConfig
 ) -> tuple[ShapeColumns, Floats]:
     """Drop the shape that the job returned from, because the model may recommend it again."""
-    shape = rollback.refuted(one.ready.job, config)
-    if shape is None or rollback.alike(shape, one.ready.measured.shape):
+    shape = stages.refuted(one.ready.job, config)
+    if shape is None or stages.alike(shape, one.ready.measured.shape):
         return shapes, speed
     same = (shapes.workers == shape.workers) & (shapes.servers == shape.servers)
     same &= (shapes.worker_cpu == shape.worker_cpu) & (shapes.server_cpu == shape.server_cpu)
@@ -178,10 +178,10 @@ def _nearby(
     around = []
     for one, need, limit in zip(bidders, needs, limits, strict=True):
         now = one.ready.measured.shape
-        around.append(trust_region.TrustRegion(measurements.shapes(one.ready.job) or {now}, now, limit, need))
-    shapes, rows = trust_region.shapes(around)
+        around.append(TrustRegion(measurements.shapes(one.ready.job) or {now}, now, limit, need))
+    shapes, rows = nearby_shapes(around)
     shapes = _with_memory(shapes, _held(bidders, needs, rows))
-    fits = trust_region.inside(shapes, rows, limits)
+    fits = inside_limits(shapes, rows, limits)
     return shapes.taken(fits), rows.only(fits)
 
 
@@ -299,7 +299,7 @@ def _other_workers(
 
 @functools.lru_cache(maxsize=1024)
 def _near_numbers(workers: int) -> tuple[int, ...]:
-    return tuple({round(workers * trust_region.NEAR ** (at / STEPS_NEAR)) for at in range(-STEPS_NEAR, STEPS_NEAR + 1)})
+    return tuple({round(workers * NEAR ** (at / STEPS_NEAR)) for at in range(-STEPS_NEAR, STEPS_NEAR + 1)})
 
 
 def _needed(now: Shape, need: MemoryNeed, bounds: ShapeBounds, config: PlanningConfig) -> Shape:
@@ -309,3 +309,96 @@ def _needed(now: Shape, need: MemoryNeed, bounds: ShapeBounds, config: PlanningC
         least, most = bounds.least.server_memory, bounds.most.server_memory
         needed = replace(needed, server_memory=min(max(need.of_server(needed.servers), least), most))
     return needed
+
+
+NEAR = 2.0
+"""Factor around the measured values within which an unclear model is trusted."""
+COUNTS, SIZES = 8, 3
+"""Number of counts and of sizes per role to try."""
+
+
+class TrustRegion(NamedTuple):
+    """Measured shapes, current shape, bounds and memory needs of one job."""
+
+    seen: set[Shape]
+    """Measured shapes."""
+    now: Shape
+    limits: ShapeBounds
+    need: MemoryNeed
+
+
+def nearby_shapes(jobs: Sequence[TrustRegion]) -> tuple[ShapeColumns, RaggedRows]:
+    """Return all combinations of nearby counts and sizes, each with the needed memory."""
+    axes = [_axes(one) for one in jobs]
+    lengths = np.array([[len(axis) for axis in some] for some in axes]).reshape(-1, 4)
+    rows = shape_columns.of_lengths(lengths.prod(axis=1))
+    width = max(COUNTS, SIZES + 1)
+    values = np.ones((4, len(jobs), width))
+    for job, some in enumerate(axes):
+        for axis, numbers in enumerate(some):
+            values[axis, job, : len(numbers)] = numbers
+    left, first, found = rows.place.astype(np.int32), rows.owner * width, {}
+    for axis in (3, 2, 0, 1):  # the last axis varies fastest
+        left, place = np.divmod(left, lengths[:, axis].astype(np.int32).take(rows.owner))
+        found[axis] = values[axis].ravel().take(first + place)
+    workers, servers, worker_cpu, server_cpu = (found[axis] for axis in range(4))
+    need = np.array([(one.need.worker, one.need.server, one.need.rows) for one in jobs], dtype=float)
+    worker, server, stored = need.reshape(-1, 3).T.take(rows.owner, axis=1)
+    return ShapeColumns(workers, servers, worker_cpu, server_cpu, worker, server + np.ceil(stored / servers)), rows
+
+
+def inside_limits(shapes: ShapeColumns, rows: RaggedRows, limits: Sequence[ShapeBounds]) -> NDArray[np.bool_]:
+    known = np.array(
+        [
+            (
+                one.quota.cpu,
+                one.quota.memory,
+                one.least.worker_memory,
+                one.most.worker_memory,
+                one.least.server_memory,
+                one.most.server_memory,
+            )
+            for one in limits
+        ],
+        dtype=float,
+    ).reshape(-1, 6)
+    cpu, memory, least_worker, most_worker, least_server, most_server = known.T.take(rows.owner, axis=1)
+    return np.asarray(
+        (shapes.cpu <= cpu)
+        & (shapes.memory <= memory)
+        & (shapes.worker_memory >= least_worker)
+        & (shapes.worker_memory <= most_worker)
+        & (shapes.server_memory >= least_server)
+        & (shapes.server_memory <= most_server)
+    )
+
+
+def _axes(one: TrustRegion) -> tuple[Sequence[float], ...]:
+    """Return the worker counts, server counts, and the sizes of each."""
+    least, most, now, seen, step = one.limits.least, one.limits.most, one.now, one.seen, one.limits.cpu_step
+    return (
+        _numbers([shape.workers for shape in seen], least.workers, most.workers),
+        _numbers([shape.servers for shape in seen], least.servers, most.servers),
+        _sizes([shape.worker_cpu for shape in seen], least.worker_cpu, most.worker_cpu, now.worker_cpu, step),
+        _sizes([shape.server_cpu for shape in seen], least.server_cpu, most.server_cpu, now.server_cpu, step),
+    )
+
+
+def _between(values: Sequence[float], least: float, most: float) -> tuple[float, float]:
+    return min(max(least, min(values) / NEAR), most), max(min(most, max(values) * NEAR), least)
+
+
+def _numbers(values: Sequence[float], least: float, most: float) -> Sequence[float]:
+    low, high = _between(values, least, most)
+    first, last = math.ceil(low), math.floor(high)
+    return sorted({round(first + (last - first) * at / (COUNTS - 1)) for at in range(COUNTS)})
+
+
+def _sizes(values: Sequence[float], least: float, most: float, now: float, step: float | None) -> Sequence[float]:
+    """Return a few sizes in the range. With a step, return more sizes, in whole steps."""
+    low, high = _between(values, least, most)
+    count = SIZES if step is None else COUNTS - 1
+    sizes = [low * (high / low) ** (at / (count - 1)) for at in range(count)]
+    if step is not None:
+        sizes = [min(most, round(least + round((size - least) / step) * step, 9)) for size in sizes]
+    return sorted({*sizes, min(max(now, low), high)})

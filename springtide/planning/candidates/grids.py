@@ -1,7 +1,7 @@
 """Pure. Lists all shapes within bounds as two sides: the options for workers and the options for servers.
 
 In: `ShapeBounds`, `Prices`, `MemoryNeed`. Out: `Sides`, where every pair within the quota is a shape, or a `Grid` with
-all shapes. Next: `planning.candidates.pareto`, `planning.candidates.probe`.
+all shapes. Next: `planning.candidates.pareto`, `planning.candidates.pareto`.
 
 Memory makes no step faster, so memory is not a dimension of the search. Each role gets just what it needs. A worker
 needs the same memory for any number of workers. Servers share the rows, so more servers are smaller servers. Bounds on

@@ -23,9 +23,10 @@ from springtide.domain.core.shape import NO_NEED, ROUNDING, MemoryNeed, Prices, 
 from springtide.domain.plan.profile import ModelFacts
 from springtide.domain.plan.view import LaunchTime
 from springtide.planning.candidates import enumeration, grids, switch_cost
-from springtide.planning.candidates.query import NO_LIMIT, FrontQuery
+from springtide.planning.candidates.enumeration import NO_LIMIT, FrontQuery
 from springtide.planning.perf_model import equations, measurements
-from springtide.planning.perf_model.equations import Array, Coefficients, Index, Shapes
+from springtide.planning.perf_model.equations import TERMS, Array, Coefficients, Index, Shapes
+from springtide.planning.perf_model.fit import FittedModel
 from springtide.planning.perf_model.shape_columns import ShapeColumns
 
 How = Literal["exact", "evolved", "coarse"]
@@ -286,3 +287,50 @@ def score(ask: FrontQuery, shapes: ShapeColumns) -> tuple[Array, Array, Array, A
     if fits is not None:
         excess = numpy.where(fits, excess, numpy.maximum(excess, 1.0))
     return shapes.cost(ask.prices), throughput, gains(ask, shapes, throughput), excess
+
+
+FAINT = 1e-4
+"""Prior precision of every coefficient, as a share of step time. It keeps the information matrix invertible."""
+AS_GOOD = 0.95
+"""Share of the best information at which a cheaper shape is preferred."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Shape to measure next."""
+
+    shape: Shape
+    tells: float
+    """Information gain: log of the factor by which the confidence volume shrinks; 0 means none."""
+    why: str
+
+
+def next_probe(
+    fitted: FittedModel, bounds: ShapeBounds, *, need: MemoryNeed = NO_NEED, prices: Prices | None = None
+) -> Probe | None:
+    """Return the cheapest of the most informative shapes; None if no shape fits or the space is too large to
+    enumerate."""
+    if grids.count(bounds) > grids.MOST:
+        return None
+    ask = FrontQuery(
+        coefficients=fitted.coefficients, facts=fitted.facts, bounds=bounds, need=need, prices=prices or Prices()
+    )
+    grid = grids.grid(bounds, ask.prices, grids.rounded(need, bounds))
+    fits = fitting(ask, grid.shapes, grid.memory)
+    shapes = grid.shapes if fits is None else Shapes(*(column[fits] for column in grid.shapes))
+    if not len(shapes.workers):
+        return None
+    rows = equations.design(fitted.facts, shapes)
+    seconds = rows @ fitted.coefficients.array
+    if not (seconds > 0).all():
+        return None
+    rows = rows / seconds[:, None]
+    scale = numpy.sqrt(numpy.diag(fitted.information))
+    scale = numpy.where(scale > 0, scale, 1.0)
+    known = fitted.information / scale / scale[:, None] + FAINT**2 * numpy.eye(len(TERMS))
+    rows = rows / scale
+    told = numpy.log1p((rows * numpy.linalg.solve(known, rows.T).T).sum(axis=1))
+    best = int(numpy.nonzero(told >= AS_GOOD * told.max())[0][0])  # shapes are sorted by cost
+    shape = with_memory(ask, *(column[best : best + 1] for column in shapes)).shape(0)
+    unclear = f"cannot tell {', '.join(fitted.unclear)} apart yet; " if fitted.unclear else ""
+    return Probe(shape=shape, tells=float(told[best]), why=f"{unclear}{shape} would tell most")

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from statistics import median
 
-from springtide.domain.spec.guard_rules import GuardRules
+from springtide.domain.spec.job_spec import GuardRules
 
 LEAST_KEYS = 1000.0
 """Minimum keys per second at which a server's timing says something about its machine."""

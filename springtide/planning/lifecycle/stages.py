@@ -11,18 +11,91 @@ every stage.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.core.shape import ResourceBudget, Shape, cost
+from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds, cost
 from springtide.domain.plan.plan import ShapePlan
+from springtide.domain.plan.profile import Profile
 from springtide.domain.plan.view import ClusterView, FindingKind, GuardFinding, JobView
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.candidates import clamp
-from springtide.planning.lifecycle import initial_size, rollback, warm_start
+from springtide.planning.lifecycle import warm_start
 from springtide.planning.perf_model import measurements
 from springtide.planning.perf_model.measurements import ShapeSpeed
+
+SPARE = 1.3
+"""Memory of a worker as a multiple of the measured usage."""
+
+NEARLY_ALL = 0.9
+"""Share of its cores in use at which a worker is not made smaller."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredNeed:
+    """Measured resource usage per worker."""
+
+    worker_cpu: float
+    """w: cores that one worker uses."""
+    server_cpu: float
+    """s: cores that all servers together use per worker."""
+    worker_memory: int = 0
+    """Bytes that one worker used; 0 means unknown."""
+
+    @property
+    def sound(self) -> bool:
+        return 0 < self.worker_cpu < math.inf and 0 < self.server_cpu < math.inf
+
+
+def workers_and_cores(need: MeasuredNeed, total: float) -> tuple[int, float]:
+    """Return the workers and the total server cores (Eqns 10 and 11)."""
+    workers = max(1, math.floor(total / (need.worker_cpu + need.server_cpu)))
+    return workers, max(total - workers * need.worker_cpu, need.server_cpu)
+
+
+def servers_first(now: Shape, need: MeasuredNeed, bounds: ShapeBounds, config: PlanningConfig) -> Shape:
+    """Return the current shape with the server cores that the whole job will need, in servers of the usual size."""
+    total = clamp.quota(bounds, config).cpu
+    _, cores = workers_and_cores(need, total)
+    each = min(config.server_cpu, bounds.most.server_cpu, max(cores, bounds.least.server_cpu))
+    servers = max(1, math.floor(cores / each + 1e-9))
+    # workers stay unchanged, because their usage is measured again
+    right = replace(now, servers=servers, server_cpu=each)
+    return clamp.within(right, bounds, config)
+
+
+def workers_then(now: Shape, need: MeasuredNeed, bounds: ShapeBounds, config: PlanningConfig) -> Shape:
+    """Return the workers that servers can serve (Eqn 4) within the quota (Eqn 3), each with the cores it uses."""
+    total = clamp.quota(bounds, config).cpu
+    held = now.servers * now.server_cpu
+    _, cores = workers_and_cores(need, total)
+    served = max(held, cores) / need.server_cpu
+    cpu = worker_cores(now, need)
+    paid = (total - held) / min(cpu, max(need.worker_cpu, 1e-9))
+    workers = max(1, math.floor(min(served, paid) + 1e-9))
+    memory = now.worker_memory
+    if memory and need.worker_memory:
+        memory = min(memory, math.ceil(SPARE * need.worker_memory))
+    return clamp.within(replace(now, workers=workers, worker_cpu=cpu, worker_memory=memory), bounds, config)
+
+
+def worker_cores(now: Shape, need: MeasuredNeed) -> float:
+    """Return whole cores, or tenths below one core. A worker that uses nearly all its cores keeps them."""
+    if need.worker_cpu >= NEARLY_ALL * now.worker_cpu:
+        return now.worker_cpu
+    return float(math.ceil(need.worker_cpu)) if need.worker_cpu > 1 else math.ceil(need.worker_cpu * 10) / 10
+
+
+def hot_server_cores(used_by_hot: float, used: float, given: float, most: float) -> float:
+    """Return the cores that a hot server should have, in proportion to its share of the servers' work."""
+    return min(used_by_hot / used * given, most)
+
+
+def extra_workers(used: float, given: float, workers: int, most: int) -> int:
+    """Return the extra workers that idle server cores could serve."""
+    return max(0, min(math.floor(given / (used / workers) - workers + 1e-9), most))
+
 
 SOON = 3.0
 """Multiple of the sampling time after which a job without a new size is considered sized."""
@@ -102,11 +175,11 @@ def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
 
 def _back(job: JobView, shape: Shape, config: PlanningConfig) -> PlanRequest | None:
     """Request the previous shape if the last change made the job slower."""
-    found = rollback.back(job, config)
+    found = back(job, config)
     if found is None:
         return None
     held = clamp.within(found.before, job.bounds, config, need=job.need)
-    if rollback.alike(held, shape):
+    if alike(held, shape):
         return None
     slower = math.expm1(-found.faster)
     why = f"back to {held}: measured {found.speed:,.0f} samples/s there, {slower:+.0%} since the change"
@@ -203,12 +276,12 @@ def _busy_servers(job: JobView, shape: Shape, config: PlanningConfig) -> PlanReq
     return PlanRequest(plan=_plan(job, larger, why, config, PlanningStage.SAMPLING), rank=SIZE)
 
 
-def need(job: JobView, shape: Shape) -> initial_size.MeasuredNeed | None:
+def need(job: JobView, shape: Shape) -> MeasuredNeed | None:
     """Return the usage of one worker, and the server usage per worker."""
     workers, servers = measurements.use(job, RoleKind.WORKER), measurements.use(job, RoleKind.SERVER)
     if workers is None or servers is None:
         return None
-    found = initial_size.MeasuredNeed(
+    found = MeasuredNeed(
         worker_cpu=workers.used / workers.count,
         server_cpu=servers.used / max(shape.workers, workers.count),
         worker_memory=max((use.memory_used for use in job.used_by(RoleKind.WORKER)), default=0),
@@ -220,7 +293,7 @@ def _servers(job: JobView, shape: Shape, config: PlanningConfig) -> PlanRequest 
     measured = need(job, shape)
     if measured is None:
         return None
-    right = _with_memory(job, initial_size.servers_first(shape, measured, job.bounds, config), config)
+    right = _with_memory(job, servers_first(shape, measured, job.bounds, config), config)
     if (right.servers, right.server_cpu) == (shape.servers, shape.server_cpu):
         return _workers(job, shape, config)
     why = (
@@ -234,7 +307,7 @@ def _workers(job: JobView, shape: Shape, config: PlanningConfig) -> PlanRequest 
     measured = need(job, shape)
     if measured is None:
         return None
-    right = _with_memory(job, initial_size.workers_then(shape, measured, job.bounds, config), config)
+    right = _with_memory(job, workers_then(shape, measured, job.bounds, config), config)
     if abs(right.workers - shape.workers) <= config.least_gain * shape.workers and right.worker_cpu == shape.worker_cpu:
         return None
     why = (
@@ -263,14 +336,14 @@ def mend(job: JobView, shape: Shape, config: PlanningConfig) -> ShapePlan | str:
     )
     if servers.count > 1 and servers.share > config.busy_server and calm < config.busy_server * servers.share:
         most = min(config.node_cpu, job.bounds.most.server_cpu)
-        cores = round(initial_size.hot_server_cores(hot.cpu_used, servers.used, servers.given, most), 1)
+        cores = round(hot_server_cores(hot.cpu_used, servers.used, servers.given, most), 1)
         if cores >= (1 + config.least_gain) * hot.cpu and hot.role.rank < shape.servers:
             why = f"{hot.role} uses {servers.share:.0%} of its CPU, the others {calm:.0%}: it gets {cores:g} cores"
             return replace(_plan(job, shape, why, config, None), server_cpus=((hot.role.rank, cores),))
     beyond = shape.cpu + shape.worker_cpu > clamp.quota(job.bounds, config).cpu
     beyond = beyond and not job.facts.group  # in bsp all workers would wait for low-priority workers
     if beyond and workers.count <= shape.workers and servers.share <= config.busy_server:
-        extra = initial_size.extra_workers(servers.used, servers.given, shape.workers, config.extra_workers)
+        extra = extra_workers(servers.used, servers.given, shape.workers, config.extra_workers)
         if extra:
             idle = f"servers use {servers.used / servers.given:.0%} of their CPU"
             why = f"{idle}: {extra} workers of low priority beyond the quota"
@@ -285,3 +358,101 @@ def given_up(lent: LentWorkers, config: PlanningConfig) -> ShapePlan:
 
 def _plan(job: JobView, shape: Shape, why: str, config: PlanningConfig, stage: PlanningStage | None) -> ShapePlan:
     return ShapePlan(job=job.name, shape=shape, reason=why, cost=cost(shape, config.prices), stage=stage)
+
+
+FEWEST = 3
+"""Minimum number of windows in each shape; fewer give no spread."""
+MOST = 16
+"""Maximum number of windows of each shape, newest first."""
+CERTAIN = 3.0
+"""Standard errors by which the two speeds must differ."""
+LEAST_SPREAD = 0.02
+"""Minimum relative spread of a window's speed. Closer agreement is chance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShapeComparison:
+    """Comparison of the current shape with the previous shape."""
+
+    before: Shape
+    faster: float
+    """Log ratio of the earlier speed to the current speed, each a mean over windows."""
+    certain: bool
+    """True if the difference is significant."""
+    speed: float
+    """Earlier samples per second."""
+
+
+def compared(job: JobView) -> ShapeComparison | None:
+    """Compare with the shape before the last change; None if either shape has too few measurements."""
+    since, now = job.last_change_at, job.shape
+    if since is None or now is None or job.extra_workers:
+        return None
+    here: list[Profile] = []
+    there: list[Profile] = []
+    before: Shape | None = None
+    for one in reversed(job.profiles):
+        same = one.shape is now or alike(one.shape, now)
+        if same and before is None:
+            if one.at >= since and len(here) < MOST:
+                here.append(one)
+        elif not same and (before is None or one.shape is before or alike(one.shape, before)):
+            before = one.shape
+            if one.at < since:
+                there.append(one)
+        else:
+            break
+        if len(there) == MOST:
+            break
+    if before is None or min(len(here), len(there)) < FEWEST:
+        return None
+    speeds_here, speeds_there = _speeds(here), _speeds(there)
+    if min(len(speeds_here), len(speeds_there)) < FEWEST:
+        return None
+    mean_here, error_here = _mean(speeds_here)
+    mean_there, error_there = _mean(speeds_there)
+    apart = mean_there - mean_here
+    certain = abs(apart) > CERTAIN * math.sqrt(error_here + error_there)
+    return ShapeComparison(before=before, faster=apart, certain=certain, speed=math.exp(mean_there))
+
+
+def back(job: JobView, config: PlanningConfig) -> ShapeComparison | None:
+    """Return the comparison if the job should go back: the earlier shape was certainly faster, by enough, at no higher
+    cost per sample."""
+    found, now = compared(job), job.shape
+    if found is None or now is None or not found.certain or found.faster <= math.log1p(config.least_gain):
+        return None
+    dearer = cost(found.before, config.prices) / cost(now, config.prices)
+    return found if dearer <= math.exp(found.faster) and job.bounds.holds(found.before) else None
+
+
+def refuted(job: JobView, config: PlanningConfig) -> Shape | None:
+    """Return the previous shape if it was certainly slower and its samples cost more. No model justifies another
+    try."""
+    found, now = compared(job), job.shape
+    if found is None or now is None or not found.certain or found.faster >= 0:
+        return None
+    dearer = cost(found.before, config.prices) / cost(now, config.prices)
+    return found.before if dearer > math.exp(found.faster) else None
+
+
+def alike(one: Shape, other: Shape) -> bool:
+    """Return True if two shapes have equal speed. Memory does not affect speed."""
+    return one is other or (one.workers, one.servers, one.worker_cpu, one.server_cpu) == (
+        other.workers,
+        other.servers,
+        other.worker_cpu,
+        other.server_cpu,
+    )
+
+
+def _speeds(windows: Sequence[Profile]) -> list[float]:
+    """Return the log throughput of each window, without windows in which nothing was trained."""
+    speeds = (measurements.throughput(one.shape, one.timing) for one in windows)
+    return [math.log(speed) for speed in speeds if speed is not None and speed > 0]
+
+
+def _mean(logs: Sequence[float]) -> tuple[float, float]:
+    mean = sum(logs) / len(logs)
+    spread = sum((one - mean) ** 2 for one in logs) / (len(logs) - 1)
+    return mean, max(LEAST_SPREAD**2, spread) / len(logs)

@@ -18,12 +18,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from springtide.domain.core.shape import Shape
-from springtide.domain.plan.view import JobView, PastJob
+from springtide.domain.core.shape import MemoryNeed, Shape
+from springtide.domain.plan.view import Feature, JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.candidates import clamp
-from springtide.planning.lifecycle import initial_size, similarity
-from springtide.planning.lifecycle.similarity import CodedFeature
 
 Floats = NDArray[np.float64]
 NEWEST = 160
@@ -44,6 +42,102 @@ COMPARED = 4
 USER = "user"
 
 
+LEAST_WEIGHT = 0.05
+"""Minimum share of all weights, divided among the features, so that every feature can break ties."""
+
+
+def usable(features: Mapping[str, Feature]) -> dict[str, Feature]:
+    """Return the informative features: non-empty words and finite numbers."""
+    kept: dict[str, Feature] = {}
+    for name, value in features.items():
+        if isinstance(value, str):
+            if value:
+                kept[name] = value
+        elif isinstance(value, int | float) and math.isfinite(value):
+            kept[name] = float(value)
+    return kept
+
+
+class CodedFeature(NamedTuple):
+    """One feature of several jobs: word codes (-1 without a word) and numbers (NaN without a number)."""
+
+    words: NDArray[np.int64]
+    numbers: Floats
+
+    def part(self, some: slice) -> "CodedFeature":
+        return CodedFeature(self.words[some], self.numbers[some])
+
+    @property
+    def known(self) -> bool:
+        return bool((self.words >= 0).any() or not np.isnan(self.numbers).all())
+
+
+Codes = dict[str, dict[str, int]]
+"""Codes of words, by feature."""
+
+
+def coded(jobs: Sequence[Mapping[str, Feature]], codes: Codes) -> dict[str, CodedFeature]:
+    """Return every feature as arrays. New words get new codes."""
+    found = {}
+    for name in sorted({name for each in jobs for name in each}):
+        known, values = codes.setdefault(name, {}), [each.get(name) for each in jobs]
+        words = [known.setdefault(value, len(known)) if isinstance(value, str) else -1 for value in values]
+        numbers = [math.nan if value is None or isinstance(value, str) else float(value) for value in values]
+        found[name] = CodedFeature(np.array(words, dtype=np.int64), np.array(numbers))
+    return found
+
+
+def between(
+    ones: Mapping[str, CodedFeature], others: Mapping[str, CodedFeature], count: tuple[int, int]
+) -> dict[str, Floats]:
+    """Return the similarity of each job of `ones` to each job of `others`, per feature; `count` has both sizes.
+
+    Words are equal or not. Numbers have the ratio of the smaller to the larger. A missing feature, or a word against a
+    number, has similarity 0.
+    """
+    return {
+        name: _alike(ones[name], others[name]) if name in ones and name in others else np.zeros(count)
+        for name in sorted({*ones, *others})
+    }
+
+
+def _alike(one: CodedFeature, other: CodedFeature) -> Floats:
+    same = (one.words[:, None] == other.words) & (one.words[:, None] >= 0)
+    left, right = one.numbers[:, None], other.numbers[None, :]
+    larger = np.maximum(np.abs(left), np.abs(right))
+    near = 1.0 - np.divide(np.abs(left - right), larger, out=np.zeros_like(larger), where=larger > 0)
+    return np.where(same, 1.0, np.where(np.isfinite(larger), np.clip(near, 0.0, 1.0), 0.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DistanceModel:
+    """Linear model that predicts the distance of two jobs from their distances in each feature."""
+
+    weights: Mapping[str, float]
+    chance: float
+    """Difference between jobs that are alike in all features."""
+
+    def apart(self, parts: Mapping[str, Floats]) -> Floats:
+        """Return the expected distance of each pair. An unknown feature gets the smallest weight."""
+        usual = min(self.weights.values())
+        apart = sum(self.weights.get(name, usual) * (1.0 - part) for name, part in parts.items())
+        return np.asarray(self.chance + apart)
+
+
+def learn_distance(parts: Mapping[str, Floats], apart: Floats, pairs: NDArray[np.bool_]) -> DistanceModel:
+    """Learn the weight of each feature from the selected pairs.
+
+    Non-negative least squares gives a redundant feature almost no weight.
+    """
+    from scipy import optimize
+
+    known = np.stack([1.0 - part[pairs] for part in parts.values()], axis=1)
+    found = optimize.nnls(np.hstack([known, np.ones((len(known), 1))]), apart[pairs])[0]
+    least = LEAST_WEIGHT * max(float(found[:-1].sum()), LEAST_WEIGHT) / len(parts)
+    weights = {name: max(least, float(weight)) for name, weight in zip(parts, found, strict=False)}
+    return DistanceModel(weights=weights, chance=float(found[-1]))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmStart:
     """First shape of a job, with the reason."""
@@ -60,7 +154,7 @@ class Lesson:
 
     similar: int
     smoothing: float
-    telling: similarity.DistanceModel | None
+    telling: DistanceModel | None
     """Model of the distance between configurations by features; None if the history is too short."""
     among: dict[str, Floats]
     """Similarities among the newest past jobs, by feature."""
@@ -80,9 +174,9 @@ class KnownHistory(NamedTuple):
     past: list[PastJob]
     notes: tuple[str, ...]
     features: dict[str, CodedFeature]
-    codes: similarity.Codes
+    codes: Codes
     lesson: Lesson
-    needs: similarity.DistanceModel | None
+    needs: DistanceModel | None
 
 
 class SameHistory:
@@ -105,10 +199,10 @@ class SameHistory:
 def known(history: SameHistory, similar: int | None, smoothing: float | None) -> KnownHistory:
     """Learn from a history once for all jobs that start before it changes."""
     past, notes = sound(history.jobs)
-    codes: similarity.Codes = {}
-    features = similarity.coded([_features(one) for one in past], codes)
+    codes: Codes = {}
+    features = coded([_features(one) for one in past], codes)
     lesson = learn(past, features, similar, smoothing)
-    return KnownHistory(past, notes, features, codes, lesson, initial_size.told(past, lesson.among))
+    return KnownHistory(past, notes, features, codes, lesson, learn_needs(past, lesson.among))
 
 
 def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> WarmStart:
@@ -119,21 +213,19 @@ def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> W
         return cold(job, config, "there is no history", notes)
     if not features:
         return cold(job, config, "no past job has a feature to be known by", notes)
-    mine = similarity.coded(
-        [similarity.usable({USER: job.user, **job.features})], {name: dict(words) for name, words in codes.items()}
-    )
+    mine = coded([usable({USER: job.user, **job.features})], {name: dict(words) for name, words in codes.items()})
     if not mine:
         return cold(job, config, "it has no feature to be known by", notes)
     # features missing from the new job are unknown before it runs
     told = {name: one for name, one in features.items() if name in mine}
-    parts = similarity.between(mine, told, (1, len(past)))
+    parts = between(mine, told, (1, len(past)))
     alike = lesson.closeness(parts)
     order = np.argsort(alike, kind="stable")[::-1][: lesson.similar]  # newest first among equals
     near = [int(at) for at in order if alike[at] > ALIKE]
     if not near:
         return cold(job, config, f"no past job is like it (at best {alike.max():.0%})", notes)
     shape = _shape(smooth(np.array([_row(past[at].shape) for at in near]), lesson.smoothing))
-    needed = initial_size.foretold(past, parts, needs)
+    needed = predict_need(past, parts, needs)
     if needed is None:
         shape = replace(shape, server_memory=round(UNKNOWN * shape.server_memory))
     elif shape.server_memory:
@@ -208,9 +300,9 @@ def learn(
             accuracy=math.nan,
         )
     finals = np.array([_row(one.shape)[:COMPARED] for one in recent])
-    parts = similarity.between(newest, newest, (len(recent), len(recent)))
+    parts = between(newest, newest, (len(recent), len(recent)))
     older = np.tri(len(recent), k=-1, dtype=bool)
-    telling = similarity.learn(parts, 1.0 - closeness(finals[:, None, :], finals[None, :, :]), older)
+    telling = learn_distance(parts, 1.0 - closeness(finals[:, None, :], finals[None, :, :]), older)
     alike = np.where(older, -telling.apart(parts), -np.inf)
     ranked = np.argsort(alike, axis=1, kind="stable")[:, ::-1]
     tested = np.arange(len(recent) // 2, len(recent))  # the first half has too few predecessors
@@ -233,7 +325,7 @@ def closeness(ones: Floats, others: Floats) -> Floats:
 
 
 def _features(one: PastJob) -> dict[str, str | float]:
-    return similarity.usable({USER: one.user, **one.features})
+    return usable({USER: one.user, **one.features})
 
 
 def _row(shape: Shape | None) -> Floats:
@@ -267,3 +359,59 @@ def _shape(row: Floats) -> Shape:
         worker_memory=math.ceil(worker_memory),
         server_memory=math.ceil(server_memories / serving),
     )
+
+
+FEWEST_NEEDS = 8
+"""Number of past jobs with known needs below which nothing is learned; the largest need then counts."""
+ABOUT = 0.25
+"""Distance in doublings, beyond chance, within which past jobs count as one kind."""
+STRANGERS = 48
+"""Number of nearest past jobs that count for a job of unknown kind. With fewer, all of them might have needed less
+memory."""
+ROW_MARGIN = 1.25
+"""Margin on the prediction, because two runs of one job differ in their data."""
+
+
+def predict_need(
+    past: Sequence[PastJob], to_new: Mapping[str, Floats], told: DistanceModel | None
+) -> MemoryNeed | None:
+    """Predict the memory need of a new job; None without known needs.
+
+    `to_new` has [1, past] similarities per feature. `told` is the model that predicts needs from features.
+    """
+    known, rows = _needs(past)
+    if not known.any():
+        return None
+    near, more = known, 1.0
+    if told is not None:
+        apart = np.where(known, told.apart(to_new)[0], np.inf)
+        near = apart <= apart.min() + ABOUT
+        more = 2.0**told.chance
+        if apart.min() > told.chance + ABOUT:
+            near = known & (apart <= np.sort(apart)[min(STRANGERS, int(known.sum())) - 1])
+    some = [one.need for one, counts in zip(past, near.tolist(), strict=True) if counts]
+    return MemoryNeed(
+        worker=max(need.worker for need in some),
+        server=max(need.server for need in some),
+        rows=round(ROW_MARGIN * more * float(rows[near].max())),
+    )
+
+
+def _needs(past: Sequence[PastJob]) -> tuple[NDArray[np.bool_], Floats]:
+    """Return which jobs have a known need for rows, and the need in bytes."""
+    known = np.array([one.need.rows > 0 for one in past], dtype=bool)
+    return known, np.array([max(float(one.need.rows), 1.0) for one in past])
+
+
+def learn_needs(past: Sequence[PastJob], among: Mapping[str, Floats]) -> DistanceModel | None:
+    """Learn how needs differ, in doublings, by the features of jobs. `among` has [past, past] similarities of the
+    newest jobs."""
+    known, rows = _needs(past)
+    if not among or int(known.sum()) < FEWEST_NEEDS:
+        return None
+    newest = next(iter(among.values())).shape[0]
+    some, logs = known[-newest:], np.log2(rows[-newest:])
+    pairs = np.tri(newest, k=-1, dtype=bool) & some[:, None] & some[None, :]
+    if not pairs.any():
+        return None
+    return learn_distance(among, np.abs(logs[:, None] - logs[None, :]), pairs)

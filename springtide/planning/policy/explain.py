@@ -15,12 +15,12 @@ from springtide.domain.plan.plan import Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView, JobView
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.allocate import bids
-from springtide.planning.candidates import pareto, probe
-from springtide.planning.candidates.probe import Probe
+from springtide.planning.candidates import pareto
+from springtide.planning.candidates.pareto import Probe
 from springtide.planning.perf_model import equations, fit, measurements
 from springtide.planning.perf_model.fit import FittedModel
 from springtide.planning.perf_model.measurements import CoreSpeed
-from springtide.planning.perf_model.profile_table import RefusedProfiles
+from springtide.planning.perf_model.profiles import RefusedProfiles
 
 MOST = 12
 """Maximum number of options shown per job, besides the current and the chosen shape."""
@@ -95,7 +95,7 @@ def _one(
         shapes = [thin.shape(place) for place in range(len(thin))]
         shapes += [shape for shape in _named(job, plan) if not any(_alike(shape, one) for one in shapes)]
         options, why = [(shape, foretold(model, pace, shape)) for shape in shapes], front.why + _trust(model)
-        next_one = probe.next_probe(model, bounds, need=job.need, prices=config.prices)
+        next_one = pareto.next_probe(model, bounds, need=job.need, prices=config.prices)
         shares = _shares(model, job.shape) if job.shape else None
     listed = [
         ShapeOption(

@@ -1,6 +1,6 @@
 """Pure. Looks up policies by name: built in, from an installed package, or `module:function`.
 
-In: a name from the settings. Out: a function `(ClusterView, PlanningConfig) -> Decision`. `planning.policy.sanitize`
+In: a name from the settings. Out: a function `(ClusterView, PlanningConfig) -> Decision`. `planning.policy.acceptance`
 wraps it, so a faulty policy cannot harm a job. Next: a master, the brain or the simulator calls it.
 """
 
@@ -14,12 +14,9 @@ from springtide import errors
 from springtide.domain.plan.plan import Decision
 from springtide.domain.plan.view import ClusterView
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.planning.policy import sanitize
-from springtide.planning.policy.baselines.dlrover import dlrover
-from springtide.planning.policy.baselines.es import es
-from springtide.planning.policy.baselines.optimus import optimus, optimus_one
-from springtide.planning.policy.baselines.static import static
-from springtide.planning.policy.sanitize import Policy
+from springtide.planning.policy import acceptance
+from springtide.planning.policy.acceptance import Policy
+from springtide.planning.policy.baselines import dlrover, es, optimus, optimus_one, static
 from springtide.planning.policy.springtide_policy import springtide
 
 POLICIES: dict[str, Policy] = {
@@ -55,7 +52,7 @@ def found(name: str) -> Policy:
 def safe(policy: Policy) -> Policy:
     @functools.wraps(policy)
     def asked(view: ClusterView, config: PlanningConfig) -> Decision:
-        return sanitize.decide(policy, view, config)
+        return acceptance.decide(policy, view, config)
 
     return asked
 

@@ -23,7 +23,7 @@ from springtide.planning.candidates import clamp
 from springtide.planning.lifecycle import stages
 from springtide.planning.lifecycle.stages import LentWorkers, PlanRequest, ReadyJob
 from springtide.planning.perf_model import fit, measurements
-from springtide.planning.policy import sanitize
+from springtide.planning.policy import acceptance
 
 
 class FreeRoom:
@@ -67,7 +67,7 @@ def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
         plan = _placed(wish, job, room, config)
         if isinstance(plan, ShapePlan):
             plans.append(plan)
-            room.change(job.shape, sanitize.takes(plan))
+            room.change(job.shape, acceptance.takes(plan))
         else:
             notes.append(f"{job.name}: {plan}")
             if job.shape is None:
@@ -130,7 +130,7 @@ def _shared_out(
     plans = list(decision.plans)
     jobs = {one.job.name: one.job for one in ready}
     for plan in plans:
-        room.change(jobs[plan.job].shape, sanitize.takes(plan))
+        room.change(jobs[plan.job].shape, acceptance.takes(plan))
     notes += [decision.why, *decision.notes] if bids else []
     changed = {plan.job for plan in plans}
     for one in ready:
@@ -138,7 +138,7 @@ def _shared_out(
             mended = stages.mend(one.job, one.measured.shape, config)
             if isinstance(mended, ShapePlan) and _fits(room, one.job, mended):
                 plans.append(mended)
-                room.change(one.job.shape, sanitize.takes(mended))
+                room.change(one.job.shape, acceptance.takes(mended))
             elif one.job.stage is not PlanningStage.ADJUSTING:
                 notes.append(f"{one.job.name}: {mended if isinstance(mended, str) else mended.reason}")
     return plans, notes
@@ -157,8 +157,8 @@ def _given_up(lent: Sequence[LentWorkers], room: FreeRoom, config: PlanningConfi
 
 
 def _fits(room: FreeRoom, job: JobView, plan: ShapePlan) -> bool:
-    takes, beside = sanitize.takes(plan), room.beside(job.shape)
-    return sanitize.holds(beside, takes.cpu, takes.memory)
+    takes, beside = acceptance.takes(plan), room.beside(job.shape)
+    return acceptance.holds(beside, takes.cpu, takes.memory)
 
 
 def _without(left: ResourceBudget, waiting: Sequence[JobView]) -> ResourceBudget:

@@ -11,10 +11,10 @@ from functools import partial
 from typing import Protocol
 
 from springtide.domain.core.shape import GIB, Shape
-from springtide.sim.engine.clock import Clock
-from springtide.sim.engine.job import JobEnd, SimulatedJob
+from springtide.sim.engine.running_job import JobEnd, SimulatedJob
+from springtide.sim.engine.simulation import Clock
 from springtide.sim.engine.systems import Mechanisms, ServerChange
-from springtide.sim.world import cluster as clusters
+from springtide.sim.world import world as clusters
 from springtide.sim.world import world as physics
 from springtide.sim.world.parameters import ClusterWorld
 

@@ -4,6 +4,8 @@ In: a `ClusterWorld`, jobs, a `System` and a `PlanningConfig`. All randomness is
 outcome and decision. The policy is real code and sees only what `views` shows. Next: `measure`.
 """
 
+import heapq
+import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -15,17 +17,15 @@ from springtide.domain.core.shape import ResourceBudget, Shape
 from springtide.domain.plan.plan import Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView, LaunchTime, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
-from springtide.planning.guards.growth import RowCount
+from springtide.planning.guards.memory import RowCount
 from springtide.planning.lifecycle import stages
-from springtide.sim.engine import faults, systems, views
-from springtide.sim.engine.clock import Clock
-from springtide.sim.engine.job import JobEnd, JobOutcome, SimulatedJob
+from springtide.sim.engine import faults, running_job, systems
+from springtide.sim.engine.running_job import JobEnd, JobOutcome, SimulatedJob
 from springtide.sim.engine.systems import ServerChange, System
-from springtide.sim.world import cluster as clusters
+from springtide.sim.world import world as clusters
 from springtide.sim.world import world as physics
-from springtide.sim.world.cluster import Cluster, Reserved
 from springtide.sim.world.parameters import DAY_S, ClusterWorld
-from springtide.sim.world.world import TrueJob
+from springtide.sim.world.world import Cluster, Reserved, TrueJob
 
 HISTORY, LAUNCHES, PROFILES, SEEN, POINTS = 200, 50, 48, 18, 6
 MINUTE_S, WINDOWS, SETTLE_S, WINDOW_S = 60.0, 6, 3.0, 5.0
@@ -75,7 +75,7 @@ class Simulation:
         self.world, self.system, self.mechanisms = world, system, system.mechanisms
         self.config = replace(config or PlanningConfig(exact_seconds=0.0), workers_stay=True)  # see `_change`
         self.clock, self.cluster, self.story = Clock(), Cluster(world), Story()
-        self.bounds = views.bounds(world) if system.mechanisms.elastic else views.unbounded(world)
+        self.bounds = running_job.bounds(world) if system.mechanisms.elastic else running_job.unbounded(world)
         self.loss_rate = (world.pod_failures_a_day + world.preemptions_a_day) / DAY_S
         self.jobs: dict[str, SimulatedJob] = {}
         self.history: list[PastJob] = list(history)[-HISTORY:]
@@ -148,7 +148,7 @@ class Simulation:
             capacity=capacity,
             history=tuple(self.history),
             launches=tuple(self.launches),
-            jobs=tuple(views.view(running, self.bounds) for running in due),
+            jobs=tuple(running_job.view(running, self.bounds) for running in due),
         )
         decision = systems.check(self.system.policy(seen, self.config), self.system.name)
         self.story.decisions += 1
@@ -166,7 +166,7 @@ class Simulation:
             running.seen.append(RowCount(samples, physics.rows_bytes(running.job, samples)))
         del running.seen[:-SEEN]
         if self.mechanisms.foresees:
-            running.need = views.need(running)
+            running.need = running_job.need(running)
         if running.speed is None or running.speed.steps_s <= 0:
             return
         self._measure(running, running.speed)
@@ -378,7 +378,7 @@ class Simulation:
         self.cluster.take(-running.reserved.cpu, -running.reserved.memory)
         self.story.outcomes.append(running.outcome(end, self.clock.now))
         if running.shape is not None:
-            self.history.append(views.past(running, end, self.clock.now))
+            self.history.append(running_job.past(running, end, self.clock.now))
             del self.history[:-HISTORY]
         if end not in (JobEnd.FINISHED, JobEnd.UNFINISHED) and running.job.tries < MOST_TRIES:
             at = self.clock.now + self.world.rerun_after_s
@@ -389,3 +389,30 @@ class Simulation:
 
 def _servers_change(old: Shape, new: Shape) -> bool:
     return (old.servers, old.server_cpu, old.server_memory) != (new.servers, new.server_cpu, new.server_memory)
+
+
+Act = Callable[[], None]
+
+
+class Clock:
+    """A heap of scheduled actions. Time never goes back."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.events = 0
+        self._order = itertools.count()
+        self._heap: list[tuple[float, int, Act]] = []
+
+    def at(self, when: float, act: Act) -> None:
+        """Schedule an action; a time in the past means now."""
+        heapq.heappush(self._heap, (max(when, self.now), next(self._order), act))
+
+    def after(self, seconds: float, act: Act) -> None:
+        self.at(self.now + seconds, act)
+
+    def run(self, until: float) -> None:
+        """Advance the time to `until`, or until no action is left."""
+        while self._heap and self._heap[0][0] <= until:
+            self.now, _, act = heapq.heappop(self._heap)
+            self.events += 1
+            act()

@@ -6,8 +6,7 @@ import signal
 
 import pytest
 
-from springtide.domain.spec.elastic_job import CheckpointWish, RoleWish
-from springtide.domain.spec.platform_options import KubernetesWish, RunVolume
+from springtide.domain.spec.elastic_job import CheckpointWish, KubernetesWish, RoleWish, RunVolume
 from springtide.platforms.k8s.api import kinds
 from springtide.rpc.messages import messages
 from tests.platforms.k8s.whole import GIB, Whole

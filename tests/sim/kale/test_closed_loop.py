@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from springtide.domain.data.online_view import OnlineRules
+from springtide.domain.spec.online_job import OnlineRules
 from springtide_lab.bench.stream.online import closed_loop
 from springtide_lab.reproduce.kale.closed_loop import Truth, play
 

@@ -10,7 +10,7 @@ from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.plan.view import JobView
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.candidates import pareto
-from springtide.planning.candidates.query import FrontQuery
+from springtide.planning.candidates.enumeration import FrontQuery
 from springtide.planning.perf_model import equations, fit
 from springtide.planning.perf_model.equations import Coefficients
 from springtide.planning.policy import registry

@@ -20,7 +20,7 @@ from springtide.domain.core.shape import Shape
 from springtide.planning.perf_model import fit, measurements
 from springtide.planning.perf_model.fit import FittedModel
 from springtide.planning.perf_model.measurements import CoreSpeed
-from springtide.planning.perf_model.profile_table import RefusedProfiles
+from springtide.planning.perf_model.profiles import RefusedProfiles
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, quota_job, report
 from springtide_lab.bench.core.quota_job import QuotaProfile, Times

@@ -23,7 +23,7 @@ from springtide.planning.allocate import knapsack
 from springtide.planning.allocate.knapsack import KnapsackCapacity
 from springtide.planning.allocate.knapsack import KnapsackOptions as JobOptions
 from springtide.planning.candidates import grids, pareto
-from springtide.planning.candidates.query import FrontQuery
+from springtide.planning.candidates.enumeration import FrontQuery
 from springtide.planning.lifecycle import warm_start
 from springtide.planning.perf_model import equations, fit
 from springtide.planning.perf_model.equations import Coefficients

@@ -18,8 +18,7 @@ from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
-from springtide.domain.spec.guard_rules import GuardRules
-from springtide.domain.spec.job_spec import JobSpec, SyncMode
+from springtide.domain.spec.job_spec import GuardRules, JobSpec, SyncMode
 from springtide.domain.spec.planning_config import PlanRules
 from springtide.master.autoscale import job_view
 from springtide.planning.perf_model import profiles

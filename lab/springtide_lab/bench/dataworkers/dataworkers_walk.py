@@ -1,7 +1,7 @@
 """Fig. 13 of GoldMiner with real processes: a job's data workers are tuned, decision by decision, on this machine.
 
 In: a trainer and data workers in control groups (walk/crew.py), with preprocessing of click logs as their load. The
-tuner is a job's own (`planning.dataworkers.tuning.tuner`), with a shorter interval. Out: the walk, step by
+tuner is a job's own (`planning.dataworkers.tuner`), with a shorter interval. Out: the walk, step by
 step, a picture of it, and the final speed against that of a trainer that never waits for data (`walk_vs_ideal`).
 """
 
@@ -24,9 +24,9 @@ import numpy as np
 from springtide import errors
 from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.data.data_workers import FeedRules, FeedSeen, FeedState, FeedTarget
-from springtide.planning.dataworkers.tuning import observation, tuner
-from springtide.planning.dataworkers.tuning.observation import Cores, TrainerReport
-from springtide.planning.dataworkers.tuning.tuner_state import TuningPhase
+from springtide.planning.dataworkers import observation, tuner
+from springtide.planning.dataworkers.observation import Cores, TrainerReport
+from springtide.planning.dataworkers.tuner_state import TuningPhase
 from springtide.platforms.local import process_group
 from springtide.telemetry.host.control_groups import ControlGroup
 from springtide_lab.bench import Options

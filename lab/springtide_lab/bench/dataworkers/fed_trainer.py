@@ -128,7 +128,7 @@ class TunedFeed:
 
     def __init__(self, job: Any) -> None:
         from springtide.domain.data.data_workers import FeedRules
-        from springtide.planning.dataworkers.tuning import tuner
+        from springtide.planning.dataworkers import tuner
 
         self.job, self.tuning = job, tuner.begin(FeedRules(every_s=1.0))
         self.wanted = self.decisions = 0
@@ -137,7 +137,7 @@ class TunedFeed:
         threading.Thread(target=self.run, daemon=True).start()
 
     def run(self) -> None:
-        from springtide.planning.dataworkers.tuning import observation, tuner
+        from springtide.planning.dataworkers import observation, tuner
 
         words: list[observation.TrainerReport] = []
         while True:

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 
 from springtide import errors
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.guard_rules import GuardRules
-from springtide.domain.spec.job_spec import JobSpec
+from springtide.domain.spec.job_spec import GuardRules, JobSpec
 from springtide.testing.cluster import LocalCluster
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, report, step_times

@@ -25,7 +25,7 @@ from typing import TypeVar
 
 from springtide.domain.core.shape import Shape
 from springtide.domain.spec.job_spec import SyncMode
-from springtide.planning.online.capacity.capacity_model import CapacitySample, Kind
+from springtide.planning.online.capacity_model import CapacitySample, Kind
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, quota_job, report
 from springtide_lab.bench.core.quota_job import QuotaJob

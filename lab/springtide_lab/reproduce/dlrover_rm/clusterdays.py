@@ -11,11 +11,11 @@ from springtide.domain.plan.plan import Decision
 from springtide.domain.plan.view import ClusterView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.policy import registry
-from springtide.sim.engine import oracle, systems
-from springtide.sim.engine.job import JobEnd, JobOutcome
+from springtide.sim import report
+from springtide.sim.engine import systems
+from springtide.sim.engine.running_job import JobEnd, JobOutcome
 from springtide.sim.engine.simulation import HISTORY, Simulation, Story
-from springtide.sim.report import measure
-from springtide.sim.report.measure import Summary
+from springtide.sim.report import Summary
 from springtide.sim.world import workload
 from springtide.sim.world.parameters import ClusterWorld
 from springtide_lab.reproduce.report import Row, row
@@ -48,11 +48,11 @@ class ClusterDay:
 
     @property
     def was(self) -> Summary:
-        return measure.summary(self.before)
+        return report.summary(self.before)
 
     @property
     def now(self) -> Summary:
-        return measure.summary(self.after)
+        return report.summary(self.after)
 
 
 def days(count: int, seeds: Sequence[int]) -> list[ClusterDay]:
@@ -71,8 +71,8 @@ def _day(count: int, seed: int) -> ClusterDay:
         before=run(systems.system("static", registry.load("static"))),
         after=run(ours, _earlier(ours, seed, config)),
         cold=run(replace(ours, name="cold", policy=_forgetful(ours.policy))),
-        oracle=run(oracle.oracle(jobs)),
-        soonest=run(oracle.soonest(jobs, WORLD)),
+        oracle=run(systems.oracle(jobs)),
+        soonest=run(systems.soonest(jobs, WORLD)),
     )
 
 
@@ -201,5 +201,5 @@ def times(seen: Sequence[ClusterDay]) -> list[Row]:
 
 def _time(story: Story, which: Which, share: float) -> float:
     times = [one.jct_s for one in story.outcomes if one.end is JobEnd.FINISHED and which(one)]
-    value = measure.percentile(times, share)
+    value = report.percentile(times, share)
     return float("nan") if value is None else value

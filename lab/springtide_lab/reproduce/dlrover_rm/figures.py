@@ -15,11 +15,11 @@ from springtide.domain.core.shape import Shape
 from springtide.domain.plan.profile import Profile
 from springtide.planning.perf_model import equations, fit
 from springtide.planning.perf_model.equations import Shapes
+from springtide.sim import report
 from springtide.sim.engine import systems
-from springtide.sim.report import plots
-from springtide.sim.world import models
+from springtide.sim.world import parameters
 from springtide.sim.world import world as physics
-from springtide.sim.world.models import MODELS
+from springtide.sim.world.parameters import MODELS
 from springtide_lab.reproduce.dlrover_rm import testbed, trouble
 from springtide_lab.reproduce.report import Picture, save
 
@@ -88,7 +88,7 @@ def _completion(path: pathlib.Path, seeds: Sequence[int]) -> Picture:
             for job, seed in zip(jobs, seeds, strict=True)
         ]
         lines[NAMES["springtide"]].append(ours)
-    figure, axis = plots.pyplot().subplots(figsize=(7, 3.6), layout="constrained")
+    figure, axis = report.pyplot().subplots(figsize=(7, 3.6), layout="constrained")
     bars(axis, list(MODELS), lines, {NAMES[name]: colour for name, colour in COLOURS.items()})
     axis.set_ylabel("completion time, minutes")
     axis.set_title("Fig. 7: completion time on the test bed", fontsize=10)
@@ -98,7 +98,7 @@ def _completion(path: pathlib.Path, seeds: Sequence[int]) -> Picture:
 
 def _throughput(path: pathlib.Path, seed: int) -> Picture:
     """Fig. 10."""
-    figure, axis = plots.pyplot().subplots(figsize=(7, 3.6), layout="constrained")
+    figure, axis = report.pyplot().subplots(figsize=(7, 3.6), layout="constrained")
     for name, points in testbed.throughput_curves(seed).items():
         axis.plot(
             [at for at, _ in points],
@@ -108,7 +108,7 @@ def _throughput(path: pathlib.Path, seed: int) -> Picture:
             lw=2 if name == "springtide" else 1.2,
         )
     axis.axvline(12, color="#bbbbbb", lw=0.8, ls=":")
-    axis.axhline(models.TUNED_STEPS_S, color="#bbbbbb", lw=0.8, ls=":")
+    axis.axhline(parameters.TUNED_STEPS_S, color="#bbbbbb", lw=0.8, ls=":")
     axis.set(xlabel="minutes since submission", ylabel="steps/s", xlim=(0, 40), ylim=(0, None))
     axis.set_title("Fig. 10: Wide & Deep from a cold start (dotted: the paper's 250 steps/s at 12 min)", fontsize=10)
     axis.legend(frameon=False, fontsize=8, loc="lower right")
@@ -123,7 +123,7 @@ def _fit(path: pathlib.Path, seed: int) -> Picture:
     shapes = {p: [Shape(workers=w, servers=p, worker_cpu=3, server_cpu=16) for w in counts] for p in (2, 4, 8)}
     seen = {p: [_measured(job, shape, random) for shape in some] for p, some in shapes.items()}
     model = fit.fit([profile for some in seen.values() for profile in some[1::3]], job.facts)
-    figure, axis = plots.pyplot().subplots(figsize=(7, 3.6), layout="constrained")
+    figure, axis = report.pyplot().subplots(figsize=(7, 3.6), layout="constrained")
     for colour, (servers, some) in zip(("#e08a1e", "#4a9c5d", "#1f6fb4"), seen.items(), strict=True):
         speed = [one.shape.workers / one.step_s for one in some]
         axis.plot(counts, speed, "o", ms=4, mfc="none", color=colour)
@@ -160,7 +160,7 @@ def _trouble(path: pathlib.Path, seeds: Sequence[int], case: trouble.TroubleCase
     found = {
         name: [[testbed.end(job, "static", mechanisms=how).jct_s / 60 for job in jobs]] for name, how in cases.items()
     }
-    drawn, axis = plots.pyplot().subplots(figsize=(4.6, 3.4), layout="constrained")
+    drawn, axis = report.pyplot().subplots(figsize=(4.6, 3.4), layout="constrained")
     bars(axis, [""], found, {"nothing is done": "#8c8c8c", "stop and restart": "#e08a1e", "Springtide": "#1f6fb4"})
     axis.set_ylabel("completion time, minutes")
     axis.set_title(figure, fontsize=10)

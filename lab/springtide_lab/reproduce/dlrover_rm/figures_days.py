@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from springtide.sim.engine.job import JobEnd
+from springtide.sim import report
+from springtide.sim.engine.running_job import JobEnd
 from springtide.sim.engine.simulation import Story
-from springtide.sim.report import plots
 from springtide_lab.reproduce.dlrover_rm import clusterdays
 from springtide_lab.reproduce.dlrover_rm.clusterdays import ClusterDay, Which
 from springtide_lab.reproduce.dlrover_rm.figures import bars
@@ -32,7 +32,7 @@ def draw(folder: pathlib.Path, days: Sequence[ClusterDay]) -> list[Picture]:
 
 def _warm_start(path: pathlib.Path, days: Sequence[ClusterDay]) -> Picture:
     """Fig. 9: first against last, job by job; on the line nothing had to be changed."""
-    figure, axes = plots.pyplot().subplots(1, 2, figsize=(7.6, 3.8), layout="constrained")
+    figure, axes = report.pyplot().subplots(1, 2, figsize=(7.6, 3.8), layout="constrained")
     for axis, role in zip(axes, ("workers", "servers"), strict=True):
         found = [pair for day in days for pair in clusterdays.first_and_last(day.after, role)]
         pairs = np.array(found, dtype=float).reshape(-1, 2)  # of few jobs none may be of a kind that ran before
@@ -58,7 +58,7 @@ def _before_and_after(path: pathlib.Path, days: Sequence[ClusterDay]) -> Picture
             (("below 100 CPUs", "completion_small", 0.84, 0.95), ("from 100 CPUs", "completion_large", 0.67, 0.87)),
         ),
     )
-    figure, axes = plots.pyplot().subplots(1, 3, figsize=(9.6, 3.6), layout="constrained")
+    figure, axes = report.pyplot().subplots(1, 3, figsize=(9.6, 3.6), layout="constrained")
     for axis, (title, cases) in zip(axes, panels, strict=True):
         found = {
             BEFORE: [[100 * (getattr(day.was, field) or 0.0) for day in days] for _, field, _, _ in cases],
@@ -85,7 +85,7 @@ def _before_and_after(path: pathlib.Path, days: Sequence[ClusterDay]) -> Picture
 
 def _times(path: pathlib.Path, days: Sequence[ClusterDay]) -> Picture:
     """Fig. 15: how many jobs had ended after so many hours."""
-    figure, axes = plots.pyplot().subplots(1, 3, figsize=(9.6, 3.6), layout="constrained", sharey=True)
+    figure, axes = report.pyplot().subplots(1, 3, figsize=(9.6, 3.6), layout="constrained", sharey=True)
     for axis, (title, which) in zip(axes, clusterdays.CLASSES.items(), strict=True):
         for name, stories in (
             (BEFORE, [day.before for day in days]),
@@ -93,7 +93,7 @@ def _times(path: pathlib.Path, days: Sequence[ClusterDay]) -> Picture:
             (ORACLE, [day.oracle for day in days]),
         ):
             _cumulative(axis, stories, which, name)
-        plots.hours_on(axis)
+        report.hours_on(axis)
         axis.set_title(title, fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylabel("of finished jobs")

@@ -1,6 +1,6 @@
 """Tables 1 and 2 of DLRover (001) on the test bed. In: seeds. Out: rows. Next: `reproduction` prints them.
 
-Table 1 is DLRover's own way (`planning.lifecycle.initial_size`, Eqns 10 and 11): one worker and one server of whole
+Table 1 is DLRover's own way (`planning.lifecycle.stages`, Eqns 10 and 11): one worker and one server of whole
 nodes, then sizes by what they use. Its speed-up is throughput over workers times the throughput of one. Then ours, with
 Wide & Deep's hot server as the paper had it, and the size that ours comes to beside Table 2's, tuned by hand.
 """
@@ -9,10 +9,10 @@ from collections.abc import Sequence
 
 from springtide.domain.core.shape import Shape
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.planning.lifecycle import initial_size
-from springtide.sim.engine import views
+from springtide.planning.lifecycle import stages
+from springtide.sim.engine import running_job
 from springtide.sim.world import world as physics
-from springtide.sim.world.models import MODELS, PaperModel
+from springtide.sim.world.parameters import MODELS, PaperModel
 from springtide_lab.reproduce.dlrover_rm import testbed
 from springtide_lab.reproduce.report import NOT_IN_TEXT, Row, row
 
@@ -36,15 +36,15 @@ WITHIN = (
 
 def by_use(model: PaperModel) -> tuple[float, float, Shape]:
     """Steps/s of the sample and of the size that DLRover's equations find from it, and that size."""
-    job, limits, config = testbed.job_of(model, 0), views.bounds(testbed.WORLD), PlanningConfig()
+    job, limits, config = testbed.job_of(model, 0), running_job.bounds(testbed.WORLD), PlanningConfig()
     sample = Shape(workers=1, servers=1, worker_cpu=config.node_cpu, server_cpu=config.node_cpu)
-    servers = initial_size.servers_first(sample, _need(physics.speed(job, sample), sample), limits, config)
-    size = initial_size.workers_then(servers, _need(physics.speed(job, servers), servers), limits, config)
+    servers = stages.servers_first(sample, _need(physics.speed(job, sample), sample), limits, config)
+    size = stages.workers_then(servers, _need(physics.speed(job, servers), servers), limits, config)
     return physics.speed(job, sample).steps_s, physics.speed(job, size).steps_s, size
 
 
-def _need(speed: physics.Speed, shape: Shape) -> initial_size.MeasuredNeed:
-    return initial_size.MeasuredNeed(
+def _need(speed: physics.Speed, shape: Shape) -> stages.MeasuredNeed:
+    return stages.MeasuredNeed(
         worker_cpu=speed.worker_cores / shape.workers, server_cpu=speed.server_cores / shape.workers
     )
 

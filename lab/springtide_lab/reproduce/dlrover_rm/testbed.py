@@ -17,12 +17,12 @@ from springtide.domain.plan.view import PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.perf_model import fit, measurements
 from springtide.planning.policy import registry
-from springtide.sim.engine import oracle, systems, views
-from springtide.sim.engine.job import JobOutcome
+from springtide.sim.engine import running_job, systems
+from springtide.sim.engine.running_job import JobOutcome
 from springtide.sim.engine.simulation import Simulation, Story
 from springtide.sim.world import parameters, workload
 from springtide.sim.world import world as physics
-from springtide.sim.world.models import MODELS, PaperModel
+from springtide.sim.world.parameters import MODELS, PaperModel
 from springtide.sim.world.world import TrueJob
 from springtide_lab.reproduce.report import NOT_IN_TEXT, Row, row
 
@@ -52,7 +52,7 @@ def tell(
     steps = replace(PlanningConfig().steps, workers=model.steps[0], servers=model.steps[1])
     config = PlanningConfig(exact_seconds=0.0, steps=steps, total_cpu=cores or PlanningConfig().total_cpu)
     world = WORLD if cores is None else replace(WORLD, job_cpu=cores)
-    system = oracle.oracle([job]) if name == "oracle" else systems.system(name, registry.load(name))
+    system = systems.oracle([job]) if name == "oracle" else systems.system(name, registry.load(name))
     if mechanisms is not None:
         system = replace(system, mechanisms=mechanisms)
     return Simulation(world, [job], system, config=config, history=history, record=[job.name]).run()
@@ -72,7 +72,7 @@ def history_of(job: TrueJob) -> list[PastJob]:
         PastJob(
             name=f"earlier-{number}",
             user=job.user,
-            features=views.features(job),
+            features=running_job.features(job),
             initial=outcome.initial,
             shape=outcome.final,
             ended_at=float(number),

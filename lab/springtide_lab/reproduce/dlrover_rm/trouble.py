@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from springtide.sim.engine import systems
-from springtide.sim.world import models
+from springtide.sim.world import parameters
 from springtide.sim.world.world import TrueJob
 from springtide_lab.reproduce.dlrover_rm.testbed import end, job_of, learned, less
 from springtide_lab.reproduce.report import NOT_IN_TEXT, Row, row
@@ -57,7 +57,7 @@ class TroubleCase:
         when = shares(seeds) if later or self.at is None else [self.at] * len(seeds)
         names = ("slow_server_at", "server_speed") if self.who == "server" else ("straggles_at", "straggler_speed")
         return [
-            job_of(models.model(self.model), seed, **dict(zip(names, (at, self.speed), strict=True)))
+            job_of(parameters.model(self.model), seed, **dict(zip(names, (at, self.speed), strict=True)))
             for seed, at in zip(seeds, when, strict=True)
         ]
 
@@ -144,11 +144,11 @@ def _beside(
 
 
 def _calm(case: TroubleCase, seeds: Sequence[int]) -> list[float]:
-    return _times([job_of(models.model(case.model), seed) for seed in seeds], None)
+    return _times([job_of(parameters.model(case.model), seed) for seed in seeds], None)
 
 
 def _own(case: TroubleCase, jobs: Sequence[TrueJob], seeds: Sequence[int]) -> list[float]:
-    model = models.model(case.model)
+    model = parameters.model(case.model)
     pairs = zip(jobs, seeds, strict=True)
     return [end(job, "springtide", history=learned(model, seed)).jct_s for job, seed in pairs]
 

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from springtide.sim.report import plots
+from springtide.sim import report
 from springtide_lab.reproduce.goldminer.simulation.models import MODELS
 from springtide_lab.reproduce.goldminer.simulation.run import ClusterStory
 from springtide_lab.reproduce.goldminer.simulation.systems import FIXED, MAXTP, SYSTEMS, TUNED, SharingSystem
@@ -32,7 +32,7 @@ def _plain(axis: Any) -> None:
 
 
 def _table(path: pathlib.Path, found: Sequence[Row]) -> Picture:
-    figure, axes = plots.pyplot().subplots(1, 2, figsize=(9, 3.4), layout="constrained", sharey=True)
+    figure, axes = report.pyplot().subplots(1, 2, figsize=(9, 3.4), layout="constrained", sharey=True)
     for axis, what in zip(axes, ("JCT, min", "queueing, min"), strict=True):
         rows = [one for system in SYSTEMS for one in found if one.what == f"{system.name}: {what}"]
         places = list(range(len(rows)))
@@ -55,7 +55,7 @@ def _table(path: pathlib.Path, found: Sequence[Row]) -> Picture:
 
 def _use(path: pathlib.Path, stories: Mapping[SharingSystem, ClusterStory]) -> Picture:
     """Fig. 14: GPUs and cores allocated over time."""
-    figure, axes = plots.pyplot().subplots(1, 2, figsize=(9, 3.2), layout="constrained", sharey=True)
+    figure, axes = report.pyplot().subplots(1, 2, figsize=(9, 3.2), layout="constrained", sharey=True)
     for system, colour in COLOURS.items():
         moments = stories[system].moments
         at = [one.at for one in moments]
@@ -74,7 +74,7 @@ def _use(path: pathlib.Path, stories: Mapping[SharingSystem, ClusterStory]) -> P
 def _walk(path: pathlib.Path) -> Picture:
     """Fig. 13 in virtual time."""
     stands = walk(MODELS["ResNet18"]).stands
-    figure, (speed, cores) = plots.pyplot().subplots(1, 2, figsize=(9, 3.2), layout="constrained")
+    figure, (speed, cores) = report.pyplot().subplots(1, 2, figsize=(9, 3.2), layout="constrained")
     at = [place / 2 for place in range(len(stands))]
     speed.step(at, [one.speed for one in stands], where="post", color=OURS)
     speed.set(xlabel="minutes", ylabel="of the ideal speed", ylim=(0, 1.03))
@@ -95,7 +95,7 @@ def _walk(path: pathlib.Path) -> Picture:
 def _gains(path: pathlib.Path, found: Sequence[Row]) -> Picture:
     rows = [one for one in found if one.figure == "sensitivity"]
     names = list(dict.fromkeys(one.what.rpartition(": ")[0] for one in rows))
-    figure, axis = plots.pyplot().subplots(figsize=(9, 0.9 + 0.4 * len(names)), layout="constrained")
+    figure, axis = report.pyplot().subplots(figsize=(9, 0.9 + 0.4 * len(names)), layout="constrained")
     for mark, system in zip("os^Dv", SYSTEMS[1:], strict=True):
         mine = [one for one in rows if one.what.endswith(f": {system.name}, JCT gain")]
         axis.plot([one.ours for one in mine], range(len(mine)), mark, label=system.name)

@@ -7,7 +7,7 @@ the code of `springtide.planning.dataworkers`. Next: reproduce/command.py prints
 import pathlib
 from collections.abc import Callable, Sequence
 
-from springtide.planning.dataworkers.cluster import allocation
+from springtide.planning.dataworkers import allocation
 from springtide_lab.reproduce import report
 from springtide_lab.reproduce.goldminer import pictures, rows_job
 from springtide_lab.reproduce.goldminer import rows as cluster_rows

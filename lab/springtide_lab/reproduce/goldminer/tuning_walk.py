@@ -1,4 +1,4 @@
-"""Pure. One job tuned in virtual time, by the code that tunes real ones (`planning.dataworkers.tuning.tuner`): Fig.
+"""Pure. One job tuned in virtual time, by the code that tunes real ones (`planning.dataworkers.tuner`): Fig.
 13's walk.
 
 In: a model. Out: a `Walk`: every interval's sizes and speed, with the tuner's reasons. Cores make mini-batches in
@@ -10,7 +10,7 @@ import functools
 from dataclasses import dataclass, replace
 
 from springtide.domain.data.data_workers import FeedRules, FeedSeen, FeedTarget
-from springtide.planning.dataworkers.tuning import tuner
+from springtide.planning.dataworkers import tuner
 from springtide_lab.reproduce.goldminer.simulation.models import GpuModel
 
 INTERVALS = 80

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from springtide.sim.report import plots
+from springtide.sim import report
 from springtide_lab.reproduce.report import Picture, Row, save
 
 OURS, PAPER = "#1f6fb4", "#c0392b"
@@ -47,7 +47,7 @@ def draw(folder: pathlib.Path, rows: Sequence[Row]) -> list[Picture]:
 
 
 def _bars(path: pathlib.Path, sheet: Sheet, rows: Sequence[Row]) -> Picture:
-    figure, axis = plots.pyplot().subplots(figsize=(8, 0.9 + 0.26 * len(rows)), layout="constrained")
+    figure, axis = report.pyplot().subplots(figsize=(8, 0.9 + 0.26 * len(rows)), layout="constrained")
     values = [one.ours or 0.0 for one in rows]
     least = [value - (one.spread[0] if one.spread else value) for value, one in zip(values, rows, strict=True)]
     most = [(one.spread[1] if one.spread else value) - value for value, one in zip(values, rows, strict=True)]

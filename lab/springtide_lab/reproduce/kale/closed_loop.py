@@ -14,16 +14,12 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from springtide.domain.data.online_view import OnlineRules, OnlineView, TrafficOutlook
 from springtide.domain.data.streams import StepSums
-from springtide.planning.online.capacity import learner
-from springtide.planning.online.capacity.learner import WorkerWork
-from springtide.planning.online.forecast import correction as outlooks
-from springtide.planning.online.forecast import seasonal
-from springtide.planning.online.forecast.history import STEP_S
-from springtide.planning.online.forecast.traffic import DAY_S
-from springtide.planning.online.scaling import decision
-from springtide.planning.online.scaling.slo_metrics import SloSums
+from springtide.domain.spec.online_job import OnlineRules, OnlineView, TrafficOutlook
+from springtide.planning.online import capacity_model, decision, seasonal
+from springtide.planning.online.capacity_model import WorkerWork
+from springtide.planning.online.slo_metrics import SloSums
+from springtide.planning.online.traffic import DAY_S, STEP_S, PastTraffic
 
 Array = NDArray[np.float64]
 Size = TypeVar("Size", float, Array)
@@ -98,10 +94,10 @@ class Past:
             middle = (len(self._values) - self._days + 0.5) * STEP_S / self._speedup
             self._values.append(self._comes(middle))
         if self._made is None or self._made[0] != step:
-            values, over = np.asarray(self._values), round(outlooks.LOOKED_AT_S / STEP_S)
-            history = seasonal.PastTraffic(step_s=STEP_S, values=values[:-over])
+            values, over = np.asarray(self._values), round(seasonal.LOOKED_AT_S / STEP_S)
+            history = PastTraffic(step_s=STEP_S, values=values[:-over])
             said = seasonal.forecast(history, round(DAY_S / STEP_S) + over)
-            self._made = (step, outlooks.outlook(said, values[-over:]))
+            self._made = (step, seasonal.outlook(said, values[-over:]))
         return self._made[1]
 
 
@@ -151,7 +147,7 @@ class _Job:
         self.workers = max(1, rules.fewest)
         self._target = (self.workers, 0.0)
         """Workers that were asked for, and when they are there."""
-        self.learned, self.kept = learner.LearnedCapacity(), SloSums()
+        self.learned, self.kept = capacity_model.LearnedCapacity(), SloSums()
         self.changes: list[tuple[float, int, str]] = []
         self._shape_at = self._measured_at = 0.0
         self._came, self._trained = [0.0], 0.0
@@ -226,7 +222,7 @@ class _Job:
             before.waited_s + TICK_S - busy,
             StepSums(*(old + new for old, new in zip(before.steps, steps, strict=True))),
         )
-        seconds = learner.window_s(self._speedup)
+        seconds = capacity_model.window_s(self._speedup)
         settled = self._shape_at + (seconds if self.learned.known else 0.0)
         if now >= max(settled, self._measured_at) + seconds:
             works = dict.fromkeys(range(self.workers), self._work)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from springtide.domain.data.online_view import OnlineRules
-from springtide.planning.online.scaling.horizon import ChangeEffect
+from springtide.domain.spec.online_job import OnlineRules
+from springtide.planning.online.decision import ChangeEffect
 from springtide_lab.reproduce.kale import auc, traffic, tuning, world
 from springtide_lab.reproduce.kale.schemes import GRIDS
 from springtide_lab.reproduce.kale.springtide_scheme import Clairvoyant, Ours, Outlooks

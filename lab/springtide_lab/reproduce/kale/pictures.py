@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from springtide.sim.report import plots
+from springtide.sim import report
 from springtide_lab.reproduce.kale.auc import LAGS_MIN
 from springtide_lab.reproduce.kale.comparison import ADEQUATE, CLAIRVOYANT, OURS, Compared
 from springtide_lab.reproduce.kale.rows import METRICS, SCHEMES, TABLE_3
@@ -35,7 +35,7 @@ def _plain(axis: Any) -> None:
 
 
 def _auc(path: pathlib.Path, curve: Sequence[float]) -> Picture:
-    figure, axis = plots.pyplot().subplots(figsize=(5, 3.2), layout="constrained")
+    figure, axis = report.pyplot().subplots(figsize=(5, 3.2), layout="constrained")
     axis.plot(LAGS_MIN, [100 * one for one in curve], "o-", color=BLUE)
     axis.axvline(20, color=GREY, linestyle=":", linewidth=1)
     axis.set(xlabel="lag, minutes", ylabel="AUC, %")
@@ -46,7 +46,7 @@ def _auc(path: pathlib.Path, curve: Sequence[float]) -> Picture:
 
 def _bars(path: pathlib.Path, found: Compared) -> Picture:
     """Table 3 and Fig. 9."""
-    figure, axes = plots.pyplot().subplots(1, 4, figsize=(11, 3.2), layout="constrained", sharey=True)
+    figure, axes = report.pyplot().subplots(1, 4, figsize=(11, 3.2), layout="constrained", sharey=True)
     schemes = [one for one in SCHEMES if ("A", one) in found.figures]
     for place, (axis, metric) in enumerate(zip(axes, METRICS, strict=True)):
         values = [found.figures["A", one][:, place] * (100 if place == 0 else 1) for one in schemes]
@@ -66,7 +66,7 @@ def _bars(path: pathlib.Path, found: Compared) -> Picture:
 
 def _day(path: pathlib.Path, found: Compared) -> Picture:
     """Fig. 10: a day, and how late each was."""
-    figure, axes = plots.pyplot().subplots(3, 1, figsize=(9, 6.4), layout="constrained", sharex=True)
+    figure, axes = report.pyplot().subplots(3, 1, figsize=(9, 6.4), layout="constrained", sharex=True)
     shown = (("A", "HPA"), ("A", "Kale"), ("A", OURS), ("B", OURS))
     some = found.stories["A", OURS]
     hours = np.arange(len(some.traffic)) / 60
@@ -90,7 +90,7 @@ def _day(path: pathlib.Path, found: Compared) -> Picture:
 
 
 def _trade(path: pathlib.Path, compared: Sequence[Compared]) -> Picture:
-    figure, axes = plots.pyplot().subplots(
+    figure, axes = report.pyplot().subplots(
         1, len(compared), figsize=(3.4 * len(compared), 3.2), layout="constrained", squeeze=False
     )
     for axis, found in zip(axes[0], compared, strict=True):

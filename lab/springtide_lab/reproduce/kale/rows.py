@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from springtide.planning.online.forecast import seasonal
+from springtide.planning.online import seasonal
+from springtide.planning.online.traffic import PastTraffic
 from springtide_lab.reproduce.kale.auc import LAGS_MIN
 from springtide_lab.reproduce.kale.comparison import ADEQUATE, CLAIRVOYANT, OURS, Compared
 from springtide_lab.reproduce.kale.traffic import DAY, STEP_S, WARM, TrafficDay
@@ -196,7 +197,7 @@ def forecasts(name: str, days: Sequence[TrafficDay]) -> list[Row]:
     said: dict[str, list[float]] = {"the default forecaster": [], "tomorrow = today": []}
     for day in days:
         came = day.steps[WARM:]
-        history = seasonal.PastTraffic(step_s=STEP_S, values=np.concatenate([day.past, day.steps[:WARM]]))
+        history = PastTraffic(step_s=STEP_S, values=np.concatenate([day.past, day.steps[:WARM]]))
         for which, mean in (
             ("the default forecaster", seasonal.forecast(history, len(came)).mean),
             ("tomorrow = today", history.values[-DAY:][: len(came)]),

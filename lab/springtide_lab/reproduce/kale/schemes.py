@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from springtide.planning.online.capacity.capacity_model import CapacitySample as Measured
+from springtide.planning.online.capacity_model import CapacitySample as Measured
 from springtide_lab.reproduce import autoscalers
 from springtide_lab.reproduce.kale.springtide_scheme import TICKS, Outlooks
 from springtide_lab.reproduce.kale.traffic import A10, CAPACITY, DAY, MOST, PEAK, STEP_S

@@ -1,4 +1,4 @@
-"""Ours, and the same planner with tomorrow's paper: `planning.online.scaling.decision` asked for every lane.
+"""Ours, and the same planner with tomorrow's paper: `planning.online.decision` asked for every lane.
 
 In: days. Out: a `Scheme`. Forecasts are made from what was before, and corrected by what has come, as in the master of
 a job. The clairvoyant one is told the traffic itself, by the same steps of 10 minutes.
@@ -8,15 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from springtide.domain.data.online_view import OnlineRules, OnlineView, TrafficOutlook
-from springtide.planning.online.forecast import correction as outlooks
-from springtide.planning.online.forecast import seasonal
-from springtide.planning.online.scaling import decision
+from springtide.domain.spec.online_job import OnlineRules, OnlineView, TrafficOutlook
+from springtide.planning.online import decision, seasonal
+from springtide.planning.online.traffic import PastTraffic, RateForecast
 from springtide_lab.reproduce.kale.traffic import CAPACITY, DAY, STEP_S, TrafficDay
 from springtide_lab.reproduce.kale.world import TICK_S, Counts, Seen
 
 TICKS = int(STEP_S / TICK_S)
-BEFORE = round(outlooks.LOOKED_AT_S / STEP_S)
+BEFORE = round(seasonal.LOOKED_AT_S / STEP_S)
 """Steps before now that a forecast begins at the latest, so that its level is known."""
 EVERY = 6
 """Steps between two forecasts: an hour."""
@@ -28,8 +27,8 @@ class Outlooks:
     def __init__(self, day: TrafficDay) -> None:
         self._all = np.concatenate([day.past, day.steps])
         self._now = len(day.past)
-        self._weights = seasonal.weigh(seasonal.PastTraffic(step_s=STEP_S, values=day.past))
-        self._said: dict[int, seasonal.RateForecast] = {}
+        self._weights = seasonal.weigh(PastTraffic(step_s=STEP_S, values=day.past))
+        self._said: dict[int, RateForecast] = {}
         self._made: dict[int, TrafficOutlook] = {}
 
     def at(self, step: int) -> TrafficOutlook:
@@ -37,9 +36,9 @@ class Outlooks:
         if step not in self._made:
             begin = self._now + step - step % EVERY - BEFORE
             if begin not in self._said:
-                history = seasonal.PastTraffic(step_s=STEP_S, values=self._all[:begin])
+                history = PastTraffic(step_s=STEP_S, values=self._all[:begin])
                 self._said[begin] = seasonal.forecast(history, DAY + BEFORE + EVERY, weights=self._weights)
-            self._made[step] = outlooks.outlook(self._said[begin], self._all[begin : self._now + step])
+            self._made[step] = seasonal.outlook(self._said[begin], self._all[begin : self._now + step])
         return self._made[step]
 
 

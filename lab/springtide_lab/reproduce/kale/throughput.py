@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from springtide.planning.online.capacity import capacity_model
-from springtide.planning.online.capacity.capacity_model import CapacityCurve, CapacitySample, Kind
+from springtide.planning.online import capacity_model
+from springtide.planning.online.capacity_model import CapacityCurve, CapacitySample, Kind
 from springtide_lab.reproduce import throughput_curves
 from springtide_lab.reproduce.autoscalers import least
 from springtide_lab.reproduce.report import Row, row

@@ -13,7 +13,7 @@ import numpy as np
 
 from springtide import errors, file_input
 from springtide.data.stream.traffic import TRACE, read_trace
-from springtide.planning.online.capacity.capacity_model import CapacityCurve
+from springtide.planning.online.capacity_model import CapacityCurve
 from springtide_lab.reproduce.kale.world import TICK_S, Array, Counts
 
 STEP_S = 600.0

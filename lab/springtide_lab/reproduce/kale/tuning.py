@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from springtide.planning.online.scaling.horizon import ChangeEffect
+from springtide.planning.online.decision import ChangeEffect
 from springtide_lab.reproduce.kale import traffic, world
 from springtide_lab.reproduce.kale.schemes import GRIDS
 from springtide_lab.reproduce.kale.springtide_scheme import Outlooks

@@ -2,7 +2,7 @@
 
 In: traffic by step of each lane (one day under one setting of a scheme), what so many workers train, what a change
 does, and a scheme that says how many workers there should be. Out: `Run`: trained samples, workers and pauses by
-step, and `SloSums` (planning/online/scaling/slo_metrics.py) of each lane. Next: `tuning`, `rows`.
+step, and `SloSums` (planning/online/slo_metrics.py) of each lane. Next: `tuning`, `rows`.
 """
 
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from springtide.planning.online.scaling import slo_metrics
-from springtide.planning.online.scaling.horizon import ChangeEffect
-from springtide.planning.online.scaling.slo_metrics import SloSums
+from springtide.planning.online import slo_metrics
+from springtide.planning.online.decision import ChangeEffect
+from springtide.planning.online.slo_metrics import SloSums
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]

@@ -14,7 +14,7 @@ from springtide.domain.core.shape import ResourceBudget
 from springtide.domain.data.data_workers import FeedShare
 from springtide.domain.plan.plan import Advice, Decision, ShapePlan, nothing
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.planning.policy import registry, sanitize
+from springtide.planning.policy import acceptance, registry
 from tests.unit.planning import views
 
 SMALL = ResourceBudget(cpu=100.0, memory=1e15)
@@ -254,7 +254,7 @@ class Cluster(RuleBasedStateMachine):
                 for job in one.view.jobs
                 if data.draw(st.booleans())
             )
-            safe = sanitize.kept(Decision(plans=plans, why="wild"), one.view, self.brain.rules.config)
+            safe = acceptance.kept(Decision(plans=plans, why="wild"), one.view, self.brain.rules.config)
             for name, advice in self.brain.settle(one, safe, self.now).items():
                 self.told(name, advice, data)
 

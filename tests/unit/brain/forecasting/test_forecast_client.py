@@ -12,7 +12,7 @@ import pytest
 from springtide import errors
 from springtide.brain.forecasting import forecast_client
 from springtide.brain.forecasting.forecast_client import Forecasting
-from springtide.planning.online.forecast.seasonal import forecast
+from springtide.planning.online.seasonal import forecast
 from tests.unit.planning.online import traffic_made
 from tests.unit.planning.online.traffic_made import STEP_S
 

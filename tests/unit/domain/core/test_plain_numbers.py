@@ -18,7 +18,7 @@ from springtide.data.stream.decode import Fixed
 from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.stream import create
 from springtide.domain.core.validation import plain, takes_numbers
-from springtide.domain.spec import elastic_job, platform_options, schema
+from springtide.domain.spec import elastic_job, schema
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.zoo.clicklog.spec import LogSpec
 from tests.unit.worker.ranks import Group
@@ -199,8 +199,8 @@ KINDS = [
     elastic_job.FollowingWish,
     elastic_job.PatienceWish,
     elastic_job.ElasticJob,
-    platform_options.KubernetesWish,
-    platform_options.RayWish,
+    elastic_job.KubernetesWish,
+    elastic_job.RayWish,
     JobSpec,
     LogSpec,
 ]

@@ -3,7 +3,7 @@
 import pytest
 
 from springtide import errors
-from springtide.domain.data.online_view import OnlineRules, TrafficOutlook
+from springtide.domain.spec.online_job import OnlineRules, TrafficOutlook
 
 
 def test_an_outlook_has_as_many_highs_as_means_by_steps_above_nothing():

@@ -13,12 +13,14 @@ from springtide.domain.spec.elastic_job import (
     CheckpointWish,
     ElasticJob,
     FollowingWish,
+    KubernetesWish,
     PatienceWish,
     Quota,
+    RayWish,
     RoleWish,
+    RunVolume,
     TableWish,
 )
-from springtide.domain.spec.platform_options import KubernetesWish, RayWish, RunVolume
 from springtide.domain.spec.schema import Scalar
 
 names = st.from_regex(r"[a-z0-9]([a-z0-9.-]{0,20}[a-z0-9])?", fullmatch=True)

@@ -1,7 +1,7 @@
 import pytest
 
 from springtide import errors
-from springtide.domain.spec.guard_rules import StragglerRules
+from springtide.domain.spec.job_spec import StragglerRules
 
 
 def test_rules_are_changed_by_name_with_or_without_the_unit():

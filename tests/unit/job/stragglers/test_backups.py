@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from springtide.domain.spec.guard_rules import StragglerRules
+from springtide.domain.spec.job_spec import StragglerRules
 from springtide.job.stragglers.backups import FAST_AFTER, SILENT_AFTER, SLOW_AFTER, SlowMark, marked, wanted
 
 RULES = StragglerRules()

@@ -4,7 +4,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from springtide.domain.spec.guard_rules import StragglerRules
+from springtide.domain.spec.job_spec import StragglerRules
 from springtide.job.stragglers import stragglers
 from springtide.job.stragglers.speed import WorkerPaces
 from springtide.job.stragglers.stragglers import judge

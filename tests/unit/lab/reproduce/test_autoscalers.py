@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from springtide.domain.data.online_view import TrafficOutlook
-from springtide.planning.online.capacity.capacity_model import CapacityCurve, CapacitySample
+from springtide.domain.spec.online_job import TrafficOutlook
+from springtide.planning.online.capacity_model import CapacityCurve, CapacitySample
 from springtide_lab.reproduce import autoscalers
 from springtide_lab.reproduce.autoscalers import WorkerNeed, least, stabilize
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.planning.online.capacity.capacity_model import CapacityCurve, CapacitySample
+from springtide.planning.online.capacity_model import CapacityCurve, CapacitySample
 from springtide_lab.reproduce.throughput_curves import (
     CapacitySurface,
     SurfaceSample,

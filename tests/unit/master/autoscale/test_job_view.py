@@ -18,7 +18,7 @@ from springtide.master.autoscale import job_view
 from springtide.master.autoscale.profiler import Profiler
 from springtide.master.core import journal_entries
 from springtide.master.core.record import JobRecord
-from springtide.planning.guards import oom
+from springtide.planning.guards import memory
 from springtide.rpc.messages.messages import MemberReport
 
 WORKER, SERVER = Role(RoleKind.WORKER, 0), Role(RoleKind.SERVER, 0)
@@ -108,7 +108,7 @@ def test_memory_is_needed_only_where_it_has_limits():
 
     class Ahead(Quiet):
         ahead = (
-            oom.MemoryForecast(
+            memory.MemoryForecast(
                 server=0, law="steady", static=90.0, live_at_end=900.0, peak=0, limit=1, until=1, crosses_at=None
             ),
         )

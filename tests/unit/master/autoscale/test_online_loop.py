@@ -12,18 +12,17 @@ import pytest
 from springtide import errors
 from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.core.roles import Life, Role, RoleKind
-from springtide.domain.data.online_view import OnlineRules, Scaling
 from springtide.domain.data.streams import PartitionView, StepSums, StreamUse
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.domain.spec.online_job import OnlineJob, OnlinePoint, TrafficStep
+from springtide.domain.spec.online_job import OnlineJob, OnlinePoint, OnlineRules, Scaling, TrafficStep
 from springtide.job.core import events
 from springtide.master.autoscale.forecast import TrafficForecast
 from springtide.master.autoscale.online_loop import OnlineAutoscaler
 from springtide.master.autoscale.stream_stats import StreamStats
 from springtide.master.core import waiters
 from springtide.master.core.record import JobRecord
-from springtide.planning.online.forecast.traffic import RateForecast
-from springtide.planning.online.scaling import decision
+from springtide.planning.online import decision
+from springtide.planning.online.traffic import RateForecast
 from springtide.rpc.messages.messages import MemberReport
 from springtide.telemetry.logs import RunFiles
 from springtide.telemetry.time_series import Series, read

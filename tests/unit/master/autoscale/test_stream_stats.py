@@ -3,7 +3,7 @@
 from springtide.domain.core.roles import Life, Role, RoleKind
 from springtide.domain.data.streams import PartitionView, StreamUse
 from springtide.master.autoscale.stream_stats import StreamStats
-from springtide.planning.online.capacity.learner import WorkerWork
+from springtide.planning.online.capacity_model import WorkerWork
 
 WALL = 1_000_000.0
 ONE, TWO = Role(RoleKind.WORKER, 0), Role(RoleKind.WORKER, 1)

@@ -14,7 +14,7 @@ from springtide.domain.core.roles import RoleKind
 from springtide.domain.core.shape import GIB, MemoryNeed, Prices, ResourceBudget, Shape, ShapeBounds, cost
 from springtide.domain.plan.view import LaunchTime
 from springtide.planning.candidates import grids, pareto, switch_cost
-from springtide.planning.candidates.query import FrontQuery
+from springtide.planning.candidates.enumeration import FrontQuery
 from springtide.planning.perf_model import equations
 from springtide.planning.perf_model.equations import Coefficients, Shapes
 from springtide.planning.perf_model.shape_columns import columns

@@ -3,8 +3,8 @@
 from typing import Any
 
 from springtide.domain.data.data_workers import FeedRules, FeedSeen, FeedTarget, StageSeen
-from springtide.planning.dataworkers.tuning import tuner
-from springtide.planning.dataworkers.tuning.tuner_state import Tuning
+from springtide.planning.dataworkers import tuner
+from springtide.planning.dataworkers.tuner_state import Tuning
 
 
 def seen(**fields: Any) -> FeedSeen:

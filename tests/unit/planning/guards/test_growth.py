@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from springtide.planning.guards import growth
-from springtide.planning.guards.growth import RowCount
+from springtide.planning.guards import memory
+from springtide.planning.guards.memory import RowCount
 
 points = some.lists(some.tuples(some.floats(1, 1e6), some.floats(0, 1e6)), min_size=1, max_size=20).map(
     lambda pairs: [
@@ -29,7 +29,7 @@ def seen(rows_after, upto, count=24):
     ],
 )
 def test_the_law_behind_the_points_is_found_and_carried_on(law, rows_after):
-    fitted = growth.fit(seen(rows_after, upto=100_000))
+    fitted = memory.fit(seen(rows_after, upto=100_000))
 
     assert fitted.law == law
     assert fitted.rows(300_000) == pytest.approx(rows_after(300_000), rel=0.03)
@@ -37,14 +37,14 @@ def test_the_law_behind_the_points_is_found_and_carried_on(law, rows_after):
 
 
 def test_with_few_points_growth_is_taken_to_be_steady():
-    fitted = growth.fit(seen(lambda n: 40 * n**0.6, upto=100_000, count=3))
+    fitted = memory.fit(seen(lambda n: 40 * n**0.6, upto=100_000, count=3))
 
     assert fitted.law == "steady" and fitted.rows(300_000) > 40 * 300_000**0.6
 
 
 @given(points, some.floats(1, 10))
 def test_rows_never_become_fewer_and_caution_never_says_less(points, times):
-    fitted = growth.fit(points)
+    fitted = memory.fit(points)
     later = points[-1].samples * times
     rows = fitted.rows(later)
 

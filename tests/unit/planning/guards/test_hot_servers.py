@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as some
 
-from springtide.domain.spec.guard_rules import GuardRules
+from springtide.domain.spec.job_spec import GuardRules
 from springtide.planning.guards import hot_servers
 from springtide.planning.guards.hot_servers import Cause, ServerPace
 

@@ -4,15 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from springtide.planning.guards import growth, oom
-from springtide.planning.guards.oom import ServerMemory
+from springtide.planning.guards import memory
+from springtide.planning.guards.memory import ServerMemory
 
 MB = 2**20
 
 
-def steady(rows_a_sample: float, *, upto: float = 1e6, count: int = 12) -> growth.Growth:
-    return growth.fit(
-        [growth.RowCount(upto * (i + 1) / count, rows_a_sample * upto * (i + 1) / count) for i in range(count)]
+def steady(rows_a_sample: float, *, upto: float = 1e6, count: int = 12) -> memory.Growth:
+    return memory.fit(
+        [memory.RowCount(upto * (i + 1) / count, rows_a_sample * upto * (i + 1) / count) for i in range(count)]
     )
 
 
@@ -22,37 +22,37 @@ def reading(live_mb: float, *, server: int = 0, limit_mb: float = 512, static_mb
 
 
 def test_growth_past_the_limit_is_seen_before_it_happens():
-    ahead = oom.forecast(reading(95), steady(1.0), samples_at_end=1e7)  # ten times as many rows at the end
+    ahead = memory.forecast(reading(95), steady(1.0), samples_at_end=1e7)  # ten times as many rows at the end
 
-    assert ahead.peak / MB == pytest.approx(50 + 950 * oom.SLACK, rel=0.05)
+    assert ahead.peak / MB == pytest.approx(50 + 950 * memory.SLACK, rel=0.05)
     assert ahead.crosses_at is not None and 2.5e6 < ahead.crosses_at < 4e6
-    decision = oom.decide([ahead], samples=1e6, samples_at_end=1e7)
+    decision = memory.decide([ahead], samples=1e6, samples_at_end=1e7)
     assert decision.servers == 4
     assert "would run out" in decision.why and "full after" in decision.why and "512 MB" in decision.why
 
 
 def test_memory_that_is_enough_changes_nothing():
-    ahead = oom.forecast(reading(10), steady(1.0), samples_at_end=1e7)
+    ahead = memory.forecast(reading(10), steady(1.0), samples_at_end=1e7)
 
     assert ahead.crosses_at is None
-    assert oom.decide([ahead], samples=1e6, samples_at_end=1e7).servers == 1
+    assert memory.decide([ahead], samples=1e6, samples_at_end=1e7).servers == 1
 
 
 def test_a_crossing_far_ahead_is_looked_at_again_later():
-    ahead = oom.forecast(reading(32), steady(1.0), samples_at_end=1e7)
+    ahead = memory.forecast(reading(32), steady(1.0), samples_at_end=1e7)
     assert ahead.crosses_at is not None and 7e6 < ahead.crosses_at < 9.5e6
 
-    early = oom.decide([ahead], samples=1e6, samples_at_end=1e7)
-    later = oom.decide([ahead], samples=ahead.crosses_at - 1e5, samples_at_end=1e7)
+    early = memory.decide([ahead], samples=1e6, samples_at_end=1e7)
+    later = memory.decide([ahead], samples=ahead.crosses_at - 1e5, samples_at_end=1e7)
     assert early.servers == 1 and "for now" in early.why
     assert later.servers == 2
 
 
 def test_when_the_data_is_over_no_server_is_added():
     full = reading(340, limit_mb=480)  # beyond nine tenths of its limit, and nothing grows any more
-    ahead = oom.forecast(full, steady(1.0), samples_at_end=1e6)
+    ahead = memory.forecast(full, steady(1.0), samples_at_end=1e6)
 
-    decision = oom.decide([ahead], samples=1e6, samples_at_end=1e6)
+    decision = memory.decide([ahead], samples=1e6, samples_at_end=1e6)
 
     assert ahead.crosses_at is not None
     assert decision.servers == 1 and "no sample is left" in decision.why
@@ -61,12 +61,12 @@ def test_when_the_data_is_over_no_server_is_added():
 def test_what_tables_hold_and_do_not_use_any_more_is_room():
     emptied = ServerMemory(server=0, live=50 * MB, held=300 * MB, used=350 * MB, limit=512 * MB)
 
-    assert oom.forecast(emptied, steady(1.0), samples_at_end=4e6).peak == emptied.used
+    assert memory.forecast(emptied, steady(1.0), samples_at_end=4e6).peak == emptied.used
 
 
 def test_where_nothing_fits_beside_the_static_part_it_is_said():
-    ahead = oom.forecast(reading(95, limit_mb=50), steady(1.0), samples_at_end=1e7)
-    decision = oom.decide([ahead], samples=1e6, samples_at_end=1e7)
+    ahead = memory.forecast(reading(95, limit_mb=50), steady(1.0), samples_at_end=1e7)
+    decision = memory.decide([ahead], samples=1e6, samples_at_end=1e7)
 
     assert decision.servers == 1 and "do not help" in decision.why
 
@@ -75,10 +75,10 @@ def test_where_nothing_fits_beside_the_static_part_it_is_said():
 def test_so_many_servers_would_hold_the_job(live_mb, servers, times, limit_mb):
     rows = steady(1.0)
     now = [reading(live_mb, server=i, limit_mb=limit_mb) for i in range(servers)]
-    ahead = [oom.forecast(one, rows, samples_at_end=1e6 * times) for one in now]
-    decision = oom.decide(ahead, samples=1e6, samples_at_end=1e6 * times)
+    ahead = [memory.forecast(one, rows, samples_at_end=1e6 * times) for one in now]
+    decision = memory.decide(ahead, samples=1e6, samples_at_end=1e6 * times)
 
     assert decision.servers >= servers
-    if servers < decision.servers < oom.MOST_SERVERS:
+    if servers < decision.servers < memory.MOST_SERVERS:
         live = sum(one.live_at_end for one in ahead)
-        assert live * oom.SLACK / decision.servers + ahead[0].static <= limit_mb * MB * (1 - oom.SPARE) + 1
+        assert live * memory.SLACK / decision.servers + ahead[0].static <= limit_mb * MB * (1 - memory.SPARE) + 1

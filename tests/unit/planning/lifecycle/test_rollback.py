@@ -7,7 +7,7 @@ import pytest
 
 from springtide.domain.core.shape import ResourceBudget, ShapeBounds
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
-from springtide.planning.lifecycle import rollback
+from springtide.planning.lifecycle import stages
 from springtide.planning.policy import registry
 from tests.unit.planning import views
 
@@ -37,20 +37,20 @@ def job(before=1.0, now=0.8, *, of=NOW, was=BEFORE, **how):
 
 def test_a_job_that_became_slower_by_its_last_change_goes_back():
     found = registry.load("springtide")(views.cluster(job()), CONFIG).plan_for("job")
-    assert found is not None and rollback.alike(found.shape, BEFORE)
+    assert found is not None and stages.alike(found.shape, BEFORE)
     assert "back to 8 workers" in found.reason and found.stage is PlanningStage.ADJUSTING
 
 
 def test_what_it_came_back_from_is_not_tried_again():
     again = job(0.8, 1.0, of=BEFORE, was=NOW)
-    assert rollback.refuted(again, CONFIG) == NOW and rollback.back(again, CONFIG) is None
+    assert stages.refuted(again, CONFIG) == NOW and stages.back(again, CONFIG) is None
     plan = registry.load("springtide")(views.cluster(again), CONFIG).plan_for("job")
-    assert plan is None or not rollback.alike(plan.shape, NOW)
+    assert plan is None or not stages.alike(plan.shape, NOW)
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_chance_alone_sends_nobody_back(seed):
-    assert rollback.back(job(1.0, 1.0, of=BEFORE, was=NOW, noise=0.05, seed=seed), CONFIG) is None
+    assert stages.back(job(1.0, 1.0, of=BEFORE, was=NOW, noise=0.05, seed=seed), CONFIG) is None
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,11 @@ def test_chance_alone_sends_nobody_back(seed):
     ],
 )
 def test_a_job_stays_where_that_is_not_certain_not_worth_it_or_not_allowed(stays):
-    assert rollback.back(stays, CONFIG) is None
+    assert stages.back(stays, CONFIG) is None
 
 
 def test_a_machine_that_has_become_slower_sends_a_job_back_once_and_no_further():
     oldest = views.shape(6, 2)
     back = job(0.7, 0.7, of=BEFORE, was=NOW)  # all of it slower by now
     all_of_it = replace(back, profiles=(*windows(oldest, 1.5, first=-200.0), *back.profiles))
-    assert rollback.back(all_of_it, CONFIG) is None
+    assert stages.back(all_of_it, CONFIG) is None

@@ -10,7 +10,7 @@ from springtide.domain.core.shape import GIB, MemoryNeed, ResourceBudget, Shape,
 from springtide.domain.plan.profile import TimingSum
 from springtide.domain.plan.view import FindingKind, GuardFinding, PastJob, RoleUse
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
-from springtide.planning.lifecycle import initial_size
+from springtide.planning.lifecycle import stages
 from springtide.planning.policy import registry
 from tests.unit.planning import views
 
@@ -197,7 +197,7 @@ def test_a_hot_server_among_calm_ones_gets_its_part_of_all_cores():
     ((rank, cores),) = plan.server_cpus
     assert rank == 2 and cores == pytest.approx(15.9 / 76.9 * 128, abs=0.1)
     assert plan.shape == of
-    assert initial_size.hot_server_cores(40.0, 76.9, 128.0, 32.0) == 32.0
+    assert stages.hot_server_cores(40.0, 76.9, 128.0, 32.0) == 32.0
 
 
 def test_idle_server_cores_get_workers_beyond_the_quota_a_few_and_once():

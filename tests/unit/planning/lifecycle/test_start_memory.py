@@ -5,7 +5,7 @@ import pytest
 
 from springtide.domain.core.shape import GIB, MemoryNeed
 from springtide.domain.plan.view import PastJob
-from springtide.planning.lifecycle import initial_size, similarity, warm_start
+from springtide.planning.lifecycle import warm_start
 
 
 def past(kind, rows, at=0, model="wd"):
@@ -22,21 +22,21 @@ def kinds(count=60, seed=0):
 
 def alike(ones, others):
     codes = {}
-    return similarity.between(similarity.coded(ones, codes), similarity.coded(others, codes), (len(ones), len(others)))
+    return warm_start.between(warm_start.coded(ones, codes), warm_start.coded(others, codes), (len(ones), len(others)))
 
 
 def foretold(features, history):
     each = [one.features for one in history]
     newest = each[-warm_start.BACKTESTED :]
-    told = initial_size.told(history, alike(newest, newest))
-    return initial_size.foretold(history, alike([features], each), told)
+    told = warm_start.learn_needs(history, alike(newest, newest))
+    return warm_start.predict_need(history, alike([features], each), told)
 
 
 @pytest.mark.parametrize("which", range(12))
 def test_a_job_of_a_known_kind_gets_what_its_kind_needed_and_a_little_more(which):
     sizes, history = kinds()
     need = foretold({"kind": f"kind-{which}", "model": "wd"}, history)
-    assert need.rows / GIB == pytest.approx(initial_size.ROOM * sizes[which], rel=1e-6)
+    assert need.rows / GIB == pytest.approx(warm_start.ROW_MARGIN * sizes[which], rel=1e-6)
     assert (need.worker, need.server) == (3 * GIB, GIB)
 
 
@@ -47,10 +47,10 @@ def test_a_job_of_an_unknown_kind_gets_as_much_as_any_like_it_needed():
 
 
 def test_with_few_past_jobs_the_most_that_any_needed_counts():
-    assert foretold({"kind": "b"}, [past("a", 7), past("b", 2)]).rows == pytest.approx(initial_size.ROOM * 7 * GIB)
+    assert foretold({"kind": "b"}, [past("a", 7), past("b", 2)]).rows == pytest.approx(warm_start.ROW_MARGIN * 7 * GIB)
 
 
 def test_jobs_that_have_not_told_what_they_needed_teach_nothing():
     silent = [PastJob(name=str(at), features={"kind": "a"}) for at in range(9)]
     assert foretold({"kind": "a"}, silent) is None
-    assert foretold({"kind": "a"}, [*silent, past("a", 5)]).rows == pytest.approx(initial_size.ROOM * 5 * GIB)
+    assert foretold({"kind": "a"}, [*silent, past("a", 5)]).rows == pytest.approx(warm_start.ROW_MARGIN * 5 * GIB)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from springtide.planning.online.forecast.traffic import PastTraffic
+from springtide.planning.online.traffic import PastTraffic
 
 DAY = 48
 STEP_S = 86_400 / DAY

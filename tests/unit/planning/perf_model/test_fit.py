@@ -12,7 +12,7 @@ from springtide.domain.plan.profile import TimingSum
 from springtide.planning.perf_model import equations, fit
 from springtide.planning.perf_model.equations import TERMS, Coefficients
 from springtide.planning.perf_model.fit import FittedModel
-from springtide.planning.perf_model.profile_table import RefusedProfiles
+from springtide.planning.perf_model.profiles import RefusedProfiles
 from tests.unit.planning.planted import FACTS, SHAPES, TRUE, profile, profiles
 
 ELSEWHERE = equations.shapes(

@@ -8,7 +8,7 @@ import pytest
 
 from springtide import errors
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.planning.dataworkers.cluster import allocation
+from springtide.planning.dataworkers import allocation
 from springtide.planning.policy import registry
 from tests.unit.planning import views
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from springtide.domain.core.shape import ResourceBudget
 from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.spec.planning_config import PlanningConfig
-from springtide.planning.policy import registry, sanitize
+from springtide.planning.policy import acceptance, registry
 from tests.unit.planning import views
 
 CONFIG = PlanningConfig(exact_seconds=0)
@@ -24,7 +24,7 @@ def checked(decision, view, config=CONFIG):
         plan = decision.plan_for(job.name)
         now = job.shape.cpu if job.shape else 0.0
         had += now
-        takes += sanitize.takes(plan).cpu if plan else now
+        takes += acceptance.takes(plan).cpu if plan else now
     for plan in decision.plans:
         assert by_name[plan.job].bounds.holds(plan.shape)
         assert plan.extra_workers <= config.extra_workers
@@ -117,7 +117,7 @@ def test_jobs_shrink_first_so_that_others_may_grow_and_who_comes_too_late_is_tol
         ShapePlan(job="late", shape=replace(small.shape, workers=5), reason="up"),
         ShapePlan(job="large", shape=replace(large.shape, workers=1), reason="down"),
     )
-    decision = sanitize.kept(Decision(plans=plans, why="all at once"), view, CONFIG)
+    decision = acceptance.kept(Decision(plans=plans, why="all at once"), view, CONFIG)
     assert [plan.job for plan in decision.plans] == ["large", "small"]
     assert "plan for late refused: all jobs would take 100.0 cores" in decision.notes[0]
 
@@ -127,6 +127,6 @@ def test_a_plan_out_of_bounds_or_for_nobody_is_refused_by_name():
         ShapePlan(job="job", shape=replace(views.shape(), workers=49), reason="more"),
         ShapePlan(job="nobody", shape=views.shape(), reason="who?"),
     )
-    decision = sanitize.kept(Decision(plans=plans, why="x"), views.cluster(views.running()), CONFIG)
+    decision = acceptance.kept(Decision(plans=plans, why="x"), views.cluster(views.running()), CONFIG)
     assert decision.plans == ()
     assert "not within the job's bounds" in decision.notes[0] and "no such job" in decision.notes[1]

@@ -17,8 +17,14 @@ from typing import Any, TypeVar
 
 from springtide import errors
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, PatienceWish, RoleWish
-from springtide.domain.spec.platform_options import KubernetesWish, RunVolume
+from springtide.domain.spec.elastic_job import (
+    CheckpointWish,
+    ElasticJob,
+    KubernetesWish,
+    PatienceWish,
+    RoleWish,
+    RunVolume,
+)
 from springtide.platforms.agent import credentials, run_plan
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.k8s.api.client import Client, with_client

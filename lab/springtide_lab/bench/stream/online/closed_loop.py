@@ -20,12 +20,10 @@ from springtide import errors
 from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.stream import create
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.data.online_view import OnlineRules
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.guard_rules import GuardRules
-from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from springtide.domain.spec.online_job import OnlineJob, OnlinePoint, OnlineState, TrafficStep
-from springtide.planning.online.forecast.traffic import DAY_S
+from springtide.domain.spec.job_spec import GuardRules, JobPhase, JobSpec
+from springtide.domain.spec.online_job import OnlineJob, OnlinePoint, OnlineRules, OnlineState, TrafficStep
+from springtide.planning.online.traffic import DAY_S
 from springtide.platforms.local import process_group
 from springtide.rpc.messages.messages import JobStatus
 from springtide.telemetry.time_series import read

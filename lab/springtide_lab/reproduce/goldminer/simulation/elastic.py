@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from springtide.planning.dataworkers.cluster import allocation, core_lending
-from springtide.planning.dataworkers.cluster.allocation import CoreRules, FedJob, Metric
-from springtide.planning.dataworkers.cluster.core_lending import TrainerCores
+from springtide.planning.dataworkers import allocation
+from springtide.planning.dataworkers.allocation import CoreRules, FedJob, Metric, TrainerCores
 from springtide_lab.reproduce.goldminer.simulation import node_placement
 from springtide_lab.reproduce.goldminer.simulation.cluster import Host
 from springtide_lab.reproduce.goldminer.simulation.node_placement import Machine, PlacementRequest, Seat
@@ -56,7 +55,7 @@ class Feeding:
         feds = [self._seen(one, cores.get(one.job.name, 0.0), now) for one in fed]
         trainers = {one.job.name: self._trainers(one, now) for one in fed}
         there = sum(host.cpus_free for host in self._hosts) + sum(cpus for one in fed for _, _, cpus in one.held)
-        given, kept = core_lending.share(feds, trainers, there, self._metric, self._rules)
+        given, kept = allocation.share(feds, trainers, there, self._metric, self._rules)
         lent = self._lend(fed, kept)
         changed = lent or any(given.cores[one.name] != one.cpu for one in feds)
         self._known = {one.name: one for one in feds}

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from springtide.planning.dataworkers.cluster import allocation
+from springtide.planning.dataworkers import allocation
 from springtide_lab.reproduce.goldminer.simulation import systems
 from springtide_lab.reproduce.goldminer.simulation.cluster import Host
 from springtide_lab.reproduce.goldminer.simulation.elastic import Feeding

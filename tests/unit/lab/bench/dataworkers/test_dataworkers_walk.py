@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from springtide.domain.data.data_workers import FeedState, FeedTarget
-from springtide.planning.dataworkers.tuning.observation import Cores, TrainerReport
+from springtide.planning.dataworkers.observation import Cores, TrainerReport
 from springtide_lab.bench.dataworkers import dataworkers_walk
 from springtide_lab.bench.dataworkers.walk import clicks
 

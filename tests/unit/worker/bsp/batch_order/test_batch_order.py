@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset
 
 import springtide as st
 from springtide import errors
-from springtide.domain.model import reduction
+from springtide.domain.spec import job_spec
 from springtide.worker.bsp.batch_order import units
 from springtide.worker.input.read_batch import ReadBatch
 from tests.unit.worker import clicks, ranks
@@ -213,13 +213,13 @@ def test_forward_is_not_split_where_batches_are_cut_in_units(how, moves):
     ("given", "unit"), [(None, 0), ("rank-order", 0), ("batch-order", 1), ("batch-order:1", 1), ("batch-order:32", 32)]
 )
 def test_an_order_is_a_word_and_perhaps_a_number_of_samples(given, unit):
-    assert reduction.unit_of(given) == unit
+    assert job_spec.unit_of(given) == unit
 
 
 @pytest.mark.parametrize("given", ["batch", "batch-order:", "batch-order:0", "batch-order:-1", "batch-order:x", ""])
 def test_other_orders_are_refused(given):
     with pytest.raises(errors.BadInput, match="batch-order:8"):
-        reduction.unit_of(given)
+        job_spec.unit_of(given)
 
 
 class Endless(IterableDataset):

@@ -1,0 +1,347 @@
+"""Pure. Allocates the cluster's cores for data workers among jobs (the second level of GoldMiner).
+
+In: the queue state of every job (`FedJob`), and the cores available for data workers. Out: a `CoreAllotment` with the
+cores of each job and the reason. Another scheduler allocates GPUs and trainers.
+
+A job can use more cores while its data workers produce fewer mini-batches than its trainers could consume. The next
+core is assumed to add as much as the last cores did, until a measurement corrects this (`corrected`). A metric decides
+which job comes first.
+"""
+
+import heapq
+import math
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from springtide import errors
+from springtide.domain.plan.view import JobView
+from springtide.planning.policy import registry
+
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FedJob:
+    """Input state of one job, as the cluster's allocator sees it."""
+
+    name: str
+    gpus: int
+    """GPUs that the job trains on, or its trainers if it has no GPUs."""
+    speed: float
+    """Current steps per second: t."""
+    capable: float
+    """Steps per second if trainers never waited for data: the ideal t."""
+    cpu: float
+    """Current cores of the data workers: c."""
+    gain: float | None = None
+    """Steps per second gained per core in the last change; None if unknown."""
+    steps_left: float = math.inf
+    least: float = 1.0
+    """Cores that the job gets before any job gets more, because a stalled job gives no measurements."""
+
+    def __post_init__(self) -> None:
+        least = min(self.speed, self.capable, self.cpu, self.least, self.steps_left, self.gain or 0.0)
+        whole = self.speed + self.capable + self.cpu + self.least + self.steps_left + (self.gain or 0.0)
+        if not (least >= 0 and whole >= 0 and self.gpus >= 1):  # a sum with NaN fails the comparison
+            raise errors.BadInput(
+                f"job {self.name}: speed {self.speed:g}, capable {self.capable:g}, cpu {self.cpu:g}, "
+                f"least {self.least:g}, steps_left {self.steps_left:g}, gain {self.gain}, gpus {self.gpus}; "
+                "wanted 0 or more, and a GPU or trainer"
+            )
+
+    @property
+    def room(self) -> bool:
+        return self.speed < self.capable * (1 - ROUNDING)
+
+    def at(self, cpu: float) -> float:
+        """Return steps per second at `cpu` cores: proportional below the current cores, by `slope` above."""
+        if cpu <= self.cpu:
+            return self.speed * cpu / self.cpu if self.cpu > 0 else self.speed
+        return min(self.speed + self.slope * (cpu - self.cpu), max(self.capable, self.speed))
+
+    @property
+    def slope(self) -> float:
+        """Return the expected gain of the next core: the last measured gain, or the mean before any change."""
+        if self.gain is not None:
+            return self.gain
+        return self.speed / self.cpu if self.cpu > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreStep:
+    """Input of a metric: a job that could get the next cores, and the cores granted to it so far in this round."""
+
+    job: FedJob
+    cpu: float
+    """c: cores without the step."""
+    more: float
+    """Δc: cores of the step."""
+    speed: float
+    """t: steps per second without the step."""
+    faster: float
+    """Δt: expected gain in steps per second."""
+
+
+Metric = Callable[[CoreStep], float]
+"""Function that scores a step. The job with the smallest score gets the next cores."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreRules:
+    """Settings of the allocation of cores."""
+
+    grain: float = 1.0
+    """Unit of allocation in cores. A unit of a whole data worker would let a job that needs one core wait behind jobs
+    that gain little. A remainder becomes a smaller data worker."""
+    keep: float = 0.05
+    """Bonus for cores that a job already has, so that small differences move no cores."""
+    seed: int = 0
+    """Seed for ties."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoreAllotment:
+    """Cores for the data workers of each job, with reasons."""
+
+    cores: Mapping[str, float]
+    why: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+    """Errors of the metric."""
+
+    @property
+    def total(self) -> float:
+        return sum(self.cores.values())
+
+
+def corrected(before: FedJob, *, speed: float, capable: float, cpu: float, steps_left: float | None = None) -> FedJob:
+    """Return the job after a change, with the measured gain per core.
+
+    A step that filled the queue gained less than its cores could produce. Such a step says nothing about the value of a
+    core, so the earlier value stays. A first measurement counts from zero.
+    """
+    change = cpu - before.cpu
+    left = before.steps_left if steps_left is None else steps_left
+    if abs(change) < ROUNDING:
+        seen = before.gain if before.gain is not None or cpu <= 0 else speed / cpu
+        return replace(before, speed=speed, capable=capable, cpu=cpu, gain=seen, steps_left=left)
+    seen = max((speed - before.speed) / change, 0.0) if before.cpu > 0 else speed / cpu
+    full = speed >= capable * (1 - ROUNDING) if change > 0 else not before.room
+    if full and before.gain is not None:
+        seen = max(seen, before.gain)
+    return replace(before, speed=speed, capable=capable, cpu=cpu, gain=seen, steps_left=left)
+
+
+def allot(jobs: Sequence[FedJob], cpu: float, metric: Metric, rules: CoreRules | None = None) -> CoreAllotment:
+    """Allocate the cores: first the minimum of each job, in order, then one unit at a time by the metric."""
+    rules = rules or CoreRules()
+    given = _least(jobs, cpu, rules)
+    free = cpu - sum(given.values())
+    notes: dict[str, None] = {}
+    by_name = {job.name: job for job in jobs}
+    heap: list[tuple[float, int, str]] = []
+    for job in jobs:
+        _offer(heap, job, given[job.name], metric, rules, notes)
+    while heap and free >= rules.grain - ROUNDING:
+        _, _, name = heapq.heappop(heap)
+        given[name] += rules.grain
+        free -= rules.grain
+        _offer(heap, by_name[name], given[name], metric, rules, notes)
+    return CoreAllotment(cores=given, why={job.name: _why(job, given[job.name]) for job in jobs}, notes=tuple(notes))
+
+
+def _least(jobs: Sequence[FedJob], cpu: float, rules: CoreRules) -> dict[str, float]:
+    """Return the minimum of each job, or as much of it as is left."""
+    given: dict[str, float] = {}
+    free = cpu
+    for job in jobs:
+        wanted = math.ceil(job.least / rules.grain - ROUNDING) * rules.grain if job.capable > 0 else 0.0
+        given[job.name] = min(wanted, _whole(free, rules.grain))
+        free -= given[job.name]
+    return given
+
+
+def _whole(cpu: float, grain: float) -> float:
+    return max(math.floor(cpu / grain + ROUNDING) * grain, 0.0)
+
+
+def _has_use(job: FedJob, cpu: float) -> bool:
+    """Return True if cores beyond `cpu` are expected to make the job faster."""
+    slope = job.speed / job.cpu if cpu < job.cpu - ROUNDING else job.slope
+    return slope > 0 and job.at(cpu) < job.capable * (1 - ROUNDING)
+
+
+def _offer(
+    heap: list[tuple[float, int, str]],
+    job: FedJob,
+    cpu: float,
+    metric: Metric,
+    rules: CoreRules,
+    notes: dict[str, None],
+) -> None:
+    if not _has_use(job, cpu):
+        return
+    speed, after = job.at(cpu), cpu + rules.grain
+    step = CoreStep(job=job, cpu=cpu, more=rules.grain, speed=speed, faster=job.at(after) - speed)
+    score = _score(metric, step, notes)
+    if after <= job.cpu + ROUNDING:
+        score -= rules.keep * abs(score) if math.isfinite(score) else 0.0
+    heapq.heappush(heap, (score, zlib.crc32(f"{rules.seed}:{job.name}".encode()), job.name))
+
+
+def _score(metric: Metric, step: CoreStep, notes: dict[str, None]) -> float:
+    """Return the score of a metric. A metric may be third-party code, so a failing metric puts the job last."""
+    name = getattr(metric, "__name__", type(metric).__name__)
+    try:
+        score = float(metric(step))
+    except Exception as error:  # a faulty metric must not stop the jobs
+        notes[f"metric {name} failed: {type(error).__name__}: {error}"] = None
+        return math.inf
+    if math.isnan(score):
+        notes[f"metric {name} is no number for job {step.job.name}"] = None
+        return math.inf
+    return score
+
+
+def _why(job: FedJob, cpu: float) -> str:
+    share = f"{job.at(cpu) / job.capable:.0%} of what it could train" if job.capable > 0 else "it trains nothing"
+    if cpu > job.cpu + ROUNDING:
+        return f"{job.cpu:g} to {cpu:g} cores: expected {share}"
+    if cpu < job.cpu - ROUNDING:
+        return f"{job.cpu:g} to {cpu:g} cores, which bring more elsewhere: expected {share}"
+    return f"keeps {cpu:g} cores: {share}" + ("" if job.room else ", its queue is full")
+
+
+GROUP = "springtide.dataworker_metrics"
+KIND = "data worker metric"
+
+
+def maxtp(step: CoreStep) -> float:
+    return -step.faster / step.more * step.job.gpus
+
+
+def srtf(step: CoreStep) -> float:
+    """Score by remaining time and cores (shortest remaining time first): n (c + Δc) / (t + Δt)."""
+    speed = step.speed + step.faster
+    return step.job.steps_left * (step.cpu + step.more) / speed if speed > 0 else math.inf
+
+
+def fair(step: CoreStep) -> float:
+    """Score by the share of the possible throughput: (t + Δt) / t_ideal."""
+    return (step.speed + step.faster) / step.job.capable
+
+
+METRICS: dict[str, Metric] = {"maxtp": maxtp, "srtf": srtf, "fair": fair}
+
+
+def names() -> tuple[str, ...]:
+    return tuple(sorted({*METRICS, *registry.offered(GROUP)}))
+
+
+def load(name: str) -> Metric:
+    """Return the metric with this name: built in, from an installed package, or `module:function`."""
+    if name in METRICS:
+        return METRICS[name]
+    if ":" in name:
+        return registry.by_dotted_name(name, KIND)
+    offered = registry.by_entry_point(name, GROUP, KIND)
+    if offered is None:
+        raise errors.UnknownName(KIND, name, names())
+    return offered
+
+
+TRIES = 4
+
+
+class TrainerCores(NamedTuple):
+    """Number of trainers of one job, and the cores of each."""
+
+    number: int
+    needs: float
+    """Cores of one trainer at full speed."""
+    lends: bool = True
+    """True if the need is known. A job that is still being tuned keeps its cores."""
+
+
+class CoreSplit(NamedTuple):
+    """Division of cores between data workers and trainers."""
+
+    data_workers: CoreAllotment
+    trainer_cpu: Mapping[str, float]
+    """Cores of each trainer, by job."""
+
+
+def keeps(trainers: TrainerCores, share: float, grain: float) -> float:
+    """Return the cores that a trainer keeps at this share of its full speed."""
+    if not trainers.lends:
+        return trainers.needs
+    wanted = math.ceil(trainers.needs * min(share, 1.0) / grain - ROUNDING) * grain
+    return min(trainers.needs, max(wanted, grain))
+
+
+def share(
+    jobs: Sequence[FedJob],
+    trainers: Mapping[str, TrainerCores],
+    cpu: float,
+    metric: Metric,
+    rules: CoreRules | None = None,
+) -> CoreSplit:
+    """Divide the cores. If lending does not converge within TRIES rounds, no trainer lends."""
+    rules = rules or CoreRules()
+    kept = {job.name: keeps(trainers[job.name], _share(job, job.cpu), rules.grain) for job in jobs}
+    for _ in range(TRIES):
+        given = allot(jobs, max(0.0, cpu - _held(trainers, kept)), metric, rules)
+        wanted = {job.name: keeps(trainers[job.name], _share(job, given.cores[job.name]), rules.grain) for job in jobs}
+        if given.total + _held(trainers, wanted) <= cpu + ROUNDING:
+            return CoreSplit(given, wanted)
+        kept = {name: max(kept[name], wanted[name]) for name in kept}
+    kept = {name: one.needs for name, one in trainers.items()}
+    return CoreSplit(allot(jobs, max(0.0, cpu - _held(trainers, kept)), metric, rules), kept)
+
+
+def _share(job: FedJob, cpu: float) -> float:
+    return job.at(cpu) / job.capable if job.capable > 0 else 1.0
+
+
+def _held(trainers: Mapping[str, TrainerCores], each: Mapping[str, float]) -> float:
+    return sum(trainers[name].number * cpu for name, cpu in each.items())
+
+
+GRAIN = 0.5
+"""Unit of allocation in cores, because data workers on a small machine have only half a core."""
+
+
+def shared(
+    jobs: Iterable[JobView], before: Mapping[str, FedJob], cpu: float, metric: Metric
+) -> tuple[CoreAllotment, dict[str, FedJob]]:
+    """Divide the cores among the jobs that tune data workers."""
+    known = {job.name: found for job in jobs if (found := fed(job, before.get(job.name))) is not None}
+    return allot(list(known.values()), max(0.0, cpu), metric, CoreRules(grain=GRAIN)), known
+
+
+def fed(job: JobView, before: FedJob | None) -> FedJob | None:
+    """Return the job for the allocator; None if it tunes no data workers or reports invalid numbers."""
+    told = job.fed
+    if told is None or not _sound(told.trainers, told.speed, told.capable, told.cpu, told.least):
+        return None
+    left = max(0.0, job.remaining / job.facts.batch)
+    if before is None:
+        return FedJob(
+            name=job.name,
+            gpus=told.trainers,
+            speed=told.speed,
+            capable=told.capable,
+            cpu=told.cpu,
+            least=told.least,
+            steps_left=left,
+            gain=told.speed / told.cpu if told.cpu > 0 else None,
+        )
+    now = corrected(before, speed=told.speed, capable=told.capable, cpu=told.cpu, steps_left=left)
+    return replace(now, gpus=told.trainers, least=told.least)
+
+
+def _sound(trainers: int, speed: float, capable: float, cpu: float, least: float) -> bool:
+    """Return True if the report is valid. A master of another version may send any values."""
+    numbers = (speed, capable, cpu, least)
+    return trainers >= 1 and math.isfinite(sum(numbers)) and min(numbers) >= 0

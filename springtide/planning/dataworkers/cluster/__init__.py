@@ -1,1 +1,0 @@
-"""Pure. Data workers of many jobs: allocation of cores, and placement on nodes."""

@@ -1,0 +1,386 @@
+"""Pure. Tunes the data workers of one job, one decision per interval: whether, what size, how many, and trainer cores.
+
+In: the user's `FeedRules`, and one `FeedSeen` per interval (from `observation`). Out: a `FeedTarget` with its reason.
+Callers: `master.data.data_workers`, `dataworker.loader.loader` for `num_workers="auto"`, and simulators.
+
+    baseline -> tuning: size, then number, of the stage that is the limit -> trainer: fewer cores -> steady
+        |           |                                                                                 |
+        +-----------+--> off: they do not pay; again only when the program has changed much  <--------+
+"""
+
+from dataclasses import replace
+
+from springtide.domain.data.data_workers import FeedRules, FeedSeen, FeedTarget, StageSeen
+from springtide.planning.dataworkers import tuner_state, tuning_rules
+from springtide.planning.dataworkers.tuner_state import (
+    FRAGMENT,
+    LATE,
+    MARGIN,
+    PATIENCE,
+    STRANGE_FOR,
+    TUNE_FOR,
+    StageNotes,
+    TrainerNotes,
+    Tuning,
+    TuningPhase,
+)
+
+_HAIR = 1e-6
+Decided = tuple[Tuning, FeedTarget]
+
+
+def begin(rules: FeedRules, *, unit: float = 1.0) -> Tuning:
+    """Return the initial state. `unit` is the number of cores in one size step."""
+    return Tuning(rules=rules, unit=unit)
+
+
+def decide(tuning: Tuning, seen: FeedSeen) -> Decided:
+    if tuning.rules.workers is not None:
+        return tuning, _as_told(tuning.rules)
+    if seen.trainers == 0 or seen.steps_per_s <= 0:
+        return tuning, _target(tuning, "nothing is being trained")
+    if tuning.phase is TuningPhase.BASELINE:
+        return _after_baseline(tuning, seen)
+    if tuning.phase is TuningPhase.OFF:
+        return _while_off(tuning, seen)
+    if len(tuning.stages) != len(tuner_state.stages(seen)):
+        return _for_other_stages(tuning, seen)
+    if tuning.trainers != seen.trainers:
+        return _for_other_trainers(tuning, seen)
+    if (fitted := _fit_in(tuning, seen)) is not None:
+        return fitted
+    if not _is_there(tuning, seen):
+        return _wait(tuning, seen)
+    return _tune(replace(tuning, late_for=0), seen)
+
+
+def _as_told(rules: FeedRules) -> FeedTarget:
+    count = rules.workers or 0
+    why = "no data workers were asked for" if count == 0 else f"{count} data workers were asked for"
+    return FeedTarget(data_workers=count, data_worker_cpu=rules.cpu, trainer_cpu=None, why=why)
+
+
+def _target(tuning: Tuning, why: str) -> FeedTarget:
+    stages = tuple(notes.target for notes in tuning.stages)
+    last = tuning.stages[-1] if stages else None
+    return FeedTarget(
+        data_workers=last.workers if last else 0,
+        data_worker_cpu=last.cpu if last else None,
+        trainer_cpu=tuning.trainer.cpu,
+        why=why,
+        spare_cpu=tuning_rules.spare(tuning.trainer, tuning.trainers),
+        most_cpu=last.cpu if last and last.sized else None,
+        stages=stages if len(stages) > 1 else (),
+    )
+
+
+def _after_baseline(tuning: Tuning, seen: FeedSeen) -> Decided:
+    """Decide after the first interval without data workers. If they may pay off, start one per trainer with one unit of
+    cores."""
+    if seen.data_workers > 0:
+        return tuning, _target(tuning, f"a baseline without data workers: {seen.data_workers} have still to leave")
+    found = tuning_rules.unfed(seen)
+    tuning = replace(tuning, baseline=found, settled_on=found, trainers=seen.trainers, strange_for=0)
+    spent = f"{found.own_share:.0%} of the time goes into what data workers could do"
+    if not tuning_rules.may_pay(found):
+        return _off(tuning, f"{spent}: too little to pay for them")
+    begun = _first_stages(tuning, seen)
+    if any(notes.workers == 0 for notes in begun):
+        return tuning, _target(tuning, f"{spent}, but no cores are free ({seen.free_cpu:g}) for them")
+    tuning = replace(tuning, phase=TuningPhase.TUNING, stages=begun, tuned_for=0, doubted_for=0)
+    last = begun[-1]
+    return tuning, _target(
+        tuning, f"{found.per_s:.3g} steps/s a trainer without; {spent}: begin with {last.workers} of {last.cpu:g} cores"
+    )
+
+
+def _first_stages(tuning: Tuning, seen: FeedSeen) -> tuple[StageNotes, ...]:
+    """Return one data worker per trainer and stage, of one unit, while cores last; 0 workers mean that none are
+    left."""
+    rules, free = tuning.rules, seen.free_cpu
+    stages = tuner_state.stages(seen)
+    most = rules.most
+    begun = []
+    for left, stage in zip(reversed(range(len(stages))), stages, strict=True):
+        allowed = tuner_state.StageLimits(
+            free, rules.cpu or seen.share_cpu or free, None if most is None else max(1, most - left)
+        )
+        if stage.gpu:
+            allowed = allowed._replace(most=min(allowed.most or seen.free_gpu, seen.free_gpu))
+        cpu = rules.cpu or (stage.cpu if stage.gpu and stage.cpu > 0 else min(tuning.unit, allowed.size))
+        if rules.cpu is None and FRAGMENT * tuning.unit <= free < cpu:
+            cpu = free
+        count = min(seen.trainers, allowed.workers(cpu))
+        begun.append(StageNotes(workers=count, cpu=cpu, sized=rules.cpu is not None or stage.gpu))
+        free -= count * cpu
+        most = None if most is None else most - count
+    return tuple(begun)
+
+
+def _while_off(tuning: Tuning, seen: FeedSeen) -> Decided:
+    was = tuning.settled_on
+    assert was is not None
+    if seen.data_workers > 0 or not tuning_rules.is_another(was, tuning_rules.unfed(seen)):
+        target = _target(tuning, "data workers do not pay, and nothing has changed much")
+        return replace(tuning, strange_for=0), replace(target, spare_cpu=tuning_rules.unused(seen, tuning.unit))
+    tuning = replace(tuning, strange_for=tuning.strange_for + 1)
+    return _anew(tuning, seen) if tuning.strange_for >= STRANGE_FOR else (tuning, _target(tuning, _STRANGE))
+
+
+_STRANGE = "the program has changed much: if it lasts..."
+
+
+def _while_strange(tuning: Tuning, seen: FeedSeen) -> Decided:
+    """Handle a tuned program whose behaviour has changed for some intervals. Data workers that still pay off stay."""
+    tuning = replace(tuning, strange_for=tuning.strange_for + 1)
+    if tuning.strange_for < STRANGE_FOR:
+        return tuning, _target(tuning, _STRANGE)
+    if tuning.baseline is None or not tuning_rules.pays(tuning.baseline, seen):
+        return _anew(tuning, seen)
+    stages = tuple(replace(notes, floor=1, ceiling=None, rate=0.0) for notes in tuning.stages)
+    tuning = replace(tuning, stages=stages, settled_on=tuning_rules.fed(seen), strange_for=0)
+    return tuning, _target(
+        tuning, "the program has changed much; data workers still pay, their number is looked for again"
+    )
+
+
+def _anew(tuning: Tuning, seen: FeedSeen) -> Decided:
+    anew = begin(tuning.rules, unit=tuning.unit)
+    anew = replace(anew, trainers=seen.trainers, trainer=TrainerNotes(cpu=tuning.trainer.first))
+    return anew, _target(anew, "the program has changed much: profiled again, without data workers")
+
+
+def _for_other_trainers(tuning: Tuning, seen: FeedSeen) -> Decided:
+    """Keep the number of data workers per trainer, and forget the learned limits."""
+    stages = []
+    for at, notes in enumerate(tuning.stages):
+        wanted = -(-notes.workers * seen.trainers // max(tuning.trainers, 1))
+        count = max(1, min(wanted, tuner_state.stage_limits(seen, tuning.rules, at).workers(notes.cpu)))
+        fresh = StageNotes(workers=count, cpu=notes.cpu, sized=notes.sized, linear=(), rate=notes.rate)
+        stages.append(fresh)
+    why = f"{seen.trainers} trainers, {tuning.trainers} before: data workers in proportion"
+    cores = replace(tuning.trainer, lent_from=())
+    tuning = replace(tuning, stages=tuple(stages), trainers=seen.trainers, trainer=cores, late_for=0)
+    return tuning, _target(tuning, why)
+
+
+def _for_other_stages(tuning: Tuning, seen: FeedSeen) -> Decided:
+    """Restart tuning when the number of stages becomes known, after the program was split."""
+    held = sum(stage.workers * stage.cpu for stage in tuner_state.stages(seen))
+    begun = _first_stages(tuning, replace(seen, free_cpu=seen.free_cpu + held))
+    count = len(begun)
+    if any(notes.workers == 0 for notes in begun):
+        return _off(tuning, f"no cores ({seen.free_cpu + held:g}) for a data worker of each of {count} stages")
+    tuning = replace(tuning, phase=TuningPhase.TUNING, stages=begun, trainers=seen.trainers, tuned_for=0, late_for=0)
+    tuning = replace(tuning, trainer=replace(tuning.trainer, lent_from=()))
+    return tuning, _target(tuning, f"the program is cut into {count} stages: begin with data workers of each")
+
+
+def _fit_in(tuning: Tuning, seen: FeedSeen) -> Decided | None:
+    """Reduce data workers if other jobs took cores; None if the cores suffice or the target already fits."""
+    if seen.free_cpu >= 0:
+        return None
+    stages = list(tuning.stages)
+    for at, notes in enumerate(stages):
+        there = tuner_state.stage_limits(seen, tuning.rules, at).workers(notes.cpu)
+        if notes.workers > there:
+            stages[at] = replace(notes, workers=max(1, there), before=None, cut_from=0, settled=False)
+    if tuple(stages) == tuning.stages:
+        return None
+    tuning = replace(tuning, stages=tuple(stages), late_for=0)
+    return tuning, _target(tuning, f"{seen.free_cpu:g} cores are free: fewer data workers")
+
+
+def _is_there(tuning: Tuning, seen: FeedSeen) -> bool:
+    """Return True if the last decision has been applied and batches arrive."""
+    stages = tuner_state.stages(seen)
+    if seen.made_per_s <= 0:
+        return False
+    wanted = [(notes.workers, notes.cpu) for notes in tuning.stages]
+    there = [(stage.workers, stage.cpu) for stage in stages]
+    if len(wanted) != len(there):
+        return False
+    same = all(w == n and abs(c - m) < _HAIR for (w, c), (n, m) in zip(wanted, there, strict=True))
+    cpu = tuning.trainer.cpu
+    return same and (cpu is None or seen.trainer_cpu <= 0 or abs(cpu - seen.trainer_cpu) < _HAIR)
+
+
+def _wait(tuning: Tuning, seen: FeedSeen) -> Decided:
+    """Wait until the last decision is applied. After LATE intervals, continue with what exists."""
+    tuning = replace(tuning, late_for=tuning.late_for + 1)
+    there = tuner_state.stages(seen)
+    if tuning.late_for < LATE or len(there) != len(tuning.stages):
+        last = tuning.stages[-1]
+        made = f", {seen.made_per_s:.3g} batches/s come of them"
+        return tuning, _target(tuning, f"{seen.data_workers} of {last.workers} data workers are there{made}: wait")
+    if any(stage.workers == 0 for stage in there):
+        return _off(tuning, f"no data worker came in {LATE} intervals")
+    if seen.made_per_s <= 0:
+        return _off(tuning, f"not one batch came from data workers in {LATE} intervals")
+    stages = tuple(
+        replace(notes, workers=stage.workers, cpu=stage.cpu, ceiling=stage.workers, before=None, cut_from=0)
+        for notes, stage in zip(tuning.stages, there, strict=True)
+    )
+    held = replace(tuning.trainer, cpu=seen.trainer_cpu or None, done=True, growing=False, lent_from=())
+    tuning = replace(tuning, stages=stages, trainer=held, late_for=0)
+    return tuning, _target(tuning, f"what was wanted did not come in {LATE} intervals: on with what there is")
+
+
+def _tune(tuning: Tuning, seen: FeedSeen) -> Decided:
+    """Evaluate the interval and take the next step, when all wanted data workers are running."""
+    tuning = replace(tuning, tuned_for=tuning.tuned_for + 1)
+    if tuning.trainer.growing:
+        return _after_growing(tuning, seen)
+    if tuning.trainer.lent_from:
+        return _after_lending(tuning, seen)
+    if tuning.phase is TuningPhase.STEADY:
+        was = tuning.settled_on or tuning_rules.fed(seen)
+        if tuning_rules.is_another(was, tuning_rules.fed(seen)):
+            return _while_strange(tuning, seen)
+        tuning = replace(tuning, settled_on=was, strange_for=0)
+    if tuning.phase is TuningPhase.TRAINER:
+        return _trainer(tuning, seen)
+    stages = tuner_state.stages(seen)
+    at = tuner_state.limit(stages)
+    before = tuning.stages
+    tuning, why = _all_keep_up(tuning, seen, stages) if at is None else _one_is_short(tuning, seen, stages, at)
+    if tuple(n.target for n in tuning.stages) != tuple(n.target for n in before):
+        return tuning, _target(tuning, why)
+    if (
+        at is not None
+        and tuning.stages[at].ceiling is not None
+        and tuning_rules.may_grow(tuning.trainer, seen, tuning.unit)
+    ):
+        notes, more = tuning_rules.grow(tuning.trainer, seen, tuning.unit)
+        tuning = replace(tuning, trainer=notes)
+        return tuning, _target(tuning, more)
+    if at is not None and (lent := _lend(tuning, seen, at, lasts=before[at].short_for + 1 >= PATIENCE)) is not None:
+        return lent
+    settled = all(notes.settled for notes in tuning.stages)
+    if tuning.phase is TuningPhase.TUNING and (settled or tuning.tuned_for >= TUNE_FOR):
+        return _conclude(tuning, seen, why)
+    return tuning, _target(tuning, why)
+
+
+def _one_is_short(tuning: Tuning, seen: FeedSeen, stages: tuple[StageSeen, ...], at: int) -> tuple[Tuning, str]:
+    notes, stage, allowed = tuning.stages[at], stages[at], tuner_state.stage_limits(seen, tuning.rules, at)
+    said = ""
+    if not notes.sized:
+        notes, said = tuning_rules.tune_size(notes, stage, allowed, tuning.unit)
+        if notes.sized and notes.cpu != stage.cpu:
+            # scaling was sub-linear: the rate of the last linear size gives the needed number
+            wanted = tuning_rules.needed(stage.capable_per_s, notes.rate, 0.0)
+            count = max(notes.workers, min(wanted, 2 * notes.workers, allowed.workers(notes.cpu)))
+            notes = replace(notes, workers=count)
+    if notes.sized and notes.cpu == stage.cpu:
+        notes, why = tuning_rules.tune_count(notes, stage, allowed)
+        said = f"{said}; {why}" if said else why
+    if len(stages) > 1:
+        said = f"stage {at + 1} of {len(stages)}: {said}"
+    return replace(tuning, stages=_with(tuning.stages, at, notes)), said
+
+
+def _all_keep_up(tuning: Tuning, seen: FeedSeen, stages: tuple[StageSeen, ...]) -> tuple[Tuning, str]:
+    """Settle sizes and remove surplus data workers, one stage at a time, when every stage keeps up."""
+    why = ""
+    for at, (notes, stage) in enumerate(zip(tuning.stages, stages, strict=True)):
+        allowed = tuner_state.stage_limits(seen, tuning.rules, at)
+        if not notes.sized:
+            notes, _ = tuning_rules.tune_size(notes, stage, allowed, tuning.unit)
+        if tuner_state.keeps_up(stage):
+            was = notes
+            notes, why = tuning_rules.tune_count(notes, stage, allowed)
+            tuning = replace(tuning, stages=_with(tuning.stages, at, notes))
+            if notes.target != was.target:
+                break
+        else:
+            tuning = replace(tuning, stages=_with(tuning.stages, at, replace(notes, settled=True)))
+    return tuning, why
+
+
+def _with(stages: tuple[StageNotes, ...], at: int, notes: StageNotes) -> tuple[StageNotes, ...]:
+    return (*stages[:at], notes, *stages[at + 1 :])
+
+
+def _conclude(tuning: Tuning, seen: FeedSeen, why: str) -> Decided:
+    """Check whether tuned data workers pay off. Only then are the trainers' cores tuned."""
+    baseline = tuning.baseline
+    assert baseline is not None
+    if not tuning_rules.pays(baseline, seen):
+        tuning = replace(tuning, doubted_for=tuning.doubted_for + 1)
+        compared = f"{tuning_rules.speed(seen):.3g} steps/s a trainer, {baseline.per_s:.3g} without data workers"
+        if tuning.doubted_for < PATIENCE:
+            return tuning, _target(tuning, f"{why}; {compared}: if it lasts...")
+        return _off(tuning, f"{compared}, after {tuning.tuned_for} intervals of tuning: they do not pay")
+    tuning = replace(tuning, doubted_for=0, phase=TuningPhase.TRAINER)
+    return _trainer(tuning, seen, why)
+
+
+def _trainer(tuning: Tuning, seen: FeedSeen, why: str = "") -> Decided:
+    """Try fewer cores for trainers with ideal queues. Otherwise keep their cores."""
+    notes = tuning.trainer
+    if tuner_state.limit(tuner_state.stages(seen)) is not None and not notes.held:
+        notes, said = replace(notes, done=True), "trainers wait: their cores stay"
+    else:
+        notes, said = tuning_rules.shrink(notes, seen, tuning.unit)
+    said = f"{why}; {said}" if why else said
+    tuning = replace(tuning, trainer=notes)
+    if notes.done:
+        tuning = replace(tuning, phase=TuningPhase.STEADY, settled_on=None)
+    return tuning, _target(tuning, said)
+
+
+def _lend(tuning: Tuning, seen: FeedSeen, at: int, *, lasts: bool) -> Decided | None:
+    """Lend unused trainer cores to a stage that others wait for, if no cores are free; None if there is nothing to
+    lend.
+
+    `lasts` is True if the wait has lasted long enough to change a tuned job.
+    """
+    notes, steady = tuning.stages[at], tuning.phase is TuningPhase.STEADY
+    if not notes.settled or notes.ceiling is not None or tuning.trainer.lent_in_vain or (steady and not lasts):
+        return None
+    feeding = sum(stage.workers * stage.cpu for stage in tuner_state.stages(seen))
+    each = tuning_rules.lendable(seen, feeding, tuning.unit)
+    if (
+        each <= 0
+        or seen.free_cpu < 0
+        or tuner_state.stage_limits(seen, tuning.rules, at).workers(notes.cpu) > notes.workers
+    ):
+        return None
+    with_it = tuner_state.stage_limits(replace(seen, free_cpu=seen.free_cpu + each * seen.trainers), tuning.rules, at)
+    wanted = tuning_rules.needed(tuner_state.stages(seen)[at].capable_per_s, notes.rate, MARGIN)
+    count = min(wanted, with_it.workers(notes.cpu))
+    if count <= notes.workers:
+        return None
+    cores = tuning_rules.lend(tuning.trainer, seen, each, tuning.stages)
+    grown = _with(tuning.stages, at, replace(notes, workers=count, settled=False, short_for=0))
+    tuning = replace(tuning, trainer=cores, stages=grown)
+    return tuning, _target(
+        tuning,
+        f"no cores are free, and trainers that wait {seen.wait_share:.0%} of their time use "
+        f"{seen.trainer_cpu_used:.2g} of {seen.trainer_cpu:g}: {each:g} of each for {count - notes.workers} more",
+    )
+
+
+def _after_lending(tuning: Tuning, seen: FeedSeen) -> Decided:
+    before = tuning.trainer.lent_from
+    notes, why = tuning_rules.lent(tuning.trainer, seen)
+    stages = before if notes.lent_in_vain else tuning.stages
+    tuning = replace(tuning, trainer=notes, stages=stages)
+    return tuning, _target(tuning, why)
+
+
+def _after_growing(tuning: Tuning, seen: FeedSeen) -> Decided:
+    notes, why = tuning_rules.judge(tuning.trainer, seen)
+    stages = tuning.stages
+    if not notes.in_vain:
+        stages = tuple(replace(one, ceiling=None, settled=False) for one in stages)
+    tuning = replace(tuning, trainer=notes, stages=stages)
+    return tuning, _target(tuning, why)
+
+
+def _off(tuning: Tuning, why: str) -> Decided:
+    """Return to the original mode: trainers read their own data with their original cores."""
+    first = replace(TrainerNotes(), cpu=tuning.trainer.first)
+    tuning = replace(tuning, phase=TuningPhase.OFF, stages=(), trainer=first, strange_for=0, late_for=0, doubted_for=0)
+    return tuning, _target(tuning, why)

@@ -1,1 +1,0 @@
-"""Pure. Data workers of one job: whether to use them, how many, and what size."""

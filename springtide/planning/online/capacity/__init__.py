@@ -1,1 +1,0 @@
-"""Pure. Training capacity in samples per second, by number of workers."""

@@ -1,0 +1,379 @@
+"""Pure. Models capacity (samples per second by number of workers) with curves of few coefficients.
+
+In: pairs of workers and measured throughput, at a fixed ratio of workers to servers. Out: a `CapacityCurve`.
+
+All curves have the form samples / (coefficients x features of w), with non-negative coefficients. The kinds are "sync"
+(Kale's Eqn 6), "async" (Eqn 9), "crowded" (Eqn 9 plus contention between workers), and models for comparison.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide import errors
+from springtide.domain.data.streams import StepSums
+
+Kind = Literal["sync", "async", "crowded", "ernest", "optimus", "optimus-async"]
+Feature = Callable[[NDArray[np.float64]], NDArray[np.float64]]
+
+
+def _one(workers: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.ones_like(workers)
+
+
+def _each(workers: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1 / workers
+
+
+def _each_squared(workers: NDArray[np.float64]) -> NDArray[np.float64]:
+    return 1 / workers**2
+
+
+def _all(workers: NDArray[np.float64]) -> NDArray[np.float64]:
+    return workers
+
+
+FEATURES: Mapping[Kind, tuple[Feature, ...]] = {
+    "sync": (_one, _each, _each_squared, _all),
+    "async": (_each, _each_squared, _one),
+    "crowded": (_each, _each_squared, _one, _all),
+    "ernest": (_one, _each, np.log, _all),
+    "optimus": (_one, _each, _all),
+    "optimus-async": (_each, _one),
+}
+"""Feature of each coefficient, in seconds per batch of all workers (sync, ernest, optimus) or per sample (others)."""
+LEARNED: Mapping[Kind, tuple[Kind, tuple[int, ...]]] = {
+    "sync": ("sync", (1, 0, 3, 2)),
+    "async": ("crowded", (0, 2, 1, 3)),
+}
+"""Curve that a live job fits for each sync mode, and the order in which the fit adds coefficients. The first
+coefficient is the work of a single worker. The second is the constant part. The last ones are parts that grow with
+workers or fall faster. Under Eqn 9, more workers always train more, which no real job does forever."""
+DOUBT = 0.2
+"""Penalty on deviations from proportional scaling, divided by the number of worker counts seen: a tenth for two counts.
+
+Measurements err by about 5%, and a share of half of the time is normal. Without a penalty, 400/s with 4 workers and
+440/s with 5 would mean 550/s with 10. With a tenth for six counts, the extremes in sync mode were predicted 8% off even
+without noise. The penalty applies to a coefficient's largest share of the time, from one worker on. For 1 / w², this
+share is twice as large for one worker as for two.
+"""
+PRECISION = 1e-3
+"""Relative error below which differences between curves do not count."""
+
+
+class CapacitySample(NamedTuple):
+    """Measured throughput of a number of workers."""
+
+    workers: int
+    throughput: float
+    """Samples per second of all workers together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CapacityCurve:
+    """Throughput as a function of the number of workers."""
+
+    kind: Kind
+    coefficients: tuple[float, ...]
+    batch: float = 1.0
+    """Samples per step of all workers together; 1 in async."""
+    most_seen: int = 0
+    """Largest measured number of workers. Beyond it, the curve is an extrapolation."""
+
+    def __call__(self, workers: float) -> float:
+        at = np.asarray(float(workers))
+        seconds = sum(float(of(at)) * by for of, by in zip(FEATURES[self.kind], self.coefficients, strict=True) if by)
+        return self.batch / seconds if seconds > 0 else np.inf
+
+    def peak(self, most: int) -> int:
+        """Return the number of workers, up to `most`, with the highest throughput."""
+        return max(range(1, most + 1), key=lambda workers: (self(workers), -workers))
+
+
+def fit(kind: Kind, seen: Sequence[CapacitySample], *, batch: float = 1.0) -> CapacityCurve:
+    """Fit all coefficients of a curve by least relative error of the step time."""
+    if kind not in FEATURES:
+        raise errors.UnknownName("model of throughput", kind, FEATURES)
+    return _fit(kind, seen, range(len(FEATURES[kind])), batch)
+
+
+def learn(
+    kind: Kind, seen: Sequence[CapacitySample], *, batch: float = 1.0, weights: Sequence[float] | None = None
+) -> CapacityCurve:
+    """Fit a curve for a running job, with at most one coefficient per worker count seen.
+
+    After one count, throughput is assumed proportional. Deviations must be clear (`DOUBT`). Curves with one, two and
+    more coefficients are averaged by their likelihood (`_likely`), because four coefficients through five measurements
+    mostly follow noise. The median represents each count. `weights` (up to 1) is the confidence in each count, with one
+    measurement per count.
+    """
+    if kind not in LEARNED:
+        raise errors.UnknownName("way of training", kind, LEARNED)
+    by_number: dict[int, list[float]] = {}
+    for one in seen:
+        by_number.setdefault(one.workers, []).append(one.throughput)
+    typical = [CapacitySample(workers, median(rates)) for workers, rates in sorted(by_number.items())]
+    if weights is not None and len(typical) < len(seen):
+        raise errors.BadInput("weights of several measurements of one number of workers: wanted one of each")
+    form, order = LEARNED[kind]
+    doubt = DOUBT / max(1, len(typical))
+    curves = [
+        _fit(form, typical, order[:number], batch, doubt, weights)
+        for number in range(1, max(1, min(len(order), len(typical))) + 1)
+    ]
+    shares = _likely(curves, typical, weights)
+    mean = np.asarray([curve.coefficients for curve in curves]).T @ shares
+    return replace(curves[-1], coefficients=tuple(map(float, mean)))
+
+
+def _likely(
+    curves: Sequence[CapacityCurve], seen: Sequence[CapacitySample], weights: Sequence[float] | None
+) -> NDArray[np.float64]:
+    """Return the Akaike weight of each curve. Each curve has one coefficient more than the previous curve.
+
+    A further coefficient must reduce the error below exp(-1 / measurements) times the previous error.
+    """
+    rates = np.asarray([one.throughput for one in seen])
+    off = np.asarray(
+        [[1 - rate / curve(one.workers) for one, rate in zip(seen, rates, strict=True)] for curve in curves]
+    )
+    squares = np.average(off**2, axis=1, weights=weights) + PRECISION**2
+    criterion = len(seen) * np.log(squares) + 2 * np.arange(len(curves))
+    odds = np.exp((criterion.min() - criterion) / 2)
+    shares: NDArray[np.float64] = odds / odds.sum()
+    return shares
+
+
+def _fit(
+    kind: Kind,
+    seen: Sequence[CapacitySample],
+    used: Sequence[int],
+    batch: float,
+    doubt: float = 0.0,
+    weights: Sequence[float] | None = None,
+) -> CapacityCurve:
+    workers = np.asarray([one.workers for one in seen], dtype=float)
+    rates = np.asarray([one.throughput for one in seen], dtype=float)
+    if not len(seen) or (workers < 1).any() or not (np.isfinite(rates) & (rates > 0)).all():
+        raise errors.BadInput(f"{len(seen)} measurements of throughput: wanted some, each of a worker or more, above 0")
+    columns = np.stack([FEATURES[kind][each](workers) for each in used], axis=-1)
+    fewest = int(workers.argmin())
+    alone = np.stack([FEATURES[kind][each](np.ones(1)) for each in used], axis=-1) * rates[fewest] / workers[fewest]
+    doubts = doubt * np.maximum((columns * rates[:, None]).max(axis=0), alone[0]) / batch
+    found = relative(columns, rates / batch, doubts, weights)
+    coefficients = [0.0] * len(FEATURES[kind])
+    for each, by in zip(used, found, strict=True):
+        coefficients[each] = by
+    return CapacityCurve(kind=kind, coefficients=tuple(coefficients), batch=batch, most_seen=int(workers.max()))
+
+
+def solver() -> Any:
+    """Return SciPy's NNLS. The first call imports SciPy, which takes half a second."""
+    from scipy import optimize
+
+    return optimize.nnls
+
+
+def relative(
+    columns: NDArray[np.float64],
+    rates: NDArray[np.float64],
+    doubts: NDArray[np.float64] | None = None,
+    weights: Sequence[float] | None = None,
+) -> tuple[float, ...]:
+    """Fit non-negative coefficients to the times 1 / rate by least squares of relative errors.
+
+    Columns are normalized first, because 1 / w² and w differ by a factor of a million. `doubts` are penalty factors on
+    all coefficients except the first.
+    """
+    share = columns * rates[:, None]  # share of the measured time that each term explains per unit of its coefficient
+    wanted = np.ones(len(rates))
+    if weights is not None:
+        trust = np.sqrt(np.asarray(weights, dtype=float))
+        share, wanted = share * trust[:, None], wanted * trust
+    size = np.maximum(np.linalg.norm(share, axis=0), 1e-300)
+    if doubts is not None and columns.shape[1] > 1:
+        share = np.concatenate([share, np.diag(doubts)[1:]])
+        wanted = np.concatenate([wanted, np.zeros(columns.shape[1] - 1)])
+    found, _ = solver()(share / size, wanted)
+    return tuple(map(float, found / size))
+
+
+FULL = 0.8  # share of a batch: fuller batches show a worker's speed, others only a lower limit
+LEAST_BUSY_S = 1.0  # minimum busy seconds of a worker for a valid speed
+PRIOR_STEPS = 3.0
+"""Weight of the prior that a step costs in proportion to its samples, in steps whose sizes vary as much as their mean.
+It applies until the sizes have varied enough."""
+
+
+class WorkerWork(NamedTuple):
+    """Work of one worker, since its start or between two moments."""
+
+    samples: float
+    busy_s: float
+    waited_s: float
+    steps: StepSums = StepSums()
+
+    def since(self, before: "WorkerWork") -> "WorkerWork":
+        steps = StepSums(*(max(0.0, now - then) for now, then in zip(self.steps, before.steps, strict=True)))
+        samples, busy_s = max(0.0, self.samples - before.samples), max(0.0, self.busy_s - before.busy_s)
+        return WorkerWork(samples, busy_s, max(0.0, self.waited_s - before.waited_s), steps)
+
+    @property
+    def pace(self) -> float | None:
+        """Samples per busy second; None if the worker was busy for too short."""
+        return self.samples / self.busy_s if self.busy_s >= LEAST_BUSY_S and self.samples > 0 else None
+
+    def fills(self, batch: float) -> float:
+        """Return the mean fill of batches. Near the live head batches are cut short and cost more per sample."""
+        return self.steps.samples / (self.steps.number * batch) if self.steps.number else 0.0
+
+
+def utilization(works: Mapping[int, WorkerWork]) -> float:
+    """Return the share of time in which workers were busy."""
+    busy = sum(work.busy_s for work in works.values())
+    whole = busy + sum(work.waited_s for work in works.values())
+    return busy / whole if whole > 0 else 0.0
+
+
+def together(works: Mapping[int, WorkerWork]) -> float | None:
+    """Return the samples per second of all workers without waiting; None if no worker was busy enough. Idle workers
+    count as the mean of the others."""
+    paces = [pace for work in works.values() if (pace := work.pace) is not None]
+    return sum(paces) / len(paces) * len(works) if paces else None
+
+
+def full(works: Mapping[int, WorkerWork], batch: float) -> dict[int, WorkerWork]:
+    """Return the workers whose batches were nearly full, so that they show their speed."""
+    return {rank: work for rank, work in works.items() if work.fills(batch) >= FULL}
+
+
+def summed(works: Mapping[int, WorkerWork]) -> StepSums:
+    return StepSums(*(sum(column) for column in zip(*(work.steps for work in works.values()), strict=True)))
+
+
+def quicker_when_full(steps: StepSums, batch: float, size: float) -> float:
+    """Return the speedup of full batches over batches of `size` samples, from the step costs in `steps`.
+
+    It is 1 if a step costs as much as its samples, and batch / size if the cost is independent of the size.
+    """
+    if not steps.number or not steps.seconds or not 0 < size < batch:
+        return 1.0
+    each, took = steps.samples / steps.number, steps.seconds / steps.number
+    wide = max(0.0, steps.squared / steps.number - each**2)
+    with_it = steps.crossed / steps.number - each * took
+    doubt = each**2 * PRIOR_STEPS / steps.number
+    by_sample = min(max(0.0, (with_it + doubt * took / each) / (wide + doubt)), took / each)
+    at_all = took - by_sample * each
+    return (at_all + by_sample * size) / size / ((at_all + by_sample * batch) / batch)
+
+
+SATURATED = 0.9  # utilization above which workers show their full speed
+FRESH = 0.3  # weight of a new measurement against the earlier value
+MOST_RESTED = 1.25  # limit on the rate of workers that waited, as a multiple of the rate without waiting
+RESTED = 0.05  # weight of measurements with waiting, next to those without
+FADES_S = 6 * 3600.0  # half-life of a measurement's weight
+KEPT_STEPS = 0.9  # share of the step cost statistics kept per window
+LEAST = 1e-4  # smallest weight
+# window of a measurement: stream seconds, and at least clock seconds (a few heartbeats)
+WINDOW_S, LEAST_WINDOW_S = 20.0, 4.0
+
+
+def window_s(speedup: float) -> float:
+    """Return the clock seconds of one measurement. On a faster stream it covers more stream time."""
+    return max(LEAST_WINDOW_S, WINDOW_S / speedup)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRate:
+    """Measured throughput of one number of workers."""
+
+    rate: float
+    """Samples per second in full batches."""
+    at: float
+    """Stream time of the last measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedCapacity:
+    """Everything learned about the capacity of a job."""
+
+    seen: dict[int, WorkerRate] = field(default_factory=dict)
+    """Rates without waiting, by number of workers; `rested` has the rates with waiting."""
+    rested: dict[int, WorkerRate] = field(default_factory=dict)
+    steps: StepSums = field(default_factory=StepSums)
+    """Step statistics of workers without waiting, newest weighted most. Before any exist, of all workers."""
+
+    @property
+    def known(self) -> bool:
+        return bool(self.seen or self.rested)
+
+    def then(self, works: Mapping[int, WorkerWork], *, batch: float, at: float) -> "LearnedCapacity":
+        """Return the state after another window, in which all these workers were present throughout."""
+        rate = together(works)
+        steps = summed(works) if works else StepSums()
+        if rate is None:
+            return self
+        saturated = utilization(works) >= SATURATED
+        costs = self.steps if self.seen and not saturated else _kept(self.steps, steps)
+        if steps.number:
+            rate *= quicker_when_full(costs, batch, steps.samples / steps.number)
+        if saturated:
+            return replace(self, steps=costs, seen=_noted(self.seen, len(works), rate, at))
+        sure = self.seen.get(len(works))
+        least = sum(work.samples / max(work.busy_s + work.waited_s, 1e-9) for work in works.values())
+        seen = self.seen if sure is None or least <= sure.rate else _noted(self.seen, len(works), least, at)
+        return replace(self, steps=costs, seen=seen, rested=_noted(self.rested, len(works), rate, at))
+
+    def capacity(self, most: int, *, now: int, at: float, kind: Kind = "async") -> tuple[float, ...] | None:
+        """Return the samples per second for 0 to `most` workers; None without measurements.
+
+        All values come from one fitted curve. The current number `now` has the largest weight. Beyond the largest
+        number seen, throughput is at most proportional.
+        """
+        weighed = self._weighed(now, at)
+        if not weighed:
+            return None
+        seen = [CapacitySample(workers, rate) for workers, rate, _ in weighed]
+        curve = learn(kind, seen, weights=[weight for *_, weight in weighed])
+        largest = max(one.workers for one in seen)
+        known = [0.0, *(curve(workers) for workers in range(1, most + 1))]
+        for workers in range(largest + 1, most + 1):
+            known[workers] = min(known[workers], curve(largest) / largest * workers)
+        return tuple(known)
+
+    def _weighed(self, now: int, at: float) -> list[tuple[int, float, float]]:
+        """Return worker counts, rates and weights; the largest weight is 1."""
+        found = []
+        for workers in sorted({*self.seen, *self.rested}):
+            sure, rested = self.seen.get(workers), self.rested.get(workers)
+            weight = _weight(sure, at)
+            rate = sure.rate if sure is not None else 0.0
+            if rested is not None and (sure is not None or not self.seen):
+                beside = RESTED * _weight(rested, at) if self.seen else _weight(rested, at)
+                held = rested.rate if sure is None else min(rested.rate, MOST_RESTED * rate)
+                held = (
+                    max(held, rate) if sure is not None else held
+                )  # a worker that rests is no slower than a worker that does not
+                rate = (rate * weight + held * beside) / max(weight + beside, 1e-300)
+                weight += beside
+            if rate > 0:
+                found.append((workers, rate, weight * (4.0 if workers == now else 1.0)))
+        top = max((weight for *_, weight in found), default=0.0)
+        return [(workers, rate, max(LEAST, weight / top)) for workers, rate, weight in found if top > 0]
+
+
+def _noted(seen: dict[int, WorkerRate], workers: int, rate: float, at: float) -> dict[int, WorkerRate]:
+    before = seen.get(workers)
+    return {**seen, workers: WorkerRate(rate if before is None else before.rate + FRESH * (rate - before.rate), at)}
+
+
+def _weight(one: WorkerRate | None, at: float) -> float:
+    return 0.0 if one is None else max(LEAST, 0.5 ** (max(0.0, at - one.at) / FADES_S))
+
+
+def _kept(before: StepSums, new: StepSums) -> StepSums:
+    return StepSums(*(KEPT_STEPS * old + fresh for old, fresh in zip(before, new, strict=True)))

@@ -1,1 +1,0 @@
-"""Pure. Forecasts of traffic."""

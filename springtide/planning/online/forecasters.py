@@ -1,0 +1,166 @@
+"""Pure. Looks up forecasters by name: the default, simple baselines, and plug-ins.
+
+In: a name. Out: a function `(PastTraffic, steps) -> RateForecast` whose results are validated. Next: backtest.py tests
+them on the past; brain/forecasting/ has forecasters that need extras, and runs them in a separate process.
+
+A package registers its forecaster in pyproject.toml, like a policy (docs/design/policies.md). A name can also be
+`module:function`.
+
+    [project.entry-points."springtide.forecasters"]
+    ours = "my_package:forecast"
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from springtide import errors
+from springtide.planning.online.seasonal import calibrated, forecast, last_day, last_week
+from springtide.planning.online.traffic import DAY_S, PastTraffic, RateForecast
+from springtide.planning.policy import registry
+
+Forecaster = Callable[[PastTraffic, int], RateForecast]
+GROUP = "springtide.forecasters"
+KIND = "forecaster"
+BUILT_IN: dict[str, Forecaster] = {
+    "default": forecast,
+    "last-day": partial(calibrated, "last-day", last_day, 1),
+    "last-week": partial(calibrated, "last-week", last_week, 7),
+}
+"""Built-in forecasters. They need only NumPy, and milliseconds."""
+
+
+def names() -> tuple[str, ...]:
+    return tuple(sorted({*BUILT_IN, *registry.offered(GROUP)}))
+
+
+def load(name: str) -> Forecaster:
+    """Return the forecaster with this name: built in, from an installed package, or `module:function`."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    if ":" in name:
+        return partial(_checked, name, registry.by_dotted_name(name, KIND))
+    offered = registry.by_entry_point(name, GROUP, KIND)
+    if offered is None:
+        raise errors.UnknownName(KIND, name, names())
+    return partial(_checked, name, offered)
+
+
+def _checked(name: str, theirs: registry.Plugin, history: PastTraffic, steps: int) -> RateForecast:
+    return sound(name, theirs(history, steps), history, steps)
+
+
+def sound(name: str, said: object, history: PastTraffic, steps: int) -> RateForecast:
+    """Validate a forecast: the requested number of finite values. Clip it to values >= 0 and low <= mean <= high."""
+    if not isinstance(said, RateForecast):
+        raise errors.BadInput(f"forecaster {name!r} gave a {type(said).__name__}; wanted a Forecast")
+    if abs(said.step_s - history.step_s) > 1e-9:
+        raise errors.BadInput(f"forecaster {name!r} answers by {said.step_s:g} s; wanted {history.step_s:g} s")
+    parts = {}
+    for part in ("mean", "low", "high"):
+        values = np.asarray(getattr(said, part), dtype=np.float64)
+        if values.shape != (steps,) or not np.isfinite(values).all():
+            wrong = f"shape {values.shape}" if values.shape != (steps,) else "numbers that are not finite"
+            raise errors.BadInput(f"forecaster {name!r} gave {part} of {wrong}; wanted {steps} numbers")
+        parts[part] = np.maximum(values, 0.0)
+    mean = parts["mean"]
+    return replace(said, mean=mean, low=np.minimum(parts["low"], mean), high=np.maximum(parts["high"], mean))
+
+
+KNOWN_DAYS = 28
+CHOOSING_DAYS = 3  # number of past days in the comparison; it is small because some forecasters take a minute
+WORTH = 0.95  # share of the default's error: a forecaster above it is not worth its own process
+
+
+class BacktestScore(NamedTuple):
+    """Errors of a forecaster in a backtest."""
+
+    wape: float
+    """Sum of absolute errors as a share of the traffic."""
+    covered: float
+    """Share of values between low and high; the target is 0.8."""
+    below: float
+    """Share of values below high; the target is 0.9."""
+    bias: float
+    """Sum of errors as a share of the traffic; positive if the forecast was too high."""
+    tried: int
+    """Number of forecasts."""
+
+
+def backtest(
+    history: PastTraffic,
+    forecaster: Forecaster,
+    *,
+    known_days: int = KNOWN_DAYS,
+    every_s: float = DAY_S,
+    horizon_s: float = DAY_S,
+    last: int | None = None,
+) -> BacktestScore:
+    """Forecast `horizon_s` ahead, every `every_s`, from the preceding `known_days`. `last` limits the test to the last
+    forecasts."""
+    step, ahead = (round(one / history.step_s) for one in (every_s, horizon_s))
+    starts = list(range(len(history.values) - ahead, known_days * history.day - 1, -step))[:last][::-1]
+    if not starts or step < 1 or ahead < 1:
+        raise errors.BadInput(
+            f"{history.days} days of traffic: wanted {known_days} and what is to be forecast ({horizon_s / DAY_S:g})"
+        )
+    off = over = traffic = 0.0
+    inside = under = values = 0
+    for start in starts:
+        came = history.values[start : start + ahead]
+        said = forecaster(history.before(start, days=known_days), ahead)
+        known = ~np.isnan(came)
+        off += float(np.abs(said.mean - came)[known].sum())
+        over += float((said.mean - came)[known].sum())
+        traffic += float(came[known].sum())
+        inside += int(((said.low <= came) & (came <= said.high))[known].sum())
+        under += int((came <= said.high)[known].sum())
+        values += int(known.sum())
+    share, counted = max(traffic, 1e-9), max(values, 1)
+    return BacktestScore(off / share, inside / counted, under / counted, over / share, len(starts))
+
+
+@dataclass(frozen=True, slots=True)
+class ForecasterChoice:
+    """Chosen forecaster, and the scores of all forecasters."""
+
+    name: str
+    why: str
+    scores: Mapping[str, BacktestScore]
+    """Scores of the forecasters that answered."""
+
+
+def choose(
+    history: PastTraffic, forecasters: Mapping[str, Forecaster], *, last: int = CHOOSING_DAYS
+) -> ForecasterChoice:
+    """Return the forecaster with the smallest error on the last days. The default wins unless another is clearly
+    better.
+
+    A forecaster that raises is skipped, and the reason says so.
+    """
+    known = min(KNOWN_DAYS, history.days - last)
+    if known < 2:
+        return ForecasterChoice("default", f"{history.days} days are known: too few to compare forecasters on", {})
+    scores: dict[str, BacktestScore] = {}
+    failed: list[str] = []
+    for name, forecaster in forecasters.items():
+        try:
+            scores[name] = backtest(history, forecaster, known_days=known, last=last)
+        except Exception as error:  # a plug-in may raise anything; the other forecasters still answer
+            failed.append(f"{name} could not answer: {error}")
+    default = scores.get("default")
+    best = min(scores, key=lambda name: scores[name].wape) if scores else "default"
+    if default is not None and best != "default" and scores[best].wape > WORTH * default.wape:
+        best = "default"
+    return ForecasterChoice(best, "; ".join([_compared(best, scores, last), *failed]), scores)
+
+
+def _compared(best: str, scores: Mapping[str, BacktestScore], last: int) -> str:
+    if best not in scores:
+        return "no forecaster could answer"
+    others: Sequence[str] = [f"{name} {one.wape:.1%}" for name, one in scores.items() if name != best]
+    beside = f" ({', '.join(others)})" if others else ""
+    return f"{best} is chosen: {scores[best].wape:.1%} off on the last {last} days{beside}"

@@ -1,1 +1,0 @@
-"""Pure. Number of workers of an online job."""

@@ -1,0 +1,302 @@
+"""Pure. Forecasts traffic from daily and weekly patterns, scaled to the level of the last day.
+
+In: traffic in equal steps, newest last (`PastTraffic`). Out: a `RateForecast` of the next steps, with an 80% interval
+and the reason. It needs NumPy only.
+
+Several simple members forecast. Each member's weight depends on its errors on the job's own past days (`weigh`). With
+less than two days of history no test is possible, and the reason says so. Other forecasters: registry.py. Next:
+planning/online/scaling/min_workers.py.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from springtide import errors
+from springtide.domain.spec.online_job import TrafficOutlook
+from springtide.planning.online.traffic import HOUR_S, Array, PastTraffic, RateForecast
+
+Member = Callable[[Array, int, int], Array]
+"""Function of the past without gaps, the steps per day, and the number of steps to forecast."""
+DAYS = 7
+WEEKS = 4  # past weeks in a usual week
+LEVEL = (0.5, 2.0)  # limits on a day's level relative to the usual day
+RECENT = (1 / 3, 3.0)  # limits on the level of the last hours
+RECENT_H = 2  # hours that determine the current level
+FADES_H = 4  # time constant in hours: about a third of the level correction is left after it
+
+
+def last_day(past: Array, day: int, steps: int) -> Array:
+    return np.resize(past[-day:], steps)
+
+
+def last_week(past: Array, day: int, steps: int) -> Array:
+    return np.resize(past[-7 * day :], steps)
+
+
+def usual_day(past: Array, day: int, steps: int) -> Array:
+    """Return the median of each time of day over the last days."""
+    days = min(DAYS, len(past) // day)
+    return np.resize(np.median(past[-days * day :].reshape(days, day), axis=0), steps)
+
+
+def usual_week(past: Array, day: int, steps: int) -> Array:
+    """Return the median of each time of week over the last weeks."""
+    week = 7 * day
+    weeks = min(WEEKS, len(past) // week)
+    return np.resize(np.median(past[-weeks * week :].reshape(weeks, week), axis=0), steps)
+
+
+def at_todays_level(member: Member) -> Member:
+    """Scale a member by the ratio of the last day to the member's forecast of it."""
+
+    def forecast(past: Array, day: int, steps: int) -> Array:
+        said = member(past[:-day], day, day)
+        level = float(past[-day:].sum() / max(said.sum(), 1e-9))
+        return np.asarray(member(past, day, steps) * np.clip(level, *LEVEL))
+
+    return forecast
+
+
+def from_the_last_hours(member: Member) -> Member:
+    """Scale a member by the ratio of the last hours to its forecast of them. The correction fades."""
+
+    def forecast(past: Array, day: int, steps: int) -> Array:
+        back = max(1, RECENT_H * day // 24)
+        said = member(past[:-back], day, back)
+        level = np.clip(float(past[-back:].sum() / max(said.sum(), 1e-9)), *RECENT)
+        fades = np.exp(-(np.arange(steps) + 0.5) / (FADES_H * day / 24))
+        return np.asarray(member(past, day, steps) * level**fades)
+
+    return forecast
+
+
+MEMBERS: dict[str, tuple[Member, int]] = {
+    "like the last day": (last_day, 1),
+    "like the last day, from the last hours": (from_the_last_hours(last_day), 2),
+    "like the last days": (usual_day, 2),
+    "like the last days, at today's level": (at_todays_level(usual_day), 3),
+    "like the last days, from the last hours": (from_the_last_hours(usual_day), 3),
+    "like the last weeks": (usual_week, 7),
+    "like the last weeks, at today's level": (at_todays_level(usual_week), 8),
+    "like the last weeks, from the last hours": (from_the_last_hours(at_todays_level(usual_week)), 9),
+}
+"""Members by name, each with the days of history it needs."""
+
+
+COARSE = 48  # steps per day
+
+
+def coarse(past: Array, day: int) -> tuple[Array, int, int]:
+    """Return means of half hours, aligned to the newest step, the steps per half hour, and the half hours per day."""
+    times = day // COARSE if day > COARSE and day % COARSE == 0 else 1
+    return past[len(past) % times :].reshape(-1, times).mean(axis=1), times, day // times
+
+
+def fine(said: Array, times: int) -> Array:
+    if times == 1:
+        return said
+    at = (np.arange(len(said) * times) + 0.5) / times - 0.5
+    return np.interp(at, np.arange(len(said)), said)
+
+
+def coarsely(member: Member) -> Member:
+    def forecast(past: Array, day: int, steps: int) -> Array:
+        halves, times, half_day = coarse(past, day)
+        return fine(member(halves, half_day, -(-steps // times)), times)[:steps]
+
+    return forecast
+
+
+TRIED_DAYS = 7  # past days for testing members
+INTERVAL = (10.0, 90.0)  # percentiles of past errors
+FEW_DAYS = (2.94, 2.94, 1.70, 1.43, 1.31, 1.24, 1.20)
+"""Factor on the interval for 1, 2 ... 7 days of errors. Errors within a day are correlated, so days count. The factor
+is Student's t relative to the normal distribution, times the root of 1 + 1 / days for the uncertain mean."""
+TRUST = 4  # exponent of 1 / error in a member's weight; 2 to 8 work about equally well on real traffic
+UNTRIED = 1.15  # assumed error of an untested member, as a multiple of the best error
+EXACT = 1e-4  # smallest error
+ONLY_GUESS = 0.5  # relative interval if nothing is known
+
+
+@dataclass(frozen=True, slots=True)
+class MemberWeights:
+    """Weight of each member, and the errors of the combined forecast on past days."""
+
+    members: tuple[tuple[str, float], ...]
+    """Names and weights, largest first."""
+    wape: float
+    """Sum of absolute errors of the combined forecast, as a share of the traffic."""
+    ratios: Array
+    """Ratios of actual to forecast values on past days."""
+    tried: int
+
+    def forecast(self, past: Array, day: int, steps: int) -> Array:
+        said: Array = np.zeros(steps)
+        for name, share in self.members:
+            said = said + share * MEMBERS[name][0](past, day, steps)
+        return said
+
+
+def weigh(history: PastTraffic) -> MemberWeights | None:
+    """Test every member on the last days and return the weights; None if the history is too short.
+
+    A member with just enough history to forecast, but not to be tested, gets nearly the best weight.
+    """
+    past, day = history.filled().values, history.day
+    told: dict[str, Array] = {}
+    off: dict[str, float | None] = {}
+    for name, (member, needs) in MEMBERS.items():
+        days = min(TRIED_DAYS, len(past) // day - needs)
+        if days < 0:
+            continue
+        told[name] = _told(member, past, day, days)
+        off[name] = _wape(told[name], _last(history, day, days)) if days else None
+    tested = {name: one for name, one in off.items() if one is not None}
+    if not tested:
+        return None
+    untried = UNTRIED * min(tested.values())
+    weights = {name: max(untried if one is None else one, EXACT) ** -TRUST for name, one in off.items()}
+    total = sum(weights.values())
+    shares = {name: weight / total for name, weight in weights.items()}
+    days = min(len(told[name]) for name in tested)
+    together = np.average(
+        [told[name][len(told[name]) - days :] for name in tested], axis=0, weights=[shares[name] for name in tested]
+    )
+    came = _last(history, day, days)
+    return MemberWeights(
+        members=tuple(sorted(shares.items(), key=lambda one: -one[1])),
+        wape=_wape(together, came),
+        ratios=_ratios(together, came),
+        tried=days,
+    )
+
+
+def forecast(history: PastTraffic, steps: int, *, weights: MemberWeights | None = None) -> RateForecast:
+    """Forecast the next steps. `weights` reuses earlier weights."""
+    weights = weights or weigh(history)
+    past = history.filled().values
+    if weights is None:
+        return _untried(history.step_s, past, history.day, steps)
+    mean = weights.forecast(past, history.day, steps)
+    low, high = interval(weights.ratios, weights.tried)
+    first, share = weights.members[0]
+    why = f"{first} for {share:.0%} of it; together {weights.wape:.1%} off on the last {_days(weights.tried)}"
+    return RateForecast(
+        step_s=history.step_s, mean=mean, low=mean * low, high=mean * high, member=first, why=why, tried=weights.tried
+    )
+
+
+def calibrated(name: str, member: Member, needs: int, history: PastTraffic, steps: int) -> RateForecast:
+    """Forecast with a single member, with the interval of its own errors on the last days.
+
+    Without enough history for the member and its test, return the default forecast.
+    """
+    past, day = history.filled().values, history.day
+    days = min(TRIED_DAYS, len(past) // day - needs)
+    if days < 1:
+        return forecast(history, steps).because(f"{name} needs {needs + 1} days, {len(past) // day} are known")
+    told, came = _told(member, past, day, days), _last(history, day, days)
+    mean = np.maximum(member(past, day, steps), 0.0)
+    low, high = interval(_ratios(told, came), days)
+    why = f"{name}; {_wape(told, came):.1%} off on the last {_days(days)}"
+    return RateForecast(
+        step_s=history.step_s, mean=mean, low=mean * low, high=mean * high, member=name, why=why, tried=days
+    )
+
+
+def interval(ratios: Array, days: int) -> tuple[float, float]:
+    """Return the factors that put a tenth of the values below and a tenth above the interval.
+
+    `ratios` are actual / forecast over `days` days.
+    """
+    if not len(ratios):
+        return 1 - ONLY_GUESS, 1 + ONLY_GUESS
+    low, high = np.log(np.maximum(np.percentile(ratios, INTERVAL), EXACT))
+    wider = FEW_DAYS[min(max(days, 1), len(FEW_DAYS)) - 1]
+    return float(np.exp(min(low, 0.0) * wider)), float(np.exp(max(high, 0.0) * wider))
+
+
+def _told(member: Member, past: Array, day: int, days: int) -> Array:
+    """Return the member's forecast of each of the last days, made before that day."""
+    starts = [len(past) - back * day for back in range(days, 0, -1)]
+    return np.asarray([member(past[:start], day, day) for start in starts]).reshape(days, day)
+
+
+def _last(history: PastTraffic, day: int, days: int) -> Array:
+    """Return the values of the last days, including gaps, so that unknown values add no error."""
+    return history.values[len(history.values) - days * day :].reshape(days, day)
+
+
+def _wape(told: Array, came: Array) -> float:
+    return float(np.nansum(np.abs(told - came)) / max(float(np.nansum(came)), 1e-9))
+
+
+def _ratios(told: Array, came: Array) -> Array:
+    ratios = (came / np.maximum(told, 1e-9)).ravel()
+    return ratios[~np.isnan(ratios)]
+
+
+def _days(days: int) -> str:
+    return f"{days} days" if days > 1 else "day"
+
+
+def _untried(step_s: float, past: Array, day: int, steps: int) -> RateForecast:
+    """Forecast without a test: repeat yesterday, or the last hour, with a wide interval."""
+    hour = max(1, int(HOUR_S // step_s))
+    if len(past) >= day:
+        mean, member = last_day(past, day, steps), "like the last day"
+        why = "one day is known: taken to come again, which nothing is known to speak for yet"
+        low, high = mean * (1 - ONLY_GUESS), mean * (1 + ONLY_GUESS)
+    elif len(past):
+        mean, member = np.full(steps, float(past[-hour:].mean())), "like the last hour"
+        known = f"{len(past) * step_s / HOUR_S:.1f} hours are known, which is less than a day"
+        why = f"{known}: taken to go on as in the last hour"
+        low = np.minimum(mean * (1 - ONLY_GUESS), float(past.min()))
+        high = np.maximum(mean * (1 + ONLY_GUESS), float(past.max()))
+    else:
+        mean = low = high = np.zeros(steps)
+        member, why = "nothing", "no traffic was seen yet"
+    return RateForecast(step_s=step_s, mean=mean, low=low, high=high, member=member, why=why)
+
+
+LOOKED_AT_S = 2400.0
+"""Wanted age of a forecast in seconds, so that later traffic shows its level. Values from half an hour to 2 hours work
+equally well."""
+FADES_S = 4 * 3600.0
+"""Time constant of the level correction in seconds. On traces of taxis, messages and web pages, 3 to 12 hours work
+equally well."""
+LEVEL_LIMITS = (0.2, 5.0)
+"""Limits on the level correction."""
+SURE = 0.35
+"""Share of the interval that applies to the next minutes, once the level is known."""
+UNSURE_S = 4 * 3600.0
+"""Seconds until the whole interval applies."""
+OLDEST = 0.3
+"""Weight of the oldest step in the level; the newest has weight 1."""
+
+
+def outlook(said: RateForecast, came: Array) -> TrafficOutlook:
+    """Return the rest of a forecast at the current level. `came` is the traffic of its first, completed steps."""
+    over = len(came)
+    left = len(said.mean) - over
+    if left < 1:
+        raise errors.BadInput(f"a forecast of {len(said.mean)} steps of which {over} are over: wanted one that goes on")
+    ahead_s = (np.arange(left) + 0.5) * said.step_s
+    level = _level(said, came)
+    mean = said.mean[over:] * (1 + (level - 1) * np.exp(-ahead_s / FADES_S))
+    wide = said.high[over:] / np.maximum(said.mean[over:], 1e-9) - 1
+    high = mean * (1 + np.maximum(wide, 0) * np.minimum(1, SURE + (1 - SURE) * ahead_s / UNSURE_S))
+    why = said.why if not over else f"{said.why}; {level:.0%} of it came of late"
+    return TrafficOutlook(step_s=said.step_s, mean=tuple(mean.tolist()), high=tuple(high.tolist()), why=why)
+
+
+def _level(said: RateForecast, came: Array) -> float:
+    """Return the recent ratio of actual to forecast traffic."""
+    looked_at = min(len(came), max(1, round(LOOKED_AT_S / said.step_s)))
+    if not looked_at:
+        return 1.0
+    weights = np.linspace(OLDEST, 1, looked_at) if looked_at > 1 else np.ones(1)
+    told = float(said.mean[len(came) - looked_at : len(came)] @ weights)
+    return float(np.clip(came[-looked_at:] @ weights / max(told, 1e-9), *LEVEL_LIMITS))

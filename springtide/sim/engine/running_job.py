@@ -1,0 +1,350 @@
+"""State of one simulated job from submission to end: progress, held resources and usage.
+
+In: `simulation` changes the job's shape and condition and advances time. Out: a `JobOutcome` at the end. Rates are
+constant between two events, so one multiplication advances the job.
+"""
+
+import math
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+
+from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.core.shape import GIB, NO_NEED, MemoryNeed, ResourceBudget, Shape, ShapeBounds
+from springtide.domain.plan.profile import Profile
+from springtide.domain.plan.view import Feature, FindingKind, GuardFinding, JobView, LaunchTime, PastJob, RoleUse
+from springtide.domain.spec.planning_config import PlanningStage
+from springtide.planning.guards import memory
+from springtide.planning.guards.memory import RowCount
+from springtide.sim.world import world as physics
+from springtide.sim.world.parameters import ClusterWorld
+from springtide.sim.world.world import FaultCondition, Reserved, Speed, TrueJob
+
+MEASURED = 1
+"""Random stream of errors in measured cores. It is separate, so that these errors do not change the
+job's other draws.
+"""
+
+
+class JobEnd(StrEnum):
+    """Outcome of a job."""
+
+    FINISHED = "finished"
+    OOM = "out of memory"
+    POD_LOST = "pod lost"
+    SCHEDULING = "scheduling"
+    UNFINISHED = "unfinished"
+    """The simulation ended before the job."""
+
+
+@dataclass(slots=True)
+class Used:
+    """Integrals over time: core-seconds and byte-seconds, used and allocated."""
+
+    worker_cpu: float = 0.0
+    worker_cpu_of: float = 0.0
+    server_cpu: float = 0.0
+    server_cpu_of: float = 0.0
+    worker_memory: float = 0.0
+    worker_memory_of: float = 0.0
+    server_memory: float = 0.0
+    server_memory_of: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOutcome:
+    """Result and statistics of one job."""
+
+    job: TrueJob
+    end: JobEnd
+    ended_at: float
+    started_at: float | None
+    initial: Shape | None
+    final: Shape | None
+    used: Used
+    changes: int
+    scaling_s: float
+    """Seconds from the job's start to its last change of shape."""
+    ooms: int
+    slow_s: float
+    """Seconds lost to a hot server or a straggler."""
+    samples: float
+
+    @property
+    def jct_s(self) -> float:
+        return self.ended_at - self.job.arrives_at
+
+    @property
+    def pending_s(self) -> float:
+        return (self.ended_at if self.started_at is None else self.started_at) - self.job.arrives_at
+
+
+class SimulatedJob:
+    """Mutable state of a job. Call `touch` to advance the job to the current time before any change of its rate."""
+
+    def __init__(self, job: TrueJob) -> None:
+        self.job = job
+        self.random = np.random.default_rng(job.seed)
+        self.errors = np.random.default_rng([job.seed, MEASURED])
+        self.use_errors = (1.0, 1.0)
+        """Measured over true cores of workers and of servers, in the last window."""
+        self.shape: Shape | None = None
+        self.initial: Shape | None = None
+        self.extra_workers = 0
+        self.stage = PlanningStage.WAITING
+        self.condition = FaultCondition(hot=job.hot)
+        self.speed: Speed | None = None
+        self.done = 0.0
+        self.since = job.arrives_at
+        self.started_at: float | None = None
+        self.last_change_at: float | None = None
+        self.reserved = Reserved()
+        self.launching = False
+        self.paused_until = 0.0
+        self.generation = 0
+        self.hazard = 0.0
+        self.next_loss = float(self.random.exponential())
+        self.profiles: list[Profile] = []
+        self.launches: list[LaunchTime] = []
+        self.seen: list[RowCount] = []
+        self.need = NO_NEED
+        self.looked_at = -math.inf
+        self.news = True
+        self.used = Used()
+        self.changes = self.ooms = 0
+        self.ran_out: Shape | None = None
+        self.slow_s = self.held_up = 0.0
+        self.ended = False
+
+    @property
+    def running(self) -> bool:
+        return self.shape is not None and not self.ended
+
+    @property
+    def changed_at(self) -> float:
+        return self.last_change_at if self.last_change_at is not None else self.started_at or 0.0
+
+    @property
+    def paused(self) -> bool:
+        return self.paused_until > 0
+
+    @property
+    def at_work(self) -> Shape:
+        assert self.shape is not None
+        return (
+            replace(self.shape, workers=self.shape.workers + self.extra_workers) if self.extra_workers else self.shape
+        )
+
+    @property
+    def samples_s(self) -> float:
+        return 0.0 if self.paused or self.speed is None else self.speed.steps_s * self.job.facts.batch
+
+    def touch(self, now: float, loss_rate: float) -> None:
+        seconds, self.since = now - self.since, now
+        if seconds <= 0 or self.shape is None or self.speed is None:
+            return
+        shape, used, speed = self.at_work, self.used, self.speed
+        before = self.done
+        self.done = min(self.job.samples, before + self.samples_s * seconds)
+        busy = 0.0 if self.paused else seconds
+        used.worker_cpu += speed.worker_cores * busy
+        used.worker_cpu_of += shape.workers * shape.worker_cpu * seconds
+        used.server_cpu += speed.server_cores * busy
+        used.server_cpu_of += shape.servers * shape.server_cpu * seconds
+        used.worker_memory += self.job.worker_bytes * shape.workers * seconds
+        used.worker_memory_of += shape.workers * shape.worker_memory * seconds
+        rows = (physics.rows_bytes(self.job, before) + physics.rows_bytes(self.job, self.done)) / 2
+        used.server_memory += (rows + self.job.server_base_bytes * shape.servers) * seconds
+        used.server_memory_of += shape.servers * shape.server_memory * seconds
+        self.hazard += loss_rate * (shape.workers + shape.servers) * seconds
+        self.slow_s += busy * self.held_up
+
+    def set_speed(self, *, dynamic: bool) -> None:
+        if self.shape is None:
+            return
+        self.speed = physics.speed(self.job, self.at_work, self.condition, dynamic=dynamic)
+        well = replace(self.condition, hot=1.0, worker_speed=1.0, server_speed=1.0)
+        whole = self.speed if self.condition == well else physics.speed(self.job, self.at_work, well, dynamic=dynamic)
+        self.held_up = 1 - self.speed.steps_s / whole.steps_s if whole.steps_s > 0 else 0.0
+
+    def outcome(self, end: JobEnd, now: float) -> JobOutcome:
+        scaling = 0.0
+        if self.started_at is not None and self.last_change_at is not None:
+            scaling = self.last_change_at - self.started_at
+        return JobOutcome(
+            job=self.job,
+            end=end,
+            ended_at=now,
+            started_at=self.started_at,
+            initial=self.initial,
+            final=self.shape,
+            used=self.used,
+            changes=self.changes,
+            scaling_s=scaling,
+            ooms=self.ooms,
+            slow_s=self.slow_s,
+            samples=self.done,
+        )
+
+
+ROOM = 1.15
+"""Requested memory over forecast memory."""
+MOST_SERVERS, MOST_WORKERS = 64, 100
+WORKERS = tuple(Role(RoleKind.WORKER, rank) for rank in range(512))
+SERVERS = tuple(Role(RoleKind.SERVER, rank) for rank in range(1024))
+
+
+def bounds(world: ClusterWorld) -> ShapeBounds:
+    most = int(world.node_memory * GIB)
+    return ShapeBounds(
+        least=Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0),
+        most=Shape(
+            workers=MOST_WORKERS,
+            servers=MOST_SERVERS,
+            worker_cpu=world.node_cpu,
+            server_cpu=world.node_cpu,
+            worker_memory=most,
+            server_memory=most,
+        ),
+        quota=ResourceBudget(cpu=world.job_cpu, memory=MOST_SERVERS * most),
+    )
+
+
+def unbounded(world: ClusterWorld) -> ShapeBounds:
+    """Return the bounds of users without autoscaling: any pod that fits a node, and no quota."""
+    most = int(world.node_memory * GIB)
+    return ShapeBounds(
+        least=Shape(workers=1, servers=1, worker_cpu=0.01, server_cpu=0.01),
+        most=Shape(
+            workers=1000,
+            servers=1000,
+            worker_cpu=world.node_cpu,
+            server_cpu=world.node_cpu,
+            worker_memory=most,
+            server_memory=most,
+        ),
+    )
+
+
+def features(job: TrueJob) -> dict[str, Feature]:
+    """Return the features that are known at submission."""
+    return {
+        "user": job.user,
+        "kind": job.kind,
+        "model": job.model,
+        "batch": float(job.facts.batch),
+        "samples": job.samples,
+        "dim": job.facts.dim,
+    }
+
+
+def need(running: SimulatedJob) -> MemoryNeed:
+    """Return the forecast memory need of the job."""
+    law = memory.fit(running.seen)
+    rows = max(law.cautious(running.job.samples), physics.rows_bytes(running.job, running.done))
+    return _roomy(running.job, rows)
+
+
+def _roomy(job: TrueJob, rows: float) -> MemoryNeed:
+    return MemoryNeed(
+        worker=int(job.worker_bytes * ROOM), server=int(job.server_base_bytes * ROOM), rows=int(rows * ROOM)
+    )
+
+
+def view(running: SimulatedJob, limits: ShapeBounds) -> JobView:
+    job = running.job
+    return JobView(
+        name=job.name,
+        user=job.user,
+        facts=job.facts,
+        bounds=limits,
+        features=features(job),
+        shape=running.shape,
+        extra_workers=running.extra_workers,
+        requested=job.requested,
+        need=running.need,
+        submitted_at=job.arrives_at,
+        started_at=running.started_at,
+        last_change_at=running.last_change_at,
+        samples_done=running.done,
+        samples_total=job.samples,
+        stage=running.stage,
+        profiles=tuple(running.profiles),
+        uses=uses(running),
+        launches=tuple(running.launches),
+        findings=findings(running),
+    )
+
+
+def uses(running: SimulatedJob) -> tuple[RoleUse, ...]:
+    """Return the usage of each worker and server; server 0 is the hottest."""
+    shape, speed = running.shape, running.speed
+    if shape is None or speed is None:
+        return ()
+    of_workers, of_servers = running.use_errors
+    worker_cpu = speed.worker_cores / running.at_work.workers
+    mean = speed.server_cores / shape.servers
+    hot = running.condition.hot if shape.servers > 1 else 1.0
+    hottest = min(mean * hot, shape.server_cpu)
+    others = (speed.server_cores - hottest) / max(shape.servers - 1, 1)
+    full = physics.server_bytes(running.job, shape.servers, running.done)
+    workers = tuple(
+        RoleUse(
+            role=role,
+            cpu_used=worker_cpu * of_workers,
+            cpu=shape.worker_cpu,
+            memory_used=int(running.job.worker_bytes),
+            memory=shape.worker_memory,
+        )
+        for role in WORKERS[: running.at_work.workers]
+    )
+    servers = tuple(
+        RoleUse(
+            role=role,
+            cpu=shape.server_cpu,
+            memory=shape.server_memory,
+            cpu_used=of_servers * (hottest if role.rank == 0 else others),
+            memory_used=int(full),
+        )
+        for role in SERVERS[: shape.servers]
+    )
+    return (*workers, *servers)
+
+
+def findings(running: SimulatedJob) -> tuple[GuardFinding, ...]:
+    """Return the findings of the guards. An OOM finding ends once the servers have more memory than at the failure."""
+    shape = running.shape
+    if shape is None:
+        return ()
+    found = []
+    end = running.need.of_server(shape.servers)
+    if 0 < shape.server_memory < end:
+        said = f"servers will need {end / GIB:.1f} GiB and have {shape.server_memory / GIB:.1f}"
+        found.append(GuardFinding(trouble=FindingKind.MEMORY, role=Role(RoleKind.SERVER), why=said))
+    if running.ran_out is not None and _of_servers(shape) <= _of_servers(running.ran_out):
+        found.append(
+            GuardFinding(trouble=FindingKind.OOM, role=Role(RoleKind.SERVER), why="a server ran out of memory")
+        )
+    return tuple(found)
+
+
+def _of_servers(shape: Shape) -> int:
+    return shape.servers * shape.server_memory
+
+
+def past(running: SimulatedJob, end: JobEnd, at: float) -> PastJob:
+    """Return the record of a finished job. Its final memory counts as its need."""
+    job = running.job
+    rows = physics.rows_bytes(job, running.done)
+    return PastJob(
+        name=job.name,
+        user=job.user,
+        features=features(job),
+        initial=running.initial,
+        shape=running.shape,
+        finished=end is JobEnd.FINISHED,
+        ended_at=at,
+        need=_roomy(job, rows),
+        facts=job.facts,
+    )

@@ -1,0 +1,222 @@
+"""Computes the statistics of a simulation: completion times, completion rates, utilization and OOM kills.
+
+In: a `Story`. Out: a `Summary`. Completion time includes pending time. Completion rate is finished over submitted jobs,
+and a re-run counts as another submission. Utilization is used over allocated resources, integrated over time (001 §6).
+"""
+
+import pathlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+from rich import box as rich_box
+from rich import console, table
+
+from springtide import errors
+from springtide.sim.engine.running_job import JobEnd, JobOutcome, Used
+from springtide.sim.engine.simulation import Story
+
+LARGE_CPU = 100.0
+"""Cores that separate small from large jobs (000 §6.3)."""
+
+
+class Summary(msgspec.Struct, frozen=True, kw_only=True):
+    """Statistics of a simulation."""
+
+    submitted: int
+    finished: int
+    reruns: int
+    completion: float
+    completion_small: float | None
+    """Completion rate of jobs whose users requested less than 100 cores."""
+    completion_large: float | None
+    jct_mean_s: float | None
+    jct_p50_s: float | None
+    jct_p90_s: float | None
+    jct_p99_s: float | None
+    pending_p50_s: float | None
+    worker_cpu: float | None
+    """Used share of the workers' allocated cores."""
+    server_cpu: float | None
+    cpu: float | None
+    worker_memory: float | None
+    server_memory: float | None
+    memory: float | None
+    oom: float
+    """Share of submitted jobs with at least one OOM."""
+    scheduling: float
+    """Share of submitted jobs that gave up waiting for pods."""
+    slow_hot: float
+    """Share of submitted jobs that lost more than a tenth of their run time to a hot server."""
+    slow_straggler: float
+    changes: float
+    """Mean number of plans carried out per job."""
+    scaling_s: float | None
+    """Mean seconds from start to the last change."""
+    failures: dict[str, int]
+
+
+def summary(story: Story) -> Summary:
+    outcomes = story.outcomes
+    finished = [outcome for outcome in outcomes if outcome.end is JobEnd.FINISHED]
+    times = [outcome.jct_s for outcome in finished]
+    count = max(len(outcomes), 1)
+    return Summary(
+        submitted=len(outcomes),
+        finished=len(finished),
+        reruns=sum(outcome.job.tries > 0 for outcome in outcomes),
+        completion=len(finished) / count,
+        completion_small=completion(outcomes, lambda one: one.job.requested.cpu < LARGE_CPU),
+        completion_large=completion(outcomes, lambda one: one.job.requested.cpu >= LARGE_CPU),
+        jct_mean_s=float(np.mean(times)) if times else None,
+        jct_p50_s=percentile(times, 50),
+        jct_p90_s=percentile(times, 90),
+        jct_p99_s=percentile(times, 99),
+        pending_p50_s=percentile([outcome.pending_s for outcome in finished], 50),
+        **utilization(outcome.used for outcome in outcomes),
+        oom=sum(outcome.ooms > 0 for outcome in outcomes) / count,
+        scheduling=sum(outcome.end is JobEnd.SCHEDULING for outcome in outcomes) / count,
+        slow_hot=sum(_held_up(outcome) and outcome.job.hot > 1 for outcome in outcomes) / count,
+        slow_straggler=sum(_held_up(outcome) and outcome.job.hot <= 1 for outcome in outcomes) / count,
+        changes=sum(outcome.changes for outcome in outcomes) / count,
+        scaling_s=float(np.mean([outcome.scaling_s for outcome in finished])) if finished else None,
+        failures={
+            str(end): number
+            for end in JobEnd
+            if end is not JobEnd.FINISHED and (number := sum(outcome.end is end for outcome in outcomes))
+        },
+    )
+
+
+def _held_up(outcome: JobOutcome) -> bool:
+    return outcome.started_at is not None and outcome.slow_s > 0.1 * (outcome.ended_at - outcome.started_at)
+
+
+def completion(outcomes: Sequence[JobOutcome], which: Callable[[JobOutcome], bool]) -> float | None:
+    """Return the completion rate of the selected jobs: finished over submitted."""
+    chosen = [outcome for outcome in outcomes if which(outcome)]
+    return sum(outcome.end is JobEnd.FINISHED for outcome in chosen) / len(chosen) if chosen else None
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    return float(np.percentile(values, share)) if len(values) else None
+
+
+def utilization(used: Iterable[Used]) -> dict[str, float | None]:
+    """Return used over allocated by role and resource; None without allocations or limits."""
+    sums = {name: 0.0 for name in Used.__dataclass_fields__}
+    for one in used:
+        for name in sums:
+            sums[name] += getattr(one, name)
+
+    def share(*names: str) -> float | None:
+        given = sum(sums[f"{name}_of"] for name in names)
+        return sum(sums[name] for name in names) / given if given > 0 else None
+
+    return {
+        "worker_cpu": share("worker_cpu"),
+        "server_cpu": share("server_cpu"),
+        "cpu": share("worker_cpu", "server_cpu"),
+        "worker_memory": share("worker_memory"),
+        "server_memory": share("server_memory"),
+        "memory": share("worker_memory", "server_memory"),
+    }
+
+
+WIDTH = 80
+
+
+def show(summaries: Mapping[str, Summary], *, title: str) -> None:
+    screen = console.Console(width=WIDTH, highlight=False, emoji=False)
+    screen.print(title, style="bold")
+    shown = table.Table(box=rich_box.SIMPLE)
+    shown.add_column("")
+    for name in summaries:
+        shown.add_column(name, justify="right")
+    for label, cells in lines(summaries):
+        shown.add_row(label, *cells)
+    screen.print(shown)
+
+
+def lines(summaries: Mapping[str, Summary]) -> list[tuple[str, list[str]]]:
+    each = list(summaries.values())
+    return [
+        ("submitted (re-runs)", [f"{one.submitted} ({one.reruns})" for one in each]),
+        ("finished", [f"{one.completion:.1%}" for one in each]),
+        ("JCT, median", [duration(one.jct_p50_s) for one in each]),
+        ("JCT, p90", [duration(one.jct_p90_s) for one in each]),
+        ("JCT, p99", [duration(one.jct_p99_s) for one in each]),
+        ("pending, median", [duration(one.pending_p50_s) for one in each]),
+        ("CPU, workers", [share(one.worker_cpu) for one in each]),
+        ("CPU, servers", [share(one.server_cpu) for one in each]),
+        ("memory, workers", [share(one.worker_memory) for one in each]),
+        ("memory, servers", [share(one.server_memory) for one in each]),
+        ("out of memory", [f"{one.oom:.2%}" for one in each]),
+        ("gave up waiting", [f"{one.scheduling:.2%}" for one in each]),
+        ("slow: hot server", [f"{one.slow_hot:.2%}" for one in each]),
+        ("slow: straggler", [f"{one.slow_straggler:.2%}" for one in each]),
+        ("plans a job", [f"{one.changes:.1f}" for one in each]),
+    ]
+
+
+def share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def pyplot() -> Any:
+    """Import matplotlib with a backend that needs no display."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise errors.MissingExtra("a plot", "sim") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plots
+
+    return plots
+
+
+def check(path: pathlib.Path) -> None:
+    """Fail early if the picture cannot be written."""
+    if path.suffix.lower() not in {".png", ".svg", ".pdf"}:
+        raise errors.BadInput(f"--plot {path}: wanted a file name that ends in .png, .svg or .pdf")
+    if not path.absolute().parent.is_dir():
+        raise errors.MissingFile(f"--plot {path}: there is no folder {path.absolute().parent}")
+    pyplot()
+
+
+def story(stories: Mapping[str, Story], path: pathlib.Path) -> None:
+    """Plot the distribution of completion times, and the held cores over time."""
+    plots = pyplot()
+    figure, (times, held) = plots.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
+    for name, one in stories.items():
+        hours = sorted(outcome.jct_s / 3600 for outcome in one.outcomes if outcome.end is JobEnd.FINISHED)
+        if hours:
+            shares = [place / len(hours) for place in range(len(hours) + 1)]
+            times.plot([hours[0], *hours], shares, drawstyle="steps-post", label=name)
+        held.plot([at / 3600 for at, _, _ in one.held], [cpu for _, cpu, _ in one.held], label=name)
+    hours_on(times)
+    times.set(ylabel="part of finished jobs", ylim=(0, 1.02))
+    times.set_title("how long jobs took, pending and all", fontsize=10)
+    held.set(xlabel="hours since the first submission", ylabel="cores", ylim=(0, None))
+    held.set_title("cores that jobs held", fontsize=10)
+    for axis in (times, held):
+        axis.spines[["top", "right"]].set_visible(False)
+    held.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=120)
+    plots.close(figure)
+
+
+def hours_on(axis: Any) -> None:
+    from matplotlib import ticker
+
+    axis.set(xscale="log", xlabel="completion time, hours")
+    axis.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 3.0)))
+    axis.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    axis.xaxis.set_minor_formatter(ticker.NullFormatter())

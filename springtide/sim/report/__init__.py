@@ -1,1 +1,0 @@
-"""Statistics, tables and plots of a simulation."""

@@ -1,0 +1,79 @@
+from springtide.domain.data.data_workers import FeedState
+from springtide.planning.dataworkers.observation import (
+    Cores,
+    StageCores,
+    TrainerReport,
+    see,
+    see_stages,
+    settled_at,
+)
+
+
+def test_rates_are_differences_of_totals_over_the_interval() -> None:
+    words = [
+        TrainerReport(0.0, FeedState(taken=5, made=5, looped_s=1.0)),
+        TrainerReport(10.0, FeedState(taken=100, made=90, queued=4, room=8, waited_s=2.0, looped_s=10.0)),
+        TrainerReport(30.0, FeedState(taken=300, made=290, queued=8, room=8, waited_s=7.0, looped_s=30.0)),
+    ]
+    seen = see({"worker-0": words}, Cores(data_workers=2), at=30.0, since=10.0)
+    assert seen is not None
+    assert (seen.steps_per_s, seen.made_per_s, seen.wait_share, seen.fill) == (10.0, 10.0, 0.25, 0.75)
+    assert abs(seen.capable_per_s - 10.0 / 0.75) < 1e-9
+
+
+def test_a_trainer_that_reads_itself_would_be_faster_by_what_it_spends_on_it() -> None:
+    words = [
+        TrainerReport(0.0, FeedState()),
+        TrainerReport(10.0, FeedState(taken=20, read_s=4.0, stateless_s=1.0, looped_s=10.0)),
+    ]
+    seen = see({"worker-0": words}, Cores(), at=10.0, since=0.0)
+    assert seen is not None
+    assert (seen.own_share, seen.steps_per_s, seen.capable_per_s) == (0.5, 2.0, 4.0)
+
+
+def test_a_trainer_that_began_anew_and_one_that_said_one_thing_are_left_out() -> None:
+    anew = [
+        TrainerReport(0.0, FeedState(taken=50, looped_s=50.0)),
+        TrainerReport(9.0, FeedState(taken=3, looped_s=3.0)),
+    ]
+    fine = [TrainerReport(0.0, FeedState()), TrainerReport(10.0, FeedState(taken=20, looped_s=10.0))]
+    cores = Cores()
+    seen = see({"a": anew, "b": fine, "c": fine[:1]}, cores, at=10.0, since=0.0)
+    assert seen is not None and seen.trainers == 1 and seen.steps_per_s == 2.0
+    assert see({"a": anew, "c": fine[:1]}, cores, at=10.0, since=0.0) is None
+
+
+def test_what_is_told_soon_after_a_change_does_not_count() -> None:
+    words = [
+        TrainerReport(float(t), FeedState(taken=0 if t < 10 else 6 * (t - 10), looped_s=float(t))) for t in range(31)
+    ]
+    seen = see({"a": words}, Cores(), at=30.0, since=settled_at(0.0, 30.0))
+    assert seen is not None and seen.steps_per_s == 6.0
+
+
+def test_more_waiting_told_than_there_was_time_makes_no_trainer_infinitely_fast() -> None:
+    words = [TrainerReport(0.0, FeedState()), TrainerReport(1.0, FeedState(taken=4, waited_s=1.5, looped_s=1.0))]
+    seen = see({"a": words}, Cores(), at=1.0, since=0.0)
+    assert seen is not None and seen.wait_share == 1.0 and seen.capable_per_s == 200.0
+
+
+def test_a_stage_is_seen_by_the_queue_behind_it() -> None:
+    def words(made: int, waited: float) -> list[TrainerReport]:
+        return [
+            TrainerReport(
+                at,
+                FeedState(made=made * at, taken=made * at, queued=1, room=4, waited_s=waited * at, looped_s=1.0 * at),
+            )
+            for at in (0, 10)
+        ]
+
+    seen = see({"worker-0": words(made=4, waited=0.5)}, Cores(), at=10.0, since=0.0)
+    assert seen is not None
+    asked = [{"data-worker-0": words(made=3, waited=0.25), "data-worker-2": words(made=1, waited=0.75)}]
+    cores = [StageCores(1, 0.5, 0.4), StageCores(2, 1.0, 0.9)]
+    first, last = see_stages(seen, asked, cores, since=0.0)
+    assert (first.consumers, first.workers, first.cpu, first.made_per_s, first.wait_share) == (2, 1, 0.5, 4.0, 0.5)
+    assert (last.consumers, last.workers, last.made_per_s, last.wait_share) == (1, 2, 4.0, 0.5)
+    assert first.capable_per_s == last.capable_per_s == seen.capable_per_s
+    unheard, _ = see_stages(seen, [{}], cores, since=0.0)
+    assert (unheard.made_per_s, unheard.wait_share) == (0.0, 0.0)

@@ -1,0 +1,67 @@
+from springtide.planning.dataworkers import tuning_rules
+from springtide.planning.dataworkers.tuner_state import TrainerNotes
+from tests.unit.planning.dataworkers.walks import seen
+
+
+def test_it_shrinks_at_once_to_a_step_above_what_it_uses_then_step_by_step_and_one_step_back() -> None:
+    notes, _ = tuning_rules.shrink(TrainerNotes(), seen(trainer_cpu=8.0, trainer_cpu_used=2.6), 1.0)
+    assert notes.cpu == 4.0
+    notes, _ = tuning_rules.shrink(notes, seen(trainer_cpu=4.0, trainer_cpu_used=2.6), 1.0)
+    assert notes.cpu == 3.0
+    notes, _ = tuning_rules.shrink(notes, seen(trainer_cpu=3.0, trainer_cpu_used=2.6), 1.0)
+    assert notes.cpu == 2.0 and not notes.done
+    notes, why = tuning_rules.shrink(notes, seen(trainer_cpu=2.0, trainer_cpu_used=2.0, steps_per_s=7.0), 1.0)
+    assert notes.cpu == 3.0 and notes.done and "back to 3 cores" in why
+    assert tuning_rules.spare(notes, trainers=2) == 10.0
+
+
+def test_it_is_compared_with_its_speed_at_first_so_that_small_losses_do_not_add_up() -> None:
+    notes, speeds = TrainerNotes(), [10.0, 9.7, 9.55, 9.3]
+    for i, speed in enumerate(speeds):
+        cores = 8.0 - i
+        notes, _ = tuning_rules.shrink(notes, seen(trainer_cpu=cores, trainer_cpu_used=cores, steps_per_s=speed), 1.0)
+    assert notes.done and notes.cpu == 6.0
+
+
+def test_it_ends_with_one_step_of_cores_and_where_none_are_held() -> None:
+    notes, _ = tuning_rules.shrink(TrainerNotes(), seen(trainer_cpu=1.0, trainer_cpu_used=0.1), 1.0)
+    assert notes.done and notes.cpu == 1.0
+    notes, why = tuning_rules.shrink(TrainerNotes(), seen(trainer_cpu=0.0), 1.0)
+    assert notes.done and notes.cpu is None and "not held" in why
+
+
+def test_it_grows_only_when_its_cores_are_used_and_free_ones_exist() -> None:
+    hot = seen(trainer_cpu=2.0, trainer_cpu_used=1.9)
+    assert tuning_rules.may_grow(TrainerNotes(), hot, 1.0)
+    assert not tuning_rules.may_grow(TrainerNotes(), seen(trainer_cpu=2.0, trainer_cpu_used=1.0), 1.0)
+    assert not tuning_rules.may_grow(TrainerNotes(), seen(trainer_cpu=2.0, trainer_cpu_used=1.9, free_cpu=0.5), 1.0)
+    notes, _ = tuning_rules.grow(TrainerNotes(), hot, 1.0)
+    assert notes.cpu == 3.0
+    kept, _ = tuning_rules.judge(notes, seen(trainer_cpu=3.0, steps_per_s=12.0))
+    assert kept.cpu == 3.0 and not kept.in_vain
+    back, _ = tuning_rules.judge(notes, seen(trainer_cpu=3.0, steps_per_s=10.2))
+    assert back.cpu == 2.0 and back.in_vain and not tuning_rules.may_grow(back, hot, 1.0)
+
+
+def test_it_lends_what_it_would_not_use_even_if_it_were_fed_by_it() -> None:
+    waits = seen(trainer_cpu=8.0, trainer_cpu_used=1.0, steps_per_s=10.0, capable_per_s=50.0)
+    assert (
+        tuning_rules.lendable(waits, 4.0, 1.0) == 4.0
+    )  # 8 for data workers: twice as fast, 2 used, 3 would do and 4 are kept
+    assert tuning_rules.lendable(seen(trainer_cpu=8.0, trainer_cpu_used=6.5, capable_per_s=50.0), 4.0, 1.0) == 0.0
+    assert tuning_rules.lendable(seen(trainer_cpu=0.0), 4.0, 1.0) == 0.0, "held to no cores, it has none to lend"
+
+
+def test_what_it_has_lent_in_vain_it_has_back_for_good() -> None:
+    notes = tuning_rules.lend(TrainerNotes(), seen(trainer_cpu=8.0, steps_per_s=10.0), 5.0, ())
+    assert (notes.cpu, notes.held, notes.first) == (3.0, 8.0, 8.0)
+    kept, _ = tuning_rules.lent(notes, seen(trainer_cpu=3.0, steps_per_s=14.0))
+    assert kept.cpu == 3.0 and not kept.lent_in_vain
+    back, why = tuning_rules.lent(notes, seen(trainer_cpu=3.0, steps_per_s=10.2))
+    assert back.cpu == 8.0 and back.lent_in_vain and "taken back" in why
+
+
+def test_without_data_workers_what_it_leaves_unused_is_said_but_not_taken() -> None:
+    assert tuning_rules.unused(seen(trainers=2, trainer_cpu=8.0, trainer_cpu_used=3.6), 1.0) == 6.0
+    assert tuning_rules.unused(seen(trainer_cpu=8.0, trainer_cpu_used=7.8), 1.0) == 0.0
+    assert tuning_rules.unused(seen(trainer_cpu=0.0, trainer_cpu_used=3.0), 1.0) == 0.0

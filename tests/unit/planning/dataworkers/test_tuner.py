@@ -1,0 +1,213 @@
+import msgspec
+import pytest
+
+from springtide.domain.data.data_workers import FeedRules
+from springtide.planning.dataworkers import tuner
+from springtide.planning.dataworkers.tuner_state import LATE, STRANGE_FOR, Tuning, TuningPhase
+from tests.unit.planning.dataworkers.walks import KEEPS_UP, begun, fed, seen, stage
+
+
+def test_none_are_started_where_too_little_time_goes_into_what_they_could_do() -> None:
+    tuning, target = tuner.decide(tuner.begin(FeedRules()), seen(own_share=0.04))
+    assert target.data_workers == 0 and "4%" in target.why
+    assert tuning.phase is TuningPhase.OFF
+
+
+def test_the_first_is_one_for_each_trainer_with_one_core() -> None:
+    _, target = tuner.decide(tuner.begin(FeedRules()), seen(trainers=3))
+    assert (target.data_workers, target.data_worker_cpu) == (3, 1.0)
+
+
+@pytest.mark.parametrize(("rules", "count"), [(FeedRules(workers=0), 0), (FeedRules(workers=5, cpu=2.0), 5)])
+def test_a_number_that_was_asked_for_is_not_tuned(rules: FeedRules, count: int) -> None:
+    _, target = tuner.decide(tuner.begin(rules), seen())
+    assert (target.data_workers, target.data_worker_cpu) == (count, rules.cpu)
+
+
+def test_a_size_that_is_sublinear_is_taken_back_and_more_of_the_last_linear_one_are_wanted() -> None:
+    tuning, target = tuner.decide(tuner.begin(FeedRules()), seen())
+    tuning, target = tuner.decide(tuning, fed(target, made_per_s=20.0))
+    assert (target.data_workers, target.data_worker_cpu) == (1, 2.0)
+    tuning, target = tuner.decide(tuning, fed(target, made_per_s=21.0))
+    assert (target.data_workers, target.data_worker_cpu) == (2, 1.0)
+    assert target.most_cpu == 1.0 and "of linear" in target.why
+
+
+def test_a_queue_that_is_ideal_ends_the_search() -> None:
+    tuning, target = tuner.decide(tuner.begin(FeedRules()), seen())
+    tuning, target = tuner.decide(tuning, fed(target, made_per_s=100.0, steps_per_s=100.0, wait_share=0.0, fill=1.0))
+    assert (target.data_workers, target.data_worker_cpu) == (1, 1.0)
+    assert tuning.phase is TuningPhase.STEADY
+
+
+def test_a_job_that_is_slower_with_them_falls_back_and_says_so() -> None:
+    tuning, target = tuner.decide(tuner.begin(FeedRules(most=1, cpu=1.0)), seen())
+    for _ in range(4):
+        tuning, target = tuner.decide(tuning, fed(target, made_per_s=8.0, steps_per_s=8.0))
+        if target.data_workers == 0:
+            break
+    assert target.data_workers == 0 and "do not pay" in target.why
+    tuning, target = tuner.decide(tuning, seen())
+    assert target.data_workers == 0 and "nothing has changed" in target.why
+
+
+def test_tuning_can_be_journaled_and_read_again() -> None:
+    tuning, target = tuner.decide(tuner.begin(FeedRules()), seen(trainer_cpu=4.0))
+    tuning, _ = tuner.decide(tuning, fed(target, trainer_cpu=4.0, made_per_s=20.0))
+    again = msgspec.msgpack.decode(msgspec.msgpack.encode(tuning), type=Tuning)
+    assert again == tuning
+
+
+def test_while_what_was_decided_is_not_there_nothing_else_is_decided_until_it_is_late() -> None:
+    tuning, target = begun(trainers=4)
+    for _ in range(LATE - 1):
+        tuning, again = tuner.decide(tuning, fed(target, trainers=4, data_workers=2))
+        assert again.data_workers == 4 and "wait" in again.why
+    tuning, again = tuner.decide(tuning, fed(target, trainers=4, data_workers=2))
+    assert again.data_workers == 2 and "did not come" in again.why
+
+
+def test_where_none_came_at_all_the_job_goes_on_without() -> None:
+    tuning, target = begun()
+    for _ in range(LATE):
+        tuning, target = tuner.decide(tuning, seen())
+    assert target.data_workers == 0 and "no data worker came" in target.why and tuning.phase is TuningPhase.OFF
+
+
+def test_when_others_take_cores_there_are_fewer_data_workers() -> None:
+    tuning, target = begun(trainers=4)
+    _, target = tuner.decide(tuning, fed(target, trainers=4, free_cpu=-2.0))
+    assert target.data_workers == 2 and "-2 cores are free" in target.why
+
+
+def test_with_twice_the_trainers_there_are_twice_the_data_workers() -> None:
+    tuning, target = begun(trainers=2)
+    _, target = tuner.decide(tuning, fed(target, trainers=4))
+    assert target.data_workers == 4 and "in proportion" in target.why
+
+
+def test_without_a_whole_core_a_fragment_will_do_and_without_that_none_are_started() -> None:
+    _, target = begun(free_cpu=0.5)
+    assert (target.data_workers, target.data_worker_cpu) == (1, 0.5)
+    _, target = begun(free_cpu=0.1)
+    assert target.data_workers == 0 and "no cores are free" in target.why
+
+
+def test_no_more_than_the_user_allows() -> None:
+    tuning, target = begun(FeedRules(most=2, cpu=1.0), trainers=4)
+    assert target.data_workers == 2
+    for _ in range(3):
+        tuning, target = tuner.decide(tuning, fed(target, trainers=4, made_per_s=20.0, steps_per_s=200.0))
+        assert target.data_workers == 2
+
+
+def test_a_program_that_changes_for_long_is_profiled_again_with_the_cores_it_had() -> None:
+    tuning, target = begun(trainer_cpu=4.0)
+    while tuning.phase is not TuningPhase.STEADY:
+        cores = target.trainer_cpu or 4.0
+        tuning, target = tuner.decide(tuning, fed(target, trainer_cpu=cores, trainer_cpu_used=0.5, **KEEPS_UP))
+    tuning, target = tuner.decide(tuning, fed(target, trainer_cpu_used=0.5, **KEEPS_UP))
+    assert target.trainer_cpu == 1.0 and target.spare_cpu == 3.0
+    other = fed(target, **{**KEEPS_UP, "capable_per_s": 8.0, "steps_per_s": 8.0})
+    for _ in range(STRANGE_FOR - 1):
+        tuning, target = tuner.decide(tuning, other)
+        assert target.data_workers == 1 and "if it lasts" in target.why
+    tuning, target = tuner.decide(tuning, other)
+    assert (target.data_workers, target.trainer_cpu) == (0, 4.0) and tuning.phase is TuningPhase.BASELINE
+    _, target = tuner.decide(tuning, other)
+    assert target.data_workers == 0 and "have still to leave" in target.why
+
+
+def test_a_program_that_changes_and_is_still_fed_with_profit_keeps_its_data_workers() -> None:
+    tuning, target = begun()
+    while tuning.phase is not TuningPhase.STEADY:
+        tuning, target = tuner.decide(tuning, fed(target, **KEEPS_UP))
+    tuning, target = tuner.decide(tuning, fed(target, **KEEPS_UP))
+    for _ in range(STRANGE_FOR):
+        tuning, target = tuner.decide(tuning, fed(target, **{**KEEPS_UP, "capable_per_s": 300.0}))
+        assert target.data_workers == 1
+    assert "still pay" in target.why and tuning.phase is TuningPhase.STEADY
+
+
+def test_a_checkpoint_is_no_other_program() -> None:
+    tuning, target = begun()
+    while tuning.phase is not TuningPhase.STEADY:
+        tuning, target = tuner.decide(tuning, fed(target, **KEEPS_UP))
+    for slow in (False, True, True, False, True):
+        usual = {**KEEPS_UP, "capable_per_s": 20.0 if slow else 100.0}
+        tuning, target = tuner.decide(tuning, fed(target, **usual))
+        assert target.data_workers == 1
+
+
+def test_a_job_for_which_they_did_not_pay_is_asked_again_when_it_spends_more_on_data() -> None:
+    tuning, target = begun(own_share=0.05)
+    for _ in range(STRANGE_FOR):
+        tuning, target = tuner.decide(tuning, seen(own_share=0.5))
+    assert tuning.phase is TuningPhase.BASELINE
+    tuning, target = tuner.decide(tuning, seen(own_share=0.5))
+    assert target.data_workers == 1
+
+
+def test_nothing_is_decided_of_a_job_that_does_not_train() -> None:
+    tuning, target = begun()
+    again, target = tuner.decide(tuning, seen(steps_per_s=0.0))
+    assert again == tuning and target.data_workers == 1 and "nothing is being trained" in target.why
+
+
+def test_stages_begin_alike_and_the_one_that_is_the_limit_grows() -> None:
+    tuning, target = begun(stages=(stage(workers=0, cpu=0.0), stage(workers=0, cpu=0.0)))
+    assert target.stages == ((1, 1.0), (1, 1.0))
+    waits_for_the_first = (stage(wait_share=0.5), stage(wait_share=0.6))
+    tuning, target = tuner.decide(tuning, fed(target, stages=waits_for_the_first))
+    assert target.stages == ((1, 2.0), (1, 1.0)) and "stage 1 of 2" in target.why
+    the_last_is_the_limit = (stage(cpu=2.0, wait_share=0.0), stage(wait_share=0.6))
+    tuning, target = tuner.decide(tuning, fed(target, stages=the_last_is_the_limit))
+    assert target.stages == ((1, 2.0), (1, 2.0)) and "stage 2 of 2" in target.why
+    both = (stage(cpu=2.0, wait_share=0.0), stage(cpu=2.0, wait_share=0.0))
+    tuning, target = tuner.decide(tuning, fed(target, stages=both, steps_per_s=100.0))
+    assert target.stages == ((1, 2.0), (1, 2.0)) and tuning.phase is TuningPhase.STEADY
+
+
+def test_a_stage_with_gpus_has_one_each_and_no_more_than_there_are() -> None:
+    stages = (stage(workers=0, cpu=0.0), stage(workers=0, cpu=2.0, gpu=True))
+    tuning, target = begun(stages=stages, free_gpu=1, free_cpu=32.0, trainers=2)
+    assert target.stages == ((2, 1.0), (1, 2.0))
+    short = (stage(workers=2, wait_share=0.0), stage(workers=1, cpu=2.0, gpu=True))
+    tuning, target = tuner.decide(tuning, fed(target, stages=short, free_gpu=0, trainers=2))
+    assert target.stages == ((2, 1.0), (1, 2.0)) and "no more cores" in target.why
+    tuning, target = tuner.decide(tuning, fed(target, stages=short, free_gpu=3, trainers=2))
+    tuning, target = tuner.decide(tuning, fed(target, stages=short, free_gpu=3, trainers=2))
+    assert target.stages == ((2, 1.0), (2, 2.0))
+
+
+def test_data_workers_of_whom_nothing_comes_do_not_count_as_keeping_up() -> None:
+    tuning, target = begun()
+    for _ in range(LATE):
+        assert target.data_workers == 1
+        tuning, target = tuner.decide(tuning, fed(target, wait_share=0.0, made_per_s=0.0))
+    assert tuning.phase is TuningPhase.OFF and "not one batch came" in target.why
+
+
+def test_cores_of_data_workers_that_are_on_their_way_are_not_missed() -> None:
+    tuning, target = begun(free_cpu=2.0, share_cpu=1.0)
+    tuning, target = tuner.decide(tuning, fed(target, free_cpu=1.0, share_cpu=1.0))
+    assert target.data_workers == 2
+    tuning, target = tuner.decide(tuning, fed(target, data_workers=1, free_cpu=0.0, share_cpu=1.0))
+    assert target.data_workers == 2 and "wait" in target.why
+
+
+def test_when_the_program_turns_out_to_have_two_stages_each_gets_data_workers() -> None:
+    tuning, target = tuner.decide(tuner.begin(FeedRules()), seen())
+    assert not target.stages
+    cut = fed(target, stages=(stage(workers=0, cpu=0.0, made_per_s=0.0), stage()))
+    tuning, target = tuner.decide(tuning, cut)
+    assert [one.workers for one in target.stages] == [1, 1] and "cut into 2 stages" in target.why
+    tuning, again = tuner.decide(tuning, fed(target, stages=(stage(wait_share=0.0), stage(made_per_s=5.0))))
+    assert again.stages[0] == target.stages[0] and "stage 2 of 2" in again.why
+
+
+def test_without_cores_for_every_stage_there_are_none() -> None:
+    tuning, target = tuner.decide(tuner.begin(FeedRules()), seen(free_cpu=1.0))
+    cut = fed(target, free_cpu=0.0, stages=(stage(workers=0, cpu=0.0, made_per_s=0.0), stage()))
+    _, target = tuner.decide(tuning, cut)
+    assert target.data_workers == 0 and "each of 2 stages" in target.why

@@ -1,0 +1,80 @@
+"""How good forecasters would have been, and which is chosen."""
+
+import numpy as np
+import pytest
+
+from springtide import errors
+from springtide.planning.online.forecasters import BUILT_IN, backtest, choose
+from springtide.planning.online.traffic import PastTraffic, RateForecast
+from tests.unit.planning.online import traffic_made
+from tests.unit.planning.online.traffic_made import DAY, STEP_S
+
+PAST = traffic_made.days(20)
+
+
+def knows(history, steps):
+    """It has seen the future."""
+    at = next(
+        start
+        for start in range(len(history.values), len(PAST.values))
+        if (PAST.values[start - len(history.values) : start] == history.values).all()
+    )
+    came = PAST.values[at : at + steps]
+    return RateForecast(step_s=STEP_S, mean=came, low=came, high=came, member="knows", why="")
+
+
+def fails(history, steps):
+    raise RuntimeError("no")
+
+
+def test_only_what_came_before_is_shown_and_every_day_is_forecast_once():
+    seen = []
+
+    def watches(history, steps):
+        seen.append(len(history.values))
+        return BUILT_IN["last-day"](history, steps)
+
+    score = backtest(PAST, watches, known_days=5)
+    assert seen == [5 * DAY] * 15 and score.tried == 15
+    assert backtest(PAST, watches, known_days=5, every_s=12 * 3600, last=4).tried == 4
+
+
+def test_who_knows_the_future_is_not_off_and_who_says_too_much_has_a_bias():
+    assert backtest(PAST, knows, known_days=7) == (0.0, 1.0, 1.0, 0.0, 13)
+    flat = RateForecast(
+        step_s=STEP_S, mean=np.full(DAY, 1e6), low=np.zeros(DAY), high=np.full(DAY, 2e6), member="much", why=""
+    )
+    score = backtest(PAST, lambda history, steps: flat, known_days=7)
+    assert score.bias == pytest.approx(score.wape) and score.wape > 100 and score.covered == 1
+
+
+def test_steps_that_are_not_known_are_not_counted():
+    values = PAST.values.copy()
+    values[-10:] = np.nan
+    flat = RateForecast(step_s=STEP_S, mean=np.ones(DAY), low=np.ones(DAY), high=np.ones(DAY), member="", why="")
+    score = backtest(PastTraffic(step_s=STEP_S, values=values), lambda history, steps: flat, known_days=19)
+    assert score.wape == pytest.approx(1, rel=0.01) and np.isfinite(score.bias)
+
+
+def test_too_short_a_past_is_refused():
+    with pytest.raises(errors.BadInput, match="20 days of traffic: wanted 28"):
+        backtest(PAST, knows)
+
+
+def test_the_closest_is_chosen_and_one_that_fails_is_left_out_aloud():
+    choice = choose(PAST, {"default": BUILT_IN["default"], "knows": knows, "fails": fails})
+    assert choice.name == "knows" and set(choice.scores) == {"default", "knows"}
+    assert choice.why.startswith("knows is chosen: 0.0% off on the last 3 days (default ")
+    assert choice.why.endswith("fails could not answer: no")
+
+
+def test_the_default_stays_unless_another_is_closer_by_enough():
+    ours = BUILT_IN["default"]
+    assert choose(PAST, {"same": ours, "default": ours}).name == "default"
+    assert choose(PAST, {"default": ours, "last-day": BUILT_IN["last-day"]}).name == "default"
+    assert choose(PAST, {"fails": fails}).name == "default"
+
+
+def test_with_too_few_days_nothing_is_compared():
+    choice = choose(traffic_made.days(4), {"knows": knows})
+    assert choice.name == "default" and "4 days are known: too few" in choice.why

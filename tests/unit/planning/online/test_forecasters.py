@@ -1,0 +1,59 @@
+"""Forecasters by name, also those of others."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from springtide import errors
+from springtide.planning.online import forecasters
+from springtide.planning.online.seasonal import forecast
+from tests.unit.planning.online import traffic_made
+
+HERE = "tests.unit.planning.online.test_forecasters"
+
+
+def twice(history, steps):
+    said = forecast(history, steps)
+    return replace(said, mean=said.mean * 2, member="twice")
+
+
+def short(history, steps):
+    return forecast(history, steps - 1)
+
+
+def not_finite(history, steps):
+    return replace(forecast(history, steps), high=np.full(steps, np.nan))
+
+
+def other_steps(history, steps):
+    return replace(forecast(history, steps), step_s=history.step_s / 2)
+
+
+def a_list(history, steps):
+    return [1.0] * steps
+
+
+def test_built_in_ones_have_names_and_a_typo_is_forgiven():
+    assert set(forecasters.names()) >= {"default", "last-day", "last-week"}
+    with pytest.raises(errors.UnknownName, match="Did you mean 'last-day'"):
+        forecasters.load("lastday")
+
+
+def test_one_of_the_users_own_is_called_by_module_and_function_and_its_interval_holds_its_mean():
+    said = forecasters.load(f"{HERE}:twice")(traffic_made.days(9), 5)
+    assert said.member == "twice" and (said.high >= said.mean).all() and (said.low <= said.mean).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("short", r"mean of shape \(4,\); wanted 5 numbers"),
+        ("not_finite", "high of numbers that are not finite"),
+        ("other_steps", "answers by 900 s; wanted 1800 s"),
+        ("a_list", "gave a list; wanted a Forecast"),
+    ],
+)
+def test_an_answer_that_cannot_be_planned_by_is_refused(name, wrong):
+    with pytest.raises(errors.BadInput, match=wrong):
+        forecasters.load(f"{HERE}:{name}")(traffic_made.days(9), 5)

@@ -1,0 +1,51 @@
+"""How long records have waited, by one clock."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from springtide.planning.online.slo_metrics import MOST, PartitionEnds, lag_s
+
+
+def test_an_offset_came_between_the_two_looks_around_it():
+    ends = PartitionEnds()
+    for at, end in ((0, 100), (10, 200), (20, 200), (30, 400)):
+        ends.note(at, end)
+    assert ends.came(99) is None
+    assert ends.came(100) == 0 and ends.came(150) == 5
+    assert ends.came(300) == pytest.approx(20)
+    assert ends.came(400) == 30
+
+
+def test_what_is_trained_is_forgotten_and_the_rest_is_known_as_before():
+    ends = PartitionEnds()
+    for at in range(10):
+        ends.note(float(at), 100 * at + 1)
+    before = ends.came(650)
+    ends.forget(600)
+    assert ends.came(650) == before and len(ends.ends) < 6
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=2000))
+def test_points_stay_few_and_times_in_order_however_long_it_takes(growth):
+    ends, end = PartitionEnds(), 0
+    for at, more in enumerate(growth):
+        end += more
+        ends.note(float(at), end)
+    assert len(ends.ends) <= MOST and ends.ends == sorted(ends.ends) and ends.times == sorted(ends.times)
+    known = [came for offset in range(0, end, 97) if (came := ends.came(offset)) is not None]
+    assert known == sorted(known)
+
+
+def test_a_good_stamp_is_finer_than_a_look():
+    assert lag_s(100.0, came=98.0, stamped=99.5) == 0.5
+
+
+def test_a_stamp_of_the_future_and_one_older_than_the_record_do_not_count():
+    assert lag_s(100.0, came=98.0, stamped=3700.0) == 2.0
+    assert lag_s(100.0, came=98.0, stamped=-3500.0) == 2.0
+
+
+def test_what_came_before_anybody_looked_is_as_old_as_its_stamp_says():
+    assert lag_s(100.0, came=None, stamped=40.0) == 60.0
+    assert lag_s(100.0, came=None, stamped=140.0) == 0.0
