@@ -37,7 +37,6 @@ PACKAGES = {
     "cryptography": "make env",
     "kopf": "make env",
     "confluent_kafka": "make env",
-    "pymoo": EXTRA,
     "ray": EXTRA,
     "torchrec": EXTRA,
     "psycopg": EXTRA,

@@ -13,14 +13,14 @@ from springtide.domain.spec.elastic_job import ElasticJob  # noqa: E402
 
 HEAD = """# A job's spec
 
-What `springtide submit` reads, a program makes as `springtide.domain.spec.elastic_job.ElasticJob`, and a Kubernetes
-cluster keeps as the `spec` of an `ElasticJob`; [Submitting](submitting.md) tells how it is used. Only `script` must be
-given: what is open is found out, planned, or has the default here. This page is written by `tools/spec_page.py` from
-`springtide/domain/spec/elastic_job.py` and `springtide/domain/spec/elastic_job.py`.
+This page lists the fields of a job spec. `springtide submit` reads it, a program builds it as
+`springtide.domain.spec.elastic_job.ElasticJob`, and a Kubernetes cluster stores it as the `spec` of an `ElasticJob`.
+[Submitting](submitting.md) shows how to use it. Only `script` is required. `tools/spec_page.py` writes this page from
+`springtide/domain/spec/elastic_job.py`.
 
 ```yaml
-apiVersion: springtide.dev/v1alpha1   # these three lines may be left out: then all
-kind: ElasticJob                      # keys are fields of the spec, and `name` too
+apiVersion: springtide.dev/v1alpha1   # optional: without these three lines, all keys
+kind: ElasticJob                      # are fields of the spec, and `name` too
 metadata: {name: ctr}
 spec:
   script: train.py

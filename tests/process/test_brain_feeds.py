@@ -13,7 +13,7 @@ from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from springtide.domain.spec.planning_config import PlanningConfig, PlanRules
+from springtide.domain.spec.planning_config import AdviserRules, PlanningConfig, PlanRules
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, held, running
 
@@ -35,9 +35,7 @@ def _held():
 def spec(name, brain, folder):
     rules = PlanRules(
         bounds=ShapeBounds(least=SIZE, most=SIZE, quota=ResourceBudget(cpu=CAPACITY, memory=2**40)),
-        brain=brain,
-        key=name,
-        brain_secret_file=str(__main__.secret_file(folder)),
+        adviser=AdviserRules(brain=brain, key=name, secret_file=str(__main__.secret_file(folder))),
         every_s=0.5,
         settle_s=0.1,
         window_s=1.0,

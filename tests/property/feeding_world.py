@@ -87,19 +87,25 @@ class World:
         waits = max(0.0, 1.0 - could / capable) if fed else 0.0
         own = 0.0 if fed else self.unfed()[1]
         busy = min(1.0, capable / could) if fed else 0.0
+        capable_per_s = steps / (1.0 - waits) if fed else steps / max(1.0 - own, 1e-6)
+        stage = StageSeen(
+            consumers=self.trainers,
+            workers=self.data_workers,
+            cpu=self.data_worker_cpu,
+            cpu_used=self._noisy(busy * min(self.data_worker_cpu, self.program.parallel)),
+            made_per_s=steps if fed else 0.0,
+            capable_per_s=capable_per_s,
+            fill=min(1.0, max(0.0, self._noisy(0.95 if could > 1.05 * capable else 0.5 if could >= capable else 0.05))),
+            wait_share=min(1.0, self._noisy(waits)),
+        )
         return FeedSeen(
             at=at,
             trainers=self.trainers,
-            data_workers=self.data_workers,
-            data_worker_cpu=self.data_worker_cpu,
-            data_worker_cpu_used=self._noisy(busy * min(self.data_worker_cpu, self.program.parallel)),
+            stages=(stage,),
             trainer_cpu=self.trainer_cpu,
             trainer_cpu_used=min(self.trainer_cpu, self._noisy(self.speed() / self.trainers * self.program.take_s)),
             steps_per_s=steps,
-            made_per_s=steps if fed else 0.0,
-            capable_per_s=steps / (1.0 - waits) if fed else steps / max(1.0 - own, 1e-6),
-            fill=min(1.0, max(0.0, self._noisy(0.95 if could > 1.05 * capable else 0.5 if could >= capable else 0.05))),
-            wait_share=min(1.0, self._noisy(waits)),
+            capable_per_s=capable_per_s,
             own_share=min(1.0, self._noisy(own)),
             free_cpu=self.free,
             share_cpu=self.share_cpu,
@@ -164,24 +170,17 @@ class Staged:
                     wait_share=self._noisy(waits),
                 )
             )
-        last = stages[-1]
         return FeedSeen(
             at=at,
             trainers=1,
-            data_workers=last.workers,
-            data_worker_cpu=last.cpu,
-            data_worker_cpu_used=last.cpu_used,
+            stages=tuple(stages),
             trainer_cpu=0.0,
             trainer_cpu_used=0.0,
             steps_per_s=self._noisy(steps),
-            made_per_s=last.made_per_s,
-            capable_per_s=last.capable_per_s,
-            fill=last.fill,
-            wait_share=last.wait_share,
+            capable_per_s=stages[-1].capable_per_s,
             own_share=0.0 if fed else 1.0 - steps / self.capable,
             free_cpu=held,
             share_cpu=8.0,
-            stages=tuple(stages),
         )
 
     def order(self, target: FeedTarget) -> None:

@@ -57,13 +57,13 @@ class Audited(Simulation):
     """Looks at the books whenever anything changes."""
 
     def touch(self, running):
-        assert self.clock.now >= running.since, "time went back"
+        assert self.clock.now >= running.progress.since, "time went back"
         super().touch(running)
         held = sum(job.reserved.cpu for job in self.jobs.values())
         assert held == pytest.approx(self.cluster.cpu, abs=1e-3)
         assert self.cluster.cpu <= self.cluster.capacity.cpu * (1 + 1e-6)
         assert self.cluster.memory <= self.cluster.capacity.memory * (1 + 1e-6)
-        assert 0 <= running.done <= running.job.samples
+        assert 0 <= running.progress.done <= running.job.samples
 
 
 @hypothesis.settings(max_examples=8, deadline=None)
@@ -189,7 +189,7 @@ def test_memory_that_ran_out_is_told_of_until_servers_have_more_of_it():
     assert finish(job, replace(ELASTIC, policy=watching)).ooms == 1
     assert (2 * job.requested.server_memory, FindingKind.OOM) not in told
     running = SimulatedJob(job)
-    running.shape = running.ran_out = job.requested
+    running.shape = running.tally.ran_out = job.requested
     assert [found.trouble for found in running_job.findings(running)] == [FindingKind.OOM]
     running.shape = replace(job.requested, servers=12)
     assert running_job.findings(running) == ()

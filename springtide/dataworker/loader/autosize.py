@@ -38,7 +38,7 @@ class Autosize:
             return None
         since = max(self._decided_at, observation.settled_at(self._changed_at, self._every_s))
         free = max(0.0, self._cores - 1.0 - state.workers)
-        cores = observation.Cores(data_workers=state.workers, data_worker_cpu=1.0, free_cpu=free)
+        cores = observation.Cores(stages=(observation.StageCores(state.workers, 1.0),), free_cpu=free)
         seen = observation.see({"loader": list(self._words)}, cores, at=at, since=since)
         self._decided_at = at
         while len(self._words) > 1:

@@ -155,24 +155,14 @@ class FeedSeen:
 
     at: float
     trainers: int
-    data_workers: int
-    """Connected data workers."""
-    data_worker_cpu: float
-    """Cores of each data worker."""
-    data_worker_cpu_used: float
-    """Mean cores used by each data worker."""
+    stages: tuple[StageSeen, ...]
+    """Stages of data workers, first to last; at least one. The last one feeds the trainers."""
     trainer_cpu: float
     trainer_cpu_used: float
     steps_per_s: float
     """Mini-batches trained per second."""
-    made_per_s: float
-    """Mini-batches that data workers enqueued per second."""
     capable_per_s: float
     """Mini-batches per second that trainers would dequeue if they never waited for data."""
-    fill: float
-    """Mean of queued / room, from 0 to 1."""
-    wait_share: float
-    """Share of loop time spent waiting for batches from data workers."""
     own_share: float
     """Share of loop time spent on work that data workers could do: reading, and the stateless part of forward()."""
     free_cpu: float
@@ -181,8 +171,10 @@ class FeedSeen:
     """Maximum cores of one data worker: a machine's cores per GPU, or per trainer. 0 means the free cores."""
     free_gpu: int = 0
     """GPUs that data workers may get in addition to their current GPUs."""
-    stages: tuple[StageSeen, ...] = ()
-    """Stages, first to last, if there are several. The data worker fields above then describe the last stage."""
+
+    @property
+    def last(self) -> StageSeen:
+        return self.stages[-1]
 
 
 class StageTarget(NamedTuple):

@@ -97,11 +97,8 @@ class StreamUse:
     unkept_why: str = ""
     expired: int = 0
     """Records deleted by the stream's retention before a worker read them."""
-    read_bytes: int = 0
     forwarded: int = 0
-    """Batches forwarded to other workers; `forwarded_bytes` is their size."""
-    forwarded_bytes: int = 0
-    received: int = 0
+    """Batches forwarded to other workers."""
     queue: int = 0
     """Batches waiting to be trained on this worker."""
     waited_s: float = 0.0

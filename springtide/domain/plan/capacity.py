@@ -1,14 +1,8 @@
 """Pure. Capacity of a platform, the shape bounds that follow from it, and the first shape of a job.
 
-In: cores and memory of a machine or cluster, and the user's wishes for roles and quota. Out: `ShapeBounds` and a first
-`Shape` within them. Next: `launch.spec.initial_resources` builds `PlanRules` from them.
-
-Some platforms can limit cores (control groups, pods). There, the sum of all limits stays within the capacity. A worker
-computes with one thread and gets at most one core, because extra threads on too few cores slow each other down. So more
-cores mean more workers. A worker gets at least half a core and a server at least a fifth. The kernel grants CPU quota
-in periods of a tenth of a second. With less, a worker takes half a minute to start and a server replies late. Sizes are
-multiples of a tenth of a core. Where the platform cannot limit cores, planning assumes the usual usage of each role.
-Every role must fit on one node.
+A worker computes with one thread and gets at most one core, so more cores mean more workers. With less than half a core
+it takes half a minute to start, because the kernel grants CPU quota in periods. Where the platform cannot limit cores,
+planning assumes the usual usage of each role. Every role must fit on one node.
 """
 
 import math

@@ -17,18 +17,18 @@ Origin = Literal["master", "user"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodWish:
-    """One pod that must be there: one life of a role. It is made once; when it has ended the next life is another."""
+    """One pod that the cluster must run: one incarnation of a role. The operator creates it once."""
 
     role: str
     """server, worker or data-worker."""
     rank: int
     incarnation: int = 0
     cpu: float | None = None
-    """Cores; open: no limit."""
+    """Cores. Default: no limit."""
     memory: int | None = None
-    """Bytes; open: no limit."""
+    """Bytes. Default: no limit."""
     low: bool = False
-    """A worker beyond the quota: others may take its place."""
+    """True for a worker beyond the quota, which other pods may preempt."""
 
     def __post_init__(self) -> None:
         if self.role not in RANKED:
@@ -60,14 +60,14 @@ class PodWish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalePlan:
-    """Written by the master: all pods that must be there. Written by a user: how many, once."""
+    """Written by the master: all pods of the job. Written by a user: a request for role counts."""
 
     job: str
     origin: Origin = "user"
     pods: tuple[PodWish, ...] = ()
-    """All that must be there; others of the job are asked to end. By the master only."""
+    """All pods of the job. The operator stops others. Set by the master only."""
     kill: tuple[str, ...] = ()
-    """Names of pods that must end at once. By the master only."""
+    """Names of pods to kill at once. Set by the master only."""
     workers: int | None = None
     servers: int | None = None
     data_workers: int | None = None
@@ -94,37 +94,37 @@ class ScalePlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodState:
-    """What became of one pod of a plan, as the operator saw it last."""
+    """Last observed state of one pod of a plan."""
 
     phase: str
-    """Making, Pending, Running, Ending, Succeeded, Failed, Gone (made, and not there any more) or Refused."""
+    """Making, Pending, Running, Ending, Succeeded, Failed, Gone (created, but no longer there) or Refused."""
     why: str = ""
-    """For people: why it is not running, such as what the scheduler or the kubelet says."""
+    """Reason why the pod does not run, such as a message of the scheduler or the kubelet."""
     resized: str = ""
-    """A change of its resources while it runs: Proposed, InProgress, Done, Deferred, Infeasible or Unsupported."""
+    """State of an in-place resize: Proposed, InProgress, Done, Deferred, Infeasible or Unsupported."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanStatus:
-    """What the operator has made of the master's plan; of a user's: what the master said to it."""
+    """Result of a plan: what the operator did for the master's plan, or the master's answer to a user's plan."""
 
     phase: str = ""
-    """Master's: Applying or Applied. User's: Applied, Rejected or Superseded."""
+    """Applying or Applied for the master's plan; Applied, Rejected or Superseded for a user's plan."""
     message: str = ""
     made: Mapping[str, int] = field(default_factory=dict)
-    """The highest life of each role that was ever made, such as worker-0: 1. None is made twice."""
+    """Highest created incarnation of each role, such as worker-0: 1. No incarnation is created twice."""
     pods: Mapping[str, PodState] = field(default_factory=dict)
     budget: int | None = None
-    """Servers that the disruption budget was last set for."""
+    """Number of servers that the disruption budget covers."""
     in_place_resize: bool = False
-    """Whether this cluster can change what a running pod may take."""
+    """True if the cluster can resize running pods."""
     cpu: float | None = None
-    """Cores of all nodes that pods of this job may run on."""
+    """Cores of all nodes on which pods of this job may run."""
     memory: int | None = None
-    """Bytes of memory of these."""
+    """Bytes of memory of these nodes."""
     node_cpu: float | None = None
-    """Cores of the largest of them."""
+    """Cores of the largest of these nodes."""
     node_memory: int | None = None
     observed_generation: int = 0
-    """Of the plan that this tells of."""
+    """Generation of the plan that this status describes."""
     applied_at: str = ""

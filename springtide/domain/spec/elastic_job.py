@@ -23,20 +23,20 @@ from springtide.domain.spec.job_spec import DEFAULT_SLOTS, RECOVERIES, SYNC_MODE
 @holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleWish:
-    """How many of a role, and of what size; what is left open is planned."""
+    """Number and size of the processes of one role. Springtide plans the fields that are not set."""
 
     count: int | None = None
-    """So many, and no others: leaves no number to be planned."""
+    """Fixed number of processes. It is not planned then."""
     min: int | None = None
-    """Never fewer than that, where the number is planned."""
+    """Smallest planned number."""
     max: int | None = None
-    """Never more."""
+    """Largest planned number."""
     start: int | None = None
-    """So many to begin with, where the number is planned; open: few, or as many as similar jobs ended with."""
+    """First number, if the number is planned. Default: a few, or the final number of similar jobs."""
     cpu: float | None = None
-    """Cores of each, such as 0.5; open: planned."""
+    """Cores of each process, such as 0.5. Default: planned."""
     memory: str | None = None
-    """Memory of each, such as 4G; open: no limit, or what was found to be needed."""
+    """Memory of each process, such as 4G. Default: no limit, or the measured need."""
 
     def __post_init__(self) -> None:
         low, high = self.min, self.max
@@ -61,12 +61,12 @@ class RoleWish:
 @holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What workers and servers of the whole job may take at most; open: what the platform has."""
+    """Most resources of all workers and servers together. Default: all of the platform."""
 
     cpu: float | None = None
-    """Cores of all of them together."""
+    """Cores of all workers and servers together."""
     memory: str | None = None
-    """Memory of all of them together, such as 64G."""
+    """Memory of all workers and servers together, such as 64G."""
 
     def __post_init__(self) -> None:
         if self.cpu is not None and not 0 < self.cpu < math.inf:
@@ -82,16 +82,16 @@ class Quota:
 @holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableWish:
-    """What one embedding table is to be, over what the script says."""
+    """Settings of one embedding table. They override those in the script."""
 
     dtype: str | None = None
-    """How a number of a row is kept: float32, float16 or bfloat16."""
+    """Type of the numbers in a row: float32, float16 or bfloat16."""
     min_count: int | None = None
-    """A row exists after so many gradients."""
+    """Number of gradients after which a row is created."""
     ttl: int | None = None
-    """A row that is untouched for longer, in pushes, or seconds on a stream, goes; 0: never."""
+    """Evict a row that is unused for so many pushes, or seconds on a stream; 0 means never."""
     capacity_rows: int | None = None
-    """Rows of the whole job at most; 0: no bound."""
+    """Maximum number of rows in the whole job; 0 means no limit."""
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in tables.DTYPES:
@@ -104,18 +104,18 @@ class TableWish:
 @holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointWish:
-    """Checkpoints: how often, and where they go."""
+    """Interval and location of checkpoints."""
 
     every_s: float | None = None
-    """Seconds between two; 0: never; open: 30."""
+    """Seconds between two checkpoints; 0 means never. Default: 30."""
     folder: str = ""
-    """A folder that all hosts of the job see; open: the run's own."""
+    """Folder that all hosts of the job can access. Default: the run folder."""
     url: str = ""
-    """Where they are copied to: any URL that fsspec knows."""
+    """Upload checkpoints to this URL, of any kind that fsspec supports."""
     upload_every_s: float = UPLOAD_EVERY_S
-    """Seconds between two copies."""
+    """Seconds between two uploads."""
     mirror: bool = False
-    """Whether another server keeps a copy of each server's."""
+    """Keep a copy of each server's files on another server."""
 
     def __post_init__(self) -> None:
         if self.every_s is not None and not 0 <= self.every_s < math.inf:
@@ -127,20 +127,20 @@ class CheckpointWish:
 @holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowingWish:
-    """A job that reads a stream: whether and how its workers follow the traffic."""
+    """Scaling of a job that reads a stream."""
 
     on: bool = True
-    """Whether workers come and go with the traffic; within `workers.min` and `workers.max`."""
+    """Scale the number of workers with the traffic, between `workers.min` and `workers.max`."""
     slo_lag: str = "20m"
-    """A sample may wait so long before it is trained, such as 90s or 20m."""
+    """Longest time from arrival to training of a sample, such as 90s or 20m."""
     settings: Mapping[str, str] = field(default_factory=dict)
-    """How traffic is followed, such as `forecaster: mstl`."""
+    """Settings of the autoscaler, such as `forecaster: mstl`."""
     metrics_port: int | None = None
-    """Where figures for Prometheus are served; 0: a free port; open: nowhere."""
+    """Port for Prometheus metrics; 0 means any free port. Default: no metrics."""
     export_to: str = ""
-    """Where the model is exported to while it trains: a folder or URL; open: nowhere."""
+    """Folder or URL for exports of the model during training. Default: no exports."""
     export_every: str = ""
-    """How often it is exported, such as 90s; open: every 5 minutes."""
+    """Time between two exports, such as 90s. Default: 5 minutes."""
 
     def __post_init__(self) -> None:
         validation.parse_duration("slo_lag", self.slo_lag)
@@ -157,20 +157,20 @@ class FollowingWish:
 @holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PatienceWish:
-    """How long others are waited for, and how often things are tried."""
+    """Timeouts and number of tries."""
 
     join_s: float = 300.0
-    """Seconds until every first role must have joined."""
+    """Seconds within which all first roles must join."""
     silence_s: float = 30.0
-    """Seconds after which a silent role counts as lost."""
+    """Declare a role lost after so many seconds without a heartbeat."""
     heartbeat_s: float = 1.0
     """Seconds between two heartbeats of a role."""
     grace_s: float = 30.0
-    """Seconds that workers get to finish the batch in hand when the job is stopped."""
+    """Seconds that workers have to finish their batch when the job is stopped."""
     disk_s: float = 600.0
-    """Seconds that the job waits for a full disk under its run folder before it fails."""
+    """Seconds to wait while the disk of the run folder is full, before the job fails."""
     tries: int = 3
-    """How often data that cannot be read is tried before the job fails."""
+    """Number of tries to read data before the job fails."""
 
     def __post_init__(self) -> None:
         for name in ("join_s", "silence_s", "heartbeat_s"):
@@ -195,16 +195,16 @@ START_MODES: tuple[StartMode, ...] = ("one-by-one", "gang")
 @holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunVolume:
-    """Where a Kubernetes job keeps its journal and its checkpoints."""
+    """Volume for the journal and the checkpoints of a Kubernetes job."""
 
     claim: str = ""
-    """A PersistentVolumeClaim that is there already."""
+    """Name of an existing PersistentVolumeClaim."""
     size: str = ""
-    """Or one is made for the job, of this size, such as 20Gi; neither: it lasts as long as the pod."""
+    """Create a claim of this size, such as 20Gi. Without `claim` and `size`, the data lasts as long as the pod."""
     storage_class: str = ""
-    """Of the claim that is made; open: the cluster's default."""
+    """StorageClass of the created claim. Default: that of the cluster."""
     shared: bool = False
-    """Whether all pods of the job mount it (ReadWriteMany), servers for their checkpoints too."""
+    """Mount the volume in all pods of the job (ReadWriteMany), so that servers write their checkpoints to it."""
 
     def __post_init__(self) -> None:
         if self.claim and self.size:
@@ -214,50 +214,51 @@ class RunVolume:
 @holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesWish:
-    """What only a Kubernetes cluster needs to know. Fields without a word of ours are passed through to pods."""
+    """Options for Kubernetes only. Fields with Kubernetes names are passed to the pods."""
 
     service_account: str = ""
-    """Of workers, servers and data workers, which need no rights; open: the namespace's default one, without token."""
+    """ServiceAccount of workers, servers and data workers. It needs no rights. Default: that of the namespace, without
+    token."""
     priority_class: str = ""
     """PriorityClass of all pods of the job."""
     low_priority_class: str = ""
     """PriorityClass of workers beyond the quota."""
     scheduler_name: str = ""
-    """Who finds nodes for the pods; open: the cluster's own scheduler."""
+    """Scheduler of the pods. Default: that of the cluster."""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     """Labels that a node must have."""
     tolerations: tuple[Mapping[str, Any], ...] = ()
-    """Taints of nodes that do not matter."""
+    """Tolerated taints of nodes."""
     affinity: Mapping[str, Any] = field(default_factory=dict)
-    """Which nodes and which neighbours pods want."""
+    """Affinity of the pods to nodes and to other pods."""
     volumes: tuple[Mapping[str, Any], ...] = ()
     """Volumes of every pod."""
     volume_mounts: tuple[Mapping[str, Any], ...] = ()
-    """Where these are mounted."""
+    """Mount points of the volumes."""
     environment_secrets: tuple[str, ...] = ()
     """Names of Secrets whose entries are environment variables of every pod, such as keys for object stores."""
     image_pull_secrets: tuple[str, ...] = ()
     """Names of secrets for the image's registry."""
     image_pull_policy: str = ""
-    """Always, IfNotPresent or Never; open: as the cluster does by default."""
+    """Always, IfNotPresent or Never. Default: that of the cluster."""
     labels: Mapping[str, str] = field(default_factory=dict)
-    """More labels of every pod."""
+    """Additional labels of every pod."""
     annotations: Mapping[str, str] = field(default_factory=dict)
-    """More annotations of every pod."""
+    """Additional annotations of every pod."""
     run_volume: RunVolume = field(default_factory=RunVolume)
-    """Where the job keeps its journal and its checkpoints."""
+    """Volume for the journal and the checkpoints."""
     start: StartMode = "one-by-one"
-    """gang: nobody trains before all first pods are there; one-by-one: whoever is there begins."""
+    """gang: training starts when all first pods run; one-by-one: each worker starts when its pod runs."""
     pending_s: float = 300.0
-    """A pod that no node takes for so long is given up: the job goes on smaller, and says so."""
+    """Give up a pod that is pending for so many seconds. The job continues smaller, and reports it."""
     resize_s: float = 60.0
-    """Another size that its node puts off for so long (`Deferred`) is had elsewhere: the pod is replaced."""
+    """Replace a pod whose node defers its resize for so many seconds."""
     grace_s: int = 30
-    """What an evicted pod gets to end by itself: workers finish a batch, servers hand slots over."""
+    """Seconds that an evicted pod has to end: workers finish a batch, servers hand over their slots."""
     tls: bool = True
-    """Mutual TLS between all roles, by certificates of the job's own authority."""
+    """Mutual TLS between all roles, with certificates of a CA of the job."""
     keep_s: int | None = None
-    """Seconds after its end until the job is deleted; open: never."""
+    """Delete the job so many seconds after its end. Default: never."""
 
     def __post_init__(self) -> None:
         if self.start not in START_MODES:
@@ -272,18 +273,18 @@ class KubernetesWish:
 @holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayWish:
-    """What only a Ray cluster needs to know."""
+    """Options for Ray only."""
 
     resources: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """By role (worker, server, data-worker, master): custom resources that a node must have for it."""
+    """Custom resources that a node must have, by role (worker, server, data-worker, master)."""
     runtime_env: Mapping[str, Any] = field(default_factory=dict)
-    """pip, env_vars, ... over what Springtide ships by itself."""
+    """Additions to the runtime environment of Springtide, such as pip or env_vars."""
     run_folder: str = ""
-    """Journal, story and checkpoints: a folder that all nodes see outlives the node where the job is kept."""
+    """Folder for journal, events and checkpoints. If all nodes can access it, the job survives the loss of a node."""
     pending_s: float = 120.0
-    """A role that no node takes for so long is given up: the job goes on smaller, and says so."""
+    """Give up a role that no node takes for so many seconds. The job continues smaller, and reports it."""
     tls: bool = False
-    """Mutual TLS between all roles, by certificates of the job's own authority."""
+    """Mutual TLS between all roles, with certificates of a CA of the job."""
 
     def __post_init__(self) -> None:
         if not 0 < self.pending_s < math.inf:
@@ -293,83 +294,86 @@ class RayWish:
 @holds_numbers
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElasticJob:
-    """One job. `name` is `metadata.name` in YAML; all others are fields of `spec`. Only `script` must be given."""
+    """A job. In YAML, `name` is `metadata.name`, and the other fields are in `spec`. Only `script` is required."""
 
     name: str = ""
-    """What it is called; open: made from the script's name."""
+    """Name of the job. Default: made from the name of the script."""
     script: str
-    """The training script, within the working folder."""
+    """Training script, relative to the working folder."""
     arguments: tuple[str, ...] = ()
     """Arguments of the script."""
     working_dir: str = ""
-    """Local folder with the code, to be shipped; open: that of the spec's file, unless an image has the code."""
+    """Local folder with the code, which is shipped to the job. Default: the folder of the spec file, unless an image is
+    given."""
     image: str = ""
-    """On Kubernetes: what pods run; open: Springtide's own."""
+    """Image of the pods on Kubernetes. Default: that of Springtide."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Environment variables of the job's processes, such as keys for object stores."""
     data: Mapping[str, str] = field(default_factory=dict)
-    """Names to paths or URLs: `job.data["train"]` in the script."""
+    """Paths or URLs by name. The script reads them as `job.data["train"]`."""
     tables: Mapping[str, TableWish] = field(default_factory=dict)
-    """Embedding tables by name, where they are to be other than the script says."""
+    """Settings of embedding tables by name. They override those in the script."""
     workers: RoleWish = field(default_factory=RoleWish)
-    """Processes that run the script."""
+    """Workers: processes that run the script."""
     servers: RoleWish = field(default_factory=RoleWish)
     """Parameter servers."""
     data_workers: str = "auto"
-    """Processes that make batches for workers: auto, off or a number."""
+    """Number of data workers, which prepare batches: auto, off or a number."""
     data_worker_cpu: float | None = None
-    """Cores of each of them; open: found out."""
+    """Cores of each data worker. Default: tuned."""
     split: SplitMode = "auto"
-    """What of the model's forward() needs no parameters: done by data workers (auto), by others of them than those
-    that read the data set (stages), by data workers and by workers too, which compare (verify), or by workers (off)."""
+    """Where the part of forward() without parameters runs: in data workers (auto), in separate data workers after those
+    that read the data set (stages), in data workers and again in workers, which compare (verify), or in workers
+    (off)."""
     poison: Poison = "fail"
-    """A sample cannot be made: fail, or skip it and report it."""
+    """Handling of an unreadable sample: fail the job, or skip the sample and report it."""
     quota: Quota = field(default_factory=Quota)
-    """What the whole job may take at most."""
+    """Most resources of the whole job."""
     priority: float = 1.0
-    """Among the jobs of one brain whose setting `priority` is `given`: what its gain counts for."""
+    """Weight of the job among the jobs of one brain, if the planning setting `priority` is `given`."""
     sync: SyncMode = "async"
-    """async: each worker at its own pace; bsp: in step."""
+    """async: workers train independently; bsp: all workers train each step together."""
     cache: str = "auto"
-    """Rows that a worker keeps: a size, a share such as 10%, auto or off."""
+    """Size of each worker's row cache: bytes, a share of the table such as 10%, auto or off."""
     cache_staleness: int | None = None
-    """async: trainings by others that a kept row may lack; open: 10."""
+    """Most updates by other workers that a cached row may miss in async mode. Default: 10."""
     allocation: str = ""
-    """bsp: who trains which sample; open: where its rows are."""
+    """Assignment of samples to workers in bsp mode. Default: to the worker that caches their rows."""
     seed: int = 0
-    """Seed of shuffles and of untrained rows."""
+    """Seed of shuffling and of initial rows."""
     slots: int = DEFAULT_SLOTS
-    """Parts of the key space, a power of two."""
+    """Number of slots of the key space, a power of two."""
     recovery: Recovery = "exact"
-    """A server is lost: train its part again (exact), or not (partial)."""
+    """Handling of a lost server: train its lost updates again (exact), or continue without them (partial)."""
     relaunches: int = 5
-    """How often a role that fails is started again."""
+    """Maximum number of relaunches of a failed role."""
     patience: PatienceWish = field(default_factory=PatienceWish)
-    """How long others are waited for."""
+    """Timeouts and number of tries."""
     guards: bool = True
-    """Whether servers are added, relieved and replaced where they need it."""
+    """Add, relieve and replace servers automatically."""
     stragglers: Mapping[str, float] = field(default_factory=dict)
-    """When a worker counts as slow, such as `window: 20`."""
+    """Thresholds for stragglers, such as `window: 20`."""
     checkpoints: CheckpointWish = field(default_factory=CheckpointWish)
-    """How often checkpoints are made, and where they go."""
+    """Interval and location of checkpoints."""
     resume: str = ""
-    """A run's folder or URL of checkpoints to go on from."""
+    """Run folder or checkpoint URL from which the job continues."""
     following: FollowingWish = field(default_factory=FollowingWish)
-    """On a stream: how workers follow its traffic."""
+    """Scaling of a job that reads a stream."""
     plan: bool | None = None
-    """Whether the job finds its size by itself; open: if a number of workers or servers is."""
+    """Plan the size of the job. Default: true if the number of workers or servers is not fixed."""
     planning: Mapping[str, str] = field(default_factory=dict)
-    """How it is planned, such as `sample_s: 10`."""
+    """Planning settings, such as `sample_s: 10`."""
     brain: str = ""
-    """host:port of a brain that plans for many jobs; open: this job's master plans by itself."""
+    """host:port of a brain that plans for many jobs. Default: the master of the job plans."""
     history: str | None = None
-    """File or SQL URL of past jobs, by which similar ones begin; empty: none; open: the one beside the runs."""
+    """File or SQL URL of past jobs, for the first size of similar jobs. Empty: no history. Default: the file beside the
+    runs."""
     stopped: bool = False
-    """Drain the job and leave it; `springtide stop` sets it where a cluster keeps the spec."""
+    """Drain and stop the job. `springtide stop` sets it on Kubernetes."""
     kubernetes: KubernetesWish = field(default_factory=KubernetesWish)
-    """What only a Kubernetes cluster needs to know."""
+    """Options for Kubernetes only."""
     ray: RayWish = field(default_factory=RayWish)
-    """What only a Ray cluster needs to know."""
+    """Options for Ray only."""
 
     def __post_init__(self) -> None:
         if not self.script.strip():

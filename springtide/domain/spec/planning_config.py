@@ -129,6 +129,37 @@ class PlanningStage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdviserRules:
+    """Where the master of a job gets advice: a brain, or its own policy with a history of past jobs."""
+
+    brain: str = ""
+    """HOST:PORT of a brain for many jobs; empty means that the job plans on its own."""
+    secret_file: str = ""
+    """File with the brain's secret; empty means the default location of `springtide brain serve`."""
+    tls: str = ""
+    """Folder with certificates for a brain with TLS; empty means no encryption."""
+    history: str = ""
+    """File or SQL URL of past jobs; empty means no history."""
+    key: str = ""
+    """Key of the job at the brain, fixed at submission; empty means the run folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanningIdentity:
+    """What planning knows of a job before its start."""
+
+    user: str = ""
+    priority: float = 1.0
+    """Weight of the job's gain among the jobs of one brain, if `config.priority` is "given"."""
+    features: dict[str, str | float] = field(default_factory=dict)
+    """Features known before the start, such as the script. With later features they identify similar jobs."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.priority < math.inf:
+            raise errors.BadInput(f"planning: priority {self.priority:g}; wanted a number above 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRules:
     """Planning settings of one job. Without bounds, the job keeps its initial size and is not planned."""
 
@@ -155,21 +186,8 @@ class PlanRules:
     """Seconds per profile."""
     warm_up_steps: int = 20
     """First steps of each worker that are not measured."""
-    brain: str = ""
-    """HOST:PORT of a brain for many jobs; empty means that the job plans on its own."""
-    brain_secret_file: str = ""
-    """File with the brain's secret; empty means the default location of `springtide brain serve`."""
-    brain_tls: str = ""
-    """Folder with certificates for a brain with TLS; empty means no encryption."""
-    history: str = ""
-    """File or SQL URL of past jobs; empty means no history."""
-    key: str = ""
-    """Key of the job at the brain, fixed at submission; empty means the run folder."""
-    user: str = ""
-    priority: float = 1.0
-    """Weight of the job's gain among the jobs of one brain, if `config.priority` is "given"."""
-    features: dict[str, str | float] = field(default_factory=dict)
-    """Features known before the start, such as the script. With later features they identify similar jobs."""
+    adviser: AdviserRules = field(default_factory=AdviserRules)
+    identity: PlanningIdentity = field(default_factory=PlanningIdentity)
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -185,7 +185,7 @@ def _room(state: JobCore, now: Shape, target: Shape) -> ResourceBudget:
     rules = state.spec.planning
     if rules.overlap:
         return UNBOUNDED
-    if rules.brain:
+    if rules.adviser.brain:
         return ResourceBudget(cpu=max(now.cpu, target.cpu), memory=max(now.memory, target.memory))
     return bounds_of(state).quota
 

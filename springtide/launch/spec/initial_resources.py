@@ -24,7 +24,13 @@ from springtide.domain.plan.plan import Adviser
 from springtide.domain.plan.profile import ModelFacts
 from springtide.domain.plan.view import JobView
 from springtide.domain.spec.elastic_job import ElasticJob, RoleWish
-from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage, PlanRules
+from springtide.domain.spec.planning_config import (
+    AdviserRules,
+    PlanningConfig,
+    PlanningIdentity,
+    PlanningStage,
+    PlanRules,
+)
 from springtide.launch.spec import field_overrides
 from springtide.master.autoscale import adviser_factory
 from springtide.planning.policy import acceptance
@@ -133,18 +139,22 @@ def rules_of(
         resize=capacity.holds,
         overlap=capacity.own and job.quota.cpu is None and not brain,
         config=own,
-        key=key or uuid.uuid4().hex,
-        user=user(),
-        history=history,
-        priority=job.priority,
-        brain=brain,
-        brain_secret_file=own_settings.brain_secret_file,
-        brain_tls=own_settings.brain_tls,
-        features={
-            "script": pathlib.PurePath(job.script).name,
-            "job": job.name,
-            "arguments": " ".join(redactor.redact_arguments(job.arguments)),
-        },
+        adviser=AdviserRules(
+            brain=brain,
+            secret_file=own_settings.brain_secret_file,
+            tls=own_settings.brain_tls,
+            history=history,
+            key=key or uuid.uuid4().hex,
+        ),
+        identity=PlanningIdentity(
+            user=user(),
+            priority=job.priority,
+            features={
+                "script": pathlib.PurePath(job.script).name,
+                "job": job.name,
+                "arguments": " ".join(redactor.redact_arguments(job.arguments)),
+            },
+        ),
     )
     return changed(rules, job.planning)
 
@@ -170,7 +180,7 @@ def changed(rules: PlanRules, given: Mapping[str, str]) -> PlanRules:
 def warm(job: ElasticJob, small: Shape, rules: PlanRules) -> tuple[Shape, PlanRules]:
     """Start from the final shape of similar past jobs, if a brain or history knows some."""
     begun = [wish.start for wish in (job.workers, job.servers)] != [None, None]
-    if begun or (not rules.brain and not known(rules.history)):
+    if begun or (not rules.adviser.brain and not known(rules.adviser.history)):
         return small, rules
     try:
         advice = _asked(rules, first_view(job, rules))
@@ -188,9 +198,14 @@ def warm(job: ElasticJob, small: Shape, rules: PlanRules) -> tuple[Shape, PlanRu
 
 def first_view(job: ElasticJob, rules: PlanRules) -> JobView:
     assert rules.bounds is not None
-    features: Mapping[str, str | float] = {**rules.features, "sync": job.sync}
+    known = rules.identity
     return JobView(
-        name=job.name, facts=UNKNOWN, bounds=rules.bounds, user=rules.user, priority=rules.priority, features=features
+        name=job.name,
+        facts=UNKNOWN,
+        bounds=rules.bounds,
+        user=known.user,
+        priority=known.priority,
+        features={**known.features, "sync": job.sync},
     )
 
 

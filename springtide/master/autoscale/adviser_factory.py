@@ -23,9 +23,10 @@ def make_adviser(rules: PlanRules, *, folder: str = "") -> Adviser:
     assert rules.bounds is not None
     quota, most = rules.bounds.quota, rules.bounds.most
     beyond = rules.config.extra_workers * most.worker_cpu  # low-priority workers use only what others leave
-    own = EmbeddedAdviser(rules.history, rules.config, replace(quota, cpu=quota.cpu + beyond))
-    if not rules.brain:
+    own = EmbeddedAdviser(rules.adviser.history, rules.config, replace(quota, cpu=quota.cpu + beyond))
+    where = rules.adviser
+    if not where.brain:
         return own
-    secret = config.read_secret(str(pathlib.Path(rules.brain_secret_file or SECRET)), "the brain's secret")
-    key = rules.key or f"{socket.gethostname()}:{folder}"
-    return FailoverAdviser(RemoteAdviser(rules.brain, secret, key=key, certificates=rules.brain_tls), own)
+    secret = config.read_secret(str(pathlib.Path(where.secret_file or SECRET)), "the brain's secret")
+    key = where.key or f"{socket.gethostname()}:{folder}"
+    return FailoverAdviser(RemoteAdviser(where.brain, secret, key=key, certificates=where.tls), own)

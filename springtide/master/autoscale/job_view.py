@@ -57,8 +57,8 @@ def view(sources: ViewSources, *, now: float) -> JobView | None:
     found, changed_at = facts(sources.record), state.planned.changed_at
     return JobView(
         name=sources.name,
-        user=rules.user,
-        priority=rules.priority,
+        user=rules.identity.user,
+        priority=rules.identity.priority,
         facts=found,
         bounds=bounds(state, book.largest_group),
         features=features(sources.record, found),
@@ -84,7 +84,7 @@ def past(sources: ViewSources, throughput: float | None, *, ended_at: float) -> 
     found = facts(sources.record) if sources.record.book.passes else None
     return PastJob(
         name=sources.name,
-        user=state.spec.planning.user,
+        user=state.spec.planning.identity.user,
         features=features(sources.record, found),
         initial=first_shape(state),
         shape=plan.shape_of(state) if sized else None,
@@ -151,7 +151,7 @@ def outlined(record: JobRecord) -> tables.Outline:
 def features(record: JobRecord, found: ModelFacts | None) -> dict[str, Feature]:
     """Return the features by which jobs are compared."""
     spec = record.state.spec
-    known: dict[str, Feature] = {**spec.planning.features, "sync": spec.sync}
+    known: dict[str, Feature] = {**spec.planning.identity.features, "sync": spec.sync}
     if found is not None:
         made = outlined(record)
         known |= {

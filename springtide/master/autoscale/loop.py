@@ -268,7 +268,7 @@ class Autoscaler:
     async def _remember(self) -> None:
         assert self._advised is not None
         over = job_view.past(self._sources, self._pace, ended_at=self._advised.wall())
-        if over.shape is None and not self._rules.brain:
+        if over.shape is None and not self._rules.adviser.brain:
             return  # the job ended while sampling, so there is nothing to learn; only a shared brain waits for its end
         try:
             async with asyncio.timeout(CONCLUDE_S):

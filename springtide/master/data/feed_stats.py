@@ -89,13 +89,10 @@ class FeedStats:
         held = self._cores(state, since, cores, stages, hold=hold)
         if given is not None:
             held = held._replace(free_cpu=given - of_data_workers(state))
-        seen = observation.see(told, held, at=at, since=since)
-        if seen is None or stages.number < 2:
-            return seen
         feeding = [_feeding(state, stage, stages.number) for stage in range(stages.number)]
         asked = [{str(_life(node)): self._told.get(_life(node), ()) for node in nodes} for nodes in feeding[1:]]
-        each = [self._stage(nodes, since, stage in stages.gpu) for stage, nodes in enumerate(feeding)]
-        return replace(seen, stages=observation.see_stages(seen, asked, each, since=since), free_gpu=stages.free_gpu)
+        seen = observation.see(told, held, at=at, since=since, earlier=asked)
+        return seen and replace(seen, free_gpu=stages.free_gpu)
 
     def _stage(self, nodes: Sequence[RoleNode], since: float, gpu: bool) -> StageCores:
         used = _mean([self._used_by(node, since) for node in nodes])
@@ -107,14 +104,13 @@ class FeedStats:
 
     def _cores(self, state: JobState, since: float, cores: float, stages: StageLayout, *, hold: bool) -> Cores:
         present = [node for node in state.nodes.values() if node.state is not NodeState.GONE and not _relieved(node)]
-        feeding = _feeding(state, stages.number - 1, stages.number)
+        feeding = [_feeding(state, stage, stages.number) for stage in range(stages.number)]
         workers = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
         held = sum(node.cpu for node in present if node.cpu is not None)
         loose = sum(self._used_by(node, since) for node in present if node.cpu is None)
+        gpu = stages.gpu if stages.number > 1 else ()
         return Cores(
-            data_workers=len(feeding),
-            data_worker_cpu=_mean([node.cpu or 0.0 for node in feeding]),
-            data_worker_cpu_used=_mean([self._used_by(node, since) for node in feeding]),
+            stages=tuple(self._stage(nodes, since, at in gpu) for at, nodes in enumerate(feeding)),
             trainer_cpu=_mean([node.cpu or 0.0 for node in workers]) if hold else 0.0,
             trainer_cpu_used=_mean([self._used_by(node, since) for node in workers]),
             free_cpu=_free(cores, held, loose),

@@ -1,10 +1,7 @@
 """Pure. Computes the bid of each measured job: its candidate shapes with their predicted throughput.
 
-In: `ReadyJob`s, each with its fitted model (`planning.perf_model.fit`). Out: one `Bid` per job, or the reason why there
-is none. Next: `planning.allocate.choose`. A few array operations process all jobs together.
-
-A model is trusted only near the measured shapes. Its predictions never exceed what the cores can do
-(`planning.perf_model.measurements`).
+In: `ReadyJob`s with their fitted models. Out: one `Bid` per job, or the reason why there is none. A model is trusted
+only near the measured shapes, and never beyond what the cores can do. Next: `planning.allocate.choose`.
 """
 
 import functools
@@ -158,7 +155,6 @@ def _worth_having(
             coefficients=one.fitted.coefficients,
             facts=one.fitted.facts,
             bounds=allowed(one.ready.job.bounds, config),
-            now=one.ready.measured.shape,
             need=need,
             prices=config.prices,
             pace=one.pace,

@@ -1,13 +1,7 @@
 """Pure. Chooses one shape per job within the capacity of the cluster (DLRover-RM, Eqns 8-14).
 
-In: one `Bid` per job, with its candidates (`planning.candidates.pareto`) and their predicted throughput. Out: a
-`Decision` with plans for the jobs that change, and the quality of the choice. Next: `planning.policy.registry`.
-
-    gain(A)  = mean throughput over the samples in which A must pay off, including the change - throughput now  Eqn 8
-    RE(A)    = gain(A) / cost(A), multiplied by the weight WG(A) (`PRIORITIES`), orders the greedy         Eqns 11, 14
-    maximize the sum of gain * WG over jobs, all of them within capacity                                   Eqns 12, 13
-
-Before the choice, `considered` drops the candidates of each job that cannot pay for themselves.
+In: one `Bid` per job. Out: a `Decision`. It maximizes the sum over jobs of gain (mean throughput over the samples in
+which the change must pay off, minus throughput now) times the weight of the job (`PRIORITIES`).
 """
 
 import math

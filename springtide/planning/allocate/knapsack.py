@@ -1,10 +1,7 @@
 """Pure. Solves the allocation knapsack: one option per job, all within capacity, with the largest total gain.
 
-In: `KnapsackOptions`, one row per job, built by `planning.allocate.choose`. Out: a `KnapsackSolution` with the option
-of each job and a bound on the optimum. Next: `planning.allocate.choose` turns the solution into plans.
-
-There are two solvers. `greedy` is the weighted greedy of Eqns 12 and 13. `solve` is exact, and is used where it answers
-in time.
+In: `KnapsackOptions`, one row per job. Out: a `KnapsackSolution` with a bound on the optimum. `greedy` is the weighted
+greedy of Eqns 12 and 13. `solve` is exact, and is used where it answers in time.
 """
 
 import heapq

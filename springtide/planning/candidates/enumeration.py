@@ -2,9 +2,6 @@
 
 In: `FrontQuery`s. Out: per job, the shapes that no cheaper shape outperforms, cheapest first. Next:
 `planning.candidates.pareto` builds fronts from them.
-
-The overhead of a change is bounded by a known share of the gain. A shape that is slower than a cheaper shape by more
-than this bound cannot be on the front. So the exact overhead is computed only for the few remaining shapes.
 """
 
 import math
@@ -14,12 +11,9 @@ from typing import NamedTuple
 
 import numpy
 
-from springtide import errors
-from springtide.domain.core.roles import RoleKind
-from springtide.domain.core.shape import GIB, NO_NEED, MemoryNeed, Prices, Shape, ShapeBounds
+from springtide.domain.core.shape import GIB, NO_NEED, MemoryNeed, Prices, ShapeBounds
 from springtide.domain.plan.profile import ModelFacts
-from springtide.domain.plan.view import LaunchTime
-from springtide.planning.candidates import grids, switch_cost
+from springtide.planning.candidates import grids
 from springtide.planning.candidates.grids import Side
 from springtide.planning.perf_model import equations, shape_columns
 from springtide.planning.perf_model.equations import Array, Coefficients, Index
@@ -35,22 +29,10 @@ class FrontQuery:
     coefficients: Coefficients
     facts: ModelFacts
     bounds: ShapeBounds
-    now: Shape | None = None
-    """Current shape; None if nothing runs yet."""
     need: MemoryNeed = NO_NEED
     prices: Prices = field(default_factory=Prices)
-    launches: Sequence[LaunchTime] | None = None
-    """Launches from which the overhead of a change is estimated; None means changes are free."""
-    horizon_s: float = math.inf
-    """Seconds in which a change must pay off."""
     pace: tuple[float, float] = NO_LIMIT
     """Maximum samples per second of one worker core and of one server core."""
-    seed: int = 0
-    """Seed of NSGA-II."""
-
-    def __post_init__(self) -> None:
-        if not self.horizon_s > 0:
-            raise errors.BadInput(f"candidates: horizon_s {self.horizon_s:g}; wanted seconds above 0")
 
     @property
     def factors(self) -> Array:
@@ -61,20 +43,12 @@ class FrontQuery:
         seconds = [c.grad * batch, c.upd, c.sync * traffic, c.emb * batch * facts.dim, c.beta]
         return numpy.array(seconds) / batch
 
-    @property
-    def before(self) -> float:
-        return equations.throughput(self.coefficients, self.facts, self.now) if self.now else 0.0
 
-
-def most_overhead(ask: FrontQuery) -> tuple[float, float]:
-    """Return bounds on the overhead: a share of the throughput, plus samples per second."""
-    if ask.launches is None or ask.now is None or not math.isfinite(ask.horizon_s):
-        return 0.0, 0.0
-    for_worker = switch_cost.start_seconds(ask.launches, RoleKind.WORKER, numpy.array([ask.bounds.most.worker_cpu]))
-    for_server = switch_cost.start_seconds(ask.launches, RoleKind.SERVER, numpy.array([ask.bounds.most.server_cpu]))
-    late = max(float(for_worker[0]), float(for_server[0]))
-    return min(late / ask.horizon_s, 1.0), ask.before * float(for_worker[0]) / ask.horizon_s
-
+# ---- pruning ----
+# A step takes the sum of a worker part, a server part and a joint part (lookups): a matrix of rank 3 over pairs. The
+# cost is a sum of two parts. First, only the best options of either side are paired. They give, for each of a
+# thousand cost levels, the speed of a cheaper shape. Then all pairs are compared with these speeds in single precision,
+# with a tolerance for rounding. So no grid is sorted or cached.
 
 STEPS = 1024
 """Cost levels between the cheapest and the dearest pair."""
@@ -115,10 +89,6 @@ class PruneLimits(NamedTuple):
     memory: Array
     """Memory limit. Pairs above the CPU or memory limit are not shapes; they outdo no pair, but may be in the
     result."""
-    slower: Array
-    less: Array
-    """Absolute margin in samples per second. A pair outdoes a dearer pair with throughput below (1 - slower) x its own
-    - less."""
 
 
 class _Parts(NamedTuple):
@@ -211,10 +181,6 @@ def _best(workers: RoleOptions, servers: RoleOptions, limits: PruneLimits, scale
     best: Single = flat[:-2].reshape(len(both), STEPS + 2)
     best[:, :2] = NOTHING  # these entries may come from the previous job
     best = numpy.minimum.accumulate(best, axis=1)
-    if limits.slower.any() or limits.less.any():
-        least = (1 - limits.slower[:, None]) / best - limits.less[:, None] * scale[0]
-        later = (1 + NEAR) / numpy.maximum(least, 1 / NOTHING)
-        best = numpy.where(least > 1 / NOTHING, later, NOTHING).astype(numpy.float32)
     best[scale[0][:, 0] == 0] = NOTHING
     return best
 
@@ -249,8 +215,8 @@ Listed = tuple[ShapeColumns, Array, Array]
 """Shapes, their hourly cost, and their samples per second."""
 
 
-class EnumerationQuery(NamedTuple):
-    """Parameters of all queries as columns, one number per job."""
+class JobLimits(NamedTuple):
+    """Limits, prices and memory needs of all queries as columns, one number per job."""
 
     cpu: Array
     memory: Array
@@ -260,13 +226,16 @@ class EnumerationQuery(NamedTuple):
     least_server: Array
     cpu_price: Array
     memory_price: Array
+    most_worker: Array
+    fewest_servers: Array
+
+
+class StepFactors(NamedTuple):
+    """Performance models of all queries as columns, one number per job."""
+
     worker_idle: Array
     """Minimum seconds per sample of one worker core; `server_idle` likewise for one server core. 0 means no limit."""
     server_idle: Array
-    most_worker: Array
-    fewest_servers: Array
-    slower: Array
-    less: Array
     in_step: Array
     """1 for bsp, 0 for async; `traffic_s` is the time that the dense parameters take to cross the network."""
     traffic_s: Array
@@ -280,10 +249,10 @@ class EnumerationQuery(NamedTuple):
 
 
 def listed(asks: Sequence[FrontQuery]) -> list[Listed]:
-    wanted = _wanted(asks)
-    workers, servers = _options(asks, wanted)
+    wanted, factors = _limits(asks), _factors(asks)
+    workers, servers = _options(asks, wanted, factors)
     memory_left = wanted.memory - wanted.rows
-    limits = PruneLimits(wanted.emb, wanted.cpu, memory_left, wanted.slower, wanted.less)
+    limits = PruneLimits(factors.emb, wanted.cpu, memory_left)
     job, left, right = pairs(workers, servers, limits)
     left, right = job * workers.number.shape[1] + left, job * servers.number.shape[1] + right
     cpu = workers.cpu.take(left) + servers.cpu.take(right)
@@ -294,12 +263,11 @@ def listed(asks: Sequence[FrontQuery]) -> list[Listed]:
     order = rows.ordered(cost)
     job, left, right, cost = rows.owner, left[fits][order], right[fits][order], cost[order]
     counts = workers.number.take(left), servers.number.take(right)
-    seconds = workers.seconds.take(left) + servers.seconds.take(right) + wanted.emb.take(job) / (counts[0] * counts[1])
+    seconds = workers.seconds.take(left) + servers.seconds.take(right) + factors.emb.take(job) / (counts[0] * counts[1])
     seconds = numpy.maximum(seconds, numpy.maximum(workers.least.take(left), servers.least.take(right)))
     throughput = numpy.divide(1.0, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
     best = numpy.maximum(rows.best_before(throughput), -1.0)
-    least = best * (1 - wanted.slower.take(job)) - wanted.less.take(job)
-    (hopeful,) = numpy.nonzero(throughput * (1 - SAME) > least)  # a difference within rounding is no advantage
+    (hopeful,) = numpy.nonzero(throughput * (1 - SAME) > best)  # a difference within rounding is no advantage
     rows, job, left, right = rows.only(hopeful), job[hopeful], left[hopeful], right[hopeful]
     whole = _columns(wanted, job, workers, servers, left, right)
     cost = cost[hopeful] + wanted.rows.take(job) / GIB * wanted.memory_price.take(job)
@@ -310,7 +278,7 @@ def listed(asks: Sequence[FrontQuery]) -> list[Listed]:
 
 
 def _columns(
-    wanted: EnumerationQuery, job: Index, workers: RoleOptions, servers: RoleOptions, left: Index, right: Index
+    wanted: JobLimits, job: Index, workers: RoleOptions, servers: RoleOptions, left: Index, right: Index
 ) -> ShapeColumns:
     count = servers.number.take(right)
     rows = numpy.ceil(wanted.rows.take(job) / count)
@@ -325,12 +293,10 @@ def _columns(
     )
 
 
-def _wanted(asks: Sequence[FrontQuery]) -> EnumerationQuery:
+def _limits(asks: Sequence[FrontQuery]) -> JobLimits:
     found = []
     for ask in asks:
         bounds, need = ask.bounds, grids.rounded(ask.need, ask.bounds)
-        most = bounds.most.worker_memory or math.inf
-        idle = [1 / pace if pace < math.inf else 0.0 for pace in ask.pace]
         found.append(
             (
                 grids.quota_cpu(bounds),
@@ -341,19 +307,23 @@ def _wanted(asks: Sequence[FrontQuery]) -> EnumerationQuery:
                 bounds.least.server_memory,
                 ask.prices.cpu,
                 ask.prices.memory,
-                *idle,
-                most,
+                bounds.most.worker_memory or math.inf,
                 grids.fewest_servers(need, bounds),
-                *most_overhead(ask),
-                ask.facts.group > 0,
-                ask.facts.dense_bytes / ask.facts.bandwidth,
-                *ask.factors,
             )
         )
-    return EnumerationQuery(*numpy.array(found, dtype=float).T)
+    return JobLimits(*numpy.array(found, dtype=float).T)
 
 
-def _options(asks: Sequence[FrontQuery], wanted: EnumerationQuery) -> tuple[RoleOptions, RoleOptions]:
+def _factors(asks: Sequence[FrontQuery]) -> StepFactors:
+    found = []
+    for ask in asks:
+        idle = [1 / pace if pace < math.inf else 0.0 for pace in ask.pace]
+        traffic_s = ask.facts.dense_bytes / ask.facts.bandwidth
+        found.append((*idle, ask.facts.group > 0, traffic_s, *ask.factors))
+    return StepFactors(*numpy.array(found, dtype=float).T)
+
+
+def _options(asks: Sequence[FrontQuery], wanted: JobLimits, factors: StepFactors) -> tuple[RoleOptions, RoleOptions]:
     """Return the options for workers and servers of each job, with their cost and time."""
     two = [grids.sides(ask.bounds) for ask in asks]
     cpu_price, memory_price, rows = wanted.cpu_price[:, None], wanted.memory_price[:, None], wanted.rows[:, None]
@@ -361,10 +331,10 @@ def _options(asks: Sequence[FrontQuery], wanted: EnumerationQuery) -> tuple[Role
     there = (w > 0) & (wanted.worker <= wanted.most_worker)[:, None]
     w, cpu = numpy.maximum(w, 1.0), numpy.where(w > 0, cpu, 1.0)
     memory = w * wanted.worker[:, None]
-    constant, sent, in_step = wanted.beta[:, None] / w, wanted.sync[:, None], wanted.in_step[:, None] > 0
+    constant, sent, in_step = factors.beta[:, None] / w, factors.sync[:, None], factors.in_step[:, None] > 0
     if in_step.any():
-        hops = equations.hops(w, wanted.traffic_s[:, None])
-        constant = numpy.where(in_step, wanted.beta[:, None] + sent * hops, constant)
+        hops = equations.hops(w, factors.traffic_s[:, None])
+        constant = numpy.where(in_step, factors.beta[:, None] + sent * hops, constant)
         sent = numpy.where(in_step, 0.0, sent)
     workers = RoleOptions(
         there=there,
@@ -373,8 +343,8 @@ def _options(asks: Sequence[FrontQuery], wanted: EnumerationQuery) -> tuple[Role
         memory=memory,
         each=worker_cpu,
         cost=cpu * cpu_price + memory / GIB * memory_price,
-        seconds=wanted.grad[:, None] / cpu + constant,
-        least=wanted.worker_idle[:, None] / cpu,
+        seconds=factors.grad[:, None] / cpu + constant,
+        least=factors.worker_idle[:, None] / cpu,
     )
     p, server_cpu, cpu = _padded([one.servers for one in two])
     there = (p > 0) & (p >= wanted.fewest_servers[:, None])
@@ -390,8 +360,8 @@ def _options(asks: Sequence[FrontQuery], wanted: EnumerationQuery) -> tuple[Role
         memory=memory,
         each=server_cpu,
         cost=cpu * cpu_price + memory / GIB * memory_price,
-        seconds=wanted.upd[:, None] / cpu + sent / p,
-        least=wanted.server_idle[:, None] / cpu,
+        seconds=factors.upd[:, None] / cpu + sent / p,
+        least=factors.server_idle[:, None] / cpu,
     )
     return workers, servers
 

@@ -1,12 +1,7 @@
 """Pure. Lists all shapes within bounds as two sides: the options for workers and the options for servers.
 
-In: `ShapeBounds`, `Prices`, `MemoryNeed`. Out: `Sides`, where every pair within the quota is a shape, or a `Grid` with
-all shapes. Next: `planning.candidates.pareto`, `planning.candidates.pareto`.
-
-Memory makes no step faster, so memory is not a dimension of the search. Each role gets just what it needs. A worker
-needs the same memory for any number of workers. Servers share the rows, so more servers are smaller servers. Bounds on
-a server's memory are therefore bounds on the number of servers. The total memory of the rows is the same for every
-shape. It adds to the cost but does not change the order.
+Memory makes no step faster, so it is no dimension of the search: each role gets just what it needs. Servers share the
+rows, so bounds on a server's memory are bounds on the number of servers.
 """
 
 import functools

@@ -1,10 +1,7 @@
 """Pure. Estimates the cost of changing a job's shape from the launch times of roles.
 
-In: recent launches, the current shape, and candidates as arrays. Out: seconds until each candidate is running, and
-samples lost by the change (the overhead of Eqn 8). Next: `planning.allocate.choose` changes a job only if the gain
-exceeds this cost.
-
-Jobs keep training while roles start and slots move. So the main cost is the delay of the gain. Only workers of a new
+In: recent launches, the current shape, and candidates as arrays. Out: the mean throughput with the change (Eqn 8). Jobs
+keep training while roles start and slots move. So the main cost is the delay of the gain. Only workers of a new
 size are restarted, one after the other. Each restart loses the start time of the successor.
 """
 
@@ -90,17 +87,6 @@ def seconds(now: Shape | ShapeColumns, to: ShapeColumns, launches: Known) -> Flo
 def resized_workers(now: Shape | ShapeColumns, to: ShapeColumns) -> NDArray[np.bool_]:
     """Return True where remaining workers get a new size and must restart."""
     return np.asarray((to.worker_cpu != now.worker_cpu) | (to.worker_memory != now.worker_memory))
-
-
-def lost_samples(
-    now: Shape | ShapeColumns, to: ShapeColumns, launches: Known, throughput_now: Floats | float, throughput: Floats
-) -> Floats:
-    """Return the samples that a change costs: the delayed gain, and the work lost by restarted workers."""
-    waited = seconds(now, to, launches) * np.maximum(throughput - throughput_now, 0.0)
-    resized = resized_workers(now, to)
-    if not resized.any():
-        return np.asarray(waited)
-    return np.asarray(waited + np.where(resized, _begun_anew(to, launches, throughput_now), 0.0))
 
 
 def mean_throughput(

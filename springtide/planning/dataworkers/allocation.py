@@ -1,11 +1,7 @@
 """Pure. Allocates the cluster's cores for data workers among jobs (the second level of GoldMiner).
 
-In: the queue state of every job (`FedJob`), and the cores available for data workers. Out: a `CoreAllotment` with the
-cores of each job and the reason. Another scheduler allocates GPUs and trainers.
-
-A job can use more cores while its data workers produce fewer mini-batches than its trainers could consume. The next
-core is assumed to add as much as the last cores did, until a measurement corrects this (`corrected`). A metric decides
-which job comes first.
+In: the queue state of every job (`FedJob`), and the cores for data workers. Out: a `CoreAllotment`. The next core is
+assumed to add as much as the last cores did, until a measurement corrects this. A metric decides which job comes first.
 """
 
 import heapq
@@ -13,7 +9,6 @@ import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from springtide import errors
 from springtide.domain.plan.view import JobView
@@ -249,63 +244,6 @@ def load(name: str) -> Metric:
     if offered is None:
         raise errors.UnknownName(KIND, name, names())
     return offered
-
-
-TRIES = 4
-
-
-class TrainerCores(NamedTuple):
-    """Number of trainers of one job, and the cores of each."""
-
-    number: int
-    needs: float
-    """Cores of one trainer at full speed."""
-    lends: bool = True
-    """True if the need is known. A job that is still being tuned keeps its cores."""
-
-
-class CoreSplit(NamedTuple):
-    """Division of cores between data workers and trainers."""
-
-    data_workers: CoreAllotment
-    trainer_cpu: Mapping[str, float]
-    """Cores of each trainer, by job."""
-
-
-def keeps(trainers: TrainerCores, share: float, grain: float) -> float:
-    """Return the cores that a trainer keeps at this share of its full speed."""
-    if not trainers.lends:
-        return trainers.needs
-    wanted = math.ceil(trainers.needs * min(share, 1.0) / grain - ROUNDING) * grain
-    return min(trainers.needs, max(wanted, grain))
-
-
-def share(
-    jobs: Sequence[FedJob],
-    trainers: Mapping[str, TrainerCores],
-    cpu: float,
-    metric: Metric,
-    rules: CoreRules | None = None,
-) -> CoreSplit:
-    """Divide the cores. If lending does not converge within TRIES rounds, no trainer lends."""
-    rules = rules or CoreRules()
-    kept = {job.name: keeps(trainers[job.name], _share(job, job.cpu), rules.grain) for job in jobs}
-    for _ in range(TRIES):
-        given = allot(jobs, max(0.0, cpu - _held(trainers, kept)), metric, rules)
-        wanted = {job.name: keeps(trainers[job.name], _share(job, given.cores[job.name]), rules.grain) for job in jobs}
-        if given.total + _held(trainers, wanted) <= cpu + ROUNDING:
-            return CoreSplit(given, wanted)
-        kept = {name: max(kept[name], wanted[name]) for name in kept}
-    kept = {name: one.needs for name, one in trainers.items()}
-    return CoreSplit(allot(jobs, max(0.0, cpu - _held(trainers, kept)), metric, rules), kept)
-
-
-def _share(job: FedJob, cpu: float) -> float:
-    return job.at(cpu) / job.capable if job.capable > 0 else 1.0
-
-
-def _held(trainers: Mapping[str, TrainerCores], each: Mapping[str, float]) -> float:
-    return sum(trainers[name].number * cpu for name, cpu in each.items())
 
 
 GRAIN = 0.5

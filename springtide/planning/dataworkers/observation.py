@@ -23,12 +23,20 @@ class TrainerReport(NamedTuple):
     state: FeedState
 
 
+class StageCores(NamedTuple):
+    """Data workers of one stage: their number, and the cores that each has and uses on average."""
+
+    workers: int = 0
+    cpu: float = 0.0
+    cpu_used: float = 0.0
+    gpu: bool = False
+
+
 class Cores(NamedTuple):
     """Cores that roles have and use, as the mean per process. 0 means no limit, or unknown."""
 
-    data_workers: int = 0
-    data_worker_cpu: float = 0.0
-    data_worker_cpu_used: float = 0.0
+    stages: tuple[StageCores, ...] = (StageCores(),)
+    """Stages of data workers, first to last; at least one."""
     trainer_cpu: float = 0.0
     trainer_cpu_used: float = 0.0
     free_cpu: float = 0.0
@@ -48,75 +56,60 @@ class _Over(NamedTuple):
     fill: float
 
 
-class StageCores(NamedTuple):
-    """Data workers of one stage: their number, and the cores that each has and uses on average."""
-
-    workers: int
-    cpu: float
-    cpu_used: float
-    gpu: bool = False
-
-
 def settled_at(changed_at: float, every_s: float) -> float:
     """Return the time from which reports count after a change of data workers or cores."""
     return changed_at + WARM_UP * every_s
 
 
-def see(told: Mapping[str, Sequence[TrainerReport]], cores: Cores, *, at: float, since: float) -> FeedSeen | None:
-    """Return the measurements from `since` to `at`, over all trainers with reports."""
+def see(
+    told: Mapping[str, Sequence[TrainerReport]],
+    cores: Cores,
+    *,
+    at: float,
+    since: float,
+    earlier: Sequence[Mapping[str, Sequence[TrainerReport]]] = (),
+) -> FeedSeen | None:
+    """Return the measurements from `since` to `at`, over all trainers with reports.
+
+    Trainers report on the last stage of data workers. Data workers report on the stage before theirs: `earlier` has the
+    reports of every stage except the first, in order.
+    """
     over = _all_over(told, since)
     if not over:
         return None
-    looped = sum(one.looped for one in over)
+    capable_per_s = sum(_capable(one) for one in over)
+    consumers = [*(own.workers for own in cores.stages[1:]), len(over)]
+    reports = [*(_all_over(words, since) for words in earlier), over]
     return FeedSeen(
         at=at,
         trainers=len(over),
-        data_workers=cores.data_workers,
-        data_worker_cpu=cores.data_worker_cpu,
-        data_worker_cpu_used=cores.data_worker_cpu_used,
+        stages=tuple(
+            _stage(number, own, of_stage, capable_per_s)
+            for number, own, of_stage in zip(consumers, cores.stages, reports, strict=True)
+        ),
         trainer_cpu=cores.trainer_cpu,
         trainer_cpu_used=cores.trainer_cpu_used,
         steps_per_s=sum(one.taken / one.seconds for one in over),
-        made_per_s=sum(one.made / one.seconds for one in over),
-        capable_per_s=sum(_capable(one) for one in over),
-        fill=sum(one.fill for one in over) / len(over),
-        wait_share=min(1.0, sum(one.waited for one in over) / looped),
-        own_share=min(1.0, sum(one.read + one.stateless for one in over) / looped),
+        capable_per_s=capable_per_s,
+        own_share=min(1.0, sum(one.read + one.stateless for one in over) / sum(one.looped for one in over)),
         free_cpu=cores.free_cpu,
         share_cpu=cores.share_cpu,
     )
 
 
-def see_stages(
-    seen: FeedSeen, told: Sequence[Mapping[str, Sequence[TrainerReport]]], cores: Sequence[StageCores], *, since: float
-) -> tuple[StageSeen, ...]:
-    """Return the measurements of each stage from the queue behind it.
-
-    Trainers report on the last stage. Data workers report on the stage before theirs. `told` has the reports of every
-    stage except the first, in order.
-    """
-    found = []
-    for stage, own in enumerate(cores):
-        common = {"workers": own.workers, "cpu": own.cpu, "cpu_used": own.cpu_used, "gpu": own.gpu}
-        if stage == len(cores) - 1:
-            consumers, made, fill, waits = seen.trainers, seen.made_per_s, seen.fill, seen.wait_share
-        else:
-            over = _all_over(told[stage], since)
-            looped = sum(one.looped for one in over)
-            consumers, made = cores[stage + 1].workers, sum(one.made / one.seconds for one in over)
-            fill = sum(one.fill for one in over) / len(over) if over else 0.0
-            waits = min(1.0, sum(one.waited for one in over) / looped) if over else 0.0
-        found.append(
-            StageSeen(
-                consumers=consumers,
-                made_per_s=made,
-                capable_per_s=seen.capable_per_s,
-                fill=fill,
-                wait_share=waits,
-                **common,  # type: ignore[arg-type]
-            )
-        )
-    return tuple(found)
+def _stage(consumers: int, own: StageCores, over: Sequence[_Over], capable_per_s: float) -> StageSeen:
+    """Return the measurements of a stage from the queue behind it."""
+    return StageSeen(
+        consumers=consumers,
+        workers=own.workers,
+        cpu=own.cpu,
+        cpu_used=own.cpu_used,
+        made_per_s=sum(one.made / one.seconds for one in over),
+        capable_per_s=capable_per_s,
+        fill=sum(one.fill for one in over) / len(over) if over else 0.0,
+        wait_share=min(1.0, sum(one.waited for one in over) / sum(one.looped for one in over)) if over else 0.0,
+        gpu=own.gpu,
+    )
 
 
 def _all_over(told: Mapping[str, Sequence[TrainerReport]], since: float) -> list[_Over]:

@@ -43,7 +43,7 @@ def decide(tuning: Tuning, seen: FeedSeen) -> Decided:
         return _after_baseline(tuning, seen)
     if tuning.phase is TuningPhase.OFF:
         return _while_off(tuning, seen)
-    if len(tuning.stages) != len(tuner_state.stages(seen)):
+    if len(tuning.stages) != len(seen.stages):
         return _for_other_stages(tuning, seen)
     if tuning.trainers != seen.trainers:
         return _for_other_trainers(tuning, seen)
@@ -77,8 +77,8 @@ def _target(tuning: Tuning, why: str) -> FeedTarget:
 def _after_baseline(tuning: Tuning, seen: FeedSeen) -> Decided:
     """Decide after the first interval without data workers. If they may pay off, start one per trainer with one unit of
     cores."""
-    if seen.data_workers > 0:
-        return tuning, _target(tuning, f"a baseline without data workers: {seen.data_workers} have still to leave")
+    if seen.last.workers > 0:
+        return tuning, _target(tuning, f"a baseline without data workers: {seen.last.workers} have still to leave")
     found = tuning_rules.unfed(seen)
     tuning = replace(tuning, baseline=found, settled_on=found, trainers=seen.trainers, strange_for=0)
     spent = f"{found.own_share:.0%} of the time goes into what data workers could do"
@@ -98,7 +98,7 @@ def _first_stages(tuning: Tuning, seen: FeedSeen) -> tuple[StageNotes, ...]:
     """Return one data worker per trainer and stage, of one unit, while cores last; 0 workers mean that none are
     left."""
     rules, free = tuning.rules, seen.free_cpu
-    stages = tuner_state.stages(seen)
+    stages = seen.stages
     most = rules.most
     begun = []
     for left, stage in zip(reversed(range(len(stages))), stages, strict=True):
@@ -120,7 +120,7 @@ def _first_stages(tuning: Tuning, seen: FeedSeen) -> tuple[StageNotes, ...]:
 def _while_off(tuning: Tuning, seen: FeedSeen) -> Decided:
     was = tuning.settled_on
     assert was is not None
-    if seen.data_workers > 0 or not tuning_rules.is_another(was, tuning_rules.unfed(seen)):
+    if seen.last.workers > 0 or not tuning_rules.is_another(was, tuning_rules.unfed(seen)):
         target = _target(tuning, "data workers do not pay, and nothing has changed much")
         return replace(tuning, strange_for=0), replace(target, spare_cpu=tuning_rules.unused(seen, tuning.unit))
     tuning = replace(tuning, strange_for=tuning.strange_for + 1)
@@ -166,7 +166,7 @@ def _for_other_trainers(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 def _for_other_stages(tuning: Tuning, seen: FeedSeen) -> Decided:
     """Restart tuning when the number of stages becomes known, after the program was split."""
-    held = sum(stage.workers * stage.cpu for stage in tuner_state.stages(seen))
+    held = sum(stage.workers * stage.cpu for stage in seen.stages)
     begun = _first_stages(tuning, replace(seen, free_cpu=seen.free_cpu + held))
     count = len(begun)
     if any(notes.workers == 0 for notes in begun):
@@ -193,8 +193,8 @@ def _fit_in(tuning: Tuning, seen: FeedSeen) -> Decided | None:
 
 def _is_there(tuning: Tuning, seen: FeedSeen) -> bool:
     """Return True if the last decision has been applied and batches arrive."""
-    stages = tuner_state.stages(seen)
-    if seen.made_per_s <= 0:
+    stages = seen.stages
+    if seen.last.made_per_s <= 0:
         return False
     wanted = [(notes.workers, notes.cpu) for notes in tuning.stages]
     there = [(stage.workers, stage.cpu) for stage in stages]
@@ -208,14 +208,14 @@ def _is_there(tuning: Tuning, seen: FeedSeen) -> bool:
 def _wait(tuning: Tuning, seen: FeedSeen) -> Decided:
     """Wait until the last decision is applied. After LATE intervals, continue with what exists."""
     tuning = replace(tuning, late_for=tuning.late_for + 1)
-    there = tuner_state.stages(seen)
+    there = seen.stages
     if tuning.late_for < LATE or len(there) != len(tuning.stages):
         last = tuning.stages[-1]
-        made = f", {seen.made_per_s:.3g} batches/s come of them"
-        return tuning, _target(tuning, f"{seen.data_workers} of {last.workers} data workers are there{made}: wait")
+        made = f", {seen.last.made_per_s:.3g} batches/s come of them"
+        return tuning, _target(tuning, f"{seen.last.workers} of {last.workers} data workers are there{made}: wait")
     if any(stage.workers == 0 for stage in there):
         return _off(tuning, f"no data worker came in {LATE} intervals")
-    if seen.made_per_s <= 0:
+    if seen.last.made_per_s <= 0:
         return _off(tuning, f"not one batch came from data workers in {LATE} intervals")
     stages = tuple(
         replace(notes, workers=stage.workers, cpu=stage.cpu, ceiling=stage.workers, before=None, cut_from=0)
@@ -240,7 +240,7 @@ def _tune(tuning: Tuning, seen: FeedSeen) -> Decided:
         tuning = replace(tuning, settled_on=was, strange_for=0)
     if tuning.phase is TuningPhase.TRAINER:
         return _trainer(tuning, seen)
-    stages = tuner_state.stages(seen)
+    stages = seen.stages
     at = tuner_state.limit(stages)
     before = tuning.stages
     tuning, why = _all_keep_up(tuning, seen, stages) if at is None else _one_is_short(tuning, seen, stages, at)
@@ -319,7 +319,7 @@ def _conclude(tuning: Tuning, seen: FeedSeen, why: str) -> Decided:
 def _trainer(tuning: Tuning, seen: FeedSeen, why: str = "") -> Decided:
     """Try fewer cores for trainers with ideal queues. Otherwise keep their cores."""
     notes = tuning.trainer
-    if tuner_state.limit(tuner_state.stages(seen)) is not None and not notes.held:
+    if tuner_state.limit(seen.stages) is not None and not notes.held:
         notes, said = replace(notes, done=True), "trainers wait: their cores stay"
     else:
         notes, said = tuning_rules.shrink(notes, seen, tuning.unit)
@@ -339,7 +339,7 @@ def _lend(tuning: Tuning, seen: FeedSeen, at: int, *, lasts: bool) -> Decided | 
     notes, steady = tuning.stages[at], tuning.phase is TuningPhase.STEADY
     if not notes.settled or notes.ceiling is not None or tuning.trainer.lent_in_vain or (steady and not lasts):
         return None
-    feeding = sum(stage.workers * stage.cpu for stage in tuner_state.stages(seen))
+    feeding = sum(stage.workers * stage.cpu for stage in seen.stages)
     each = tuning_rules.lendable(seen, feeding, tuning.unit)
     if (
         each <= 0
@@ -348,7 +348,7 @@ def _lend(tuning: Tuning, seen: FeedSeen, at: int, *, lasts: bool) -> Decided | 
     ):
         return None
     with_it = tuner_state.stage_limits(replace(seen, free_cpu=seen.free_cpu + each * seen.trainers), tuning.rules, at)
-    wanted = tuning_rules.needed(tuner_state.stages(seen)[at].capable_per_s, notes.rate, MARGIN)
+    wanted = tuning_rules.needed(seen.stages[at].capable_per_s, notes.rate, MARGIN)
     count = min(wanted, with_it.workers(notes.cpu))
     if count <= notes.workers:
         return None
@@ -357,7 +357,7 @@ def _lend(tuning: Tuning, seen: FeedSeen, at: int, *, lasts: bool) -> Decided | 
     tuning = replace(tuning, trainer=cores, stages=grown)
     return tuning, _target(
         tuning,
-        f"no cores are free, and trainers that wait {seen.wait_share:.0%} of their time use "
+        f"no cores are free, and trainers that wait {seen.last.wait_share:.0%} of their time use "
         f"{seen.trainer_cpu_used:.2g} of {seen.trainer_cpu:g}: {each:g} of each for {count - notes.workers} more",
     )
 

@@ -172,33 +172,15 @@ class StageLimits(NamedTuple):
 
 
 def stage_limits(seen: FeedSeen, rules: FeedRules, at: int) -> StageLimits:
-    seen_stages = stages(seen)
-    stage = seen_stages[at]
+    stage = seen.stages[at]
     cores = stage.workers * stage.cpu + seen.free_cpu
     size = rules.cpu or seen.share_cpu or max(cores / max(stage.consumers, 1), 0.0)
-    others = sum(other.workers for place, other in enumerate(seen_stages) if place != at)
+    others = sum(other.workers for place, other in enumerate(seen.stages) if place != at)
     most = None if rules.most is None else max(1, rules.most - others)
     if stage.gpu:
         by_gpu = stage.workers + seen.free_gpu
         most = by_gpu if most is None else min(most, by_gpu)
     return StageLimits(cores, size, most)
-
-
-def stages(seen: FeedSeen) -> tuple[StageSeen, ...]:
-    """Return the stages, first to last, or the only stage."""
-    if seen.stages:
-        return seen.stages
-    only = StageSeen(
-        consumers=seen.trainers,
-        workers=seen.data_workers,
-        cpu=seen.data_worker_cpu,
-        cpu_used=seen.data_worker_cpu_used,
-        made_per_s=seen.made_per_s,
-        capable_per_s=seen.capable_per_s,
-        fill=seen.fill,
-        wait_share=seen.wait_share,
-    )
-    return (only,)
 
 
 def keeps_up(stage: StageSeen) -> bool:

@@ -1,8 +1,7 @@
-"""Pure. Tunes the size and number of data workers of a stage: enough for the consumers, and no more.
+"""Pure. Rules of the tuner: size and number of data workers of a stage, cores of a trainer, and whether they pay off.
 
-In: the production rate of the stage and the rate that trainers could consume. Out: updated notes with a new number, or
-with `settled` set. The result of each growth is checked. A removal that causes waiting is undone at once and not
-repeated.
+Each rule takes notes and measurements, and returns new notes with a reason. The result of each growth is checked. A
+removal that causes waiting is undone at once and not repeated.
 """
 
 import math

@@ -1,12 +1,7 @@
 """Pure. Decides whether a bsp group should cache rows in its workers, by comparing saved time with all costs.
 
-In: measured step times of the group, and the savings that a schedule of its own batches would bring. Out: a
-`CacheVerdict` with its figures. Next: `worker.cache.auto_cache` applies it.
-
-With a cache, the death of a worker sends the whole group back to its last checkpoint. Without a cache, only the lost
-rank restarts. The decision includes this cost. A cache saves bytes only. Each step still makes one pull and one push,
-and every rank still reads and schedules whole batches. The time for exchange between workers and for bookkeeping is
-known only after a cache was on.
+In: measured step times, and the savings that a schedule of the group's own batches would bring. Out: a `CacheVerdict`.
+With a cache, the death of a worker sends the whole group back to its last checkpoint; this cost is included.
 """
 
 from dataclasses import dataclass

@@ -1,14 +1,8 @@
-"""Pure. Finds servers that slow the job down, with the cause and the remedy.
+"""Pure. Finds servers that slow the job down: hot (move slots away, or grant CPU) or slow (replace the server).
 
-In: recent activity of each server (`ServerPace`, from its counters and its agent). Out: one `ServerVerdict` per server,
-with the reason. Only a server that works for a good part of the time can slow others down. Timings of an idle server
-are mostly noise. Next: the master moves slots, grants CPU, or replaces the server.
-
-* **Hot**: more load than its peers and no spare CPU. Slots move to other servers. If most load is on one slot that
-  would make any other server hot too, the server gets more CPU.
-* **Slow**: no more load than its peers, but each key takes far longer. The machine is the cause, so the server is
-  replaced.
-* **Slow for certain**: throttled nearly all the time, with far less CPU than its limit. No comparison is needed.
+In: recent activity of each server (`ServerPace`). Out: one `ServerVerdict` per server, with the reason. A hot server
+has more load than its peers and no spare CPU. A slow server has no more load, but each key takes far longer, or its
+machine throttles it nearly all the time. Timings of an idle server are noise.
 """
 
 from collections.abc import Sequence

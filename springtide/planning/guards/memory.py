@@ -1,10 +1,7 @@
-"""Pure. Forecasts the number of rows on table servers from the growth so far.
+"""Pure. Forecasts the memory of servers from the growth of their rows, and decides how many servers hold the job.
 
-In: `RowCount` points (trained samples, rows). Out: a `Growth` that predicts rows for any later number of samples, by
-the law that predicted the recent past best. Next: `planning.guards.memory` turns rows into bytes.
-
-Ids in real logs follow different laws. New ids may arrive at a steady rate (timestamps), at a falling rate (Heaps' law,
-Zipf ids), or run out (a closed set). The module fits each law to the older points and tests it on the newest third.
+In: `RowCount` points (trained samples, rows) and `ServerMemory`. Out: a `Growth` by the law that predicted the newest
+third of the points best, a `MemoryForecast` per server, and a `ServerCountDecision`.
 """
 
 import itertools

@@ -1,13 +1,8 @@
 """Pure. Decides the next step of one job: start, measure, resize, or repair.
 
-In: a `JobView`. Out: a `PlanRequest` (a plan, if there is room), a `ReadyJob` (its model competes with other jobs), or
-a reason to leave the job alone. Next: `planning.policy.springtide_policy` divides the cluster.
-
-    waiting -> warm start, or a small one -> sampling -> servers by Eqn 11 -> optimizing -> workers -> adjusting
-
-If steps are timed by term, one sample is enough to fit the model. The job then gets its size in one change, because
-each change takes minutes. Later measurements correct the size. Memory shortage, present or predicted, has precedence at
-every stage.
+waiting -> warm start, or a small one -> sampling -> servers by Eqn 11 -> optimizing -> workers -> adjusting. If steps
+are timed by term, one sample is enough and the job gets its size in one change. Memory shortage has precedence at every
+stage. Next: `planning.policy.springtide_policy` divides the cluster.
 """
 
 import math

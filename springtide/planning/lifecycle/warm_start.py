@@ -1,12 +1,7 @@
-"""Pure. Chooses the first shape of a new job: the final shape of similar jobs (Algorithm 1), or a small shape to
-measure.
+"""Pure. Chooses the first shape of a new job: that of similar jobs (Algorithm 1), or a small shape to measure.
 
-In: a `JobView` of a job that is not running, the history, and settings. Out: a `WarmStart` with a shape within bounds
-and the reason. Next: `planning.lifecycle.stages` finds room for it.
-
-The k most similar past jobs are smoothed, least similar first: A = mu * A_i + (1 - mu) * A. So the most similar job has
-weight mu. A backtest on the history chooses the feature weights, k and mu. It predicts each of the newest jobs from the
-jobs before it.
+The k most similar past jobs are smoothed, least similar first: A = mu * A_i + (1 - mu) * A. A backtest on the history
+chooses the feature weights, k and mu. Next: `planning.lifecycle.stages` finds room for the shape.
 """
 
 import functools

@@ -1,8 +1,6 @@
-"""Pure. Models capacity (samples per second by number of workers) with curves of few coefficients.
+"""Pure. Models capacity (samples per second by number of workers), and learns it from a running job.
 
-In: pairs of workers and measured throughput, at a fixed ratio of workers to servers. Out: a `CapacityCurve`.
-
-All curves have the form samples / (coefficients x features of w), with non-negative coefficients. The kinds are "sync"
+Curves have the form samples / (coefficients x features of w), with non-negative coefficients. The kinds are "sync"
 (Kale's Eqn 6), "async" (Eqn 9), "crowded" (Eqn 9 plus contention between workers), and models for comparison.
 """
 

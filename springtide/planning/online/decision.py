@@ -1,11 +1,7 @@
 """Pure. Decides how many workers an online job should have now, and why.
 
-In: an `OnlineView` (forecast, backlog, capacity) and `OnlineRules`. Out: a `Scaling`. The master (for real jobs) and
-the simulator (`springtide reproduce kale`) call this when `due` returns True. Both apply only the first step of the
-plan and then plan again.
-
-Kale plans the fewest workers that keep up, and smooths the plan (min_workers.py). Here, a change pays for its pause. So
-the cheapest plan has few changes and makes them early (horizon.py).
+In: an `OnlineView` and `OnlineRules`. Out: a `Scaling`. `plan` finds the cheapest plan up to the horizon. A change pays
+for its pause, so this plan has few changes and makes them early. Only its first step is applied.
 """
 
 from collections.abc import Sequence

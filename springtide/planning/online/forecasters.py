@@ -1,13 +1,7 @@
-"""Pure. Looks up forecasters by name: the default, simple baselines, and plug-ins.
+"""Pure. Looks up forecasters by name (the default, simple baselines, plug-ins), and compares them on the past.
 
-In: a name. Out: a function `(PastTraffic, steps) -> RateForecast` whose results are validated. Next: backtest.py tests
-them on the past; brain/forecasting/ has forecasters that need extras, and runs them in a separate process.
-
-A package registers its forecaster in pyproject.toml, like a policy (docs/design/policies.md). A name can also be
-`module:function`.
-
-    [project.entry-points."springtide.forecasters"]
-    ours = "my_package:forecast"
+In: a name. Out: a function `(PastTraffic, steps) -> RateForecast` whose results are validated. brain/forecasting/ has
+forecasters that need extras. A package registers its own under the entry point group `springtide.forecasters`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,11 +1,7 @@
-"""Pure. Forecasts traffic from daily and weekly patterns, scaled to the level of the last day.
+"""Pure. Forecasts traffic from daily and weekly patterns, and corrects it by the traffic that arrived since.
 
-In: traffic in equal steps, newest last (`PastTraffic`). Out: a `RateForecast` of the next steps, with an 80% interval
-and the reason. It needs NumPy only.
-
-Several simple members forecast. Each member's weight depends on its errors on the job's own past days (`weigh`). With
-less than two days of history no test is possible, and the reason says so. Other forecasters: registry.py. Next:
-planning/online/scaling/min_workers.py.
+In: `PastTraffic`. Out: a `RateForecast` with an 80% interval and the reason, and from it a `TrafficOutlook`. Several
+simple members forecast; their weights depend on their errors on the job's own past days (`weigh`).
 """
 
 from collections.abc import Callable

@@ -1,24 +1,9 @@
 """Pure. Performance model of a job: step time and throughput as functions of its shape (DLRover-RM, Eqns 1-6).
 
 In: `Coefficients` (fitted by `planning.perf_model.fit`, or true values in a simulation), `ModelFacts`, and one `Shape`
-or many as arrays (`Shapes`). Next: `planning.candidates.pareto` searches for the shapes worth having.
-
-    T = grad * m / worker_cpu  +  upd * w / (p * server_cpu)  +  sync * (M / p) / (B / w)  +  emb * m * D / p  +  beta
-    throughput = w * m / T
-
-Here w is workers, p servers, m samples per step of one worker, M dense bytes, B bandwidth, and D floats that one sample
-looks up.
-
-In bsp, one step of all workers together has G samples, for any number of workers. A step takes as long as its slowest
-worker, plus an all-reduce of the dense parameters. Measured steps already include the wait for the slowest worker:
-
-    T = grad * (G / w) / worker_cpu  +  upd / (p * server_cpu)  +  sync * hops(w)  +  emb * (G / w) * D / p  +  beta
-    throughput = G / T         hops(w) = 2 (w - 1) / w * M / B  +  2 (w - 1) * HOP_S: a ring, and its messages
-
-With more workers, each has fewer samples but more communication. Beyond some number, more workers bring nothing.
+or many as arrays (`Shapes`). `step_columns` has the equations. Next: `planning.candidates.pareto`.
 """
 
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, overload
 
@@ -87,11 +72,6 @@ class Shapes(NamedTuple):
     server_cpu: Array
 
 
-def shapes(many: Iterable[Shape]) -> Shapes:
-    listed = [(one.workers, one.servers, one.worker_cpu, one.server_cpu) for one in many]
-    return Shapes(*numpy.array(listed, dtype=numpy.float64).reshape(-1, 4).T)
-
-
 class StepTerms(NamedTuple):
     """Seconds of a step by cause: numbers for one shape, arrays for many."""
 
@@ -102,39 +82,56 @@ class StepTerms(NamedTuple):
     constant: float
 
 
+Facts = ModelFacts | Models
+
+
+def step_columns(facts: Facts, shape: Shape | Shapes, batch: Any = None) -> tuple[Any, ...]:
+    """Return the factor of each coefficient in T, the seconds of a step. `facts` may hold arrays.
+
+    T = grad * m / worker_cpu  +  upd * w / (p * server_cpu)  +  sync * (M / p) / (B / w)  +  emb * m * D / p  +  beta
+    throughput = w * m / T
+
+    Here w is workers, p servers, m samples per step of one worker (`batch`), M dense bytes, B bandwidth, and D floats
+    that one sample looks up. In bsp, one step of all workers together has G samples, for any number of workers. It
+    takes as long as its slowest worker, which measured steps include, plus an all-reduce of the dense parameters:
+
+    T = grad * (G / w) / worker_cpu  +  upd / (p * server_cpu)  +  sync * hops(w)  +  emb * (G / w) * D / p  +  beta
+    throughput = G / T
+    """
+    w: Any = shape.workers
+    p: Any = shape.servers
+    traffic_s: Any = facts.dense_bytes / facts.bandwidth
+    m = facts.batch if batch is None else batch
+    updates, sent = w / (p * shape.server_cpu), traffic_s * w / p
+    if isinstance(facts.group, numpy.ndarray):
+        if facts.group.any():
+            bsp = facts.group > 0
+            m, updates = numpy.where(bsp, facts.group / w, m), numpy.where(bsp, 1 / (p * shape.server_cpu), updates)
+            sent = numpy.where(bsp, hops(w, traffic_s), sent)
+    elif facts.group:
+        m, updates, sent = facts.group / w, 1 / (p * shape.server_cpu), hops(w, traffic_s)
+    one = numpy.ones_like(p) if isinstance(p, numpy.ndarray) else 1.0
+    return m / shape.worker_cpu, updates, sent, m * facts.dim / p, one
+
+
 def terms(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) -> StepTerms:
     """Return the terms of Eqns 2 to 5 without their constants, then the sum of the constants."""
-    w, p = shape.workers, shape.servers
-    if facts.group:
-        return StepTerms(
-            gradient=coefficients.grad * facts.group / w / shape.worker_cpu,
-            update=coefficients.upd / (p * shape.server_cpu),
-            synchronization=coefficients.sync * hops(w, facts.dense_bytes / facts.bandwidth),
-            lookup=coefficients.emb * facts.group / w * facts.dim / p,
-            constant=coefficients.beta,
-        )
+    grad, upd, sync, emb, _ = step_columns(facts, shape)
     return StepTerms(
-        gradient=coefficients.grad * facts.batch / shape.worker_cpu,
-        update=coefficients.upd * w / (p * shape.server_cpu),
-        synchronization=coefficients.sync * facts.dense_bytes / facts.bandwidth * w / p,
-        lookup=coefficients.emb * facts.batch * facts.dim / p,
-        constant=coefficients.beta,
+        coefficients.grad * grad,
+        coefficients.upd * upd,
+        coefficients.sync * sync,
+        coefficients.emb * emb,
+        coefficients.beta,
     )
 
 
-@overload
-def hops(workers: float, traffic_s: float) -> float: ...
-@overload
-def hops(workers: Array, traffic_s: Array | float) -> Array: ...
-def hops(workers: Array | float, traffic_s: Array | float) -> Array | float:
-    """Return the seconds of an all-reduce among `workers`, for data that crosses the network once in `traffic_s`."""
+def hops(workers: Array, traffic_s: Array) -> Array:
+    """Return the seconds of an all-reduce in a ring of `workers`, for data that crosses the network once in
+    `traffic_s`."""
     return 2 * (workers - 1) * (traffic_s / workers + HOP_S)
 
 
-@overload
-def step_seconds(coefficients: Coefficients, facts: ModelFacts, shape: Shape) -> float: ...
-@overload
-def step_seconds(coefficients: Coefficients, facts: ModelFacts, shape: Shapes) -> Array: ...
 def step_seconds(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) -> Array | float:
     """Return T, the seconds per step of one worker."""
     return sum(terms(coefficients, facts, shape))
@@ -155,48 +152,13 @@ def throughput(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Sha
 
 def throughputs(models: Models, many: Shapes) -> Array:
     """Return the throughput of shapes that each have their own model."""
-    w, p = many.workers, many.servers
-    together = models.group > 0
-    if together.any():
-        return numpy.where(together, _in_step(models, many), throughputs(models._replace(group=0 * w), many))
-    seconds = (
-        models.grad * models.batch / many.worker_cpu
-        + models.upd * w / (p * many.server_cpu)
-        + models.sync * models.dense_bytes / models.bandwidth * w / p
-        + models.emb * models.batch * models.dim / p
-        + models.beta
-    )
-    return numpy.divide(w * models.batch, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
+    parts = zip(models[:5], step_columns(models, many), strict=True)
+    seconds: Array = numpy.asarray(sum(by * column for by, column in parts))
+    samples = numpy.where(models.group > 0, models.group, many.workers * models.batch)
+    return numpy.divide(samples, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
 
 
-def _in_step(models: Models, many: Shapes) -> Array:
-    w, p = many.workers, many.servers
-    part = models.group / w
-    seconds = (
-        models.grad * part / many.worker_cpu
-        + models.upd / (p * many.server_cpu)
-        + models.sync * hops(w, models.dense_bytes / models.bandwidth)
-        + models.emb * part * models.dim / p
-        + models.beta
-    )
-    return numpy.divide(models.group, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
-
-
-def design(facts: ModelFacts, many: Shapes, batches: Sequence[int] | Array | None = None) -> Array:
+def design(facts: ModelFacts, many: Shapes) -> Array:
     """Return the design matrix: one row per shape, one column per coefficient. T is its product with the
     coefficients."""
-    w, p = many.workers, many.servers
-    m = numpy.asarray(facts.batch if batches is None else batches, dtype=numpy.float64)
-    traffic = facts.dense_bytes / facts.bandwidth
-    if facts.group:
-        part = facts.group / w
-        in_step = (part / many.worker_cpu, 1 / (p * many.server_cpu), hops(w, traffic), part * facts.dim / p)
-        return numpy.stack((*in_step, numpy.ones_like(p)), axis=-1)
-    columns = (
-        m / many.worker_cpu,
-        w / (p * many.server_cpu),
-        traffic * w / p,
-        m * facts.dim / p,
-        numpy.ones_like(p),
-    )
-    return numpy.stack(columns, axis=-1)
+    return numpy.stack(step_columns(facts, many), axis=-1)

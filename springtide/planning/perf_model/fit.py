@@ -1,28 +1,13 @@
-"""Pure. Fits the performance model of a job to its profiles.
+"""Pure. Fits the performance model of a job to its profiles, for many jobs at once.
 
-In: profiles of `planning.perf_model.profiles` and the job's `ModelFacts`. Out: a `FittedModel`, or `RefusedProfiles`
-with the reason. Next: `planning.candidates.pareto` searches for shapes, `planning.candidates.pareto` chooses the next
-measurement.
-
-**Error.** The fit minimizes the RMSLE over non-negative coefficients: the root mean square of log(predicted / measured)
-throughput. Workers and batch are known, so this equals log(measured / predicted) seconds of a step. The textbook
-definition adds 1 inside the log. The fit omits it, so the unit of throughput does not matter.
-`planning.perf_model.fit` describes the solver.
-
-**Outliers.** Huber weights on log residuals bound the influence of a configuration that fits no such model. `observe`
-and `tabulate` drop odd windows before the fit.
-
-**Cores.** If all cores of a shape were busy, the cores limited its speed, not the equations
-(`planning.perf_model.measurements`). For such a configuration the fit only requires that the equations allow its speed.
-
-**Four terms.** Totals alone cannot separate, for example, `emb` from `beta` before the number of servers has changed.
-If steps were timed by term, the fit draws one line per term, with slope and constant. It pulls the coefficients weakly
-towards these slopes. The pull is weak because terms overlap in time and a job waits only for the total. Where totals
-are informative, totals decide.
+The fit minimizes the root mean square of log(predicted / measured) seconds over coefficients >= 0 (`solve`). Huber
+weights bound the influence of outliers. If all cores of a shape were busy, the equations only have to allow its speed.
+If steps were timed by term, the coefficients are pulled weakly towards the slope of each term, because totals alone
+cannot separate, for example, `emb` from `beta` before the number of servers has changed.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import overload
 
@@ -67,8 +52,6 @@ class FittedModel:
     information: Array
     """Information matrix of the coefficients, in shares of the step time (5 by 5). `planning.candidates.pareto` adds
     rows to it."""
-    constants: tuple[float, ...] | None
-    """Constants of the four term lines, and seconds outside all terms; None if steps were not timed by term."""
 
     @property
     def uncertainty(self) -> dict[str, float]:
@@ -77,15 +60,6 @@ class FittedModel:
     @property
     def unclear(self) -> tuple[str, ...]:
         return tuple(name for name, share in self.uncertainty.items() if share > CLEAR)
-
-    @property
-    def betas(self) -> Mapping[str, float] | None:
-        """Return the constant by term, and the rest ("other"); None if steps were not timed by term."""
-        if self.constants is None:
-            return None
-        beta, whole = self.coefficients.beta, sum(self.constants)
-        parts = self.constants if whole > 0 else (0.0, 0.0, 0.0, 0.0, 1.0)
-        return {name: beta * part / (whole or 1.0) for name, part in zip((*TERMS[:4], "other"), parts, strict=True)}
 
     @overload
     def predict(self, shape: Shape) -> float: ...
@@ -123,28 +97,6 @@ def fit_many(
     return [why if why is not None else next(models) for why in refused]
 
 
-def leave_one_out(fitted: FittedModel) -> float | None:
-    """Return the leave-one-out MAPE, which estimates the error on an unmeasured shape.
-
-    None if one configuration less would be too few for a fit.
-    """
-    table = fitted.table
-    rest = [table.without(row) for row in range(len(table))]
-    if any(len(one) == 0 or _refusal(one) is not None for one in rest):
-        return None
-    models = [
-        model
-        for model in _fit_tables([(one, fitted.facts) for one in rest], [CoreSpeed()] * len(rest))
-        if isinstance(model, FittedModel)
-    ]
-    if len(models) < len(rest):
-        return None
-    rows = design([table], [fitted.facts])[0]
-    foretold = (rows * numpy.array([model.coefficients.array for model in models])).sum(axis=1)
-    measured = table.times[:, 0]
-    return float(numpy.mean(numpy.abs(measured / numpy.maximum(foretold, NOWHERE) - 1)))
-
-
 def _refusal(table: ProfileTable | RefusedProfiles) -> RefusedProfiles | None:
     if isinstance(table, RefusedProfiles):
         return table
@@ -155,20 +107,16 @@ def _refusal(table: ProfileTable | RefusedProfiles) -> RefusedProfiles | None:
     return RefusedProfiles(why=why, dropped=table.dropped)
 
 
-def design(tables: Sequence[ProfileTable], facts: Sequence[ModelFacts]) -> Array:
+def _design(tables: Sequence[ProfileTable], facts: Sequence[ModelFacts]) -> Array:
     """Return the design matrices of all jobs, padded with rows of 0: (jobs, rows, 5)."""
     settings = _padded([table.settings for table in tables])
-    present = settings[:, :, 0] > 0
-    w, p, worker_cpu, server_cpu, m = numpy.moveaxis(numpy.where(present[:, :, None], settings, 1.0), -1, 0)
-    traffic = numpy.array([one.dense_bytes / one.bandwidth for one in facts])[:, None]
-    dim = numpy.array([one.dim for one in facts])[:, None]
-    group = numpy.array([one.group for one in facts], dtype=numpy.float64)[:, None]
-    updates, sent = w / (p * server_cpu), traffic * w / p
-    if group.any():  # bsp workers share a batch and communicate with each other
-        m, updates = numpy.where(group > 0, group / w, m), numpy.where(group > 0, 1 / (p * server_cpu), updates)
-        sent = numpy.where(group > 0, equations.hops(w, traffic), sent)
-    columns = (m / worker_cpu, updates, sent, m * dim / p, numpy.ones_like(p))
-    return numpy.stack(columns, axis=-1) * present[:, :, None]
+    present = settings[:, :, :1] > 0
+    w, p, worker_cpu, server_cpu, m = numpy.moveaxis(numpy.where(present, settings, 1.0), -1, 0)
+    known = [(one.dense_bytes, one.bandwidth, one.dim, one.batch, one.group) for one in facts]
+    unknown = numpy.zeros(0)  # the coefficients are to be found
+    models = equations.Models(*(unknown,) * 5, *numpy.array(known, dtype=numpy.float64).T[:, :, None])
+    columns = equations.step_columns(models, Shapes(w, p, worker_cpu, server_cpu), m)
+    return numpy.asarray(numpy.stack(columns, axis=-1) * present)
 
 
 def _padded(rows: Sequence[Array]) -> Array:
@@ -192,12 +140,12 @@ def _fit_tables(
     jobs: Sequence[tuple[ProfileTable, ModelFacts]], paces: Sequence[CoreSpeed]
 ) -> list[FittedModel | RefusedProfiles]:
     tables, facts = [table for table, _ in jobs], [fact for _, fact in jobs]
-    rows, times = design(tables, facts), _padded([table.times for table in tables])
+    rows, times = _design(tables, facts), _padded([table.times for table in tables])
     present = (times[:, :, 0] > 0).astype(float)
     count = present.sum(axis=1)
     seconds = numpy.where(present > 0, times[:, :, 0], 1.0)
     timed = numpy.array([table.timed for table in tables])
-    slopes, constants, varies = _lines(rows, times, seconds, present)
+    slopes, varies = _lines(rows, times, seconds, present)
     shares = (rows / seconds[:, :, None]).sum(axis=1) / count[:, None]
     there = timed[:, None] & (times[:, :, 1:].sum(axis=1) > 0) & (shares[:, :4] > 0)
     pull = numpy.zeros_like(shares)
@@ -216,8 +164,6 @@ def _fit_tables(
     each = numpy.arange(4)
     information[:, each, each] += numpy.where(varies, pull[:, :4], 0.0) ** 2
     deviations = _deviations(information, shares, numpy.maximum(rmsle, LEAST_DEVIATION))
-    outside = median(numpy.maximum(seconds - times[:, :, 1:].sum(axis=2), 0.0), present)
-    apart = numpy.concatenate([constants, outside[:, None]], axis=1)
     return [
         FittedModel(
             coefficients=Coefficients(grad=c[0], upd=c[1], sync=c[2], emb=c[3], beta=c[4]),
@@ -227,25 +173,17 @@ def _fit_tables(
             mape=one_mape,
             deviations=tuple(deviation),
             information=information[job],
-            constants=tuple(parts) if timed[job] else None,
         )
         if all(map(math.isfinite, c))
         else RefusedProfiles(why=NO_NUMBERS, dropped=tables[job].dropped)
-        for job, (c, one_rmsle, one_mape, deviation, parts) in enumerate(
-            zip(
-                solution.coefficients.tolist(),
-                rmsle.tolist(),
-                mape.tolist(),
-                deviations.tolist(),
-                apart.tolist(),
-                strict=True,
-            )
+        for job, (c, one_rmsle, one_mape, deviation) in enumerate(
+            zip(solution.coefficients.tolist(), rmsle.tolist(), mape.tolist(), deviations.tolist(), strict=True)
         )
     ]
 
 
-def _lines(rows: Array, times: Array, seconds: Array, present: Array) -> tuple[Array, Array, Array]:
-    """Return non-negative slope and constant of each term, by relative least squares, and whether its input varied.
+def _lines(rows: Array, times: Array, seconds: Array, present: Array) -> tuple[Array, Array]:
+    """Return the non-negative slope of each term, by relative least squares, and whether its input varied.
 
     A term whose input never varied is assumed to scale by its equation, without a constant.
     """
@@ -259,8 +197,7 @@ def _lines(rows: Array, times: Array, seconds: Array, present: Array) -> tuple[A
     origin = (weights @ (x * t))[:, 0] / numpy.where(square > 0, square, 1.0)
     slope = numpy.clip(together / numpy.where(varies, spread, 1.0), 0.0, None)
     below = t_mean[:, 0] - slope * x_mean[:, 0] < 0
-    slope = numpy.where(below | ~varies, origin, slope)
-    return slope, numpy.clip(t_mean[:, 0] - slope * x_mean[:, 0], 0.0, None), varies
+    return numpy.where(below | ~varies, origin, slope), varies
 
 
 def _deviations(information: Array, shares: Array, deviation: Array) -> Array:

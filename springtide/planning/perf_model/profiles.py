@@ -1,11 +1,7 @@
-"""Pure. Builds profiles of a job from worker reports, and drops windows in which the job was not in a steady state.
+"""Pure. Builds profiles of a job from worker reports, and groups them by configuration for the fit.
 
-In: `WorkerReading`s (the sums in heartbeats) and the history of shapes. Out: `ObservedProfiles`, with one `Profile` per
-window and the dropped windows by reason. Next: `planning.perf_model.fit`.
-
-The module drops the first steps of a worker (cold caches, compilation), spans during or shortly after a change of
-shape, and windows without all workers. It also drops windows whose step time differs greatly from other windows of the
-same shape. Causes are a noisy neighbour, a checkpoint, or an adjusted clock.
+In: `WorkerReading`s (sums in heartbeats) and the history of shapes. Out: `ObservedProfiles`, then a `ProfileTable`.
+Dropped are first steps, spans around a change of shape, windows without all workers, and odd windows.
 """
 
 import bisect
@@ -223,11 +219,6 @@ class ProfileTable:
     @property
     def timed(self) -> bool:
         return bool((self.times[:, 1:].sum(axis=1) > 0).all())
-
-    def without(self, row: int) -> "ProfileTable":
-        return ProfileTable(
-            settings=numpy.delete(self.settings, row, axis=0), times=numpy.delete(self.times, row, axis=0)
-        )
 
 
 def tabulate(jobs: Sequence[Iterable[Profile]]) -> list[ProfileTable | RefusedProfiles]:

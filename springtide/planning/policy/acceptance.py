@@ -1,7 +1,7 @@
-"""Pure. Validates advice against the current state of the job; no adviser is trusted.
+"""Pure. Validates decisions of policies and advice of advisers, so that a faulty policy cannot harm a job.
 
-In: the answer of an adviser, of any type, and the job's current view of itself. Out: the reason for refusal, or an
-empty string. Next: `master.autoscale.loop` applies the advice, or logs the reason.
+In: a policy's `Decision` (`decide`), or an adviser's answer of any type (`refused`). Out: the sound plans, with notes
+on the refused ones; or the reason for refusal. Next: `master.autoscale.loop` applies the plans.
 """
 
 import math

@@ -1,5 +1,8 @@
-"""Pure. Functions that the baselines share: first shape of a job, and one plan per job. In: views. Next: the other
-baselines."""
+"""Pure. Baseline policies: static (the user's shape), es (steps of workers), Optimus, and DLRover's shipped thresholds.
+
+Each decides one job at a time from measured speeds and usage. es and Optimus are the baselines of DLRover's section
+6.3. Constants of DLRover say whether their value is DLRover's default or ours.
+"""
 
 import math
 from collections.abc import Callable, Sequence

@@ -16,6 +16,7 @@ from springtide.domain.plan.view import ClusterView, JobView
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.allocate import bids
 from springtide.planning.candidates import pareto
+from springtide.planning.candidates.enumeration import FrontQuery
 from springtide.planning.candidates.pareto import Probe
 from springtide.planning.perf_model import equations, fit, measurements
 from springtide.planning.perf_model.fit import FittedModel
@@ -89,7 +90,14 @@ def _one(
     else:
         bounds = _bounds(job, view, config)
         front = pareto.front(
-            model.coefficients, job.facts, bounds=bounds, now=job.shape, need=job.need, prices=config.prices, pace=pace
+            FrontQuery(
+                coefficients=model.coefficients,
+                facts=job.facts,
+                bounds=bounds,
+                need=job.need,
+                prices=config.prices,
+                pace=pace,
+            )
         )
         thin = front.thin(MOST)
         shapes = [thin.shape(place) for place in range(len(thin))]

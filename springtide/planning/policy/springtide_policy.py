@@ -1,10 +1,7 @@
-"""Pure. Springtide's own policy: decides the next step of each job, and divides the cluster among the jobs that can
-grow.
+"""Pure. Springtide's own policy: decides the next step of each job, and divides the cluster among the jobs.
 
-In: a `ClusterView`. Out: a `Decision`. Each job passes through its stages (`planning.lifecycle.stages`). Memory
-requests come first, then new jobs in order of submission, then measured sizes. Jobs with a model bid for the remaining
-capacity (`planning.allocate.bids`, `planning.allocate.choose`). While jobs wait, their minimum is reserved, so other
-jobs shrink rather than grow.
+Memory requests come first, then new jobs in order of submission, then measured sizes. Jobs with a model bid for the
+remaining capacity (`planning.allocate`). While jobs wait, their minimum is reserved, so others shrink, not grow.
 """
 
 from collections.abc import Sequence

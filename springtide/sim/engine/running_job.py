@@ -5,7 +5,7 @@ constant between two events, so one multiplication advances the job.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 import numpy as np
@@ -80,41 +80,76 @@ class JobOutcome:
         return (self.ended_at if self.started_at is None else self.started_at) - self.job.arrives_at
 
 
+@dataclass(slots=True)
+class JobProgress:
+    """Trained samples, and the hazard that decides when the job loses a pod."""
+
+    since: float
+    """Time up to which the job was advanced."""
+    next_loss: float
+    """Hazard at which the job loses its next pod."""
+    done: float = 0.0
+    hazard: float = 0.0
+
+
+@dataclass(slots=True)
+class JobRate:
+    """Current speed of a job, constant until the next event."""
+
+    condition: FaultCondition
+    speed: Speed | None = None
+    held_up: float = 0.0
+    """Share of the speed that a hot server or a straggler costs."""
+    generation: int = 0
+    """Number of rate changes; events of an earlier generation are void."""
+
+
+@dataclass(slots=True)
+class JobTally:
+    """Statistics of a job for its outcome."""
+
+    used: Used = field(default_factory=Used)
+    changes: int = 0
+    ooms: int = 0
+    slow_s: float = 0.0
+    ran_out: Shape | None = None
+    """Shape at the last OOM."""
+    initial: Shape | None = None
+
+
+@dataclass(slots=True)
+class JobObservations:
+    """Measurements of a job that its policy sees."""
+
+    errors: np.random.Generator
+    use_errors: tuple[float, float] = (1.0, 1.0)
+    """Measured over true cores of workers and of servers, in the last window."""
+    profiles: list[Profile] = field(default_factory=list)
+    launches: list[LaunchTime] = field(default_factory=list)
+    row_counts: list[RowCount] = field(default_factory=list)
+    need: MemoryNeed = NO_NEED
+    looked_at: float = -math.inf
+    news: bool = True
+
+
 class SimulatedJob:
     """Mutable state of a job. Call `touch` to advance the job to the current time before any change of its rate."""
 
     def __init__(self, job: TrueJob) -> None:
         self.job = job
         self.random = np.random.default_rng(job.seed)
-        self.errors = np.random.default_rng([job.seed, MEASURED])
-        self.use_errors = (1.0, 1.0)
-        """Measured over true cores of workers and of servers, in the last window."""
+        self.progress = JobProgress(since=job.arrives_at, next_loss=float(self.random.exponential()))
+        self.rate = JobRate(FaultCondition(hot=job.hot))
+        self.tally = JobTally()
+        self.observed = JobObservations(np.random.default_rng([job.seed, MEASURED]))
         self.shape: Shape | None = None
-        self.initial: Shape | None = None
         self.extra_workers = 0
         self.stage = PlanningStage.WAITING
-        self.condition = FaultCondition(hot=job.hot)
-        self.speed: Speed | None = None
-        self.done = 0.0
-        self.since = job.arrives_at
+        self.reserved = Reserved()
         self.started_at: float | None = None
         self.last_change_at: float | None = None
-        self.reserved = Reserved()
         self.launching = False
         self.paused_until = 0.0
-        self.generation = 0
-        self.hazard = 0.0
-        self.next_loss = float(self.random.exponential())
-        self.profiles: list[Profile] = []
-        self.launches: list[LaunchTime] = []
-        self.seen: list[RowCount] = []
-        self.need = NO_NEED
-        self.looked_at = -math.inf
-        self.news = True
-        self.used = Used()
-        self.changes = self.ooms = 0
-        self.ran_out: Shape | None = None
-        self.slow_s = self.held_up = 0.0
         self.ended = False
 
     @property
@@ -138,15 +173,15 @@ class SimulatedJob:
 
     @property
     def samples_s(self) -> float:
-        return 0.0 if self.paused or self.speed is None else self.speed.steps_s * self.job.facts.batch
+        return 0.0 if self.paused or self.rate.speed is None else self.rate.speed.steps_s * self.job.facts.batch
 
     def touch(self, now: float, loss_rate: float) -> None:
-        seconds, self.since = now - self.since, now
-        if seconds <= 0 or self.shape is None or self.speed is None:
+        seconds, self.progress.since = now - self.progress.since, now
+        if seconds <= 0 or self.shape is None or self.rate.speed is None:
             return
-        shape, used, speed = self.at_work, self.used, self.speed
-        before = self.done
-        self.done = min(self.job.samples, before + self.samples_s * seconds)
+        shape, used, speed = self.at_work, self.tally.used, self.rate.speed
+        before = self.progress.done
+        self.progress.done = min(self.job.samples, before + self.samples_s * seconds)
         busy = 0.0 if self.paused else seconds
         used.worker_cpu += speed.worker_cores * busy
         used.worker_cpu_of += shape.workers * shape.worker_cpu * seconds
@@ -154,19 +189,23 @@ class SimulatedJob:
         used.server_cpu_of += shape.servers * shape.server_cpu * seconds
         used.worker_memory += self.job.worker_bytes * shape.workers * seconds
         used.worker_memory_of += shape.workers * shape.worker_memory * seconds
-        rows = (physics.rows_bytes(self.job, before) + physics.rows_bytes(self.job, self.done)) / 2
+        rows = (physics.rows_bytes(self.job, before) + physics.rows_bytes(self.job, self.progress.done)) / 2
         used.server_memory += (rows + self.job.server_base_bytes * shape.servers) * seconds
         used.server_memory_of += shape.servers * shape.server_memory * seconds
-        self.hazard += loss_rate * (shape.workers + shape.servers) * seconds
-        self.slow_s += busy * self.held_up
+        self.progress.hazard += loss_rate * (shape.workers + shape.servers) * seconds
+        self.tally.slow_s += busy * self.rate.held_up
 
     def set_speed(self, *, dynamic: bool) -> None:
         if self.shape is None:
             return
-        self.speed = physics.speed(self.job, self.at_work, self.condition, dynamic=dynamic)
-        well = replace(self.condition, hot=1.0, worker_speed=1.0, server_speed=1.0)
-        whole = self.speed if self.condition == well else physics.speed(self.job, self.at_work, well, dynamic=dynamic)
-        self.held_up = 1 - self.speed.steps_s / whole.steps_s if whole.steps_s > 0 else 0.0
+        self.rate.speed = physics.speed(self.job, self.at_work, self.rate.condition, dynamic=dynamic)
+        well = replace(self.rate.condition, hot=1.0, worker_speed=1.0, server_speed=1.0)
+        whole = (
+            self.rate.speed
+            if self.rate.condition == well
+            else physics.speed(self.job, self.at_work, well, dynamic=dynamic)
+        )
+        self.rate.held_up = 1 - self.rate.speed.steps_s / whole.steps_s if whole.steps_s > 0 else 0.0
 
     def outcome(self, end: JobEnd, now: float) -> JobOutcome:
         scaling = 0.0
@@ -177,14 +216,14 @@ class SimulatedJob:
             end=end,
             ended_at=now,
             started_at=self.started_at,
-            initial=self.initial,
+            initial=self.tally.initial,
             final=self.shape,
-            used=self.used,
-            changes=self.changes,
+            used=self.tally.used,
+            changes=self.tally.changes,
             scaling_s=scaling,
-            ooms=self.ooms,
-            slow_s=self.slow_s,
-            samples=self.done,
+            ooms=self.tally.ooms,
+            slow_s=self.tally.slow_s,
+            samples=self.progress.done,
         )
 
 
@@ -241,8 +280,8 @@ def features(job: TrueJob) -> dict[str, Feature]:
 
 def need(running: SimulatedJob) -> MemoryNeed:
     """Return the forecast memory need of the job."""
-    law = memory.fit(running.seen)
-    rows = max(law.cautious(running.job.samples), physics.rows_bytes(running.job, running.done))
+    law = memory.fit(running.observed.row_counts)
+    rows = max(law.cautious(running.job.samples), physics.rows_bytes(running.job, running.progress.done))
     return _roomy(running.job, rows)
 
 
@@ -263,32 +302,32 @@ def view(running: SimulatedJob, limits: ShapeBounds) -> JobView:
         shape=running.shape,
         extra_workers=running.extra_workers,
         requested=job.requested,
-        need=running.need,
+        need=running.observed.need,
         submitted_at=job.arrives_at,
         started_at=running.started_at,
         last_change_at=running.last_change_at,
-        samples_done=running.done,
+        samples_done=running.progress.done,
         samples_total=job.samples,
         stage=running.stage,
-        profiles=tuple(running.profiles),
+        profiles=tuple(running.observed.profiles),
         uses=uses(running),
-        launches=tuple(running.launches),
+        launches=tuple(running.observed.launches),
         findings=findings(running),
     )
 
 
 def uses(running: SimulatedJob) -> tuple[RoleUse, ...]:
     """Return the usage of each worker and server; server 0 is the hottest."""
-    shape, speed = running.shape, running.speed
+    shape, speed = running.shape, running.rate.speed
     if shape is None or speed is None:
         return ()
-    of_workers, of_servers = running.use_errors
+    of_workers, of_servers = running.observed.use_errors
     worker_cpu = speed.worker_cores / running.at_work.workers
     mean = speed.server_cores / shape.servers
-    hot = running.condition.hot if shape.servers > 1 else 1.0
+    hot = running.rate.condition.hot if shape.servers > 1 else 1.0
     hottest = min(mean * hot, shape.server_cpu)
     others = (speed.server_cores - hottest) / max(shape.servers - 1, 1)
-    full = physics.server_bytes(running.job, shape.servers, running.done)
+    full = physics.server_bytes(running.job, shape.servers, running.progress.done)
     workers = tuple(
         RoleUse(
             role=role,
@@ -318,11 +357,11 @@ def findings(running: SimulatedJob) -> tuple[GuardFinding, ...]:
     if shape is None:
         return ()
     found = []
-    end = running.need.of_server(shape.servers)
+    end = running.observed.need.of_server(shape.servers)
     if 0 < shape.server_memory < end:
         said = f"servers will need {end / GIB:.1f} GiB and have {shape.server_memory / GIB:.1f}"
         found.append(GuardFinding(trouble=FindingKind.MEMORY, role=Role(RoleKind.SERVER), why=said))
-    if running.ran_out is not None and _of_servers(shape) <= _of_servers(running.ran_out):
+    if running.tally.ran_out is not None and _of_servers(shape) <= _of_servers(running.tally.ran_out):
         found.append(
             GuardFinding(trouble=FindingKind.OOM, role=Role(RoleKind.SERVER), why="a server ran out of memory")
         )
@@ -336,12 +375,12 @@ def _of_servers(shape: Shape) -> int:
 def past(running: SimulatedJob, end: JobEnd, at: float) -> PastJob:
     """Return the record of a finished job. Its final memory counts as its need."""
     job = running.job
-    rows = physics.rows_bytes(job, running.done)
+    rows = physics.rows_bytes(job, running.progress.done)
     return PastJob(
         name=job.name,
         user=job.user,
         features=features(job),
-        initial=running.initial,
+        initial=running.tally.initial,
         shape=running.shape,
         finished=end is JobEnd.FINISHED,
         ended_at=at,

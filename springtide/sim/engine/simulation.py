@@ -1,7 +1,7 @@
 """Main loop of the simulation: jobs arrive, a policy decides, plans are carried out, faults happen, jobs end.
 
 In: a `ClusterWorld`, jobs, a `System` and a `PlanningConfig`. All randomness is in the jobs. Out: a `Story` with every
-outcome and decision. The policy is real code and sees only what `views` shows. Next: `measure`.
+outcome and decision. The policy is real code and sees only what `running_job.view` shows. Next: `sim.report`.
 """
 
 import heapq
@@ -9,20 +9,20 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.core.shape import ResourceBudget, Shape
+from springtide.domain.core.shape import GIB, ResourceBudget, Shape
 from springtide.domain.plan.plan import Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView, LaunchTime, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.guards.memory import RowCount
 from springtide.planning.lifecycle import stages
-from springtide.sim.engine import faults, running_job, systems
+from springtide.sim.engine import running_job, systems
 from springtide.sim.engine.running_job import JobEnd, JobOutcome, SimulatedJob
 from springtide.sim.engine.systems import ServerChange, System
-from springtide.sim.world import world as clusters
 from springtide.sim.world import world as physics
 from springtide.sim.world.parameters import DAY_S, ClusterWorld
 from springtide.sim.world.world import Cluster, Reserved, TrueJob
@@ -35,6 +35,33 @@ MINUTE_S, WINDOWS, SETTLE_S, WINDOW_S = 60.0, 6, 3.0, 5.0
 LONGEST_S = 60 * DAY_S
 MOST_TRIES = 2
 Watch = Callable[[float, int], None]
+
+
+Act = Callable[[], None]
+
+
+class Clock:
+    """A heap of scheduled actions. Time never goes back."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.events = 0
+        self._order = itertools.count()
+        self._heap: list[tuple[float, int, Act]] = []
+
+    def at(self, when: float, act: Act) -> None:
+        """Schedule an action; a time in the past means now."""
+        heapq.heappush(self._heap, (max(when, self.now), next(self._order), act))
+
+    def after(self, seconds: float, act: Act) -> None:
+        self.at(self.now + seconds, act)
+
+    def run(self, until: float) -> None:
+        """Advance the time to `until`, or until no action is left."""
+        while self._heap and self._heap[0][0] <= until:
+            self.now, _, act = heapq.heappop(self._heap)
+            self.events += 1
+            act()
 
 
 @dataclass(slots=True)
@@ -72,7 +99,7 @@ class Simulation:
         watch: Watch | None = None,
         record: Iterable[str] = (),
     ) -> None:
-        self.world, self.system, self.mechanisms = world, system, system.mechanisms
+        self.world, self.system = world, system
         self.config = replace(config or PlanningConfig(exact_seconds=0.0), workers_stay=True)  # see `_change`
         self.clock, self.cluster, self.story = Clock(), Cluster(world), Story()
         self.bounds = running_job.bounds(world) if system.mechanisms.elastic else running_job.unbounded(world)
@@ -126,12 +153,14 @@ class Simulation:
             return False
         if running.shape is None:
             return True
-        if not self.mechanisms.elastic or running.paused:
+        if not self.system.mechanisms.elastic or running.paused:
             return False
         now, since = self.clock.now, running.changed_at
         if now - since < self.config.sample_s:
             return False
-        return running.news or now - running.looked_at >= max(self.system.again_s, self.system.rarely * (now - since))
+        return running.observed.news or now - running.observed.looked_at >= max(
+            self.system.again_s, self.system.rarely * (now - since)
+        )
 
     def _ask(self, due: list[SimulatedJob]) -> None:
         """Ask the policy for one decision on these jobs; they share their own and the free resources."""
@@ -155,21 +184,21 @@ class Simulation:
         if not decision.plans and " failed: " in decision.why:
             self.story.complaints[decision.why] = self.story.complaints.get(decision.why, 0) + 1
         for running in due:
-            running.looked_at, running.news = self.clock.now, running.stage is PlanningStage.SAMPLING
+            running.observed.looked_at, running.observed.news = self.clock.now, running.stage is PlanningStage.SAMPLING
         self._carry_out(decision)
 
     def _look(self, running: SimulatedJob) -> None:
         self.touch(running)
-        before = running.seen[-1].samples if running.seen else 0.0
+        before = running.observed.row_counts[-1].samples if running.observed.row_counts else 0.0
         for part in range(1, POINTS + 1):  # points that heartbeats would have reported
-            samples = max(before + (running.done - before) * part / POINTS, float(part))
-            running.seen.append(RowCount(samples, physics.rows_bytes(running.job, samples)))
-        del running.seen[:-SEEN]
-        if self.mechanisms.foresees:
-            running.need = running_job.need(running)
-        if running.speed is None or running.speed.steps_s <= 0:
+            samples = max(before + (running.progress.done - before) * part / POINTS, float(part))
+            running.observed.row_counts.append(RowCount(samples, physics.rows_bytes(running.job, samples)))
+        del running.observed.row_counts[:-SEEN]
+        if self.system.mechanisms.foresees:
+            running.observed.need = running_job.need(running)
+        if running.rate.speed is None or running.rate.speed.steps_s <= 0:
             return
-        self._measure(running, running.speed)
+        self._measure(running, running.rate.speed)
 
     def _measure(self, running: SimulatedJob, speed: physics.Speed) -> None:
         """Add profiles of the last minute, or of the time since the last change if that is shorter.
@@ -179,10 +208,10 @@ class Simulation:
         seconds = min(max(self.clock.now - running.changed_at, 1.0), MINUTE_S) / WINDOWS
         larger = math.sqrt(MINUTE_S / seconds)
         terms = np.exp(larger * running.random.normal(0.0, self.world.noise, size=(WINDOWS, 5))).tolist()
-        cores = np.exp(larger * running.errors.normal(0.0, self.world.use_noise, size=(WINDOWS, 2))).tolist()
+        cores = np.exp(larger * running.observed.errors.normal(0.0, self.world.use_noise, size=(WINDOWS, 2))).tolist()
         for number, (noise, (workers, servers)) in enumerate(zip(terms, cores, strict=True), start=1):
-            running.use_errors = (workers, servers)
-            running.profiles.append(
+            running.observed.use_errors = (workers, servers)
+            running.observed.profiles.append(
                 physics.profile(
                     running.job,
                     running.at_work,
@@ -190,10 +219,10 @@ class Simulation:
                     steps=max(1, round(speed.steps_s * seconds)),
                     noise=noise,
                     at=self.clock.now - (WINDOWS - number) * seconds,
-                    cores=running.use_errors,
+                    cores=running.observed.use_errors,
                 )
             )
-        del running.profiles[:-PROFILES]
+        del running.observed.profiles[:-PROFILES]
 
     def _carry_out(self, decision: Decision) -> None:
         # shrinking jobs free resources first
@@ -218,7 +247,7 @@ class Simulation:
             return
         running.launching = True
         delay = self._pods_s(running, None, plan.shape)
-        if not self.mechanisms.elastic and delay > self.world.patience_s:
+        if not self.system.mechanisms.elastic and delay > self.world.patience_s:
             self.clock.after(self.world.patience_s, lambda: self.end(running, JobEnd.SCHEDULING))
             return
         self._tell(running, plan)
@@ -226,13 +255,17 @@ class Simulation:
 
     def _begin(self, running: SimulatedJob, plan: ShapePlan) -> None:
         running.launching = False
-        running.since = running.started_at = self.clock.now
-        running.initial = plan.shape
+        running.progress.since = running.started_at = self.clock.now
+        running.tally.initial = plan.shape
         self._settle(running, plan)
         running.last_change_at = None
-        faults.plan(self, running)
-        if running.stage is PlanningStage.SAMPLING and self.system.every_s <= MINUTE_S and running.speed is not None:
-            self.clock.after(self._sample_s(running.speed), lambda: self._sampled(running))
+        relieve_hot_start(self, running)
+        if (
+            running.stage is PlanningStage.SAMPLING
+            and self.system.every_s <= MINUTE_S
+            and running.rate.speed is not None
+        ):
+            self.clock.after(self._sample_s(running.rate.speed), lambda: self._sampled(running))
 
     def _sample_s(self, speed: physics.Speed) -> float:
         """Return the seconds until a master would have a sample."""
@@ -258,7 +291,7 @@ class Simulation:
         running.launching = True
         self._tell(running, plan)
         seconds = self._pods_s(running, running.shape, plan.shape)
-        if self.mechanisms.servers is ServerChange.INITIALIZE and _servers_change(running.shape, plan.shape):
+        if self.system.mechanisms.servers is ServerChange.INITIALIZE and _servers_change(running.shape, plan.shape):
             # new pods initialize together with the others, and that pause is counted separately
             seconds = max(0.0, seconds - self.world.init_s)
         if not beside:
@@ -271,10 +304,10 @@ class Simulation:
         old, new = running.shape, plan.shape
         assert old is not None
         running.launching = False
-        running.changes += 1
+        running.tally.changes += 1
         self._settle(running, plan)
         if _servers_change(old, new):
-            self.pause(running, self.mechanisms.pause_s(self.world))
+            self.pause(running, self.system.mechanisms.pause_s(self.world))
 
     def _settle(self, running: SimulatedJob, plan: ShapePlan) -> None:
         """Apply the new shape, release surplus resources and restart the measurements."""
@@ -284,11 +317,11 @@ class Simulation:
             PlanningStage.OPTIMIZING if running.stage is PlanningStage.WAITING else running.stage
         )
         running.last_change_at = self.clock.now
-        running.news = True
+        running.observed.news = True
         if plan.server_cpus:
             most = max(cpu for _, cpu in plan.server_cpus)
             relieved = max(1.0, running.job.hot * plan.shape.server_cpu / most)
-            running.condition = replace(running.condition, hot=min(running.condition.hot, relieved))
+            running.rate.condition = replace(running.rate.condition, hot=min(running.rate.condition.hot, relieved))
         self._reserve(running, Reserved.of(plan.shape, plan.extra_workers))
         self.refresh(running)
 
@@ -311,16 +344,16 @@ class Simulation:
 
     def _pods_s(self, running: SimulatedJob, old: Shape | None, new: Shape) -> float:
         slowest = 0.0
-        for kind, (cpu, pods) in zip((RoleKind.WORKER, RoleKind.SERVER), clusters.new_pods(old, new), strict=True):
+        for kind, (cpu, pods) in zip((RoleKind.WORKER, RoleKind.SERVER), physics.new_pods(old, new), strict=True):
             if pods:
-                seconds = clusters.pending_s(self.world, cpu, pods, running.random)
+                seconds = physics.pending_s(self.world, cpu, pods, running.random)
                 seconds += self.world.launch_s + self.world.init_s
                 memory = new.worker_memory if kind is RoleKind.WORKER else new.server_memory
                 launch = LaunchTime(kind=kind, cpu=cpu, memory=memory, seconds=seconds)
-                running.launches.append(launch)
+                running.observed.launches.append(launch)
                 self.launches.append(launch)
                 slowest = max(slowest, seconds)
-        del self.launches[:-LAUNCHES], running.launches[:-10]
+        del self.launches[:-LAUNCHES], running.observed.launches[:-10]
         return slowest
 
     def _tell(self, running: SimulatedJob, plan: ShapePlan) -> None:
@@ -331,19 +364,19 @@ class Simulation:
 
     def refresh(self, running: SimulatedJob) -> None:
         """Update the job's rate, and reschedule its end and its faults."""
-        running.generation += 1
-        running.set_speed(dynamic=self.mechanisms.dynamic_shards)
-        rate, generation = running.samples_s, running.generation
+        running.rate.generation += 1
+        running.set_speed(dynamic=self.system.mechanisms.dynamic_shards)
+        rate, generation = running.samples_s, running.rate.generation
         if running.job.name in self.record:
             steps = rate / running.job.facts.batch
             self.story.speeds.setdefault(running.job.name, []).append((self.clock.now, steps))
         if rate > 0:
-            left = (running.job.samples - running.done) / rate
+            left = (running.job.samples - running.progress.done) / rate
             self.clock.after(left, lambda: self._finish(running, generation))
-        faults.watch(self, running, rate)
+        schedule_faults(self, running, rate)
 
     def _finish(self, running: SimulatedJob, generation: int) -> None:
-        if running.generation == generation and not running.ended:
+        if running.rate.generation == generation and not running.ended:
             self.touch(running)
             self.end(running, JobEnd.FINISHED)
 
@@ -351,8 +384,8 @@ class Simulation:
         """Resize the job at once, as after a killed server; return False without room."""
         if not self._reserve(running, Reserved.of(shape, running.extra_workers)):
             return False
-        running.shape, running.last_change_at, running.news = shape, self.clock.now, True
-        running.changes += 1
+        running.shape, running.last_change_at, running.observed.news = shape, self.clock.now, True
+        running.tally.changes += 1
         return True
 
     def pause(self, running: SimulatedJob, seconds: float) -> None:
@@ -391,28 +424,150 @@ def _servers_change(old: Shape, new: Shape) -> bool:
     return (old.servers, old.server_cpu, old.server_memory) != (new.servers, new.server_cpu, new.server_memory)
 
 
-Act = Callable[[], None]
+# ---- faults ----
+# Each job accumulates hazard (pods times time) and loses a pod when the hazard passes a threshold. It is drawn per job,
+# so a job has the same luck under every policy.
 
 
-class Clock:
-    """A heap of scheduled actions. Time never goes back."""
+def relieve_hot_start(sim: Simulation, running: SimulatedJob) -> None:
+    """Schedule the relief of a job that starts with a hot server, if the system detects hot servers."""
+    if running.rate.condition.hot > 1:
+        _mend(sim, running, 0.0)
 
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.events = 0
-        self._order = itertools.count()
-        self._heap: list[tuple[float, int, Act]] = []
 
-    def at(self, when: float, act: Act) -> None:
-        """Schedule an action; a time in the past means now."""
-        heapq.heappush(self._heap, (max(when, self.now), next(self._order), act))
+def schedule_faults(sim: Simulation, running: SimulatedJob, rate: float) -> None:
+    """Schedule the next faults at a new rate: full memory, stragglers and the next pod loss."""
+    generation = running.rate.generation
+    shape = running.shape
+    assert shape is not None
+    pods = running.at_work.workers + shape.servers
+    loss = (
+        (running.progress.next_loss - running.progress.hazard) / (sim.loss_rate * pods)
+        if sim.loss_rate > 0
+        else math.inf
+    )
+    if math.isfinite(loss):
+        sim.clock.after(loss, lambda: _lose(sim, running, generation))
+    if rate <= 0:
+        return
+    full = physics.full_at(running.job, shape, running.rate.condition.hot)
+    if math.isfinite(full):
+        sim.clock.after(max(0.0, (full - running.progress.done) / rate), lambda: _overflow(sim, running, generation))
+    for share, act in ((running.job.straggles_at, _straggle), (running.job.slow_server_at, _slow_server)):
+        at = share * running.job.samples
+        if running.progress.done <= at < running.job.samples:
+            sim.clock.after((at - running.progress.done) / rate, partial(act, sim, running, generation))
 
-    def after(self, seconds: float, act: Act) -> None:
-        self.at(self.now + seconds, act)
 
-    def run(self, until: float) -> None:
-        """Advance the time to `until`, or until no action is left."""
-        while self._heap and self._heap[0][0] <= until:
-            self.now, _, act = heapq.heappop(self._heap)
-            self.events += 1
-            act()
+def _current(running: SimulatedJob, generation: int) -> bool:
+    return running.rate.generation == generation and not running.ended
+
+
+def _straggle(sim: Simulation, running: SimulatedJob, generation: int) -> None:
+    if not _current(running, generation):
+        return
+    _passed(sim, running, running.job.straggles_at)
+    running.rate.condition = replace(running.rate.condition, worker_speed=running.job.straggler_speed)
+    sim.refresh(running)
+    _mend(sim, running, _one_pod_s(sim, running))
+
+
+def _slow_server(sim: Simulation, running: SimulatedJob, generation: int) -> None:
+    if not _current(running, generation):
+        return
+    _passed(sim, running, running.job.slow_server_at)
+    running.rate.condition = replace(running.rate.condition, server_speed=running.job.server_speed)
+    sim.refresh(running)
+    _mend(sim, running, 0.0)
+
+
+def _passed(sim: Simulation, running: SimulatedJob, share: float) -> None:
+    sim.touch(running)
+    running.progress.done = max(running.progress.done, math.nextafter(share * running.job.samples, math.inf))
+
+
+def _mend(sim: Simulation, running: SimulatedJob, seconds: float) -> None:
+    """Schedule the repair after detection: a new pod or moved slots for a live system, else a restart."""
+    if not sim.system.mechanisms.relieves:
+        return
+    if sim.system.mechanisms.servers is ServerChange.RESTART:
+        sim.clock.after(sim.world.detect_s, lambda: _restart(sim, running))
+    else:
+        sim.clock.after(sim.world.detect_s + seconds, lambda: _mended(sim, running))
+
+
+def _restart(sim: Simulation, running: SimulatedJob) -> None:
+    if not running.ended:
+        sim.pause(running, sim.system.mechanisms.pause_s(sim.world))
+        _mended(sim, running)
+
+
+def _mended(sim: Simulation, running: SimulatedJob) -> None:
+    """Clear the hot server and the stragglers: slots have moved, and new pods replace slow pods."""
+    if not running.ended:
+        sim.touch(running)
+        running.rate.condition = replace(running.rate.condition, hot=1.0, server_speed=1.0, worker_speed=1.0)
+        sim.refresh(running)
+
+
+def _lose(sim: Simulation, running: SimulatedJob, generation: int) -> None:
+    if not _current(running, generation):
+        return
+    sim.touch(running)
+    running.progress.hazard = running.progress.next_loss
+    running.progress.next_loss += float(running.random.exponential())
+    if not sim.system.mechanisms.elastic:
+        sim.end(running, JobEnd.POD_LOST)
+        return
+    shape = running.at_work
+    if running.random.random() * (shape.workers + shape.servers) < shape.workers:
+        running.rate.condition = replace(running.rate.condition, missing=running.rate.condition.missing + 1)
+        sim.refresh(running)
+        sim.clock.after(_one_pod_s(sim, running), lambda: _joined(sim, running))
+    else:
+        _server_lost(sim, running)
+
+
+def _joined(sim: Simulation, running: SimulatedJob) -> None:
+    if not running.ended:
+        sim.touch(running)
+        running.rate.condition = replace(running.rate.condition, missing=max(0, running.rate.condition.missing - 1))
+        sim.refresh(running)
+
+
+def _server_lost(sim: Simulation, running: SimulatedJob) -> None:
+    """Rewind the job to its last checkpoint and pause it until the server is back."""
+    since_save = float(running.random.random()) * sim.world.save_every_s
+    running.progress.done = max(0.0, running.progress.done - running.samples_s * since_save)
+    sim.pause(running, _one_pod_s(sim, running, server=True))
+
+
+def _one_pod_s(sim: Simulation, running: SimulatedJob, *, server: bool = False) -> float:
+    shape = running.shape
+    assert shape is not None
+    cpu = shape.server_cpu if server else shape.worker_cpu
+    return physics.pending_s(sim.world, cpu, 1, running.random) + sim.world.launch_s + sim.world.init_s
+
+
+def _overflow(sim: Simulation, running: SimulatedJob, generation: int) -> None:
+    """Kill a server whose memory is full. An elastic system restarts it with twice the memory (001 §4.2)."""
+    if not _current(running, generation):
+        return
+    sim.touch(running)
+    shape = running.shape
+    assert shape is not None
+    running.tally.ooms += 1
+    running.tally.ran_out = shape
+    larger = _more_memory(sim, shape)
+    if not sim.system.mechanisms.elastic or not sim.resized(running, larger):
+        sim.end(running, JobEnd.OOM)
+        return
+    _server_lost(sim, running)
+
+
+def _more_memory(sim: Simulation, shape: Shape) -> Shape:
+    """Double the memory of each server; if a node has no more memory, double the number of servers."""
+    most = int(sim.world.node_memory * GIB)
+    if 2 * shape.server_memory <= most:
+        return replace(shape, server_memory=2 * shape.server_memory)
+    return replace(shape, server_memory=most, servers=2 * shape.servers)

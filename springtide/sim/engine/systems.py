@@ -126,7 +126,8 @@ def true_steps_s(job: TrueJob, many: Shapes) -> Array:
     seconds = np.maximum(
         np.asarray(equations.step_seconds(job.coefficients, job.facts, many)), job.worker_core_s / many.worker_cpu
     )
-    return np.minimum(many.workers / seconds, many.servers * many.server_cpu / job.server_core_s)
+    steps_s: Array = np.minimum(many.workers / seconds, many.servers * many.server_cpu / job.server_core_s)
+    return steps_s
 
 
 @lru_cache(maxsize=8)

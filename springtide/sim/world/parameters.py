@@ -14,7 +14,6 @@ from springtide.domain.core.shape import GIB, Shape
 from springtide.domain.plan.profile import ModelFacts
 from springtide.planning.perf_model.equations import Coefficients
 
-GB = 1 << 30
 DAY_S = 86_400.0
 
 

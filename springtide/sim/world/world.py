@@ -1,9 +1,7 @@
-"""True speed, resource use and memory limits of a job; policies see them only through noisy profiles.
+"""True speed, resource use and memory limits of a job, and the pods of the cluster.
 
-In: a `TrueJob`, its current shape and its faults. Out: samples per second, cores and bytes used, a noisy profile. Eqns
-1-6 with the true coefficients give the step time (`planning.perf_model.equations`). A step never takes less than its
-core-seconds need on the available cores. For example, servers with too little CPU limit all workers (001 Eqn 4). Next:
-`simulation` advances time with these rates.
+Eqns 1-6 with the true coefficients give the step time (`planning.perf_model.equations`). A step never takes less than
+its core-seconds need on the available cores. Policies see a job only through noisy profiles.
 """
 
 import math

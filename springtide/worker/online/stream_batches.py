@@ -98,8 +98,6 @@ class StreamFeed:
             self._use.report(self._link.leases.tracker.tails()),
             queue=shuffled.queue,
             forwarded=shuffled.forwarded,
-            forwarded_bytes=shuffled.forwarded_bytes,
-            received=shuffled.received,
         )
 
     def on_torn(self, claims: Sequence[BatchClaim]) -> bool:

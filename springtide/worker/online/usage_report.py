@@ -96,7 +96,7 @@ class StreamMeter:
         """Claimed batches that may not be trained yet, by lease: the end of each batch, and the append time of its
         first record.
         """
-        self._read_bytes = self._expired = 0
+        self.read_bytes = self._expired = 0
         self._refused = {"late": 0, "corrupt": 0, "oversized": 0}
         self.unkept, self._unkept_why = 0, ""
         """Number of dead letters that could not be stored, and the reason."""
@@ -105,7 +105,7 @@ class StreamMeter:
 
     def read(self, records: Records, expired: int) -> None:
         with self._lock:
-            self._read_bytes += records.nbytes
+            self.read_bytes += records.nbytes
             self._expired += expired
 
     def claimed(self, claim: BatchClaim, records: Records) -> None:
@@ -168,7 +168,6 @@ class StreamMeter:
                 partitions=tuple(sorted(views)),
                 records=self._lags.records,
                 expired=self._expired,
-                read_bytes=self._read_bytes,
                 waited_s=self._time.waited_s,
                 busy_s=self._time.busy_s,
                 steps=self._time.steps,

@@ -5,7 +5,8 @@ import numpy
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
 from springtide.planning.perf_model import equations
-from springtide.planning.perf_model.equations import Coefficients
+from springtide.planning.perf_model.equations import Coefficients, Shapes
+from springtide.planning.perf_model.shape_columns import columns
 
 FACTS = ModelFacts(dense_bytes=8e6, bandwidth=1e9, dim=400, batch=512)
 TRUE = Coefficients(grad=2e-4, upd=0.02, sync=2.0, emb=1e-7, beta=0.005)
@@ -51,3 +52,8 @@ def profiles(shapes=SHAPES, *, deviation=0.0, windows=1, seed=0, **given):
         for shape in shapes
         for _ in range(windows)
     ]
+
+
+def arrays(shapes):
+    """Shapes as the equations take them."""
+    return Shapes(*columns(shapes)[:4])

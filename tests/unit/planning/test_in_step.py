@@ -10,7 +10,7 @@ from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.plan.view import JobView
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.candidates import pareto
-from springtide.planning.candidates.enumeration import FrontQuery
+from springtide.planning.candidates.enumeration import NO_LIMIT, FrontQuery
 from springtide.planning.perf_model import equations, fit
 from springtide.planning.perf_model.equations import Coefficients
 from springtide.planning.policy import registry
@@ -67,7 +67,7 @@ def test_a_step_has_the_same_samples_whatever_the_number_of_workers():
 
 def test_arrays_say_the_same_as_one_by_one_beside_jobs_at_their_own_pace():
     shapes = [*SHAPES, *planted.SHAPES]
-    many = equations.shapes(shapes)
+    many = planted.arrays(shapes)
     for facts in (FACTS, planted.FACTS):
         alone = [equations.throughput(TRUE, facts, one) for one in shapes]
         seconds = [equations.step_seconds(TRUE, facts, one) for one in shapes]
@@ -103,14 +103,14 @@ def test_the_fit_finds_the_job_in_its_profiles_beside_others():
 
 
 @pytest.mark.parametrize("sync", [0.0, 0.5, 8.0])
-@pytest.mark.parametrize("pace", [pareto.NO_LIMIT, (900.0, math.inf)])
+@pytest.mark.parametrize("pace", [NO_LIMIT, (900.0, math.inf)])
 def test_the_front_is_that_of_brute_force(sync, pace):
     most = Shape(workers=24, servers=4, worker_cpu=2.0, server_cpu=2.0)
     bounds = ShapeBounds(least=Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0), most=most)
     ask = FrontQuery(coefficients=replace(TRUE, sync=sync), facts=FACTS, bounds=bounds, pace=pace)
     other = replace(ask, facts=planted.FACTS)
     found = pareto.fronts([other, ask, other])[1]
-    mine, wanted = list(zip(found.cost.tolist(), found.gain.tolist(), strict=True)), brute_force(ask)
+    mine, wanted = list(zip(found.cost.tolist(), found.throughput.tolist(), strict=True)), brute_force(ask)
     for one, two in ((mine, wanted), (wanted, mine)):
         for price, gain in one:
             assert any(c <= price + 1e-4 and g >= gain - 1e-4 for c, g in two), (price, gain)

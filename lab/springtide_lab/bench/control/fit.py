@@ -129,7 +129,6 @@ def judge(all_tried: Sequence[Tried], taken: Sequence[QuotaProfile]) -> report.R
             "pace": {name: known(value) for name, value in model.pace._asdict().items()},
             "coefficients": msgspec.to_builtins(fitted.coefficients) if fitted else None,
             "uncertainty": {name: known(value) for name, value in fitted.uncertainty.items()} if fitted else None,
-            "betas": fitted.betas if fitted else None,
             "used": [
                 {"shape": str(one.shape), "workers": one.worker_used, "servers": one.server_used} for one in taken
             ],

@@ -312,7 +312,7 @@ def one(view: ClusterView) -> Took:
     fitted = time.process_time()
     _forget()
     asks = [
-        FrontQuery(coefficients=model.coefficients, facts=job.facts, bounds=job.bounds, now=job.shape, need=job.need)
+        FrontQuery(coefficients=model.coefficients, facts=job.facts, bounds=job.bounds, need=job.need)
         for job, model in zip(view.jobs, models, strict=True)
         if isinstance(model, fit.FittedModel)
     ]

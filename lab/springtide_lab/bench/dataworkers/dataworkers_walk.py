@@ -25,7 +25,7 @@ from springtide import errors
 from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.data.data_workers import FeedRules, FeedSeen, FeedState, FeedTarget
 from springtide.planning.dataworkers import observation, tuner
-from springtide.planning.dataworkers.observation import Cores, TrainerReport
+from springtide.planning.dataworkers.observation import Cores, StageCores, TrainerReport
 from springtide.planning.dataworkers.tuner_state import TuningPhase
 from springtide.platforms.local import process_group
 from springtide.telemetry.host.control_groups import ControlGroup
@@ -54,15 +54,15 @@ class TunedStep(NamedTuple):
     def of(cls, seen: FeedSeen, *, at: float, phase: str, why: str) -> "TunedStep":
         return cls(
             at,
-            seen.data_workers,
-            seen.data_worker_cpu,
-            seen.data_worker_cpu_used,
+            seen.last.workers,
+            seen.last.cpu,
+            seen.last.cpu_used,
             seen.trainer_cpu,
             seen.trainer_cpu_used,
             seen.steps_per_s,
             seen.capable_per_s,
-            seen.wait_share,
-            seen.fill,
+            seen.last.wait_share,
+            seen.last.fill,
             phase,
             why,
         )
@@ -204,9 +204,7 @@ class WalkProcesses:
         seconds = time.monotonic() - marked_at
         used = [(member.cpu_s - before[member.name]) / seconds for member in self._feeders]
         return Cores(
-            data_workers=len(self._feeders),
-            data_worker_cpu=self._feeder_cpu,
-            data_worker_cpu_used=sum(used) / len(used) if used else 0.0,
+            stages=(StageCores(len(self._feeders), self._feeder_cpu, sum(used) / len(used) if used else 0.0),),
             trainer_cpu=self._trainer_cpu,
             trainer_cpu_used=(self._trainer.cpu_s - before["trainer"]) / seconds,
             free_cpu=self._cpus - self._trainer_cpu - len(self._feeders) * self._feeder_cpu,

@@ -9,7 +9,7 @@ asks for. Next: `rows` has ResNet18's, `elastic` what each model comes to.
 import functools
 from dataclasses import dataclass, replace
 
-from springtide.domain.data.data_workers import FeedRules, FeedSeen, FeedTarget
+from springtide.domain.data.data_workers import FeedRules, FeedSeen, FeedTarget, StageSeen
 from springtide.planning.dataworkers import tuner
 from springtide_lab.reproduce.goldminer.simulation.models import GpuModel
 
@@ -87,19 +87,24 @@ def _seen(model: GpuModel, stand: Stand, at: float, share: float) -> FeedSeen:
     waits = max(0.0, 1.0 - could / capable) if fed else 0.0
     uses = stand.speed * (model.trainer - 0.5 if fed else model.ratio)
     own = 0.0 if fed else 1.0 - stand.speed  # overlapped in one process: what it loses to preprocessing
-    return FeedSeen(
-        at=at,
-        trainers=1,
-        data_workers=stand.data_workers,
-        data_worker_cpu=stand.data_worker_cpu,
-        data_worker_cpu_used=stand.data_worker_cpu * min(1.0, capable / could) if could else 0.0,
-        trainer_cpu=stand.trainer_cpu,
-        trainer_cpu_used=min(stand.trainer_cpu, uses),
-        steps_per_s=stand.speed,
+    stage = StageSeen(
+        consumers=1,
+        workers=stand.data_workers,
+        cpu=stand.data_worker_cpu,
+        cpu_used=stand.data_worker_cpu * min(1.0, capable / could) if could else 0.0,
         made_per_s=stand.speed if fed else 0.0,
         capable_per_s=capable,
         fill=0.0 if not fed else 0.95 if could > 1.05 * capable else 0.5 if could >= capable else 0.05,
         wait_share=waits,
+    )
+    return FeedSeen(
+        at=at,
+        trainers=1,
+        stages=(stage,),
+        trainer_cpu=stand.trainer_cpu,
+        trainer_cpu_used=min(stand.trainer_cpu, uses),
+        steps_per_s=stand.speed,
+        capable_per_s=capable,
         own_share=own,
         free_cpu=FREE - stand.data_workers * stand.data_worker_cpu,
         share_cpu=share,

@@ -11,7 +11,7 @@ from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.domain.spec.planning_config import PlanningStage, PlanRules
+from springtide.domain.spec.planning_config import AdviserRules, PlanningStage, PlanRules
 from springtide.job.core import actions, events
 from springtide.job.scaling import plan
 from springtide.job.state import JobState
@@ -35,7 +35,7 @@ CORES = st.builds(lambda shape: replace(shape, worker_memory=0, server_memory=0)
 def running(quota=8.0, sync="async", *, overlap=False, brain=""):
     """A small job, all of which is there."""
     bounds = ShapeBounds(least=LEAST, most=MOST, quota=ResourceBudget(cpu=quota, memory=2**40))
-    rules = PlanRules(bounds=bounds, overlap=overlap, brain=brain)
+    rules = PlanRules(bounds=bounds, overlap=overlap, adviser=AdviserRules(brain=brain))
     spec = JobSpec(name="job", worker_cpu=0.5, server_cpu=0.5, sync=sync, planning=rules)
     state = JobState(spec)
     come(state)

@@ -36,7 +36,7 @@ def test_a_job_whose_size_is_open_begins_small_and_plans():
     begun = start()
     assert (begun.workers, begun.servers, begun.worker_cpu, begun.threads) == (1, 1, 1.0, 1)
     assert begun.planning.on and begun.planning.stage is PlanningStage.SAMPLING
-    assert begun.planning.config.total_cpu == 2.0 and begun.planning.features["script"] == "train.py"
+    assert begun.planning.config.total_cpu == 2.0 and begun.planning.identity.features["script"] == "train.py"
     assert begun.planning.overlap and not start(quota=Quota(cpu=1.5)).planning.overlap
 
 
@@ -108,7 +108,7 @@ def test_settings_that_make_no_sense_are_refused_whether_anyone_plans_or_not(nam
 
 def test_whose_gain_counts_for_how_much_can_be_set_beside_the_weight_of_the_job():
     rules = start(planning={"priority": "given"}, priority=2.5).planning
-    assert (rules.config.priority, rules.priority) == ("given", 2.5)
+    assert (rules.config.priority, rules.identity.priority) == ("given", 2.5)
 
 
 def test_settings_of_planning_that_change_nothing_are_told_of():
@@ -130,8 +130,8 @@ def test_a_job_begins_as_jobs_like_it_ended(tmp_path):
     seen = {"tables": 2.0, "dim": 64.0, "dense_bytes": 1e5, "batch": 512.0, "samples": 1e6}  # once it ran
     past = PastJob(
         name="train",
-        user=begun.planning.user,
-        features={**begun.planning.features, "sync": "async", **seen},
+        user=begun.planning.identity.user,
+        features={**begun.planning.identity.features, "sync": "async", **seen},
         initial=final,
         shape=final,
         ended_at=1e9,
@@ -169,7 +169,7 @@ def test_a_brain_that_is_away_is_done_without(tmp_path, monkeypatch):
     (tmp_path / ".springtide/brain").mkdir(parents=True)
     (tmp_path / ".springtide/brain/secret").write_text("ab" * 32)
     begun = start(brain="127.0.0.1:9")
-    assert begun.workers == 1 and begun.planning.brain == "127.0.0.1:9"
+    assert begun.workers == 1 and begun.planning.adviser.brain == "127.0.0.1:9"
 
 
 def test_a_job_begins_with_what_it_is_told_to_begin_with():
@@ -180,7 +180,7 @@ def test_a_job_begins_with_what_it_is_told_to_begin_with():
 def test_a_cluster_is_planned_for_slower_and_nothing_beyond_its_nodes_is_taken_meanwhile():
     begun = start(own=False, nodes=4, cores=4, priority=2.5)
     assert not begun.planning.overlap and begun.planning.config.sample_s == 60.0
-    assert begun.planning.bounds.quota.cpu == 16.0 and begun.planning.priority == 2.5
+    assert begun.planning.bounds.quota.cpu == 16.0 and begun.planning.identity.priority == 2.5
 
 
 def test_a_job_that_nobody_plans_for_is_kept_within_its_quota_and_its_bounds():

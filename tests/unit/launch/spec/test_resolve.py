@@ -110,5 +110,8 @@ def test_a_spec_and_a_folder_are_no_scripts(tmp_path):
 
 def test_a_job_that_is_resolved_again_is_the_same_to_a_brain():
     job = ElasticJob(script="train.py")
-    keys = [resolving.resolve(job, CLUSTER, code=None, key=key).spec.planning.key for key in ("uid-1", "uid-1", "", "")]
+    keys = [
+        resolving.resolve(job, CLUSTER, code=None, key=key).spec.planning.adviser.key
+        for key in ("uid-1", "uid-1", "", "")
+    ]
     assert keys[0] == keys[1] == "uid-1" and keys[2] != keys[3]

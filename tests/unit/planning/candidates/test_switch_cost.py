@@ -40,13 +40,6 @@ def test_staying_costs_nothing_and_fewer_workers_next_to_nothing():
     assert switch_cost.seconds(NOW, with_(servers=1), ()) == pytest.approx([20.0])  # its slots must move
 
 
-def test_workers_of_another_size_lose_the_time_their_successors_take():
-    told = (launch(30.0), launch(30.0, 8.0))
-    assert switch_cost.lost_samples(NOW, with_(workers=4), told, 100.0, np.array([150.0])) == pytest.approx([1500.0])
-    lost = switch_cost.lost_samples(NOW, with_(worker_cpu=8), told, 100.0, np.array([150.0]))
-    assert lost == pytest.approx([1500.0 + 3000.0])
-
-
 def test_a_job_that_waits_for_its_change_goes_on_as_it_was_and_then_is_faster():
     told = (launch(30.0), launch(30.0, 8.0))
     mean = switch_cost.mean_throughput(NOW, with_(workers=4), told, 100.0, np.array([200.0]), 9000.0)

@@ -4,7 +4,6 @@ from springtide.planning.dataworkers.observation import (
     StageCores,
     TrainerReport,
     see,
-    see_stages,
     settled_at,
 )
 
@@ -15,9 +14,9 @@ def test_rates_are_differences_of_totals_over_the_interval() -> None:
         TrainerReport(10.0, FeedState(taken=100, made=90, queued=4, room=8, waited_s=2.0, looped_s=10.0)),
         TrainerReport(30.0, FeedState(taken=300, made=290, queued=8, room=8, waited_s=7.0, looped_s=30.0)),
     ]
-    seen = see({"worker-0": words}, Cores(data_workers=2), at=30.0, since=10.0)
+    seen = see({"worker-0": words}, Cores(stages=(StageCores(2),)), at=30.0, since=10.0)
     assert seen is not None
-    assert (seen.steps_per_s, seen.made_per_s, seen.wait_share, seen.fill) == (10.0, 10.0, 0.25, 0.75)
+    assert (seen.steps_per_s, seen.last.made_per_s, seen.last.wait_share, seen.last.fill) == (10.0, 10.0, 0.25, 0.75)
     assert abs(seen.capable_per_s - 10.0 / 0.75) < 1e-9
 
 
@@ -54,7 +53,7 @@ def test_what_is_told_soon_after_a_change_does_not_count() -> None:
 def test_more_waiting_told_than_there_was_time_makes_no_trainer_infinitely_fast() -> None:
     words = [TrainerReport(0.0, FeedState()), TrainerReport(1.0, FeedState(taken=4, waited_s=1.5, looped_s=1.0))]
     seen = see({"a": words}, Cores(), at=1.0, since=0.0)
-    assert seen is not None and seen.wait_share == 1.0 and seen.capable_per_s == 200.0
+    assert seen is not None and seen.last.wait_share == 1.0 and seen.capable_per_s == 200.0
 
 
 def test_a_stage_is_seen_by_the_queue_behind_it() -> None:
@@ -67,13 +66,14 @@ def test_a_stage_is_seen_by_the_queue_behind_it() -> None:
             for at in (0, 10)
         ]
 
-    seen = see({"worker-0": words(made=4, waited=0.5)}, Cores(), at=10.0, since=0.0)
-    assert seen is not None
+    told = {"worker-0": words(made=4, waited=0.5)}
     asked = [{"data-worker-0": words(made=3, waited=0.25), "data-worker-2": words(made=1, waited=0.75)}]
-    cores = [StageCores(1, 0.5, 0.4), StageCores(2, 1.0, 0.9)]
-    first, last = see_stages(seen, asked, cores, since=0.0)
+    cores = Cores(stages=(StageCores(1, 0.5, 0.4), StageCores(2, 1.0, 0.9)))
+    seen = see(told, cores, at=10.0, since=0.0, earlier=asked)
+    assert seen is not None
+    first, last = seen.stages
     assert (first.consumers, first.workers, first.cpu, first.made_per_s, first.wait_share) == (2, 1, 0.5, 4.0, 0.5)
     assert (last.consumers, last.workers, last.made_per_s, last.wait_share) == (1, 2, 4.0, 0.5)
     assert first.capable_per_s == last.capable_per_s == seen.capable_per_s
-    unheard, _ = see_stages(seen, [{}], cores, since=0.0)
-    assert (unheard.made_per_s, unheard.wait_share) == (0.0, 0.0)
+    unheard = see(told, cores, at=10.0, since=0.0, earlier=[{}])
+    assert unheard is not None and (unheard.stages[0].made_per_s, unheard.stages[0].wait_share) == (0.0, 0.0)

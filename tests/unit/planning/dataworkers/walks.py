@@ -25,7 +25,18 @@ def seen(**fields: Any) -> FeedSeen:
         free_cpu=16.0,
         share_cpu=8.0,
     )
-    return FeedSeen(**{**usual, **fields})
+    given = {**usual, **fields}
+    stage = StageSeen(
+        consumers=given["trainers"],
+        workers=given.pop("data_workers"),
+        cpu=given.pop("data_worker_cpu"),
+        cpu_used=given.pop("data_worker_cpu_used"),
+        made_per_s=given.pop("made_per_s"),
+        capable_per_s=given["capable_per_s"],
+        fill=given.pop("fill"),
+        wait_share=given.pop("wait_share"),
+    )
+    return FeedSeen(**{"stages": (stage,), **given})
 
 
 def fed(target: FeedTarget, **fields: Any) -> FeedSeen:

@@ -8,6 +8,7 @@ from springtide.domain.core.shape import Shape
 from springtide.domain.plan.profile import ModelFacts
 from springtide.planning.perf_model import equations
 from springtide.planning.perf_model.equations import Coefficients
+from tests.unit.planning.planted import arrays
 
 FACTS = ModelFacts(dense_bytes=8e6, bandwidth=1e9, dim=400, batch=500)
 TRUE = Coefficients(grad=2e-4, upd=0.02, sync=2.0, emb=1e-7, beta=0.005)
@@ -26,7 +27,7 @@ def test_many_shapes_at_once_say_the_same_as_one_by_one():
         Shape(workers=w, servers=p, worker_cpu=a, server_cpu=b)
         for w, p, a, b in ((1, 1, 1.0, 1.0), (4, 2, 2.0, 0.5), (9, 3, 0.25, 8.0))
     ]
-    together = equations.shapes(some)
+    together = arrays(some)
     alone = [equations.step_seconds(TRUE, FACTS, one) for one in some]
     numpy.testing.assert_allclose(equations.step_seconds(TRUE, FACTS, together), alone)
     numpy.testing.assert_allclose(equations.design(FACTS, together) @ TRUE.array, alone)
@@ -38,7 +39,7 @@ def test_many_shapes_at_once_say_the_same_as_one_by_one():
 def test_a_job_of_which_nothing_is_known_trains_nothing():
     nothing = Coefficients(grad=0.0, upd=0.0, sync=0.0, emb=0.0, beta=0.0)
     assert equations.throughput(nothing, FACTS, SHAPE) == 0.0
-    assert equations.throughput(nothing, FACTS, equations.shapes([SHAPE])).tolist() == [0.0]
+    assert equations.throughput(nothing, FACTS, arrays([SHAPE])).tolist() == [0.0]
 
 
 def test_coefficients_below_nothing_are_refused():

@@ -77,6 +77,6 @@ def test_what_is_read_and_refused_is_counted():
     use.refused("late", 3)
     use.refused("corrupt")
     found = use.report([])
-    assert (found.read_bytes, found.expired, found.late, found.corrupt, found.oversized) == (5, 2, 3, 1, 0)
+    assert (use.read_bytes, found.expired, found.late, found.corrupt, found.oversized) == (5, 2, 3, 1, 0)
     use.not_kept(2, "full")
     assert (use.report([]).unkept, use.report([]).unkept_why) == (2, "full")

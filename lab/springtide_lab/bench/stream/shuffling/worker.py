@@ -76,7 +76,7 @@ def run(asked: dict[str, Any]) -> None:
     _say(
         {
             "trained": trained,
-            "read_bytes": use.report(tracker.tails()).read_bytes,
+            "read_bytes": use.read_bytes,
             "forwarded": done.forwarded,
             "sent_bytes": done.forwarded_bytes,
             "received": done.received,

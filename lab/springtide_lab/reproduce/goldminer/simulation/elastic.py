@@ -7,18 +7,74 @@ the next cores are taken to bring what the last did, and the next round corrects
 they are stateless, and rounds are 30 s apart. Next: `running`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from springtide.planning.dataworkers import allocation
-from springtide.planning.dataworkers.allocation import CoreRules, FedJob, Metric, TrainerCores
+from springtide.planning.dataworkers.allocation import ROUNDING, CoreAllotment, CoreRules, FedJob, Metric, allot
 from springtide_lab.reproduce.goldminer.simulation import node_placement
 from springtide_lab.reproduce.goldminer.simulation.cluster import Host
 from springtide_lab.reproduce.goldminer.simulation.node_placement import Machine, PlacementRequest, Seat
 from springtide_lab.reproduce.goldminer.simulation.systems import Held, take
 from springtide_lab.reproduce.goldminer.simulation.trace import Job, TracePreset
 from springtide_lab.reproduce.goldminer.tuning_walk import Walk, walk
+
+TRIES = 4
+
+
+class TrainerCores(NamedTuple):
+    """Number of trainers of one job, and the cores of each."""
+
+    number: int
+    needs: float
+    """Cores of one trainer at full speed."""
+    lends: bool = True
+    """True if the need is known. A job that is still being tuned keeps its cores."""
+
+
+class CoreSplit(NamedTuple):
+    """Division of cores between data workers and trainers."""
+
+    data_workers: CoreAllotment
+    trainer_cpu: Mapping[str, float]
+    """Cores of each trainer, by job."""
+
+
+def keeps(trainers: TrainerCores, share: float, grain: float) -> float:
+    """Return the cores that a trainer keeps at this share of its full speed."""
+    if not trainers.lends:
+        return trainers.needs
+    wanted = math.ceil(trainers.needs * min(share, 1.0) / grain - ROUNDING) * grain
+    return min(trainers.needs, max(wanted, grain))
+
+
+def share(
+    jobs: Sequence[FedJob],
+    trainers: Mapping[str, TrainerCores],
+    cpu: float,
+    metric: Metric,
+    rules: CoreRules,
+) -> CoreSplit:
+    """Divide the cores. If lending does not converge within TRIES rounds, no trainer lends."""
+    kept = {job.name: keeps(trainers[job.name], _share(job, job.cpu), rules.grain) for job in jobs}
+    for _ in range(TRIES):
+        given = allot(jobs, max(0.0, cpu - _held(trainers, kept)), metric, rules)
+        wanted = {job.name: keeps(trainers[job.name], _share(job, given.cores[job.name]), rules.grain) for job in jobs}
+        if given.total + _held(trainers, wanted) <= cpu + ROUNDING:
+            return CoreSplit(given, wanted)
+        kept = {name: max(kept[name], wanted[name]) for name in kept}
+    kept = {name: one.needs for name, one in trainers.items()}
+    return CoreSplit(allot(jobs, max(0.0, cpu - _held(trainers, kept)), metric, rules), kept)
+
+
+def _share(job: FedJob, cpu: float) -> float:
+    return job.at(cpu) / job.capable if job.capable > 0 else 1.0
+
+
+def _held(trainers: Mapping[str, TrainerCores], each: Mapping[str, float]) -> float:
+    return sum(trainers[name].number * cpu for name, cpu in each.items())
 
 
 class Running(Protocol):
@@ -55,7 +111,7 @@ class Feeding:
         feds = [self._seen(one, cores.get(one.job.name, 0.0), now) for one in fed]
         trainers = {one.job.name: self._trainers(one, now) for one in fed}
         there = sum(host.cpus_free for host in self._hosts) + sum(cpus for one in fed for _, _, cpus in one.held)
-        given, kept = allocation.share(feds, trainers, there, self._metric, self._rules)
+        given, kept = share(feds, trainers, there, self._metric, self._rules)
         lent = self._lend(fed, kept)
         changed = lent or any(given.cores[one.name] != one.cpu for one in feds)
         self._known = {one.name: one for one in feds}
