@@ -245,7 +245,7 @@ def test_an_oracle_that_knows_how_long_pods_pend_ends_short_jobs_sooner_and_long
     for samples, share in ((512 * 20_000, 0.9), (512 * 5e6, 1.0)):
         job = tuned(samples=float(samples))
         plain, soonest = (
-            finish(job, one, slow_pods).jct_s for one in (systems.oracle([job]), systems.soonest([job], slow_pods))
+            finish(job, one, slow_pods).jct_s for one in (systems.oracle([job]), systems.oracle([job], world=slow_pods))
         )
         assert soonest <= share * plain + 1
 

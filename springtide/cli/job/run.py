@@ -80,8 +80,8 @@ def job_of(options: RunOptions) -> ElasticJob:
     training = asdict(options.training)
     checked("sync mode", training["sync"], job_spec.SYNC_MODES)
     checked("recovery", training["recovery"], job_spec.RECOVERIES)
-    data_workers.split_of(options.feeding.split)
-    data_workers.poison_of(options.feeding.poison)
+    checked("split", options.feeding.split, data_workers.SPLITS)
+    checked("policy", options.feeding.poison, data_workers.POISONS)
     return ElasticJob(
         name=options.name or resolve.name_of(options.script),
         script=options.script,

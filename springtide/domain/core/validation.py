@@ -7,11 +7,12 @@ import functools
 import inspect
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from springtide import errors
 
+Word = TypeVar("Word", bound=str)
 LARGEST = 2**63 - 1
 SEED = "a whole number from 0 to 2^63 - 1"
 
@@ -26,6 +27,14 @@ def number(value: Any, name: str, wanted: str, *, least: int | None = 0, most: i
     if whole is None or isinstance(value, bool) or (least is not None and whole < least) or whole > most:
         raise errors.BadInput(f"{name}={value!r}: wanted {wanted}")
     return whole
+
+
+def choice(text: str, what: str, known: Sequence[Word]) -> Word:
+    """Return the known word that `text` is, or raise UnknownName for `what`."""
+    for word in known:
+        if text == word:
+            return word
+    raise errors.UnknownName(what, text, known)
 
 
 _TIME = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|)")

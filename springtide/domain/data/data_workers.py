@@ -27,20 +27,6 @@ def number_of(text: str) -> int | None:
     return int(text)
 
 
-def poison_of(text: str) -> Poison:
-    for known in POISONS:
-        if text == known:
-            return known
-    raise errors.UnknownName("policy", text, POISONS)
-
-
-def split_of(text: str) -> SplitMode:
-    for known in SPLITS:
-        if text == known:
-            return known
-    raise errors.UnknownName("split", text, SPLITS)
-
-
 class BatchName(NamedTuple):
     """Identity of a mini-batch: samples `first` to `first + samples` of one shard in one epoch."""
 

@@ -18,6 +18,7 @@ Order = Literal["lru", "lfu"]
 ORDERS: tuple[Order, ...] = ("lru", "lfu")
 Way = Literal["off", "rows", "gradients"]
 WAYS: tuple[Way, ...] = ("off", "rows", "gradients")
+WAY = "way from worker to worker"
 AUTO_SHARE = 0.1  # share of all rows in an automatic cache, as in the paper
 AUTO_SIZE = 256 << 20  # bytes of an automatic cache if a table has no row count
 DEFAULT_STALENESS = 10  # smallest bound at which bounded staleness was found to cost no quality (HET)
@@ -65,12 +66,10 @@ class CacheRules:
         return self.off and self.policy in (None, "contiguous")
 
     def __post_init__(self) -> None:
-        if self.policy is not None and self.policy not in POLICIES:
-            raise errors.UnknownName("allocation policy", self.policy, POLICIES)
-        if self.p2p not in WAYS:
-            raise errors.UnknownName("way from worker to worker", self.p2p, WAYS)
-        if self.order not in ORDERS:
-            raise errors.UnknownName("order of a cache", self.order, ORDERS)
+        if self.policy is not None:
+            validation.choice(self.policy, "allocation policy", POLICIES)
+        validation.choice(self.p2p, WAY, WAYS)
+        validation.choice(self.order, "order of a cache", ORDERS)
         if self.size is not None and self.size < 0:
             raise errors.BadInput(f"a cache of {self.size} bytes: wanted 0 (none) or more")
         if self.share is not None and not 0 <= self.share <= 1:
@@ -99,7 +98,11 @@ def rules(
     base = base or CacheRules()
     if allocation is not None:
         policy, _, way = allocation.partition("+")
-        base = replace(base, policy=_policy(policy), p2p=_way(way or "off"))
+        base = replace(
+            base,
+            policy=validation.choice(policy, "allocation policy", POLICIES),
+            p2p=validation.choice(way or "off", WAY, WAYS),
+        )
     if staleness is not None:
         wanted = "a whole number of trainings that a kept row may lack, 0 or more"
         base = replace(base, staleness=validation.number(staleness, "cache_staleness", wanted, least=None))
@@ -123,20 +126,6 @@ def rules(
     except ValueError:
         raise errors.BadInput(f"cache {size!r}: {wanted}") from None
     return replace(base, size=size, share=share)
-
-
-def _policy(text: str) -> Policy:
-    for known in POLICIES:
-        if text == known:
-            return known
-    raise errors.UnknownName("allocation policy", text, POLICIES)
-
-
-def _way(text: str) -> Way:
-    for known in WAYS:
-        if text == known:
-            return known
-    raise errors.UnknownName("way from worker to worker", text, WAYS)
 
 
 def words(rules: CacheRules) -> str:

@@ -94,8 +94,8 @@ class TableWish:
     """Maximum number of rows in the whole job; 0 means no limit."""
 
     def __post_init__(self) -> None:
-        if self.dtype is not None and self.dtype not in tables.DTYPES:
-            raise errors.UnknownName("dtype", self.dtype, tables.DTYPES)
+        if self.dtype is not None:
+            validation.choice(self.dtype, "dtype", tables.DTYPES)
         for name in ("min_count", "ttl", "capacity_rows"):
             if (getattr(self, name) or 0) < 0:
                 raise errors.BadInput(f"{name} {getattr(self, name)}: wanted 0 or more")
@@ -261,8 +261,7 @@ class KubernetesWish:
     """Delete the job so many seconds after its end. Default: never."""
 
     def __post_init__(self) -> None:
-        if self.start not in START_MODES:
-            raise errors.UnknownName("way to start", self.start, START_MODES)
+        validation.choice(self.start, "way to start", START_MODES)
         for name, seconds in (("pending_s", self.pending_s), ("resize_s", self.resize_s)):
             if not 0 < seconds < math.inf:
                 raise errors.BadInput(f"{name} {seconds:g}: wanted seconds, more than 0")
@@ -381,10 +380,8 @@ class ElasticJob:
         if self.name:
             check_name(self.name)
         validation.number(self.seed, "seed", validation.SEED)
-        if self.sync not in SYNC_MODES:
-            raise errors.UnknownName("sync mode", self.sync, SYNC_MODES)
-        if self.recovery not in RECOVERIES:
-            raise errors.UnknownName("recovery", self.recovery, RECOVERIES)
+        validation.choice(self.sync, "sync mode", SYNC_MODES)
+        validation.choice(self.recovery, "recovery", RECOVERIES)
         if self.slots < 64 or self.slots & (self.slots - 1):
             raise errors.BadInput(f"slots {self.slots}: wanted a power of two, 64 or more")
         if self.relaunches < 0:
@@ -394,5 +391,5 @@ class ElasticJob:
         if self.data_worker_cpu is not None and not 0 < self.data_worker_cpu < math.inf:
             raise errors.BadInput(f"data_worker_cpu {self.data_worker_cpu:g}: wanted cores, more than 0")
         feeding.number_of(self.data_workers)
-        feeding.split_of(self.split)
-        feeding.poison_of(self.poison)
+        validation.choice(self.split, "split", feeding.SPLITS)
+        validation.choice(self.poison, "policy", feeding.POISONS)

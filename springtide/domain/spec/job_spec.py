@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Literal
 
 from springtide import errors
+from springtide.domain.core import validation
 from springtide.domain.core.validation import holds_numbers
 from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.model.cache_rules import CacheRules
@@ -186,10 +187,8 @@ class JobSpec:
             )
         if self.tries < 1:
             raise errors.BadInput(f"job {self.name}: {self.tries} tries; wanted 1 or more")
-        if self.sync not in SYNC_MODES:
-            raise errors.UnknownName("sync mode", self.sync, SYNC_MODES)
-        if self.recovery not in RECOVERIES:
-            raise errors.UnknownName("recovery", self.recovery, RECOVERIES)
+        validation.choice(self.sync, "sync mode", SYNC_MODES)
+        validation.choice(self.recovery, "recovery", RECOVERIES)
         if self.slots < 64 or self.slots & (self.slots - 1):
             raise errors.BadInput(f"job {self.name}: {self.slots} slots; use a power of two, 64 or more")
         if self.servers > self.slots:

@@ -1,15 +1,11 @@
 """Pure. Measures how well a job keeps up with its stream, by the four metrics of Kale's section 4.1.
 
-In: lag, number of workers, and pauses. The simulator passes equal steps (`measure`); a master adds time spans one by
-one (`SloSums.then`). Out: `SloSums`, which can be added. Lag is the time from append to training of the samples trained
-now. Inputs are in seconds; the metrics have the paper's units.
+In: lag, number of workers, and pauses, one time span after the other. Out: `SloSums`, which can be added. Lag is the
+time from append to training of the samples trained now. Inputs are in seconds; the metrics have the paper's units.
 """
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
-
-import numpy as np
-from numpy.typing import NDArray
 
 from springtide import errors
 
@@ -79,27 +75,6 @@ class SloSums:
             down_s=seconds * down,
             worker_s=seconds * workers,
         )
-
-
-def measure(
-    lag_s: NDArray[np.float64],
-    workers: NDArray[np.float64],
-    down: NDArray[np.bool_] | None = None,
-    *,
-    step_s: float,
-    slo_s: float = SLO_S,
-) -> SloSums:
-    """Return the sums of a whole run in equal steps."""
-    if len(lag_s) != len(workers) or (down is not None and len(down) != len(lag_s)):
-        lengths = f"{len(lag_s)} lags, {len(workers)} numbers of workers, {'-' if down is None else len(down)} pauses"
-        raise errors.BadInput(f"{lengths}: wanted one of each for every step")
-    return SloSums(
-        seconds=len(lag_s) * step_s,
-        violated_s=float(np.count_nonzero(lag_s > slo_s)) * step_s,
-        lag_s2=float(lag_s.sum()) * step_s,
-        down_s=0.0 if down is None else float(np.count_nonzero(down)) * step_s,
-        worker_s=float(workers.sum()) * step_s,
-    )
 
 
 MOST = 256

@@ -171,12 +171,8 @@ def best(job: TrueJob, bounds: ShapeBounds, *, cpu: float = np.inf, world: Clust
     )
 
 
-def soonest(jobs: Iterable[TrueJob], world: ClusterWorld) -> System:
-    """Return the system that knows these jobs and the pending times of pods."""
-    return oracle(jobs, world=world)
-
-
 def oracle(jobs: Iterable[TrueJob], *, world: ClusterWorld | None = None) -> System:
+    """Return the system that knows these jobs, and with `world` the pending times of pods."""
     known = {job.name: job for job in jobs}
 
     def policy(view: ClusterView, config: PlanningConfig) -> Decision:

@@ -119,10 +119,6 @@ def speed(job: TrueJob, shape: Shape, condition: FaultCondition = WELL, *, dynam
     )
 
 
-def samples_s(job: TrueJob, shape: Shape, condition: FaultCondition = WELL, *, dynamic: bool = True) -> float:
-    return speed(job, shape, condition, dynamic=dynamic).steps_s * job.facts.batch
-
-
 def rows_bytes(job: TrueJob, done: float) -> float:
     """Return the bytes of all tables after `done` samples; they grow in proportion to the samples (000 §5.3)."""
     share = min(1.0, done / job.samples)

@@ -226,7 +226,7 @@ def _mapes(seed: int) -> tuple[float, float, float, float] | None:
         and isinstance(knowing, fit.FittedModel)
     ):
         return None
-    truth = np.array([physics.samples_s(job, shape) for shape in shapes[12:]])
+    truth = np.array([physics.speed(job, shape).steps_s * job.facts.batch for shape in shapes[12:]])
     by_alone = np.array([alone.predict(shape) for shape in shapes[12:]])
     by_plans = np.array([min(planned.predict(shape), measurements.ceiling_of(pace, shape)) for shape in shapes[12:]])
     by_knowing = np.array([knowing.predict(shape) for shape in shapes[12:]])

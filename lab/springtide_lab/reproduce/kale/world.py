@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from springtide.planning.online import slo_metrics
 from springtide.planning.online.decision import ChangeEffect
 from springtide.planning.online.slo_metrics import SloSums
 
@@ -70,13 +69,31 @@ class OnlineRun:
 
     def kept(self, lane: int, *, after: int, slo_s: float) -> SloSums:
         """The four figures, of the steps from `after` on."""
-        return slo_metrics.measure(
+        return measure(
             self.lag_s(lane)[after:],
             self.workers[after:, lane].astype(float),
             self.down[after:, lane] > 0,
             step_s=TICK_S,
             slo_s=slo_s,
         )
+
+
+def measure(
+    lag_s: Array,
+    workers: Array,
+    down: NDArray[np.bool_],
+    *,
+    step_s: float,
+    slo_s: float,
+) -> SloSums:
+    """Return the sums of a whole run in equal steps."""
+    return SloSums(
+        seconds=len(lag_s) * step_s,
+        violated_s=float(np.count_nonzero(lag_s > slo_s)) * step_s,
+        lag_s2=float(lag_s.sum()) * step_s,
+        down_s=float(np.count_nonzero(down)) * step_s,
+        worker_s=float(workers.sum()) * step_s,
+    )
 
 
 def run(traffic: Array, scheme: Scheme, *, workers: Counts, capacity: Array, doing: ChangeEffect) -> OnlineRun:

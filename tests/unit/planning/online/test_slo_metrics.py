@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.planning.online.slo_metrics import SloSums, measure
+from springtide.planning.online.slo_metrics import SLO_S, SloSums
+from springtide_lab.reproduce.kale.world import measure
 
 STEPS = st.lists(
     st.tuples(st.floats(0, 5000), st.integers(0, 50), st.booleans()), min_size=1, max_size=40
@@ -47,7 +48,7 @@ def test_a_run_by_steps_is_the_sum_of_its_steps(steps, step_s, slo_s):
 def test_two_stretches_add_up_to_the_whole(steps, where):
     def run(some):
         lags, workers, down = (np.array([step[column] for step in some]) for column in range(3))
-        return measure(lags.astype(float), workers.astype(float), down.astype(bool), step_s=60)
+        return measure(lags.astype(float), workers.astype(float), down.astype(bool), step_s=60, slo_s=SLO_S)
 
     both = run(steps[:where]) + run(steps[where:])
     assert both.violated_s == run(steps).violated_s
@@ -55,8 +56,6 @@ def test_two_stretches_add_up_to_the_whole(steps, where):
 
 
 def test_steps_that_do_not_fit_together_are_refused():
-    with pytest.raises(errors.BadInput, match="one of each for every step"):
-        measure(np.zeros(3), np.zeros(2), step_s=1)
     with pytest.raises(errors.BadInput, match="nothing below 0"):
         SloSums().then(-1, lag_s=0, workers=1)
     with pytest.raises(errors.BadInput, match="nothing below 0"):
