@@ -77,8 +77,8 @@ def summary(story: Story) -> Summary:
         **utilization(outcome.used for outcome in outcomes),
         oom=sum(outcome.ooms > 0 for outcome in outcomes) / count,
         scheduling=sum(outcome.end is JobEnd.SCHEDULING for outcome in outcomes) / count,
-        slow_hot=sum(_held_up(outcome) and outcome.job.hot > 1 for outcome in outcomes) / count,
-        slow_straggler=sum(_held_up(outcome) and outcome.job.hot <= 1 for outcome in outcomes) / count,
+        slow_hot=sum(_held_up(outcome) and outcome.job.faults.hot > 1 for outcome in outcomes) / count,
+        slow_straggler=sum(_held_up(outcome) and outcome.job.faults.hot <= 1 for outcome in outcomes) / count,
         changes=sum(outcome.changes for outcome in outcomes) / count,
         scaling_s=float(np.mean([outcome.scaling_s for outcome in finished])) if finished else None,
         failures={

@@ -18,7 +18,6 @@ WIDE = {
     "JobSpec": 28,
     "PlanningConfig": 25,  # settings that users give by name
     "Summary": 24,  # flat in `simulate --json`
-    "TrueJob": 23,
     "WorkerWelcome": 22,
     "OnlineAutoscaler": 22,
     "KubernetesWish": 21,  # part of the spec that users write

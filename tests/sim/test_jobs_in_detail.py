@@ -10,6 +10,7 @@ from springtide.planning.policy import registry
 from springtide.sim.engine import systems
 from springtide.sim.engine.simulation import Simulation
 from springtide.sim.world import parameters, workload
+from springtide.sim.world.world import JobFaults
 from tests.virtual_jobs import fleet, virtual_loop
 from tests.virtual_jobs.faults import Luck
 from tests.virtual_jobs.job import Setup, VirtualJob
@@ -26,10 +27,10 @@ def _quiet():
     logging.disable(logging.NOTSET)
 
 
-def job_of(name, **changes):
+def job_of(name, **faults):
     model = parameters.MODELS[name]
     shape = replace(model.tuned, workers=6, servers=3)
-    return replace(workload.one(WORLD, model, requested=shape, steps=STEPS), **changes)
+    return replace(workload.one(WORLD, model, requested=shape, steps=STEPS), faults=JobFaults(**faults))
 
 
 def in_rates(job, **mechanisms):

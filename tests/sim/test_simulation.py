@@ -18,7 +18,7 @@ from springtide.sim.engine.running_job import JobEnd, SimulatedJob
 from springtide.sim.engine.simulation import Simulation
 from springtide.sim.world import parameters, workload
 from springtide.sim.world.parameters import ClusterWorld
-from springtide.sim.world.world import pending_s
+from springtide.sim.world.world import JobFaults, pending_s
 from springtide_lab.reproduce.dlrover_rm import testbed
 
 WORLD = ClusterWorld()
@@ -91,9 +91,11 @@ def test_the_same_seed_tells_the_same_story(which):
     assert Simulation(SMALL, workload.jobs(SMALL, 6, 8), which).run(DAY_S).outcomes != stories[0].outcomes
 
 
-def tuned(name="widedeep", **changes):
+def tuned(name="widedeep", faults=None, table_bytes=float(8 << 30), **changes):
     model = parameters.model(name)
-    return replace(workload.one(WORLD, model, requested=model.tuned), **changes)
+    job = workload.one(WORLD, model, requested=model.tuned)
+    memory = replace(job.memory, table_bytes=table_bytes)
+    return replace(job, memory=memory, faults=faults or JobFaults(), **changes)
 
 
 CALM = replace(WORLD, pod_failures_a_day=0.0, preemptions_a_day=0.0, pending_s_a_core=0.0)
@@ -196,7 +198,7 @@ def test_memory_that_ran_out_is_told_of_until_servers_have_more_of_it():
 
 
 def test_a_straggler_costs_static_shards_far_more_than_dynamic_ones():
-    slow = tuned(straggles_at=0.5, straggler_speed=0.03)
+    slow = tuned(faults=JobFaults(straggles_at=0.5, straggler_speed=0.03))
     unmended = replace(ELASTIC, mechanisms=systems.Mechanisms(relieves=False))
     plain, dynamic, static = finish(tuned()).jct_s, finish(slow, unmended).jct_s, finish(slow, STATIC).jct_s
     assert plain < dynamic < 1.1 * plain
@@ -204,7 +206,7 @@ def test_a_straggler_costs_static_shards_far_more_than_dynamic_ones():
 
 
 def test_a_hot_server_holds_up_whoever_does_not_relieve_it():
-    hot = tuned(hot=1.5)
+    hot = tuned(faults=JobFaults(hot=1.5))
     assert finish(hot, STATIC).jct_s == pytest.approx(120 + 200_000 / 210.7, rel=0.01)  # 001: 210 instead of 258
     assert finish(hot).jct_s < 1.03 * finish(tuned()).jct_s
 

@@ -29,7 +29,7 @@ def share(found):
 
 
 def test_four_fifths_use_less_than_half_of_their_cpu_and_memory(drawn):
-    speeds = [(job, physics.speed(job, job.requested, FaultCondition(hot=job.hot))) for job in drawn]
+    speeds = [(job, physics.speed(job, job.requested, FaultCondition(hot=job.faults.hot))) for job in drawn]
     little = share((s.worker_cores + s.server_cores) / job.requested.cpu < 0.5 for job, s in speeds)
     assert little == pytest.approx(0.8, abs=0.03)
     full = [physics.server_bytes(job, job.requested.servers, job.samples) for job in drawn]
@@ -38,22 +38,22 @@ def test_four_fifths_use_less_than_half_of_their_cpu_and_memory(drawn):
 
 
 def test_five_to_eight_percent_will_run_out_of_memory(drawn):
-    assert 0.05 <= share(math.isfinite(physics.full_at(job, job.requested, job.hot)) for job in drawn) <= 0.08
+    assert 0.05 <= share(math.isfinite(physics.full_at(job, job.requested, job.faults.hot)) for job in drawn) <= 0.08
 
 
 def test_earlier_jobs_are_others_of_the_same_users_and_kinds():
     day, before = workload.jobs(WORLD, 200, 3), workload.jobs(WORLD, 200, 3, earlier=True)
     assert {job.kind for job in day} & {job.kind for job in before}
     assert not {job.samples for job in day} & {job.samples for job in before}
-    tables = {job.kind: job.table_bytes for job in day}
-    assert all(tables.get(job.kind, job.table_bytes) == job.table_bytes for job in before)
+    tables = {job.kind: job.memory.table_bytes for job in day}
+    assert all(tables.get(job.kind, job.memory.table_bytes) == job.memory.table_bytes for job in before)
 
 
 def test_hot_servers_stragglers_and_starved_servers_are_as_frequent_as_in_the_papers(drawn):
-    assert share(job.hot > 1 for job in drawn) == pytest.approx(WORLD.hot_share, abs=0.03)
-    assert share(job.straggles_at < 1 for job in drawn) == pytest.approx(WORLD.straggler_share, abs=0.02)
-    assert share(job.starved for job in drawn) == pytest.approx(WORLD.starved_share, abs=0.02)
-    starved = [job for job in drawn if job.starved]
+    assert share(job.faults.hot > 1 for job in drawn) == pytest.approx(WORLD.hot_share, abs=0.03)
+    assert share(job.faults.straggles_at < 1 for job in drawn) == pytest.approx(WORLD.straggler_share, abs=0.02)
+    assert share(job.faults.starved for job in drawn) == pytest.approx(WORLD.starved_share, abs=0.02)
+    starved = [job for job in drawn if job.faults.starved]
     speeds = [physics.speed(job, job.requested) for job in starved]
     busy = [
         s.server_cores / (j.requested.servers * j.requested.server_cpu) for j, s in zip(starved, speeds, strict=True)

@@ -189,8 +189,8 @@ class Luck:
         job = self._job.setup.job
         for share, kind, speed in sorted(
             [
-                (job.straggles_at, RoleKind.WORKER, job.straggler_speed),
-                (job.slow_server_at, RoleKind.SERVER, job.server_speed),
+                (job.faults.straggles_at, RoleKind.WORKER, job.faults.straggler_speed),
+                (job.faults.slow_server_at, RoleKind.SERVER, job.faults.server_speed),
             ]
         ):
             while self._job.samples_done < share * job.samples:

@@ -67,7 +67,7 @@ class StepTime:
         return physics.rows_bytes(self.job, self.done()) / self._slots
 
     def server_bytes(self, slots: int) -> float:
-        return self.job.server_base_bytes + slots * self.slot_bytes()
+        return self.job.memory.server_base_bytes + slots * self.slot_bytes()
 
     def keys(self, slots: int, batches: int) -> float:
         """Return the number of keys of these batches in these slots."""

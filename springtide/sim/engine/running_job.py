@@ -139,7 +139,7 @@ class SimulatedJob:
         self.job = job
         self.random = np.random.default_rng(job.seed)
         self.progress = JobProgress(since=job.arrives_at, next_loss=float(self.random.exponential()))
-        self.rate = JobRate(FaultCondition(hot=job.hot))
+        self.rate = JobRate(FaultCondition(hot=job.faults.hot))
         self.tally = JobTally()
         self.observed = JobObservations(np.random.default_rng([job.seed, MEASURED]))
         self.shape: Shape | None = None
@@ -187,10 +187,10 @@ class SimulatedJob:
         used.worker_cpu_of += shape.workers * shape.worker_cpu * seconds
         used.server_cpu += speed.server_cores * busy
         used.server_cpu_of += shape.servers * shape.server_cpu * seconds
-        used.worker_memory += self.job.worker_bytes * shape.workers * seconds
+        used.worker_memory += self.job.memory.worker_bytes * shape.workers * seconds
         used.worker_memory_of += shape.workers * shape.worker_memory * seconds
         rows = (physics.rows_bytes(self.job, before) + physics.rows_bytes(self.job, self.progress.done)) / 2
-        used.server_memory += (rows + self.job.server_base_bytes * shape.servers) * seconds
+        used.server_memory += (rows + self.job.memory.server_base_bytes * shape.servers) * seconds
         used.server_memory_of += shape.servers * shape.server_memory * seconds
         self.progress.hazard += loss_rate * (shape.workers + shape.servers) * seconds
         self.tally.slow_s += busy * self.rate.held_up
@@ -287,7 +287,9 @@ def need(running: SimulatedJob) -> MemoryNeed:
 
 def _roomy(job: TrueJob, rows: float) -> MemoryNeed:
     return MemoryNeed(
-        worker=int(job.worker_bytes * ROOM), server=int(job.server_base_bytes * ROOM), rows=int(rows * ROOM)
+        worker=int(job.memory.worker_bytes * ROOM),
+        server=int(job.memory.server_base_bytes * ROOM),
+        rows=int(rows * ROOM),
     )
 
 
@@ -333,7 +335,7 @@ def uses(running: SimulatedJob) -> tuple[RoleUse, ...]:
             role=role,
             cpu_used=worker_cpu * of_workers,
             cpu=shape.worker_cpu,
-            memory_used=int(running.job.worker_bytes),
+            memory_used=int(running.job.memory.worker_bytes),
             memory=shape.worker_memory,
         )
         for role in WORKERS[: running.at_work.workers]

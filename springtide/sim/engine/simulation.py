@@ -320,7 +320,7 @@ class Simulation:
         running.observed.news = True
         if plan.server_cpus:
             most = max(cpu for _, cpu in plan.server_cpus)
-            relieved = max(1.0, running.job.hot * plan.shape.server_cpu / most)
+            relieved = max(1.0, running.job.faults.hot * plan.shape.server_cpu / most)
             running.rate.condition = replace(running.rate.condition, hot=min(running.rate.condition.hot, relieved))
         self._reserve(running, Reserved.of(plan.shape, plan.extra_workers))
         self.refresh(running)
@@ -453,7 +453,7 @@ def schedule_faults(sim: Simulation, running: SimulatedJob, rate: float) -> None
     full = physics.full_at(running.job, shape, running.rate.condition.hot)
     if math.isfinite(full):
         sim.clock.after(max(0.0, (full - running.progress.done) / rate), lambda: _overflow(sim, running, generation))
-    for share, act in ((running.job.straggles_at, _straggle), (running.job.slow_server_at, _slow_server)):
+    for share, act in ((running.job.faults.straggles_at, _straggle), (running.job.faults.slow_server_at, _slow_server)):
         at = share * running.job.samples
         if running.progress.done <= at < running.job.samples:
             sim.clock.after((at - running.progress.done) / rate, partial(act, sim, running, generation))
@@ -466,8 +466,8 @@ def _current(running: SimulatedJob, generation: int) -> bool:
 def _straggle(sim: Simulation, running: SimulatedJob, generation: int) -> None:
     if not _current(running, generation):
         return
-    _passed(sim, running, running.job.straggles_at)
-    running.rate.condition = replace(running.rate.condition, worker_speed=running.job.straggler_speed)
+    _passed(sim, running, running.job.faults.straggles_at)
+    running.rate.condition = replace(running.rate.condition, worker_speed=running.job.faults.straggler_speed)
     sim.refresh(running)
     _mend(sim, running, _one_pod_s(sim, running))
 
@@ -475,8 +475,8 @@ def _straggle(sim: Simulation, running: SimulatedJob, generation: int) -> None:
 def _slow_server(sim: Simulation, running: SimulatedJob, generation: int) -> None:
     if not _current(running, generation):
         return
-    _passed(sim, running, running.job.slow_server_at)
-    running.rate.condition = replace(running.rate.condition, server_speed=running.job.server_speed)
+    _passed(sim, running, running.job.faults.slow_server_at)
+    running.rate.condition = replace(running.rate.condition, server_speed=running.job.faults.server_speed)
     sim.refresh(running)
     _mend(sim, running, 0.0)
 

@@ -160,14 +160,14 @@ def best(job: TrueJob, bounds: ShapeBounds, *, cpu: float = np.inf, world: Clust
     fast = np.flatnonzero(steps >= NEARLY * steps.max())
     chosen = fast[np.argmin(cpu_of(many)[fast])]
     servers = int(many.servers[chosen])
-    rows = min(1.0, job.hot / servers) * job.table_bytes
+    rows = min(1.0, job.faults.hot / servers) * job.memory.table_bytes
     return Shape(
         workers=int(many.workers[chosen]),
         servers=servers,
         worker_cpu=float(many.worker_cpu[chosen]),
         server_cpu=float(many.server_cpu[chosen]),
-        worker_memory=int(job.worker_bytes * 1.01),
-        server_memory=min(int((job.server_base_bytes + rows) * 1.01), bounds.most.server_memory),
+        worker_memory=int(job.memory.worker_bytes * 1.01),
+        server_memory=min(int((job.memory.server_base_bytes + rows) * 1.01), bounds.most.server_memory),
     )
 
 

@@ -20,7 +20,7 @@ from springtide.planning.perf_model.equations import Coefficients
 from springtide.sim.world import parameters
 from springtide.sim.world import world as physics
 from springtide.sim.world.parameters import DAY_S, MODELS, ClusterWorld, PaperModel
-from springtide.sim.world.world import TrueJob
+from springtide.sim.world.world import JobFaults, JobMemory, TrueJob
 
 SIZES = (0.5, 1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32)
 """Core counts that users request."""
@@ -63,10 +63,12 @@ def one(
         worker_core_s=model.worker_core_s,
         server_core_s=model.server_core_s,
         requested=requested,
-        table_bytes=8.0 * GIB,
-        table_at_start=world.table_at_start,
-        worker_bytes=world.worker_gib * GIB,
-        server_base_bytes=world.server_base_gib * GIB,
+        memory=JobMemory(
+            table_bytes=8.0 * GIB,
+            table_at_start=world.table_at_start,
+            worker_bytes=world.worker_gib * GIB,
+            server_base_bytes=world.server_base_gib * GIB,
+        ),
     )
 
 
@@ -85,7 +87,9 @@ def _kinds(world: ClusterWorld, random: np.random.Generator) -> list[TrueJob]:
                 user=f"user-{user}",
                 kind=kind.name,
                 samples=max(steps, 1000.0) * world.batch,
-                table_bytes=GIB * world.table_gib * math.exp(random.normal(0.0, world.table_spread)),
+                memory=replace(
+                    kind.memory, table_bytes=GIB * world.table_gib * math.exp(random.normal(0.0, world.table_spread))
+                ),
             )
             found.append(kind)
     return found
@@ -114,10 +118,12 @@ def _job(world: ClusterWorld, index: int, at: float, kinds: list[TrueJob], rando
         name=f"job-{index}",
         arrives_at=at,
         samples=job.samples * math.exp(random.normal(0.0, 0.2)),
-        hot=world.hot_load if random.random() < world.hot_share else 1.0,
-        straggles_at=random.random() if random.random() < world.straggler_share else math.inf,
-        straggler_speed=world.straggler_speed,
-        starved=bool(random.random() < world.starved_share),
+        faults=JobFaults(
+            hot=world.hot_load if random.random() < world.hot_share else 1.0,
+            straggles_at=random.random() if random.random() < world.straggler_share else math.inf,
+            straggler_speed=world.straggler_speed,
+            starved=bool(random.random() < world.starved_share),
+        ),
         seed=int(random.integers(1 << 31)) * 8,
     )
     return replace(job, requested=_request(world, job, random))
@@ -133,22 +139,22 @@ def _request(world: ClusterWorld, job: TrueJob, random: np.random.Generator) -> 
     workers = min(max(1, round(world.user_workers * scale * (1.0 if tuned.workers > 8 else 0.6))), MOST_WORKERS)
     servers = max(1, round(workers * tuned.servers / tuned.workers * math.exp(random.normal(0.0, 0.4))))
     # users know that the tables are large
-    servers = max(servers, math.ceil(job.table_bytes / (0.4 * world.node_memory * GIB)))
+    servers = max(servers, math.ceil(job.memory.table_bytes / (0.4 * world.node_memory * GIB)))
     ample = Shape(workers=workers, servers=servers, worker_cpu=tuned.worker_cpu, server_cpu=32.0)
     used = physics.speed(job, ample)
     more_worker, more_server = world.cpu_factor * np.exp(random.normal(0.0, world.cpu_spread, size=2))
     worker_cpu = _size(max(used.worker_cores / workers, 0.5) * max(more_worker, 1.0))
     server_cpu = _size(max(used.server_cores / servers, 0.5) * max(more_server, 1.0))
-    if job.starved:
+    if job.faults.starved:
         server_cpu = max(0.25, used.server_cores / servers * random.uniform(0.25, 0.6))
-    need = physics.server_bytes(job, servers, job.samples, job.hot)
+    need = physics.server_bytes(job, servers, job.samples, job.faults.hot)
     memory = world.memory_factor * np.exp(random.normal(0.0, world.memory_spread, size=2))
     return Shape(
         workers=workers,
         servers=servers,
         worker_cpu=worker_cpu,
         server_cpu=server_cpu,
-        worker_memory=_bytes(job.worker_bytes * max(float(memory[0]), 1.0), world),
+        worker_memory=_bytes(job.memory.worker_bytes * max(float(memory[0]), 1.0), world),
         server_memory=_bytes(need * float(memory[1]), world),
     )
 
@@ -279,10 +285,12 @@ def _filled(world: ClusterWorld, model: parameters.PaperModel, index: int, entry
         user=entry.get("user", "user"),
         kind=entry.get("kind", f"{entry.get('user', 'user')}/{model.name}"),
         arrives_at=float(entry.get("at", 0.0)),
-        table_bytes=float(entry.get("table_gib", 8.0)) * GIB,
-        hot=float(entry.get("hot", 1.0)),
-        straggles_at=float(entry.get("straggles_at", float("inf"))),
-        straggler_speed=world.straggler_speed,
+        memory=replace(job.memory, table_bytes=float(entry.get("table_gib", 8.0)) * GIB),
+        faults=JobFaults(
+            hot=float(entry.get("hot", 1.0)),
+            straggles_at=float(entry.get("straggles_at", float("inf"))),
+            straggler_speed=world.straggler_speed,
+        ),
         seed=int(entry.get("seed", index)) * 8,
     )
 

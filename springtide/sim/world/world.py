@@ -6,7 +6,7 @@ its core-seconds need on the available cores. Policies see a job only through no
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import NormalDist
 
 import numpy as np
@@ -17,6 +17,34 @@ from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
 from springtide.planning.perf_model import equations
 from springtide.planning.perf_model.equations import Coefficients
 from springtide.sim.world.parameters import ClusterWorld
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobMemory:
+    """True memory of a job, in bytes."""
+
+    table_bytes: float
+    """Bytes of all tables at the end."""
+    table_at_start: float
+    """Share of `table_bytes` that exists from the first step."""
+    worker_bytes: float
+    server_base_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobFaults:
+    """Faults that a job will meet, whatever policy it has."""
+
+    hot: float = 1.0
+    """Load of the hottest server relative to the mean."""
+    straggles_at: float = math.inf
+    """Share of the samples after which a worker becomes slow."""
+    straggler_speed: float = 1.0
+    slow_server_at: float = math.inf
+    """Share of the samples after which a server becomes slow."""
+    server_speed: float = 1.0
+    starved: bool = False
+    """True if the user requested too little server CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,22 +63,8 @@ class TrueJob:
     worker_core_s: float
     server_core_s: float
     requested: Shape
-    table_bytes: float
-    """Bytes of all tables at the end."""
-    table_at_start: float
-    """Share of `table_bytes` that exists from the first step."""
-    worker_bytes: float
-    server_base_bytes: float
-    hot: float = 1.0
-    """Load of the hottest server relative to the mean."""
-    straggles_at: float = math.inf
-    """Share of the samples after which a worker becomes slow."""
-    straggler_speed: float = 1.0
-    slow_server_at: float = math.inf
-    """Share of the samples after which a server becomes slow."""
-    server_speed: float = 1.0
-    starved: bool = False
-    """True if the user requested too little server CPU."""
+    memory: JobMemory
+    faults: JobFaults = field(default_factory=JobFaults)
     tries: int = 0
     """Number of earlier failures; a re-run is a new job."""
     seed: int = 0
@@ -122,19 +136,19 @@ def speed(job: TrueJob, shape: Shape, condition: FaultCondition = WELL, *, dynam
 def rows_bytes(job: TrueJob, done: float) -> float:
     """Return the bytes of all tables after `done` samples; they grow in proportion to the samples (000 §5.3)."""
     share = min(1.0, done / job.samples)
-    return job.table_bytes * (job.table_at_start + (1 - job.table_at_start) * share)
+    return job.memory.table_bytes * (job.memory.table_at_start + (1 - job.memory.table_at_start) * share)
 
 
 def server_bytes(job: TrueJob, servers: int, done: float, hot: float = 1.0) -> float:
-    return job.server_base_bytes + min(1.0, hot / servers) * rows_bytes(job, done)
+    return job.memory.server_base_bytes + min(1.0, hot / servers) * rows_bytes(job, done)
 
 
 def full_at(job: TrueJob, shape: Shape, hot: float = 1.0) -> float:
     """Return the number of samples that fill a server's memory; infinity if the memory lasts to the end."""
     if not shape.server_memory or server_bytes(job, shape.servers, job.samples, hot) <= shape.server_memory:
         return math.inf
-    room = (shape.server_memory - job.server_base_bytes) / min(1.0, hot / shape.servers) / job.table_bytes
-    return max(0.0, (room - job.table_at_start) / (1 - job.table_at_start)) * job.samples
+    room = (shape.server_memory - job.memory.server_base_bytes) / min(1.0, hot / shape.servers) / job.memory.table_bytes
+    return max(0.0, (room - job.memory.table_at_start) / (1 - job.memory.table_at_start)) * job.samples
 
 
 def profile(

@@ -26,8 +26,8 @@ EARLIER = HISTORY
 Which = Callable[[JobOutcome], bool]
 CLASSES: dict[str, Which] = {
     "all jobs": lambda one: True,
-    "hot servers": lambda one: one.job.hot > 1,
-    "too little server CPU": lambda one: one.job.starved,
+    "hot servers": lambda one: one.job.faults.hot > 1,
+    "too little server CPU": lambda one: one.job.faults.starved,
 }
 """Whose completion times Fig. 15 shows."""
 

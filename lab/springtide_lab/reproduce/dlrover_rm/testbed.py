@@ -23,7 +23,7 @@ from springtide.sim.engine.simulation import Simulation, Story
 from springtide.sim.world import parameters, workload
 from springtide.sim.world import world as physics
 from springtide.sim.world.parameters import MODELS, PaperModel
-from springtide.sim.world.world import TrueJob
+from springtide.sim.world.world import JobFaults, TrueJob
 from springtide_lab.reproduce.report import NOT_IN_TEXT, Row, row
 
 WORLD = parameters.testbed()
@@ -34,9 +34,9 @@ TUNED_NEED = MemoryNeed(worker=4 * GIB, server=GIB, rows=56 * GIB)
 """001 Table 2: 4 GB a worker, 8 servers of 8 GB."""
 
 
-def job_of(model: PaperModel, seed: int, **changes: Any) -> TrueJob:
+def job_of(model: PaperModel, seed: int, **faults: Any) -> TrueJob:
     """The test bed's job, sized by hand where nobody else sizes it."""
-    return replace(workload.one(WORLD, model, requested=model.tuned), seed=seed * 8, **changes)
+    return replace(workload.one(WORLD, model, requested=model.tuned), seed=seed * 8, faults=JobFaults(**faults))
 
 
 def tell(
