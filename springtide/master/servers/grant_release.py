@@ -1,7 +1,7 @@
 """Lowers the limits of servers that got extra resources and have not needed them for a long time.
 
 In: servers and the agent's measurements, on every check of `master.servers.guards`. Out: an event that lowers a limit,
-with its reason, or None. `planning.guards.grant_release` decides.
+with its reason, or None. `planning.guards.hot_servers` decides.
 """
 
 from collections.abc import Mapping, Sequence
