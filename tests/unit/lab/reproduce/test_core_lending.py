@@ -65,7 +65,7 @@ def test_a_starved_job_lends_to_one_that_makes_more_of_it_and_has_it_back():
     trainers = {"slow": TrainerCores(1, 4.0), "quick": TrainerCores(1, 2.0)}
     given, kept = elastic.share([slow, quick], trainers, 9.0, allocation.srtf, CoreRules())
     assert kept == {"slow": 1.0, "quick": 2.0} and given.cores == {"slow": 2.0, "quick": 4.0}
-    given, kept = elastic.share([slow, quick], trainers, 100.0, allocation.srtf)
+    given, kept = elastic.share([slow, quick], trainers, 100.0, allocation.srtf, CoreRules())
     assert kept == {"slow": 4.0, "quick": 2.0} and given.cores["slow"] == pytest.approx(60.0)
 
 

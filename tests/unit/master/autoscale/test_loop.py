@@ -11,7 +11,7 @@ from springtide.domain.data.data_workers import FeedRules, FeedShare
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.plan.plan import WITHOUT_BRAIN, Advice, ShapePlan
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage, PlanRules
+from springtide.domain.spec.planning_config import PlanningConfig, PlanningIdentity, PlanningStage, PlanRules
 from springtide.job.core import events
 from springtide.master.autoscale.loop import AdviserSetup
 from springtide.master.core.record import JobRecord
@@ -34,8 +34,7 @@ RULES = PlanRules(
     settle_s=1.0,
     window_s=2.0,
     warm_up_steps=5,
-    user="ada",
-    features={"script": "train.py"},
+    identity=PlanningIdentity(user="ada", features={"script": "train.py"}),
 )
 
 
