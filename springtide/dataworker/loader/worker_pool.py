@@ -27,7 +27,7 @@ from springtide.dataworker.feed.feed import BatchFeed, WantedBatch
 from springtide.dataworker.feed.stage import Pipeline, PipelineStage
 from springtide.dataworker.loader.collate import BatchMaker, CollatedBatch
 from springtide.dataworker.loader.sampler import DrawnBatch, Indices
-from springtide.dataworker.processes import fork_server, job_package, local_processes
+from springtide.dataworker.processes import job_package, local_processes
 from springtide.dataworker.processes.supervisor import WorkerSupervisor
 from springtide.dataworker.transport import codec
 from springtide.domain.data.data_workers import FeedState
@@ -217,7 +217,7 @@ class WorkerPool:
 
 def _begin(worker_init_fn: Callable[[int], None] | None, dataset: Any, workers: int) -> None:
     """Set up a data worker before its first batch, as torch's DataLoader does for its workers."""
-    number = fork_server.NUMBER or 0
+    number = local_processes.NUMBER or 0
     torch.set_num_threads(1)
     torch_worker._worker_info = torch_worker.WorkerInfo(
         id=number, num_workers=workers, seed=torch.initial_seed(), dataset=dataset
