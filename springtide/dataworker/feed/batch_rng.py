@@ -2,7 +2,7 @@
 
 In: a seed and a batch name (domain/data/data_workers.py). Out: inside a `with` block, the CPU generators of torch,
 NumPy and Python start from this seed. Afterwards they are restored. A batch is thus the same, no matter which process
-makes it, or how often. Next: worker.py and feed.py make batches with it; dataworker/loader/custom_sampler.py draws with
+makes it, or how often. Next: worker.py and feed.py make batches with it; dataworker/loader/sampler.py draws with
 it.
 """
 

@@ -1,8 +1,8 @@
 """Connect a trainer to its data workers: send requests, receive batches.
 
 In: requests of dataworker/feed/feed.py, or of a middle stage (dataworker/feed/worker.py). Out: batches by number, each
-once. dataworker/feed/dispatch.py assigns the requests. This module has the threads, one for each data worker. All
-threads end with `close`, and a forked child needs none of them.
+once. dataworker/feed/dispatch.py assigns the requests. Each data worker has a thread here. All threads end with
+`close`, and a forked child needs none of them.
 """
 
 import contextlib
@@ -17,14 +17,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from springtide import errors
 from springtide.dataworker.feed import dispatch
 from springtide.dataworker.feed.dispatch import Dispatch, StepFate
-from springtide.dataworker.transport import messages
 from springtide.dataworker.transport.channel import BatchChannel, Payload, ReceivedMessage, connect
+from springtide.dataworker.transport.codec import BatchMessage
 from springtide.domain.data.data_workers import BatchName
 from springtide.rpc.transport import auth
 from springtide.rpc.transport.frames import BadFrame
@@ -33,6 +34,71 @@ log = logging.getLogger(__name__)
 
 CALL_AGAIN_S = (0.05, 2.0)  # first and longest pause between two connection attempts
 JOIN_S = 5.0  # limit for joining a thread in `close`; threads have nothing left to wait for
+
+
+class FeedMessage(msgspec.Struct, array_like=True, frozen=True):
+    """Base of the messages between a trainer and a data worker, beside batches.
+
+    A data worker answers each `AskBatch` with `BatchMade` (and the batch), `BatchFailed` or `BatchDropped`.
+    """
+
+
+class AskBatch(FeedMessage, frozen=True):
+    """Trainer: request the batch of these samples."""
+
+    step: int
+    indices: bytes
+    """Sample indices, little-endian int64."""
+    name: BatchName | None
+    asks: tuple[int, ...] = ()
+    """Leaves that this trainer needs in addition to those of the split (dataworker/split/program/payload.py)."""
+
+
+class DropBatch(FeedMessage, frozen=True):
+    """Trainer: cancel a request."""
+
+    step: int
+
+
+class BatchMade(FeedMessage, frozen=True):
+    """Data worker: the batch, under its requested name."""
+
+    step: int
+    name: BatchName | None
+
+
+class BatchFailed(FeedMessage, frozen=True):
+    """Data worker: user code raised."""
+
+    step: int
+    why: str
+
+
+class BatchDropped(FeedMessage, frozen=True):
+    """Data worker: the request was cancelled."""
+
+    step: int
+
+
+class WorkerLeaving(FeedMessage, frozen=True):
+    """Data worker: no more requests are accepted. Open requests are still answered."""
+
+
+KINDS: tuple[type[FeedMessage], ...] = (AskBatch, DropBatch, BatchMade, BatchFailed, BatchDropped, WorkerLeaving)
+
+
+def send_message(to: BatchChannel, message: FeedMessage, batch: BatchMessage | None = None) -> None:
+    to.send(KINDS.index(type(message)), message, batch)
+
+
+def read_message(received: ReceivedMessage) -> FeedMessage:
+    """Decode a message; raise `BadFrame` if it is invalid."""
+    if not 0 <= received.kind < len(KINDS):
+        raise BadFrame(f"a message of kind {received.kind}, expected 0 to {len(KINDS) - 1}")
+    try:
+        return msgspec.convert(received.fields, KINDS[received.kind])
+    except msgspec.ValidationError as error:
+        raise BadFrame(f"not a {KINDS[received.kind].__name__}: {error}") from error
 
 
 class WantedBatch(NamedTuple):
@@ -59,7 +125,7 @@ class _Link:
     worker: str
     address: str
     wake: int
-    outbox: deque[messages.FeedMessage] = field(default_factory=deque)
+    outbox: deque[FeedMessage] = field(default_factory=deque)
     channel: BatchChannel | None = None
     """The open channel; None if not connected."""
     stopped: bool = False
@@ -128,7 +194,7 @@ class WorkerConnections:
         """Wait for the result of a step. Return None after `seconds`, or if no data worker is left."""
         with self._lock:
             if self._settled(step) is None and not self._dispatch.deserted and seconds > 0:
-                self._carry_out(self._dispatch.look(at=time.monotonic()))
+                self._carry_out(self._dispatch.poll(at=time.monotonic()))
                 self._changed.wait(seconds)
             return self._settled(step)
 
@@ -144,10 +210,10 @@ class WorkerConnections:
                 if self._wanted.pop(step, None) is not None:
                     self._carry_out(self._dispatch.taken(step, at=time.monotonic()))
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Let idle data workers take over overdue steps."""
         with self._lock:
-            self._carry_out(self._dispatch.look(at=time.monotonic()))
+            self._carry_out(self._dispatch.poll(at=time.monotonic()))
 
     def overdue(self, step: int) -> bool:
         """Return True if a step is so late that its data worker may never answer."""
@@ -168,11 +234,6 @@ class WorkerConnections:
     def queued(self) -> int:
         """Number of received batches that the loop has not taken."""
         return len(self._answers)
-
-    def space(self, room: int) -> int:
-        """Return how many more steps may be wanted, with `room` steps in total."""
-        self._dispatch.room = room
-        return self._dispatch.space
 
     @property
     def under_way(self) -> int:
@@ -215,9 +276,9 @@ class WorkerConnections:
             if isinstance(order, dispatch.AssignStep):
                 wanted, asks = self._wanted[order.step]
                 asked = np.ascontiguousarray(wanted.indices, dtype="<i8").tobytes()
-                link.outbox.append(messages.AskBatch(order.step, asked, wanted.name, asks))
+                link.outbox.append(AskBatch(order.step, asked, wanted.name, asks))
             else:
-                link.outbox.append(messages.DropBatch(order.step))
+                link.outbox.append(DropBatch(order.step))
             self._wake(link)
 
     def _wake(self, link: _Link) -> None:
@@ -299,7 +360,7 @@ class WorkerConnections:
         try:
             while not link.stopped:
                 while (message := _first(link.outbox)) is not None:
-                    link.channel.send(messages.number(message), message)
+                    send_message(link.channel, message)
                 link.channel.await_like(self.types)
                 for descriptor, _ in ready.poll():
                     if descriptor == link.wake:
@@ -318,28 +379,28 @@ class WorkerConnections:
             self._heard()
 
     def _hear(self, link: _Link, received: ReceivedMessage) -> None:
-        message = messages.read(received.kind, received.fields)
+        message = read_message(received)
         at = time.monotonic()
         answer = None
-        if isinstance(message, messages.BatchMade):
+        if isinstance(message, BatchMade):
             if received.payload is None:
                 raise BadFrame(f"step {message.step} came without its batch")
             answer = self._unpack(message, received.payload)
         with self._lock:
-            if isinstance(message, messages.BatchMade) and answer is not None:
+            if isinstance(message, BatchMade) and answer is not None:
                 self._keep(link, message, answer, at)
-            elif isinstance(message, messages.BatchFailed):
+            elif isinstance(message, BatchFailed):
                 self._carry_out(self._dispatch.failed(link.worker, message.step, message.why, at=at))
-            elif isinstance(message, messages.BatchDropped):
+            elif isinstance(message, BatchDropped):
                 self._carry_out(self._dispatch.dropped(link.worker, message.step, at=at))
-            elif isinstance(message, messages.WorkerLeaving):
+            elif isinstance(message, WorkerLeaving):
                 self._leave(link)
             else:
                 raise BadFrame(f"a {type(message).__name__} from a data worker")
             self._changed.notify_all()
         self._heard()
 
-    def _unpack(self, message: messages.BatchMade, payload: Payload) -> StepAnswer:
+    def _unpack(self, message: BatchMade, payload: Payload) -> StepAnswer:
         with self._lock:
             wanted = self._wanted.get(message.step)
             news = self._dispatch.awaits(message.step)
@@ -347,8 +408,7 @@ class WorkerConnections:
             return StepAnswer()
         if message.name != wanted[0].name:
             raise BadFrame(f"step {message.step} is {wanted[0].name}, and came as {message.name}")
-        size = payload.size
-        self.batch_bytes = max(size, int(0.9 * (self.batch_bytes or 0)))
+        self.batch_bytes = max(payload.size, int(0.9 * (self.batch_bytes or 0)))
         try:
             return StepAnswer(payload.tree(self.types), made=True)
         except BadFrame:
@@ -357,14 +417,14 @@ class WorkerConnections:
             log.info("a batch cannot be put together, it is made here: %s", error)
             return StepAnswer()
 
-    def _keep(self, link: _Link, message: messages.BatchMade, answer: StepAnswer, at: float) -> None:
+    def _keep(self, link: _Link, message: BatchMade, answer: StepAnswer, at: float) -> None:
         if self._dispatch.awaits(message.step):
             self._answers[message.step] = answer
             self.made += answer.made
         self._carry_out(self._dispatch.made(link.worker, message.step, at=at))
 
 
-def _first(outbox: deque[messages.FeedMessage]) -> messages.FeedMessage | None:
+def _first(outbox: deque[FeedMessage]) -> FeedMessage | None:
     """Return the next message, or None: another thread may empty the outbox at any time."""
     try:
         return outbox.popleft()

@@ -1,11 +1,8 @@
 """Pure. Assign steps to data workers ahead of time; reassign late steps, and count each step once.
 
-In: dataworker/feed/connections.py reports workers, wanted steps and answers, each with the time. Out: orders for
-workers. Next: dataworker/feed/feed.py takes batches in the order of steps.
-
-A step is a numbered mini-batch of a trainer. The trainer wants a step once. Any number of workers may make the step,
-and the first answer settles it. Workers are stateless, so the step of a lost worker goes to another worker. An idle
-worker takes over a step that it can finish earlier than the current worker. A worker answers every assigned step once.
+In: connections.py reports workers, wanted steps and answers, each with the time. Out: orders for workers. A step is a
+numbered mini-batch of a trainer. Any number of workers may make it, and the first answer settles it. The step of a lost
+worker goes to another worker. An idle worker takes over a step that it can finish earlier than the current worker.
 """
 
 from collections.abc import Iterator
@@ -92,9 +89,7 @@ class WorkerState:
 class Dispatch:
     """Steps of a trainer, and the workers that make them. Methods return the resulting orders."""
 
-    def __init__(self, *, room: int = 1) -> None:
-        self.room = room
-        """Most steps that may be wanted and not taken; may change at any time."""
+    def __init__(self) -> None:
         self.steps: dict[int, StepState] = {}
         """Steps that the trainer wants and has not taken."""
         self.workers: dict[str, WorkerState] = {}
@@ -102,11 +97,6 @@ class Dispatch:
         """Steps without a worker, earliest first."""
         self._mean_s: float | None = None
         """Mean seconds for a step over all workers."""
-
-    @property
-    def space(self) -> int:
-        """Number of further steps that the trainer may want."""
-        return max(0, self.room - len(self.steps))
 
     @property
     def open(self) -> int:
@@ -202,13 +192,9 @@ class Dispatch:
         del self.steps[step]
         return [*orders, *self._hand_out(at)]
 
-    def look(self, *, at: float) -> list[DispatchOrder]:
+    def poll(self, *, at: float) -> list[DispatchOrder]:
         """Reassign late steps; call this regularly."""
         return self._hand_out(at)
-
-    def remaining_s(self, step: int, *, at: float) -> float | None:
-        """Estimate the seconds until a step is made; None if no worker holds it."""
-        return min((self._finish_in(name, step, at) for name in self.steps[step].holders), default=None)
 
     def overdue(self, step: int, *, at: float) -> bool:
         """Return True if a step is so late that its workers may never answer. After worker deaths the limit is
@@ -319,8 +305,8 @@ class Dispatch:
         for number in waiting:
             step = self.steps[number]
             if len(step.holders) < HOLDERS and all(worker != tried for tried, _ in step.failures):
-                remaining = self.remaining_s(number, at=at)
-                if remaining is not None and remaining > HASTE * own_s + GRACE_S:
+                remaining = min((self._finish_in(name, number, at) for name in step.holders), default=0.0)
+                if remaining > HASTE * own_s + GRACE_S:
                     yield number
 
     def _finish_in(self, worker: str, step: int, at: float) -> float:

@@ -25,13 +25,10 @@ from torch.utils import data
 from springtide import errors
 from springtide.data.source import UnreadableBatch
 from springtide.dataworker.feed import batch_rng
-from springtide.dataworker.loader import loader_state, options
-from springtide.dataworker.loader.autosize import Autosize
+from springtide.dataworker.loader import options
 from springtide.dataworker.loader.collate import BatchMaker, CollatedBatch, pinned
-from springtide.dataworker.loader.custom_sampler import UserSampler
-from springtide.dataworker.loader.iterable_reader import IterablePasses
-from springtide.dataworker.loader.sampler import DrawnBatch, LoaderPosition, SampleOrder
-from springtide.dataworker.loader.worker_pool import WorkerPool
+from springtide.dataworker.loader.sampler import DrawnBatch, LoaderPosition, SampleOrder, UserSampler
+from springtide.dataworker.loader.worker_pool import Autosize, WorkerPool
 from springtide.domain.core.validation import takes_numbers
 from springtide.domain.data.data_workers import Poison
 
@@ -64,6 +61,40 @@ class LoaderPass:
 log = logging.getLogger(__name__)
 
 NAMED = 5  # indices in a message; error.indices and loader.skipped have all
+
+
+class IterablePasses:
+    """Passes over an IterableDataset, read in this process or in a single other process."""
+
+    def __init__(self, dataset: Any, *, apart: bool, **options: Any) -> None:
+        self._dataset = dataset
+        self._options = {**options, "num_workers": int(apart)}
+        log.warning(
+            "%s has no indices: one reader reads it, and each sample comes at most once "
+            "(what was read ahead is lost with a process)",
+            type(dataset).__name__,
+        )
+
+    def __len__(self) -> int:
+        return len(self._loader())
+
+    def batches(self, place: LoaderPosition) -> Iterator[tuple[Any, LoaderPosition]]:
+        """Yield all batches from a position to the end of its epoch; earlier batches are read and dropped."""
+        if place.done:
+            log.warning(
+                "%s has no indices: the first %d batches are read and dropped to go on after them. That is exact only "
+                "if it gives the same samples in the same order again",
+                type(self._dataset).__name__,
+                place.done,
+            )
+        if hasattr(self._dataset, "set_epoch"):
+            self._dataset.set_epoch(place.epoch)
+        for step, batch in enumerate(self._loader()):
+            if step >= place.done:
+                yield batch, LoaderPosition(place.epoch, step + 1)
+
+    def _loader(self) -> "data.DataLoader[Any]":
+        return data.DataLoader(self._dataset, **self._options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,12 +235,12 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch of the loop, as plain values to save with the model."""
-        state = loader_state.written(options.kind_of(self._order), self._next or self._place, self._seed)
+        state = options.written(options.kind_of(self._order), self._next or self._place, self._seed)
         return state | (self._order.state() if isinstance(self._order, UserSampler) else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Start the next pass at this position. The number of workers, ranks and the batch size may differ."""
-        reached, seed = loader_state.read(state, options.kind_of(self._order))
+        reached, seed = options.read(state, options.kind_of(self._order))
         self._leave()
         if seed != self._seed and self._pool is not None:
             self._pool.dismiss()  # running data workers have the old seed

@@ -1,6 +1,6 @@
 """Package a job's code and data set for data workers: a sealed pickle, with large arrays in a separate file.
 
-In: a `Pipeline` with the user's objects (dataworker/feed/stage.py). Out: a folder of the job, and the same pipeline in
+In: a `Pipeline` with the user's objects (dataworker/feed/worker.py). Out: a folder of the job, and the same pipeline in
 another process. Next: dataworker/processes/__main__.py and local_processes.py run it.
 
 Only a trainer of the same job can write the pickle. The reader checks its seal first, an HMAC under the job's secret.
@@ -29,7 +29,7 @@ import numpy as np
 import torch
 
 from springtide import errors
-from springtide.dataworker.feed.stage import Pipeline
+from springtide.dataworker.feed.worker import Pipeline
 from springtide.dataworker.processes.package_transfer import ARRAYS, CODE, CONTENTS, SEAL_BYTES
 
 FORMAT = 1

@@ -1,6 +1,6 @@
 """Encode a mini-batch as a message: a small header with the layout, and the bytes of all tensors.
 
-In: the tree that a stage has made (dataworker/feed/stage.py). Out: a `BatchMessage`. Decoded tensors are views of the
+In: the tree that a stage has made (dataworker/feed/worker.py). Out: a `BatchMessage`. Decoded tensors are views of the
 payload. Nothing is unpickled: a header is msgpack. Its types, sizes and offsets are checked before any allocation.
 Next: dataworker/transport/channel.py carries it.
 
@@ -22,7 +22,7 @@ from torch.utils import _pytree
 
 from springtide import _native, errors
 from springtide.data.source import UnreadableBatch
-from springtide.dataworker.transport import layout, layout_cache
+from springtide.dataworker.transport import layout
 from springtide.domain.data.samples import Batch
 from springtide.rpc.transport.frames import BadFrame
 
@@ -92,8 +92,8 @@ def pack(tree: Any) -> BatchMessage:
     packing = None
     try:
         try:
-            return BatchMessage(*layout_cache.cast(tree))
-        except layout_cache.UncachedTree:
+            return BatchMessage(*layout.cast(tree))
+        except layout.UncachedTree:
             packing = _Packing()
         node = packing.node(tree)
         header = _encode(layout.Header(layout.VERSION, packing.size, node))
@@ -135,12 +135,12 @@ def unpack(header: bytes, payload: Any, types: Mapping[str, type] | None = None,
     `payload`: a buffer at least as long as the message's payload. If it has not `arrived`, the tensors are views of
     memory that the payload will fill. Raise `PayloadMissing` if the tree needs the values themselves.
     """
-    read = layout_cache.plan(header)
+    read = layout.plan(header)
     there = memoryview(payload).nbytes
     if not 0 <= read.size <= there:
         raise BadFrame(f"a batch announces {read.size} bytes, {there} came")
     if read.outline is not None:
-        return layout_cache.put_together(read.outline, layout_cache.views(read, payload))
+        return layout.put_together(read.outline, layout.views(read, payload))
     known = {**ALWAYS_KNOWN, **types} if types else ALWAYS_KNOWN
     return _Unpacking(payload, read, known, arrived).make(read.tree)
 
@@ -280,9 +280,9 @@ class _Packing:
 class _Unpacking:
     """Decoder of a tree; it checks every node against the payload's size first."""
 
-    def __init__(self, payload: Any, read: layout_cache.CachedHeader, types: Mapping[str, type], arrived: bool) -> None:
+    def __init__(self, payload: Any, read: layout.CachedHeader, types: Mapping[str, type], arrived: bool) -> None:
         self.payload, self.size, self.types, self.arrived = payload, read.size, types, arrived
-        self.tensors = layout_cache.views(read, payload)
+        self.tensors = layout.views(read, payload)
 
     def make(self, node: layout.Node) -> Any:
         match node:
@@ -329,14 +329,12 @@ class _Unpacking:
             raise BadFrame(f"an array of unknown dtype {node.dtype!r}") from error
         if dtype.kind not in _ARRAY_KINDS or dtype.hasobject or dtype.fields or dtype.subdtype:
             raise BadFrame(f"an array of dtype {node.dtype!r}")
-        count = layout_cache.elements(node.shape, dtype.itemsize, node.offset, self.size)
+        count = layout.elements(node.shape, dtype.itemsize, node.offset, self.size)
         try:
             if count and dtype.itemsize:
                 array = np.frombuffer(self.payload, dtype, count, node.offset).reshape(node.shape)
             else:
-                layout_cache.within(
-                    0, count, self.size
-                )  # elements of no width: as many as the payload has bytes at most
+                layout.within(0, count, self.size)  # elements of no width: as many as the payload has bytes at most
                 array = np.empty(node.shape, dtype)
         except ValueError as error:
             raise BadFrame(f"an array of shape {node.shape}: {error}") from error
@@ -346,7 +344,7 @@ class _Unpacking:
         return array[()]
 
     def long(self, kind: str, offset: int, size: int) -> Any:
-        layout_cache.within(offset, size, self.size)
+        layout.within(offset, size, self.size)
         if kind not in _decode_long:
             raise BadFrame(f"a long {kind!r}")
         self.need_payload()

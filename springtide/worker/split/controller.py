@@ -24,7 +24,7 @@ from torch import nn
 from springtide import errors
 from springtide.data.source import SampleSource, as_batch
 from springtide.dataworker.feed.batch_rng import seeded
-from springtide.dataworker.feed.stage import Pipeline, PipelineStage
+from springtide.dataworker.feed.worker import Pipeline, PipelineStage
 from springtide.dataworker.split.program import arguments, payload
 from springtide.dataworker.split.recorder import pytree
 from springtide.dataworker.split.recorder.reachable_state import ReachableState

@@ -5,7 +5,7 @@ import pickle
 import cloudpickle
 import torch
 
-from springtide.dataworker.split.recorder import pytree, stateless
+from springtide.dataworker.split.recorder import marked_calls, pytree
 from springtide.dataworker.split.recorder.call_recorder import CallBook, Recorder
 from springtide.dataworker.split.search.split import split
 
@@ -23,7 +23,7 @@ def record(model, calls):
             modules=dict(model.named_modules()),
             keep=at == len(calls) - 1,
         )
-        with stateless.heard_by(recorder.call_marked), recorder:
+        with marked_calls.heard_by(recorder.call_marked), recorder:
             made = model(*args, **kwargs)
         logs.append(recorder.finish())
         del made

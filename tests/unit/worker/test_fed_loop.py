@@ -8,7 +8,8 @@ import torch
 import springtide
 from springtide.data import source as sources
 from springtide.data.source import UnreadableBatch
-from springtide.dataworker.feed.feed import BatchFeed, WantedBatch
+from springtide.dataworker.feed.connections import WantedBatch
+from springtide.dataworker.feed.feed import BatchFeed
 from springtide.dataworker.feed.worker import DataWorker
 from springtide.dataworker.processes import job_package
 from springtide.worker.input.read_batch import Fed

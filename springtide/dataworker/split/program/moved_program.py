@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from springtide.dataworker.split.program import unique, value_keys
+from springtide import _native
+from springtide.dataworker.split.program import value_keys
 from springtide.dataworker.split.program.value_keys import ContentKey, InputKey, NestKey, OwnerKey, PartKey, Spec, Term
 from springtide.dataworker.split.recorder import pytree, torch_functions
 from springtide.dataworker.split.recorder.marked_calls import MarkedCode
@@ -164,7 +165,7 @@ class _Step:
 
     def __init__(self, call: Instruction, free: Sequence[PartKey], marked: Mapping[str, Callable[..., Any]]) -> None:
         self._call, self._free = call, free
-        known = marked.get(call.name) or unique.QUICKER.get(call.name)
+        known = marked.get(call.name) or QUICKER.get(call.name)
         self._function = known or torch_functions.resolve(call.name)
         self._parts = [PartKey(call.number, at) for at in range(call.parts)]
 
@@ -245,3 +246,46 @@ def _threads(number: int) -> Iterator[None]:
 def leaf_terms(count: int) -> tuple[Term, ...]:
     """Return the terms of the model's inputs, in order."""
     return tuple(InputKey(number) for number in range(count))
+
+
+FEWEST, MOST = 1024, 1 << 31  # below this number of elements torch is as fast
+Found = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+_torchs = torch.ops.aten._unique2.default
+
+
+def unique(
+    input: torch.Tensor,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Any:
+    """Return the result of torch.unique."""
+    if dim is not None or not sorted:
+        return torch.unique(input, sorted, return_inverse, return_counts, dim)
+    found = unique2(input, sorted, return_inverse, return_counts)
+    wanted = (True, return_inverse, return_counts)
+    given = tuple(one for one, asked in zip(found, wanted, strict=True) if asked)
+    return given if len(given) > 1 else given[0]
+
+
+QUICKER: dict[str, Callable[..., Any]] = {"torch.unique": unique, "Tensor.unique": unique}
+"""Replacement functions on data workers, by name of the torch function."""
+
+
+def unique2(
+    given: torch.Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> Found:
+    """Return distinct values, the inverse indices and the counts. A result that the caller does not want is empty."""
+    if given.dtype not in (torch.int64, torch.int32) or not given.is_cpu or not FEWEST <= given.numel() < MOST:
+        found: Found = _torchs(given, sorted, return_inverse, return_counts)
+        return found
+    flat = given.to(torch.int64).contiguous().view(-1)
+    values = torch.empty_like(flat)
+    inverse = torch.empty(given.shape if return_inverse else 0, dtype=torch.int64)
+    counts = torch.empty_like(flat) if return_counts else torch.empty(0, dtype=torch.int64)
+    many = _native.distinct(flat.numpy(), values.numpy(), inverse.view(-1).numpy(), counts.numpy())
+    if return_counts:
+        counts.resize_(many)
+    return values.resize_(many).to(given.dtype), inverse, counts

@@ -21,7 +21,7 @@ import torch
 
 from springtide.data.source import Fetch, Indices, as_batch
 from springtide.dataworker.feed import batch_rng
-from springtide.dataworker.feed.stage import Pipeline
+from springtide.dataworker.feed.worker import Pipeline
 from springtide.dataworker.split.program import arguments
 from springtide.dataworker.split.program.moved_program import defaulting_to
 from springtide.dataworker.split.recorder import pytree

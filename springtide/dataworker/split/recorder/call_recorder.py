@@ -33,8 +33,8 @@ from springtide.dataworker.split.program.value_keys import (
     terms_in,
 )
 from springtide.dataworker.split.recorder import bit_compare, marked_calls, pytree, source_lines, torch_functions
-from springtide.dataworker.split.recorder.call_watch import OperationWatch, memory, tensors
 from springtide.dataworker.split.recorder.pytree import TreeShape
+from springtide.dataworker.split.recorder.torch_functions import OperationWatch, memory, tensors
 
 # reference count of a tensor that only the recorder holds: the list, a variable, the argument of getrefcount
 UNHELD = 3

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from springtide.dataworker.feed.stage import PipelineStage
+from springtide.dataworker.feed.worker import PipelineStage
 from springtide.dataworker.split.program import value_keys
 from springtide.dataworker.split.program.min_cut import ProgramCut
 from springtide.dataworker.split.program.recorded_program import RecordedProgram

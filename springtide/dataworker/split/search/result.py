@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from springtide.dataworker.feed.stage import PipelineStage
+from springtide.dataworker.feed.worker import PipelineStage
 from springtide.dataworker.split.program.call_replay import CallReplay
 from springtide.dataworker.split.search.report import Explanation
 

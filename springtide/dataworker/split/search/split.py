@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from springtide.dataworker.feed.stage import PipelineStage
+from springtide.dataworker.feed.worker import PipelineStage
 from springtide.dataworker.processes import job_package
 from springtide.dataworker.split.program import min_cut, recorded_program, value_keys
 from springtide.dataworker.split.program.call_replay import CallReplay

@@ -13,10 +13,10 @@ import torch
 from springtide import errors
 from springtide.data.source import UnreadableBatch
 from springtide.dataworker.feed import connections
-from springtide.dataworker.feed.feed import BatchFeed, WantedBatch
-from springtide.dataworker.feed.stage import Pipeline, PipelineStage
-from springtide.dataworker.feed.worker import DataWorker
-from springtide.dataworker.transport import channel, messages, shared_memory
+from springtide.dataworker.feed.connections import WantedBatch
+from springtide.dataworker.feed.feed import BatchFeed
+from springtide.dataworker.feed.worker import DataWorker, Pipeline, PipelineStage
+from springtide.dataworker.transport import channel, shared_memory
 from springtide.domain.data.data_workers import BatchName
 from tests.waiting import until
 
@@ -293,8 +293,7 @@ def test_what_a_trainer_asks_for_besides_goes_to_the_first_stage():
         def keeping(self, indices, asks):
             return doubled(indices), list(asks)
 
-    with Fed(serve(Keeping())) as fed:
-        fed.feed.asks = lambda name: (3, 5)
+    with Fed(serve(Keeping()), asks=lambda name: (3, 5)) as fed:
         assert [one[1] for one in fed.feed.read(batches(2), none_of_it)] == [[3, 5]] * 2
 
 
@@ -319,8 +318,8 @@ def test_a_trainer_that_does_not_read_what_it_asked_for_holds_up_no_other(far):
     serving = serve(lambda indices: torch.zeros(2_000_000))
     deaf = channel.connect(serving.address, SECRET, shared=False)
     for step in range(10):
-        ask = messages.AskBatch(step, np.arange(4).tobytes(), None)
-        deaf.send(messages.number(ask), ask)
+        ask = connections.AskBatch(step, np.arange(4).tobytes(), None)
+        connections.send_message(deaf, ask)
     with Fed(serving) as fed:
         assert len(list(fed.feed.read(batches(10), none_of_it))) == 10
         assert serving.made < 20  # the deaf one gets what is under way, and no more
@@ -330,11 +329,12 @@ def test_a_trainer_that_does_not_read_what_it_asked_for_holds_up_no_other(far):
 def test_a_trainer_that_asks_for_too_much_or_talks_nonsense_is_hung_up_on():
     held = threading.Event()
     serving = serve(lambda indices: held.wait(PATIENCE_S))
-    for word, count in ((messages.AskBatch(0, np.arange(4).tobytes(), None), 100), (messages.BatchFailed(0, "?"), 1)):
+    ask = connections.AskBatch(0, np.arange(4).tobytes(), None)
+    for word, count in ((ask, 100), (connections.BatchFailed(0, "?"), 1)):
         caller = channel.connect(serving.address, SECRET)
         with contextlib.suppress(OSError):
             for _ in range(count):
-                caller.send(messages.number(word), word)
+                connections.send_message(caller, word)
         with pytest.raises(EOFError):
             caller.recv()
         caller.close()

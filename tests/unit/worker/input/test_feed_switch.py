@@ -15,7 +15,7 @@ from torch import nn
 from springtide import config, errors
 from springtide.data import source as sources
 from springtide.data.source import UnreadableBatch
-from springtide.dataworker.feed.feed import WantedBatch
+from springtide.dataworker.feed.connections import WantedBatch
 from springtide.dataworker.feed.worker import DataWorker
 from springtide.dataworker.processes import job_package
 from springtide.domain.data.data_workers import BatchName, FeedRules

@@ -1,6 +1,6 @@
 """How many data workers a loader has by itself: none for cheap batches, more while the loop waits."""
 
-from springtide.dataworker.loader.autosize import Autosize
+from springtide.dataworker.loader.worker_pool import Autosize
 from springtide.domain.data.data_workers import FeedState
 
 
