@@ -24,8 +24,9 @@ from numpy.typing import NDArray
 from springtide import errors
 from springtide.dataworker.feed import dispatch
 from springtide.dataworker.feed.dispatch import Dispatch, StepFate
-from springtide.dataworker.transport.channel import BatchChannel, Payload, ReceivedMessage, connect
+from springtide.dataworker.transport.channel import BatchChannel, Payload, ReceivedMessage
 from springtide.dataworker.transport.codec import BatchMessage
+from springtide.dataworker.transport.handshake import connect
 from springtide.domain.data.data_workers import BatchName
 from springtide.rpc.transport import auth
 from springtide.rpc.transport.frames import BadFrame

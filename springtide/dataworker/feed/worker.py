@@ -34,7 +34,7 @@ from springtide.dataworker.feed.connections import (
     read_message,
     send_message,
 )
-from springtide.dataworker.transport import codec, listener
+from springtide.dataworker.transport import codec, handshake
 from springtide.dataworker.transport.channel import BatchChannel
 from springtide.domain.data.data_workers import FeedState
 from springtide.rpc.transport.frames import BadFrame
@@ -153,7 +153,7 @@ class DataWorker:
             WorkerConnections(secret, types={}, heard=self._wake, certificates=certificates) if stage > 0 else None
         )
         self._runner = _StageRunner(pipeline, stage, seed, self._before)
-        self._listener = listener.FeedListener(secret, host=host, port=port, certificates=certificates)
+        self._listener = handshake.FeedListener(secret, host=host, port=port, certificates=certificates)
         self.address = self._listener.address
         self._ours = [
             threading.Thread(target=target, name=f"data-worker-{name}", daemon=True)

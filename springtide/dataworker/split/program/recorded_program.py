@@ -60,7 +60,7 @@ class RecordedProgram:
 
     def _of(self, call: RecordedCall, free: frozenset[int]) -> list[min_cut.CutNode]:
         inputs = self._names(call.terms, free)
-        view = call.view or not any(one.is_tensor for one in call.parts) or torch_functions.describes(call.name)
+        view = call.view or not any(one.is_tensor for one in call.parts) or call.name in torch_functions.DESCRIBING
         elements = max([part.elements for part in call.parts] + [self._elements(one) for one in call.terms], default=0)
         seconds = min_cut.estimate(torch_functions.operation(call.name), elements, view=view)
         if call.name.startswith(marked_calls.PREFIX):

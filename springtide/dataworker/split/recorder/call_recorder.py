@@ -215,7 +215,7 @@ class Recorder(TorchFunctionMode):
             self._escape((args, kwargs))
             return func(*args, **kwargs)
         name = torch_functions.name_of(func)
-        if torch_functions.describes(name) and args and isinstance(self._term(args[0]), InputKey):
+        if name in torch_functions.DESCRIBING and args and isinstance(self._term(args[0]), InputKey):
             return func(*args, **kwargs)
         why, told = self._told(name, args, kwargs)
         if told is None:
@@ -263,7 +263,7 @@ class Recorder(TorchFunctionMode):
 
     def _told(self, name: str, args: Any, kwargs: Any) -> "tuple[str, _CallTell | None]":
         """Return the template of a call, or the reason why it has none."""
-        if not name or name in torch_functions.UNMOVED or torch_functions.exposes(name):
+        if not name or name in torch_functions.UNMOVED or name in torch_functions.EXPOSING:
             return "it is no plain function of torch's", None
         if why := surroundings():
             return why, None
@@ -373,7 +373,7 @@ class Recorder(TorchFunctionMode):
 
     def _pass(self, func: Any, name: str, args: Any, kwargs: Any, why: str) -> Any:
         """Run a call without recording it."""
-        written = torch_functions.writes(func, args, kwargs) or torch_functions.exposes(name)
+        written = torch_functions.writes(func, args, kwargs) or name in torch_functions.EXPOSING
         touched = {memory(one) for one in tensors((args[:1], kwargs.get("out")))} if written else set[int]()
         self._leave(name or getattr(func, "__name__", str(func)), args, kwargs, why, touched)
         return func(*args, **kwargs)
@@ -381,7 +381,7 @@ class Recorder(TorchFunctionMode):
     def _leave(self, name: str, args: Any, kwargs: Any, why: str, written: set[int]) -> None:
         line, text = source_lines.users_line()
         self._escape((args, kwargs))
-        if not torch_functions.describes(name):
+        if name not in torch_functions.DESCRIBING:
             reads = any(isinstance(self._term(one), InputKey) for one in tensors((args, kwargs)))
             self.log.stays.append(TrainerCall(line, text, torch_functions.operation(name), why, reads))
         if written:

@@ -112,7 +112,7 @@ def _by_line(calls: Sequence[tuple[RecordedCall, str]]) -> tuple[OperationGroup,
 
 
 def _is_silent(call: RecordedCall) -> bool:
-    return torch_functions.describes(call.name) or (call.view and torch_functions.operation(call.name) in SILENT)
+    return call.name in torch_functions.DESCRIBING or (call.view and torch_functions.operation(call.name) in SILENT)
 
 
 def _guards(book: CallBook, moved: Sequence[RecordedCall]) -> list[Guard]:

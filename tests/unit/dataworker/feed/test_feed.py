@@ -16,7 +16,7 @@ from springtide.dataworker.feed import connections
 from springtide.dataworker.feed.connections import WantedBatch
 from springtide.dataworker.feed.feed import BatchFeed
 from springtide.dataworker.feed.worker import DataWorker, Pipeline, PipelineStage
-from springtide.dataworker.transport import channel, shared_memory
+from springtide.dataworker.transport import channel, handshake, shared_memory
 from springtide.domain.data.data_workers import BatchName
 from tests.waiting import until
 
@@ -300,7 +300,7 @@ def test_what_a_trainer_asks_for_besides_goes_to_the_first_stage():
 @pytest.fixture
 def far(monkeypatch):
     """Trainers and data workers as if on different hosts."""
-    monkeypatch.setattr(connections, "connect", functools.partial(channel.connect, shared=False))
+    monkeypatch.setattr(connections, "connect", functools.partial(handshake.connect, shared=False))
 
 
 def test_batches_come_from_other_hosts_also_where_the_data_set_uses_its_memory_again(far):
@@ -316,7 +316,7 @@ def test_batches_come_from_other_hosts_also_where_the_data_set_uses_its_memory_a
 
 def test_a_trainer_that_does_not_read_what_it_asked_for_holds_up_no_other(far):
     serving = serve(lambda indices: torch.zeros(2_000_000))
-    deaf = channel.connect(serving.address, SECRET, shared=False)
+    deaf = handshake.connect(serving.address, SECRET, shared=False)
     for step in range(10):
         ask = connections.AskBatch(step, np.arange(4).tobytes(), None)
         connections.send_message(deaf, ask)
@@ -331,7 +331,7 @@ def test_a_trainer_that_asks_for_too_much_or_talks_nonsense_is_hung_up_on():
     serving = serve(lambda indices: held.wait(PATIENCE_S))
     ask = connections.AskBatch(0, np.arange(4).tobytes(), None)
     for word, count in ((ask, 100), (connections.BatchFailed(0, "?"), 1)):
-        caller = channel.connect(serving.address, SECRET)
+        caller = handshake.connect(serving.address, SECRET)
         with contextlib.suppress(OSError):
             for _ in range(count):
                 connections.send_message(caller, word)
@@ -403,7 +403,7 @@ def test_a_feed_that_is_dropped_leaves_no_thread():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_batch_too_large_for_a_message_is_told_of_and_the_next_ones_come(monkeypatch, shared):
-    monkeypatch.setattr(connections, "connect", functools.partial(channel.connect, shared=shared))
+    monkeypatch.setattr(connections, "connect", functools.partial(handshake.connect, shared=shared))
     monkeypatch.setattr(channel, "MAX_PAYLOAD", 1 << 16)
 
     def large_once(indices):
