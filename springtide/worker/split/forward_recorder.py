@@ -1,4 +1,4 @@
-"""Record the torch calls of some forwards while the loop trains, as input for dataworker/split/search/split.py.
+"""Record the torch calls of some forwards while the loop trains, as input for dataworker/split/split.py.
 
 In: loop_watcher.py selects the calls of the model to record. No forward() runs twice, so its counters, state and random
 draws are unaffected. Out: `book` and `logs`. Next: controller.py.

@@ -19,7 +19,7 @@ from torch import nn
 
 from springtide.dataworker.split.program import arguments
 from springtide.dataworker.split.recorder import bit_compare, pytree
-from springtide.dataworker.split.search.split import Split
+from springtide.dataworker.split.split import Split
 from springtide.embedding.lookup import id_routes
 from springtide.worker.split import lazy_leaf
 from springtide.worker.split.forward_recorder import surrounded

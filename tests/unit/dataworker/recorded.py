@@ -7,7 +7,7 @@ import torch
 
 from springtide.dataworker.split.recorder import marked_calls, pytree
 from springtide.dataworker.split.recorder.call_recorder import CallBook, Recorder
-from springtide.dataworker.split.search.split import split
+from springtide.dataworker.split.split import split
 
 
 def record(model, calls):
@@ -30,9 +30,9 @@ def record(model, calls):
     return book, logs
 
 
-def splitting(model, calls, **options):
+def splitting(model, calls):
     """A model's forward in two, by what it did in these calls."""
-    return split(*record(model, calls), **options)
+    return split(*record(model, calls))
 
 
 def sent(divided, call):

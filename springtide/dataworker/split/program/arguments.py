@@ -2,7 +2,7 @@
 
 In: a batch, and the arguments that the training loop made of this batch (worker/split/controller.py). Out: a
 `ModelCall`. Data workers fill the `ModelCall` from their own batches (dataworker/split/program/payload.py).
-dataworker/split/search/split.py numbers the leaves in the same order.
+dataworker/split/split.py numbers the leaves in the same order.
 """
 
 import dataclasses

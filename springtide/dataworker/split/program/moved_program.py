@@ -1,6 +1,6 @@
 """Replay the moved torch calls of a forward() on data workers, with the inputs of another batch.
 
-In: the calls that dataworker/split/search/split.py chose. Out: a `MovedProgram` for each stage. A program pickles as
+In: the calls that dataworker/split/split.py chose. Out: a `MovedProgram` for each stage. A program pickles as
 names, plain values and constant tensors, and needs no model. Calls that write in place write to a copy. Next:
 dataworker/split/program/payload.py runs the program on data workers.
 """
@@ -16,32 +16,10 @@ import torch
 
 from springtide import _native
 from springtide.dataworker.split.program import value_keys
-from springtide.dataworker.split.program.value_keys import ContentKey, InputKey, NestKey, OwnerKey, PartKey, Spec, Term
+from springtide.dataworker.split.program.known_calls import KnownCall
+from springtide.dataworker.split.program.value_keys import ContentKey, OwnerKey, PartKey, Term, terms_in
 from springtide.dataworker.split.recorder import pytree, torch_functions
 from springtide.dataworker.split.recorder.marked_calls import MarkedCode
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instruction:
-    """A single torch call of a program."""
-
-    number: int
-    name: str
-    args: tuple[Spec, ...]
-    kwargs: NestKey | None = None
-    parts: int = 1
-    """Number of values that the call returns."""
-    writes: bool = False
-    """True if the call writes to its first argument. The program passes a copy of this argument."""
-    rounds: bool = False
-    """True if the number of threads can change the last bits of the result."""
-    line: str = ""
-    text: str = ""
-
-    @property
-    def terms(self) -> list[Term]:
-        """Inputs and earlier results that the call reads."""
-        return [*value_keys.terms_in(self.args), *value_keys.terms_in(self.kwargs or ())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +28,10 @@ class LeafKind:
 
     dtype: torch.dtype
     dimensions: int
+
+    @classmethod
+    def of(cls, leaf: torch.Tensor) -> "LeafKind":
+        return cls(leaf.dtype, leaf.dim())
 
     def differs(self, given: Any) -> str:
         """Return why an input does not have these properties; empty if it has them."""
@@ -69,7 +51,7 @@ class MovedProgram:
     next list.
     """
 
-    instructions: tuple[Instruction, ...]
+    instructions: tuple[KnownCall, ...]
     takes: tuple[Term, ...]
     """Terms of the input list, in order."""
     gives: tuple[Term, ...]
@@ -147,11 +129,10 @@ class MovedProgram:
 
     def _steps(self) -> "list[_Step]":
         if not self._ready:
-            last: dict[Term, int] = {}
+            reads = [set(terms_in((one.args, one.kwargs or ()))) for one in self.instructions]
+            last = {term: at for at, terms in enumerate(reads) for term in terms}
             for at, one in enumerate(self.instructions):
-                last.update(dict.fromkeys(one.terms, at))
-            for at, one in enumerate(self.instructions):
-                gone = [term for term in dict.fromkeys(one.terms) if last[term] == at and term not in self.gives]
+                gone = [term for term in reads[at] if last[term] == at and term not in self.gives]
                 self._ready.append(
                     _Step(one, [term for term in gone if isinstance(term, PartKey)], self.marked.functions)
                 )
@@ -163,11 +144,11 @@ class _Step:
 
     __slots__ = ("_call", "_free", "_function", "_parts")
 
-    def __init__(self, call: Instruction, free: Sequence[PartKey], marked: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, call: KnownCall, free: Sequence[PartKey], marked: Mapping[str, Callable[..., Any]]) -> None:
         self._call, self._free = call, free
         known = marked.get(call.name) or QUICKER.get(call.name)
         self._function = known or torch_functions.resolve(call.name)
-        self._parts = [PartKey(call.number, at) for at in range(call.parts)]
+        self._parts = [PartKey(call.number, at) for at in range(len(call.parts))]
 
     def run(self, values: dict[Any, Any], size: int) -> None:
         """Run the call, and drop values that no later call reads."""
@@ -243,11 +224,8 @@ def _threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def leaf_terms(count: int) -> tuple[Term, ...]:
-    """Return the terms of the model's inputs, in order."""
-    return tuple(InputKey(number) for number in range(count))
-
-
+# Models often deduplicate sparse features. torch sorts by comparison; cpp/batch/distinct.cpp counts, or uses a radix
+# sort: bit-identical, in a fraction of the time.
 FEWEST, MOST = 1024, 1 << 31  # below this number of elements torch is as fast
 Found = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

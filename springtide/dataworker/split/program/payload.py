@@ -13,10 +13,11 @@ All classes here are plain, because the job's package pickles them. Next: worker
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from springtide.data.source import Fetch, Indices, as_batch
@@ -24,7 +25,7 @@ from springtide.dataworker.feed import batch_rng
 from springtide.dataworker.feed.worker import Pipeline
 from springtide.dataworker.split.program import arguments
 from springtide.dataworker.split.program.moved_program import defaulting_to
-from springtide.dataworker.split.recorder import pytree
+from springtide.dataworker.split.recorder import bit_compare, pytree
 from springtide.dataworker.split.recorder.reachable_state import CopyWatch
 
 Run = Callable[[Sequence[Any]], Sequence[Any] | None]
@@ -193,3 +194,33 @@ def _with_items(batch: Any, changes: Mapping[Any, Any]) -> Any:
     for key, new in changes.items():
         changed[key] = new
     return changed
+
+
+def difference(mine: Any, theirs: Any, path: str = "batch") -> str:
+    """Return the path of the first part that differs in any bit; empty if all are equal. Parts that were not sent are
+    skipped.
+    """
+    if isinstance(theirs, LeftTensor):
+        return ""
+    if isinstance(mine, torch.Tensor):
+        return "" if isinstance(theirs, torch.Tensor) and bit_compare.same(mine, theirs) else path
+    if isinstance(mine, np.ndarray):
+        same = isinstance(theirs, np.ndarray) and mine.dtype == theirs.dtype and mine.shape == theirs.shape
+        return "" if same and mine.tobytes() == theirs.tobytes() else path
+    if isinstance(mine, Mapping):
+        if not isinstance(theirs, Mapping) or list(mine) != list(theirs):
+            return path
+        return _first(difference(one, theirs[key], f"{path}[{key!r}]") for key, one in mine.items())
+    if isinstance(mine, tuple | list):
+        if not isinstance(theirs, tuple | list) or len(mine) != len(theirs):
+            return path
+        return _first(difference(one, theirs[at], f"{path}[{at}]") for at, one in enumerate(mine))
+    if dataclasses.is_dataclass(mine) and not isinstance(mine, type):
+        names = [field.name for field in dataclasses.fields(mine)]
+        return _first(difference(getattr(mine, one), getattr(theirs, one, None), f"{path}.{one}") for one in names)
+    equal = mine == theirs or (mine != mine and theirs != theirs)
+    return "" if type(mine) is type(theirs) and bool(equal) else path
+
+
+def _first(found: Iterable[str]) -> str:
+    return next((one for one in found if one), "")

@@ -2,7 +2,7 @@
 
 In: a `CallLog` for each forward (dataworker/split/recorder/call_recorder.py). A call counts if every forward made it
 with the same arguments and the same kind of result. Integer arguments may follow the batch size. Out: a
-`RecordedProgram`, with the values that the trainer reads. Next: dataworker/split/search/split.py cuts it.
+`RecordedProgram`, with the values that the trainer reads. Next: dataworker/split/split.py cuts it.
 """
 
 from collections.abc import Iterable, Sequence

@@ -2,7 +2,7 @@
 
 Version counters and identities prove nothing: `.data`, NumPy and DLPack write to memory without a new version. The
 trainer therefore compares the bits of every constant that the moved part reads, for every batch. Used by:
-dataworker/split/program/call_replay.py, dataworker/split/search/split.py.
+dataworker/split/program/call_replay.py, dataworker/split/split.py.
 """
 
 import ctypes

@@ -6,7 +6,7 @@ The recorder keeps a call if each argument is an input, the result of a recorded
 draw no random numbers, and write only to fresh memory. All other calls stay in the trainer, and the values that they
 read "escape".
 
-Out: a `CallLog` for each forward. Next: dataworker/split/search/split.py keeps the calls that all logs have in common.
+Out: a `CallLog` for each forward. Next: dataworker/split/split.py keeps the calls that all logs have in common.
 """
 
 import sys

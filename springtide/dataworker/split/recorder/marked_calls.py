@@ -4,7 +4,7 @@ In: a marked function, and the modules that own it. Data workers run a copy of t
 parameters.
 
 The mark is checked. A function stays in the trainer if it reaches unwatchable state, changes state that it reads, or
-draws random numbers. Used by: call_recorder.py, dataworker/split/search/split.py.
+draws random numbers. Used by: call_recorder.py, dataworker/split/split.py.
 """
 
 import functools

@@ -9,10 +9,10 @@ import torch
 
 import springtide
 from springtide.data import source as sources
+from springtide.dataworker.split import split
 from springtide.dataworker.split.program import arguments, moved_program, payload
 from springtide.dataworker.split.program.payload import LeftTensor
-from springtide.dataworker.split.search import split
-from springtide.dataworker.split.search.report import Explanation
+from springtide.dataworker.split.report import Explanation
 from springtide.dataworker.transport import codec
 from springtide.embedding.lookup import id_routes
 from springtide.worker.input.read_batch import Fed

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from springtide.dataworker.split.program import moved_program
-from springtide.dataworker.split.search.split import Split
+from springtide.dataworker.split.split import Split
 from tests.unit.dataworker.recorded import answered, splitting
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1

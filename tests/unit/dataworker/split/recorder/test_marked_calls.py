@@ -13,7 +13,7 @@ import springtide
 import springtide as st
 from springtide.dataworker.split.recorder import marked_calls
 from springtide.dataworker.split.recorder.bit_compare import same
-from springtide.dataworker.split.search.split import Split, Unsplit
+from springtide.dataworker.split.split import Split, Unsplit
 from tests.unit.dataworker import programs_to_split as programs
 from tests.unit.dataworker.programs_to_split import words
 from tests.unit.dataworker.recorded import answered, sent, splitting
