@@ -14,7 +14,6 @@ import logging
 import os
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,7 +23,6 @@ from torch.utils import data
 
 from springtide import errors
 from springtide.data.source import UnreadableBatch
-from springtide.dataworker.feed import batch_rng
 from springtide.dataworker.loader import options
 from springtide.dataworker.loader.collate import BatchMaker, CollatedBatch, pinned
 from springtide.dataworker.loader.sampler import DrawnBatch, LoaderPosition, SampleOrder, UserSampler
@@ -163,7 +161,6 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
             return
         self._order = self.batch_order(seed=self._seed, rank=rank, world=world)
         maker = functools.partial(BatchMaker, dataset, collate_fn, batched=self.makes_batches, on_error=on_error)
-        self._make_batch = maker()
         self._pool = WorkerPool(dataset, maker, init=worker_init_fn, room=prefetch_factor, timeout_s=timeout or None)
         weakref.finalize(self, self._pool.dismiss)
 
@@ -193,10 +190,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
 
     def __len__(self) -> int:
         """Return the number of this rank's batches in an epoch."""
-        if self._stream is not None:
-            return len(self._stream)
-        assert self._order is not None
-        return options.length(self._order)
+        return len(self._stream if self._stream is not None else self._order)  # type: ignore[arg-type]
 
     @property
     def num_workers(self) -> int:
@@ -294,28 +288,14 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
     def _made(self, begin: LoaderPosition) -> Iterator[tuple[Any, LoaderPosition]]:
         """Yield the batches of an indexable data set; None for a batch without usable samples."""
         assert self._order is not None and self._pool is not None
-        under_way: deque[DrawnBatch] = deque()
         last = time.monotonic()
-
-        def drawn() -> Iterator[DrawnBatch]:
-            assert self._order is not None
-            for batch in self._order.batches(begin):
-                under_way.append(batch)
-                yield batch
-
         self._pool.resize(self._wanted)
-        for answer in self._pool.read(drawn(), self._own, seed=self._seed):
-            batch = under_way.popleft()
+        for answer, batch in self._pool.read(self._order.batches(begin), seed=self._seed):
             yield self._checked(answer, batch), batch.after
             now = time.monotonic()
             self._looped_s += now - last
             last = now
             self._retune(now)
-
-    def _own(self, batch: DrawnBatch) -> Any:
-        """Make a batch in this process, with the random numbers that a data worker would have."""
-        with batch_rng.seeded(self._seed, batch.name):
-            return self._make_batch(batch.indices)
 
     def _checked(self, answer: Any, drawn: DrawnBatch) -> Any:
         # the batch could not be sent, or killed every data worker that tried it
@@ -340,7 +320,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
         if self._auto is None or self._pool is None:
             return
         state = dataclasses.replace(self._pool.state, looped_s=self._looped_s)
-        target = self._auto.told(now, state)
+        target = self._auto.propose(now, state)
         if target is not None and target.data_workers != self._wanted:
             log.info("%d data workers: %s", target.data_workers, target.why)
             self._resize(target.data_workers)

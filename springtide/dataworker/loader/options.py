@@ -6,7 +6,7 @@ In: the arguments of loader.py. Out: attributes of the loader, and the order of 
 import multiprocessing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.utils import data
@@ -15,34 +15,25 @@ from springtide import errors
 from springtide.dataworker.loader.sampler import LoaderPosition, SampleOrder, UserSampler
 
 FORMAT = 1
-Unit = Literal["samples", "batches", "batches read"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoaderKind:
-    """Meaning of a position: two loaders of equal kind have the same order."""
+def kind_of(order: "BatchOrder | None") -> dict[str, Any]:
+    """Return the meaning of a position: loaders of equal kind have the same order. None: an IterableDataset's.
 
-    unit: Unit
-    """Unit of `LoaderPosition.done`: samples of an indexable data set, or batches of a user's sampler or a stream."""
-    samples: int | None
-    shuffle: bool
+    `unit` is the unit of `LoaderPosition.done`: samples of an indexable data set, or batches of a user's sampler or a
+    stream.
+    """
+    if isinstance(order, SampleOrder):
+        return {"unit": "samples", "samples": order.samples, "shuffle": order.shuffle}
+    return {"unit": "batches read" if order is None else "batches", "samples": None, "shuffle": False}
 
 
-def written(kind: LoaderKind, place: LoaderPosition, seed: int) -> dict[str, Any]:
+def written(kind: Mapping[str, Any], place: LoaderPosition, seed: int) -> dict[str, Any]:
     """Return a state as plain values, for torch.save or JSON."""
-    return {
-        "format": FORMAT,
-        "unit": kind.unit,
-        "samples": kind.samples,
-        "shuffle": kind.shuffle,
-        "seed": seed,
-        "epoch": place.epoch,
-        "done": place.done,
-        "mark": place.mark,
-    }
+    return {"format": FORMAT, **kind, "seed": seed, **place._asdict()}
 
 
-def read(state: Mapping[str, Any], kind: LoaderKind) -> tuple[LoaderPosition, int]:
+def read(state: Mapping[str, Any], kind: Mapping[str, Any]) -> tuple[LoaderPosition, int]:
     """Return position and seed of a state. Raise an error if the state belongs to a different kind of loader."""
     given = state.get("format") if isinstance(state, Mapping) else type(state).__name__
     if given != FORMAT:
@@ -50,7 +41,7 @@ def read(state: Mapping[str, Any], kind: LoaderKind) -> tuple[LoaderPosition, in
             f"this state has format {given!r}: wanted {FORMAT}, as ElasticLoader.state_dict() gives it. "
             "States of other loaders cannot be taken over"
         )
-    for what, mine in (("unit", kind.unit), ("samples", kind.samples), ("shuffle", kind.shuffle)):
+    for what, mine in kind.items():
         if state.get(what) != mine:
             raise errors.BadInput(
                 f"this state was saved by a loader with {what}={state.get(what)!r}, and is loaded into one with "
@@ -65,9 +56,9 @@ def read(state: Mapping[str, Any], kind: LoaderKind) -> tuple[LoaderPosition, in
         )
     *reached, seed = numbers
     place = LoaderPosition(*reached)
-    if place.epoch < 0 or place.done < 0 or (kind.samples is not None and place.done > kind.samples):
+    if place.epoch < 0 or place.done < 0 or (kind["samples"] is not None and place.done > kind["samples"]):
         raise errors.BadInput(
-            f"this state is at {place.done} {kind.unit} of epoch {place.epoch}: that is no place in it"
+            f"this state is at {place.done} {kind['unit']} of epoch {place.epoch}: that is no place in it"
         )
     return place, seed
 
@@ -179,17 +170,6 @@ class WorkerArguments:
 def check_worker_number(workers: Any) -> None:
     if workers != "auto" and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 0):
         raise errors.BadInput(f'num_workers={workers!r}: wanted 0 or more, or "auto"')
-
-
-def kind_of(order: BatchOrder | None) -> LoaderKind:
-    """Return the meaning of a position in this order; None stands for an IterableDataset."""
-    if isinstance(order, SampleOrder):
-        return LoaderKind(unit="samples", samples=order.samples, shuffle=order.shuffle)
-    return LoaderKind(unit="batches read" if order is None else "batches", samples=None, shuffle=False)
-
-
-def length(order: BatchOrder) -> int:
-    return order.steps() if isinstance(order, SampleOrder) else len(order)
 
 
 def _place_among_ranks(rank: int | None, world: int | None) -> tuple[int, int]:

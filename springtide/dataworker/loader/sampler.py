@@ -67,6 +67,9 @@ class SampleOrder:
         if not 0 <= self.rank < self.world:
             raise errors.BadInput(f"rank={self.rank} of world={self.world}: wanted 0 to world - 1")
 
+    def __len__(self) -> int:
+        return self.steps()
+
     def steps(self, first: int = 0) -> int:
         """Return the number of this rank's batches in an epoch, from sample `first` of its order on."""
         rounds = self._rounds(first)

@@ -23,6 +23,7 @@ import torch
 from torch.utils.data._utils import worker as torch_worker
 
 from springtide import errors
+from springtide.dataworker.feed import batch_rng
 from springtide.dataworker.feed.connections import WantedBatch
 from springtide.dataworker.feed.feed import BatchFeed
 from springtide.dataworker.feed.worker import Pipeline, PipelineStage
@@ -37,8 +38,6 @@ from springtide.planning.dataworkers.tuning import observation, tuner
 log = logging.getLogger(__name__)
 
 ROOM = 8  # default for batches made ahead: bridges a data worker's pause with little memory
-
-
 DEADLY = 2  # further tries of a batch on data workers before it counts as poison
 WAIT_S = 120.0  # wait for a data worker after a death; then this process makes the batch itself, at the risk of dying
 POLL_S = 0.02
@@ -86,7 +85,7 @@ class WorkerPool:
         self._before = FeedState()
         """Batches made in this process before the first feed started, and batches of earlier feeds."""
         self._told = False
-        self._drawn: deque[tuple[int, WantedBatch]] = deque()
+        self._drawn: deque[tuple[int, DrawnBatch]] = deque()
         """Pending batches, each with the number of data worker deaths at the time of its request."""
 
     @property
@@ -113,21 +112,21 @@ class WorkerPool:
         if self._running is not None:
             self._running.supervisor.resize(workers)
 
-    def read(self, drawn: Iterator[DrawnBatch], own: Callable[[DrawnBatch], Any], *, seed: int) -> Iterator[Any]:
-        """Yield results of `BatchMaker` in the order of the drawn batches; `own` makes a batch in this process."""
+    def read(self, drawn: Iterator[DrawnBatch], *, seed: int) -> Iterator[tuple[Any, DrawnBatch]]:
+        """Yield the drawn batches in order, each after the result of its `BatchMaker`."""
         while self._running is None:
             batch = next(drawn, None)
             if batch is None:
                 return
-            answer = self._timed(own, batch)
+            answer = self._make_here(batch, seed)
             if self._wanted > 0 and not self._refused:
                 self._open(CollatedBatch(*answer), seed)
-            yield answer
+            yield answer, batch
         self._drawn.clear()
         for answer in self._running.feed.read(self._noted(drawn), self._here, timeout_s=self._timeout_s):
-            self._drawn.popleft()
+            _, batch = self._drawn.popleft()
             self._check_workers()
-            yield answer
+            yield answer, batch
 
     def dismiss(self) -> None:
         """End all data workers. Does nothing in a forked process."""
@@ -143,9 +142,8 @@ class WorkerPool:
         """Yield requests, and note the number of data worker deaths at the time of each."""
         assert self._running is not None
         for batch in drawn:
-            wanted = WantedBatch(batch.indices, batch.name)
-            self._drawn.append((self._running.supervisor.deaths, wanted))
-            yield wanted
+            self._drawn.append((self._running.supervisor.deaths, batch))
+            yield WantedBatch(batch.indices, batch.name)
 
     def _here(self, indices: Indices) -> Any:
         """Make a batch that no data worker can make now.
@@ -155,11 +153,11 @@ class WorkerPool:
         """
         assert self._running is not None
         supervisor, feed = self._running.supervisor, self._running.feed
-        died, wanted = self._drawn[0]
+        died, batch = self._drawn[0]
         for _ in range(DEADLY):
             if supervisor.deaths == died or not self._wait_for_one(supervisor, feed):
                 return self._own(indices)
-            for answer in feed.read([wanted], lambda _: None):
+            for answer in feed.read([WantedBatch(batch.indices, batch.name)], lambda _: None):
                 if answer is not None:
                     return answer
         return CollatedBatch(None, indices.tolist(), [KILLS] * len(indices), "")[:]
@@ -174,9 +172,11 @@ class WorkerPool:
             time.sleep(POLL_S)
         return True
 
-    def _timed(self, own: Callable[[DrawnBatch], Any], one: DrawnBatch) -> Any:
+    def _make_here(self, batch: DrawnBatch, seed: int) -> Any:
+        """Make a batch in this process, with the random numbers that a data worker would have."""
         began = time.perf_counter()
-        answer = own(one)
+        with batch_rng.seeded(seed, batch.name):
+            answer = self._own(batch.indices)
         spent = self._before.read_s + time.perf_counter() - began
         self._before = dataclasses.replace(self._before, read_s=spent, taken=self._before.taken + 1)
         return answer
@@ -232,18 +232,18 @@ EVERY_S = 3.0  # a loader's data workers start within two seconds, so it may dec
 
 
 class Autosize:
-    """Observer of a loader's queue, which proposes a number of data workers once per interval."""
+    """Proposes a number of data workers once per interval: the rules of jobs, limited to the cores of a machine."""
 
     def __init__(self, cores: int, *, every_s: float = EVERY_S) -> None:
         self._cores = cores
         self._every_s = every_s
         self._tuning = tuner.begin(FeedRules(cpu=1.0, most=max(0, cores - 1), every_s=every_s))
-        self._words: deque[observation.TrainerReport] = deque()
+        self._reports: list[observation.TrainerReport] = []
         self._decided_at: float | None = None
         self._changed_at = float("-inf")
         self._workers = 0
 
-    def told(self, at: float, state: FeedState) -> FeedTarget | None:
+    def propose(self, at: float, state: FeedState) -> FeedTarget | None:
         """Record the current queue. Return None if there is nothing to decide yet."""
         if self._cores < 2:
             return None
@@ -251,17 +251,16 @@ class Autosize:
             self._decided_at = at
         if state.workers != self._workers:
             self._workers, self._changed_at = state.workers, at
-        if not self._words or at - self._words[-1].at >= self._every_s / 20:
-            self._words.append(observation.TrainerReport(at, state))
+        if not self._reports or at - self._reports[-1].at >= self._every_s / 20:
+            self._reports.append(observation.TrainerReport(at, state))
         if at - self._decided_at < self._every_s:
             return None
         since = max(self._decided_at, observation.settled_at(self._changed_at, self._every_s))
         free = max(0.0, self._cores - 1.0 - state.workers)
         cores = observation.Cores(data_workers=state.workers, data_worker_cpu=1.0, free_cpu=free)
-        seen = observation.see({"loader": list(self._words)}, cores, at=at, since=since)
+        seen = observation.see({"loader": self._reports}, cores, at=at, since=since)
         self._decided_at = at
-        while len(self._words) > 1:
-            self._words.popleft()
+        del self._reports[:-1]
         if seen is None:
             return None
         self._tuning, target = tuner.decide(self._tuning, seen)

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from springtide import errors
 from springtide.dataworker.loader import options
-from springtide.dataworker.loader.options import LoaderKind
 from springtide.dataworker.loader.sampler import LoaderPosition
 
-KIND = LoaderKind(unit="samples", samples=100, shuffle=True)
+KIND = dict(unit="samples", samples=100, shuffle=True)
 
 
 @given(
@@ -25,9 +24,9 @@ def test_what_is_written_is_read_back(epoch, done, mark, seed):
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (LoaderKind(unit="samples", samples=99, shuffle=True), "samples=100, and is loaded into one with samples=99"),
-        (LoaderKind(unit="samples", samples=100, shuffle=False), "shuffle=True"),
-        (LoaderKind(unit="batches", samples=None, shuffle=False), "unit='samples'"),
+        (dict(unit="samples", samples=99, shuffle=True), "samples=100, and is loaded into one with samples=99"),
+        (dict(unit="samples", samples=100, shuffle=False), "shuffle=True"),
+        (dict(unit="batches", samples=None, shuffle=False), "unit='samples'"),
     ],
 )
 def test_a_state_of_other_data_is_refused(other, said):

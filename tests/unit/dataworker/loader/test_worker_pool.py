@@ -30,7 +30,7 @@ def run(cores, *, make_s, train_s, seconds=120.0):
             waited_s=waited,
             looped_s=at,
         )
-        target = sizer.told(at, state)
+        target = sizer.propose(at, state)
         if target is not None and target.data_workers != workers:
             workers = target.data_workers
             said.append((workers, target.why))
