@@ -1,9 +1,7 @@
 """Seed the global random generators by batch name, so that augmentations of a batch are always the same.
 
-In: a seed and a batch name (domain/data/data_workers.py). Out: inside a `with` block, the CPU generators of torch,
-NumPy and Python start from this seed. Afterwards they are restored. A batch is thus the same, no matter which process
-makes it, or how often. Next: worker.py and feed.py make batches with it; dataworker/loader/sampler.py draws with
-it.
+In: a seed and a batch name. Out: inside a `with` block, the CPU generators of torch, NumPy and Python start from this
+seed, and are restored afterwards. A batch is the same, no matter which process makes it, or how often.
 """
 
 import ctypes

@@ -1,8 +1,7 @@
 """Yield a trainer's batches in order, each once, made by data workers or locally.
 
-In: the wanted batches in order, and a function that makes a batch locally. Out: the batches in the same order. Requests
-run ahead of the loop by at most `room` batches and `most_bytes`. Without data workers the trainer makes batches itself.
-It returns to data workers when some connect. Next: the training loop.
+In: the wanted batches in order, and a function that makes a batch locally. Requests run ahead of the loop by at most
+`room` batches and `most_bytes`. Without data workers the trainer makes batches itself, until some connect.
 """
 
 import time

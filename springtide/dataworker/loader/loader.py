@@ -1,10 +1,7 @@
 """`springtide.data.ElasticLoader`: a DataLoader whose number of workers can change during iteration.
 
 In: a torch data set, and a DataLoader's arguments. Out: its batches, and a state to resume from. The order of batches
-is a function of (seed, epoch, step). The current data workers make the batches.
-
-Next: sampler.py draws, dataworker/processes/supervisor.py supervises data workers, dataworker/feed/feed.py distributes
-the batches, collate.py makes a batch.
+is a function of (seed, epoch, step). sampler.py draws, worker_pool.py has the data workers, collate.py makes a batch.
 """
 
 import dataclasses

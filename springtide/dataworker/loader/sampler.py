@@ -1,11 +1,7 @@
-"""Pure. Draw the samples of each batch as a function of (seed, epoch, step), for any number of ranks.
+"""Draw the samples of each batch: as a function of (seed, epoch, step) for any number of ranks, or by a user's sampler.
 
-In: the size of a data set, and the user's options. Out: a `DrawnBatch` with its indices, its name, and the position
-after it. Next: loader.py sends it to data workers. custom_sampler.py is the counterpart for a user's sampler.
-
-The order of an epoch is the keyed permutation of data/shards.py. All ranks go through this order together: a round
-takes up to `batch_size` samples for each rank. A position is a number of samples, and so means the same to every rank.
-A run that resumes with other ranks or batch sizes still gives each sample once.
+In: the size of a data set and the user's options, or a sampler. Out: a `DrawnBatch` with its indices, its name, and the
+position after it. Next: loader.py.
 """
 
 import base64

@@ -1,8 +1,7 @@
 """Start a loader's data workers after this process has made a first batch, and read batches from them.
 
-In: batches to make (loader.py), and the wanted number of data workers. Out: the batches, in order. Without data
-workers, this process makes them. Next: dataworker/processes/job_package.py packs the pipeline,
-dataworker/processes/supervisor.py supervises data workers, dataworker/feed/feed.py feeds the loop.
+In: batches to make (loader.py), and the wanted number of data workers, or `Autosize`. Out: the batches, in order.
+Without data workers, this process makes them.
 """
 
 import dataclasses

@@ -1,9 +1,8 @@
 """Process of a data worker in a job: `python -m springtide.dataworker.processes.__main__`.
 
-In: environment variables with the master's address, this data worker's name and the job's secret (`config`). A trainer
-writes the job's package. Out: mini-batches for trainers (dataworker/feed/worker.py), until the master ends this
-process. The process then serves until trainers have fetched all its batches. A data worker keeps no state, so it may
-die at any time.
+In: environment variables (`config`), and the job's package, which a trainer writes. Out: mini-batches for trainers
+(dataworker/feed/worker.py), until the master ends this process and trainers have fetched all its batches. A data worker
+keeps no state, so it may die at any time.
 """
 
 import gc

@@ -1,13 +1,8 @@
 """Package a job's code and data set for data workers: a sealed pickle, with large arrays in a separate file.
 
-In: a `Pipeline` with the user's objects (dataworker/feed/worker.py). Out: a folder of the job, and the same pipeline in
-another process. Next: dataworker/processes/__main__.py and local_processes.py run it.
-
-Only a trainer of the same job can write the pickle. The reader checks its seal first, an HMAC under the job's secret.
-The files may come from another host (dataworker/processes/package_transfer.py).
-
-Tensors and arrays are in a file that all data workers of a host map copy-on-write. The data set is therefore in memory
-once.
+In: a `Pipeline` with the user's objects. Out: a folder, and the same pipeline in another process. The reader first
+checks the seal, an HMAC under the job's secret, so only a trainer of the same job can write the pickle. All data
+workers of a host map the arrays copy-on-write, so the data set is in memory once.
 """
 
 import contextlib

@@ -1,10 +1,8 @@
 """Copy a package between hosts: trainers send its files to the master, and data workers fetch them from there.
 
-In: a folder written by `dataworker.processes.job_package`, and its digest. Out: the same files on another host. On a
-shared disk no file is sent: each side first checks whether the files exist.
-
-The master (`master.data.packages`) keeps the files, so that data workers can start after the trainer is gone. This
-module unpickles nothing and does not import torch.
+In: a folder written by job_package.py, and its digest. Out: the same files on another host; nothing is sent on a shared
+disk. The master (`master.data.packages`) keeps the files, so that data workers can start after the trainer is gone.
+This module unpickles nothing and does not import torch.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """Explain a split as text of 80 columns or JSON: moved operations, remaining operations with reasons, and costs.
 
-In: dataworker/split/split.py fills in an `Explanation`. worker/explain_split.py fills in a `ScriptReport`, in
-the script's process. Out: `springtide explain-split` prints both, and the job's log has a summary.
+In: split.py fills in an `Explanation`; worker/explain_split.py fills in a `ScriptReport`, in the script's process. Out:
+`springtide explain-split` prints both, and the job's log has a summary.
 """
 
 import textwrap

@@ -2,8 +2,7 @@
 
 In: recorded torch calls of some forwards of the training loop. `recorded_program` finds the calls in common, `min_cut`
 cuts them. Out: `Split`, with programs for data workers (`moved_program`) and the trainer's replay (`call_replay`), or
-`Unsplit` with the reason. The programs run once here, and their results must equal forward's own bit by bit. Apart from
-marked functions, no user code runs.
+`Unsplit` with the reason. Apart from marked functions, no user code runs.
 """
 
 import hashlib

@@ -1,12 +1,8 @@
 """Encode a mini-batch as a message: a small header with the layout, and the bytes of all tensors.
 
-In: the tree that a stage has made (dataworker/feed/worker.py). Out: a `BatchMessage`. Decoded tensors are views of the
-payload. Nothing is unpickled: a header is msgpack. Its types, sizes and offsets are checked before any allocation.
-Next: dataworker/transport/channel.py carries it.
-
-A payload holds only buffers, each at a multiple of 64 bytes. The header holds numbers, short strings and the structure
-of the tree. Named tuples, dataclasses and types registered with torch's pytree are sent by qualified name. The receiver
-must know these types (`types_in` of its own batch).
+In: a tree that a stage has made. Out: a `BatchMessage`; decoded tensors are views of the payload. Nothing is unpickled:
+a header is msgpack, and its types, sizes and offsets are checked before any allocation. Named tuples, dataclasses and
+types registered with torch's pytree go by qualified name; the receiver must know these types (`types_in`).
 """
 
 import collections

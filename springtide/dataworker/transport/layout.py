@@ -1,7 +1,8 @@
-"""Header format of a batch: a node for each object of a tree.
+"""Header format of a batch: a node for each object of a tree. Headers and layouts are cached.
 
-In: dataworker/transport/codec.py walks a tree. Out: small, typed msgpack. Bytes from a socket are either a valid
-header, or refused as a whole. The tags define the format: raise `VERSION` when they change.
+In: codec.py asks for the header of a tree to pack, and for the layout of a received header. Bytes from a socket are
+either a valid header, or refused as a whole. Batches of a job have the same layout, so it is computed once. The cache
+handles dense CPU tensors in dicts with string keys, lists, tuples, named tuples and dataclasses.
 """
 
 import array

@@ -1,12 +1,8 @@
 """Allocate memory for payloads: segments shared with a process on the same host, and private blocks.
 
-In: dataworker/transport/channel.py asks for room for a message, or receives a message. Out: a buffer. A view of the
-buffer (a tensor, an array) keeps it alive, and the memory is reused after the last view is dropped. A sender never
-waits for that: without a free segment it sends through the socket.
-
-A segment is a sealed memfd, passed over a Unix socket. A memfd has no name, so nothing in /dev/shm can clash or stay
-behind: the memory is freed with the two processes. Its first byte says whether it is in use: the sender sets this byte,
-and the receiver clears it.
+A view of a buffer keeps it alive, and the memory is reused after the last view is dropped. A segment is a sealed memfd,
+passed over a Unix socket: it has no name, and is freed with the two processes. Its first byte says whether it is in
+use: the sender sets it, the receiver clears it. Without a free segment, a sender uses the socket.
 """
 
 import contextlib

@@ -1,8 +1,7 @@
 """Map the leaves of a batch to the arguments of `model(...)`, and rebuild these arguments from any other batch.
 
-In: a batch, and the arguments that the training loop made of this batch (worker/split/controller.py). Out: a
-`ModelCall`. Data workers fill the `ModelCall` from their own batches (dataworker/split/program/payload.py).
-dataworker/split/split.py numbers the leaves in the same order.
+In: a batch, and the arguments that the training loop made of it. Out: a `ModelCall`, which data workers fill from their
+own batches (payload.py). split.py numbers the leaves in the same order.
 """
 
 import dataclasses

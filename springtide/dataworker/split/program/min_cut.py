@@ -1,14 +1,8 @@
 """Pure. Choose the operations that move to data workers, so that the trainer saves the most time (a minimum cut).
 
-In: `CutNode`s, the nodes of a program with bytes and estimated seconds. The estimate uses the number of elements and
-the kind of operation. Seconds are not measured, because every worker of a job must choose the same cut.
-
-Some programs send no more bytes than their raw inputs when everything moves. Then everything moves except views, which
-cost nothing. Otherwise the cut minimises `seconds that stay + bytes that cross / BYTES_PER_S + VALUE_S for each value`.
-Both cuts are exact (closures with precedence, maximum flow). Next: moved_program.py makes programs of the cut.
-
-This module has its own Dinic algorithm, because the capacities of scipy.sparse.csgraph.maximum_flow are 32-bit.
-Capacities here are bytes and nanoseconds.
+In: the nodes of a program, with bytes and estimated seconds. Seconds are not measured, because every worker of a job
+must choose the same cut. If everything may move without sending more bytes than the raw inputs, everything moves except
+views. Otherwise the cut minimises `seconds that stay + bytes that cross / BYTES_PER_S + VALUE_S for each value`.
 """
 
 from collections import deque

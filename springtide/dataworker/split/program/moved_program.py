@@ -1,8 +1,7 @@
-"""Replay the moved torch calls of a forward() on data workers, with the inputs of another batch.
+"""Run the moved torch calls of a forward() on data workers, with the inputs of another batch.
 
-In: the calls that dataworker/split/split.py chose. Out: a `MovedProgram` for each stage. A program pickles as
-names, plain values and constant tensors, and needs no model. Calls that write in place write to a copy. Next:
-dataworker/split/program/payload.py runs the program on data workers.
+In: the calls that split.py chose. Out: a `MovedProgram` for each stage. A program pickles as names, plain values and
+constant tensors, and needs no model. Calls that write in place write to a copy.
 """
 
 import functools

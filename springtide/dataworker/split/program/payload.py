@@ -1,13 +1,8 @@
 """Build the payload for a trainer: results of the moved part of forward(), and the batch leaves that the trainer needs.
 
-In: sample indices, on a data worker. Out: a tree `{"batch": ..., "crossing": [...]}`. In this tree, a `LeftTensor`
-replaces each leaf that the trainer does not need.
-
-Without a split, or if the split does not hold for a batch, the tree is `{"batch": ...}`. The trainer then runs the
-user's own forward. The flag `changed` says that the data set modified itself. The flag `draws` says that the data set
-draws random numbers. Errors of the data set pass through.
-
-All classes here are plain, because the job's package pickles them. Next: worker/split/controller.py receives the tree.
+In: sample indices, on a data worker. Out: `{"batch": ..., "crossing": [...]}`, with a `LeftTensor` for each leaf that
+the trainer does not need; `{"batch": ...}` if the split does not hold, so that the trainer runs the user's own forward.
+The flags `changed` and `draws` say that the data set modified itself, or draws random numbers.
 """
 
 import copy

@@ -1,8 +1,7 @@
 """Find the torch calls that all recorded forwards of a model have in common. Only these calls may move.
 
-In: a `CallLog` for each forward (dataworker/split/recorder/call_recorder.py). A call counts if every forward made it
-with the same arguments and the same kind of result. Integer arguments may follow the batch size. Out: a
-`RecordedProgram`, with the values that the trainer reads. Next: dataworker/split/split.py cuts it.
+In: a `CallLog` for each forward. A call counts if every forward made it with the same arguments and the same kind of
+result. Integer arguments may follow the batch size. Out: a `RecordedProgram`, with the values that the trainer reads.
 """
 
 from collections.abc import Iterable, Sequence

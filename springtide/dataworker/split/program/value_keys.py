@@ -2,8 +2,7 @@
 
 In: the arguments of a call, and the known tensors among them. Out: a hashable template that pickles. `filled` replaces
 its keys by the values of another batch. Two forwards compute the same value if they make the same call with the same
-template, in any process. Used by: dataworker/split/recorder/call_recorder.py,
-dataworker/split/program/moved_program.py, dataworker/split/program/call_replay.py.
+template, in any process.
 """
 
 import math

@@ -1,8 +1,7 @@
 """Compare tensors bit by bit: results of two programs, and constants against the copies on data workers.
 
 Version counters and identities prove nothing: `.data`, NumPy and DLPack write to memory without a new version. The
-trainer therefore compares the bits of every constant that the moved part reads, for every batch. Used by:
-dataworker/split/program/call_replay.py, dataworker/split/split.py.
+trainer therefore compares the bits of every constant that the moved part reads, for every batch.
 """
 
 import ctypes

@@ -1,12 +1,8 @@
 """Record the torch calls of a running forward(), to find the stateless calls that data workers can make.
 
-In: the model's inputs, and a call of the model by the training loop. Nothing runs a second time.
-
-The recorder keeps a call if each argument is an input, the result of a recorded call, or a constant. The call must also
-draw no random numbers, and write only to fresh memory. All other calls stay in the trainer, and the values that they
-read "escape".
-
-Out: a `CallLog` for each forward. Next: dataworker/split/split.py keeps the calls that all logs have in common.
+In: a call of the model by the training loop. Out: a `CallLog`. The recorder keeps a call if each argument is an input,
+the result of a recorded call, or a constant, and if the call draws no random numbers and writes only to fresh memory.
+All other calls stay in the trainer, and the values that they read "escape".
 """
 
 import sys

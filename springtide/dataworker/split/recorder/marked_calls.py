@@ -1,10 +1,8 @@
-"""Watch the state that functions marked `@springtide.stateless` read, in the trainer and on data workers.
+"""`@springtide.stateless`, and the state that functions marked with it read, in the trainer and on data workers.
 
-In: a marked function, and the modules that own it. Data workers run a copy of these objects; module copies have no
-parameters.
-
-The mark is checked. A function stays in the trainer if it reaches unwatchable state, changes state that it reads, or
-draws random numbers. Used by: call_recorder.py, dataworker/split/split.py.
+The mark is for code without torch calls: strings, NumPy, other libraries. It is checked: a function stays in the
+trainer if it reaches unwatchable state, changes state that it reads, or draws random numbers. Data workers run a copy
+of the function and of the modules that own it; these copies have no parameters.
 """
 
 import functools

@@ -1,13 +1,8 @@
-"""Detect changes of the state that user code can read: attributes, items, globals, closures, class attributes,
-environment.
+"""Detect changes of the state that user code can read: attributes, globals, closures, class attributes, environment.
 
-In: a data set and its functions, or a function marked `@springtide.stateless`. `ReachableState` walks all reachable
-objects once. Out: `ReachableState.changed()` names the state that changed; it runs for every batch. It compares small
-containers and arrays by content, and dicts of any size by version. It compares large lists and arrays a part at a time.
-
-Data workers run a copy of the objects. This copy becomes invalid when the originals or the copy change. Used by:
-worker/split/controller.py for the data set, dataworker/split/recorder/marked_calls.py, and on data workers
-dataworker/split/program/payload.py.
+In: a data set and its functions, or a marked function. `ReachableState` walks all reachable objects once. Out:
+`changed()` names the state that changed, for every batch. It compares small containers and arrays by content, dicts of
+any size by version, and large lists and arrays a part at a time.
 """
 
 import abc

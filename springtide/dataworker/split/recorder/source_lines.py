@@ -1,8 +1,4 @@
-"""Find the line of the user's program that makes a torch call, and its text.
-
-Used by: dataworker/split/recorder/call_recorder.py, for `springtide explain-split`; dataworker/split/split.py,
-for errors.
-"""
+"""Find the line of the user's program that makes a torch call, and its text."""
 
 import linecache
 import os
