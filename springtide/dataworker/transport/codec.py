@@ -85,40 +85,38 @@ def pack(tree: Any) -> BatchMessage:
     """Encode the tree as a message. Contiguous tensors are not copied. Raise `BadInput` for a leaf that cannot be
     sent.
     """
-    packing = None
     try:
-        try:
-            return BatchMessage(*layout.cast(tree))
-        except layout.UncachedTree:
-            packing = _Packing()
-        node = packing.node(tree)
+        signature = layout.signature(tree)
+        known = layout.layouts.get(signature.key) if signature is not None else None
+        if signature is not None and known is not None:
+            pieces = known.layout.at(signature.addresses)
+            if pieces is not None:  # None: zeros without memory behind them
+                return BatchMessage(known.header, pieces, known.size, signature.tensors)
+        packing, node = _packed(tree)
         header = _encode(layout.Header(layout.VERSION, packing.size, node))
-    except _Unfit as unfit:
-        raise _refused(unfit) from None
     except RecursionError:
         raise errors.BadInput("a batch cannot be sent: it is nested too deeply, or holds itself") from None
     except (OverflowError, UnicodeEncodeError) as error:
         raise errors.BadInput(f"a batch cannot be sent: {error}") from None
-    finally:
-        if packing is not None:
-            # breaks reference cycles, which would keep batches in memory until the next garbage collection
-            packing.by_type.clear()
+    if signature is not None and known is None:
+        layout.remember(signature, header, packing.pieces, packing.size)
     return BatchMessage(header, packing.pieces, packing.size, packing.keep)
 
 
 def check(tree: Any) -> None:
     """Raise `BadInput` if a batch cannot be sent, or would change its type on the way."""
+    _packed(tree)
+
+
+def _packed(tree: Any) -> "tuple[_Packing, layout.Node]":
     packing = _Packing()
     try:
-        packing.node(tree)
+        return packing, packing.node(tree)
     except _Unfit as unfit:
-        raise _refused(unfit) from None
+        raise errors.BadInput(f"a batch cannot be sent: batch{''.join(unfit.path)} is {unfit}") from None
     finally:
+        # breaks reference cycles, which would keep batches in memory until the next garbage collection
         packing.by_type.clear()
-
-
-def _refused(unfit: _Unfit) -> errors.BadInput:
-    return errors.BadInput(f"a batch cannot be sent: batch{''.join(unfit.path)} is {unfit}")
 
 
 class PayloadMissing(Exception):

@@ -139,18 +139,15 @@ LONGEST_HEADER = 1 << 16  # bytes; longer headers are not cached, so that a peer
 MOST_TENSORS = 1 << 12
 
 Outline = Any  # structure around tensors: None for a tensor; (type, names, number of tensors, or outlines of the parts)
-
 Laid = tuple[torch.dtype, int, int, tuple[int, ...]]
 
-_KINDS = {list: "list", tuple: "tuple"}
 _SEQUENCES: dict[str, type] = {"list": list, "tuple": tuple}
 _ONLY_TENSORS, _ONLY_STRINGS = {torch.Tensor}, {str}
-_CAST = frozenset(dtype for dtype in DTYPE_NAMES if not dtype.is_complex)  # complex tensors may be conjugates
+_CACHED = frozenset(dtype for dtype in DTYPE_NAMES if not dtype.is_complex)  # complex tensors may be conjugates
 _read = operator.attrgetter("dtype", "shape", "requires_grad", "is_cpu")
 _requires_grad = operator.attrgetter("requires_grad")
 _pointer, _is_dense, _is_negated = torch.Tensor.data_ptr, torch.Tensor.is_contiguous, torch.Tensor.is_neg
 _FUNCTIONS = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Header).decode
 
 
@@ -166,13 +163,12 @@ class TreeLayout(NamedTuple):
     size: int
 
 
-class CastTree(NamedTuple):
-    """A tree with its cached layout: the fields of a message."""
+class TreeSignature(NamedTuple):
+    """Key of a tree in the cache, and its tensors."""
 
-    header: bytes
-    pieces: _native.Pieces
-    size: int
-    keep: list[Any]
+    key: Hashable
+    addresses: bytes
+    tensors: list[torch.Tensor]
 
 
 class CachedHeader(NamedTuple):
@@ -188,18 +184,27 @@ class CachedHeader(NamedTuple):
     """Outline to rebuild the tree, if it has only lists, tuples and dicts with string keys."""
 
 
-def cast(tree: Any) -> CastTree:
-    """Return a tree as the fields of a message. Raise `UncachedTree` if the cache does not handle it."""
+def signature(tree: Any) -> TreeSignature | None:
+    """Return the key of a tree; None if the cache does not handle the tree."""
     tensors: list[torch.Tensor] = []
-    outline = _outline(tree, tensors)
-    if not 0 < len(tensors) <= MOST_TENSORS:
-        raise UncachedTree
-    key, addresses = _look(tensors)
-    header, layout, size = _tree_layout(outline, key, tensors)
-    pieces = layout.at(addresses)
-    if pieces is None:
-        raise UncachedTree  # zeros without memory behind them
-    return CastTree(header, pieces, size, tensors)
+    try:
+        outline = _outline(tree, tensors)
+        if not 0 < len(tensors) <= MOST_TENSORS:
+            return None
+        key, addresses = _key_of(tensors)
+    except UncachedTree:
+        return None
+    return TreeSignature((outline, key), addresses, tensors)
+
+
+def remember(tree: TreeSignature, header: bytes, pieces: Sequence[tuple[int, int, int]], size: int) -> None:
+    """Keep the layout of a tree that was packed leaf by leaf, with the offset and size of each of its tensors."""
+    if _CACHED.issuperset(tensor.dtype for tensor in tree.tensors):
+        places = (place for place, tensor in enumerate(tree.tensors) if tensor.nbytes)
+        while len(layouts) >= REMEMBERED:
+            layouts.pop(next(iter(layouts)), None)
+        laid = [(place, offset, length) for place, (offset, _, length) in zip(places, pieces, strict=True)]
+        layouts[tree.key] = TreeLayout(header, _native.Layout(laid), size)
 
 
 def _outline(item: Any, tensors: list[torch.Tensor]) -> Outline:
@@ -230,7 +235,7 @@ def _outline(item: Any, tensors: list[torch.Tensor]) -> Outline:
     return kind, names, tuple([_outline(part, tensors) for part in parts])
 
 
-def _look(tensors: list[torch.Tensor]) -> tuple[Hashable, bytes]:
+def _key_of(tensors: list[torch.Tensor]) -> tuple[Hashable, bytes]:
     """Return the cache key for dtypes and shapes, and the addresses as bytes.
 
     Raise `UncachedTree` if a tensor is not plain CPU memory.
@@ -253,48 +258,7 @@ def _look(tensors: list[torch.Tensor]) -> tuple[Hashable, bytes]:
     return (dtypes, shapes), pointers
 
 
-_moulds: dict[Hashable, TreeLayout] = {}
-
-
-def _tree_layout(outline: Outline, key: Hashable, tensors: list[torch.Tensor]) -> TreeLayout:
-    """Return the cached layout of trees like this one."""
-    known = _moulds.get((outline, key))
-    if known is None:
-        dtypes = tuple(tensor.dtype for tensor in tensors)
-        if not _CAST.issuperset(dtypes):
-            raise UncachedTree
-        while len(_moulds) >= REMEMBERED:
-            _moulds.pop(next(iter(_moulds)), None)
-        known = _moulds[outline, key] = _lay_out(outline, dtypes, tuple(tuple(tensor.shape) for tensor in tensors))
-    return known
-
-
-def _lay_out(outline: Outline, dtypes: tuple[torch.dtype, ...], shapes: tuple[tuple[int, ...], ...]) -> TreeLayout:
-    """Lay out the tensors one after the other, and build the header."""
-    told, size = [], 0
-    said: list[Node] = []
-    for place, (dtype, shape) in enumerate(zip(dtypes, shapes, strict=True)):
-        nbytes = dtype.itemsize
-        for length in shape:
-            nbytes *= length
-        begin = -(-size // ALIGNMENT) * ALIGNMENT if nbytes else 0
-        said.append(Tensor(DTYPE_NAMES[dtype], tuple(shape), begin))
-        if nbytes:
-            told.append((place, begin, nbytes))
-            size = begin + nbytes
-    header = _encode(Header(VERSION, size, _node(outline, iter(said))))
-    return TreeLayout(header, _native.Layout(told), size)
-
-
-def _node(outline: Outline, said: Iterator[Node]) -> Node:
-    """Return the header node of an outline, with the nodes of its tensors."""
-    if outline is None:
-        return next(said)
-    kind, names, inner = outline
-    parts = list(itertools.islice(said, inner)) if isinstance(inner, int) else [_node(part, said) for part in inner]
-    if kind is dict:
-        return Dict(list(names), parts)
-    return SequenceNode(_KINDS[kind], parts) if kind in _KINDS else Named(type_name(kind), parts)
+layouts: dict[Hashable, TreeLayout] = {}
 
 
 def plan(header: bytes) -> CachedHeader:

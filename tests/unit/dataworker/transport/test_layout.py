@@ -46,20 +46,20 @@ laid_out: list[Any] = []
 @pytest.fixture(autouse=True, scope="module", params=["natively", "tensor by tensor"])
 def _way(request: pytest.FixtureRequest) -> Iterator[None]:
     """Everything here holds for a torch with DLPack's functions and for one without; counts what is worked out."""
-    lay_out = layout._lay_out
+    remember = layout.remember
 
-    def counted(*look: Any) -> layout.TreeLayout:
-        laid_out.append(look)
-        return lay_out(*look)
+    def counted(*packed: Any) -> None:
+        laid_out.append(packed)
+        remember(*packed)
 
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "tensor by tensor":
             patch.setattr(layout, "_FUNCTIONS", None)
-        patch.setattr(layout, "_lay_out", counted)
-        layout._moulds.clear()
+        patch.setattr(layout, "remember", counted)
+        layout.layouts.clear()
         layout._plan.cache_clear()
         yield
-    layout._moulds.clear()
+    layout.layouts.clear()
     layout._plan.cache_clear()
 
 
@@ -95,9 +95,9 @@ TREES = st.recursive(
 @given(st.lists(TREES, min_size=1, max_size=6))
 def test_a_mould_says_what_the_longer_way_says_whatever_came_before(trees: list[Any]) -> None:
     for tree in trees + trees:
-        cast, wanted = layout.cast(tree), longer_way(tree)
-        assert (cast.header, cast.pieces.told(), cast.size) == (wanted.header, wanted.pieces, wanted.size)
-        assert [id(tensor) for tensor in cast.keep if tensor.nbytes] == [id(tensor) for tensor in wanted.keep]
+        packed, wanted = codec.pack(tree), longer_way(tree)
+        assert (packed.header, packed.places, packed.size) == (wanted.header, wanted.pieces, wanted.size)
+        assert [id(tensor) for tensor in packed.keep if tensor.nbytes] == [id(tensor) for tensor in wanted.keep]
 
 
 def test_batches_that_look_alike_share_a_header_and_its_reading() -> None:
@@ -185,7 +185,7 @@ def test_few_are_remembered() -> None:
     for rows in range(3 * layout.REMEMBERED):
         message = codec.pack([torch.zeros(rows + 1)])
         codec.unpack(message.header, payload(message))
-    assert len(layout._moulds) == layout._plan.cache_info().currsize == layout.REMEMBERED
+    assert len(layout.layouts) == layout._plan.cache_info().currsize == layout.REMEMBERED
 
 
 def test_long_headers_are_not_remembered() -> None:
