@@ -46,7 +46,6 @@ class Strand:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Use this sequence for global random numbers inside the block."""
         before = _states()
         _put_back(self._own)
         try:
@@ -107,12 +106,10 @@ class _NumPy:
         return state
 
     def seeded(self) -> bytes:
-        """Return the generator's memory right after seeding."""
         memory = _memory()
         return ctypes.string_at(*memory) if memory is not None else b""
 
     def put_back(self, state: Any, seeded: bytes) -> None:
-        """Restore the state from before seeding."""
         memory = _memory()
         if memory is None or self._known is None or self._known[1] is not state or self.seeded() != seeded:
             np_random.set_state(state)
@@ -121,7 +118,6 @@ class _NumPy:
 
 
 def _memory() -> tuple[int, int] | None:
-    """Return address and size of the global generator's state; None for another kind of generator."""
     generator = np_random.get_bit_generator()  # type: ignore[attr-defined]  # since NumPy 1.24
     return (generator.ctypes.state_address, MT19937_BYTES) if type(generator) is np_random.MT19937 else None
 

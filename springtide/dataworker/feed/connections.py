@@ -93,7 +93,6 @@ def send_message(to: BatchChannel, message: FeedMessage, batch: BatchMessage | N
 
 
 def read_message(received: ReceivedMessage) -> FeedMessage:
-    """Decode a message; raise `BadFrame` if it is invalid."""
     if not 0 <= received.kind < len(KINDS):
         raise BadFrame(f"a message of kind {received.kind}, expected 0 to {len(KINDS) - 1}")
     try:
@@ -223,7 +222,6 @@ class WorkerConnections:
 
     @property
     def workers(self) -> int:
-        """Number of data workers that accept steps."""
         return self._dispatch.open
 
     @property
@@ -233,18 +231,14 @@ class WorkerConnections:
 
     @property
     def queued(self) -> int:
-        """Number of received batches that the loop has not taken."""
         return len(self._answers)
 
     @property
     def under_way(self) -> int:
-        """Number of steps that are wanted and not taken."""
         return len(self._wanted)
 
     def close(self) -> None:
-        """Disconnect from all data workers; idempotent. Does nothing in a forked child, whose parent owns the
-        threads.
-        """
+        """Disconnect from all data workers; idempotent. Does nothing in a forked child: the parent owns the threads."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -332,7 +326,6 @@ class WorkerConnections:
             self._heard()
 
     def _call(self, link: _Link) -> bool:
-        """Connect and join; return False if nobody answers."""
         try:
             connected = self._connect(link.address)
         except auth.Rejected as error:

@@ -67,7 +67,6 @@ class StepState:
 
     @property
     def why(self) -> str:
-        """Reason why the step cannot be made."""
         if self.deaths >= DEATHS:
             return f"{self.deaths} data workers died while they made it"
         return self.failures[-1][1] if self.failures else ""
@@ -100,7 +99,6 @@ class Dispatch:
 
     @property
     def open(self) -> int:
-        """Number of workers that accept steps."""
         return sum(not worker.leaving for worker in self.workers.values())
 
     @property
@@ -109,7 +107,6 @@ class Dispatch:
         return not self.workers
 
     def joined(self, worker: str, *, at: float) -> list[DispatchOrder]:
-        """Start assigning steps to a worker."""
         if worker in self.workers:
             raise ValueError(f"data worker {worker} is here already")
         self.workers[worker] = WorkerState(since=at)
@@ -146,7 +143,6 @@ class Dispatch:
         return self._hand_out(at)
 
     def awaits(self, step: int) -> bool:
-        """Return True if the step still needs an answer."""
         return step in self.steps and self.steps[step].fate is StepFate.WAITING
 
     def made(self, worker: str, step: int, *, at: float) -> list[DispatchOrder]:
@@ -162,7 +158,6 @@ class Dispatch:
         return [*orders, *self._hand_out(at)]
 
     def failed(self, worker: str, step: int, why: str, *, at: float) -> list[DispatchOrder]:
-        """Note that user code raised on a worker."""
         held = worker in self.workers and step in self.workers[worker].steps
         orders = self._answered(worker, step, at)
         if held and self.awaits(step):

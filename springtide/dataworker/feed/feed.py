@@ -69,12 +69,10 @@ class BatchFeed:
         self._refused = True
 
     def close(self) -> None:
-        """Disconnect from all data workers."""
         self._closing()
 
     @property
     def room(self) -> int:
-        """Current limit of batches that are requested ahead."""
         return dispatch.fitting_room(
             self._room, workers=self._pool.workers, most_bytes=self._most_bytes, batch_bytes=self._pool.batch_bytes
         )

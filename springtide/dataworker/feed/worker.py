@@ -71,7 +71,6 @@ class Pipeline:
     stages: tuple[PipelineStage, ...]
 
     def __call__(self, indices: Any) -> Any:
-        """Run all stages in this process."""
         made = indices
         for stage in self.stages:
             made = stage.run(made)
@@ -163,7 +162,6 @@ class DataWorker:
             thread.start()
 
     def attach(self, worker: str, address: str) -> None:
-        """Connect to a data worker of the previous stage."""
         if self._before is not None:
             self._before.attach(worker, address)
 
@@ -377,7 +375,6 @@ class DataWorker:
             return request.dropped
 
     def _fetch(self, request: _Request) -> StepAnswer:
-        """Wait for the result of the previous stage; an empty answer if this worker must make it."""
         if self._before is None or request.before is None:
             return StepAnswer()
         answer = self._before.settled(request.before) or StepAnswer()

@@ -191,7 +191,6 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
 
     @property
     def num_workers(self) -> int:
-        """Target number of data workers."""
         return self._wanted
 
     @property
@@ -201,7 +200,6 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the current data workers."""
         return self._pool.pids if self._pool is not None else []
 
     @property
@@ -264,7 +262,6 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
         return running
 
     def _leave(self, *, taken: bool = False) -> None:
-        """End the current pass. `taken`: another pass begins."""
         running = self._pass() if self._pass is not None else None
         self._pass = None
         if running is not None:

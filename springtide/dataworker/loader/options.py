@@ -89,7 +89,6 @@ class BatchArguments:
         super().__setattr__(name, value)
 
     def check_batches(self) -> None:
-        """Raise an error for contradicting arguments, as DataLoader does."""
         size = self.batch_size
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
             raise errors.BadInput(
@@ -116,7 +115,6 @@ class BatchArguments:
         return self.batch_size is not None or self.batch_sampler is not None
 
     def batch_order(self, *, seed: int, rank: int | None, world: int | None) -> BatchOrder:
-        """Return the order of batches of an indexable data set."""
         if self.batch_sampler is not None:
             return UserSampler(self.batch_sampler, batch_size=None, seed=seed)
         if self.sampler is not None:

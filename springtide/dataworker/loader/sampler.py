@@ -67,7 +67,6 @@ class SampleOrder:
         return self.steps()
 
     def steps(self, first: int = 0) -> int:
-        """Return the number of this rank's batches in an epoch, from sample `first` of its order on."""
         rounds = self._rounds(first)
         return rounds if not rounds or len(self._positions(rounds - 1, first)[0]) else rounds - 1
 
@@ -76,7 +75,6 @@ class SampleOrder:
         return next(self._drawn(LoaderPosition(epoch, first), range(step, step + 1)))
 
     def batches(self, place: LoaderPosition) -> Iterator[DrawnBatch]:
-        """Yield all batches from a position to the end of its epoch."""
         steps, many = self.steps(place.done), max(1, TOGETHER // self.batch_size)
         for begin in range(0, steps, many):
             yield from self._drawn(place, range(begin, min(begin + many, steps)))
@@ -138,12 +136,10 @@ class UserSampler:
         return count // self._batch_size if self._drop_last else -(-count // self._batch_size)
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass the epoch on to a sampler with `set_epoch`."""
         if hasattr(self._sampler, "set_epoch"):
             self._sampler.set_epoch(epoch)
 
     def batches(self, place: LoaderPosition) -> Iterator[DrawnBatch]:
-        """Yield all batches from a position to the end of its epoch."""
         generator = self._generator()
         self._generator_began = None if generator is None else _written(generator)
         mark = 0

@@ -89,7 +89,6 @@ class WorkerPool:
 
     @property
     def state(self) -> FeedState:
-        """Statistics of all batches so far."""
         if self._running is None:
             return self._before
         now, before = self._running.feed.state, self._before

@@ -45,13 +45,11 @@ class ExitPlan:
             self.leave()
 
     def leave(self) -> None:
-        """End immediately."""
         self.over.set()
         self.drain.set()
 
 
 def main() -> int:
-    """Join the job, serve, and leave on request."""
     settings = config.load()
     child_guard.die_with(settings.parent)
     logs.log_to_stderr(debug=settings.debug)
@@ -158,13 +156,11 @@ class FeederRoster:
         )
 
     def take(self, news: Feeders) -> None:
-        """Store a new roster, and connect to its data workers."""
         with self._lock:
             self._known = news
             self._connect()
 
     def follow(self, serving: DataWorker, stage: int, stages: int) -> None:
-        """Connect this stage to the data workers of the previous stage."""
         with self._lock:
             self._serving, self._stage, self._stages = serving, stage, stages
             self._connect()
@@ -181,7 +177,6 @@ class FeederRoster:
 
 
 def hear(pulse: messages.HeartbeatReply, leaving: ExitPlan, roster: FeederRoster) -> None:
-    """Apply the master's reply to a heartbeat."""
     if pulse.feeders is not None:
         roster.take(pulse.feeders)
     leaving.heed(pulse)

@@ -173,7 +173,6 @@ def main(descriptor: int) -> None:
 
 
 def _load(setup: PackageSetup) -> tuple[Any, str]:
-    """Return the pipeline of a package, and why it cannot be loaded."""
     from springtide.dataworker.feed import worker  # noqa: F401  loaded before the forks
     from springtide.dataworker.processes import job_package
 

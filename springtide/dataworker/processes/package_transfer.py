@@ -38,7 +38,6 @@ def sealed_in(folder: pathlib.Path) -> str:
 
 
 def check_size(files: tuple[tuple[str, int], ...]) -> None:
-    """Raise BadInput if the files are too large to send."""
     total = sum(size for _, size in files)
     if total > MOST_BYTES:
         raise errors.BadInput(
@@ -114,7 +113,6 @@ def at_hand(ask: Ask, folder: str, sealed: str) -> Iterator[pathlib.Path]:
 
 
 def fetch(ask: Ask, folder: pathlib.Path, sealed: str) -> None:
-    """Fetch all files of the package from the master."""
     copies = SegmentCopies(folder, NAME)
     for name in IN_ORDER:
         offset, last = 0, False

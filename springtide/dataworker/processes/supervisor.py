@@ -125,7 +125,6 @@ class WorkerRoster:
         return actions
 
     def ready(self, number: int, address: str) -> list[Action]:
-        """Note that a data worker serves at this address."""
         member = self.members.get(number)
         if member is None or member.phase is not WorkerPhase.STARTING:
             return []
@@ -183,7 +182,6 @@ class WorkerSupervisor:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the current data workers."""
         return [worker.pid for worker in list(self._workers.values()) if worker.pid is not None]
 
     def resize(self, wanted: int) -> None:
@@ -191,7 +189,6 @@ class WorkerSupervisor:
         self._events.put(lambda: self._roster.resized(wanted, made=self._feed.state.made))
 
     def close(self) -> None:
-        """End all data workers, and wait until they are gone. Does nothing in a forked process."""
         if self._closing or os.getpid() != self._owner:
             return
         self._closing = True
@@ -259,7 +256,6 @@ class WorkerSupervisor:
 
 
 def described(status: int) -> str:
-    """Describe an exit status."""
     if status >= 0:
         return f"exit status {status}"
     name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"

@@ -130,7 +130,6 @@ class _Cut:
         return [self.program.calls[number] for number in numbers]
 
     def needs(self) -> frozenset[int]:
-        """Return the inputs that the trainer reads."""
         here, read = set(self.moved), set(self.program.read)
         for number, call in self.program.calls.items():
             if number not in here and call.same_as is None:
@@ -149,7 +148,6 @@ class _Cut:
         return [number for number in self.program.calls if number in wanted]
 
     def constants(self, moved: Sequence[int]) -> dict[ContentKey, torch.Tensor]:
-        """Return the constants that these calls read."""
         found = (one for call in self.calls(self.with_free(moved)) for one in _contents(call))
         return {one: self.book.constants[one] for one in found}
 
@@ -287,7 +285,6 @@ class _Cut:
 
 
 def device_of(call: RecordedCall) -> str:
-    """Return the kind of device that a call runs on."""
     return next((part.device.partition(":")[0] for part in call.parts if part.device != "cpu"), "cpu")
 
 

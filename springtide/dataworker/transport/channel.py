@@ -91,7 +91,6 @@ class SecureSocket:
         return 0 if error else len(buffer)
 
     def settimeout(self, seconds: float | None) -> None:
-        """Set the timeout; None waits forever."""
         self._tls.set_timeout(seconds or 0.0)
 
     def setsockopt(self, level: int, name: int, value: int) -> None:
@@ -306,7 +305,6 @@ class BatchChannel:
         self._outgoing.close()
 
     def _read_head(self) -> bytes:
-        """Read the next head from a peer on this host, with any file descriptors that come with it."""
         head, rights, _, _ = self._receive(HEAD.size)
         for level, kind, found in rights:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -323,7 +321,6 @@ class BatchChannel:
             raise EOFError(f"the connection is gone: {error}") from error
 
     def _take(self, size: int) -> bytes:
-        """Read exactly this many bytes from the socket."""
         if isinstance(self._sock, socket.socket):
             try:
                 came = self._sock.recv(size, socket.MSG_WAITALL) if size else b""

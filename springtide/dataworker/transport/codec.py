@@ -51,7 +51,6 @@ class BatchMessage:
 
     @property
     def places(self) -> list[tuple[int, int, int]]:
-        """The buffers as numbers."""
         return self.pieces if isinstance(self.pieces, list) else self.pieces.told()
 
     def copied(self) -> "BatchMessage":

@@ -179,7 +179,6 @@ class FeedListener:
         return found
 
     def close(self) -> None:
-        """Accept no more callers. Accepted channels stay open."""
         with self._lock:
             if self._closed:
                 return
@@ -237,6 +236,5 @@ class FeedListener:
 
 
 def _shut(sock: socket.socket) -> None:
-    """Shut the socket down, to wake any thread that waits for this peer."""
     with contextlib.suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)

@@ -130,7 +130,6 @@ def is_record(item: Any) -> bool:
 
 
 def type_name(kind: type) -> str:
-    """Return the name of a type in a header."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
@@ -299,7 +298,6 @@ def _plain_outline(node: Node) -> Outline:
 
 
 def put_together(outline: Outline, tensors: Iterator[torch.Tensor]) -> Any:
-    """Build a tree of this outline from tensors in order."""
     kind, names, inner = outline
     if isinstance(inner, int):
         parts: Iterable[Any] = itertools.islice(tensors, inner)
@@ -309,7 +307,6 @@ def put_together(outline: Outline, tensors: Iterator[torch.Tensor]) -> Any:
 
 
 def _natively(tensors: list[Laid], size: int) -> _native.TensorPlan | None:
-    """Return the native plan for these tensors; None if torch lacks the functions."""
     if _FUNCTIONS is None or not tensors or not all(count for _, count, _, _ in tensors):
         return None  # a tensor without elements may have any shape
     places = {dtype: place for place, dtype in enumerate(dict.fromkeys(dtype for dtype, _, _, _ in tensors))}
@@ -355,7 +352,6 @@ def elements(shape: Sequence[int], itemsize: int, offset: int, size: int) -> int
 
 
 def within(offset: int, length: int, size: int) -> None:
-    """Raise `BadFrame` unless these bytes lie within a payload of this size."""
     if offset < 0 or length < 0 or offset % ALIGNMENT or offset + length > size:
         raise BadFrame(f"bytes {offset} to {offset + length} of a payload of {size}")
 

@@ -84,7 +84,6 @@ class OutgoingSegments:
         return segment
 
     def _make(self, capacity: int, free: list[SharedSegment]) -> SharedSegment | None:
-        """Create a segment. If the limits require it, remove free segments that are too small."""
         while free and not self._room_for(capacity):
             self.segments.pop(free.pop(0).number).close()
         if not self._room_for(capacity):
@@ -136,7 +135,6 @@ class BlockPool:
         self.lock = threading.Lock()
 
     def take(self, size: int) -> Any:
-        """Return a buffer of at least this many bytes."""
         pages = None
         with self.lock:
             for index in reversed(range(len(self.spare))):
@@ -178,8 +176,6 @@ def _lent(pages: mmap.mmap, offset: int, after: Callable[[], None]) -> Any:
 
 @functools.lru_cache(64)
 def _lent_type(size: int) -> Any:
-    """Return an array type of this size that reports when an array is dropped."""
-
     def dropped(self: Any) -> None:
         self.after()
 

@@ -84,7 +84,6 @@ class ModelCall:
         return {name: kwargs[name] for name, _ in self.kwargs}
 
     def leaves(self) -> list[BatchLeaf]:
-        """Return the batch leaves among the arguments, in order."""
         return [leaf for one in (*self.args, *(part for _, part in self.kwargs)) for leaf in _leaves(one)]
 
 

@@ -82,7 +82,6 @@ class ProgramCut:
 
 
 def choose(values: Sequence[CutNode]) -> ProgramCut:
-    """Choose the cut, and give the reason."""
     raw = sum(value.bytes or 0 for value in values if value.place == "data")
     everything = frozenset(value.name for value in values if value.place == "either")
     if all(value.view for value in values if value.place == "either"):
@@ -151,10 +150,8 @@ def minimum(values: Sequence[CutNode], *, views_only: bool = False) -> frozenset
 
 
 def stays_cost(value: CutNode) -> int:
-    """Return the cost of computing a value in the trainer."""
     return max(1, round(value.seconds / UNIT_S))
 
 
 def crossing_cost(value: CutNode) -> int:
-    """Return the cost of sending a value to the trainer."""
     return NEVER if value.bytes is None else round((value.bytes / BYTES_PER_S + VALUE_S) / UNIT_S)

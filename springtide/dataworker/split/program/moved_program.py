@@ -33,7 +33,6 @@ class LeafKind:
         return cls(leaf.dtype, leaf.dim())
 
     def differs(self, given: Any) -> str:
-        """Return why an input does not have these properties; empty if it has them."""
         if type(given) is not torch.Tensor:
             return f"is a {type(given).__name__}; the program was recorded with a tensor"
         if given.dtype is not self.dtype or given.dim() != self.dimensions:
@@ -167,7 +166,6 @@ class _Step:
 
 
 def put(value: Any, device: str) -> Any:
-    """Move a tensor to a device; return any other value unchanged."""
     return value.to(device) if isinstance(value, torch.Tensor) and str(value.device) != device else value
 
 
@@ -197,7 +195,6 @@ def this_machine() -> str:
 
 @contextmanager
 def defaulting_to(dtype: torch.dtype) -> Iterator[None]:
-    """Set torch's default dtype to the dtype of the recording process."""
     before = torch.get_default_dtype()
     if dtype is before:
         yield
@@ -238,7 +235,6 @@ def unique(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> Any:
-    """Return the result of torch.unique."""
     if dim is not None or not sorted:
         return torch.unique(input, sorted, return_inverse, return_counts, dim)
     found = unique2(input, sorted, return_inverse, return_counts)

@@ -36,7 +36,6 @@ class LeftTensor:
 
     @classmethod
     def of(cls, number: int, leaf: torch.Tensor) -> "LeftTensor":
-        """Return the placeholder for this leaf."""
         return cls(number, tuple(leaf.shape), str(leaf.dtype).removeprefix("torch."))
 
 
@@ -125,7 +124,6 @@ def _why(run: Any) -> str:
 
 
 def dtype_of(left: LeftTensor) -> torch.dtype:
-    """Return the dtype of a leaf that was not sent."""
     found = getattr(torch, left.dtype, None)
     if not isinstance(found, torch.dtype):
         raise TypeError(f"a leaf was left behind with type {left.dtype!r}, which torch does not know")

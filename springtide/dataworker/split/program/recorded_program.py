@@ -94,7 +94,6 @@ class RecordedProgram:
 
 
 def name(term: Term) -> str:
-    """Return the name of a value in the cut."""
     return f"input {term.number}" if isinstance(term, InputKey) else f"{term.call}.{term.at}"
 
 
@@ -109,7 +108,6 @@ def sent_bytes(call: RecordedCall, at: int) -> int | None:
 
 
 def common(logs: Sequence[CallLog]) -> RecordedProgram:
-    """Return the program that all logs have in common."""
     calls: dict[int, RecordedCall] = {}
     for number in logs[0].calls:
         heard = [log.calls.get(number) for log in logs]

@@ -147,7 +147,6 @@ class Writer:
 
 
 def terms_in(spec: Any) -> Iterator[Term]:
-    """Yield the inputs and results that a template names."""
     if isinstance(spec, InputKey | PartKey):
         yield spec
     elif isinstance(spec, NestKey):
@@ -159,7 +158,6 @@ def terms_in(spec: Any) -> Iterator[Term]:
 
 
 def owners_in(spec: Any) -> Iterator[OwnerKey]:
-    """Yield the modules that a template names."""
     if isinstance(spec, OwnerKey):
         yield spec
     elif isinstance(spec, NestKey | tuple):
@@ -168,7 +166,6 @@ def owners_in(spec: Any) -> Iterator[OwnerKey]:
 
 
 def contents_in(spec: Any) -> Iterator[ContentKey]:
-    """Yield the constant tensors that a template names."""
     if isinstance(spec, ContentKey):
         yield spec
     elif isinstance(spec, NestKey | tuple):

@@ -21,7 +21,6 @@ KINDS = (torch.Tensor, nn.Parameter, nn.Buffer)
 
 
 def same_bytes(left: int, right: int, size: int) -> bool:
-    """Return True if `size` bytes at two addresses are equal."""
     return bool(_memcmp(left, right, size) == 0)
 
 
@@ -34,7 +33,6 @@ def same(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def is_comparable(value: torch.Tensor) -> bool:
-    """Return True if the tensor can be compared by its bits for every batch."""
     return (
         type(value) in KINDS
         and not value.requires_grad
@@ -47,7 +45,6 @@ def is_comparable(value: torch.Tensor) -> bool:
 
 
 def digest(value: torch.Tensor) -> bytes:
-    """Return a digest of a comparable tensor's bits."""
     flat = value.detach().reshape(-1)
     held: Any = flat.view(torch.uint8).numpy() if flat.numel() else b""
     return hashlib.blake2b(held, digest_size=16).digest()

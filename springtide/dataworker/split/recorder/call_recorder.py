@@ -80,7 +80,6 @@ class RecordedCall:
 
     @property
     def terms(self) -> list[Term]:
-        """Inputs and earlier results that the call reads."""
         return [*terms_in(self.args), *terms_in(self.kwargs or ())]
 
 
@@ -125,11 +124,9 @@ class CallBook:
         self._numbers: dict[Any, int] = {}
 
     def number(self, key: Any) -> int:
-        """Return the number of a call; a new call gets a new number."""
         return self._numbers.setdefault(key, len(self._numbers))
 
     def constant(self, value: torch.Tensor) -> ContentKey:
-        """Return the key of a constant, by its bits."""
         found = ContentKey(value.dtype, tuple(value.shape), value.stride(), bit_compare.digest(value))
         if found not in self.constants:
             self.constants[found] = value.detach().clone()
@@ -203,7 +200,6 @@ class Recorder(TorchFunctionMode):
         self._escape(inputs)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the torch call, and record it if possible."""
         kwargs = kwargs or {}
         if self._inside:
             return func(*args, **kwargs)
@@ -258,7 +254,6 @@ class Recorder(TorchFunctionMode):
     # ---- templates of calls ----
 
     def _told(self, name: str, args: Any, kwargs: Any) -> "tuple[str, _CallTell | None]":
-        """Return the template of a call, or the reason why it has none."""
         if not name or name in torch_functions.UNMOVED or name in torch_functions.EXPOSING:
             return "it is no plain function of torch's", None
         if why := surroundings():
@@ -293,7 +288,6 @@ class Recorder(TorchFunctionMode):
         return self._others.get(id(value))
 
     def _stranger(self, args: Any, kwargs: Any) -> str:
-        """Return why the arguments have no template."""
         for one in tensors((args, kwargs)):
             name = self._known(one)
             if one.requires_grad:
@@ -368,7 +362,6 @@ class Recorder(TorchFunctionMode):
         self._named[id(value)] = term, value, value._version
 
     def _pass(self, func: Any, name: str, args: Any, kwargs: Any, why: str) -> Any:
-        """Run a call without recording it."""
         written = torch_functions.writes(func, args, kwargs) or name in torch_functions.EXPOSING
         touched = {memory(one) for one in tensors((args[:1], kwargs.get("out")))} if written else set[int]()
         self._leave(name or getattr(func, "__name__", str(func)), args, kwargs, why, touched)

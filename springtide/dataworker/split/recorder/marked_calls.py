@@ -37,7 +37,6 @@ class MarkedCall:
 
     @property
     def why(self) -> str:
-        """Reason why the call cannot move; empty if it can."""
         if self.state.opaque:
             return f"it reads {self.state.opaque[0]}, which cannot be watched"
         if changed := self.state.changed():

@@ -122,7 +122,6 @@ class Check(abc.ABC):
 
     @property
     def broken(self) -> str:
-        """Name of the changed state."""
         return self.name
 
 
@@ -139,7 +138,6 @@ class NamespaceCheck(Check):
         self._get, self._were, self._count, self._length = get, {one: get(one) for one in names}, count, count()
 
     def holds(self, lenient: bool) -> bool:
-        """Return True if all names still refer to the same values."""
         for name, was in self._were.items():
             now = self._get(name)
             if now is not was:
@@ -151,7 +149,6 @@ class NamespaceCheck(Check):
 
     @property
     def broken(self) -> str:
-        """First name with another value."""
         changed = (name for name, was in self._were.items() if self._get(name) is not was)
         return f"{self.name}{next(changed, '')}".removesuffix(".")
 
@@ -169,7 +166,6 @@ class ItemsCheck(Check):
         self._held, self._were, self._at = held, list(held), 0
 
     def holds(self, lenient: bool) -> bool:
-        """Return True if no item was added, removed or replaced."""
         if len(self._held) != len(self._were):
             return False
         if isinstance(self._held, set):
@@ -195,7 +191,6 @@ class DictCheck(Check):
         self._were = dict(held) if len(held) <= SMALL else None
 
     def holds(self, lenient: bool) -> bool:
-        """Return True if no item was added, removed or replaced."""
         version = dict_version(self._held)
         if version == self._version and len(self._held) == self._length:
             return True
@@ -217,7 +212,6 @@ class TensorCheck(Check):
         self._copy = self._now.copy() if self._now is not None else None
 
     def holds(self, lenient: bool) -> bool:
-        """Return True if the array was not written to."""
         if _kind_of(self._array) != self._kind:
             return False
         if self._now is None or self._copy is None:
@@ -240,7 +234,6 @@ class GeneratorCheck(Check):
         self._state, self._where = state, state()
 
     def holds(self, lenient: bool) -> bool:
-        """Return True if no number was drawn."""
         return bool(self._state() == self._where)
 
 
@@ -283,7 +276,6 @@ class ReachableState:
 
     @property
     def objects(self) -> int:
-        """Number of objects that were walked."""
         return len(self._seen)
 
     def changed(self, *, lenient: bool = False) -> str:
@@ -430,7 +422,6 @@ def _same(was: Any, now: Any) -> bool:
 
 
 def _equal_atoms(was: Any, now: Any) -> bool:
-    """Return True if two objects are equal constants."""
     return type(was) is type(now) and isinstance(was, ATOMS) and bool(was == now)
 
 
@@ -527,7 +518,6 @@ class CopyWatch:
         return CopyWatch, ()
 
     def begin(self, **roots: Any) -> None:
-        """Record the state before the first call."""
         if self._state is None:
             self._state = ReachableState(roots, most_copied=MOST_COPIED_THERE)
 

@@ -50,5 +50,4 @@ def is_users(path: str) -> bool:
 
 
 def place(path: str, number: int) -> tuple[str, str]:
-    """Return "file:line" and the text of the line."""
     return f"{os.path.basename(path)}:{number}", linecache.getline(path, number).strip()

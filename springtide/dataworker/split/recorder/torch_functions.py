@@ -138,7 +138,6 @@ def _attribute(owner: Any, path: str) -> Callable[..., Any]:
 
 
 def operation(name: str) -> str:
-    """Return a function's name as users write it."""
     if name.startswith("marked:"):
         return name.rpartition(":")[2]
     short = name.removesuffix(GETTER).rpartition(".")[2]
@@ -207,7 +206,6 @@ class OperationWatch(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Inspect an operation, and run it."""
         kwargs = kwargs or {}
         if isinstance(func, torch._ops.OpOverload):
             self._look(func, args, kwargs)
@@ -241,7 +239,6 @@ class OperationWatch(TorchDispatchMode):
 
 
 def tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors among the arguments or results of a call."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, list | tuple):
