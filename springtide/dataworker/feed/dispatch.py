@@ -192,9 +192,7 @@ class Dispatch:
         return self._hand_out(at)
 
     def overdue(self, step: int, *, at: float) -> bool:
-        """Return True if a step is so late that its workers may never answer. After worker deaths the limit is
-        longer.
-        """
+        """Return True if a step is so late that its workers may never answer; deaths of workers extend the limit."""
         state = self.steps[step]
         if state.fate is not StepFate.WAITING:
             return False

@@ -27,10 +27,9 @@ from springtide.dataworker.loader.worker_pool import Autosize, WorkerPool
 from springtide.domain.core.validation import takes_numbers
 from springtide.domain.data.data_workers import Poison
 
-TAKEN = (
-    "another loop over the same ElasticLoader has begun, which has ended this one: there is one at a time. Take a "
-    "loader for each of two loops inside each other, or zip(...)ed"
-)
+log = logging.getLogger(__name__)
+
+NAMED = 5  # indices in a message; error.indices and loader.skipped have all
 
 
 class LoaderPass:
@@ -44,18 +43,16 @@ class LoaderPass:
 
     def __next__(self) -> Any:
         if self._taken:
-            raise errors.BadInput(TAKEN)
+            raise errors.BadInput(
+                "another loop over the same ElasticLoader has begun, which has ended this one: there is one at a time. "
+                "Take a loader for each of two loops inside each other, or zip(...)ed"
+            )
         return next(self._batches)
 
     def end(self, *, taken: bool) -> None:
         """End the iteration. `taken`: another loop has begun, so a further call raises."""
         self._taken = taken and inspect.getgeneratorstate(self._batches) != inspect.GEN_CLOSED
         self._batches.close()
-
-
-log = logging.getLogger(__name__)
-
-NAMED = 5  # indices in a message; error.indices and loader.skipped have all
 
 
 class IterablePasses:

@@ -46,9 +46,7 @@ class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write(folder: Path, pipeline: Pipeline, *, secret: bytes, paths: Sequence[str]) -> str:
-    """Write the package, replacing an older package; return its digest. Processes that have loaded the older package
-    keep it.
-    """
+    """Write the package and return its digest. Processes that have loaded an older package keep it."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -72,9 +70,7 @@ def write(folder: Path, pipeline: Pipeline, *, secret: bytes, paths: Sequence[st
 
 
 def load(folder: Path, *, secret: bytes) -> Pipeline:
-    """Load the pipeline, with its arrays mapped from the folder's file. Only packages sealed with the secret are
-    loaded.
-    """
+    """Load the pipeline, with its arrays mapped from the file. Raise BadInput if the seal does not fit the secret."""
     contents = _checked(folder, secret)
     code = _read(folder / CODE)
     if not hmac.compare_digest(hashlib.sha256(code).digest(), contents.code):
@@ -168,9 +164,7 @@ def _pickled(pipeline: Pipeline, buffers: list[memoryview]) -> bytes:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickler that stores arrays and the memory of CPU tensors out of band. Tensors that share memory still share
-    it.
-    """
+    """Pickler that stores arrays and the memory of CPU tensors out of band. Shared memory stays shared."""
 
     def __init__(self, file: io.BytesIO, buffers: list[memoryview]) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=self._aside)

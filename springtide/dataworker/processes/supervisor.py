@@ -63,9 +63,7 @@ class StopStarting(NamedTuple):
 
     why: str
     deadly: bool
-    """True if signals killed them. The trainer then does not make the batches itself, because they might kill it
-    too.
-    """
+    """True if signals killed them. The trainer then does not make the batches itself: they might kill it too."""
 
 
 Action = StartWorker | AttachWorker | DrainWorker | KillWorker | DetachWorker | StopStarting

@@ -7,7 +7,7 @@ cuts them. Out: `Split`, with programs for data workers (`moved_program`) and th
 
 import hashlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +23,12 @@ from springtide.dataworker.split.program.recorded_program import name
 from springtide.dataworker.split.program.value_keys import (
     ContentKey,
     InputKey,
-    NestKey,
+    OwnerKey,
     PartKey,
     PlainKey,
     Term,
     TimesKey,
-    contents_in,
+    keys_in,
     terms_in,
 )
 from springtide.dataworker.split.recorder import bit_compare, marked_calls, torch_functions
@@ -219,7 +219,7 @@ class _Cut:
     def _marked(self) -> MarkedCode:
         """Return the marked functions among the moved calls, with copies of the modules that own them."""
         calls = [call for call in self.calls(self.moved) if call.name in self.book.functions]
-        paths = {one.path for call in calls for one in value_keys.owners_in((call.args, call.kwargs or ()))}
+        paths = {one.path for call in calls for one in keys_in((call.args, call.kwargs or ()), OwnerKey)}
         owners = {path: marked_calls.without_parameters(self.book.modules[path]) for path in sorted(paths)}
         return MarkedCode({call.name: self.book.functions[call.name] for call in calls}, owners)
 
@@ -258,9 +258,7 @@ class _Cut:
         return self.program.original(spec) if isinstance(spec, InputKey | PartKey) else spec
 
     def _grouped(self) -> list[list[int]]:
-        """Group the moved calls into stages of a single device. A stage takes all calls of its device whose inputs are
-        ready.
-        """
+        """Group the moved calls into stages by device. A stage takes all calls whose inputs are ready."""
         left, done, found, known = list(self.moved), set[int](), list[list[int]](), set(self.moved)
         devices = {number: device_of(self.program.calls[number]) for number in left}
 
@@ -293,7 +291,7 @@ def _terms(call: KnownCall) -> Iterable[Term]:
 
 
 def _contents(call: RecordedCall) -> Iterable[ContentKey]:
-    return contents_in((call.args, call.kwargs or ()))
+    return keys_in((call.args, call.kwargs or ()), ContentKey)
 
 
 def _alive(instructions: list[KnownCall], gives: Sequence[Term]) -> list[KnownCall]:
@@ -399,7 +397,7 @@ def _guards(book: CallBook, moved: Sequence[RecordedCall]) -> list[Guard]:
     found = []
     for line, text in dict.fromkeys((call.line, call.text) for call in moved):
         own = [call for call in moved if (call.line, call.text) == (line, text)]
-        if values := list(dict.fromkeys(one for call in own for one in _plain((call.args, call.kwargs or ())))):
+        if values := list(dict.fromkeys(one for call in own for one in _plain(call))):
             shown = ", ".join(values[:8]) + (", ..." if len(values) > 8 else "")
             found.append(Guard(line=line, text=text, what=f"arguments {shown}", breaks="another value of any of them"))
         for tensor in dict.fromkeys(_constant(book, one) for call in own for one in _contents(call)):
@@ -408,14 +406,13 @@ def _guards(book: CallBook, moved: Sequence[RecordedCall]) -> list[Guard]:
     return found
 
 
-def _plain(spec: Any) -> list[str]:
-    if isinstance(spec, PlainKey):
-        return [] if spec.value in (None, ...) else [repr(spec.constant).removeprefix("torch.")]
-    if isinstance(spec, TimesKey):
-        return ["the batch size" if spec.factor == 1 else f"{spec.factor} x the batch size"]
-    if isinstance(spec, NestKey | tuple):
-        return [text for one in (spec.items if isinstance(spec, NestKey) else spec) for text in _plain(one)]
-    return []
+def _plain(call: RecordedCall) -> Iterator[str]:
+    """Yield the plain arguments of a call as text."""
+    for spec in keys_in((call.args, call.kwargs or ()), PlainKey, TimesKey):
+        if isinstance(spec, TimesKey):
+            yield "the batch size" if spec.factor == 1 else f"{spec.factor} x the batch size"
+        elif isinstance(spec, PlainKey) and spec.value not in (None, ...):
+            yield repr(spec.constant).removeprefix("torch.")
 
 
 def _constant(book: CallBook, content: ContentKey) -> str:

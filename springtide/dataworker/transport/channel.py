@@ -160,9 +160,7 @@ class BatchChannel:
         self._plain = not self.local and isinstance(sock, socket.socket)
         self._sending = threading.Lock()
         self._receiving = threading.Lock()
-        """Held while native code reads. Otherwise the descriptor could be closed and reused for another file during the
-        read.
-        """
+        """Held while native code reads, so that the descriptor is not closed and reused during the read."""
         self._outgoing = shared_memory.OutgoingSegments(shared_bytes)
         self._incoming = shared_memory.IncomingSegments()
         self._blocks = shared_memory.BlockPool()

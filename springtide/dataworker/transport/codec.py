@@ -81,9 +81,7 @@ class _Unfit(Exception):
 
 
 def pack(tree: Any) -> BatchMessage:
-    """Encode the tree as a message. Contiguous tensors are not copied. Raise `BadInput` for a leaf that cannot be
-    sent.
-    """
+    """Encode the tree; contiguous tensors are not copied. Raise `BadInput` for a leaf that cannot be sent."""
     try:
         signature = layout.signature(tree)
         known = layout.layouts.get(signature.key) if signature is not None else None

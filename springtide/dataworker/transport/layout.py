@@ -357,9 +357,7 @@ def within(offset: int, length: int, size: int) -> None:
 
 
 def views(plan: CachedHeader, payload: Any) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a plan as views of a payload. Each has its own storage, so that saving a tensor saves only
-    that.
-    """
+    """Yield the tensors of a plan as views of a payload, each with its own storage (torch.save)."""
     if plan.native is not None:
         return iter(plan.native.make(payload))
     made, view = [], torch.frombuffer

@@ -196,4 +196,4 @@ def _mark(part: Any) -> Any:
         return (0 if part.is_inference() else part._version), part.requires_grad
     if isinstance(part, np.ndarray):
         return part.shape, part.dtype, part.tobytes()
-    return tuple(part) if arguments.is_text(part) else None
+    return tuple(part) if pytree.is_text(part) else None

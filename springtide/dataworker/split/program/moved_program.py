@@ -45,9 +45,7 @@ class LeafKind:
 
 @dataclass(slots=True)
 class MovedProgram:
-    """Torch calls of a single stage, in order. The program takes the value list of the previous stage and returns the
-    next list.
-    """
+    """Torch calls of a single stage, in order: takes the value list of the previous stage, returns the next list."""
 
     instructions: tuple[KnownCall, ...]
     takes: tuple[Term, ...]

@@ -190,9 +190,7 @@ def _with_items(batch: Any, changes: Mapping[Any, Any]) -> Any:
 
 
 def difference(mine: Any, theirs: Any, path: str = "batch") -> str:
-    """Return the path of the first part that differs in any bit; empty if all are equal. Parts that were not sent are
-    skipped.
-    """
+    """Return the path of the first part that differs in any bit, or "". Parts that were not sent are skipped."""
     if isinstance(theirs, LeftTensor):
         return ""
     if isinstance(mine, torch.Tensor):

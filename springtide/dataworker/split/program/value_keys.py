@@ -8,7 +8,7 @@ template, in any process.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -103,6 +103,7 @@ class NestKey:
     keys: tuple[str, ...] = ()
 
 
+Key = TypeVar("Key")
 Term = InputKey | PartKey
 Spec = InputKey | PartKey | OwnerKey | ContentKey | NumberKey | TimesKey | PlainKey | NestKey
 
@@ -111,9 +112,7 @@ class Writer:
     """Builder of the template for a single call."""
 
     def __init__(self, term: Callable[[torch.Tensor], Spec | None], other: Callable[[Any], Spec | None]) -> None:
-        """Create the builder. `term` names a tensor, and `other` names a module or a non-tensor input. Both return None
-        if unknown.
-        """
+        """`term` names a tensor, and `other` a module or a non-tensor input. Both return None if unknown."""
         self._term, self._other = term, other
         self.numbers: list[int] = []
         """Integers among the arguments, in order."""
@@ -146,31 +145,17 @@ class Writer:
         raise UnknownKey
 
 
+def keys_in(spec: Any, *kinds: type[Key]) -> Iterator[Key]:
+    """Yield the keys of these kinds in a template."""
+    if isinstance(spec, kinds):
+        yield spec
+    elif isinstance(spec, NestKey | tuple):
+        for one in spec.items if isinstance(spec, NestKey) else spec:
+            yield from keys_in(one, *kinds)
+
+
 def terms_in(spec: Any) -> Iterator[Term]:
-    if isinstance(spec, InputKey | PartKey):
-        yield spec
-    elif isinstance(spec, NestKey):
-        for one in spec.items:
-            yield from terms_in(one)
-    elif isinstance(spec, tuple):
-        for one in spec:
-            yield from terms_in(one)
-
-
-def owners_in(spec: Any) -> Iterator[OwnerKey]:
-    if isinstance(spec, OwnerKey):
-        yield spec
-    elif isinstance(spec, NestKey | tuple):
-        for one in spec.items if isinstance(spec, NestKey) else spec:
-            yield from owners_in(one)
-
-
-def contents_in(spec: Any) -> Iterator[ContentKey]:
-    if isinstance(spec, ContentKey):
-        yield spec
-    elif isinstance(spec, NestKey | tuple):
-        for one in spec.items if isinstance(spec, NestKey) else spec:
-            yield from contents_in(one)
+    return keys_in(spec, InputKey, PartKey)
 
 
 def replaced(spec: Any, change: Callable[[Any], Any]) -> Any:

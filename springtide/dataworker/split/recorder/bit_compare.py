@@ -59,9 +59,7 @@ class TensorConstant:
         self.value, self._dtype, self._shape = value, value.dtype, value.shape
         self._bytes, self._address = value.numel() * value.element_size(), value.data_ptr()
         self._odd = value.is_floating_point() or value.is_complex()
-        """True if a tensor of this dtype may have a conjugate or negative bit, and so show other values than its
-        memory.
-        """
+        """True if tensors of this dtype may have a conjugate or negative bit, and so differ from their memory."""
 
     def is_still(self, given: torch.Tensor) -> bool:
         """Return True if the tensor has these bits and requires no gradient."""

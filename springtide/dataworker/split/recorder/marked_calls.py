@@ -6,17 +6,16 @@ of the function and of the modules that own it; these copies have no parameters.
 """
 
 import functools
-import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
-import numpy as np
 import torch
 from torch import nn
 
+from springtide.dataworker.feed import batch_rng
 from springtide.dataworker.split.recorder.reachable_state import TORCHS_OWN, ReachableState
 
 PREFIX = "marked:"
@@ -33,7 +32,7 @@ class MarkedCall:
     def __init__(self, function: Callable[..., Any], owners: Mapping[str, nn.Module]) -> None:
         """Record the state before the call. `owners`: modules among its arguments, by path."""
         self.state = state_of({name_of(function): function}, owners)
-        self._chance = _chance()
+        self._drawn = batch_rng.mark()
 
     @property
     def why(self) -> str:
@@ -41,7 +40,7 @@ class MarkedCall:
             return f"it reads {self.state.opaque[0]}, which cannot be watched"
         if changed := self.state.changed():
             return f"it changes {changed}"
-        return "random numbers" if _chance() != self._chance else ""
+        return "random numbers" if batch_rng.mark() != self._drawn else ""
 
 
 def state_of(functions: Mapping[str, Callable[..., Any]], owners: Mapping[str, nn.Module]) -> ReachableState:
@@ -90,10 +89,6 @@ class MarkedCode:
         if self._state is not None and not self._changed and (changed := self._state.changed(lenient=True)):
             self._changed = f"a function marked @springtide.stateless has changed {changed}"
         return self._changed
-
-
-def _chance() -> Any:
-    return random.getstate(), np.random.get_state(legacy=False).__repr__(), torch.get_rng_state().numpy().tobytes()
 
 
 P = ParamSpec("P")

@@ -460,9 +460,7 @@ def _imports_in(code: types.CodeType) -> Iterator[list[str]]:
 
 
 def _is_users(item: Any) -> bool:
-    """Return True if a class, function or module is user code: not from Python, an installed package or this
-    package.
-    """
+    """Return True if a class, function or module is user code: not of Python, a package or this package."""
     if isinstance(item, types.FunctionType):
         return source_lines.is_users(item.__code__.co_filename)
     module = item if isinstance(item, types.ModuleType) else sys.modules.get(getattr(item, "__module__", ""))

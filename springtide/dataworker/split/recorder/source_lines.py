@@ -35,9 +35,7 @@ def users_line() -> tuple[str, str]:
 
 
 def is_served_table() -> bool:
-    """Return True if the innermost running code belongs to a served table. Frames of torch and the recorder do not
-    count.
-    """
+    """Return True if the innermost running code, besides torch and the recorder, belongs to a served table."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith((OWN[0], "<")):
         frame = frame.f_back
