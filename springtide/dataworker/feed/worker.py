@@ -131,7 +131,6 @@ class DataWorker:
         secret: bytes,
         *,
         host: str = "127.0.0.1",
-        port: int = 0,
         threads: int = 1,
         seed: int = 0,
         certificates: str = "",
@@ -152,7 +151,7 @@ class DataWorker:
             WorkerConnections(secret, types={}, heard=self._wake, certificates=certificates) if stage > 0 else None
         )
         self._runner = _StageRunner(pipeline, stage, seed, self._before)
-        self._listener = handshake.FeedListener(secret, host=host, port=port, certificates=certificates)
+        self._listener = handshake.FeedListener(secret, host=host, certificates=certificates)
         self.address = self._listener.address
         self._ours = [
             threading.Thread(target=target, name=f"data-worker-{name}", daemon=True)
@@ -210,10 +209,6 @@ class DataWorker:
             waited_s=self._waited_s,
             looped_s=time.perf_counter() - self._began,
         )
-
-    @property
-    def trainers(self) -> int:
-        return len(self._trainers)
 
     def _wake(self) -> None:
         with self._changed:

@@ -70,10 +70,6 @@ class SampleOrder:
         rounds = self._rounds(first)
         return rounds if not rounds or len(self._positions(rounds - 1, first)[0]) else rounds - 1
 
-    def batch(self, epoch: int, step: int, first: int = 0) -> DrawnBatch:
-        """Return the step-th batch, counted from sample `first` of the epoch's order."""
-        return next(self._drawn(LoaderPosition(epoch, first), range(step, step + 1)))
-
     def batches(self, place: LoaderPosition) -> Iterator[DrawnBatch]:
         steps, many = self.steps(place.done), max(1, TOGETHER // self.batch_size)
         for begin in range(0, steps, many):
@@ -97,8 +93,6 @@ class SampleOrder:
     def _positions(self, step: int, first: int) -> tuple[range, int]:
         """Return this rank's positions of the epoch's order in a round, and the end of the round."""
         rounds, whole = self._rounds(first), self.batch_size * self.world
-        if not 0 <= step < rounds:
-            raise errors.BadInput(f"step {step}: wanted 0 to {rounds - 1} from sample {first} of {self.samples}")
         begin = first + step * whole
         end = min(begin + whole, self.samples)
         rest = self.samples - first - (rounds - 1) * whole

@@ -149,13 +149,13 @@ class FeedListener:
     number and duration.
     """
 
-    def __init__(self, secret: bytes, *, host: str = "127.0.0.1", port: int = 0, certificates: str = "") -> None:
+    def __init__(self, secret: bytes, *, host: str = "127.0.0.1", certificates: str = "") -> None:
         self._secret, self._certificates = secret, certificates
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
-            self._tcp = socket.create_server((host, port), family=family, backlog=128)
+            self._tcp = socket.create_server((host, 0), family=family, backlog=128)
         except OSError as error:
-            raise errors.PortTaken(f"cannot listen at {host}:{port}: {error.strerror}") from error
+            raise errors.PortTaken(f"cannot listen at {host}: {error.strerror}") from error
         self._name = f"springtide-batches-{os.getpid()}-{secrets.token_hex(16)}"
         self._unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._unix.bind("\0" + self._name)  # abstract: disappears with the process

@@ -8,7 +8,7 @@ import functools
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -72,19 +72,8 @@ class MovedProgram:
     _ready: "list[_Step]" = field(default_factory=list, repr=False)
 
     def __reduce__(self) -> Any:
-        return MovedProgram, (
-            self.instructions,
-            self.takes,
-            self.gives,
-            self.constants,
-            self.kinds,
-            self.sized_by,
-            self.threads,
-            self.machine,
-            self.devices,
-            self.marked,
-            self.dtype,
-        )
+        own = [one.name for one in fields(self) if one.name not in ("why", "_ready")]
+        return MovedProgram, tuple(getattr(self, name) for name in own)
 
     def __call__(self, given: Sequence[Any]) -> list[Any] | None:
         """Return the next value list. Return None if the batch or this machine differs from the recording."""

@@ -274,10 +274,6 @@ class ReachableState:
         self._later.clear()
         self._at = ALWAYS
 
-    @property
-    def objects(self) -> int:
-        return len(self._seen)
-
     def changed(self, *, lenient: bool = False) -> str:
         """Return the name of the first changed state; empty if nothing changed.
 

@@ -229,7 +229,7 @@ def test_a_worker_that_is_detached_finishes_and_is_asked_no_more():
         reading = fed.feed.read(batches(60), none_of_it)
         made = [next(reading) for _ in range(10)]
         fed.feed.detach("dw-1")
-        until(lambda: fed.servings[0].trainers == 0)
+        until(lambda: not fed.servings[0]._trainers)
         before = fed.servings[0].made
         made += list(reading)
         assert fed.servings[0].made == before

@@ -38,13 +38,6 @@ def test_a_shuffled_epoch_has_an_order_of_its_own_and_repeats_it():
     assert had(SampleOrder(samples=1000, batch_size=32, shuffle=True, seed=8)) != first
 
 
-def test_any_batch_can_be_computed_alone():
-    order = SampleOrder(samples=103, batch_size=10, shuffle=True, seed=3)
-    assert order.batch(5, 7).indices.tolist() == had(order, LoaderPosition(5, 0))[7]
-    with pytest.raises(errors.BadInput, match="step 11: wanted 0 to 10"):
-        order.batch(5, 11)
-
-
 sizes = st.integers(min_value=0, max_value=90)
 
 
