@@ -48,7 +48,7 @@ class BatchFeed:
         the loop may draw from them in another thread.
         """
         if room < 1 or most_bytes < 1:
-            raise errors.BadInput(f"a queue of {room} batches and {most_bytes} bytes: wanted 1 or more of each")
+            raise errors.BadInput(f"a queue of {room} batches and {most_bytes} bytes: expected 1 or more of each")
         self._asks, self._draws = asks, draws
         self._pool = WorkerConnections(secret, types=types or {}, certificates=certificates)
         self._room, self._most_bytes, self._seed = room, most_bytes, seed

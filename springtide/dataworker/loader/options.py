@@ -38,7 +38,7 @@ def read(state: Mapping[str, Any], kind: Mapping[str, Any]) -> tuple[LoaderPosit
     given = state.get("format") if isinstance(state, Mapping) else type(state).__name__
     if given != FORMAT:
         raise errors.BadInput(
-            f"this state has format {given!r}: wanted {FORMAT}, as ElasticLoader.state_dict() gives it. "
+            f"this state has format {given!r}: expected {FORMAT}, as ElasticLoader.state_dict() gives it. "
             "States of other loaders cannot be taken over"
         )
     for what, mine in kind.items():
@@ -52,7 +52,7 @@ def read(state: Mapping[str, Any], kind: Mapping[str, Any]) -> tuple[LoaderPosit
     if not all(isinstance(number, int) for number in numbers):
         raise errors.BadInput(
             f"this state has epoch {numbers[0]!r}, done {numbers[1]!r}, mark {numbers[2]!r}, seed {numbers[3]!r}: "
-            "wanted whole numbers, as ElasticLoader.state_dict() gives them; was it changed on its way?"
+            "expected whole numbers, as ElasticLoader.state_dict() gives them; was it changed on its way?"
         )
     *reached, seed = numbers
     place = LoaderPosition(*reached)
@@ -92,7 +92,7 @@ class BatchArguments:
         size = self.batch_size
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
             raise errors.BadInput(
-                f"batch_size={size!r}: wanted a whole number, 1 or more, or None for samples as they are"
+                f"batch_size={size!r}: expected a whole number, 1 or more, or None for samples as they are"
             )
         if self.batch_sampler is not None and (size != 1 or self.shuffle or self.sampler is not None or self.drop_last):
             raise errors.BadInput(
@@ -121,7 +121,7 @@ class BatchArguments:
             return UserSampler(self.sampler, batch_size=self.batch_size or 1, drop_last=self.drop_last, seed=seed)
         if not hasattr(self.dataset, "__len__"):
             raise errors.BadInput(
-                f"{type(self.dataset).__name__} has no len(): wanted a data set with __len__ and __getitem__ (or "
+                f"{type(self.dataset).__name__} has no len(): expected a data set with __len__ and __getitem__ (or "
                 "batch(indices)), a sampler=, or an IterableDataset"
             )
         rank, world = _place_among_ranks(rank, world)
@@ -155,19 +155,19 @@ class WorkerArguments:
         check_worker_number(workers)
         context, methods = self.multiprocessing_context, multiprocessing.get_all_start_methods()
         if isinstance(context, str) and context not in methods:
-            raise errors.BadInput(f"multiprocessing_context={context!r}: wanted one of {', '.join(methods)}")
+            raise errors.BadInput(f"multiprocessing_context={context!r}: expected one of {', '.join(methods)}")
         if self.timeout < 0:
-            raise errors.BadInput(f"timeout={self.timeout}: wanted seconds, or 0 to wait as long as it takes")
+            raise errors.BadInput(f"timeout={self.timeout}: expected seconds, or 0 to wait as long as it takes")
         prefetch = self.prefetch_factor
         if prefetch is not None and prefetch < 1:
-            raise errors.BadInput(f"prefetch_factor={prefetch}: wanted 1 or more batches a data worker, or None")
+            raise errors.BadInput(f"prefetch_factor={prefetch}: expected 1 or more batches a data worker, or None")
         if on_error not in ("fail", "skip"):
-            raise errors.BadInput(f'on_error={on_error!r}: wanted "fail" or "skip"')
+            raise errors.BadInput(f'on_error={on_error!r}: expected "fail" or "skip"')
 
 
 def check_worker_number(workers: Any) -> None:
     if workers != "auto" and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 0):
-        raise errors.BadInput(f'num_workers={workers!r}: wanted 0 or more, or "auto"')
+        raise errors.BadInput(f'num_workers={workers!r}: expected 0 or more, or "auto"')
 
 
 def _place_among_ranks(rank: int | None, world: int | None) -> tuple[int, int]:
@@ -178,6 +178,6 @@ def _place_among_ranks(rank: int | None, world: int | None) -> tuple[int, int]:
         return 0, 1
     if world is None or (rank is None and world != 1):
         raise errors.BadInput(
-            f"rank={rank}, world={world}: wanted both, or neither to take them from torch.distributed"
+            f"rank={rank}, world={world}: expected both, or neither to take them from torch.distributed"
         )
     return rank or 0, world

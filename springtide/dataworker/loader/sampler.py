@@ -59,9 +59,9 @@ class SampleOrder:
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
-            raise errors.BadInput(f"batch_size={self.batch_size}: wanted 1 or more, or None for samples as they are")
+            raise errors.BadInput(f"batch_size={self.batch_size}: expected 1 or more, or None for samples as they are")
         if not 0 <= self.rank < self.world:
-            raise errors.BadInput(f"rank={self.rank} of world={self.world}: wanted 0 to world - 1")
+            raise errors.BadInput(f"rank={self.rank} of world={self.world}: expected 0 to world - 1")
 
     def __len__(self) -> int:
         return self.steps()
@@ -188,11 +188,11 @@ class UserSampler:
             found = np.array([operator.index(index) for index in taken], dtype=np.int64)
         except (TypeError, OverflowError) as error:
             raise errors.BadInput(
-                f"{type(self._sampler).__name__} gave {str(taken)[:80]!r}: wanted integers that index the data set "
+                f"{type(self._sampler).__name__} gave {str(taken)[:80]!r}: expected integers that index the data set "
                 f"({'each batch a list of them' if self._batch_size is None else 'one at a time'})"
             ) from error
         if not len(found):
-            raise errors.BadInput(f"{type(self._sampler).__name__} gave an empty batch: wanted 1 or more indices")
+            raise errors.BadInput(f"{type(self._sampler).__name__} gave an empty batch: expected 1 or more indices")
         return found
 
     def _generator(self) -> torch.Generator | None:

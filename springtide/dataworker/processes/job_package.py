@@ -84,7 +84,7 @@ def load(folder: Path, *, secret: bytes) -> Pipeline:
             "modules that the training script imports, at the same places"
         ) from error
     if not isinstance(found, Pipeline):
-        raise errors.BadInput(f"{folder} holds a {type(found).__name__}: wanted a Pipeline")
+        raise errors.BadInput(f"{folder} holds a {type(found).__name__}: expected a Pipeline")
     return found
 
 
@@ -107,7 +107,9 @@ def _checked(folder: Path, secret: bytes) -> Contents:
         raise errors.BadInput(f"{folder} was not written by this job: its seal does not fit the job's secret")
     contents = msgspec.msgpack.decode(listed, type=Contents)
     if contents.format != FORMAT:
-        raise errors.BadInput(f"{folder} has format {contents.format}, wanted {FORMAT}: use one version of Springtide")
+        raise errors.BadInput(
+            f"{folder} has format {contents.format}, expected {FORMAT}: use a single version"
+        )
     return contents
 
 
@@ -124,7 +126,7 @@ def _mapped(path: Path, places: Sequence[tuple[int, int]]) -> list[memoryview]:
     with open(path, "rb") as file:
         end = max(offset + size for offset, size in places)
         if os.fstat(file.fileno()).st_size < end:
-            raise errors.BadInput(f"{path} is cut short: wanted {end} bytes")
+            raise errors.BadInput(f"{path} is cut short: expected {end} bytes")
         whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
     return [whole[offset : offset + size] for offset, size in places]
 

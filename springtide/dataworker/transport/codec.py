@@ -199,10 +199,10 @@ class _Packing:
         name = layout.DTYPE_NAMES.get(item.dtype)
         if name is None or item.layout is not _STRIDED or item.is_nested or item.is_meta:
             raise _Unfit(
-                f"a tensor of {item.dtype}, {item.layout}; wanted a plain, dense one (make it so in forward())"
+                f"a tensor of {item.dtype}, {item.layout}; expected a plain, dense one (make it so in forward())"
             )
         if item.requires_grad:
-            raise _Unfit("a tensor that requires grad; wanted data only (detach it)")
+            raise _Unfit("a tensor that requires grad; expected data only (detach it)")
         if own := vars(item):
             raise _Unfit(f"a tensor with attributes of its own ({', '.join(own)}), which would be lost on the way")
         if not (item.is_cpu and item.is_contiguous()) or item.is_neg() or item.is_conj():
@@ -214,7 +214,7 @@ class _Packing:
 
     def array(self, item: np.ndarray[Any, Any], scalar: bool = False) -> layout.Node:
         if item.dtype.kind not in _ARRAY_KINDS or item.dtype.hasobject:
-            raise _Unfit(f"an array of dtype {item.dtype}; wanted numbers, or strings of fixed width")
+            raise _Unfit(f"an array of dtype {item.dtype}; expected numbers, or strings of fixed width")
         shape, whole = item.shape, np.ascontiguousarray(item)
         return layout.Array(item.dtype.str, shape, self.add_array(whole) if item.nbytes else 0, scalar)
 
@@ -237,7 +237,7 @@ class _Packing:
 
     def dict(self, item: dict[Any, Any]) -> layout.Node:
         if odd := [key for key in item if type(key) not in layout.PLAIN]:
-            raise _Unfit(f"a dict with a key of type {layout.type_name(type(odd[0]))}; wanted strings or numbers")
+            raise _Unfit(f"a dict with a key of type {layout.type_name(type(odd[0]))}; expected strings or numbers")
         return layout.Dict(list(item), self.each((f"[{key!r}]", one) for key, one in item.items()))
 
     def other(self, item: Any) -> layout.Node:
@@ -359,10 +359,10 @@ class _Unpacking:
 def _wanted(item: Any) -> str:
     """Describe the supported alternatives to an object that cannot be sent."""
     if isinstance(item, torch.Tensor):
-        return "wanted a plain tensor, not a subclass (x.as_subclass(torch.Tensor))"
+        return "expected a plain tensor, not a subclass (x.as_subclass(torch.Tensor))"
     if dataclasses.is_dataclass(item):
-        return "wanted a dataclass with nothing but its fields: attributes that __post_init__ sets would be lost"
-    return "wanted tensors, arrays, numbers, strings, and tuples, lists, dicts, named tuples or dataclasses of them"
+        return "expected a dataclass with nothing but its fields: attributes that __post_init__ sets would be lost"
+    return "expected tensors, arrays, numbers, strings, and tuples, lists, dicts, named tuples or dataclasses of them"
 
 
 def _assemble(kind: type, items: list[Any]) -> Any:
@@ -381,7 +381,7 @@ def _assemble(kind: type, items: list[Any]) -> Any:
             return made
     else:
         raise BadFrame(f"{layout.type_name(kind)} is neither a named tuple nor a dataclass")
-    raise BadFrame(f"a {layout.type_name(kind)} of {len(items)} fields, wanted {wanted}")
+    raise BadFrame(f"a {layout.type_name(kind)} of {len(items)} fields, expected {wanted}")
 
 
 def _plain(values: Sequence[Any]) -> Sequence[Any]:

@@ -171,12 +171,9 @@ class ItemsCheck(Check):
         if isinstance(self._held, set):
             return len(self._held) > SMALL or self._held == set(self._were)
         begin, self._at = self._at, self._at + SMALL if self._at + SMALL < len(self._were) else 0
-        now = (
-            self._held
-            if len(self._were) <= SMALL or isinstance(self._held, deque)
-            else (self._held[begin : begin + SMALL])
-        )
-        were = self._were if now is self._held else self._were[begin : begin + SMALL]
+        now, were = self._held, self._were
+        if len(were) > SMALL and not isinstance(now, deque):
+            now, were = now[begin : begin + SMALL], were[begin : begin + SMALL]
         return all(map(operator.is_, now, were)) or all(map(_same, were, now))
 
 
@@ -241,11 +238,8 @@ TORCHS_OWN = frozenset(vars(nn.Module())) | {"forward", "springtide_binding"}
 """Module attributes that belong to torch or to this package."""
 
 
-class MissingName:
-    """Placeholder for a name that does not exist."""
-
-
-MISSING = MissingName()
+MISSING = object()
+"""Placeholder for the value of a name that does not exist."""
 
 
 class ReachableState:

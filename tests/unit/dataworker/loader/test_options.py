@@ -36,7 +36,7 @@ def test_a_state_of_other_data_is_refused(other, said):
 
 @pytest.mark.parametrize("state", [{}, {"format": 2}, {"_snapshot": {}}, None, "state", 3])
 def test_a_state_of_another_kind_of_loader_is_refused(state):
-    with pytest.raises(errors.BadInput, match="wanted 1, as ElasticLoader"):
+    with pytest.raises(errors.BadInput, match="expected 1, as ElasticLoader"):
         options.read(state, KIND)
 
 

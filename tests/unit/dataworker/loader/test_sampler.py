@@ -107,7 +107,7 @@ def test_a_huge_data_set_costs_only_the_batch_asked_for():
 
 @pytest.mark.parametrize("wrong", [dict(batch_size=0), dict(rank=2, world=2), dict(rank=-1)])
 def test_sizes_that_make_no_order_are_refused(wrong):
-    with pytest.raises(errors.BadInput, match="wanted"):
+    with pytest.raises(errors.BadInput, match="expected"):
         SampleOrder(**{"samples": 10, "batch_size": 2, **wrong})
 
 
