@@ -174,7 +174,7 @@ def test_a_sampler_that_does_not_repeat_itself_cannot_go_on_and_says_so():
         next(order.batches(first.after))
 
 
-@pytest.mark.parametrize(("given", "said"), [(["a", "b"], "wanted integers"), ([0.5], "wanted integers")])
+@pytest.mark.parametrize(("given", "said"), [(["a", "b"], "expected integers"), ([0.5], "expected integers")])
 def test_keys_that_are_no_integers_are_refused(given, said):
     with pytest.raises(errors.BadInput, match=said):
         had(UserSampler(given, batch_size=2))
