@@ -158,7 +158,7 @@ class WorkerConnections:
         self._dispatch = Dispatch()
         self._links: dict[str, _Link] = {}
         self._ending: set[_Link] = set()
-        self._wanted: dict[int, tuple[WantedBatch, tuple[int, ...]]] = {}
+        self._wanted: dict[int, AskBatch] = {}
         self._answers: dict[int, StepAnswer] = {}
         self._steps = 0
         self._closed = False
@@ -186,20 +186,17 @@ class WorkerConnections:
         """Request this batch, with the extra leaves in `asks`; return its number."""
         with self._lock:
             step, self._steps = self._steps, self._steps + 1
-            self._wanted[step] = (wanted, asks)
+            indices = np.ascontiguousarray(wanted.indices, dtype="<i8").tobytes()
+            self._wanted[step] = AskBatch(step, indices, wanted.name, asks)
             self._carry_out(self._dispatch.wanted(step, at=time.monotonic()))
             return step
 
-    def wait(self, step: int, seconds: float) -> StepAnswer | None:
+    def wait(self, step: int, seconds: float = 0.0) -> StepAnswer | None:
         """Wait for the result of a step. Return None after `seconds`, or if no data worker is left."""
         with self._lock:
             if self._settled(step) is None and not self._dispatch.deserted and seconds > 0:
                 self._carry_out(self._dispatch.poll(at=time.monotonic()))
                 self._changed.wait(seconds)
-            return self._settled(step)
-
-    def settled(self, step: int) -> StepAnswer | None:
-        with self._lock:
             return self._settled(step)
 
     def take(self, *steps: int) -> None:
@@ -268,17 +265,10 @@ class WorkerConnections:
             if isinstance(order, dispatch.ReleaseWorker):
                 self._stop(link)
                 continue
-            if isinstance(order, dispatch.AssignStep):
-                wanted, asks = self._wanted[order.step]
-                asked = np.ascontiguousarray(wanted.indices, dtype="<i8").tobytes()
-                link.outbox.append(AskBatch(order.step, asked, wanted.name, asks))
-            else:
-                link.outbox.append(DropBatch(order.step))
-            self._wake(link)
-
-    def _wake(self, link: _Link) -> None:
-        if link.thread is not threading.current_thread():
-            os.eventfd_write(link.wake, 1)
+            assign = isinstance(order, dispatch.AssignStep)
+            link.outbox.append(self._wanted[order.step] if assign else DropBatch(order.step))
+            if link.thread is not threading.current_thread():
+                os.eventfd_write(link.wake, 1)
 
     def _leave(self, link: _Link) -> None:
         if link.worker in self._dispatch.workers:
@@ -400,8 +390,8 @@ class WorkerConnections:
             news = self._dispatch.awaits(message.step)
         if not news or wanted is None:
             return StepAnswer()
-        if message.name != wanted[0].name:
-            raise BadFrame(f"step {message.step} is {wanted[0].name}, and came as {message.name}")
+        if message.name != wanted.name:
+            raise BadFrame(f"step {message.step} is {wanted.name}, and came as {message.name}")
         self.batch_bytes = max(payload.size, int(0.9 * (self.batch_bytes or 0)))
         try:
             return StepAnswer(payload.tree(self.types), made=True)

@@ -149,7 +149,7 @@ class BatchFeed:
 
     def _wait(self, step: int, timeout_s: float | None) -> StepAnswer:
         """Wait for the result of a step; return an empty answer if no data worker can make it."""
-        answer = self._pool.settled(step)
+        answer = self._pool.wait(step)
         began = time.monotonic()
         while answer is None and not self._pool.alone and not self._pool.overdue(step):
             waited = time.monotonic() - began

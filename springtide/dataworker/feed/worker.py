@@ -345,7 +345,7 @@ class DataWorker:
         for request in trainer.requests:
             if request.before is None or request.dropped or self._before is None or self._before.alone:
                 return request
-            if self._before.settled(request.before) is not None or self._before.overdue(request.before):
+            if self._before.wait(request.before) is not None or self._before.overdue(request.before):
                 return request
         return None
 
@@ -372,7 +372,7 @@ class DataWorker:
     def _fetch(self, request: _Request) -> StepAnswer:
         if self._before is None or request.before is None:
             return StepAnswer()
-        answer = self._before.settled(request.before) or StepAnswer()
+        answer = self._before.wait(request.before) or StepAnswer()
         self._before.take(request.before)
         return answer
 

@@ -107,9 +107,7 @@ def _checked(folder: Path, secret: bytes) -> Contents:
         raise errors.BadInput(f"{folder} was not written by this job: its seal does not fit the job's secret")
     contents = msgspec.msgpack.decode(listed, type=Contents)
     if contents.format != FORMAT:
-        raise errors.BadInput(
-            f"{folder} has format {contents.format}, expected {FORMAT}: use a single version"
-        )
+        raise errors.BadInput(f"{folder} has format {contents.format}, expected {FORMAT}: use a single version")
     return contents
 
 

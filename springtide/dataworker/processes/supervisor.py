@@ -58,15 +58,15 @@ class DetachWorker(NamedTuple):
     number: int
 
 
-class StopStarting(NamedTuple):
-    """Action: start no more data workers."""
+class GivenUp(NamedTuple):
+    """Reason why no more data workers are started."""
 
     why: str
     deadly: bool
     """True if signals killed them. The trainer then does not make the batches itself: they might kill it too."""
 
 
-Action = StartWorker | AttachWorker | DrainWorker | KillWorker | DetachWorker | StopStarting
+Action = StartWorker | AttachWorker | DrainWorker | KillWorker | DetachWorker
 
 
 class WorkerPhase(Enum):
@@ -91,7 +91,7 @@ class WorkerRoster:
 
     wanted: int = 0
     members: dict[int, _Member] = field(default_factory=dict)
-    given_up: StopStarting | None = None
+    given_up: GivenUp | None = None
     deaths: int = 0
     _numbers: int = 0
 
@@ -99,11 +99,6 @@ class WorkerRoster:
     def staying(self) -> list[int]:
         """Data workers that start or serve, and are not asked to leave."""
         return [number for number, member in self.members.items() if member.phase is not WorkerPhase.LEAVING]
-
-    @property
-    def serving(self) -> int:
-        """Number of data workers that make batches now."""
-        return sum(member.phase is WorkerPhase.SERVING for member in self.members.values())
 
     def resized(self, wanted: int, *, made: int) -> list[Action]:
         """Change the wanted number. `made` is the number of batches that all data workers have made so far."""
@@ -140,13 +135,13 @@ class WorkerRoster:
         self.deaths += 1
         futile = member.futile + 1 if made == member.made_before else 0
         if futile >= (HOPELESS if killed else UNFIT) and self.given_up is None:
-            self.given_up = StopStarting(
+            self.given_up = GivenUp(
                 f"{futile} data workers in a row died without making a batch, the last one: {how}", deadly=killed
             )
             rest = [KillWorker(other) for other in self.staying]
             for kill in rest:
                 self.members[kill.number].phase = WorkerPhase.LEAVING
-            return [*gone, self.given_up, *rest]
+            return [*gone, *rest]
         if self.given_up is not None or len(self.staying) >= self.wanted:
             return gone
         return [*gone, self._start(futile=futile, made=made)]
@@ -161,7 +156,6 @@ class WorkerSupervisor:
     """Supervisor of data workers. `resize` sets their number; `failed` says why no more will start."""
 
     def __init__(self, feed: BatchFeed, start: Callable[[int], LocalWorker]) -> None:
-        self.failed: StopStarting | None = None
         self._feed = feed
         self._start = start
         self._roster = WorkerRoster()
@@ -172,6 +166,10 @@ class WorkerSupervisor:
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="springtide-supervisor", daemon=True)
         self._thread.start()
+
+    @property
+    def failed(self) -> GivenUp | None:
+        return self._roster.given_up
 
     @property
     def deaths(self) -> int:
@@ -220,14 +218,11 @@ class WorkerSupervisor:
             case DetachWorker(number):
                 self._feed.detach(_name(number))
                 self._workers.pop(number, None)
-            case StopStarting():
-                self.failed = action
-                log.warning("%s: no more are started", action.why)
 
     def _begin(self, number: int) -> None:
         worker = self._workers[number] = self._start(number)
         watcher = threading.Thread(
-            target=self._watch, args=(number, worker), name=f"springtide-crew-{number}", daemon=True
+            target=self._watch, args=(number, worker), name=f"springtide-data-worker-{number}", daemon=True
         )
         self._watchers.append(watcher)
         watcher.start()
@@ -243,9 +238,11 @@ class WorkerSupervisor:
         self._events.put(lambda: self._ended(number, described(status) + why, killed=status < 0))
 
     def _ended(self, number: int, how: str, *, killed: bool) -> list[Action]:
-        before = self._roster.deaths
+        deaths, failed = self.deaths, self.failed
         actions = self._roster.ended(number, how, killed=killed, made=self._feed.state.made)
-        if self._roster.deaths > before and self.failed is None:
+        if self.failed is not None and failed is None:
+            log.warning("%s: no more are started", self.failed.why)
+        elif self.deaths > deaths and failed is None:
             replaced = any(isinstance(action, StartWorker) for action in actions)
             log.warning(
                 "data worker %d ended (%s); %s", number, how, "another takes its place" if replaced else "it is let go"

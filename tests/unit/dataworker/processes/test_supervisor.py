@@ -15,8 +15,6 @@ from springtide.dataworker.processes.supervisor import (
     DrainWorker,
     KillWorker,
     StartWorker,
-    StopStarting,
-    WorkerPhase,
     WorkerRoster,
     WorkerSupervisor,
     described,
@@ -56,17 +54,18 @@ def test_two_in_a_row_that_cannot_begin_are_enough():
     roster.resized(2, made=7)
     roster.ready(1, "a:1")
     assert roster.ended(0, "ill", killed=False, made=7) == [DetachWorker(0), StartWorker(2)]
-    detach, given_up, kill = roster.ended(2, "No module named 'mine'", killed=False, made=7)
-    assert (detach, kill) == (DetachWorker(2), KillWorker(1))
-    assert not given_up.deadly and given_up.why.endswith("the last one: No module named 'mine'")
+    assert roster.ended(2, "No module named 'mine'", killed=False, made=7) == [DetachWorker(2), KillWorker(1)]
+    assert not roster.given_up.deadly and roster.given_up.why.endswith("the last one: No module named 'mine'")
     assert roster.resized(5, made=7) == []
 
 
 def test_work_that_kills_a_dozen_in_a_row_is_not_for_the_trainer():
     roster = WorkerRoster()
     roster.resized(1, made=0)
-    actions = [roster.ended(number, "ill", killed=True, made=0) for number in range(HOPELESS)]
-    assert isinstance(actions[-1][1], StopStarting) and actions[-1][1].deadly
+    for number in range(HOPELESS):
+        assert roster.given_up is None
+        roster.ended(number, "ill", killed=True, made=0)
+    assert roster.given_up.deadly
 
 
 def test_while_batches_are_made_nobody_gives_up():
@@ -118,7 +117,6 @@ def test_whatever_happens_as_many_stay_as_are_wanted_and_every_number_starts_onc
             assert len(roster.staying) == roster.wanted
         else:
             assert not roster.staying
-        assert roster.serving == sum(member.phase is WorkerPhase.SERVING for member in roster.members.values())
 
 
 class FakeFeed:
