@@ -134,14 +134,14 @@ class _Link:
 
 
 class WorkerConnections:
-    """Connections of a trainer. Thread-safe. A thread that notices a change calls `heard` afterwards."""
+    """Connections of a trainer. Thread-safe. A thread that notices a change calls `on_change` afterwards."""
 
     def __init__(
         self,
         secret: bytes,
         *,
         types: Mapping[str, type],
-        heard: Callable[[], None] = lambda: None,
+        on_change: Callable[[], None] = lambda: None,
         certificates: str = "",
     ) -> None:
         self.types = dict(types)
@@ -150,7 +150,7 @@ class WorkerConnections:
         self.batch_bytes: int | None = None
         """Size of a large batch among the last ones."""
         self._connect = functools.partial(connect, secret=secret, certificates=certificates)
-        self._heard = heard
+        self._on_change = on_change
         self._pid = os.getpid()
         # entered directly: an interrupt inside Condition.__enter__ would leave the lock held
         self._lock = threading.RLock()
@@ -313,7 +313,7 @@ class WorkerConnections:
                 self._stop(link)
                 self._ending.discard(link)
                 os.close(link.wake)
-            self._heard()
+            self._on_change()
 
     def _call(self, link: _Link) -> bool:
         try:
@@ -332,7 +332,7 @@ class WorkerConnections:
                 return True
             self._carry_out(self._dispatch.joined(link.worker, at=time.monotonic()))
             self._changed.notify_all()
-        self._heard()
+        self._on_change()
         return True
 
     def _talk(self, link: _Link) -> None:
@@ -350,7 +350,7 @@ class WorkerConnections:
                     if descriptor == link.wake:
                         os.eventfd_read(link.wake)
                     else:
-                        self._hear(link, link.channel.recv(self.types))
+                        self._on_message(link, link.channel.recv(self.types))
         except (OSError, EOFError, BadFrame) as error:
             if not link.stopped:
                 log.info("data worker %s is gone: %s", link.worker, error or type(error).__name__)
@@ -360,9 +360,9 @@ class WorkerConnections:
                 gone, link.channel = link.channel, None
             with contextlib.suppress(OSError):
                 gone.close()
-            self._heard()
+            self._on_change()
 
-    def _hear(self, link: _Link, received: ReceivedMessage) -> None:
+    def _on_message(self, link: _Link, received: ReceivedMessage) -> None:
         message = read_message(received)
         at = time.monotonic()
         answer = None
@@ -382,7 +382,7 @@ class WorkerConnections:
             else:
                 raise BadFrame(f"a {type(message).__name__} from a data worker")
             self._changed.notify_all()
-        self._heard()
+        self._on_change()
 
     def _unpack(self, message: BatchMade, payload: Payload) -> StepAnswer:
         with self._lock:

@@ -148,7 +148,7 @@ class DataWorker:
         self._draining = self._closed = False
         self._waited_s, self._began = 0.0, time.perf_counter()
         self._before = (
-            WorkerConnections(secret, types={}, heard=self._wake, certificates=certificates) if stage > 0 else None
+            WorkerConnections(secret, types={}, on_change=self._wake, certificates=certificates) if stage > 0 else None
         )
         self._runner = _StageRunner(pipeline, stage, seed, self._before)
         self._listener = handshake.FeedListener(secret, host=host, certificates=certificates)
@@ -236,13 +236,13 @@ class DataWorker:
     def _listen(self, trainer: _Trainer) -> None:
         try:
             while True:
-                self._hear(trainer, read_message(trainer.channel.recv()))
+                self._on_message(trainer, read_message(trainer.channel.recv()))
         except (EOFError, OSError, BadFrame) as error:
             log.info("a trainer is gone: %s", str(error))  # not the error itself: its frames hold the package
         finally:
             self._forget(trainer)
 
-    def _hear(self, trainer: _Trainer, message: FeedMessage) -> None:
+    def _on_message(self, trainer: _Trainer, message: FeedMessage) -> None:
         if isinstance(message, AskBatch):
             if len(message.indices) % 8 or len(trainer.requests) >= MOST_ASKED:
                 raise BadFrame(f"{len(message.indices)} bytes of indices, {len(trainer.requests)} requests open")

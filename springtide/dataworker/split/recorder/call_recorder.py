@@ -209,8 +209,8 @@ class Recorder(TorchFunctionMode):
         name = torch_functions.name_of(func)
         if name in torch_functions.DESCRIBING and args and isinstance(self._term(args[0]), InputKey):
             return func(*args, **kwargs)
-        why, told = self._told(name, args, kwargs)
-        if told is None:
+        why, template = self._template(name, args, kwargs)
+        if template is None:
             return self._pass(func, name, args, kwargs, why)
         writes = torch_functions.writes(func, args, kwargs)
         if writes and not self._may_write(args, kwargs):
@@ -222,7 +222,7 @@ class Recorder(TorchFunctionMode):
         if why:
             self._leave(name, args, kwargs, why, watch.writes)
         else:
-            self._hear(name, told, (args, kwargs), result, writes, watch.rounds)
+            self._record(name, template, (args, kwargs), result, writes, watch.rounds)
         return result
 
     def call_marked(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -230,7 +230,7 @@ class Recorder(TorchFunctionMode):
         if self._inside:
             return function(*args, **kwargs)
         name = marked_calls.name_of(function)
-        why, told = self._told(name, args, kwargs)
+        why, template = self._template(name, args, kwargs)
         self._inside = True
         try:
             owners = {
@@ -244,16 +244,16 @@ class Recorder(TorchFunctionMode):
                 why = why or "it gives back what it is given"
         finally:
             self._inside = False
-        if why or told is None:
+        if why or template is None:
             self._leave(name, args, kwargs, why, set())
         else:
             self._book.functions[name] = function
-            self._hear(name, told, ((), {}), result, writes=False, rounds=True)
+            self._record(name, template, ((), {}), result, writes=False, rounds=True)
         return result
 
     # ---- templates of calls ----
 
-    def _told(self, name: str, args: Any, kwargs: Any) -> "tuple[str, _CallTell | None]":
+    def _template(self, name: str, args: Any, kwargs: Any) -> "tuple[str, _CallTemplate | None]":
         if not name or name in torch_functions.UNMOVED or name in torch_functions.EXPOSING:
             return "it is no plain function of torch's", None
         if why := surroundings():
@@ -264,7 +264,7 @@ class Recorder(TorchFunctionMode):
             named: Any = writer.write(kwargs) if kwargs else None
         except UnknownKey:
             return self._stranger(args, kwargs), None
-        return "", _CallTell(specs, named, tuple(writer.numbers))
+        return "", _CallTemplate(specs, named, tuple(writer.numbers))
 
     def _term(self, value: Any) -> Term | None:
         known = self._named.get(id(value))
@@ -311,8 +311,10 @@ class Recorder(TorchFunctionMode):
 
     # ---- recording of results ----
 
-    def _hear(self, name: str, told: "_CallTell", given: Any, result: Any, writes: bool, rounds: bool) -> None:
-        key = name, told.args, told.kwargs
+    def _record(
+        self, name: str, template: "_CallTemplate", given: Any, result: Any, writes: bool, rounds: bool
+    ) -> None:
+        key = name, template.args, template.kwargs
         number = self._book.number((key, self._times[key]))
         self._times[key] += 1
         values, shape = ([given[0][0]], TreeShape()) if writes else _flat(result)
@@ -328,9 +330,9 @@ class Recorder(TorchFunctionMode):
         self.log.calls[number] = RecordedCall(
             number=number,
             name=name,
-            args=told.args,
-            kwargs=told.kwargs,
-            numbers=told.numbers,
+            args=template.args,
+            kwargs=template.kwargs,
+            numbers=template.numbers,
             gives=shape,
             parts=tuple([self._seen(value, view) for value in values]),
             writes=writes,
@@ -386,7 +388,7 @@ class Recorder(TorchFunctionMode):
 
 
 @dataclass(frozen=True, slots=True)
-class _CallTell:
+class _CallTemplate:
     args: tuple[Spec, ...]
     kwargs: NestKey | None
     numbers: tuple[int, ...]

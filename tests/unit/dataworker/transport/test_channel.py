@@ -304,3 +304,22 @@ def test_no_thread_is_left_when_a_listener_is_closed() -> None:
     listening = handshake.FeedListener(SECRET)
     listening.close()
     assert threading.active_count() == before
+
+
+def test_a_caller_that_is_proved_after_the_listener_has_closed_is_hung_up_on(monkeypatch):
+    answer, proved, closed = handshake._answer, threading.Event(), threading.Event()
+
+    def late(*given):
+        stays = answer(*given)
+        proved.set()
+        closed.wait(60)
+        return stays
+
+    monkeypatch.setattr(handshake, "_answer", late)
+    listening = handshake.FeedListener(SECRET)
+    with contextlib.closing(handshake.connect(listening.address, SECRET, shared=False)) as caller:
+        assert proved.wait(60)
+        listening.close()
+        closed.set()
+        with pytest.raises(EOFError):
+            caller.recv()
