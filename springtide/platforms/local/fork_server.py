@@ -26,7 +26,7 @@ IMPORTS = (
     "springtide.server.recovery",
     "springtide.server.checkpoints",
     "springtide.checkpoint.transfer.remote_reader",
-    "springtide.telemetry.host.own_usage",
+    "springtide.telemetry.host.usage",
 )
 """Modules that workers, data workers and servers import, without those that run as `__main__`."""
 ANSWER_S = 5.0  # a fork takes 10 ms; a server without a reply for this long is stopped or dead
