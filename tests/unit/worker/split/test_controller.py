@@ -243,11 +243,7 @@ def test_after_it_is_dropped_the_own_forward_trains_what_still_comes(monkeypatch
 
 
 def test_two_stages_of_a_split_are_stages_of_the_package(monkeypatch, plain):
-    def label(call):
-        return "cuda" if call.name.endswith("remainder") else "cpu"
-
-    whole = split.split
-    monkeypatch.setattr(split, "split", lambda *given, **more: whole(*given, **more, label=label))
+    monkeypatch.setattr(split, "device_of", lambda call: "cuda" if call.name.endswith("remainder") else "cpu")
     training = Training(monkeypatch, lambda number: True)
     assert same(training.run(), plain)
     assert [stage.name for stage in training.package.stages] == ["read", "forward-1"]
