@@ -26,7 +26,7 @@ def seeded(seed: int, name: Sequence[int] | None) -> Iterator[None]:
         return
     torchs, numpys, pythons = _states()
     sow(seed, name)
-    seeded = _numpy.seeded()
+    seeded = _raw()
     try:
         yield
     finally:
@@ -57,8 +57,7 @@ class Strand:
 
 def mark() -> Any:
     """Return the position of all global generators. Two results are equal if no number was drawn in between."""
-    memory = _memory()
-    numpys = ctypes.string_at(*memory) if memory is not None else repr(np_random.get_state(legacy=False))
+    numpys = _raw() or repr(np_random.get_state(legacy=False))
     return torch.default_generator.get_state().numpy().tobytes(), numpys, random.getstate()
 
 
@@ -97,21 +96,16 @@ class _NumPy:
         """Memory and state at a time when NumPy held no second deviate."""
 
     def state(self) -> Any:
-        memory = _memory()
-        raw = ctypes.string_at(*memory) if memory is not None else b""
+        raw = _raw()
         if self._known is not None and self._known[0] == raw:
             return self._known[1]
         state: Any = np_random.get_state(legacy=False)
-        self._known = (raw, state) if memory is not None and not state["has_gauss"] else None
+        self._known = (raw, state) if raw and not state["has_gauss"] else None
         return state
-
-    def seeded(self) -> bytes:
-        memory = _memory()
-        return ctypes.string_at(*memory) if memory is not None else b""
 
     def put_back(self, state: Any, seeded: bytes) -> None:
         memory = _memory()
-        if memory is None or self._known is None or self._known[1] is not state or self.seeded() != seeded:
+        if memory is None or self._known is None or self._known[1] is not state or _raw() != seeded:
             np_random.set_state(state)
         else:  # no number was drawn since seeding
             ctypes.memmove(memory[0], self._known[0], memory[1])
@@ -120,6 +114,12 @@ class _NumPy:
 def _memory() -> tuple[int, int] | None:
     generator = np_random.get_bit_generator()  # type: ignore[attr-defined]  # since NumPy 1.24
     return (generator.ctypes.state_address, MT19937_BYTES) if type(generator) is np_random.MT19937 else None
+
+
+def _raw() -> bytes:
+    """Return the memory of NumPy's global generator; empty for another kind of generator."""
+    memory = _memory()
+    return ctypes.string_at(*memory) if memory is not None else b""
 
 
 _numpy = _NumPy()

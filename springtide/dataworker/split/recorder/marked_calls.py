@@ -6,16 +6,17 @@ of the function and of the modules that own it; these copies have no parameters.
 """
 
 import functools
+import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ParamSpec, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
-from springtide.dataworker.feed import batch_rng
 from springtide.dataworker.split.recorder.reachable_state import TORCHS_OWN, ReachableState
 
 PREFIX = "marked:"
@@ -32,7 +33,7 @@ class MarkedCall:
     def __init__(self, function: Callable[..., Any], owners: Mapping[str, nn.Module]) -> None:
         """Record the state before the call. `owners`: modules among its arguments, by path."""
         self.state = state_of({name_of(function): function}, owners)
-        self._drawn = batch_rng.mark()
+        self._chance = _chance()
 
     @property
     def why(self) -> str:
@@ -40,7 +41,7 @@ class MarkedCall:
             return f"it reads {self.state.opaque[0]}, which cannot be watched"
         if changed := self.state.changed():
             return f"it changes {changed}"
-        return "random numbers" if batch_rng.mark() != self._drawn else ""
+        return "random numbers" if _chance() != self._chance else ""
 
 
 def state_of(functions: Mapping[str, Callable[..., Any]], owners: Mapping[str, nn.Module]) -> ReachableState:
@@ -132,3 +133,8 @@ def heard_by(listener: Listener | None) -> Iterator[None]:
         yield
     finally:
         _hearing.listener = before
+
+
+def _chance() -> Any:
+    """Return the states of all global generators, with the second normal deviate that NumPy may hold."""
+    return random.getstate(), repr(np.random.get_state(legacy=False)), torch.get_rng_state().numpy().tobytes()

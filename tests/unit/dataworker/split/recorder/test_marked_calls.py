@@ -6,6 +6,7 @@ import sys
 import threading
 
 import cloudpickle
+import numpy as np
 import pytest
 import torch
 
@@ -177,3 +178,12 @@ def test_a_marked_function_of_a_script_travels_by_value():
     finally:
         cloudpickle.unregister_pickle_by_value(here)
     assert pickle.loads(sent)(4) == 8
+
+
+def test_the_second_normal_deviate_that_numpy_holds_counts_as_a_draw():
+    np.random.seed(1)
+    np.random.randn()
+    watched = marked_calls.MarkedCall(doubled.__wrapped__, {})
+    assert not watched.why
+    np.random.randn()
+    assert watched.why == "random numbers"
