@@ -37,8 +37,8 @@ class FeedAccepted(RpcMessage, frozen=True):
     """The caller has chosen this connection."""
 
 
-_decoder: "msgspec.msgpack.Decoder[HandshakeChallenge | HandshakeAnswer | FeedWelcome | FeedAccepted | RequestRefused]"
-_decoder = msgspec.msgpack.Decoder(HandshakeChallenge | HandshakeAnswer | FeedWelcome | FeedAccepted | RequestRefused)
+Message = HandshakeChallenge | HandshakeAnswer | FeedWelcome | FeedAccepted | RequestRefused
+_decoder: "msgspec.msgpack.Decoder[Message]" = msgspec.msgpack.Decoder(Message)
 
 
 def connect(
@@ -121,11 +121,11 @@ def _answer(sock: socket.socket | SecureSocket, secret: bytes, local: str, prove
     return isinstance(_receive(sock), FeedAccepted)
 
 
-def _send(sock: socket.socket | SecureSocket, message: RpcMessage) -> None:
+def _send(sock: socket.socket | SecureSocket, message: Message) -> None:
     sock.sendall(frames.pack(message, limit=frames.MAX_HANDSHAKE_BYTES))
 
 
-def _receive(sock: socket.socket | SecureSocket) -> RpcMessage:
+def _receive(sock: socket.socket | SecureSocket) -> Message:
     (size,) = frames.LENGTH.unpack(_exactly(sock, frames.LENGTH.size))
     if size > frames.MAX_HANDSHAKE_BYTES:
         raise frames.BadFrame(f"a handshake message of {size} bytes, at most {frames.MAX_HANDSHAKE_BYTES} are taken")
