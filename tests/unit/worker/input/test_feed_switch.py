@@ -323,7 +323,7 @@ def marked_tensor(samples):
 @pytest.mark.parametrize(
     ("collate_fn", "why"),
     [
-        (OwnBatch, r"batch is of type .*\.OwnBatch; wanted tensors"),
+        (OwnBatch, r"batch is of type .*\.OwnBatch; expected tensors"),
         (lambda samples: [torch.stack(samples).as_subclass(OwnTensor)], r"batch\[0\] .*a plain tensor, not a subclass"),
         (lambda samples: {"x": torch.stack(samples).to_sparse()}, r"batch\['x'\] .*torch\.sparse_coo.*in forward\(\)"),
         (lambda samples: Summed(torch.stack(samples)), "attributes that __post_init__ sets would be lost"),
