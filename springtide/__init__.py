@@ -16,7 +16,7 @@ _HOME = {
     "Embedding": "springtide.embedding.modules.modules",
     "EmbeddingBags": "springtide.embedding.modules.modules",
     "SpringtideError": "springtide.errors",
-    "stateless": "springtide.dataworker.split.recorder.stateless",
+    "stateless": "springtide.dataworker.split.recorder.marked_calls",
     "stream": "springtide.data.stream.dataset",
 }
 

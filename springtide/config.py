@@ -163,7 +163,7 @@ def child_environment(
 
 
 def become(environment: Mapping[str, str]) -> None:
-    """Replace this process's environment, in a process that `platforms.local.fork_server` has just forked."""
+    """Replace this process's environment, in a process that `fork_server` has just forked."""
     os.environ.clear()
     os.environ.update(environment)
 

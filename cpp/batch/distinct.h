@@ -1,5 +1,5 @@
 // Sorted distinct integers with counts and inverse, like torch.unique, in a few passes over memory.
-// Next: bindings/batch/distinct.cpp, dataworker/split/program/unique.py.
+// Next: bindings/batch/distinct.cpp, dataworker/split/program/moved_program.py.
 #pragma once
 
 #include <cstdint>

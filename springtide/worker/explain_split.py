@@ -21,7 +21,7 @@ from springtide import errors
 from springtide.data.source import SampleSource
 from springtide.dataworker.split.program import arguments
 from springtide.dataworker.split.program.payload import FirstStage
-from springtide.dataworker.split.search.report import ScriptReport
+from springtide.dataworker.split.report import ScriptReport
 from springtide.telemetry import logs
 from springtide.worker import error_summary
 from springtide.worker.job import Job

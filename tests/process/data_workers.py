@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from springtide.dataworker.feed.feed import BatchFeed, WantedBatch
+from springtide.dataworker.feed.connections import WantedBatch
+from springtide.dataworker.feed.feed import BatchFeed
 from springtide.domain.data.data_workers import BatchName
 from tests.waiting import until
 
@@ -90,7 +91,7 @@ def pipeline(slow_s=0.0, floats=1):
     """Two stages: samples by index, then what depends on the first, with a random number of each."""
     import torch
 
-    from springtide.dataworker.feed.stage import Pipeline, PipelineStage
+    from springtide.dataworker.feed.worker import Pipeline, PipelineStage
 
     def first(indices):
         threading.Event().wait(slow_s)

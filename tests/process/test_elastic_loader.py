@@ -16,7 +16,7 @@ from torch.utils import data
 
 from springtide import errors
 from springtide.data import ElasticLoader
-from springtide.dataworker.processes import fork_server
+from springtide.dataworker.processes import local_processes
 from tests.waiting import until
 
 pytestmark = pytest.mark.process
@@ -36,15 +36,15 @@ class Ids(data.Dataset):
     def __getitem__(self, index):
         if (
             self.marked
-            and fork_server.NUMBER is not None
-            and not data.get_worker_info().id == self.mark == fork_server.NUMBER
+            and local_processes.NUMBER is not None
+            and not data.get_worker_info().id == self.mark == local_processes.NUMBER
         ):
-            raise AssertionError(f"{fork_server.NUMBER} was not begun as a worker of a DataLoader: {self.mark}")
-        if self.stuck is not None and fork_server.NUMBER == 0:
+            raise AssertionError(f"{local_processes.NUMBER} was not begun as a worker of a DataLoader: {self.mark}")
+        if self.stuck is not None and local_processes.NUMBER == 0:
             until(self.stuck.exists)
         if index in self.poison:
             raise ValueError(f"{index} is poison")
-        if index in self.deadly and fork_server.NUMBER is not None:
+        if index in self.deadly and local_processes.NUMBER is not None:
             os.kill(os.getpid(), signal.SIGKILL)
         return index, torch.rand(2), torch.zeros(2000)
 

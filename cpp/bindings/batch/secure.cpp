@@ -1,4 +1,4 @@
-// TLS on a socket that Python owns (dataworker/transport/tls_socket.py) and keeps open meanwhile.
+// TLS on a socket that Python owns (dataworker/transport/channel.py) and keeps open meanwhile.
 #include <cerrno>
 
 #include "base/types.h"

@@ -1,7 +1,7 @@
 // Reads and creates torch tensors without linking torch, through DLPack's exchange API
 // (torch.Tensor.__dlpack_c_exchange_api__, torch 2.10 and later). In: a list of tensors, or parts of a
 // payload. Out: a key of their layout and their addresses, or tensors. Used by
-// dataworker/transport/layout_cache.py, which has a Python path for older versions.
+// dataworker/transport/layout.py, which has a Python path for older versions.
 #include <atomic>
 #include <cstring>
 #include <memory>

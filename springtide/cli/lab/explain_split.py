@@ -1,7 +1,7 @@
 """`springtide explain-split train.py`: what of a script data workers could do, what stays with the trainer, and why.
 
 In: a script. It runs alone, in a process of its own, for a few batches (worker/explain_split.py). Out: the explanation
-of dataworker/split/search/report.py, in 80 columns or as JSON; exit code 0 when there is one, 1 when the script raised,
+of dataworker/split/report.py, in 80 columns or as JSON; exit code 0 when there is one, 1 when the script raised,
 2 when it trains nothing.
 """
 
@@ -16,7 +16,7 @@ import msgspec
 import typer
 
 from springtide import config, errors
-from springtide.dataworker.split.search.report import ScriptReport
+from springtide.dataworker.split.report import ScriptReport
 from springtide.launch.spec.resolve import find_script
 
 USER, USAGE = 1, 2

@@ -1,9 +1,7 @@
 """Seed the global random generators by batch name, so that augmentations of a batch are always the same.
 
-In: a seed and a batch name (domain/data/data_workers.py). Out: inside a `with` block, the CPU generators of torch,
-NumPy and Python start from this seed. Afterwards they are restored. A batch is thus the same, no matter which process
-makes it, or how often. Next: worker.py and feed.py make batches with it; dataworker/loader/custom_sampler.py draws with
-it.
+In: a seed and a batch name. Out: inside a `with` block, the CPU generators of torch, NumPy and Python start from this
+seed, and are restored afterwards. A batch is the same, no matter which process makes it, or how often.
 """
 
 import ctypes
@@ -28,7 +26,7 @@ def seeded(seed: int, name: Sequence[int] | None) -> Iterator[None]:
         return
     torchs, numpys, pythons = _states()
     sow(seed, name)
-    seeded = _numpy.seeded()
+    seeded = _raw()
     try:
         yield
     finally:
@@ -48,7 +46,6 @@ class Strand:
 
     @contextmanager
     def on(self) -> Iterator[None]:
-        """Use this sequence for global random numbers inside the block."""
         before = _states()
         _put_back(self._own)
         try:
@@ -60,8 +57,7 @@ class Strand:
 
 def mark() -> Any:
     """Return the position of all global generators. Two results are equal if no number was drawn in between."""
-    memory = _memory()
-    numpys = ctypes.string_at(*memory) if memory is not None else repr(np_random.get_state(legacy=False))
+    numpys = _raw() or repr(np_random.get_state(legacy=False))
     return torch.default_generator.get_state().numpy().tobytes(), numpys, random.getstate()
 
 
@@ -100,32 +96,30 @@ class _NumPy:
         """Memory and state at a time when NumPy held no second deviate."""
 
     def state(self) -> Any:
-        memory = _memory()
-        raw = ctypes.string_at(*memory) if memory is not None else b""
+        raw = _raw()
         if self._known is not None and self._known[0] == raw:
             return self._known[1]
         state: Any = np_random.get_state(legacy=False)
-        self._known = (raw, state) if memory is not None and not state["has_gauss"] else None
+        self._known = (raw, state) if raw and not state["has_gauss"] else None
         return state
 
-    def seeded(self) -> bytes:
-        """Return the generator's memory right after seeding."""
-        memory = _memory()
-        return ctypes.string_at(*memory) if memory is not None else b""
-
     def put_back(self, state: Any, seeded: bytes) -> None:
-        """Restore the state from before seeding."""
         memory = _memory()
-        if memory is None or self._known is None or self._known[1] is not state or self.seeded() != seeded:
+        if memory is None or self._known is None or self._known[1] is not state or _raw() != seeded:
             np_random.set_state(state)
         else:  # no number was drawn since seeding
             ctypes.memmove(memory[0], self._known[0], memory[1])
 
 
 def _memory() -> tuple[int, int] | None:
-    """Return address and size of the global generator's state; None for another kind of generator."""
     generator = np_random.get_bit_generator()  # type: ignore[attr-defined]  # since NumPy 1.24
     return (generator.ctypes.state_address, MT19937_BYTES) if type(generator) is np_random.MT19937 else None
+
+
+def _raw() -> bytes:
+    """Return the memory of NumPy's global generator; empty for another kind of generator."""
+    memory = _memory()
+    return ctypes.string_at(*memory) if memory is not None else b""
 
 
 _numpy = _NumPy()

@@ -1,8 +1,8 @@
 """Connect a trainer to its data workers: send requests, receive batches.
 
 In: requests of dataworker/feed/feed.py, or of a middle stage (dataworker/feed/worker.py). Out: batches by number, each
-once. dataworker/feed/dispatch.py assigns the requests. This module has the threads, one for each data worker. All
-threads end with `close`, and a forked child needs none of them.
+once. dataworker/feed/dispatch.py assigns the requests. Each data worker has a thread here. All threads end with
+`close`, and a forked child needs none of them.
 """
 
 import contextlib
@@ -17,14 +17,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from springtide import errors
 from springtide.dataworker.feed import dispatch
 from springtide.dataworker.feed.dispatch import Dispatch, StepFate
-from springtide.dataworker.transport import messages
-from springtide.dataworker.transport.channel import BatchChannel, Payload, ReceivedMessage, connect
+from springtide.dataworker.transport.channel import BatchChannel, Payload, ReceivedMessage
+from springtide.dataworker.transport.codec import BatchMessage
+from springtide.dataworker.transport.handshake import connect
 from springtide.domain.data.data_workers import BatchName
 from springtide.rpc.transport import auth
 from springtide.rpc.transport.frames import BadFrame
@@ -33,6 +35,70 @@ log = logging.getLogger(__name__)
 
 CALL_AGAIN_S = (0.05, 2.0)  # first and longest pause between two connection attempts
 JOIN_S = 5.0  # limit for joining a thread in `close`; threads have nothing left to wait for
+
+
+class FeedMessage(msgspec.Struct, array_like=True, frozen=True):
+    """Base of the messages between a trainer and a data worker, beside batches.
+
+    A data worker answers each `AskBatch` with `BatchMade` (and the batch), `BatchFailed` or `BatchDropped`.
+    """
+
+
+class AskBatch(FeedMessage, frozen=True):
+    """Trainer: request the batch of these samples."""
+
+    step: int
+    indices: bytes
+    """Sample indices, little-endian int64."""
+    name: BatchName | None
+    asks: tuple[int, ...] = ()
+    """Leaves that this trainer needs in addition to those of the split (dataworker/split/program/payload.py)."""
+
+
+class DropBatch(FeedMessage, frozen=True):
+    """Trainer: cancel a request."""
+
+    step: int
+
+
+class BatchMade(FeedMessage, frozen=True):
+    """Data worker: the batch, under its requested name."""
+
+    step: int
+    name: BatchName | None
+
+
+class BatchFailed(FeedMessage, frozen=True):
+    """Data worker: user code raised."""
+
+    step: int
+    why: str
+
+
+class BatchDropped(FeedMessage, frozen=True):
+    """Data worker: the request was cancelled."""
+
+    step: int
+
+
+class WorkerLeaving(FeedMessage, frozen=True):
+    """Data worker: no more requests are accepted. Open requests are still answered."""
+
+
+KINDS: tuple[type[FeedMessage], ...] = (AskBatch, DropBatch, BatchMade, BatchFailed, BatchDropped, WorkerLeaving)
+
+
+def send_message(to: BatchChannel, message: FeedMessage, batch: BatchMessage | None = None) -> None:
+    to.send(KINDS.index(type(message)), message, batch)
+
+
+def read_message(received: ReceivedMessage) -> FeedMessage:
+    if not 0 <= received.kind < len(KINDS):
+        raise BadFrame(f"a message of kind {received.kind}, expected 0 to {len(KINDS) - 1}")
+    try:
+        return msgspec.convert(received.fields, KINDS[received.kind])
+    except msgspec.ValidationError as error:
+        raise BadFrame(f"not a {KINDS[received.kind].__name__}: {error}") from error
 
 
 class WantedBatch(NamedTuple):
@@ -59,7 +125,7 @@ class _Link:
     worker: str
     address: str
     wake: int
-    outbox: deque[messages.FeedMessage] = field(default_factory=deque)
+    outbox: deque[FeedMessage] = field(default_factory=deque)
     channel: BatchChannel | None = None
     """The open channel; None if not connected."""
     stopped: bool = False
@@ -68,14 +134,14 @@ class _Link:
 
 
 class WorkerConnections:
-    """Connections of a trainer. Thread-safe. A thread that notices a change calls `heard` afterwards."""
+    """Connections of a trainer. Thread-safe. A thread that notices a change calls `on_change` afterwards."""
 
     def __init__(
         self,
         secret: bytes,
         *,
         types: Mapping[str, type],
-        heard: Callable[[], None] = lambda: None,
+        on_change: Callable[[], None] = lambda: None,
         certificates: str = "",
     ) -> None:
         self.types = dict(types)
@@ -84,7 +150,7 @@ class WorkerConnections:
         self.batch_bytes: int | None = None
         """Size of a large batch among the last ones."""
         self._connect = functools.partial(connect, secret=secret, certificates=certificates)
-        self._heard = heard
+        self._on_change = on_change
         self._pid = os.getpid()
         # entered directly: an interrupt inside Condition.__enter__ would leave the lock held
         self._lock = threading.RLock()
@@ -92,7 +158,7 @@ class WorkerConnections:
         self._dispatch = Dispatch()
         self._links: dict[str, _Link] = {}
         self._ending: set[_Link] = set()
-        self._wanted: dict[int, tuple[WantedBatch, tuple[int, ...]]] = {}
+        self._wanted: dict[int, AskBatch] = {}
         self._answers: dict[int, StepAnswer] = {}
         self._steps = 0
         self._closed = False
@@ -120,20 +186,17 @@ class WorkerConnections:
         """Request this batch, with the extra leaves in `asks`; return its number."""
         with self._lock:
             step, self._steps = self._steps, self._steps + 1
-            self._wanted[step] = (wanted, asks)
+            indices = np.ascontiguousarray(wanted.indices, dtype="<i8").tobytes()
+            self._wanted[step] = AskBatch(step, indices, wanted.name, asks)
             self._carry_out(self._dispatch.wanted(step, at=time.monotonic()))
             return step
 
-    def wait(self, step: int, seconds: float) -> StepAnswer | None:
+    def wait(self, step: int, seconds: float = 0.0) -> StepAnswer | None:
         """Wait for the result of a step. Return None after `seconds`, or if no data worker is left."""
         with self._lock:
             if self._settled(step) is None and not self._dispatch.deserted and seconds > 0:
-                self._carry_out(self._dispatch.look(at=time.monotonic()))
+                self._carry_out(self._dispatch.poll(at=time.monotonic()))
                 self._changed.wait(seconds)
-            return self._settled(step)
-
-    def settled(self, step: int) -> StepAnswer | None:
-        with self._lock:
             return self._settled(step)
 
     def take(self, *steps: int) -> None:
@@ -144,10 +207,10 @@ class WorkerConnections:
                 if self._wanted.pop(step, None) is not None:
                     self._carry_out(self._dispatch.taken(step, at=time.monotonic()))
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Let idle data workers take over overdue steps."""
         with self._lock:
-            self._carry_out(self._dispatch.look(at=time.monotonic()))
+            self._carry_out(self._dispatch.poll(at=time.monotonic()))
 
     def overdue(self, step: int) -> bool:
         """Return True if a step is so late that its data worker may never answer."""
@@ -156,7 +219,6 @@ class WorkerConnections:
 
     @property
     def workers(self) -> int:
-        """Number of data workers that accept steps."""
         return self._dispatch.open
 
     @property
@@ -166,23 +228,14 @@ class WorkerConnections:
 
     @property
     def queued(self) -> int:
-        """Number of received batches that the loop has not taken."""
         return len(self._answers)
-
-    def space(self, room: int) -> int:
-        """Return how many more steps may be wanted, with `room` steps in total."""
-        self._dispatch.room = room
-        return self._dispatch.space
 
     @property
     def under_way(self) -> int:
-        """Number of steps that are wanted and not taken."""
         return len(self._wanted)
 
     def close(self) -> None:
-        """Disconnect from all data workers; idempotent. Does nothing in a forked child, whose parent owns the
-        threads.
-        """
+        """Disconnect from all data workers; idempotent. Does nothing in a forked child: the parent owns the threads."""
         if os.getpid() != self._pid:
             return
         with self._lock:
@@ -212,17 +265,10 @@ class WorkerConnections:
             if isinstance(order, dispatch.ReleaseWorker):
                 self._stop(link)
                 continue
-            if isinstance(order, dispatch.AssignStep):
-                wanted, asks = self._wanted[order.step]
-                asked = np.ascontiguousarray(wanted.indices, dtype="<i8").tobytes()
-                link.outbox.append(messages.AskBatch(order.step, asked, wanted.name, asks))
-            else:
-                link.outbox.append(messages.DropBatch(order.step))
-            self._wake(link)
-
-    def _wake(self, link: _Link) -> None:
-        if link.thread is not threading.current_thread():
-            os.eventfd_write(link.wake, 1)
+            assign = isinstance(order, dispatch.AssignStep)
+            link.outbox.append(self._wanted[order.step] if assign else DropBatch(order.step))
+            if link.thread is not threading.current_thread():
+                os.eventfd_write(link.wake, 1)
 
     def _leave(self, link: _Link) -> None:
         if link.worker in self._dispatch.workers:
@@ -267,10 +313,9 @@ class WorkerConnections:
                 self._stop(link)
                 self._ending.discard(link)
                 os.close(link.wake)
-            self._heard()
+            self._on_change()
 
     def _call(self, link: _Link) -> bool:
-        """Connect and join; return False if nobody answers."""
         try:
             connected = self._connect(link.address)
         except auth.Rejected as error:
@@ -287,7 +332,7 @@ class WorkerConnections:
                 return True
             self._carry_out(self._dispatch.joined(link.worker, at=time.monotonic()))
             self._changed.notify_all()
-        self._heard()
+        self._on_change()
         return True
 
     def _talk(self, link: _Link) -> None:
@@ -299,13 +344,13 @@ class WorkerConnections:
         try:
             while not link.stopped:
                 while (message := _first(link.outbox)) is not None:
-                    link.channel.send(messages.number(message), message)
+                    send_message(link.channel, message)
                 link.channel.await_like(self.types)
                 for descriptor, _ in ready.poll():
                     if descriptor == link.wake:
                         os.eventfd_read(link.wake)
                     else:
-                        self._hear(link, link.channel.recv(self.types))
+                        self._on_message(link, link.channel.recv(self.types))
         except (OSError, EOFError, BadFrame) as error:
             if not link.stopped:
                 log.info("data worker %s is gone: %s", link.worker, error or type(error).__name__)
@@ -315,40 +360,39 @@ class WorkerConnections:
                 gone, link.channel = link.channel, None
             with contextlib.suppress(OSError):
                 gone.close()
-            self._heard()
+            self._on_change()
 
-    def _hear(self, link: _Link, received: ReceivedMessage) -> None:
-        message = messages.read(received.kind, received.fields)
+    def _on_message(self, link: _Link, received: ReceivedMessage) -> None:
+        message = read_message(received)
         at = time.monotonic()
         answer = None
-        if isinstance(message, messages.BatchMade):
+        if isinstance(message, BatchMade):
             if received.payload is None:
                 raise BadFrame(f"step {message.step} came without its batch")
             answer = self._unpack(message, received.payload)
         with self._lock:
-            if isinstance(message, messages.BatchMade) and answer is not None:
+            if isinstance(message, BatchMade) and answer is not None:
                 self._keep(link, message, answer, at)
-            elif isinstance(message, messages.BatchFailed):
+            elif isinstance(message, BatchFailed):
                 self._carry_out(self._dispatch.failed(link.worker, message.step, message.why, at=at))
-            elif isinstance(message, messages.BatchDropped):
+            elif isinstance(message, BatchDropped):
                 self._carry_out(self._dispatch.dropped(link.worker, message.step, at=at))
-            elif isinstance(message, messages.WorkerLeaving):
+            elif isinstance(message, WorkerLeaving):
                 self._leave(link)
             else:
                 raise BadFrame(f"a {type(message).__name__} from a data worker")
             self._changed.notify_all()
-        self._heard()
+        self._on_change()
 
-    def _unpack(self, message: messages.BatchMade, payload: Payload) -> StepAnswer:
+    def _unpack(self, message: BatchMade, payload: Payload) -> StepAnswer:
         with self._lock:
             wanted = self._wanted.get(message.step)
             news = self._dispatch.awaits(message.step)
         if not news or wanted is None:
             return StepAnswer()
-        if message.name != wanted[0].name:
-            raise BadFrame(f"step {message.step} is {wanted[0].name}, and came as {message.name}")
-        size = payload.size
-        self.batch_bytes = max(size, int(0.9 * (self.batch_bytes or 0)))
+        if message.name != wanted.name:
+            raise BadFrame(f"step {message.step} is {wanted.name}, and came as {message.name}")
+        self.batch_bytes = max(payload.size, int(0.9 * (self.batch_bytes or 0)))
         try:
             return StepAnswer(payload.tree(self.types), made=True)
         except BadFrame:
@@ -357,14 +401,14 @@ class WorkerConnections:
             log.info("a batch cannot be put together, it is made here: %s", error)
             return StepAnswer()
 
-    def _keep(self, link: _Link, message: messages.BatchMade, answer: StepAnswer, at: float) -> None:
+    def _keep(self, link: _Link, message: BatchMade, answer: StepAnswer, at: float) -> None:
         if self._dispatch.awaits(message.step):
             self._answers[message.step] = answer
             self.made += answer.made
         self._carry_out(self._dispatch.made(link.worker, message.step, at=at))
 
 
-def _first(outbox: deque[messages.FeedMessage]) -> messages.FeedMessage | None:
+def _first(outbox: deque[FeedMessage]) -> FeedMessage | None:
     """Return the next message, or None: another thread may empty the outbox at any time."""
     try:
         return outbox.popleft()

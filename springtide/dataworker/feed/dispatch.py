@@ -1,11 +1,8 @@
 """Pure. Assign steps to data workers ahead of time; reassign late steps, and count each step once.
 
-In: dataworker/feed/connections.py reports workers, wanted steps and answers, each with the time. Out: orders for
-workers. Next: dataworker/feed/feed.py takes batches in the order of steps.
-
-A step is a numbered mini-batch of a trainer. The trainer wants a step once. Any number of workers may make the step,
-and the first answer settles it. Workers are stateless, so the step of a lost worker goes to another worker. An idle
-worker takes over a step that it can finish earlier than the current worker. A worker answers every assigned step once.
+In: connections.py reports workers, wanted steps and answers, each with the time. Out: orders for workers. A step is a
+numbered mini-batch of a trainer. Any number of workers may make it, and the first answer settles it. The step of a lost
+worker goes to another worker. An idle worker takes over a step that it can finish earlier than the current worker.
 """
 
 from collections.abc import Iterator
@@ -70,7 +67,6 @@ class StepState:
 
     @property
     def why(self) -> str:
-        """Reason why the step cannot be made."""
         if self.deaths >= DEATHS:
             return f"{self.deaths} data workers died while they made it"
         return self.failures[-1][1] if self.failures else ""
@@ -92,9 +88,7 @@ class WorkerState:
 class Dispatch:
     """Steps of a trainer, and the workers that make them. Methods return the resulting orders."""
 
-    def __init__(self, *, room: int = 1) -> None:
-        self.room = room
-        """Most steps that may be wanted and not taken; may change at any time."""
+    def __init__(self) -> None:
         self.steps: dict[int, StepState] = {}
         """Steps that the trainer wants and has not taken."""
         self.workers: dict[str, WorkerState] = {}
@@ -104,13 +98,7 @@ class Dispatch:
         """Mean seconds for a step over all workers."""
 
     @property
-    def space(self) -> int:
-        """Number of further steps that the trainer may want."""
-        return max(0, self.room - len(self.steps))
-
-    @property
     def open(self) -> int:
-        """Number of workers that accept steps."""
         return sum(not worker.leaving for worker in self.workers.values())
 
     @property
@@ -119,7 +107,6 @@ class Dispatch:
         return not self.workers
 
     def joined(self, worker: str, *, at: float) -> list[DispatchOrder]:
-        """Start assigning steps to a worker."""
         if worker in self.workers:
             raise ValueError(f"data worker {worker} is here already")
         self.workers[worker] = WorkerState(since=at)
@@ -156,7 +143,6 @@ class Dispatch:
         return self._hand_out(at)
 
     def awaits(self, step: int) -> bool:
-        """Return True if the step still needs an answer."""
         return step in self.steps and self.steps[step].fate is StepFate.WAITING
 
     def made(self, worker: str, step: int, *, at: float) -> list[DispatchOrder]:
@@ -172,7 +158,6 @@ class Dispatch:
         return [*orders, *self._hand_out(at)]
 
     def failed(self, worker: str, step: int, why: str, *, at: float) -> list[DispatchOrder]:
-        """Note that user code raised on a worker."""
         held = worker in self.workers and step in self.workers[worker].steps
         orders = self._answered(worker, step, at)
         if held and self.awaits(step):
@@ -202,18 +187,12 @@ class Dispatch:
         del self.steps[step]
         return [*orders, *self._hand_out(at)]
 
-    def look(self, *, at: float) -> list[DispatchOrder]:
+    def poll(self, *, at: float) -> list[DispatchOrder]:
         """Reassign late steps; call this regularly."""
         return self._hand_out(at)
 
-    def remaining_s(self, step: int, *, at: float) -> float | None:
-        """Estimate the seconds until a step is made; None if no worker holds it."""
-        return min((self._finish_in(name, step, at) for name in self.steps[step].holders), default=None)
-
     def overdue(self, step: int, *, at: float) -> bool:
-        """Return True if a step is so late that its workers may never answer. After worker deaths the limit is
-        longer.
-        """
+        """Return True if a step is so late that its workers may never answer; deaths of workers extend the limit."""
         state = self.steps[step]
         if state.fate is not StepFate.WAITING:
             return False
@@ -319,8 +298,8 @@ class Dispatch:
         for number in waiting:
             step = self.steps[number]
             if len(step.holders) < HOLDERS and all(worker != tried for tried, _ in step.failures):
-                remaining = self.remaining_s(number, at=at)
-                if remaining is not None and remaining > HASTE * own_s + GRACE_S:
+                remaining = min((self._finish_in(name, number, at) for name in step.holders), default=0.0)
+                if remaining > HASTE * own_s + GRACE_S:
                     yield number
 
     def _finish_in(self, worker: str, step: int, at: float) -> float:

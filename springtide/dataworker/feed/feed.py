@@ -1,15 +1,13 @@
 """Yield a trainer's batches in order, each once, made by data workers or locally.
 
-In: the wanted batches in order, and a function that makes a batch locally. Out: the batches in the same order. Requests
-run ahead of the loop by at most `room` batches and `most_bytes`. Without data workers the trainer makes batches itself.
-It returns to data workers when some connect. Next: the training loop.
+In: the wanted batches in order, and a function that makes a batch locally. Requests run ahead of the loop by at most
+`room` batches and `most_bytes`. Without data workers the trainer makes batches itself, until some connect.
 """
 
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,18 +20,9 @@ from springtide.dataworker.feed.connections import StepAnswer, WantedBatch, Work
 from springtide.dataworker.transport import codec
 from springtide.domain.data.data_workers import BatchName, FeedState
 
-__all__ = ["BatchFeed", "Own", "WantedBatch"]
-
-LOOK_S = 0.05  # interval between two checks for late steps, while the loop waits for a batch
+POLL_S = 0.05  # interval between two checks for late steps, while the loop waits for a batch
 
 Own = Callable[[NDArray[np.int64]], Any]
-
-
-@dataclass(slots=True)
-class _Totals:
-    taken: int = 0
-    read_s: float = 0.0
-    waited_s: float = 0.0
 
 
 class BatchFeed:
@@ -48,21 +37,22 @@ class BatchFeed:
         seed: int = 0,
         types: Mapping[str, type] | None = None,
         certificates: str = "",
+        asks: Callable[[BatchName | None], tuple[int, ...]] = lambda name: (),
+        draws: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Create a feed without data workers. `certificates`: a folder (`rpc.transport.tls`), if the job uses TLS."""
-        if room < 1 or most_bytes < 1:
-            raise errors.BadInput(f"a queue of {room} batches and {most_bytes} bytes: wanted 1 or more of each")
-        self.asks: Callable[[BatchName | None], tuple[int, ...]] = lambda name: ()
-        """Leaf numbers to request for a batch; the first stage gets them through `run.keeping(indices, asks)`, if it
-        has that.
-        """
-        self.draws: Callable[[], bool] = lambda: True
-        """True if making a batch draws random numbers. If False, the feed leaves the global generators alone, because
+        """Create a feed without data workers.
+
+        certificates: a folder (`rpc.transport.tls`), if the job uses TLS.
+        asks: leaf numbers to request for a batch. The first stage gets them as `run.keeping(indices, asks)`.
+        draws: whether making a batch draws random numbers. If not, the feed leaves the global generators alone, because
         the loop may draw from them in another thread.
         """
+        if room < 1 or most_bytes < 1:
+            raise errors.BadInput(f"a queue of {room} batches and {most_bytes} bytes: expected 1 or more of each")
+        self._asks, self._draws = asks, draws
         self._pool = WorkerConnections(secret, types=types or {}, certificates=certificates)
         self._room, self._most_bytes, self._seed = room, most_bytes, seed
-        self._totals = _Totals()
+        self._taken, self._read_s, self._waited_s = 0, 0.0, 0.0
         self._refused = False
         self._closing = weakref.finalize(self, self._pool.close)  # also at exit, while threads can still end in order
 
@@ -79,21 +69,10 @@ class BatchFeed:
         self._refused = True
 
     def close(self) -> None:
-        """Disconnect from all data workers."""
         self._closing()
 
     @property
-    def types(self) -> Mapping[str, type]:
-        """Named types of batches, by name. Types of locally made batches are added."""
-        return self._pool.types
-
-    @types.setter
-    def types(self, known: Mapping[str, type]) -> None:
-        self._pool.types = dict(known)
-
-    @property
     def room(self) -> int:
-        """Current limit of batches that are requested ahead."""
         return dispatch.fitting_room(
             self._room, workers=self._pool.workers, most_bytes=self._most_bytes, batch_bytes=self._pool.batch_bytes
         )
@@ -104,12 +83,12 @@ class BatchFeed:
         workers = self._pool.workers
         return FeedState(
             made=self._pool.made,
-            taken=self._totals.taken,
+            taken=self._taken,
             queued=self._pool.queued,
             room=self.room if workers else 0,
             workers=workers,
-            read_s=self._totals.read_s,
-            waited_s=self._totals.waited_s,
+            read_s=self._read_s,
+            waited_s=self._waited_s,
         )
 
     def read(
@@ -140,7 +119,7 @@ class BatchFeed:
                         ended = True
                     else:
                         asked = len(one.indices) > 0 and self._pool.workers > 0 and fed()
-                        window.append((self._pool.want(one, self.asks(one.name)) if asked else None, one))
+                        window.append((self._pool.want(one, self._asks(one.name)) if asked else None, one))
                 if not window:
                     return
                 step, one = window[0]
@@ -155,7 +134,7 @@ class BatchFeed:
         if not window:
             return True
         last = window[-1][1]
-        return len(last.indices) > 0 and self._pool.space(self.room) > 0 and self._pool.workers > 0 and fed()
+        return len(last.indices) > 0 and self._pool.under_way < self.room and self._pool.workers > 0 and fed()
 
     def _next(self, step: int | None, one: WantedBatch, own: Own, timeout_s: float | None) -> Any:
         if not len(one.indices):
@@ -163,27 +142,27 @@ class BatchFeed:
         answer = StepAnswer() if step is None or self._refused else self._wait(step, timeout_s)
         if step is not None:
             self._pool.take(step)
-        self._totals.taken += 1
+        self._taken += 1
         if answer.made:
             return answer.tree
         return UnreadableBatch(answer.error) if answer.error else self._make(one, own)
 
     def _wait(self, step: int, timeout_s: float | None) -> StepAnswer:
         """Wait for the result of a step; return an empty answer if no data worker can make it."""
-        answer = self._pool.settled(step)
+        answer = self._pool.wait(step)
         began = time.monotonic()
         while answer is None and not self._pool.alone and not self._pool.overdue(step):
             waited = time.monotonic() - began
             if timeout_s is not None and waited >= timeout_s:
                 raise TimeoutError(f"no batch came from data workers within {timeout_s:g} s")
-            answer = self._pool.wait(step, LOOK_S if timeout_s is None else min(LOOK_S, timeout_s - waited))
-        self._totals.waited_s += time.monotonic() - began
+            answer = self._pool.wait(step, POLL_S if timeout_s is None else min(POLL_S, timeout_s - waited))
+        self._waited_s += time.monotonic() - began
         return answer or StepAnswer()
 
     def _make(self, one: WantedBatch, own: Own) -> Any:
         began = time.monotonic()
-        with batch_rng.seeded(self._seed, one.name if self.draws() else None):
+        with batch_rng.seeded(self._seed, one.name if self._draws() else None):
             made = own(one.indices)
         self._pool.types.update(codec.types_in(made))
-        self._totals.read_s += time.monotonic() - began
+        self._read_s += time.monotonic() - began
         return made

@@ -1,19 +1,17 @@
 """Data worker: makes the mini-batches that trainers request, one at a time, each trainer in turn.
 
-In: a pipeline, and the stage that runs here (dataworker/processes/job_package.py). Out: batches, each under its
-requested name. A data worker keeps no state: a repeated request gives the same batch, on any data worker.
-
-A middle stage requests its input from the previous stage, like a trainer (dataworker/feed/connections.py). It forwards
-each request immediately. If no data worker runs the previous stage, it runs the earlier stages itself. Next:
-dataworker/transport/channel.py.
+In: a `Pipeline`, and the stage that runs here. Out: batches, each under its requested name. A data worker keeps no
+state: a repeated request gives the same batch, on any data worker. A middle stage requests its input from the previous
+stage, like a trainer (connections.py). If no data worker runs the previous stage, it runs the earlier stages itself.
 """
 
 import logging
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,9 +20,21 @@ from numpy.typing import NDArray
 from springtide import errors
 from springtide.data.source import UnreadableBatch, on_one_line
 from springtide.dataworker.feed import batch_rng
-from springtide.dataworker.feed.connections import StepAnswer, WantedBatch, WorkerConnections
-from springtide.dataworker.feed.stage import Pipeline
-from springtide.dataworker.transport import codec, listener, messages
+from springtide.dataworker.feed.connections import (
+    AskBatch,
+    BatchDropped,
+    BatchFailed,
+    BatchMade,
+    DropBatch,
+    FeedMessage,
+    StepAnswer,
+    WantedBatch,
+    WorkerConnections,
+    WorkerLeaving,
+    read_message,
+    send_message,
+)
+from springtide.dataworker.transport import codec, handshake
 from springtide.dataworker.transport.channel import BatchChannel
 from springtide.domain.data.data_workers import FeedState
 from springtide.rpc.transport.frames import BadFrame
@@ -33,15 +43,45 @@ log = logging.getLogger(__name__)
 
 MOST_ASKED = 64  # most open requests of a trainer; our trainers send at most dispatch.AHEAD
 MOST_UNSENT = 3  # most unsent batches for a trainer on another host
-LOOK_S = 0.05  # pause between two checks for overdue steps of the previous stage
+POLL_S = 0.05  # pause between two checks for overdue steps of the previous stage
 JOIN_S = 5.0
+
+
+Device = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStage:
+    """A stage of the pipeline, which runs on a single kind of device."""
+
+    name: str
+    run: Callable[[Any], Any]
+    """Function of this stage. The first stage takes an int64 array of sample indices; each later stage takes the
+    previous result.
+
+    The result is a tree: tuples, lists, dicts, named tuples and dataclasses of tensors, arrays, numbers and strings.
+    """
+    device: Device = "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """All stages of a job in order. Trainers get the result of the last stage."""
+
+    stages: tuple[PipelineStage, ...]
+
+    def __call__(self, indices: Any) -> Any:
+        made = indices
+        for stage in self.stages:
+            made = stage.run(made)
+        return made
 
 
 @dataclass(slots=True, eq=False)
 class _Request:
     """A batch that a trainer has requested."""
 
-    ask: messages.AskBatch
+    ask: AskBatch
     indices: NDArray[np.int64]
     before: int | None = None
     """Number of the request at the previous stage; None if this worker makes the batch from its indices."""
@@ -54,7 +94,7 @@ class _Trainer:
 
     channel: BatchChannel
     requests: deque[_Request] = field(default_factory=deque)
-    outbox: deque[tuple[messages.FeedMessage, codec.BatchMessage | None]] = field(default_factory=deque)
+    outbox: deque[tuple[FeedMessage, codec.BatchMessage | None]] = field(default_factory=deque)
     """Batches for a trainer on another host. A thread sends them while the next batch is made."""
     making: _Request | None = None
     told_leaving: bool = False
@@ -91,7 +131,6 @@ class DataWorker:
         secret: bytes,
         *,
         host: str = "127.0.0.1",
-        port: int = 0,
         threads: int = 1,
         seed: int = 0,
         certificates: str = "",
@@ -109,10 +148,10 @@ class DataWorker:
         self._draining = self._closed = False
         self._waited_s, self._began = 0.0, time.perf_counter()
         self._before = (
-            WorkerConnections(secret, types={}, heard=self._wake, certificates=certificates) if stage > 0 else None
+            WorkerConnections(secret, types={}, on_change=self._wake, certificates=certificates) if stage > 0 else None
         )
         self._runner = _StageRunner(pipeline, stage, seed, self._before)
-        self._listener = listener.FeedListener(secret, host=host, port=port, certificates=certificates)
+        self._listener = handshake.FeedListener(secret, host=host, certificates=certificates)
         self.address = self._listener.address
         self._ours = [
             threading.Thread(target=target, name=f"data-worker-{name}", daemon=True)
@@ -122,7 +161,6 @@ class DataWorker:
             thread.start()
 
     def attach(self, worker: str, address: str) -> None:
-        """Connect to a data worker of the previous stage."""
         if self._before is not None:
             self._before.attach(worker, address)
 
@@ -172,10 +210,6 @@ class DataWorker:
             looped_s=time.perf_counter() - self._began,
         )
 
-    @property
-    def trainers(self) -> int:
-        return len(self._trainers)
-
     def _wake(self) -> None:
         with self._changed:
             self._changed.notify_all()
@@ -202,15 +236,14 @@ class DataWorker:
     def _listen(self, trainer: _Trainer) -> None:
         try:
             while True:
-                received = trainer.channel.recv()
-                self._hear(trainer, messages.read(received.kind, received.fields))
+                self._on_message(trainer, read_message(trainer.channel.recv()))
         except (EOFError, OSError, BadFrame) as error:
             log.info("a trainer is gone: %s", str(error))  # not the error itself: its frames hold the package
         finally:
             self._forget(trainer)
 
-    def _hear(self, trainer: _Trainer, message: messages.FeedMessage) -> None:
-        if isinstance(message, messages.AskBatch):
+    def _on_message(self, trainer: _Trainer, message: FeedMessage) -> None:
+        if isinstance(message, AskBatch):
             if len(message.indices) % 8 or len(trainer.requests) >= MOST_ASKED:
                 raise BadFrame(f"{len(message.indices)} bytes of indices, {len(trainer.requests)} requests open")
             request = _Request(
@@ -221,7 +254,7 @@ class DataWorker:
             with self._changed:
                 trainer.requests.append(request)
                 self._changed.notify_all()
-        elif isinstance(message, messages.DropBatch):
+        elif isinstance(message, DropBatch):
             with self._changed:
                 for request in trainer.requests:
                     request.dropped |= request.ask.step == message.step
@@ -247,9 +280,9 @@ class DataWorker:
             if trainer.told_leaving:
                 return
             trainer.told_leaving = True
-        self._send(trainer, messages.WorkerLeaving())
+        self._send(trainer, WorkerLeaving())
 
-    def _send(self, trainer: _Trainer, word: messages.FeedMessage, message: codec.BatchMessage | None = None) -> None:
+    def _send(self, trainer: _Trainer, word: FeedMessage, message: codec.BatchMessage | None = None) -> None:
         """Send a message now or queue it. Queued batches are copied, because user code may change a batch later."""
         if trainer.channel.local:
             _deliver(trainer.channel, word, message)
@@ -299,10 +332,10 @@ class DataWorker:
                     return None
                 waiting = self._before is not None and self._before.under_way > 0
                 began = time.perf_counter()
-                self._changed.wait(LOOK_S if waiting else None)
+                self._changed.wait(POLL_S if waiting else None)
                 if self._before is not None and waiting:
                     self._waited_s += time.perf_counter() - began
-                    self._before.look()
+                    self._before.poll()
             return None
 
     def _ready(self, trainer: _Trainer) -> _Request | None:
@@ -312,48 +345,47 @@ class DataWorker:
         for request in trainer.requests:
             if request.before is None or request.dropped or self._before is None or self._before.alone:
                 return request
-            if self._before.settled(request.before) is not None or self._before.overdue(request.before):
+            if self._before.wait(request.before) is not None or self._before.overdue(request.before):
                 return request
         return None
 
-    def _answer(self, request: _Request) -> tuple[messages.FeedMessage, codec.BatchMessage | None]:
+    def _answer(self, request: _Request) -> tuple[FeedMessage, codec.BatchMessage | None]:
         step = request.ask.step
         try:
             answer = self._fetch(request)
-            if self._unwanted(request):
-                return messages.BatchDropped(step), None
+            if self._is_dropped(request):
+                return BatchDropped(step), None
             tree = UnreadableBatch(answer.error) if answer.error else self._runner.run(request, answer)
             self.made += not answer.error
             if isinstance(tree, UnreadableBatch):
-                return messages.BatchFailed(step, tree.error), None
-            if self._unwanted(request):
-                return messages.BatchDropped(step), None
-            return messages.BatchMade(step, request.ask.name), codec.pack(tree)
+                return BatchFailed(step, tree.error), None
+            if self._is_dropped(request):
+                return BatchDropped(step), None
+            return BatchMade(step, request.ask.name), codec.pack(tree)
         except (Exception, SystemExit) as error:  # user code may raise anything
-            return messages.BatchFailed(step, on_one_line(error)), None
+            return BatchFailed(step, on_one_line(error)), None
 
-    def _unwanted(self, request: _Request) -> bool:
+    def _is_dropped(self, request: _Request) -> bool:
         with self._changed:
             return request.dropped
 
     def _fetch(self, request: _Request) -> StepAnswer:
-        """Wait for the result of the previous stage; an empty answer if this worker must make it."""
         if self._before is None or request.before is None:
             return StepAnswer()
-        answer = self._before.settled(request.before) or StepAnswer()
+        answer = self._before.wait(request.before) or StepAnswer()
         self._before.take(request.before)
         return answer
 
 
-def _deliver(channel: BatchChannel, message: messages.FeedMessage, batch: codec.BatchMessage | None) -> None:
+def _deliver(channel: BatchChannel, message: FeedMessage, batch: codec.BatchMessage | None) -> None:
     """Send a message. Disconnect a trainer that cannot be answered, so that it asks another data worker."""
     try:
         try:
-            channel.send(messages.number(message), message, batch)
+            send_message(channel, message, batch)
         except errors.BadInput as error:  # larger than the message limit; nothing was sent
-            if not isinstance(message, messages.BatchMade | messages.BatchFailed):
+            if not isinstance(message, BatchMade | BatchFailed):
                 raise
-            channel.send(messages.number(failed := messages.BatchFailed(message.step, str(error))), failed)
+            send_message(channel, BatchFailed(message.step, str(error)))
     except OSError as error:
         log.info("a trainer cannot be answered: %s", error)
         channel.close()

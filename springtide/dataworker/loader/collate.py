@@ -1,8 +1,6 @@
 """Make a batch from its indices; on an error, find the unreadable samples one by one, to skip or report them.
 
-In: indices (sampler.py). Out: a `CollatedBatch` in the trainer's process. A data worker (dataworker/feed/stage.py)
-sends it as a plain tuple. `pinned` moves a batch into pinned memory. Next: loader.py gives the batch to the loop, or
-raises.
+In: indices (sampler.py). Out: a `CollatedBatch` in the trainer's process; a data worker sends it as a plain tuple.
 """
 
 import contextlib

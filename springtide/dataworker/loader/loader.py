@@ -1,10 +1,7 @@
 """`springtide.data.ElasticLoader`: a DataLoader whose number of workers can change during iteration.
 
 In: a torch data set, and a DataLoader's arguments. Out: its batches, and a state to resume from. The order of batches
-is a function of (seed, epoch, step). The current data workers make the batches.
-
-Next: sampler.py draws, dataworker/processes/supervisor.py supervises data workers, dataworker/feed/feed.py distributes
-the batches, collate.py makes a batch.
+is a function of (seed, epoch, step). sampler.py draws, worker_pool.py has the data workers, collate.py makes a batch.
 """
 
 import dataclasses
@@ -14,7 +11,6 @@ import logging
 import os
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -24,21 +20,16 @@ from torch.utils import data
 
 from springtide import errors
 from springtide.data.source import UnreadableBatch
-from springtide.dataworker.feed import batch_rng
-from springtide.dataworker.loader import loader_state, options
-from springtide.dataworker.loader.autosize import Autosize
+from springtide.dataworker.loader import options
 from springtide.dataworker.loader.collate import BatchMaker, CollatedBatch, pinned
-from springtide.dataworker.loader.custom_sampler import UserSampler
-from springtide.dataworker.loader.iterable_reader import IterablePasses
-from springtide.dataworker.loader.sampler import DrawnBatch, LoaderPosition, SampleOrder
-from springtide.dataworker.loader.worker_pool import WorkerPool
+from springtide.dataworker.loader.sampler import DrawnBatch, LoaderPosition, SampleOrder, UserSampler
+from springtide.dataworker.loader.worker_pool import Autosize, WorkerPool
 from springtide.domain.core.validation import takes_numbers
 from springtide.domain.data.data_workers import Poison
 
-TAKEN = (
-    "another loop over the same ElasticLoader has begun, which has ended this one: there is one at a time. Take a "
-    "loader for each of two loops inside each other, or zip(...)ed"
-)
+log = logging.getLogger(__name__)
+
+NAMED = 5  # indices in a message; error.indices and loader.skipped have all
 
 
 class LoaderPass:
@@ -52,7 +43,10 @@ class LoaderPass:
 
     def __next__(self) -> Any:
         if self._taken:
-            raise errors.BadInput(TAKEN)
+            raise errors.BadInput(
+                "another loop over the same ElasticLoader has begun, which has ended this one: there is one at a time. "
+                "Take a loader for each of two loops inside each other, or zip(...)ed"
+            )
         return next(self._batches)
 
     def end(self, *, taken: bool) -> None:
@@ -61,9 +55,38 @@ class LoaderPass:
         self._batches.close()
 
 
-log = logging.getLogger(__name__)
+class IterablePasses:
+    """Passes over an IterableDataset, read in this process or in a single other process."""
 
-NAMED = 5  # indices in a message; error.indices and loader.skipped have all
+    def __init__(self, dataset: Any, *, apart: bool, **options: Any) -> None:
+        self._dataset = dataset
+        self._options = {**options, "num_workers": int(apart)}
+        log.warning(
+            "%s has no indices: one reader reads it, and each sample comes at most once "
+            "(what was read ahead is lost with a process)",
+            type(dataset).__name__,
+        )
+
+    def __len__(self) -> int:
+        return len(self._loader())
+
+    def batches(self, place: LoaderPosition) -> Iterator[tuple[Any, LoaderPosition]]:
+        """Yield all batches from a position to the end of its epoch; earlier batches are read and dropped."""
+        if place.done:
+            log.warning(
+                "%s has no indices: the first %d batches are read and dropped to go on after them. That is exact only "
+                "if it gives the same samples in the same order again",
+                type(self._dataset).__name__,
+                place.done,
+            )
+        if hasattr(self._dataset, "set_epoch"):
+            self._dataset.set_epoch(place.epoch)
+        for step, batch in enumerate(self._loader()):
+            if step >= place.done:
+                yield batch, LoaderPosition(place.epoch, step + 1)
+
+    def _loader(self) -> "data.DataLoader[Any]":
+        return data.DataLoader(self._dataset, **self._options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +155,6 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
             return
         self._order = self.batch_order(seed=self._seed, rank=rank, world=world)
         maker = functools.partial(BatchMaker, dataset, collate_fn, batched=self.makes_batches, on_error=on_error)
-        self._make_batch = maker()
         self._pool = WorkerPool(dataset, maker, init=worker_init_fn, room=prefetch_factor, timeout_s=timeout or None)
         weakref.finalize(self, self._pool.dismiss)
 
@@ -162,14 +184,10 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
 
     def __len__(self) -> int:
         """Return the number of this rank's batches in an epoch."""
-        if self._stream is not None:
-            return len(self._stream)
-        assert self._order is not None
-        return options.length(self._order)
+        return len(self._stream if self._stream is not None else self._order)  # type: ignore[arg-type]
 
     @property
     def num_workers(self) -> int:
-        """Target number of data workers."""
         return self._wanted
 
     @property
@@ -179,7 +197,6 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the current data workers."""
         return self._pool.pids if self._pool is not None else []
 
     @property
@@ -204,12 +221,12 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position after the last batch of the loop, as plain values to save with the model."""
-        state = loader_state.written(options.kind_of(self._order), self._next or self._place, self._seed)
+        state = options.written(options.kind_of(self._order), self._next or self._place, self._seed)
         return state | (self._order.state() if isinstance(self._order, UserSampler) else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Start the next pass at this position. The number of workers, ranks and the batch size may differ."""
-        reached, seed = loader_state.read(state, options.kind_of(self._order))
+        reached, seed = options.read(state, options.kind_of(self._order))
         self._leave()
         if seed != self._seed and self._pool is not None:
             self._pool.dismiss()  # running data workers have the old seed
@@ -242,7 +259,6 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
         return running
 
     def _leave(self, *, taken: bool = False) -> None:
-        """End the current pass. `taken`: another pass begins."""
         running = self._pass() if self._pass is not None else None
         self._pass = None
         if running is not None:
@@ -263,28 +279,14 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
     def _made(self, begin: LoaderPosition) -> Iterator[tuple[Any, LoaderPosition]]:
         """Yield the batches of an indexable data set; None for a batch without usable samples."""
         assert self._order is not None and self._pool is not None
-        under_way: deque[DrawnBatch] = deque()
         last = time.monotonic()
-
-        def drawn() -> Iterator[DrawnBatch]:
-            assert self._order is not None
-            for batch in self._order.batches(begin):
-                under_way.append(batch)
-                yield batch
-
         self._pool.resize(self._wanted)
-        for answer in self._pool.read(drawn(), self._own, seed=self._seed):
-            batch = under_way.popleft()
+        for answer, batch in self._pool.read(self._order.batches(begin), seed=self._seed):
             yield self._checked(answer, batch), batch.after
             now = time.monotonic()
             self._looped_s += now - last
             last = now
             self._retune(now)
-
-    def _own(self, batch: DrawnBatch) -> Any:
-        """Make a batch in this process, with the random numbers that a data worker would have."""
-        with batch_rng.seeded(self._seed, batch.name):
-            return self._make_batch(batch.indices)
 
     def _checked(self, answer: Any, drawn: DrawnBatch) -> Any:
         # the batch could not be sent, or killed every data worker that tried it
@@ -309,7 +311,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
         if self._auto is None or self._pool is None:
             return
         state = dataclasses.replace(self._pool.state, looped_s=self._looped_s)
-        target = self._auto.told(now, state)
+        target = self._auto.propose(now, state)
         if target is not None and target.data_workers != self._wanted:
             log.info("%d data workers: %s", target.data_workers, target.why)
             self._resize(target.data_workers)

@@ -4,7 +4,7 @@ In: the arguments of loader.py. Out: attributes of the loader, and the order of 
 """
 
 import multiprocessing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,56 @@ import torch
 from torch.utils import data
 
 from springtide import errors
-from springtide.dataworker.loader.custom_sampler import UserSampler
-from springtide.dataworker.loader.loader_state import LoaderKind
-from springtide.dataworker.loader.sampler import SampleOrder
+from springtide.dataworker.loader.sampler import LoaderPosition, SampleOrder, UserSampler
+
+FORMAT = 1
+
+
+def kind_of(order: "BatchOrder | None") -> dict[str, Any]:
+    """Return the meaning of a position: loaders of equal kind have the same order. None: an IterableDataset's.
+
+    `unit` is the unit of `LoaderPosition.done`: samples of an indexable data set, or batches of a user's sampler or a
+    stream.
+    """
+    if isinstance(order, SampleOrder):
+        return {"unit": "samples", "samples": order.samples, "shuffle": order.shuffle}
+    return {"unit": "batches read" if order is None else "batches", "samples": None, "shuffle": False}
+
+
+def written(kind: Mapping[str, Any], place: LoaderPosition, seed: int) -> dict[str, Any]:
+    """Return a state as plain values, for torch.save or JSON."""
+    return {"format": FORMAT, **kind, "seed": seed, **place._asdict()}
+
+
+def read(state: Mapping[str, Any], kind: Mapping[str, Any]) -> tuple[LoaderPosition, int]:
+    """Return position and seed of a state. Raise an error if the state belongs to a different kind of loader."""
+    given = state.get("format") if isinstance(state, Mapping) else type(state).__name__
+    if given != FORMAT:
+        raise errors.BadInput(
+            f"this state has format {given!r}: expected {FORMAT}, as ElasticLoader.state_dict() gives it. "
+            "States of other loaders cannot be taken over"
+        )
+    for what, mine in kind.items():
+        if state.get(what) != mine:
+            raise errors.BadInput(
+                f"this state was saved by a loader with {what}={state.get(what)!r}, and is loaded into one with "
+                f"{what}={mine!r}: going on would repeat some samples and lose others. Use the same data set, sampler "
+                "and shuffle; batch size, ranks and number of workers may differ"
+            )
+    numbers = [state.get(what, 0 if what == "mark" else None) for what in ("epoch", "done", "mark", "seed")]
+    if not all(isinstance(number, int) for number in numbers):
+        raise errors.BadInput(
+            f"this state has epoch {numbers[0]!r}, done {numbers[1]!r}, mark {numbers[2]!r}, seed {numbers[3]!r}: "
+            "expected whole numbers, as ElasticLoader.state_dict() gives them; was it changed on its way?"
+        )
+    *reached, seed = numbers
+    place = LoaderPosition(*reached)
+    if place.epoch < 0 or place.done < 0 or (kind["samples"] is not None and place.done > kind["samples"]):
+        raise errors.BadInput(
+            f"this state is at {place.done} {kind['unit']} of epoch {place.epoch}: that is no place in it"
+        )
+    return place, seed
+
 
 BatchOrder = SampleOrder | UserSampler
 
@@ -42,11 +89,10 @@ class BatchArguments:
         super().__setattr__(name, value)
 
     def check_batches(self) -> None:
-        """Raise an error for contradicting arguments, as DataLoader does."""
         size = self.batch_size
         if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 1):
             raise errors.BadInput(
-                f"batch_size={size!r}: wanted a whole number, 1 or more, or None for samples as they are"
+                f"batch_size={size!r}: expected a whole number, 1 or more, or None for samples as they are"
             )
         if self.batch_sampler is not None and (size != 1 or self.shuffle or self.sampler is not None or self.drop_last):
             raise errors.BadInput(
@@ -69,14 +115,13 @@ class BatchArguments:
         return self.batch_size is not None or self.batch_sampler is not None
 
     def batch_order(self, *, seed: int, rank: int | None, world: int | None) -> BatchOrder:
-        """Return the order of batches of an indexable data set."""
         if self.batch_sampler is not None:
             return UserSampler(self.batch_sampler, batch_size=None, seed=seed)
         if self.sampler is not None:
             return UserSampler(self.sampler, batch_size=self.batch_size or 1, drop_last=self.drop_last, seed=seed)
         if not hasattr(self.dataset, "__len__"):
             raise errors.BadInput(
-                f"{type(self.dataset).__name__} has no len(): wanted a data set with __len__ and __getitem__ (or "
+                f"{type(self.dataset).__name__} has no len(): expected a data set with __len__ and __getitem__ (or "
                 "batch(indices)), a sampler=, or an IterableDataset"
             )
         rank, world = _place_among_ranks(rank, world)
@@ -110,30 +155,19 @@ class WorkerArguments:
         check_worker_number(workers)
         context, methods = self.multiprocessing_context, multiprocessing.get_all_start_methods()
         if isinstance(context, str) and context not in methods:
-            raise errors.BadInput(f"multiprocessing_context={context!r}: wanted one of {', '.join(methods)}")
+            raise errors.BadInput(f"multiprocessing_context={context!r}: expected one of {', '.join(methods)}")
         if self.timeout < 0:
-            raise errors.BadInput(f"timeout={self.timeout}: wanted seconds, or 0 to wait as long as it takes")
+            raise errors.BadInput(f"timeout={self.timeout}: expected seconds, or 0 to wait as long as it takes")
         prefetch = self.prefetch_factor
         if prefetch is not None and prefetch < 1:
-            raise errors.BadInput(f"prefetch_factor={prefetch}: wanted 1 or more batches a data worker, or None")
+            raise errors.BadInput(f"prefetch_factor={prefetch}: expected 1 or more batches a data worker, or None")
         if on_error not in ("fail", "skip"):
-            raise errors.BadInput(f'on_error={on_error!r}: wanted "fail" or "skip"')
+            raise errors.BadInput(f'on_error={on_error!r}: expected "fail" or "skip"')
 
 
 def check_worker_number(workers: Any) -> None:
     if workers != "auto" and (not isinstance(workers, int) or isinstance(workers, bool) or workers < 0):
-        raise errors.BadInput(f'num_workers={workers!r}: wanted 0 or more, or "auto"')
-
-
-def kind_of(order: BatchOrder | None) -> LoaderKind:
-    """Return the meaning of a position in this order; None stands for an IterableDataset."""
-    if isinstance(order, SampleOrder):
-        return LoaderKind(unit="samples", samples=order.samples, shuffle=order.shuffle)
-    return LoaderKind(unit="batches read" if order is None else "batches", samples=None, shuffle=False)
-
-
-def length(order: BatchOrder) -> int:
-    return order.steps() if isinstance(order, SampleOrder) else len(order)
+        raise errors.BadInput(f'num_workers={workers!r}: expected 0 or more, or "auto"')
 
 
 def _place_among_ranks(rank: int | None, world: int | None) -> tuple[int, int]:
@@ -144,6 +178,6 @@ def _place_among_ranks(rank: int | None, world: int | None) -> tuple[int, int]:
         return 0, 1
     if world is None or (rank is None and world != 1):
         raise errors.BadInput(
-            f"rank={rank}, world={world}: wanted both, or neither to take them from torch.distributed"
+            f"rank={rank}, world={world}: expected both, or neither to take them from torch.distributed"
         )
     return rank or 0, world

@@ -1,8 +1,7 @@
 """Start a loader's data workers after this process has made a first batch, and read batches from them.
 
-In: batches to make (loader.py), and the wanted number of data workers. Out: the batches, in order. Without data
-workers, this process makes them. Next: dataworker/processes/job_package.py packs the pipeline,
-dataworker/processes/supervisor.py supervises data workers, dataworker/feed/feed.py feeds the loop.
+In: batches to make (loader.py), and the wanted number of data workers, or `Autosize`. Out: the batches, in order.
+Without data workers, this process makes them.
 """
 
 import dataclasses
@@ -23,20 +22,21 @@ import torch
 from torch.utils.data._utils import worker as torch_worker
 
 from springtide import errors
-from springtide.dataworker.feed.feed import BatchFeed, WantedBatch
-from springtide.dataworker.feed.stage import Pipeline, PipelineStage
+from springtide.dataworker.feed import batch_rng
+from springtide.dataworker.feed.connections import WantedBatch
+from springtide.dataworker.feed.feed import BatchFeed
+from springtide.dataworker.feed.worker import Pipeline, PipelineStage
 from springtide.dataworker.loader.collate import BatchMaker, CollatedBatch
 from springtide.dataworker.loader.sampler import DrawnBatch, Indices
-from springtide.dataworker.processes import fork_server, job_package, local_processes
+from springtide.dataworker.processes import job_package, local_processes
 from springtide.dataworker.processes.supervisor import WorkerSupervisor
 from springtide.dataworker.transport import codec
-from springtide.domain.data.data_workers import FeedState
+from springtide.domain.data.data_workers import FeedRules, FeedState, FeedTarget
+from springtide.planning.dataworkers import observation, tuner
 
 log = logging.getLogger(__name__)
 
 ROOM = 8  # default for batches made ahead: bridges a data worker's pause with little memory
-
-
 DEADLY = 2  # further tries of a batch on data workers before it counts as poison
 WAIT_S = 120.0  # wait for a data worker after a death; then this process makes the batch itself, at the risk of dying
 POLL_S = 0.02
@@ -84,12 +84,11 @@ class WorkerPool:
         self._before = FeedState()
         """Batches made in this process before the first feed started, and batches of earlier feeds."""
         self._told = False
-        self._drawn: deque[tuple[int, WantedBatch]] = deque()
+        self._drawn: deque[tuple[int, DrawnBatch]] = deque()
         """Pending batches, each with the number of data worker deaths at the time of its request."""
 
     @property
     def state(self) -> FeedState:
-        """Statistics of all batches so far."""
         if self._running is None:
             return self._before
         now, before = self._running.feed.state, self._before
@@ -111,21 +110,21 @@ class WorkerPool:
         if self._running is not None:
             self._running.supervisor.resize(workers)
 
-    def read(self, drawn: Iterator[DrawnBatch], own: Callable[[DrawnBatch], Any], *, seed: int) -> Iterator[Any]:
-        """Yield results of `BatchMaker` in the order of the drawn batches; `own` makes a batch in this process."""
+    def read(self, drawn: Iterator[DrawnBatch], *, seed: int) -> Iterator[tuple[Any, DrawnBatch]]:
+        """Yield the drawn batches in order, each after the result of its `BatchMaker`."""
         while self._running is None:
             batch = next(drawn, None)
             if batch is None:
                 return
-            answer = self._timed(own, batch)
+            answer = self._make_here(batch, seed)
             if self._wanted > 0 and not self._refused:
                 self._open(CollatedBatch(*answer), seed)
-            yield answer
+            yield answer, batch
         self._drawn.clear()
         for answer in self._running.feed.read(self._noted(drawn), self._here, timeout_s=self._timeout_s):
-            self._drawn.popleft()
+            _, batch = self._drawn.popleft()
             self._check_workers()
-            yield answer
+            yield answer, batch
 
     def dismiss(self) -> None:
         """End all data workers. Does nothing in a forked process."""
@@ -141,9 +140,8 @@ class WorkerPool:
         """Yield requests, and note the number of data worker deaths at the time of each."""
         assert self._running is not None
         for batch in drawn:
-            wanted = WantedBatch(batch.indices, batch.name)
-            self._drawn.append((self._running.supervisor.deaths, wanted))
-            yield wanted
+            self._drawn.append((self._running.supervisor.deaths, batch))
+            yield WantedBatch(batch.indices, batch.name)
 
     def _here(self, indices: Indices) -> Any:
         """Make a batch that no data worker can make now.
@@ -153,11 +151,11 @@ class WorkerPool:
         """
         assert self._running is not None
         supervisor, feed = self._running.supervisor, self._running.feed
-        died, wanted = self._drawn[0]
+        died, batch = self._drawn[0]
         for _ in range(DEADLY):
             if supervisor.deaths == died or not self._wait_for_one(supervisor, feed):
                 return self._own(indices)
-            for answer in feed.read([wanted], lambda _: None):
+            for answer in feed.read([WantedBatch(batch.indices, batch.name)], lambda _: None):
                 if answer is not None:
                     return answer
         return CollatedBatch(None, indices.tolist(), [KILLS] * len(indices), "")[:]
@@ -172,9 +170,11 @@ class WorkerPool:
             time.sleep(POLL_S)
         return True
 
-    def _timed(self, own: Callable[[DrawnBatch], Any], one: DrawnBatch) -> Any:
+    def _make_here(self, batch: DrawnBatch, seed: int) -> Any:
+        """Make a batch in this process, with the random numbers that a data worker would have."""
         began = time.perf_counter()
-        answer = own(one)
+        with batch_rng.seeded(seed, batch.name):
+            answer = self._own(batch.indices)
         spent = self._before.read_s + time.perf_counter() - began
         self._before = dataclasses.replace(self._before, read_s=spent, taken=self._before.taken + 1)
         return answer
@@ -217,10 +217,49 @@ class WorkerPool:
 
 def _begin(worker_init_fn: Callable[[int], None] | None, dataset: Any, workers: int) -> None:
     """Set up a data worker before its first batch, as torch's DataLoader does for its workers."""
-    number = fork_server.NUMBER or 0
+    number = local_processes.NUMBER or 0
     torch.set_num_threads(1)
     torch_worker._worker_info = torch_worker.WorkerInfo(
         id=number, num_workers=workers, seed=torch.initial_seed(), dataset=dataset
     )
     if worker_init_fn is not None:
         worker_init_fn(number)
+
+
+EVERY_S = 3.0  # a loader's data workers start within two seconds, so it may decide ten times as often as a job
+
+
+class Autosize:
+    """Proposes a number of data workers once per interval: the rules of jobs, limited to the cores of a machine."""
+
+    def __init__(self, cores: int, *, every_s: float = EVERY_S) -> None:
+        self._cores = cores
+        self._every_s = every_s
+        self._tuning = tuner.begin(FeedRules(cpu=1.0, most=max(0, cores - 1), every_s=every_s))
+        self._reports: list[observation.TrainerReport] = []
+        self._decided_at: float | None = None
+        self._changed_at = float("-inf")
+        self._workers = 0
+
+    def propose(self, at: float, state: FeedState) -> FeedTarget | None:
+        """Record the current queue. Return None if there is nothing to decide yet."""
+        if self._cores < 2:
+            return None
+        if self._decided_at is None:
+            self._decided_at = at
+        if state.workers != self._workers:
+            self._workers, self._changed_at = state.workers, at
+        if not self._reports or at - self._reports[-1].at >= self._every_s / 20:
+            self._reports.append(observation.TrainerReport(at, state))
+        if at - self._decided_at < self._every_s:
+            return None
+        since = max(self._decided_at, observation.settled_at(self._changed_at, self._every_s))
+        free = max(0.0, self._cores - 1.0 - state.workers)
+        cores = observation.Cores(stages=(observation.StageCores(state.workers, 1.0),), free_cpu=free)
+        seen = observation.see({"loader": self._reports}, cores, at=at, since=since)
+        self._decided_at = at
+        del self._reports[:-1]
+        if seen is None:
+            return None
+        self._tuning, target = tuner.decide(self._tuning, seen)
+        return target

@@ -1,9 +1,8 @@
 """Process of a data worker in a job: `python -m springtide.dataworker.processes.__main__`.
 
-In: environment variables with the master's address, this data worker's name and the job's secret (`config`). A trainer
-writes the job's package. Out: mini-batches for trainers (dataworker/feed/worker.py), until the master ends this
-process. The process then serves until trainers have fetched all its batches. A data worker keeps no state, so it may
-die at any time.
+In: environment variables (`config`), and the job's package, which a trainer writes. Out: mini-batches for trainers
+(dataworker/feed/worker.py), until the master ends this process and trainers have fetched all its batches. A data worker
+keeps no state, so it may die at any time.
 """
 
 import gc
@@ -28,7 +27,7 @@ from springtide.telemetry import logs
 from springtide.telemetry.host.usage import OwnUsage
 
 log = logging.getLogger(__name__)
-LOOK_S = 0.1  # interval between two checks for a request to leave
+POLL_S = 0.1  # interval between two checks for a request to leave
 
 
 class ExitPlan:
@@ -38,21 +37,19 @@ class ExitPlan:
         self.over, self.drain = threading.Event(), threading.Event()
         """Events: leave immediately; leave after trainers have fetched all batches."""
 
-    def heed(self, pulse: messages.HeartbeatReply) -> None:
+    def apply(self, reply: messages.HeartbeatReply) -> None:
         """Apply the master's reply to a heartbeat."""
-        if pulse.drain:
+        if reply.drain:
             self.drain.set()
-        if pulse.stop or pulse.fenced:
+        if reply.stop or reply.fenced:
             self.leave()
 
     def leave(self) -> None:
-        """End immediately."""
         self.over.set()
         self.drain.set()
 
 
 def main() -> int:
-    """Join the job, serve, and leave on request."""
     settings = config.load()
     child_guard.die_with(settings.parent)
     logs.log_to_stderr(debug=settings.debug)
@@ -80,7 +77,7 @@ def serve(settings: config.Settings, leaving: ExitPlan) -> None:
         link.introduce(hello)
         roster = FeederRoster(OwnUsage(settings))
         link.start_heartbeat(
-            welcome.heartbeat_s, roster.beat, lambda pulse: hear(pulse, leaving, roster), leaving.leave
+            welcome.heartbeat_s, roster.beat, lambda reply: apply_reply(reply, leaving, roster), leaving.leave
         )
         found = await_package(link, leaving)
         if found is None:
@@ -105,7 +102,7 @@ def serve(settings: config.Settings, leaving: ExitPlan) -> None:
             link.ask(messages.DataWorkerReady(serving.address))
             leaving.drain.wait()
             serving.drain()
-            while not leaving.over.is_set() and not serving.done.wait(LOOK_S):
+            while not leaving.over.is_set() and not serving.done.wait(POLL_S):
                 pass
             log.info("leaving after %d batches", serving.made)
         finally:
@@ -116,24 +113,24 @@ def serve(settings: config.Settings, leaving: ExitPlan) -> None:
 
 def await_package(link: channel.MasterChannel, leaving: ExitPlan) -> Package | None:
     """Wait until a trainer has written the job's package. Return None if this process must leave first."""
-    came: list[messages.Reply] = []
-    said: list[errors.SpringtideError] = []
+    replies: list[messages.Reply] = []
+    failures: list[errors.SpringtideError] = []
 
     def ask() -> None:
         try:
-            came.append(link.ask(messages.ValueRequest(PACKAGE_KEY)))
+            replies.append(link.ask(messages.ValueRequest(PACKAGE_KEY)))
         except errors.SpringtideError as error:
-            said.append(error)
+            failures.append(error)
 
     asking = threading.Thread(target=ask, name="springtide-package", daemon=True)
     asking.start()
     while asking.is_alive() and not leaving.drain.is_set():
-        asking.join(LOOK_S)
-    if said and not leaving.drain.is_set():
-        raise said[0]
-    if not came:
+        asking.join(POLL_S)
+    if failures and not leaving.drain.is_set():
+        raise failures[0]
+    if not replies:
         return None
-    found = came[0]
+    found = replies[0]
     assert isinstance(found, messages.ValueFound)
     return msgspec.msgpack.decode(found.value, type=Package)
 
@@ -159,13 +156,11 @@ class FeederRoster:
         )
 
     def take(self, news: Feeders) -> None:
-        """Store a new roster, and connect to its data workers."""
         with self._lock:
             self._known = news
             self._connect()
 
     def follow(self, serving: DataWorker, stage: int, stages: int) -> None:
-        """Connect this stage to the data workers of the previous stage."""
         with self._lock:
             self._serving, self._stage, self._stages = serving, stage, stages
             self._connect()
@@ -181,11 +176,10 @@ class FeederRoster:
         self._attached = before
 
 
-def hear(pulse: messages.HeartbeatReply, leaving: ExitPlan, roster: FeederRoster) -> None:
-    """Apply the master's reply to a heartbeat."""
-    if pulse.feeders is not None:
-        roster.take(pulse.feeders)
-    leaving.heed(pulse)
+def apply_reply(reply: messages.HeartbeatReply, leaving: ExitPlan, roster: FeederRoster) -> None:
+    if reply.feeders is not None:
+        roster.take(reply.feeders)
+    leaving.apply(reply)
 
 
 if __name__ == "__main__":

@@ -1,13 +1,8 @@
 """Package a job's code and data set for data workers: a sealed pickle, with large arrays in a separate file.
 
-In: a `Pipeline` with the user's objects (dataworker/feed/stage.py). Out: a folder of the job, and the same pipeline in
-another process. Next: dataworker/processes/__main__.py and local_processes.py run it.
-
-Only a trainer of the same job can write the pickle. The reader checks its seal first, an HMAC under the job's secret.
-The files may come from another host (dataworker/processes/package_transfer.py).
-
-Tensors and arrays are in a file that all data workers of a host map copy-on-write. The data set is therefore in memory
-once.
+In: a `Pipeline` with the user's objects. Out: a folder, and the same pipeline in another process. The reader first
+checks the seal, an HMAC under the job's secret, so only a trainer of the same job can write the pickle. All data
+workers of a host map the arrays copy-on-write, so the data set is in memory once.
 """
 
 import contextlib
@@ -29,7 +24,7 @@ import numpy as np
 import torch
 
 from springtide import errors
-from springtide.dataworker.feed.stage import Pipeline
+from springtide.dataworker.feed.worker import Pipeline
 from springtide.dataworker.processes.package_transfer import ARRAYS, CODE, CONTENTS, SEAL_BYTES
 
 FORMAT = 1
@@ -51,9 +46,7 @@ class Contents(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def write(folder: Path, pipeline: Pipeline, *, secret: bytes, paths: Sequence[str]) -> str:
-    """Write the package, replacing an older package; return its digest. Processes that have loaded the older package
-    keep it.
-    """
+    """Write the package and return its digest. Processes that have loaded an older package keep it."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -77,9 +70,7 @@ def write(folder: Path, pipeline: Pipeline, *, secret: bytes, paths: Sequence[st
 
 
 def load(folder: Path, *, secret: bytes) -> Pipeline:
-    """Load the pipeline, with its arrays mapped from the folder's file. Only packages sealed with the secret are
-    loaded.
-    """
+    """Load the pipeline, with its arrays mapped from the file. Raise BadInput if the seal does not fit the secret."""
     contents = _checked(folder, secret)
     code = _read(folder / CODE)
     if not hmac.compare_digest(hashlib.sha256(code).digest(), contents.code):
@@ -93,7 +84,7 @@ def load(folder: Path, *, secret: bytes) -> Pipeline:
             "modules that the training script imports, at the same places"
         ) from error
     if not isinstance(found, Pipeline):
-        raise errors.BadInput(f"{folder} holds a {type(found).__name__}: wanted a Pipeline")
+        raise errors.BadInput(f"{folder} holds a {type(found).__name__}: expected a Pipeline")
     return found
 
 
@@ -116,7 +107,7 @@ def _checked(folder: Path, secret: bytes) -> Contents:
         raise errors.BadInput(f"{folder} was not written by this job: its seal does not fit the job's secret")
     contents = msgspec.msgpack.decode(listed, type=Contents)
     if contents.format != FORMAT:
-        raise errors.BadInput(f"{folder} has format {contents.format}, wanted {FORMAT}: use one version of Springtide")
+        raise errors.BadInput(f"{folder} has format {contents.format}, expected {FORMAT}: use a single version")
     return contents
 
 
@@ -133,7 +124,7 @@ def _mapped(path: Path, places: Sequence[tuple[int, int]]) -> list[memoryview]:
     with open(path, "rb") as file:
         end = max(offset + size for offset, size in places)
         if os.fstat(file.fileno()).st_size < end:
-            raise errors.BadInput(f"{path} is cut short: wanted {end} bytes")
+            raise errors.BadInput(f"{path} is cut short: expected {end} bytes")
         whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))
     return [whole[offset : offset + size] for offset, size in places]
 
@@ -173,9 +164,7 @@ def _pickled(pipeline: Pipeline, buffers: list[memoryview]) -> bytes:
 
 
 class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """Pickler that stores arrays and the memory of CPU tensors out of band. Tensors that share memory still share
-    it.
-    """
+    """Pickler that stores arrays and the memory of CPU tensors out of band. Shared memory stays shared."""
 
     def __init__(self, file: io.BytesIO, buffers: list[memoryview]) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL, buffer_callback=self._aside)

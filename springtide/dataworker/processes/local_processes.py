@@ -1,169 +1,241 @@
-"""Start data workers without a job, as descendants of the loader's process that end with it.
+"""Start a loader's data workers as forks of a process that has loaded torch and the package once.
 
-In: a package (job_package.py) that a loader has written. Out: `WorkerForker.start` returns a `LocalWorker` with its
-address. Next: supervisor.py starts and watches them; fork_server.py is the other side.
+In: a package (job_package.py) that a loader has written. Out: `WorkerForker.start` returns a `LocalWorker`. `main` is
+the fork server's side (`springtide.fork_server`). The server ends with the loader's process, also while it loads the
+package, and then removes the package. Next: supervisor.py starts and watches data workers.
 """
 
 import contextlib
+import gc
 import os
+import select
+import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 import springtide
-from springtide import config, errors
-from springtide.dataworker.processes import fork_server
+from springtide import config, errors, fork_server
+from springtide.fork_server import Fork, ForkedProcess, ForkRequest, ForkServer
 
 _RUN = (
-    "import sys; sys.path.insert(0, sys.argv[1]); from springtide.dataworker.processes import fork_server;"
-    " fork_server.main(int(sys.argv[2]))"
+    "import sys; sys.path.insert(0, sys.argv[1]); from springtide.dataworker.processes import local_processes;"
+    " local_processes.main(int(sys.argv[2]))"
 )
 NO_STATUS = -9  # exit status of a worker that was killed together with the fork server
+LONGEST_ERROR = 400  # characters of an error that are reported
+NUMBER: int | None = None
+"""In a data worker: its number within its loader."""
+
+
+class PackageSetup(msgspec.Struct, frozen=True):
+    """First message to the fork server: the package, its secret and the random seed."""
+
+    folder: str
+    secret: bytes
+    seed: int
+    owner: int
+    """Process id of the loader, which is the parent of the fork server."""
 
 
 class LocalWorker:
-    """A data worker's process."""
+    """A data worker's process. One thread calls `ready` and then `wait`; any thread may call `drain` and `kill`."""
 
-    def __init__(self, number: int, server: "_ForkServerClient") -> None:
-        self.number = number
-        self.pid: int | None = None
-        self._server = server
-        # entered directly: an interrupt inside Condition.__enter__ would leave the lock held
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._address = ""
-        self._error = ""
-        self._status: int | None = None
+    def __init__(self, number: int, server: "_ForkServerProcess") -> None:
+        self._number, self._server = number, server
+        self._lock = threading.Lock()
+        self._fork: ForkedProcess | None = None
+        self._killed = False
+
+    @property
+    def pid(self) -> int | None:
+        return self._fork.pid if self._fork is not None else None
 
     def ready(self, timeout_s: float) -> str:
         """Wait until the data worker serves; return its address."""
-        with self._lock:
-            self._changed.wait_for(lambda: self._address or self._error or self._status is not None, timeout_s)
-            if self._address:
-                return self._address
-            if self._status is not None and not self._error:
-                raise errors.JobFailed("it ended before it could say why")
-            raise errors.JobFailed(self._error or f"it has not begun within {timeout_s:g} s")
+        try:
+            fork = self._server.fork(self._number, timeout_s)
+            with self._lock:
+                self._fork = fork
+                if self._killed:
+                    fork.send_signal(signal.SIGKILL)
+            told = fork.report(timeout_s)
+        except TimeoutError:
+            self.kill()
+            raise errors.JobFailed(f"it has not begun within {timeout_s:g} s") from None
+        if told is None:
+            raise errors.JobFailed("it ended before it could say why")
+        kind, _, text = told.partition(" ")
+        if kind != "serves":
+            raise errors.JobFailed(text)
+        return text
 
-    def wait(self) -> tuple[int, str]:
-        """Wait for the end of the process; return its exit status (a signal, if negative) and the reason."""
-        with self._lock:
-            self._changed.wait_for(lambda: self._status is not None)
-            return (NO_STATUS if self._status is None else self._status), self._error
+    def wait(self) -> int:
+        """Wait for the end of the process; return its exit status (a signal, if negative)."""
+        return self._fork.wait() if self._fork is not None else NO_STATUS
 
     def drain(self) -> None:
-        self._server.send(fork_server.DrainFork(self.number))
+        """Let the data worker finish its batches, and end."""
+        if self._fork is not None:
+            self._fork.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        self._server.send(fork_server.KillFork(self.number))
-
-    def heard(self, news: fork_server.ForkNews) -> None:
+        """End the process now, or as soon as it is forked."""
         with self._lock:
-            match news:
-                case fork_server.ForkReady():
-                    self._address, self.pid = news.address, news.pid
-                case fork_server.ForkFailed():
-                    self._error = news.error
-                case fork_server.ForkEnded():
-                    self._status = news.status
-            self._changed.notify_all()
+            self._killed = True
+            if self._fork is not None:
+                self._fork.send_signal(signal.SIGKILL)
 
 
 class WorkerForker:
     """Starts data workers from a package. The fork server starts with the first data worker."""
 
     def __init__(self, folder: Path, secret: bytes, *, seed: int = 0) -> None:
-        self._owner = os.getpid()
-        self._begin = fork_server.ForkSetup(str(folder), secret, seed, self._owner)
-        self._home: _ForkServerClient | None = None
+        self._setup = PackageSetup(str(folder), secret, seed, os.getpid())
+        self._server: _ForkServerProcess | None = None
 
     @property
     def pid(self) -> int | None:
-        return self._home.pid if self._home is not None else None
+        return self._server.process.pid if self._server is not None else None
 
     def start(self, number: int) -> LocalWorker:
-        """Start a data worker; returns immediately."""
-        if self._home is None or self._home.lost:
-            self._close_home()
-            self._home = _ForkServerClient(self._begin)
-        return self._home.start(number)
+        """Return a data worker, which starts with `ready`."""
+        if self._server is None or self._server.process.poll() is not None:
+            self.close()
+            self._server = _ForkServerProcess(self._setup)
+        return LocalWorker(number, self._server)
 
     def close(self) -> None:
         """End the fork server and all data workers. Does nothing in a forked process."""
-        if os.getpid() == self._owner:
-            self._close_home()
-
-    def _close_home(self) -> None:
-        home, self._home = self._home, None
-        if home is not None:
-            home.close()
+        server = self._server
+        if server is not None and os.getpid() == self._setup.owner:
+            self._server = None
+            server.close()
 
 
-class _ForkServerClient:
-    """Client of a fork server, from its first data worker to its end."""
+class _ForkServerProcess:
+    """A fork server, seen from the loader's process."""
 
-    def __init__(self, begin: fork_server.ForkSetup) -> None:
-        self.lost = False
-        self._workers: dict[int, LocalWorker] = {}
+    def __init__(self, setup: PackageSetup) -> None:
         self._lock = threading.Lock()
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
+            self.process = subprocess.Popen(
                 [sys.executable, "-c", _RUN, str(Path(springtide.__file__).parents[1]), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=config.child_environment({}, {"OMP_NUM_THREADS": "1"}),
                 start_new_session=True,  # keeps Ctrl-C for the trainer
             )
-        self.pid = self._process.pid
-        self.send(begin)
-        self._receiver = threading.Thread(target=self._listen, name="springtide-fork-news", daemon=True)
-        self._receiver.start()
+        with contextlib.suppress(OSError):  # the next request reports a server that is gone
+            self._sock.sendall(msgspec.msgpack.encode(setup))
 
-    def start(self, number: int) -> LocalWorker:
-        worker = LocalWorker(number, self)
+    def fork(self, number: int, timeout_s: float) -> ForkedProcess:
+        """Fork a data worker, once the server has loaded the package."""
         with self._lock:
-            self._workers[number] = worker
-        self.send(fork_server.ForkWorker(number))
-        if self.lost:
-            worker.heard(fork_server.ForkEnded(number, NO_STATUS))
-        return worker
-
-    def send(self, order: fork_server.ForkOrder) -> None:
-        """Send an order; do nothing if the fork server is gone."""
-        with contextlib.suppress(OSError):
-            fork_server.send(self._sock, order)
+            self._sock.settimeout(timeout_s)
+            try:
+                fork = fork_server.ask(self._sock, ForkRequest(arguments=(str(number),)))
+            except TimeoutError:
+                self.process.kill()  # its late reply would be taken for the reply to the next request
+                raise
+            except OSError as error:
+                raise errors.JobFailed(f"the fork server is gone: {error}") from error
+        if fork is None:
+            raise errors.JobFailed("the system does not start another process")
+        return fork
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._sock.shutdown(socket.SHUT_WR)
-        self._process.wait()
-        if threading.current_thread() is not self._receiver:  # the garbage collector may call this from any thread
-            self._receiver.join()
+        self.process.kill()
+        self.process.wait()
         self._sock.close()
 
-    def _listen(self) -> None:
-        while raw := self._next():
-            news = msgspec.msgpack.decode(raw, type=fork_server.ForkNews)
-            with self._lock:
-                worker = self._workers.get(news.number)
-                if isinstance(news, fork_server.ForkEnded):
-                    self._workers.pop(news.number, None)
-            if worker is not None:
-                worker.heard(news)
-        self.lost = True
-        with self._lock:
-            left = list(self._workers.values())
-            self._workers.clear()
-        for worker in left:
-            worker.heard(fork_server.ForkEnded(worker.number, NO_STATUS))
 
-    def _next(self) -> bytes:
-        try:
-            return self._sock.recv(fork_server.MOST)
-        except OSError:
-            return b""
+def main(descriptor: int) -> None:
+    """Run the fork server, and in its forks the data workers."""
+    with socket.socket(fileno=descriptor) as sock:
+        setup = msgspec.msgpack.decode(sock.recv(fork_server.LARGEST), type=PackageSetup)
+        owner = fork_server.pidfd_of_parent(setup.owner)
+        if owner is not None:
+            with _ends_with(owner, setup.folder):
+                pipeline, error = _load(setup)
+            if (fork := ForkServer(sock, owner).serve()) is not None:
+                _serve(fork, setup, pipeline, error)
+            os.close(owner)
+        _end(setup.folder)
+
+
+def _load(setup: PackageSetup) -> tuple[Any, str]:
+    from springtide.dataworker.feed import worker  # noqa: F401  loaded before the forks
+    from springtide.dataworker.processes import job_package
+
+    try:
+        pipeline = job_package.load(Path(setup.folder), secret=setup.secret)
+    except errors.SpringtideError as error:
+        return None, str(error)[:LONGEST_ERROR]
+    gc.freeze()  # keeps the garbage collector of data workers from walking the data set and copying its pages
+    return pipeline, ""
+
+
+def _end(folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)  # skips unloading torch, which takes time
+
+
+@contextlib.contextmanager
+def _ends_with(owner: int, folder: str) -> Iterator[None]:
+    """End this process with its owner while the block runs: loading a large data set may take long.
+
+    The watching thread ends before the first fork.
+    """
+    loaded = os.eventfd(0)
+
+    def watch() -> None:
+        if loaded not in select.select([owner, loaded], [], [])[0]:
+            _end(folder)
+
+    thread = threading.Thread(target=watch, name="springtide-fork-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        os.eventfd_write(loaded, 1)
+        thread.join()
+        os.close(loaded)
+
+
+def _serve(fork: Fork, setup: PackageSetup, pipeline: Any, error: str) -> None:
+    """Run a data worker until it is stopped or killed. Does not return."""
+    global NUMBER
+    NUMBER = int(fork.request.arguments[0])
+    status = 1
+    try:
+        if error:
+            fork.report(f"failed {error}")
+        else:
+            _run(fork, setup, pipeline)
+            status = 0
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _run(fork: Fork, setup: PackageSetup, pipeline: Any) -> None:
+    from springtide.dataworker.feed.worker import DataWorker
+
+    drained = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: drained.set())
+    served = DataWorker(pipeline, 0, setup.secret, seed=setup.seed)
+    fork.report(f"serves {served.address}")
+    drained.wait()
+    served.drain()
+    served.done.wait()
+    served.close()

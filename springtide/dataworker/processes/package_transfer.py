@@ -1,10 +1,8 @@
 """Copy a package between hosts: trainers send its files to the master, and data workers fetch them from there.
 
-In: a folder written by `dataworker.processes.job_package`, and its digest. Out: the same files on another host. On a
-shared disk no file is sent: each side first checks whether the files exist.
-
-The master (`master.data.packages`) keeps the files, so that data workers can start after the trainer is gone. This
-module unpickles nothing and does not import torch.
+In: a folder written by job_package.py, and its digest. Out: the same files on another host; nothing is sent on a shared
+disk. The master (`master.data.packages`) keeps the files, so that data workers can start after the trainer is gone.
+This module unpickles nothing and does not import torch.
 """
 
 import contextlib
@@ -40,7 +38,6 @@ def sealed_in(folder: pathlib.Path) -> str:
 
 
 def check_size(files: tuple[tuple[str, int], ...]) -> None:
-    """Raise BadInput if the files are too large to send."""
     total = sum(size for _, size in files)
     if total > MOST_BYTES:
         raise errors.BadInput(
@@ -116,7 +113,6 @@ def at_hand(ask: Ask, folder: str, sealed: str) -> Iterator[pathlib.Path]:
 
 
 def fetch(ask: Ask, folder: pathlib.Path, sealed: str) -> None:
-    """Fetch all files of the package from the master."""
     copies = SegmentCopies(folder, NAME)
     for name in IN_ORDER:
         offset, last = 0, False

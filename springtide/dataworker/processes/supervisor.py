@@ -1,8 +1,8 @@
-"""Supervise the data workers of a process: start, watch, replace and drain them.
+"""Supervise a loader's data workers: start, watch, replace and drain them, and decide when to give up.
 
-In: the number of data workers that dataworker/loader/loader.py wants. Out: data workers attached to its `BatchFeed`, or
-detached. roster.py decides; local_processes.py has the processes. Next: dataworker/feed/feed.py dispatches batches to
-attached data workers.
+In: the number of data workers that dataworker/loader/loader.py wants. `WorkerRoster` is pure: it takes events of
+processes, one at a time, and returns actions. `WorkerSupervisor` applies the actions to processes (local_processes.py),
+and attaches them to the `BatchFeed`, which dispatches batches.
 """
 
 import logging
@@ -11,71 +11,165 @@ import queue
 import signal
 import threading
 from collections.abc import Callable
-from typing import Any, Protocol
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
 
 from springtide import errors
-from springtide.dataworker.processes import roster
-from springtide.dataworker.processes.roster import (
-    AttachWorker,
-    DetachWorker,
-    DrainWorker,
-    KillWorker,
-    StartWorker,
-    StopStarting,
-    WorkerRoster,
-)
+from springtide.dataworker.feed.feed import BatchFeed
+from springtide.dataworker.processes.local_processes import LocalWorker
 
 log = logging.getLogger(__name__)
 
+HOPELESS = 12  # limit of killed data workers in a row, each replacing the previous one, without any batch made.
+# The limit is higher than the deaths by a single poison batch: dispatch.DEATHS, then worker_pool.DEADLY further tries.
+UNFIT = 2  # the same limit for data workers that exit by themselves: the next would report the same startup error
 READY_WITHIN_S = 300.0  # a large data set loads slowly, and so do modules on a busy machine
 
 
-class WorkerProcess(Protocol):
-    """A data worker's process."""
+class StartWorker(NamedTuple):
+    """Action: start a data worker under this number."""
 
-    def ready(self, timeout_s: float) -> str:
-        """Wait until the data worker serves; return its address."""
-
-    def wait(self) -> tuple[int, str]:
-        """Wait for the end of the process; return its exit status and error text."""
-        ...
-
-    def drain(self) -> None:
-        """Let the data worker finish its batches, and end."""
-
-    def kill(self) -> None:
-        """End the process now."""
+    number: int
 
 
-class AttachTarget(Protocol):
-    """The part of a `BatchFeed` that the supervisor uses."""
+class AttachWorker(NamedTuple):
+    """Action: take batches from the data worker at this address."""
 
-    def attach(self, worker: str, address: str) -> None:
-        """Take batches from this data worker."""
+    number: int
+    address: str
 
-    def detach(self, worker: str) -> None:
-        """Send this data worker no more requests."""
+
+class DrainWorker(NamedTuple):
+    """Action: send the data worker no more requests; it ends after its pending batches are fetched."""
+
+    number: int
+
+
+class KillWorker(NamedTuple):
+    """Action: kill a data worker that does not serve yet and is no longer wanted."""
+
+    number: int
+
+
+class DetachWorker(NamedTuple):
+    """Action: detach a lost data worker; its pending batches go to other data workers."""
+
+    number: int
+
+
+class GivenUp(NamedTuple):
+    """Reason why no more data workers are started."""
+
+    why: str
+    deadly: bool
+    """True if signals killed them. The trainer then does not make the batches itself: they might kill it too."""
+
+
+Action = StartWorker | AttachWorker | DrainWorker | KillWorker | DetachWorker
+
+
+class WorkerPhase(Enum):
+    """Lifecycle phase of a data worker."""
+
+    STARTING = "starting"
+    SERVING = "serving"
+    LEAVING = "leaving"
+
+
+@dataclass(slots=True)
+class _Member:
+    phase: WorkerPhase
+    futile: int
+    """Number of predecessors in a row that died without any batch made."""
+    made_before: int
+
+
+@dataclass(slots=True)
+class WorkerRoster:
+    """State machine of the data workers: events in, actions out."""
+
+    wanted: int = 0
+    members: dict[int, _Member] = field(default_factory=dict)
+    given_up: GivenUp | None = None
+    deaths: int = 0
+    _numbers: int = 0
 
     @property
-    def state(self) -> Any:
-        """Statistics of the feed."""
+    def staying(self) -> list[int]:
+        """Data workers that start or serve, and are not asked to leave."""
+        return [number for number, member in self.members.items() if member.phase is not WorkerPhase.LEAVING]
+
+    def resized(self, wanted: int, *, made: int) -> list[Action]:
+        """Change the wanted number. `made` is the number of batches that all data workers have made so far."""
+        self.wanted = wanted
+        if self.given_up is not None:
+            return []
+        actions: list[Action] = []
+        surplus = len(self.staying) - wanted
+        # Starting data workers leave first, then the newest serving ones.
+        order = sorted(self.staying, key=lambda number: (self.members[number].phase is WorkerPhase.SERVING, -number))
+        for number in order[: max(0, surplus)]:
+            starting = self.members[number].phase is WorkerPhase.STARTING
+            self.members[number].phase = WorkerPhase.LEAVING
+            actions.append(KillWorker(number) if starting else DrainWorker(number))
+        for _ in range(max(0, -surplus)):
+            actions.append(self._start(futile=0, made=made))
+        return actions
+
+    def ready(self, number: int, address: str) -> list[Action]:
+        member = self.members.get(number)
+        if member is None or member.phase is not WorkerPhase.STARTING:
+            return []
+        member.phase = WorkerPhase.SERVING
+        return [AttachWorker(number, address)]
+
+    def ended(self, number: int, how: str, *, killed: bool, made: int) -> list[Action]:
+        """Note the end of a process: `how` describes it, and `killed` says whether a signal ended it."""
+        member = self.members.pop(number, None)
+        if member is None:
+            return []
+        gone: list[Action] = [DetachWorker(number)]
+        if member.phase is WorkerPhase.LEAVING:
+            return gone
+        self.deaths += 1
+        futile = member.futile + 1 if made == member.made_before else 0
+        if futile >= (HOPELESS if killed else UNFIT) and self.given_up is None:
+            self.given_up = GivenUp(
+                f"{futile} data workers in a row died without making a batch, the last one: {how}", deadly=killed
+            )
+            rest = [KillWorker(other) for other in self.staying]
+            for kill in rest:
+                self.members[kill.number].phase = WorkerPhase.LEAVING
+            return [*gone, *rest]
+        if self.given_up is not None or len(self.staying) >= self.wanted:
+            return gone
+        return [*gone, self._start(futile=futile, made=made)]
+
+    def _start(self, *, futile: int, made: int) -> StartWorker:
+        number, self._numbers = self._numbers, self._numbers + 1
+        self.members[number] = _Member(WorkerPhase.STARTING, futile, made)
+        return StartWorker(number)
 
 
 class WorkerSupervisor:
     """Supervisor of data workers. `resize` sets their number; `failed` says why no more will start."""
 
-    def __init__(self, feed: AttachTarget, start: Callable[[int], WorkerProcess]) -> None:
-        self.failed: StopStarting | None = None
+    def __init__(self, feed: BatchFeed, start: Callable[[int], LocalWorker]) -> None:
         self._feed = feed
         self._start = start
         self._roster = WorkerRoster()
-        self._workers: dict[int, WorkerProcess] = {}
-        self._events: queue.SimpleQueue[Callable[[], list[roster.Action]] | None] = queue.SimpleQueue()
+        self._workers: dict[int, LocalWorker] = {}
+        self._events: queue.SimpleQueue[Callable[[], list[Action]] | None] = queue.SimpleQueue()
         self._watchers: list[threading.Thread] = []
         self._owner = os.getpid()
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="springtide-supervisor", daemon=True)
         self._thread.start()
+
+    @property
+    def failed(self) -> GivenUp | None:
+        return self._roster.given_up
 
     @property
     def deaths(self) -> int:
@@ -84,15 +178,13 @@ class WorkerSupervisor:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the current data workers."""
-        return [pid for worker in list(self._workers.values()) if (pid := getattr(worker, "pid", None)) is not None]
+        return [worker.pid for worker in list(self._workers.values()) if worker.pid is not None]
 
     def resize(self, wanted: int) -> None:
         """Set the wanted number of data workers; returns immediately."""
         self._events.put(lambda: self._roster.resized(wanted, made=self._feed.state.made))
 
     def close(self) -> None:
-        """End all data workers, and wait until they are gone. Does nothing in a forked process."""
         if self._closing or os.getpid() != self._owner:
             return
         self._closing = True
@@ -111,7 +203,7 @@ class WorkerSupervisor:
         for watcher in self._watchers:
             watcher.join()
 
-    def _do(self, action: roster.Action) -> None:
+    def _do(self, action: Action) -> None:
         match action:
             case StartWorker(number):
                 self._begin(number)
@@ -126,49 +218,42 @@ class WorkerSupervisor:
             case DetachWorker(number):
                 self._feed.detach(_name(number))
                 self._workers.pop(number, None)
-            case StopStarting():
-                self.failed = action
-                log.warning("%s: no more are started", action.why)
 
     def _begin(self, number: int) -> None:
         worker = self._workers[number] = self._start(number)
         watcher = threading.Thread(
-            target=self._watch, args=(number, worker), name=f"springtide-crew-{number}", daemon=True
+            target=self._watch, args=(number, worker), name=f"springtide-data-worker-{number}", daemon=True
         )
         self._watchers.append(watcher)
         watcher.start()
 
-    def _watch(self, number: int, worker: WorkerProcess) -> None:
-        said = ""
+    def _watch(self, number: int, worker: LocalWorker) -> None:
+        why = ""
         try:
             address = worker.ready(READY_WITHIN_S)
             self._events.put(lambda: self._roster.ready(number, address))
         except errors.SpringtideError as error:
-            said = str(error)
-            worker.kill()
-        status, last_words = worker.wait()
-        said = said or last_words
-        how = described(status) + (f": {said}" if said else "")
-        self._events.put(lambda: self._ended(number, how, killed=status < 0))
+            why = f": {error}"
+        status = worker.wait()
+        self._events.put(lambda: self._ended(number, described(status) + why, killed=status < 0))
 
-    def _ended(self, number: int, how: str, *, killed: bool) -> list[roster.Action]:
-        before = self._roster.deaths
+    def _ended(self, number: int, how: str, *, killed: bool) -> list[Action]:
+        deaths, failed = self.deaths, self.failed
         actions = self._roster.ended(number, how, killed=killed, made=self._feed.state.made)
-        if self._roster.deaths > before and self.failed is None:
-            does = (
-                "another takes its place"
-                if any(isinstance(action, StartWorker) for action in actions)
-                else "it is let go"
+        if self.failed is not None and failed is None:
+            log.warning("%s: no more are started", self.failed.why)
+        elif self.deaths > deaths and failed is None:
+            replaced = any(isinstance(action, StartWorker) for action in actions)
+            log.warning(
+                "data worker %d ended (%s); %s", number, how, "another takes its place" if replaced else "it is let go"
             )
-            log.warning("data worker %d ended (%s); %s", number, how, does)
         return actions
 
 
 def described(status: int) -> str:
-    """Describe an exit status."""
     if status >= 0:
         return f"exit status {status}"
-    name = signal.Signals(-status).name if -status in {one.value for one in signal.Signals} else f"signal {-status}"
+    name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
     return f"killed by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
 
 

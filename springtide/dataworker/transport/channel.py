@@ -1,10 +1,7 @@
 """Connection between a data worker and a trainer: small messages in both directions, with batches.
 
-In: a peer that dataworker/transport/handshake.py has authenticated. Out: `send` and `recv`. A batch is a single
-message. Within a host it goes through shared memory (dataworker/transport/shared_memory.py), else through the socket. A
-peer counts as local if it connected through the listener's Unix socket. Next: dataworker/feed/feed.py and
-dataworker/feed/worker.py.
-
+In: a peer that handshake.py has authenticated. Within a host a batch goes through shared memory (shared_memory.py),
+else through the socket. A peer counts as local if it connected through the listener's Unix socket. A message:
     head: magic, version, kind, flags, bytes of fields, header and payload, segment │ fields │ header │ payload
 """
 
@@ -23,9 +20,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from springtide import _native, errors
-from springtide.dataworker.transport import codec, handshake, shared_memory
-from springtide.dataworker.transport.tls_socket import SecureSocket
-from springtide.rpc.transport import addresses, handshake_limits
+from springtide.dataworker.transport import codec, shared_memory
+from springtide.rpc.transport import auth, handshake_limits
 from springtide.rpc.transport.frames import BadFrame
 
 HEAD = struct.Struct("<4sBBHIIQI")
@@ -46,15 +42,69 @@ EARLY_TO = 1 << 26  # a larger payload gets no memory before it arrives
 _NOT_MADE = object()
 _encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
 
-_open: "weakref.WeakSet[BatchChannel]" = weakref.WeakSet()
+OPEN: "weakref.WeakSet[Any]" = weakref.WeakSet()
+"""Channels and listeners of this process."""
 
 
 def _after_fork() -> None:
-    for each in list(_open):
-        each._abandon()
+    for each in list(OPEN):
+        each.abandon()
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+class SecureSocket:
+    """TLS socket with the interface of a plain socket; raises `Rejected` if the peer is not accepted.
+
+    The native core implements it, so that one thread may send while another receives.
+    """
+
+    def __init__(self, sock: socket.socket, certificates: str, *, listens: bool) -> None:
+        self.family = sock.family
+        self._sock = sock
+        role = "" if listens else "data-worker"
+        try:
+            self._tls = _native.SecureSocket(sock.fileno(), certificates, listens, role, handshake_limits.DEADLINE_S)
+        except errors.ServerUnreachable as error:
+            raise auth.Rejected(str(error)) from error
+
+    def send_pieces(self, prefix: bytes, pieces: list[tuple[int, int, int]] | _native.Pieces, payload: int) -> int:
+        """Send like `_native.send_pieces`; return 0 or an errno."""
+        return self._tls.send_pieces(prefix, pieces, payload)
+
+    def sendall(self, data: bytes) -> None:
+        if error := self._tls.send_pieces(data, [], 0):
+            raise OSError(error, os.strerror(error))
+
+    def recv(self, size: int) -> bytes:
+        """Return exactly this many bytes; empty if the peer has closed."""
+        data = bytearray(size)
+        return bytes(data) if self.recv_into(data) else b""
+
+    def recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:
+        """Fill the buffer; return 0 if the peer has closed."""
+        del size, flags  # the call always waits for the whole buffer
+        error = self._tls.receive(buffer)
+        if error > 0:
+            raise OSError(error, os.strerror(error))
+        return 0 if error else len(buffer)
+
+    def settimeout(self, seconds: float | None) -> None:
+        self._tls.set_timeout(seconds or 0.0)
+
+    def setsockopt(self, level: int, name: int, value: int) -> None:
+        self._sock.setsockopt(level, name, value)
+
+    def fileno(self) -> int:
+        """Return the descriptor for poll, readable when a message begins, because nothing is read ahead."""
+        return self._sock.fileno()
+
+    def shutdown(self, how: int) -> None:
+        self._sock.shutdown(how)
+
+    def close(self) -> None:
+        self._sock.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,9 +160,7 @@ class BatchChannel:
         self._plain = not self.local and isinstance(sock, socket.socket)
         self._sending = threading.Lock()
         self._receiving = threading.Lock()
-        """Held while native code reads. Otherwise the descriptor could be closed and reused for another file during the
-        read.
-        """
+        """Held while native code reads, so that the descriptor is not closed and reused during the read."""
         self._outgoing = shared_memory.OutgoingSegments(shared_bytes)
         self._incoming = shared_memory.IncomingSegments()
         self._blocks = shared_memory.BlockPool()
@@ -121,7 +169,7 @@ class BatchChannel:
         """Header and size of the last batch from the socket."""
         self._awaited: _Awaited | None = None
         self._closed = False
-        _open.add(self)
+        OPEN.add(self)
 
     def send(self, kind: int, fields: Any = None, message: codec.BatchMessage | None = None) -> None:
         """Send a message; blocks while the peer's socket is full. Raise OSError if the peer is gone.
@@ -246,7 +294,7 @@ class BatchChannel:
             self._sock.close()
             self._outgoing.close()
 
-    def _abandon(self) -> None:
+    def abandon(self) -> None:
         """Release the connection in a forked child, because it belongs to the parent."""
         self._closed = True
         # other threads may have held the locks in the parent
@@ -255,7 +303,6 @@ class BatchChannel:
         self._outgoing.close()
 
     def _read_head(self) -> bytes:
-        """Read the next head from a peer on this host, with any file descriptors that come with it."""
         head, rights, _, _ = self._receive(HEAD.size)
         for level, kind, found in rights:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
@@ -272,7 +319,6 @@ class BatchChannel:
             raise EOFError(f"the connection is gone: {error}") from error
 
     def _take(self, size: int) -> bytes:
-        """Read exactly this many bytes from the socket."""
         if isinstance(self._sock, socket.socket):
             try:
                 came = self._sock.recv(size, socket.MSG_WAITALL) if size else b""
@@ -306,46 +352,3 @@ def _read(fields: bytes) -> Any:
         return _decode(fields)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadFrame(f"not the fields of a message: {error}") from error
-
-
-def connect(
-    address: str, secret: bytes, *, shared: bool = True, shared_bytes: int = SHARED_BYTES, certificates: str = ""
-) -> BatchChannel:
-    """Connect to the listener at "host:port"; both sides authenticate. On the same host, use shared memory.
-
-    With `certificates` (a folder, `rpc.transport.tls`) the connection uses TLS, except within this host. Raise OSError
-    if nothing listens there, and `Rejected` if the peer is not a process of this job.
-    """
-    plain = socket.create_connection(addresses.parse(address), timeout=handshake_limits.DEADLINE_S)
-    sock: socket.socket | SecureSocket = plain
-    try:
-        if certificates:
-            sock = SecureSocket(plain, certificates, listens=False)
-            sock.settimeout(handshake_limits.DEADLINE_S)
-        name = handshake.call(sock, secret)
-        if shared and name and (near := _reach(name, secret)) is not None:
-            sock.close()
-            return BatchChannel(near, shared_bytes=shared_bytes)
-        handshake.stay(sock)
-        return BatchChannel(sock)
-    except BaseException:
-        sock.close()
-        raise
-
-
-def _reach(name: str, secret: bytes) -> socket.socket | None:
-    """Connect to the listener's Unix socket, if it is on this host."""
-    near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    near.settimeout(handshake_limits.DEADLINE_S)
-    try:
-        near.connect("\0" + name)
-    except OSError:
-        near.close()
-        return None
-    try:
-        handshake.call(near, secret)
-        handshake.stay(near)
-        return near
-    except BaseException:
-        near.close()
-        raise

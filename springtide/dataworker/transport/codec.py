@@ -1,12 +1,8 @@
 """Encode a mini-batch as a message: a small header with the layout, and the bytes of all tensors.
 
-In: the tree that a stage has made (dataworker/feed/stage.py). Out: a `BatchMessage`. Decoded tensors are views of the
-payload. Nothing is unpickled: a header is msgpack. Its types, sizes and offsets are checked before any allocation.
-Next: dataworker/transport/channel.py carries it.
-
-A payload holds only buffers, each at a multiple of 64 bytes. The header holds numbers, short strings and the structure
-of the tree. Named tuples, dataclasses and types registered with torch's pytree are sent by qualified name. The receiver
-must know these types (`types_in` of its own batch).
+In: a tree that a stage has made. Out: a `BatchMessage`; decoded tensors are views of the payload. Nothing is unpickled:
+a header is msgpack, and its types, sizes and offsets are checked before any allocation. Named tuples, dataclasses and
+types registered with torch's pytree go by qualified name; the receiver must know these types (`types_in`).
 """
 
 import collections
@@ -22,7 +18,7 @@ from torch.utils import _pytree
 
 from springtide import _native, errors
 from springtide.data.source import UnreadableBatch
-from springtide.dataworker.transport import layout, layout_cache
+from springtide.dataworker.transport import layout
 from springtide.domain.data.samples import Batch
 from springtide.rpc.transport.frames import BadFrame
 
@@ -55,7 +51,6 @@ class BatchMessage:
 
     @property
     def places(self) -> list[tuple[int, int, int]]:
-        """The buffers as numbers."""
         return self.pieces if isinstance(self.pieces, list) else self.pieces.told()
 
     def copied(self) -> "BatchMessage":
@@ -86,43 +81,39 @@ class _Unfit(Exception):
 
 
 def pack(tree: Any) -> BatchMessage:
-    """Encode the tree as a message. Contiguous tensors are not copied. Raise `BadInput` for a leaf that cannot be
-    sent.
-    """
-    packing = None
+    """Encode the tree; contiguous tensors are not copied. Raise `BadInput` for a leaf that cannot be sent."""
     try:
-        try:
-            return BatchMessage(*layout_cache.cast(tree))
-        except layout_cache.UncachedTree:
-            packing = _Packing()
-        node = packing.node(tree)
+        signature = layout.signature(tree)
+        known = layout.layouts.get(signature.key) if signature is not None else None
+        if signature is not None and known is not None:
+            pieces = known.layout.at(signature.addresses)
+            if pieces is not None:  # None: zeros without memory behind them
+                return BatchMessage(known.header, pieces, known.size, signature.tensors)
+        packing, node = _packed(tree)
         header = _encode(layout.Header(layout.VERSION, packing.size, node))
-    except _Unfit as unfit:
-        raise _refused(unfit) from None
     except RecursionError:
         raise errors.BadInput("a batch cannot be sent: it is nested too deeply, or holds itself") from None
     except (OverflowError, UnicodeEncodeError) as error:
         raise errors.BadInput(f"a batch cannot be sent: {error}") from None
-    finally:
-        if packing is not None:
-            # breaks reference cycles, which would keep batches in memory until the next garbage collection
-            packing.by_type.clear()
+    if signature is not None and known is None:
+        layout.remember(signature, header, packing.pieces, packing.size)
     return BatchMessage(header, packing.pieces, packing.size, packing.keep)
 
 
 def check(tree: Any) -> None:
     """Raise `BadInput` if a batch cannot be sent, or would change its type on the way."""
+    _packed(tree)
+
+
+def _packed(tree: Any) -> "tuple[_Packing, layout.Node]":
     packing = _Packing()
     try:
-        packing.node(tree)
+        return packing, packing.node(tree)
     except _Unfit as unfit:
-        raise _refused(unfit) from None
+        raise errors.BadInput(f"a batch cannot be sent: batch{''.join(unfit.path)} is {unfit}") from None
     finally:
+        # breaks reference cycles, which would keep batches in memory until the next garbage collection
         packing.by_type.clear()
-
-
-def _refused(unfit: _Unfit) -> errors.BadInput:
-    return errors.BadInput(f"a batch cannot be sent: batch{''.join(unfit.path)} is {unfit}")
 
 
 class PayloadMissing(Exception):
@@ -135,12 +126,12 @@ def unpack(header: bytes, payload: Any, types: Mapping[str, type] | None = None,
     `payload`: a buffer at least as long as the message's payload. If it has not `arrived`, the tensors are views of
     memory that the payload will fill. Raise `PayloadMissing` if the tree needs the values themselves.
     """
-    read = layout_cache.plan(header)
+    read = layout.plan(header)
     there = memoryview(payload).nbytes
     if not 0 <= read.size <= there:
         raise BadFrame(f"a batch announces {read.size} bytes, {there} came")
     if read.outline is not None:
-        return layout_cache.put_together(read.outline, layout_cache.views(read, payload))
+        return layout.put_together(read.outline, layout.views(read, payload))
     known = {**ALWAYS_KNOWN, **types} if types else ALWAYS_KNOWN
     return _Unpacking(payload, read, known, arrived).make(read.tree)
 
@@ -208,10 +199,10 @@ class _Packing:
         name = layout.DTYPE_NAMES.get(item.dtype)
         if name is None or item.layout is not _STRIDED or item.is_nested or item.is_meta:
             raise _Unfit(
-                f"a tensor of {item.dtype}, {item.layout}; wanted a plain, dense one (make it so in forward())"
+                f"a tensor of {item.dtype}, {item.layout}; expected a plain, dense one (make it so in forward())"
             )
         if item.requires_grad:
-            raise _Unfit("a tensor that requires grad; wanted data only (detach it)")
+            raise _Unfit("a tensor that requires grad; expected data only (detach it)")
         if own := vars(item):
             raise _Unfit(f"a tensor with attributes of its own ({', '.join(own)}), which would be lost on the way")
         if not (item.is_cpu and item.is_contiguous()) or item.is_neg() or item.is_conj():
@@ -223,7 +214,7 @@ class _Packing:
 
     def array(self, item: np.ndarray[Any, Any], scalar: bool = False) -> layout.Node:
         if item.dtype.kind not in _ARRAY_KINDS or item.dtype.hasobject:
-            raise _Unfit(f"an array of dtype {item.dtype}; wanted numbers, or strings of fixed width")
+            raise _Unfit(f"an array of dtype {item.dtype}; expected numbers, or strings of fixed width")
         shape, whole = item.shape, np.ascontiguousarray(item)
         return layout.Array(item.dtype.str, shape, self.add_array(whole) if item.nbytes else 0, scalar)
 
@@ -246,7 +237,7 @@ class _Packing:
 
     def dict(self, item: dict[Any, Any]) -> layout.Node:
         if odd := [key for key in item if type(key) not in layout.PLAIN]:
-            raise _Unfit(f"a dict with a key of type {layout.type_name(type(odd[0]))}; wanted strings or numbers")
+            raise _Unfit(f"a dict with a key of type {layout.type_name(type(odd[0]))}; expected strings or numbers")
         return layout.Dict(list(item), self.each((f"[{key!r}]", one) for key, one in item.items()))
 
     def other(self, item: Any) -> layout.Node:
@@ -280,9 +271,9 @@ class _Packing:
 class _Unpacking:
     """Decoder of a tree; it checks every node against the payload's size first."""
 
-    def __init__(self, payload: Any, read: layout_cache.CachedHeader, types: Mapping[str, type], arrived: bool) -> None:
+    def __init__(self, payload: Any, read: layout.CachedHeader, types: Mapping[str, type], arrived: bool) -> None:
         self.payload, self.size, self.types, self.arrived = payload, read.size, types, arrived
-        self.tensors = layout_cache.views(read, payload)
+        self.tensors = layout.views(read, payload)
 
     def make(self, node: layout.Node) -> Any:
         match node:
@@ -329,14 +320,12 @@ class _Unpacking:
             raise BadFrame(f"an array of unknown dtype {node.dtype!r}") from error
         if dtype.kind not in _ARRAY_KINDS or dtype.hasobject or dtype.fields or dtype.subdtype:
             raise BadFrame(f"an array of dtype {node.dtype!r}")
-        count = layout_cache.elements(node.shape, dtype.itemsize, node.offset, self.size)
+        count = layout.elements(node.shape, dtype.itemsize, node.offset, self.size)
         try:
             if count and dtype.itemsize:
                 array = np.frombuffer(self.payload, dtype, count, node.offset).reshape(node.shape)
             else:
-                layout_cache.within(
-                    0, count, self.size
-                )  # elements of no width: as many as the payload has bytes at most
+                layout.within(0, count, self.size)  # elements of no width: as many as the payload has bytes at most
                 array = np.empty(node.shape, dtype)
         except ValueError as error:
             raise BadFrame(f"an array of shape {node.shape}: {error}") from error
@@ -346,7 +335,7 @@ class _Unpacking:
         return array[()]
 
     def long(self, kind: str, offset: int, size: int) -> Any:
-        layout_cache.within(offset, size, self.size)
+        layout.within(offset, size, self.size)
         if kind not in _decode_long:
             raise BadFrame(f"a long {kind!r}")
         self.need_payload()
@@ -370,10 +359,10 @@ class _Unpacking:
 def _wanted(item: Any) -> str:
     """Describe the supported alternatives to an object that cannot be sent."""
     if isinstance(item, torch.Tensor):
-        return "wanted a plain tensor, not a subclass (x.as_subclass(torch.Tensor))"
+        return "expected a plain tensor, not a subclass (x.as_subclass(torch.Tensor))"
     if dataclasses.is_dataclass(item):
-        return "wanted a dataclass with nothing but its fields: attributes that __post_init__ sets would be lost"
-    return "wanted tensors, arrays, numbers, strings, and tuples, lists, dicts, named tuples or dataclasses of them"
+        return "expected a dataclass with nothing but its fields: attributes that __post_init__ sets would be lost"
+    return "expected tensors, arrays, numbers, strings, and tuples, lists, dicts, named tuples or dataclasses of them"
 
 
 def _assemble(kind: type, items: list[Any]) -> Any:
@@ -392,7 +381,7 @@ def _assemble(kind: type, items: list[Any]) -> Any:
             return made
     else:
         raise BadFrame(f"{layout.type_name(kind)} is neither a named tuple nor a dataclass")
-    raise BadFrame(f"a {layout.type_name(kind)} of {len(items)} fields, wanted {wanted}")
+    raise BadFrame(f"a {layout.type_name(kind)} of {len(items)} fields, expected {wanted}")
 
 
 def _plain(values: Sequence[Any]) -> Sequence[Any]:

@@ -1,14 +1,23 @@
-"""Header format of a batch: a node for each object of a tree.
+"""Header format of a batch: a node for each object of a tree. Headers and layouts are cached.
 
-In: dataworker/transport/codec.py walks a tree. Out: small, typed msgpack. Bytes from a socket are either a valid
-header, or refused as a whole. The tags define the format: raise `VERSION` when they change.
+In: codec.py asks for the header of a tree to pack, and for the layout of a received header. Bytes from a socket are
+either a valid header, or refused as a whole. Batches of a job have the same layout, so it is computed once. The cache
+handles dense CPU tensors in dicts with string keys, lists, tuples, named tuples and dataclasses.
 """
 
+import array
 import dataclasses
-from typing import Any
+import functools
+import itertools
+import operator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
+
+from springtide import _native
+from springtide.rpc.transport.frames import BadFrame
 
 VERSION = 1
 ALIGNMENT = 64  # alignment of payload buffers: a cache line, and enough for any vector instruction
@@ -121,5 +130,241 @@ def is_record(item: Any) -> bool:
 
 
 def type_name(kind: type) -> str:
-    """Return the name of a type in a header."""
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+REMEMBERED = 32  # entries: the usual batch, the last batch of an epoch, an evaluation batch, and some spare
+LONGEST_HEADER = 1 << 16  # bytes; longer headers are not cached, so that a peer cannot fill our memory
+MOST_TENSORS = 1 << 12
+
+Outline = Any  # structure around tensors: None for a tensor; (type, names, number of tensors, or outlines of the parts)
+Laid = tuple[torch.dtype, int, int, tuple[int, ...]]
+
+_SEQUENCES: dict[str, type] = {"list": list, "tuple": tuple}
+_ONLY_TENSORS, _ONLY_STRINGS = {torch.Tensor}, {str}
+_CACHED = frozenset(dtype for dtype in DTYPE_NAMES if not dtype.is_complex)  # complex tensors may be conjugates
+_read = operator.attrgetter("dtype", "shape", "requires_grad", "is_cpu")
+_requires_grad = operator.attrgetter("requires_grad")
+_pointer, _is_dense, _is_negated = torch.Tensor.data_ptr, torch.Tensor.is_contiguous, torch.Tensor.is_neg
+_FUNCTIONS = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
+_decode = msgspec.msgpack.Decoder(Header).decode
+
+
+class UncachedTree(Exception):
+    """Error for a tree that the cache does not handle."""
+
+
+class TreeLayout(NamedTuple):
+    """Layout shared by all trees with the same outline, dtypes and shapes."""
+
+    header: bytes
+    layout: _native.Layout
+    size: int
+
+
+class TreeSignature(NamedTuple):
+    """Key of a tree in the cache, and its tensors."""
+
+    key: Hashable
+    addresses: bytes
+    tensors: list[torch.Tensor]
+
+
+class CachedHeader(NamedTuple):
+    """A decoded header whose tensors lie within the payload."""
+
+    size: int
+    tree: Node
+    tensors: list[Laid]
+    """Tensors in the order of the tree: dtype, elements, offset, shape."""
+    native: _native.TensorPlan | None = None
+    """Native plan that creates all tensors at once, if torch supports it."""
+    outline: Outline = None
+    """Outline to rebuild the tree, if it has only lists, tuples and dicts with string keys."""
+
+
+def signature(tree: Any) -> TreeSignature | None:
+    """Return the key of a tree; None if the cache does not handle the tree."""
+    tensors: list[torch.Tensor] = []
+    try:
+        outline = _outline(tree, tensors)
+        if not 0 < len(tensors) <= MOST_TENSORS:
+            return None
+        key, addresses = _key_of(tensors)
+    except UncachedTree:
+        return None
+    return TreeSignature((outline, key), addresses, tensors)
+
+
+def remember(tree: TreeSignature, header: bytes, pieces: Sequence[tuple[int, int, int]], size: int) -> None:
+    """Keep the layout of a tree that was packed leaf by leaf, with the offset and size of each of its tensors."""
+    if _CACHED.issuperset(tensor.dtype for tensor in tree.tensors):
+        places = (place for place, tensor in enumerate(tree.tensors) if tensor.nbytes)
+        while len(layouts) >= REMEMBERED:
+            layouts.pop(next(iter(layouts)), None)
+        laid = [(place, offset, length) for place, (offset, _, length) in zip(places, pieces, strict=True)]
+        layouts[tree.key] = TreeLayout(header, _native.Layout(laid), size)
+
+
+def _outline(item: Any, tensors: list[torch.Tensor]) -> Outline:
+    """Return the structure around the tensors of an item, and append its tensors to `tensors`."""
+    kind = type(item)
+    if kind is torch.Tensor:
+        tensors.append(item)
+        return None
+    names: tuple[str, ...] = ()
+    parts: Collection[Any]
+    if kind is list or kind is tuple:
+        parts = item
+    elif kind is dict:
+        names, parts = tuple(item), item.values()
+        if not _ONLY_STRINGS.issuperset(map(type, names)):
+            raise UncachedTree
+    elif is_named_tuple(kind):
+        parts = item
+    elif is_record(item):
+        parts = [getattr(item, field.name) for field in dataclasses.fields(item)]
+    else:
+        raise UncachedTree
+    if not parts:
+        raise UncachedTree  # an empty sequence would be encoded as plain values
+    if _ONLY_TENSORS.issuperset(map(type, parts)):
+        tensors.extend(parts)
+        return kind, names, len(parts)
+    return kind, names, tuple([_outline(part, tensors) for part in parts])
+
+
+def _key_of(tensors: list[torch.Tensor]) -> tuple[Hashable, bytes]:
+    """Return the cache key for dtypes and shapes, and the addresses as bytes.
+
+    Raise `UncachedTree` if a tensor is not plain CPU memory.
+    """
+    try:
+        if any(map(_is_negated, tensors)):
+            raise UncachedTree
+        if _FUNCTIONS is not None:
+            seen: Any = None if any(map(_requires_grad, tensors)) else _native.look_at_tensors(_FUNCTIONS, tensors)
+            if seen is None:
+                raise UncachedTree
+            return seen[0], seen[1]
+        dtypes, shapes, grads, near = zip(*map(_read, tensors), strict=True)
+        pointers = array.array("Q", map(_pointer, tensors)).tobytes()
+        fit = all(near) and not any(grads) and all(map(_is_dense, tensors))
+    except RuntimeError:  # a tensor without memory or shape: sparse, nested
+        raise UncachedTree from None
+    if not fit:
+        raise UncachedTree
+    return (dtypes, shapes), pointers
+
+
+layouts: dict[Hashable, TreeLayout] = {}
+
+
+def plan(header: bytes) -> CachedHeader:
+    """Decode a header, and check every tensor against the payload. Raise `BadFrame` if the header is invalid."""
+    return _plan(header) if len(header) <= LONGEST_HEADER else _plan.__wrapped__(header)
+
+
+@functools.lru_cache(REMEMBERED)
+def _plan(header: bytes) -> CachedHeader:
+    try:
+        read = _decode(header)
+        tensors: list[Tensor] = []
+        _tensors_of(read.tree, tensors)
+        outline = _plain_outline(read.tree)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadFrame(f"not the header of a batch: {error}") from error
+    if read.version != VERSION:
+        raise BadFrame(f"a batch of format {read.version}, this side reads {VERSION}")
+    checked = [_checked(tensor, read.size) for tensor in tensors]
+    native = _natively(checked, read.size)
+    return CachedHeader(read.size, read.tree, checked, native, None if native is None else outline)
+
+
+def _plain_outline(node: Node) -> Outline:
+    """Return the outline of a tree for `put_together`; None if the tree has other nodes."""
+    names: tuple[str, ...] = ()
+    match node:
+        case SequenceNode(kind, items) if kind in _SEQUENCES:
+            made: type = _SEQUENCES[kind]
+        case Dict(keys, items) if len(keys) == len(items) and _ONLY_STRINGS.issuperset(map(type, keys)):
+            made, names = dict, tuple(str(key) for key in keys)
+        case _:
+            return None
+    if all(type(item) is Tensor for item in items):
+        return made, names, len(items)
+    parts = [_plain_outline(item) for item in items]
+    return None if None in parts else (made, names, tuple(parts))
+
+
+def put_together(outline: Outline, tensors: Iterator[torch.Tensor]) -> Any:
+    kind, names, inner = outline
+    if isinstance(inner, int):
+        parts: Iterable[Any] = itertools.islice(tensors, inner)
+    else:
+        parts = [put_together(part, tensors) for part in inner]
+    return dict(zip(names, parts, strict=True)) if kind is dict else kind(parts)
+
+
+def _natively(tensors: list[Laid], size: int) -> _native.TensorPlan | None:
+    if _FUNCTIONS is None or not tensors or not all(count for _, count, _, _ in tensors):
+        return None  # a tensor without elements may have any shape
+    places = {dtype: place for place, dtype in enumerate(dict.fromkeys(dtype for dtype, _, _, _ in tensors))}
+    like = [torch.empty(0, dtype=dtype) for dtype in places]
+    if _native.look_at_tensors(_FUNCTIONS, like) is None:
+        return None  # DLPack has no such dtype
+    return _native.TensorPlan(
+        _FUNCTIONS, like, [(places[dtype], shape, offset) for dtype, _, offset, shape in tensors], size
+    )
+
+
+def _tensors_of(node: Node, found: list[Tensor]) -> None:
+    """Collect all tensors of a tree, in the order in which the tree is rebuilt."""
+    match node:
+        case Tensor():
+            found.append(node)
+        case SequenceNode(_, items) | Dict(_, items) | Named(_, items):
+            for item in items:
+                _tensors_of(item, found)
+        case Registered(_, items, context):
+            for item in (*items, context):
+                _tensors_of(item, found)
+
+
+def _checked(tensor: Tensor, size: int) -> Laid:
+    dtype = DTYPES.get(tensor.dtype)
+    if dtype is None:
+        raise BadFrame(f"a tensor of unknown dtype {tensor.dtype!r}")
+    return dtype, elements(tensor.shape, dtype.itemsize, tensor.offset, size), tensor.offset, tensor.shape
+
+
+def elements(shape: Sequence[int], itemsize: int, offset: int, size: int) -> int:
+    """Return the number of elements of a shape. Raise `BadFrame` unless they lie within a payload of this size."""
+    if len(shape) > 64:
+        raise BadFrame(f"a tensor of {len(shape)} dimensions")
+    count = 1
+    for length in shape:
+        if not 0 <= length < 1 << 62:
+            raise BadFrame(f"a tensor of shape {shape}")
+        count *= length
+    within(offset, count * itemsize, size)
+    return count
+
+
+def within(offset: int, length: int, size: int) -> None:
+    if offset < 0 or length < 0 or offset % ALIGNMENT or offset + length > size:
+        raise BadFrame(f"bytes {offset} to {offset + length} of a payload of {size}")
+
+
+def views(plan: CachedHeader, payload: Any) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a plan as views of a payload, each with its own storage (torch.save)."""
+    if plan.native is not None:
+        return iter(plan.native.make(payload))
+    made, view = [], torch.frombuffer
+    for dtype, count, offset, shape in plan.tensors:
+        if not count:
+            made.append(torch.empty(shape, dtype=dtype))
+            continue
+        flat = view(payload, dtype=dtype, count=count, offset=offset)
+        made.append(flat if len(shape) == 1 else flat.view(shape))
+    return iter(made)

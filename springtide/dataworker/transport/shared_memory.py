@@ -1,12 +1,8 @@
 """Allocate memory for payloads: segments shared with a process on the same host, and private blocks.
 
-In: dataworker/transport/channel.py asks for room for a message, or receives a message. Out: a buffer. A view of the
-buffer (a tensor, an array) keeps it alive, and the memory is reused after the last view is dropped. A sender never
-waits for that: without a free segment it sends through the socket.
-
-A segment is a sealed memfd, passed over a Unix socket. A memfd has no name, so nothing in /dev/shm can clash or stay
-behind: the memory is freed with the two processes. Its first byte says whether it is in use: the sender sets this byte,
-and the receiver clears it.
+A view of a buffer keeps it alive, and the memory is reused after the last view is dropped. A segment is a sealed memfd,
+passed over a Unix socket: it has no name, and is freed with the two processes. Its first byte says whether it is in
+use: the sender sets it, the receiver clears it. Without a free segment, a sender uses the socket.
 """
 
 import contextlib
@@ -16,6 +12,7 @@ import functools
 import mmap
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from springtide import _native
@@ -67,37 +64,32 @@ class OutgoingSegments:
     def __init__(self, most_bytes: int, most_segments: int = MOST_SEGMENTS) -> None:
         self.most_bytes, self.most_segments = most_bytes, most_segments
         self.segments: dict[int, SharedSegment] = {}
-        self.recent: list[int] = []  # least recently used first
+        """Segments by number, least recently used first."""
 
     def take(self, size: int) -> SharedSegment | None:
         """Return a segment with room for this many bytes, marked as in use; None if there is none."""
         needed = size + CONTROL_BYTES
-        free = [number for number in self.recent if not self.segments[number].busy]
-        fitting = [number for number in free if self.segments[number].capacity >= needed]
+        free = [segment for segment in self.segments.values() if not segment.busy]
+        fitting = [segment for segment in free if segment.capacity >= needed]
         if fitting:
-            number = min(reversed(fitting), key=lambda one: self.segments[one].capacity)
-            self.recent.remove(number)
+            segment = min(reversed(fitting), key=lambda one: one.capacity)
+            del self.segments[segment.number]
         else:
             made = self._make(max(LEAST_BYTES, 1 << (needed - 1).bit_length()), free)
             if made is None:
                 return None
-            number = made
-        self.recent.append(number)
-        segment = self.segments[number]
+            segment = made
+        self.segments[segment.number] = segment
         segment.take()
         return segment
 
-    def _make(self, capacity: int, free: list[int]) -> int | None:
-        """Create a segment. If the limits require it, remove free segments that are too small."""
+    def _make(self, capacity: int, free: list[SharedSegment]) -> SharedSegment | None:
         while free and not self._room_for(capacity):
-            number = free.pop(0)
-            self.recent.remove(number)
-            self.segments.pop(number).close()
+            self.segments.pop(free.pop(0).number).close()
         if not self._room_for(capacity):
             return None
         number = next(number for number in range(self.most_segments) if number not in self.segments)
-        self.segments[number] = SharedSegment(number, capacity)
-        return number
+        return SharedSegment(number, capacity)
 
     def _room_for(self, capacity: int) -> bool:
         held = sum(segment.capacity for segment in self.segments.values())
@@ -107,7 +99,6 @@ class OutgoingSegments:
         for segment in self.segments.values():
             segment.close()
         self.segments.clear()
-        self.recent.clear()
 
 
 class IncomingSegments:
@@ -132,18 +123,7 @@ class IncomingSegments:
         pages = self.mapped.get(number)
         if pages is None or len(pages) < CONTROL_BYTES + size:
             raise BadFrame(f"{size} bytes announced in segment {number}, which is not that large")
-        return _lent(pages, CONTROL_BYTES, _Release(pages))
-
-
-class _Release:
-    """Callback that frees a segment. The callback does nothing in a forked child, which has views of the same pages."""
-
-    def __init__(self, pages: mmap.mmap) -> None:
-        self.pages, self.pid = pages, os.getpid()
-
-    def __call__(self) -> None:
-        if os.getpid() == self.pid:
-            self.pages[0] = 0
+        return _lent(pages, CONTROL_BYTES, functools.partial(_release, pages, os.getpid()))
 
 
 class BlockPool:
@@ -155,7 +135,6 @@ class BlockPool:
         self.lock = threading.Lock()
 
     def take(self, size: int) -> Any:
-        """Return a buffer of at least this many bytes."""
         pages = None
         with self.lock:
             for index in reversed(range(len(self.spare))):
@@ -166,25 +145,25 @@ class BlockPool:
             pages = mmap.mmap(-1, max(LEAST_BYTES, 1 << (size - 1).bit_length()), flags=mmap.MAP_PRIVATE)
             with contextlib.suppress(OSError):  # a kernel without huge pages
                 pages.madvise(mmap.MADV_HUGEPAGE)
-        return _lent(pages, 0, _Return(self, pages))
+        return _lent(pages, 0, functools.partial(self._give_back, pages))
 
-
-class _Return:
-    """Callback that returns a block. The callback may run in any thread, so it never waits for the lock."""
-
-    def __init__(self, blocks: BlockPool, pages: mmap.mmap) -> None:
-        self.blocks, self.pages = blocks, pages
-
-    def __call__(self) -> None:
-        if self.blocks.lock.acquire(blocking=False):
+    def _give_back(self, pages: mmap.mmap) -> None:
+        """Keep a block for later. Runs in any thread, so it never waits for the lock."""
+        if self.lock.acquire(blocking=False):
             try:
-                self.blocks.spare.append(self.pages)
-                del self.blocks.spare[: -self.blocks.most]
+                self.spare.append(pages)
+                del self.spare[: -self.most]
             finally:
-                self.blocks.lock.release()
+                self.lock.release()
 
 
-def _lent(pages: mmap.mmap, offset: int, after: "_Release | _Return") -> Any:
+def _release(pages: mmap.mmap, pid: int) -> None:
+    """Free a segment, but not in a forked child, which has views of the same pages."""
+    if os.getpid() == pid:
+        pages[0] = 0
+
+
+def _lent(pages: mmap.mmap, offset: int, after: Callable[[], None]) -> Any:
     """Return a buffer over these pages; `after` is called when the buffer and all its views are gone.
 
     The buffer is a ctypes array: tensors and NumPy arrays made of it keep a reference to it, which they do not with a
@@ -197,8 +176,6 @@ def _lent(pages: mmap.mmap, offset: int, after: "_Release | _Return") -> Any:
 
 @functools.lru_cache(64)
 def _lent_type(size: int) -> Any:
-    """Return an array type of this size that reports when an array is dropped."""
-
     def dropped(self: Any) -> None:
         self.after()
 

@@ -17,8 +17,9 @@ from typing import BinaryIO
 from springtide import config
 from springtide.domain.core.resources import ProcessLimits, Usage
 from springtide.domain.core.roles import Life, RoleExit, RoleKind
+from springtide.fork_server import ForkedProcess
 from springtide.platforms.agent.platform_api import RoleLaunch
-from springtide.platforms.local.fork_server import ForkedProcess, ForkServerClient
+from springtide.platforms.local.fork_server import ForkServerClient
 from springtide.platforms.local.process_group import GuardedProcessGroup
 from springtide.telemetry import events, logs
 from springtide.telemetry.host import usage

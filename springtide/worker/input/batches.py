@@ -15,7 +15,7 @@ import torch
 
 from springtide import errors
 from springtide.data.source import SampleSource, UnreadableBatch, as_batch
-from springtide.dataworker.feed.feed import WantedBatch
+from springtide.dataworker.feed.connections import WantedBatch
 from springtide.domain.data.data_workers import BatchName
 from springtide.worker.epochs.epochs import BegunLoop, EpochTracker
 from springtide.worker.epochs.repeats import Repeats

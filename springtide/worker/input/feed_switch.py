@@ -24,7 +24,8 @@ import msgspec
 from springtide import errors
 from springtide.data.source import Fetch, SampleSource, UnreadableBatch, as_batch, on_one_line
 from springtide.dataworker.feed import batch_rng
-from springtide.dataworker.feed.feed import BatchFeed, WantedBatch
+from springtide.dataworker.feed.connections import WantedBatch
+from springtide.dataworker.feed.feed import BatchFeed
 from springtide.dataworker.processes import job_package, package_transfer
 from springtide.domain.data.data_workers import FeedState, LeftOut
 from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeders, Package, feeds
@@ -250,11 +251,15 @@ class Feeding:
         except errors.BadInput as error:
             self._refuse(str(error))
             return
+        received = self._splitting.received
         self._feed = BatchFeed(
-            self._welcome.secret, seed=self._welcome.seed, types=made.types, certificates=self._welcome.certificates
+            self._welcome.secret,
+            seed=self._welcome.seed,
+            types=made.types,
+            certificates=self._welcome.certificates,
+            asks=received.asks,
+            draws=lambda: received.draws,
         )
-        self._feed.asks = self._splitting.received.asks
-        self._feed.draws = lambda: self._splitting.received.draws
         threading.Thread(target=self._agree, args=(made,), name="springtide-package", daemon=True).start()
 
     def _agree(self, made: Made) -> None:

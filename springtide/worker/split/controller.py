@@ -3,7 +3,7 @@
 In: the user's model and data set, and batches of the loop. Out: a Pipeline for data workers, and the handling of the
 batches that they send.
 
-Next: loop_watcher.py observes and records the calls of the model. dataworker/split/search/split.py finds the split.
+Next: loop_watcher.py observes and records the calls of the model. dataworker/split/split.py finds the split.
 split_forward.py runs the model with the results of data workers. lazy_leaf.py replaces leaves that data workers do not
 send. worker/input/feed_switch.py delivers the batches.
 """
@@ -24,12 +24,12 @@ from torch import nn
 from springtide import errors
 from springtide.data.source import SampleSource, as_batch
 from springtide.dataworker.feed.batch_rng import seeded
-from springtide.dataworker.feed.stage import Pipeline, PipelineStage
+from springtide.dataworker.feed.worker import Pipeline, PipelineStage
+from springtide.dataworker.split import split
 from springtide.dataworker.split.program import arguments, payload
 from springtide.dataworker.split.recorder import pytree
 from springtide.dataworker.split.recorder.reachable_state import ReachableState
-from springtide.dataworker.split.search import split
-from springtide.dataworker.split.search.report import Explanation
+from springtide.dataworker.split.report import Explanation
 from springtide.dataworker.transport import codec
 from springtide.domain.data.data_workers import SplitMode
 from springtide.worker.input.read_batch import ReadBatch

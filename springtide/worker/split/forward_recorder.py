@@ -1,4 +1,4 @@
-"""Record the torch calls of some forwards while the loop trains, as input for dataworker/split/search/split.py.
+"""Record the torch calls of some forwards while the loop trains, as input for dataworker/split/split.py.
 
 In: loop_watcher.py selects the calls of the model to record. No forward() runs twice, so its counters, state and random
 draws are unaffected. Out: `book` and `logs`. Next: controller.py.
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from springtide.dataworker.split.program import arguments
-from springtide.dataworker.split.recorder import pytree, stateless
+from springtide.dataworker.split.recorder import marked_calls, pytree
 from springtide.dataworker.split.recorder.call_recorder import CallBook, CallLog, Recorder
 from springtide.worker.split import lazy_leaf
 from springtide.worker.split.forward_stand_in import ForwardStandIn
@@ -74,7 +74,7 @@ class Recording(ForwardStandIn):
             modules=dict(self._model.named_modules()),
             keep=keep,
         )
-        with stateless.heard_by(recorder.call_marked), recorder:
+        with marked_calls.heard_by(recorder.call_marked), recorder:
             result = self.own(*args, **kwargs)
         self.logs.append(recorder.finish())
         return result

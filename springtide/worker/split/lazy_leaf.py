@@ -70,7 +70,7 @@ class Absent(torch.Tensor):
                 return func(*args, **kwargs)
         if func in STAYING and args and is_absent(args[0]) and _stays(func, *args, **kwargs):
             return args[0]
-        if torch_functions.exposes(torch_functions.name_of(func)):
+        if torch_functions.name_of(func) in torch_functions.EXPOSING:
             for one in args:
                 if is_absent(one):
                     one.springtide_exposed = True

@@ -1,7 +1,7 @@
 """Time a model's forward() until it first needs a parameter: an estimate of the work that could move.
 
 In: controller.py, for every batch. Out: seconds, extrapolated from a sample to all batches. The clock gives only an
-estimate: dataworker/split/search/split.py finds out whether the part can be split off, and then measures it.
+estimate: dataworker/split/split.py finds out whether the part can be split off, and then measures it.
 """
 
 import time

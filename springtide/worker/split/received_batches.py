@@ -19,7 +19,6 @@ from springtide.data.source import SampleSource, as_batch
 from springtide.dataworker.feed.batch_rng import seeded
 from springtide.dataworker.split.program import arguments, payload
 from springtide.dataworker.split.recorder.reachable_state import ReachableState
-from springtide.dataworker.split.search import batch_difference
 from springtide.domain.data.data_workers import BatchName
 from springtide.worker.input.read_batch import Fed
 from springtide.worker.split import lazy_leaf
@@ -75,7 +74,7 @@ class ReceivedBatches:
         if check and self._rereads(name):
             mine = self.own_named(indices, name)
             self.compared += 1
-            if at := batch_difference.first(mine.batch, batch):
+            if at := payload.difference(mine.batch, batch):
                 self.differs(f"the data set gives another {at} here than on a data worker")
                 return mine
         again = BatchAgain(self.read_again, self.paths, indices, name)

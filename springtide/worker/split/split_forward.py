@@ -19,7 +19,7 @@ from torch import nn
 
 from springtide.dataworker.split.program import arguments
 from springtide.dataworker.split.recorder import bit_compare, pytree
-from springtide.dataworker.split.search.split import Split
+from springtide.dataworker.split.split import Split
 from springtide.embedding.lookup import id_routes
 from springtide.worker.split import lazy_leaf
 from springtide.worker.split.forward_recorder import surrounded
@@ -196,4 +196,4 @@ def _mark(part: Any) -> Any:
         return (0 if part.is_inference() else part._version), part.requires_grad
     if isinstance(part, np.ndarray):
         return part.shape, part.dtype, part.tobytes()
-    return tuple(part) if arguments.is_text(part) else None
+    return tuple(part) if pytree.is_text(part) else None

@@ -5,9 +5,9 @@ import pickle
 import cloudpickle
 import torch
 
-from springtide.dataworker.split.recorder import pytree, stateless
+from springtide.dataworker.split.recorder import marked_calls, pytree
 from springtide.dataworker.split.recorder.call_recorder import CallBook, Recorder
-from springtide.dataworker.split.search.split import split
+from springtide.dataworker.split.split import split
 
 
 def record(model, calls):
@@ -23,16 +23,16 @@ def record(model, calls):
             modules=dict(model.named_modules()),
             keep=at == len(calls) - 1,
         )
-        with stateless.heard_by(recorder.call_marked), recorder:
+        with marked_calls.heard_by(recorder.call_marked), recorder:
             made = model(*args, **kwargs)
         logs.append(recorder.finish())
         del made
     return book, logs
 
 
-def splitting(model, calls, **options):
+def splitting(model, calls):
     """A model's forward in two, by what it did in these calls."""
-    return split(*record(model, calls), **options)
+    return split(*record(model, calls))
 
 
 def sent(divided, call):

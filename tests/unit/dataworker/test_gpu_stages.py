@@ -10,7 +10,7 @@ from torch import nn
 
 from springtide.dataworker.split.recorder import pytree
 from springtide.dataworker.split.recorder.bit_compare import same
-from springtide.dataworker.split.search.split import Split
+from springtide.dataworker.split.split import Split
 from tests.unit.dataworker.recorded import answered, splitting
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

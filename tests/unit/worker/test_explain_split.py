@@ -5,7 +5,7 @@ import sys
 import msgspec
 import pytest
 
-from springtide.dataworker.split.search.report import ScriptReport
+from springtide.dataworker.split.report import ScriptReport
 from springtide.worker import explain_split
 from springtide.worker.job import Job
 

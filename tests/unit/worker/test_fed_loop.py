@@ -8,7 +8,8 @@ import torch
 import springtide
 from springtide.data import source as sources
 from springtide.data.source import UnreadableBatch
-from springtide.dataworker.feed.feed import BatchFeed, WantedBatch
+from springtide.dataworker.feed.connections import WantedBatch
+from springtide.dataworker.feed.feed import BatchFeed
 from springtide.dataworker.feed.worker import DataWorker
 from springtide.dataworker.processes import job_package
 from springtide.worker.input.read_batch import Fed
@@ -32,9 +33,7 @@ class FedLoop:
         )
         self.splitting = job._splitting
         self.splitting.watch()
-        self.feed = BatchFeed(SECRET, seed=1)
-        self.feed.asks = self.splitting.received.asks
-        self.serving = None
+        self.feed = self.serving = None
 
     def read(self, indices):
         wanted = iter(indices)
@@ -57,7 +56,7 @@ class FedLoop:
     def serve(self, made):
         job_package.write(self.folder, made.pipeline, secret=SECRET, paths=[])
         self.serving = DataWorker(job_package.load(self.folder, secret=SECRET), 0, SECRET, seed=1)
-        self.feed.types = made.types
+        self.feed = BatchFeed(SECRET, seed=1, types=made.types, asks=self.splitting.received.asks)
         self.feed.attach("data-worker-0", self.serving.address)
         waiting.until(lambda: self.feed.state.workers, "a connection to the data worker")
 
@@ -68,8 +67,8 @@ class FedLoop:
                 touch(batch)
                 losses.append(hashed.step(self.model, self.optimizer, *batch))
         finally:
-            self.feed.close()
             if self.serving is not None:
+                self.feed.close()
                 self.serving.close()
         return losses, {name: value.clone() for name, value in self.model.state_dict().items()}
 

@@ -31,8 +31,7 @@ class Again:
 def start(options: dict[str, Any]) -> tuple[line.Round, dict[str, str]]:
     os.sched_setaffinity(0, [options["core"]])
     torch.set_num_threads(1)
-    from springtide.dataworker.feed.stage import Pipeline, PipelineStage
-    from springtide.dataworker.feed.worker import DataWorker
+    from springtide.dataworker.feed.worker import DataWorker, Pipeline, PipelineStage
     from springtide.dataworker.processes import job_package
     from springtide_lab.bench.dataworkers import fed_job
 

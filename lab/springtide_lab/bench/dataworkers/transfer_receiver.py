@@ -29,10 +29,10 @@ DIM, KNOWN_IDS = 8, 1000
 
 
 def ours(address: str, way: str, tensors: int, rows: int) -> Fetch:
-    from springtide.dataworker.transport import channel
+    from springtide.dataworker.transport import handshake
 
     shared, fused = OURS[way]
-    connected = channel.connect(address, transfer_sender.SECRET, shared=shared)
+    connected = handshake.connect(address, transfer_sender.SECRET, shared=shared)
     assert connected.local == shared
 
     def one() -> Any:

@@ -49,10 +49,10 @@ def serve_raw(sock: socket.socket) -> None:
 
 
 def start(options: dict[str, Any]) -> tuple[line.Round, dict[str, str]]:
-    from springtide.dataworker.transport import listener
+    from springtide.dataworker.transport import handshake
 
     torch.set_num_threads(1)
-    ours, raw = listener.FeedListener(SECRET), socket.create_server(("127.0.0.1", 0))
+    ours, raw = handshake.FeedListener(SECRET), socket.create_server(("127.0.0.1", 0))
 
     def accept(take: Any, serve: Any) -> None:
         while True:

@@ -1,3 +1,1 @@
-"""Turn recorded torch calls into two programs: data workers run the moved calls, and the trainer replays their
-results.
-"""
+"""Programs of recorded torch calls: data workers run the moved calls, and the trainer replays their results."""

@@ -1,8 +1,7 @@
 """Map the leaves of a batch to the arguments of `model(...)`, and rebuild these arguments from any other batch.
 
-In: a batch, and the arguments that the training loop made of this batch (worker/split/controller.py). Out: a
-`ModelCall`. Data workers fill the `ModelCall` from their own batches (dataworker/split/program/payload.py).
-dataworker/split/search/split.py numbers the leaves in the same order.
+In: a batch, and the arguments that the training loop made of it. Out: a `ModelCall`, which data workers fill from their
+own batches (payload.py). split.py numbers the leaves in the same order.
 """
 
 import dataclasses
@@ -11,6 +10,7 @@ from typing import Any
 
 import torch
 
+from springtide.dataworker.split.recorder import pytree
 from springtide.dataworker.transport.layout import is_record
 from springtide.embedding.lookup import id_routes
 
@@ -19,9 +19,7 @@ Path = tuple[id_routes.Step, ...]
 
 
 class Computed(Exception):
-    """Error for an argument that is not part of the batch, because the loop computed it. The message names the
-    argument.
-    """
+    """Error for an argument that the loop computed and that is not part of the batch. The message names it."""
 
 
 class Another(Exception):
@@ -66,9 +64,7 @@ class ModelCall:
         return tuple(_fill(one, batch) for one in self.args), {name: _fill(one, batch) for name, one in self.kwargs}
 
     def find(self, batch: Any) -> list[Any]:
-        """Return the leaves of this batch that the arguments use, in the order of `leaves`; None stands for a missing
-        leaf.
-        """
+        """Return the leaves of this batch that the arguments use, in order; None stands for a missing leaf."""
         return [leaf.route.follow(batch) for leaf in self.leaves()]
 
     def fits(self, found: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -85,13 +81,7 @@ class ModelCall:
         return {name: kwargs[name] for name, _ in self.kwargs}
 
     def leaves(self) -> list[BatchLeaf]:
-        """Return the batch leaves among the arguments, in order."""
         return [leaf for one in (*self.args, *(part for _, part in self.kwargs)) for leaf in _leaves(one)]
-
-
-def is_text(value: Any) -> bool:
-    """Return True for a list of strings. Such a list is a single leaf, whatever its length."""
-    return type(value) in (list, tuple) and bool(value) and all(type(one) is str for one in value)
 
 
 def trace(batch: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ModelCall:
@@ -105,7 +95,7 @@ def trace(batch: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ModelCa
 
 def nodes(batch: Any, path: Path = ()) -> list[tuple[Path, Any]]:
     """Return everything in a batch that can be recognised by identity, each with its path."""
-    if isinstance(batch, torch.Tensor) or id_routes.is_jagged(batch) or is_text(batch):
+    if isinstance(batch, torch.Tensor) or id_routes.is_jagged(batch) or pytree.is_text(batch):
         return [(path, batch)]
     if isinstance(batch, PLAIN):
         return []

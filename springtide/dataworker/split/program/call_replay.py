@@ -27,16 +27,9 @@ from springtide.dataworker.split.program.known_calls import KnownCall, KnownEntr
 from springtide.dataworker.split.program.lazy_values import Promise, Promises
 from springtide.dataworker.split.program.moved_program import decoded, put
 from springtide.dataworker.split.program.value_keys import ContentKey, InputKey, PartKey, Term
-from springtide.dataworker.split.recorder import (
-    bit_compare,
-    call_recorder,
-    marked_calls,
-    pytree,
-    stateless,
-    torch_functions,
-)
-from springtide.dataworker.split.recorder.call_watch import memory, tensors
+from springtide.dataworker.split.recorder import bit_compare, call_recorder, marked_calls, pytree, torch_functions
 from springtide.dataworker.split.recorder.marked_calls import MarkedCode
+from springtide.dataworker.split.recorder.torch_functions import memory, tensors
 from springtide.embedding.lookup.id_routes import is_absent
 
 _is_forward_ad, _is_autocast = torch._C._is_fwd_grad_enabled, torch._C._is_any_autocast_enabled
@@ -117,7 +110,7 @@ class CallReplay:
         try:
             with (
                 _functions_get_tensors(),
-                stateless.heard_by(answers.call_marked),
+                marked_calls.heard_by(answers.call_marked),
                 pytree.substituted((args, kwargs), answers.input) as (args, kwargs),
             ):
                 result = answers.unwrapped(forward(*args, **kwargs))
@@ -260,11 +253,11 @@ class ForwardReplay:
             return self._marked_here(entry, args, kwargs) if self._check else self._answer(entry, args)
         if entry is not None:
             self.why_marked = f"{torch_functions.operation(entry.known.name)} reads {changed}, which has changed"
-        with stateless.heard_by(None):
+        with marked_calls.heard_by(None):
             return function(*lazy_values.here(args), **lazy_values.here(kwargs))
 
     def _marked_here(self, entry: KnownEntry, args: Any, kwargs: Any) -> Any:
-        with stateless.heard_by(None):
+        with marked_calls.heard_by(None):
             return self._checked(entry, entry.function, args, kwargs)
 
     def _expect(self) -> None:

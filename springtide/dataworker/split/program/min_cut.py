@@ -1,17 +1,10 @@
 """Pure. Choose the operations that move to data workers, so that the trainer saves the most time (a minimum cut).
 
-In: `CutNode`s, the nodes of a program with bytes and estimated seconds. The estimate uses the number of elements and
-the kind of operation. Seconds are not measured, because every worker of a job must choose the same cut.
-
-Some programs send no more bytes than their raw inputs when everything moves. Then everything moves except views, which
-cost nothing. Otherwise the cut minimises `seconds that stay + bytes that cross / BYTES_PER_S + VALUE_S for each value`.
-Both cuts are exact (closures with precedence, maximum flow). Next: moved_program.py makes programs of the cut.
-
-This module has its own Dinic algorithm, because the capacities of scipy.sparse.csgraph.maximum_flow are 32-bit.
-Capacities here are bytes and nanoseconds.
+In: the nodes of a program, with bytes and estimated seconds. Seconds are not measured, because every worker of a job
+must choose the same cut. If everything may move without sending more bytes than the raw inputs, everything moves except
+views. Otherwise the cut minimises `seconds that stay + bytes that cross / BYTES_PER_S + VALUE_S for each value`.
 """
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -89,7 +82,6 @@ class ProgramCut:
 
 
 def choose(values: Sequence[CutNode]) -> ProgramCut:
-    """Choose the cut, and give the reason."""
     raw = sum(value.bytes or 0 for value in values if value.place == "data")
     everything = frozenset(value.name for value in values if value.place == "either")
     if all(value.view for value in values if value.place == "either"):
@@ -128,102 +120,38 @@ def _cut(values: Sequence[CutNode], moved: frozenset[str], raw: int, why: str) -
 
 def minimum(values: Sequence[CutNode], *, views_only: bool = False) -> frozenset[str]:
     """Return the names of the values that move in the cheapest cut. `views_only`: everything except views must move."""
-    flow = _Flow(2)
-    source, sink = 0, 1
-    place: dict[str, int] = {}
+    import networkx  # takes 0.1 s, which only a split pays
+
+    graph = networkx.DiGraph()
+    graph.add_nodes_from(("data", "trainer"))
+    place = {value.name: value.name if value.place == "either" else value.place for value in values}
+    readers: dict[str, list[CutNode]] = {}
     for value in values:
-        place[value.name] = source if value.place == "data" else sink if value.place == "trainer" else flow.node()
-    users = {name for value in values for name in value.inputs}
+        for name in value.inputs:
+            readers.setdefault(name, []).append(value)
     for value in values:
         at = place[value.name]
         if value.place == "either":
             must = views_only and not value.view
-            flow.edge(source, at, NEVER if must else stays_cost(value))  # severed when the value stays
+            graph.add_edge("data", at, capacity=NEVER if must else stays_cost(value))  # severed when the value stays
             for name in (*value.inputs, *value.bound):
-                if place[name] not in (source, at):
-                    flow.edge(at, place[name], NEVER)  # a moved value needs its inputs on the same side
-        if value.place != "trainer" and value.name in users:
-            sent = flow.node()
-            flow.edge(at, sent, crossing_cost(value))  # severed when the value crosses, once for all its readers
-            for other in values:
-                if value.name in other.inputs and place[other.name] != source:
-                    flow.edge(sent, place[other.name], NEVER)
-    flow.fill(source, sink)
-    reached = flow.reached(source)
-    return frozenset(value.name for value in values if value.place == "either" and place[value.name] in reached)
+                if place[name] not in ("data", at):
+                    graph.add_edge(at, place[name], capacity=NEVER)  # a moved value needs its inputs on the same side
+        if value.place != "trainer" and value.name in readers:
+            sent = ("sent", value.name)
+            graph.add_edge(at, sent, capacity=crossing_cost(value))  # severed when it crosses, once for all readers
+            for other in readers[value.name]:
+                if place[other.name] != "data":
+                    graph.add_edge(sent, place[other.name], capacity=NEVER)
+    residual = networkx.algorithms.flow.dinitz(graph, "data", "trainer")
+    open_edges = ((a, b) for a, b, edge in residual.edges(data=True) if edge["flow"] < edge["capacity"])
+    reached = networkx.descendants(networkx.DiGraph([*open_edges, ("data", "data")]), "data")
+    return frozenset(value.name for value in values if value.place == "either" and value.name in reached)
 
 
 def stays_cost(value: CutNode) -> int:
-    """Return the cost of computing a value in the trainer."""
     return max(1, round(value.seconds / UNIT_S))
 
 
 def crossing_cost(value: CutNode) -> int:
-    """Return the cost of sending a value to the trainer."""
     return NEVER if value.bytes is None else round((value.bytes / BYTES_PER_S + VALUE_S) / UNIT_S)
-
-
-class _Flow:
-    """Maximum flow with integer capacities (Dinic's algorithm)."""
-
-    def __init__(self, nodes: int) -> None:
-        self._out: list[list[int]] = [[] for _ in range(nodes)]
-        self._to: list[int] = []
-        self._room: list[int] = []
-
-    def node(self) -> int:
-        self._out.append([])
-        return len(self._out) - 1
-
-    def edge(self, begin: int, end: int, room: int) -> None:
-        for one, other, free in ((begin, end, room), (end, begin, 0)):
-            self._out[one].append(len(self._to))
-            self._to.append(other)
-            self._room.append(free)
-
-    def reached(self, begin: int) -> dict[int, int]:
-        """Return the nodes with residual capacity from `begin`, each with its distance in edges."""
-        away = {begin: 0}
-        queue = deque([begin])
-        while queue:
-            node = queue.popleft()
-            for edge in self._out[node]:
-                if self._room[edge] > 0 and self._to[edge] not in away:
-                    away[self._to[edge]] = away[node] + 1
-                    queue.append(self._to[edge])
-        return away
-
-    def fill(self, begin: int, end: int) -> int:
-        """Saturate the network, and return the flow."""
-        total = 0
-        while end in (away := self.reached(begin)):
-            tried = [0] * len(self._out)
-            while pushed := self._push(begin, end, away, tried):
-                total += pushed
-        return total
-
-    def _push(self, begin: int, end: int, away: dict[int, int], tried: list[int]) -> int:
-        """Push flow along one path of increasing distance; return 0 if no path is left."""
-        way: list[int] = []
-        node = begin
-        while node != end:
-            edges = self._out[node]
-            while tried[node] < len(edges):
-                edge = edges[tried[node]]
-                if self._room[edge] > 0 and away.get(self._to[edge], -1) == away[node] + 1:
-                    break
-                tried[node] += 1
-            if tried[node] == len(edges):
-                if not way:
-                    return 0
-                edge = way.pop()
-                node = self._to[edge ^ 1]
-                tried[node] += 1
-                continue
-            way.append(edges[tried[node]])
-            node = self._to[way[-1]]
-        room = min(self._room[edge] for edge in way)
-        for edge in way:
-            self._room[edge] -= room
-            self._room[edge ^ 1] += room
-        return room

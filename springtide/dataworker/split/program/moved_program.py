@@ -1,46 +1,24 @@
-"""Replay the moved torch calls of a forward() on data workers, with the inputs of another batch.
+"""Run the moved torch calls of a forward() on data workers, with the inputs of another batch.
 
-In: the calls that dataworker/split/search/split.py chose. Out: a `MovedProgram` for each stage. A program pickles as
-names, plain values and constant tensors, and needs no model. Calls that write in place write to a copy. Next:
-dataworker/split/program/payload.py runs the program on data workers.
+In: the calls that split.py chose. Out: a `MovedProgram` for each stage. A program pickles as names, plain values and
+constant tensors, and needs no model. Calls that write in place write to a copy.
 """
 
 import functools
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 
-from springtide.dataworker.split.program import unique, value_keys
-from springtide.dataworker.split.program.value_keys import ContentKey, InputKey, NestKey, OwnerKey, PartKey, Spec, Term
+from springtide import _native
+from springtide.dataworker.split.program import value_keys
+from springtide.dataworker.split.program.known_calls import KnownCall
+from springtide.dataworker.split.program.value_keys import ContentKey, OwnerKey, PartKey, Term, terms_in
 from springtide.dataworker.split.recorder import pytree, torch_functions
 from springtide.dataworker.split.recorder.marked_calls import MarkedCode
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Instruction:
-    """A single torch call of a program."""
-
-    number: int
-    name: str
-    args: tuple[Spec, ...]
-    kwargs: NestKey | None = None
-    parts: int = 1
-    """Number of values that the call returns."""
-    writes: bool = False
-    """True if the call writes to its first argument. The program passes a copy of this argument."""
-    rounds: bool = False
-    """True if the number of threads can change the last bits of the result."""
-    line: str = ""
-    text: str = ""
-
-    @property
-    def terms(self) -> list[Term]:
-        """Inputs and earlier results that the call reads."""
-        return [*value_keys.terms_in(self.args), *value_keys.terms_in(self.kwargs or ())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +28,11 @@ class LeafKind:
     dtype: torch.dtype
     dimensions: int
 
+    @classmethod
+    def of(cls, leaf: torch.Tensor) -> "LeafKind":
+        return cls(leaf.dtype, leaf.dim())
+
     def differs(self, given: Any) -> str:
-        """Return why an input does not have these properties; empty if it has them."""
         if type(given) is not torch.Tensor:
             return f"is a {type(given).__name__}; the program was recorded with a tensor"
         if given.dtype is not self.dtype or given.dim() != self.dimensions:
@@ -64,11 +45,9 @@ class LeafKind:
 
 @dataclass(slots=True)
 class MovedProgram:
-    """Torch calls of a single stage, in order. The program takes the value list of the previous stage and returns the
-    next list.
-    """
+    """Torch calls of a single stage, in order: takes the value list of the previous stage, returns the next list."""
 
-    instructions: tuple[Instruction, ...]
+    instructions: tuple[KnownCall, ...]
     takes: tuple[Term, ...]
     """Terms of the input list, in order."""
     gives: tuple[Term, ...]
@@ -93,19 +72,8 @@ class MovedProgram:
     _ready: "list[_Step]" = field(default_factory=list, repr=False)
 
     def __reduce__(self) -> Any:
-        return MovedProgram, (
-            self.instructions,
-            self.takes,
-            self.gives,
-            self.constants,
-            self.kinds,
-            self.sized_by,
-            self.threads,
-            self.machine,
-            self.devices,
-            self.marked,
-            self.dtype,
-        )
+        own = [one.name for one in fields(self) if one.name not in ("why", "_ready")]
+        return MovedProgram, tuple(getattr(self, name) for name in own)
 
     def __call__(self, given: Sequence[Any]) -> list[Any] | None:
         """Return the next value list. Return None if the batch or this machine differs from the recording."""
@@ -146,11 +114,10 @@ class MovedProgram:
 
     def _steps(self) -> "list[_Step]":
         if not self._ready:
-            last: dict[Term, int] = {}
+            reads = [set(terms_in((one.args, one.kwargs or ()))) for one in self.instructions]
+            last = {term: at for at, terms in enumerate(reads) for term in terms}
             for at, one in enumerate(self.instructions):
-                last.update(dict.fromkeys(one.terms, at))
-            for at, one in enumerate(self.instructions):
-                gone = [term for term in dict.fromkeys(one.terms) if last[term] == at and term not in self.gives]
+                gone = [term for term in reads[at] if last[term] == at and term not in self.gives]
                 self._ready.append(
                     _Step(one, [term for term in gone if isinstance(term, PartKey)], self.marked.functions)
                 )
@@ -162,11 +129,11 @@ class _Step:
 
     __slots__ = ("_call", "_free", "_function", "_parts")
 
-    def __init__(self, call: Instruction, free: Sequence[PartKey], marked: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, call: KnownCall, free: Sequence[PartKey], marked: Mapping[str, Callable[..., Any]]) -> None:
         self._call, self._free = call, free
-        known = marked.get(call.name) or unique.QUICKER.get(call.name)
+        known = marked.get(call.name) or QUICKER.get(call.name)
         self._function = known or torch_functions.resolve(call.name)
-        self._parts = [PartKey(call.number, at) for at in range(call.parts)]
+        self._parts = [PartKey(call.number, at) for at in range(len(call.parts))]
 
     def run(self, values: dict[Any, Any], size: int) -> None:
         """Run the call, and drop values that no later call reads."""
@@ -186,7 +153,6 @@ class _Step:
 
 
 def put(value: Any, device: str) -> Any:
-    """Move a tensor to a device; return any other value unchanged."""
     return value.to(device) if isinstance(value, torch.Tensor) and str(value.device) != device else value
 
 
@@ -216,7 +182,6 @@ def this_machine() -> str:
 
 @contextmanager
 def defaulting_to(dtype: torch.dtype) -> Iterator[None]:
-    """Set torch's default dtype to the dtype of the recording process."""
     before = torch.get_default_dtype()
     if dtype is before:
         yield
@@ -242,6 +207,45 @@ def _threads(number: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def leaf_terms(count: int) -> tuple[Term, ...]:
-    """Return the terms of the model's inputs, in order."""
-    return tuple(InputKey(number) for number in range(count))
+# Models often deduplicate sparse features. torch sorts by comparison; cpp/batch/distinct.cpp counts, or uses a radix
+# sort: bit-identical, in a fraction of the time.
+FEWEST, MOST = 1024, 1 << 31  # below this number of elements torch is as fast
+Found = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
+_torchs = torch.ops.aten._unique2.default
+
+
+def unique(
+    input: torch.Tensor,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: int | None = None,
+) -> Any:
+    if dim is not None or not sorted:
+        return torch.unique(input, sorted, return_inverse, return_counts, dim)
+    found = unique2(input, sorted, return_inverse, return_counts)
+    wanted = (True, return_inverse, return_counts)
+    given = tuple(one for one, asked in zip(found, wanted, strict=True) if asked)
+    return given if len(given) > 1 else given[0]
+
+
+QUICKER: dict[str, Callable[..., Any]] = {"torch.unique": unique, "Tensor.unique": unique}
+"""Replacement functions on data workers, by name of the torch function."""
+
+
+def unique2(
+    given: torch.Tensor, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False
+) -> Found:
+    """Return distinct values, the inverse indices and the counts. A result that the caller does not want is empty."""
+    if given.dtype not in (torch.int64, torch.int32) or not given.is_cpu or not FEWEST <= given.numel() < MOST:
+        found: Found = _torchs(given, sorted, return_inverse, return_counts)
+        return found
+    flat = given.to(torch.int64).contiguous().view(-1)
+    values = torch.empty_like(flat)
+    inverse = torch.empty(given.shape if return_inverse else 0, dtype=torch.int64)
+    counts = torch.empty_like(flat) if return_counts else torch.empty(0, dtype=torch.int64)
+    many = _native.distinct(flat.numpy(), values.numpy(), inverse.view(-1).numpy(), counts.numpy())
+    if return_counts:
+        counts.resize_(many)
+    return values.resize_(many).to(given.dtype), inverse, counts

@@ -1,30 +1,26 @@
 """Build the payload for a trainer: results of the moved part of forward(), and the batch leaves that the trainer needs.
 
-In: sample indices, on a data worker. Out: a tree `{"batch": ..., "crossing": [...]}`. In this tree, a `LeftTensor`
-replaces each leaf that the trainer does not need.
-
-Without a split, or if the split does not hold for a batch, the tree is `{"batch": ...}`. The trainer then runs the
-user's own forward. The flag `changed` says that the data set modified itself. The flag `draws` says that the data set
-draws random numbers. Errors of the data set pass through.
-
-All classes here are plain, because the job's package pickles them. Next: worker/split/controller.py receives the tree.
+In: sample indices, on a data worker. Out: `{"batch": ..., "crossing": [...]}`, with a `LeftTensor` for each leaf that
+the trainer does not need; `{"batch": ...}` if the split does not hold, so that the trainer runs the user's own forward.
+The flags `changed` and `draws` say that the data set modified itself, or draws random numbers.
 """
 
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from springtide.data.source import Fetch, Indices, as_batch
 from springtide.dataworker.feed import batch_rng
-from springtide.dataworker.feed.stage import Pipeline
+from springtide.dataworker.feed.worker import Pipeline
 from springtide.dataworker.split.program import arguments
 from springtide.dataworker.split.program.moved_program import defaulting_to
-from springtide.dataworker.split.recorder import pytree
+from springtide.dataworker.split.recorder import bit_compare, pytree
 from springtide.dataworker.split.recorder.reachable_state import CopyWatch
 
 Run = Callable[[Sequence[Any]], Sequence[Any] | None]
@@ -40,7 +36,6 @@ class LeftTensor:
 
     @classmethod
     def of(cls, number: int, leaf: torch.Tensor) -> "LeftTensor":
-        """Return the placeholder for this leaf."""
         return cls(number, tuple(leaf.shape), str(leaf.dtype).removeprefix("torch."))
 
 
@@ -129,7 +124,6 @@ def _why(run: Any) -> str:
 
 
 def dtype_of(left: LeftTensor) -> torch.dtype:
-    """Return the dtype of a leaf that was not sent."""
     found = getattr(torch, left.dtype, None)
     if not isinstance(found, torch.dtype):
         raise TypeError(f"a leaf was left behind with type {left.dtype!r}, which torch does not know")
@@ -193,3 +187,31 @@ def _with_items(batch: Any, changes: Mapping[Any, Any]) -> Any:
     for key, new in changes.items():
         changed[key] = new
     return changed
+
+
+def difference(mine: Any, theirs: Any, path: str = "batch") -> str:
+    """Return the path of the first part that differs in any bit, or "". Parts that were not sent are skipped."""
+    if isinstance(theirs, LeftTensor):
+        return ""
+    if isinstance(mine, torch.Tensor):
+        return "" if isinstance(theirs, torch.Tensor) and bit_compare.same(mine, theirs) else path
+    if isinstance(mine, np.ndarray):
+        same = isinstance(theirs, np.ndarray) and mine.dtype == theirs.dtype and mine.shape == theirs.shape
+        return "" if same and mine.tobytes() == theirs.tobytes() else path
+    if isinstance(mine, Mapping):
+        if not isinstance(theirs, Mapping) or list(mine) != list(theirs):
+            return path
+        return _first(difference(one, theirs[key], f"{path}[{key!r}]") for key, one in mine.items())
+    if isinstance(mine, tuple | list):
+        if not isinstance(theirs, tuple | list) or len(mine) != len(theirs):
+            return path
+        return _first(difference(one, theirs[at], f"{path}[{at}]") for at, one in enumerate(mine))
+    if dataclasses.is_dataclass(mine) and not isinstance(mine, type):
+        names = [field.name for field in dataclasses.fields(mine)]
+        return _first(difference(getattr(mine, one), getattr(theirs, one, None), f"{path}.{one}") for one in names)
+    equal = mine == theirs or (mine != mine and theirs != theirs)
+    return "" if type(mine) is type(theirs) and bool(equal) else path
+
+
+def _first(found: Iterable[str]) -> str:
+    return next((one for one in found if one), "")

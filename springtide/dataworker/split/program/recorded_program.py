@@ -1,8 +1,7 @@
 """Find the torch calls that all recorded forwards of a model have in common. Only these calls may move.
 
-In: a `CallLog` for each forward (dataworker/split/recorder/call_recorder.py). A call counts if every forward made it
-with the same arguments and the same kind of result. Integer arguments may follow the batch size. Out: a
-`RecordedProgram`, with the values that the trainer reads. Next: dataworker/split/search/split.py cuts it.
+In: a `CallLog` for each forward. A call counts if every forward made it with the same arguments and the same kind of
+result. Integer arguments may follow the batch size. Out: a `RecordedProgram`, with the values that the trainer reads.
 """
 
 from collections.abc import Iterable, Sequence
@@ -60,7 +59,7 @@ class RecordedProgram:
 
     def _of(self, call: RecordedCall, free: frozenset[int]) -> list[min_cut.CutNode]:
         inputs = self._names(call.terms, free)
-        view = call.view or not any(one.is_tensor for one in call.parts) or torch_functions.describes(call.name)
+        view = call.view or not any(one.is_tensor for one in call.parts) or call.name in torch_functions.DESCRIBING
         elements = max([part.elements for part in call.parts] + [self._elements(one) for one in call.terms], default=0)
         seconds = min_cut.estimate(torch_functions.operation(call.name), elements, view=view)
         if call.name.startswith(marked_calls.PREFIX):
@@ -95,7 +94,6 @@ class RecordedProgram:
 
 
 def name(term: Term) -> str:
-    """Return the name of a value in the cut."""
     return f"input {term.number}" if isinstance(term, InputKey) else f"{term.call}.{term.at}"
 
 
@@ -110,7 +108,6 @@ def sent_bytes(call: RecordedCall, at: int) -> int | None:
 
 
 def common(logs: Sequence[CallLog]) -> RecordedProgram:
-    """Return the program that all logs have in common."""
     calls: dict[int, RecordedCall] = {}
     for number in logs[0].calls:
         heard = [log.calls.get(number) for log in logs]

@@ -2,14 +2,13 @@
 
 In: the arguments of a call, and the known tensors among them. Out: a hashable template that pickles. `filled` replaces
 its keys by the values of another batch. Two forwards compute the same value if they make the same call with the same
-template, in any process. Used by: dataworker/split/recorder/call_recorder.py,
-dataworker/split/program/moved_program.py, dataworker/split/program/call_replay.py.
+template, in any process.
 """
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -104,6 +103,7 @@ class NestKey:
     keys: tuple[str, ...] = ()
 
 
+Key = TypeVar("Key")
 Term = InputKey | PartKey
 Spec = InputKey | PartKey | OwnerKey | ContentKey | NumberKey | TimesKey | PlainKey | NestKey
 
@@ -112,9 +112,7 @@ class Writer:
     """Builder of the template for a single call."""
 
     def __init__(self, term: Callable[[torch.Tensor], Spec | None], other: Callable[[Any], Spec | None]) -> None:
-        """Create the builder. `term` names a tensor, and `other` names a module or a non-tensor input. Both return None
-        if unknown.
-        """
+        """`term` names a tensor, and `other` a module or a non-tensor input. Both return None if unknown."""
         self._term, self._other = term, other
         self.numbers: list[int] = []
         """Integers among the arguments, in order."""
@@ -147,34 +145,17 @@ class Writer:
         raise UnknownKey
 
 
+def keys_in(spec: Any, *kinds: type[Key]) -> Iterator[Key]:
+    """Yield the keys of these kinds in a template."""
+    if isinstance(spec, kinds):
+        yield spec
+    elif isinstance(spec, NestKey | tuple):
+        for one in spec.items if isinstance(spec, NestKey) else spec:
+            yield from keys_in(one, *kinds)
+
+
 def terms_in(spec: Any) -> Iterator[Term]:
-    """Yield the inputs and results that a template names."""
-    if isinstance(spec, InputKey | PartKey):
-        yield spec
-    elif isinstance(spec, NestKey):
-        for one in spec.items:
-            yield from terms_in(one)
-    elif isinstance(spec, tuple):
-        for one in spec:
-            yield from terms_in(one)
-
-
-def owners_in(spec: Any) -> Iterator[OwnerKey]:
-    """Yield the modules that a template names."""
-    if isinstance(spec, OwnerKey):
-        yield spec
-    elif isinstance(spec, NestKey | tuple):
-        for one in spec.items if isinstance(spec, NestKey) else spec:
-            yield from owners_in(one)
-
-
-def contents_in(spec: Any) -> Iterator[ContentKey]:
-    """Yield the constant tensors that a template names."""
-    if isinstance(spec, ContentKey):
-        yield spec
-    elif isinstance(spec, NestKey | tuple):
-        for one in spec.items if isinstance(spec, NestKey) else spec:
-            yield from contents_in(one)
+    return keys_in(spec, InputKey, PartKey)
 
 
 def replaced(spec: Any, change: Callable[[Any], Any]) -> Any:

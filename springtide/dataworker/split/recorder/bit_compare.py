@@ -1,8 +1,7 @@
 """Compare tensors bit by bit: results of two programs, and constants against the copies on data workers.
 
 Version counters and identities prove nothing: `.data`, NumPy and DLPack write to memory without a new version. The
-trainer therefore compares the bits of every constant that the moved part reads, for every batch. Used by:
-dataworker/split/program/call_replay.py, dataworker/split/search/split.py.
+trainer therefore compares the bits of every constant that the moved part reads, for every batch.
 """
 
 import ctypes
@@ -22,7 +21,6 @@ KINDS = (torch.Tensor, nn.Parameter, nn.Buffer)
 
 
 def same_bytes(left: int, right: int, size: int) -> bool:
-    """Return True if `size` bytes at two addresses are equal."""
     return bool(_memcmp(left, right, size) == 0)
 
 
@@ -35,7 +33,6 @@ def same(left: torch.Tensor, right: torch.Tensor) -> bool:
 
 
 def is_comparable(value: torch.Tensor) -> bool:
-    """Return True if the tensor can be compared by its bits for every batch."""
     return (
         type(value) in KINDS
         and not value.requires_grad
@@ -48,7 +45,6 @@ def is_comparable(value: torch.Tensor) -> bool:
 
 
 def digest(value: torch.Tensor) -> bytes:
-    """Return a digest of a comparable tensor's bits."""
     flat = value.detach().reshape(-1)
     held: Any = flat.view(torch.uint8).numpy() if flat.numel() else b""
     return hashlib.blake2b(held, digest_size=16).digest()
@@ -63,9 +59,7 @@ class TensorConstant:
         self.value, self._dtype, self._shape = value, value.dtype, value.shape
         self._bytes, self._address = value.numel() * value.element_size(), value.data_ptr()
         self._odd = value.is_floating_point() or value.is_complex()
-        """True if a tensor of this dtype may have a conjugate or negative bit, and so show other values than its
-        memory.
-        """
+        """True if tensors of this dtype may have a conjugate or negative bit, and so differ from their memory."""
 
     def is_still(self, given: torch.Tensor) -> bool:
         """Return True if the tensor has these bits and requires no gradient."""

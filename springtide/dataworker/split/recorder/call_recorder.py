@@ -1,12 +1,8 @@
 """Record the torch calls of a running forward(), to find the stateless calls that data workers can make.
 
-In: the model's inputs, and a call of the model by the training loop. Nothing runs a second time.
-
-The recorder keeps a call if each argument is an input, the result of a recorded call, or a constant. The call must also
-draw no random numbers, and write only to fresh memory. All other calls stay in the trainer, and the values that they
-read "escape".
-
-Out: a `CallLog` for each forward. Next: dataworker/split/search/split.py keeps the calls that all logs have in common.
+In: a call of the model by the training loop. Out: a `CallLog`. The recorder keeps a call if each argument is an input,
+the result of a recorded call, or a constant, and if the call draws no random numbers and writes only to fresh memory.
+All other calls stay in the trainer, and the values that they read "escape".
 """
 
 import sys
@@ -33,8 +29,8 @@ from springtide.dataworker.split.program.value_keys import (
     terms_in,
 )
 from springtide.dataworker.split.recorder import bit_compare, marked_calls, pytree, source_lines, torch_functions
-from springtide.dataworker.split.recorder.call_watch import OperationWatch, memory, tensors
 from springtide.dataworker.split.recorder.pytree import TreeShape
+from springtide.dataworker.split.recorder.torch_functions import OperationWatch, memory, tensors
 
 # reference count of a tensor that only the recorder holds: the list, a variable, the argument of getrefcount
 UNHELD = 3
@@ -84,7 +80,6 @@ class RecordedCall:
 
     @property
     def terms(self) -> list[Term]:
-        """Inputs and earlier results that the call reads."""
         return [*terms_in(self.args), *terms_in(self.kwargs or ())]
 
 
@@ -129,11 +124,9 @@ class CallBook:
         self._numbers: dict[Any, int] = {}
 
     def number(self, key: Any) -> int:
-        """Return the number of a call; a new call gets a new number."""
         return self._numbers.setdefault(key, len(self._numbers))
 
     def constant(self, value: torch.Tensor) -> ContentKey:
-        """Return the key of a constant, by its bits."""
         found = ContentKey(value.dtype, tuple(value.shape), value.stride(), bit_compare.digest(value))
         if found not in self.constants:
             self.constants[found] = value.detach().clone()
@@ -207,7 +200,6 @@ class Recorder(TorchFunctionMode):
         self._escape(inputs)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run the torch call, and record it if possible."""
         kwargs = kwargs or {}
         if self._inside:
             return func(*args, **kwargs)
@@ -215,10 +207,10 @@ class Recorder(TorchFunctionMode):
             self._escape((args, kwargs))
             return func(*args, **kwargs)
         name = torch_functions.name_of(func)
-        if torch_functions.describes(name) and args and isinstance(self._term(args[0]), InputKey):
+        if name in torch_functions.DESCRIBING and args and isinstance(self._term(args[0]), InputKey):
             return func(*args, **kwargs)
-        why, told = self._told(name, args, kwargs)
-        if told is None:
+        why, template = self._template(name, args, kwargs)
+        if template is None:
             return self._pass(func, name, args, kwargs, why)
         writes = torch_functions.writes(func, args, kwargs)
         if writes and not self._may_write(args, kwargs):
@@ -230,7 +222,7 @@ class Recorder(TorchFunctionMode):
         if why:
             self._leave(name, args, kwargs, why, watch.writes)
         else:
-            self._hear(name, told, (args, kwargs), result, writes, watch.rounds)
+            self._record(name, template, (args, kwargs), result, writes, watch.rounds)
         return result
 
     def call_marked(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -238,7 +230,7 @@ class Recorder(TorchFunctionMode):
         if self._inside:
             return function(*args, **kwargs)
         name = marked_calls.name_of(function)
-        why, told = self._told(name, args, kwargs)
+        why, template = self._template(name, args, kwargs)
         self._inside = True
         try:
             owners = {
@@ -252,18 +244,17 @@ class Recorder(TorchFunctionMode):
                 why = why or "it gives back what it is given"
         finally:
             self._inside = False
-        if why or told is None:
+        if why or template is None:
             self._leave(name, args, kwargs, why, set())
         else:
             self._book.functions[name] = function
-            self._hear(name, told, ((), {}), result, writes=False, rounds=True)
+            self._record(name, template, ((), {}), result, writes=False, rounds=True)
         return result
 
     # ---- templates of calls ----
 
-    def _told(self, name: str, args: Any, kwargs: Any) -> "tuple[str, _CallTell | None]":
-        """Return the template of a call, or the reason why it has none."""
-        if not name or name in torch_functions.UNMOVED or torch_functions.exposes(name):
+    def _template(self, name: str, args: Any, kwargs: Any) -> "tuple[str, _CallTemplate | None]":
+        if not name or name in torch_functions.UNMOVED or name in torch_functions.EXPOSING:
             return "it is no plain function of torch's", None
         if why := surroundings():
             return why, None
@@ -273,7 +264,7 @@ class Recorder(TorchFunctionMode):
             named: Any = writer.write(kwargs) if kwargs else None
         except UnknownKey:
             return self._stranger(args, kwargs), None
-        return "", _CallTell(specs, named, tuple(writer.numbers))
+        return "", _CallTemplate(specs, named, tuple(writer.numbers))
 
     def _term(self, value: Any) -> Term | None:
         known = self._named.get(id(value))
@@ -297,7 +288,6 @@ class Recorder(TorchFunctionMode):
         return self._others.get(id(value))
 
     def _stranger(self, args: Any, kwargs: Any) -> str:
-        """Return why the arguments have no template."""
         for one in tensors((args, kwargs)):
             name = self._known(one)
             if one.requires_grad:
@@ -321,8 +311,10 @@ class Recorder(TorchFunctionMode):
 
     # ---- recording of results ----
 
-    def _hear(self, name: str, told: "_CallTell", given: Any, result: Any, writes: bool, rounds: bool) -> None:
-        key = name, told.args, told.kwargs
+    def _record(
+        self, name: str, template: "_CallTemplate", given: Any, result: Any, writes: bool, rounds: bool
+    ) -> None:
+        key = name, template.args, template.kwargs
         number = self._book.number((key, self._times[key]))
         self._times[key] += 1
         values, shape = ([given[0][0]], TreeShape()) if writes else _flat(result)
@@ -338,9 +330,9 @@ class Recorder(TorchFunctionMode):
         self.log.calls[number] = RecordedCall(
             number=number,
             name=name,
-            args=told.args,
-            kwargs=told.kwargs,
-            numbers=told.numbers,
+            args=template.args,
+            kwargs=template.kwargs,
+            numbers=template.numbers,
             gives=shape,
             parts=tuple([self._seen(value, view) for value in values]),
             writes=writes,
@@ -372,8 +364,7 @@ class Recorder(TorchFunctionMode):
         self._named[id(value)] = term, value, value._version
 
     def _pass(self, func: Any, name: str, args: Any, kwargs: Any, why: str) -> Any:
-        """Run a call without recording it."""
-        written = torch_functions.writes(func, args, kwargs) or torch_functions.exposes(name)
+        written = torch_functions.writes(func, args, kwargs) or name in torch_functions.EXPOSING
         touched = {memory(one) for one in tensors((args[:1], kwargs.get("out")))} if written else set[int]()
         self._leave(name or getattr(func, "__name__", str(func)), args, kwargs, why, touched)
         return func(*args, **kwargs)
@@ -381,7 +372,7 @@ class Recorder(TorchFunctionMode):
     def _leave(self, name: str, args: Any, kwargs: Any, why: str, written: set[int]) -> None:
         line, text = source_lines.users_line()
         self._escape((args, kwargs))
-        if not torch_functions.describes(name):
+        if name not in torch_functions.DESCRIBING:
             reads = any(isinstance(self._term(one), InputKey) for one in tensors((args, kwargs)))
             self.log.stays.append(TrainerCall(line, text, torch_functions.operation(name), why, reads))
         if written:
@@ -397,7 +388,7 @@ class Recorder(TorchFunctionMode):
 
 
 @dataclass(frozen=True, slots=True)
-class _CallTell:
+class _CallTemplate:
     args: tuple[Spec, ...]
     kwargs: NestKey | None
     numbers: tuple[int, ...]

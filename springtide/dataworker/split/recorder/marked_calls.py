@@ -1,16 +1,17 @@
-"""Watch the state that functions marked `@springtide.stateless` read, in the trainer and on data workers.
+"""`@springtide.stateless`, and the state that functions marked with it read, in the trainer and on data workers.
 
-In: a marked function, and the modules that own it. Data workers run a copy of these objects; module copies have no
-parameters.
-
-The mark is checked. A function stays in the trainer if it reaches unwatchable state, changes state that it reads, or
-draws random numbers. Used by: call_recorder.py, dataworker/split/search/split.py.
+The mark is for code without torch calls: strings, NumPy, other libraries. It is checked: a function stays in the
+trainer if it reaches unwatchable state, changes state that it reads, or draws random numbers. Data workers run a copy
+of the function and of the modules that own it; these copies have no parameters.
 """
 
+import functools
 import random
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -36,7 +37,6 @@ class MarkedCall:
 
     @property
     def why(self) -> str:
-        """Reason why the call cannot move; empty if it can."""
         if self.state.opaque:
             return f"it reads {self.state.opaque[0]}, which cannot be watched"
         if changed := self.state.changed():
@@ -92,5 +92,49 @@ class MarkedCode:
         return self._changed
 
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Listener = Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any]
+"""Handler that receives the function and its arguments, and returns its result."""
+
+_hearing = threading.local()
+
+
+def stateless(function: Callable[P, R]) -> Callable[P, R]:
+    """Declare that `function` (or method) depends only on its arguments and on constants of its object.
+
+    The function must not read parameters, write anything, or draw random numbers. Data workers may then call it instead
+    of the trainer.
+    """
+
+    @functools.wraps(function)
+    def marked(*args: P.args, **kwargs: P.kwargs) -> R:
+        # A module-level helper, which pickles by name: cloudpickle pickles a script's own functions with everything
+        # they use.
+        answer: R = _called(function, args, kwargs)
+        return answer
+
+    marked.__springtide_stateless__ = True  # type: ignore[attr-defined]
+    return marked
+
+
+def _called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    listener: Listener | None = getattr(_hearing, "listener", None)
+    return function(*args, **kwargs) if listener is None else listener(function, args, kwargs)
+
+
+@contextmanager
+def heard_by(listener: Listener | None) -> Iterator[None]:
+    """Let `listener` handle this thread's calls of marked functions inside the context; None runs them directly."""
+    before = getattr(_hearing, "listener", None)
+    _hearing.listener = listener
+    try:
+        yield
+    finally:
+        _hearing.listener = before
+
+
 def _chance() -> Any:
-    return random.getstate(), np.random.get_state(legacy=False).__repr__(), torch.get_rng_state().numpy().tobytes()
+    """Return the states of all global generators, with the second normal deviate that NumPy may hold."""
+    return random.getstate(), repr(np.random.get_state(legacy=False)), torch.get_rng_state().numpy().tobytes()

@@ -1,8 +1,8 @@
 """Flatten a call's arguments into leaves, and rebuild them. Split programs read and write leaves.
 
-In: trees of tuples, lists, dicts, named tuples, dataclasses and types known to torch's pytree (TorchRec registers its
-own). Out: the leaves in order, and a `TreeShape` that rebuilds the tree. A list of strings is a single leaf, because it
-has a string for each sample. An object that cannot be rebuilt is also a single leaf.
+In: trees of tuples, lists, dicts, named tuples, dataclasses and types known to torch's pytree. Out: the leaves in
+order, and a `TreeShape` that rebuilds the tree. A list of strings is a single leaf, because it has a string for each
+sample. An object that cannot be rebuilt is also a single leaf.
 """
 
 import dataclasses

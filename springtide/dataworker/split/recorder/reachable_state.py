@@ -1,16 +1,10 @@
-"""Detect changes of the state that user code can read: attributes, items, globals, closures, class attributes,
-environment.
+"""Detect changes of the state that user code can read: attributes, globals, closures, class attributes, environment.
 
-In: a data set and its functions, or a function marked `@springtide.stateless`. `ReachableState` walks all reachable
-objects once. Out: `ReachableState.changed()` names the state that changed; it runs for every batch. It compares small
-containers and arrays by content, and dicts of any size by version. It compares large lists and arrays a part at a time.
-
-Data workers run a copy of the objects. This copy becomes invalid when the originals or the copy change. Used by:
-worker/split/controller.py for the data set, dataworker/split/recorder/marked_calls.py, and on data workers
-dataworker/split/program/payload.py.
+In: a data set and its functions, or a marked function. `ReachableState` walks all reachable objects once. Out:
+`changed()` names the state that changed, for every batch. It compares small containers and arrays by content, dicts of
+any size by version, and large lists and arrays a part at a time.
 """
 
-import abc
 import datetime
 import decimal
 import dis
@@ -113,151 +107,109 @@ MOST_COPIED_THERE = 1 << 20  # the same limit on a data worker, whose arrays com
 MOST_OBJECTS = 4096
 
 
-class Check(abc.ABC):
-    """A piece of state that must stay unchanged."""
+MISSING = object()
+"""Placeholder for the value of a name that does not exist."""
 
-    __slots__ = ("name",)
+Check = Callable[[bool], str]
+"""Function that returns the name of changed state; empty if it is unchanged.
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    @abc.abstractmethod
-    def holds(self, lenient: bool) -> bool:
-        """Return True if the state is unchanged. `lenient`: a name that was None or missing may have got a value."""
-
-    @property
-    def broken(self) -> str:
-        """Name of the changed state."""
-        return self.name
+Its argument says whether a name that was None or missing may have got a value.
+"""
 
 
-class NamespaceCheck(Check):
-    """Names in a namespace: attributes of an object or class, globals, a closure's cell."""
+def _names_check(
+    prefix: str, get: Callable[[str], Any], names: Sequence[str], count: Callable[[], int] = lambda: 0
+) -> Check:
+    """Check names in a namespace: attributes of an object or class, globals, a closure's cell.
 
-    __slots__ = ("_count", "_get", "_length", "_were")
+    count: returns the number of entries, if new entries matter.
+    """
+    were, length = {name: get(name) for name in names}, count()
 
-    def __init__(
-        self, name: str, get: Callable[[str], Any], names: Sequence[str], count: Callable[[], int] = lambda: 0
-    ) -> None:
-        """Remember the values of `names`. `count` returns the number of entries, if new entries matter."""
-        super().__init__(name)
-        self._get, self._were, self._count, self._length = get, {one: get(one) for one in names}, count, count()
-
-    def holds(self, lenient: bool) -> bool:
-        """Return True if all names still refer to the same values."""
-        for name, was in self._were.items():
-            now = self._get(name)
+    def changed(lenient: bool) -> str:
+        for name, was in were.items():
+            now = get(name)
             if now is not was:
                 if lenient and (was is None or was is MISSING):
-                    self._were[name] = now
+                    were[name] = now
                 elif not _equal_atoms(was, now):
-                    return False
-        return lenient or self._count() == self._length
+                    return f"{prefix}{name}"
+        return "" if lenient or count() == length else prefix.removesuffix(".")
 
-    @property
-    def broken(self) -> str:
-        """First name with another value."""
-        changed = (name for name, was in self._were.items() if self._get(name) is not was)
-        return f"{self.name}{next(changed, '')}".removesuffix(".")
+    return changed
 
 
-class ItemsCheck(Check):
-    """A list, deque or set, compared by the identity of its items.
+def _items_check(name: str, held: Any) -> Check:
+    """Check a list, deque or set by the identity of its items.
 
     A long list is compared a part at a time. A set of more than `SMALL` items is compared by its length only.
     """
+    were, at = list(held), 0
 
-    __slots__ = ("_at", "_held", "_were")
-
-    def __init__(self, name: str, held: Any) -> None:
-        super().__init__(name)
-        self._held, self._were, self._at = held, list(held), 0
-
-    def holds(self, lenient: bool) -> bool:
-        """Return True if no item was added, removed or replaced."""
-        if len(self._held) != len(self._were):
+    def same() -> bool:
+        nonlocal at
+        if len(held) != len(were):
             return False
-        if isinstance(self._held, set):
-            return len(self._held) > SMALL or self._held == set(self._were)
-        begin, self._at = self._at, self._at + SMALL if self._at + SMALL < len(self._were) else 0
-        now = (
-            self._held
-            if len(self._were) <= SMALL or isinstance(self._held, deque)
-            else (self._held[begin : begin + SMALL])
-        )
-        were = self._were if now is self._held else self._were[begin : begin + SMALL]
-        return all(map(operator.is_, now, were)) or all(map(_same, were, now))
+        if isinstance(held, set):
+            return len(held) > SMALL or held == set(were)
+        if len(were) <= SMALL or isinstance(held, deque):
+            now, before = held, were
+        else:
+            now, before = held[at : at + SMALL], were[at : at + SMALL]
+            at = at + SMALL if at + SMALL < len(were) else 0
+        return all(map(operator.is_, now, before)) or all(map(_same, before, now))
+
+    return lambda lenient: "" if same() else name
 
 
-class DictCheck(Check):
-    """A dict of any size, compared by version and keys."""
+def _dict_check(name: str, held: dict[Any, Any]) -> Check:
+    """Check a dict of any size by version and keys."""
+    version, length = dict_version(held), len(held)
+    were = dict(held) if length <= SMALL else None
 
-    __slots__ = ("_held", "_length", "_version", "_were")
-
-    def __init__(self, name: str, held: dict[Any, Any]) -> None:
-        super().__init__(name)
-        self._held, self._version, self._length = held, dict_version(held), len(held)
-        self._were = dict(held) if len(held) <= SMALL else None
-
-    def holds(self, lenient: bool) -> bool:
-        """Return True if no item was added, removed or replaced."""
-        version = dict_version(self._held)
-        if version == self._version and len(self._held) == self._length:
+    def same() -> bool:
+        nonlocal version
+        now = dict_version(held)
+        if now == version and len(held) == length:
             return True
-        if self._were is None or len(self._held) != self._length:
+        if were is None or len(held) != length:
             return False
-        self._version = version
-        return all(_same(was, self._held.get(key, MISSING)) for key, was in self._were.items())
+        version = now
+        return all(_same(was, held.get(key, MISSING)) for key, was in were.items())
+
+    return lambda lenient: "" if same() else name
 
 
-class TensorCheck(Check):
-    """A tensor or array, compared by address, version and bits; a large array is compared a part at a time."""
+def _array_check(name: str, array: Any, *, copied: bool) -> Check:
+    """Check a tensor or array by address, version and bits; a large array is compared a part at a time."""
+    kind, at = _kind_of(array), 0
+    now = _bytes_of(array) if copied else None
+    copy = now.copy() if now is not None else None
 
-    __slots__ = ("_array", "_at", "_copy", "_kind", "_now")
-
-    def __init__(self, name: str, array: Any, *, copied: bool) -> None:
-        super().__init__(name)
-        self._array, self._kind, self._at = array, _kind_of(array), 0
-        self._now = _bytes_of(array) if copied else None
-        self._copy = self._now.copy() if self._now is not None else None
-
-    def holds(self, lenient: bool) -> bool:
-        """Return True if the array was not written to."""
-        if _kind_of(self._array) != self._kind:
+    def same() -> bool:
+        nonlocal at
+        if _kind_of(array) != kind:
             return False
-        if self._now is None or self._copy is None:
+        if now is None or copy is None:
             return True
-        begin, size = self._at, self._now.nbytes - self._at
-        if self._now.nbytes > SMALL_BYTES:
+        begin, size = at, now.nbytes - at
+        if now.nbytes > SMALL_BYTES:
             size = min(size, PART_BYTES)
-            self._at = begin + size if begin + size < self._now.nbytes else 0
-        there, here = (one.__array_interface__["data"][0] + begin for one in (self._copy, self._now))
+            at = begin + size if begin + size < now.nbytes else 0
+        there, here = (one.__array_interface__["data"][0] + begin for one in (copy, now))
         return bit_compare.same_bytes(there, here, size)
 
+    return lambda lenient: "" if same() else name
 
-class GeneratorCheck(Check):
-    """A random number generator, compared by its position."""
 
-    __slots__ = ("_state", "_where")
-
-    def __init__(self, name: str, state: Callable[[], Any]) -> None:
-        super().__init__(name)
-        self._state, self._where = state, state()
-
-    def holds(self, lenient: bool) -> bool:
-        """Return True if no number was drawn."""
-        return bool(self._state() == self._where)
+def _generator_check(name: str, state: Callable[[], Any]) -> Check:
+    """Check a random number generator by its position."""
+    where = state()
+    return lambda lenient: "" if state() == where else name
 
 
 TORCHS_OWN = frozenset(vars(nn.Module())) | {"forward", "springtide_binding"}
 """Module attributes that belong to torch or to this package."""
-
-
-class MissingName:
-    """Placeholder for a name that does not exist."""
-
-
-MISSING = MissingName()
 
 
 class ReachableState:
@@ -286,11 +238,6 @@ class ReachableState:
         self._later.clear()
         self._at = ALWAYS
 
-    @property
-    def objects(self) -> int:
-        """Number of objects that were walked."""
-        return len(self._seen)
-
     def changed(self, *, lenient: bool = False) -> str:
         """Return the name of the first changed state; empty if nothing changed.
 
@@ -298,8 +245,8 @@ class ReachableState:
         """
         begin, self._at = self._at, self._at + IN_TURN if self._at + IN_TURN < len(self._checks) else ALWAYS
         for one in (*self._checks[:ALWAYS], *self._checks[begin : begin + IN_TURN]):
-            if not one.holds(lenient):
-                return one.broken
+            if name := one(lenient):
+                return name
         return ""
 
     def _visit(self, name: str, value: Any) -> None:
@@ -311,10 +258,10 @@ class ReachableState:
         if isinstance(value, torch.Tensor | np.ndarray):
             self._array(name, value)
         elif isinstance(value, dict):
-            self._checks.append(DictCheck(name, value))
+            self._checks.append(_dict_check(name, value))
             self._several(name, [(f"[{key!r}]", one) for key, one in value.items()], list(value.values()))
         elif isinstance(value, list | deque | set | bytearray):
-            self._checks.append(ItemsCheck(name, value))
+            self._checks.append(_items_check(name, value))
             self._several(name, [(f"[{at}]", one) for at, one in enumerate(value)], list(value))
         elif isinstance(value, tuple | frozenset):
             self._several(name, [(f"[{at}]", one) for at, one in enumerate(value)], list(value))
@@ -325,7 +272,7 @@ class ReachableState:
         elif isinstance(value, types.ModuleType):
             pass  # functions that use the module add what they read of it
         elif (state := _generator(value)) is not None:
-            self._checks.append(GeneratorCheck(name, state))
+            self._checks.append(_generator_check(name, state))
         else:
             self._object(name, value)
 
@@ -339,7 +286,7 @@ class ReachableState:
         size = int(value.nbytes)
         copied = _has_bytes(value) and self._copied + size <= self._most_copied
         self._copied += size if copied else 0
-        self._checks.append(TensorCheck(name, value, copied=copied))
+        self._checks.append(_array_check(name, value, copied=copied))
         if not copied:
             self.opaque.append(name)
 
@@ -364,7 +311,7 @@ class ReachableState:
         held = vars(module)
         names = [one for one in held if one not in TORCHS_OWN]
         self._watch(f"{name}.", functools.partial(_from, held), names, lambda: len(held.keys() - TORCHS_OWN))
-        self._checks.append(NamespaceCheck(f"{name}.", functools.partial(_from, held), ["training"]))
+        self._checks.append(_names_check(f"{name}.", functools.partial(_from, held), ["training"]))
         inner = ["_buffers", "_modules", *(["_parameters"] if self._parameters else [])]
         self._queue += [(f"{name}.{one}", held[one]) for one in inner]
         self._queue.append((type(module).__name__, type(module)))
@@ -372,7 +319,7 @@ class ReachableState:
     def _watch(
         self, prefix: str, get: Callable[[str], Any], names: Sequence[str], count: Callable[[], int] = lambda: 0
     ) -> None:
-        self._checks.append(NamespaceCheck(prefix, get, names, count))
+        self._checks.append(_names_check(prefix, get, names, count))
         self._queue += [(f"{prefix}{one}", get(one)) for one in names]
 
     def _class(self, name: str, kind: type) -> None:
@@ -435,7 +382,6 @@ def _same(was: Any, now: Any) -> bool:
 
 
 def _equal_atoms(was: Any, now: Any) -> bool:
-    """Return True if two objects are equal constants."""
     return type(was) is type(now) and isinstance(was, ATOMS) and bool(was == now)
 
 
@@ -474,9 +420,7 @@ def _imports_in(code: types.CodeType) -> Iterator[list[str]]:
 
 
 def _is_users(item: Any) -> bool:
-    """Return True if a class, function or module is user code: not from Python, an installed package or this
-    package.
-    """
+    """Return True if a class, function or module is user code: not of Python, a package or this package."""
     if isinstance(item, types.FunctionType):
         return source_lines.is_users(item.__code__.co_filename)
     module = item if isinstance(item, types.ModuleType) else sys.modules.get(getattr(item, "__module__", ""))
@@ -532,7 +476,6 @@ class CopyWatch:
         return CopyWatch, ()
 
     def begin(self, **roots: Any) -> None:
-        """Record the state before the first call."""
         if self._state is None:
             self._state = ReachableState(roots, most_copied=MOST_COPIED_THERE)
 

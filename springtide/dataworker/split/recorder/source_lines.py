@@ -1,8 +1,4 @@
-"""Find the line of the user's program that makes a torch call, and its text.
-
-Used by: dataworker/split/recorder/call_recorder.py, for `springtide explain-split`; dataworker/split/search/split.py,
-for errors.
-"""
+"""Find the line of the user's program that makes a torch call, and its text."""
 
 import linecache
 import os
@@ -39,9 +35,7 @@ def users_line() -> tuple[str, str]:
 
 
 def is_served_table() -> bool:
-    """Return True if the innermost running code belongs to a served table. Frames of torch and the recorder do not
-    count.
-    """
+    """Return True if the innermost running code, besides torch and the recorder, belongs to a served table."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename.startswith((OWN[0], "<")):
         frame = frame.f_back
@@ -54,5 +48,4 @@ def is_users(path: str) -> bool:
 
 
 def place(path: str, number: int) -> tuple[str, str]:
-    """Return "file:line" and the text of the line."""
     return f"{os.path.basename(path)}:{number}", linecache.getline(path, number).strip()

@@ -1,17 +1,18 @@
 """Classify torch functions for the split: stable names, in-place writes, memory access, rounding.
 
 In: function objects from a `TorchFunctionMode`. Out: a name that every process resolves to the same function, and the
-possible effects of a call. Used by: dataworker/split/recorder/call_recorder.py,
-dataworker/split/program/call_replay.py, dataworker/split/program/moved_program.py.
+possible effects of a call. Names and schemas of Python functions do not tell enough (`F.relu(x, inplace=True)`,
+`F.dropout`), so `OperationWatch` also observes the aten operations below a call: their writes and random draws.
 """
 
 import functools
 import importlib
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 PLACES = (
     "torch",
@@ -25,158 +26,72 @@ PLACES = (
     "torch._C._linalg",
 )
 """Modules that are searched for a function by name."""
-GETTER, SETTER = ".__get__", ".__set__"
+GETTER = ".__get__"
 
-EXPOSING = frozenset(
-    {
-        "Tensor.data.__get__",
-        "Tensor.numpy",
-        "Tensor.__array__",
-        "Tensor.__dlpack__",
-        "Tensor.data_ptr",
-        "Tensor.untyped_storage",
-        "Tensor.storage",
-        "Tensor._typed_storage",
-        "Tensor.__cuda_array_interface__.__get__",
-        "Tensor.as_subclass",
-        "Tensor.unsafe_chunk",
-        "Tensor.unsafe_split",
-        "Tensor.unsafe_split_with_sizes",
-        "torch.unsafe_chunk",
-        "torch.unsafe_split",
-        "torch.unsafe_split_with_sizes",
-        "torch.as_strided",
-        "Tensor.as_strided",
-    }
+
+def _set_of(names: str) -> frozenset[str]:
+    return frozenset(names.split())
+
+
+EXPOSING = _set_of(
+    """
+    Tensor.data.__get__ Tensor.numpy Tensor.__array__ Tensor.__dlpack__ Tensor.data_ptr Tensor.untyped_storage
+    Tensor.storage Tensor._typed_storage Tensor.__cuda_array_interface__.__get__ Tensor.as_subclass
+    Tensor.unsafe_chunk Tensor.unsafe_split Tensor.unsafe_split_with_sizes torch.unsafe_chunk torch.unsafe_split
+    torch.unsafe_split_with_sizes torch.as_strided Tensor.as_strided
+    """
 )
 """Functions that expose a tensor's memory, so that a write creates no new version."""
-DESCRIBING = frozenset(
-    {
-        *(
-            f"Tensor.{name}.__get__"
-            for name in (
-                "shape",
-                "dtype",
-                "device",
-                "ndim",
-                "layout",
-                "requires_grad",
-                "is_cuda",
-                "is_cpu",
-                "is_sparse",
-                "is_quantized",
-                "is_meta",
-                "is_nested",
-                "is_mkldnn",
-                "itemsize",
-                "nbytes",
-                "names",
-                "is_leaf",
-                "grad",
-                "grad_fn",
-            )
-        ),
-        *(
-            f"Tensor.{name}"
-            for name in (
-                "size",
-                "dim",
-                "ndimension",
-                "numel",
-                "nelement",
-                "__len__",
-                "is_floating_point",
-                "is_complex",
-                "is_signed",
-                "element_size",
-                "get_device",
-                "is_inference",
-                "has_names",
-                "is_same_size",
-            )
-        ),
-        "torch.numel",
-        "torch.is_floating_point",
-        "torch.is_complex",
-        "torch.is_tensor",
-        "torch.is_inference",
-    }
+DESCRIBING = _set_of(
+    """
+    Tensor.shape.__get__ Tensor.dtype.__get__ Tensor.device.__get__ Tensor.ndim.__get__ Tensor.layout.__get__
+    Tensor.requires_grad.__get__ Tensor.is_cuda.__get__ Tensor.is_cpu.__get__ Tensor.is_sparse.__get__
+    Tensor.is_quantized.__get__ Tensor.is_meta.__get__ Tensor.is_nested.__get__ Tensor.is_mkldnn.__get__
+    Tensor.itemsize.__get__ Tensor.nbytes.__get__ Tensor.names.__get__ Tensor.is_leaf.__get__ Tensor.grad.__get__
+    Tensor.grad_fn.__get__ Tensor.size Tensor.dim Tensor.ndimension Tensor.numel Tensor.nelement Tensor.__len__
+    Tensor.is_floating_point Tensor.is_complex Tensor.is_signed Tensor.element_size Tensor.get_device
+    Tensor.is_inference Tensor.has_names Tensor.is_same_size torch.numel torch.is_floating_point torch.is_complex
+    torch.is_tensor torch.is_inference
+    """
 )
 """Functions that read no values. A tensor that was not sent answers them itself."""
-UNMOVED = frozenset(
-    {
-        "torch.empty",
-        "torch.empty_like",
-        "torch.empty_strided",
-        "torch.empty_permuted",
-        "Tensor.new_empty",
-        "Tensor.new_empty_strided",
-        "Tensor.new",
-        "Tensor.tolist",
-        "Tensor.__repr__",
-        "Tensor.__format__",
-        "Tensor.storage",
-        "Tensor.is_pinned",
-        "Tensor.pin_memory",
-        "Tensor.stride",
-        "Tensor.storage_offset",
-        "Tensor.is_contiguous",
-        "Tensor._version.__get__",
-        "Tensor.__deepcopy__",
-        "Tensor.__reduce_ex__",
-        "Tensor.__hash__",
-        "Tensor.backward",
-        "Tensor.register_hook",
-        "Tensor.retain_grad",
-        "Tensor.is_shared",
-        "Tensor.share_memory_",
-        "torch.set_printoptions",
-        "torch.manual_seed",
-        "torch.seed",
-    }
+UNMOVED = _set_of(
+    """
+    torch.empty torch.empty_like torch.empty_strided torch.empty_permuted Tensor.new_empty Tensor.new_empty_strided
+    Tensor.new Tensor.tolist Tensor.__repr__ Tensor.__format__ Tensor.storage Tensor.is_pinned Tensor.pin_memory
+    Tensor.stride Tensor.storage_offset Tensor.is_contiguous Tensor._version.__get__ Tensor.__deepcopy__
+    Tensor.__reduce_ex__ Tensor.__hash__ Tensor.backward Tensor.register_hook Tensor.retain_grad Tensor.is_shared
+    Tensor.share_memory_ torch.set_printoptions torch.manual_seed torch.seed
+    """
 )
 """Functions that never move: their result depends on more than their arguments, or cannot be sent."""
-HIDDEN_WRITES = frozenset(
-    {
-        "native_batch_norm",
-        "batch_norm",
-        "cudnn_batch_norm",
-        "miopen_batch_norm",
-        "_batch_norm_impl_index",
-        "_batch_norm_with_update",
-        "instance_norm",
-        "native_batch_norm_backward",
-    }
+HIDDEN_WRITES = _set_of(
+    """
+    native_batch_norm batch_norm cudnn_batch_norm miopen_batch_norm _batch_norm_impl_index _batch_norm_with_update
+    instance_norm native_batch_norm_backward
+    """
 )
 """aten operations that write to their arguments although their schema does not say so."""
-PRODUCTS = frozenset(
-    {
-        "mm",
-        "bmm",
-        "addmm",
-        "baddbmm",
-        "addbmm",
-        "mv",
-        "addmv",
-        "dot",
-        "vdot",
-        "matmul",
-        "linear",
-        "convolution",
-        "_convolution",
-        "mkldnn_convolution",
-        "mkldnn_linear",
-        "cdist",
-        "_cdist_forward",
-        "_scaled_dot_product_attention",
-        "scaled_dot_product_attention",
-        "lstm",
-        "gru",
-        "rnn_tanh",
-        "rnn_relu",
-    }
+PRODUCTS = _set_of(
+    """
+    mm bmm addmm baddbmm addbmm mv addmv dot vdot matmul linear convolution _convolution mkldnn_convolution
+    mkldnn_linear cdist _cdist_forward _scaled_dot_product_attention scaled_dot_product_attention lstm gru rnn_tanh
+    rnn_relu
+    """
 )
 """aten operations of libraries whose rounding depends on the machine's cores."""
+EXACT = _set_of(
+    """
+    cat stack index index_select gather take take_along_dim repeat repeat_interleave flip roll sort argsort topk
+    kthvalue max min amax amin aminmax argmax argmin median nanmedian mode unique _unique _unique2 unique_dim
+    unique_consecutive nonzero bucketize searchsorted masked_select masked_fill masked_fill_ masked_scatter scatter
+    index_put index_put_ _index_put_impl_ index_fill index_copy tril triu one_hot eq equal any all isin lift_fresh
+    arange full full_like zeros zeros_like ones ones_like copy_ fill_ zero_ _to_copy clone item _local_scalar_dense
+    constant_pad_nd scalar_tensor eye embedding slice_scatter select_scatter as_strided_copy count_nonzero
+    pin_memory empty empty_like new_empty resize_
+    """
+)
+"""Operations without rounding: any number of threads gives the same bits."""
 
 
 @functools.cache
@@ -191,19 +106,9 @@ def _by_identity() -> dict[int, str]:
     return found
 
 
-_names: dict[Any, str] = {}
-
-
+@functools.cache
 def name_of(function: Any) -> str:
     """Return a name that `resolve` finds in any process; empty if the function has none."""
-    found = _names.get(function)
-    if found is None:
-        found = _name(function)
-        _names[function] = found
-    return found
-
-
-def _name(function: Any) -> str:
     owner, name = getattr(function, "__self__", None), str(getattr(function, "__name__", ""))
     if type(function).__name__ == "method-wrapper" and owner is not None:
         candidate = f"Tensor.{getattr(owner, '__name__', '')}.{name}"
@@ -221,21 +126,18 @@ def _name(function: Any) -> str:
 
 def resolve(name: str) -> Callable[..., Any]:
     if name.startswith("Tensor."):
-        found: Any = torch.Tensor
-        for part in name.split(".")[1:]:
-            found = getattr(found, part)
-        return found  # type: ignore[no-any-return]
+        return _attribute(torch.Tensor, name.removeprefix("Tensor."))
     if name.startswith("torch.ops."):
-        found = torch.ops
-        for part in name.split(".")[2:]:
-            found = getattr(found, part)
-        return found  # type: ignore[no-any-return]
+        return _attribute(torch.ops, name.removeprefix("torch.ops."))
     place, _, own = name.rpartition(".")
-    return getattr(importlib.import_module(place), own)  # type: ignore[no-any-return]
+    return _attribute(importlib.import_module(place), own)
+
+
+def _attribute(owner: Any, path: str) -> Callable[..., Any]:
+    return functools.reduce(getattr, path.split("."), owner)  # type: ignore[no-any-return]
 
 
 def operation(name: str) -> str:
-    """Return a function's name as users write it."""
     if name.startswith("marked:"):
         return name.rpartition(":")[2]
     short = name.removesuffix(GETTER).rpartition(".")[2]
@@ -244,18 +146,16 @@ def operation(name: str) -> str:
 
 def writes(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
     """Return True if a call may write to one of its tensors, according to names and schemas."""
-    known = _writes.get(function)
-    if known is None:
-        known = _writes[function] = _by_name_or_schema(function)
+    known = _by_name_or_schema(function)
     if known is True or known is False:
         return known or bool(kwargs and kwargs.get("out") is not None)
     return bool(kwargs.get("inplace") if kwargs and "inplace" in kwargs else known < len(args) and args[known])
 
 
-_writes: dict[Any, bool | int] = {}
 READING = ("__index__", "__int__", "__invert__", "__iter__")
 
 
+@functools.cache
 def _by_name_or_schema(function: Any) -> bool | int:
     """Return True, False, or the position of the argument `inplace` that decides."""
     if isinstance(function, torch._ops.OpOverload):
@@ -276,22 +176,79 @@ def _by_name_or_schema(function: Any) -> bool | int:
     return False
 
 
-def exposes(name: str) -> bool:
-    """Return True if a function exposes memory to writes without a new version."""
-    return name in EXPOSING
-
-
 def touches(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any] | None) -> bool:
     """Return True if a call writes to one of its tensors, or exposes its memory."""
-    exposing = _exposing.get(function)
-    if exposing is None:
-        exposing = _exposing[function] = exposes(name_of(function))
-    return exposing or writes(function, args, kwargs)
+    return name_of(function) in EXPOSING or writes(function, args, kwargs)
 
 
-_exposing: dict[Any, bool] = {}
+UNSTEADY = getattr(torch.Tag, "nondeterministic_bitwise", None)
 
 
-def describes(name: str) -> bool:
-    """Return True if a function reads only metadata of its tensor, and no values."""
-    return name in DESCRIBING
+class OperationWatch(TorchDispatchMode):
+    """Dispatch mode that records operations while it is active."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False: compiled code is not recorded, and disabling dynamo would import it, which takes seconds."""
+        return False
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.against = ""
+        """Reason why the call cannot move; empty if it can."""
+        self.rounds = False
+        """True if the number of threads can change the last bits of the result."""
+        self.writes: set[int] = set()
+        """Memory that the call wrote to."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, torch._ops.OpOverload):
+            self._look(func, args, kwargs)
+        else:
+            self.against = self.against or f"{func} is no operation of torch's own"
+        result = func(*args, **kwargs)
+        if isinstance(func, torch._ops.OpOverload) and not self.rounds:
+            name = func._schema.name.rpartition("::")[2]
+            exact = torch.Tag.pointwise in func.tags or name in EXACT or func.is_view
+            self.rounds = not exact and any(one.is_floating_point() for one in tensors((args, kwargs, result)))
+        return result
+
+    def _look(self, func: torch._ops.OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        space, _, name = func._schema.name.rpartition("::")
+        if space not in ("aten", "prims"):
+            self.against = self.against or f"{func._schema.name} is no operation of torch's own"
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            self.against = self.against or "random numbers"
+        if UNSTEADY is not None and UNSTEADY in func.tags:
+            self.against = self.against or "its last bits, which may be others each time"
+        if name in HIDDEN_WRITES:
+            self.against = self.against or "it may write to a buffer"
+        if name in PRODUCTS:
+            self.against = self.against or "a product of matrices, whose last bits depend on the machine"
+        for argument, given in zip(func._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                self.writes |= {memory(one) for one in tensors(given)}
+        for argument in func._schema.arguments:
+            if argument.alias_info is not None and argument.alias_info.is_write and argument.name in kwargs:
+                self.writes |= {memory(one) for one in tensors(kwargs[argument.name])}
+
+
+def tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from tensors(one)
+    elif isinstance(value, Mapping):
+        for one in value.values():
+            yield from tensors(one)
+
+
+def memory(tensor: torch.Tensor) -> int:
+    """Return an id of the memory behind a tensor, equal for all its views."""
+    return int(tensor.untyped_storage()._cdata)

@@ -6,7 +6,7 @@ import pytest
 
 from springtide.cli import app
 from springtide.cli.lab import explain_split
-from springtide.dataworker.split.search.report import ScriptReport
+from springtide.dataworker.split.report import ScriptReport
 
 SCRIPT = """
 import torch

@@ -4,8 +4,8 @@ from springtide.dataworker.feed import dispatch
 from springtide.dataworker.feed.dispatch import AssignStep, Dispatch, DropStep, ReleaseWorker, StepFate
 
 
-def with_workers(*names, room=8):
-    book = Dispatch(room=room)
+def with_workers(*names):
+    book = Dispatch()
     for name in names:
         book.joined(name, at=0.0)
     return book
@@ -19,7 +19,6 @@ def test_steps_go_to_all_workers_in_turn_and_no_further_ahead_than_they_may():
     book = with_workers("a", "b")
     orders = want(book, *range(8))
     assert [order.worker for order in orders] == ["a", "b"] * dispatch.AHEAD
-    assert book.space == 0
 
 
 def test_an_answer_makes_room_at_its_worker():
@@ -108,8 +107,8 @@ def test_an_idle_worker_takes_over_from_a_slow_one_and_the_first_answer_wins():
     book = with_workers("slow", "quick")
     want(book, 0, 1)
     book.made("quick", 1, at=0.1)
-    assert book.look(at=0.12) == []  # not overdue yet
-    assert book.look(at=0.5) == [AssignStep("quick", 0)]
+    assert book.poll(at=0.12) == []  # not overdue yet
+    assert book.poll(at=0.5) == [AssignStep("quick", 0)]
     assert book.made("quick", 0, at=0.6) == [DropStep("slow", 0)]
     book.taken(0, at=0.6)
     assert book.dropped("slow", 0, at=5.0) == []
@@ -130,7 +129,7 @@ def test_equal_workers_do_not_repeat_each_others_steps():
     book = with_workers("a", "b")
     want(book, 0, 1)
     book.made("a", 0, at=1.0)
-    assert [order for at in (1.1, 1.5, 2.0, 2.4) for order in book.look(at=at)] == []
+    assert [order for at in (1.1, 1.5, 2.0, 2.4) for order in book.poll(at=at)] == []
 
 
 def test_what_nobody_may_ever_answer_is_overdue_also_where_it_was_given_to_nobody():

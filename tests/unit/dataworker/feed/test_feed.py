@@ -13,10 +13,10 @@ import torch
 from springtide import errors
 from springtide.data.source import UnreadableBatch
 from springtide.dataworker.feed import connections
-from springtide.dataworker.feed.feed import BatchFeed, WantedBatch
-from springtide.dataworker.feed.stage import Pipeline, PipelineStage
-from springtide.dataworker.feed.worker import DataWorker
-from springtide.dataworker.transport import channel, messages, shared_memory
+from springtide.dataworker.feed.connections import WantedBatch
+from springtide.dataworker.feed.feed import BatchFeed
+from springtide.dataworker.feed.worker import DataWorker, Pipeline, PipelineStage
+from springtide.dataworker.transport import channel, handshake, shared_memory
 from springtide.domain.data.data_workers import BatchName
 from tests.waiting import until
 
@@ -229,7 +229,7 @@ def test_a_worker_that_is_detached_finishes_and_is_asked_no_more():
         reading = fed.feed.read(batches(60), none_of_it)
         made = [next(reading) for _ in range(10)]
         fed.feed.detach("dw-1")
-        until(lambda: fed.servings[0].trainers == 0)
+        until(lambda: not fed.servings[0]._trainers)
         before = fed.servings[0].made
         made += list(reading)
         assert fed.servings[0].made == before
@@ -293,15 +293,14 @@ def test_what_a_trainer_asks_for_besides_goes_to_the_first_stage():
         def keeping(self, indices, asks):
             return doubled(indices), list(asks)
 
-    with Fed(serve(Keeping())) as fed:
-        fed.feed.asks = lambda name: (3, 5)
+    with Fed(serve(Keeping()), asks=lambda name: (3, 5)) as fed:
         assert [one[1] for one in fed.feed.read(batches(2), none_of_it)] == [[3, 5]] * 2
 
 
 @pytest.fixture
 def far(monkeypatch):
     """Trainers and data workers as if on different hosts."""
-    monkeypatch.setattr(connections, "connect", functools.partial(channel.connect, shared=False))
+    monkeypatch.setattr(connections, "connect", functools.partial(handshake.connect, shared=False))
 
 
 def test_batches_come_from_other_hosts_also_where_the_data_set_uses_its_memory_again(far):
@@ -317,10 +316,10 @@ def test_batches_come_from_other_hosts_also_where_the_data_set_uses_its_memory_a
 
 def test_a_trainer_that_does_not_read_what_it_asked_for_holds_up_no_other(far):
     serving = serve(lambda indices: torch.zeros(2_000_000))
-    deaf = channel.connect(serving.address, SECRET, shared=False)
+    deaf = handshake.connect(serving.address, SECRET, shared=False)
     for step in range(10):
-        ask = messages.AskBatch(step, np.arange(4).tobytes(), None)
-        deaf.send(messages.number(ask), ask)
+        ask = connections.AskBatch(step, np.arange(4).tobytes(), None)
+        connections.send_message(deaf, ask)
     with Fed(serving) as fed:
         assert len(list(fed.feed.read(batches(10), none_of_it))) == 10
         assert serving.made < 20  # the deaf one gets what is under way, and no more
@@ -330,11 +329,12 @@ def test_a_trainer_that_does_not_read_what_it_asked_for_holds_up_no_other(far):
 def test_a_trainer_that_asks_for_too_much_or_talks_nonsense_is_hung_up_on():
     held = threading.Event()
     serving = serve(lambda indices: held.wait(PATIENCE_S))
-    for word, count in ((messages.AskBatch(0, np.arange(4).tobytes(), None), 100), (messages.BatchFailed(0, "?"), 1)):
-        caller = channel.connect(serving.address, SECRET)
+    ask = connections.AskBatch(0, np.arange(4).tobytes(), None)
+    for word, count in ((ask, 100), (connections.BatchFailed(0, "?"), 1)):
+        caller = handshake.connect(serving.address, SECRET)
         with contextlib.suppress(OSError):
             for _ in range(count):
-                caller.send(messages.number(word), word)
+                connections.send_message(caller, word)
         with pytest.raises(EOFError):
             caller.recv()
         caller.close()
@@ -403,7 +403,7 @@ def test_a_feed_that_is_dropped_leaves_no_thread():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_batch_too_large_for_a_message_is_told_of_and_the_next_ones_come(monkeypatch, shared):
-    monkeypatch.setattr(connections, "connect", functools.partial(channel.connect, shared=shared))
+    monkeypatch.setattr(connections, "connect", functools.partial(handshake.connect, shared=shared))
     monkeypatch.setattr(channel, "MAX_PAYLOAD", 1 << 16)
 
     def large_once(indices):

@@ -273,14 +273,14 @@ def test_where_data_workers_cannot_help_it_says_so_once_and_makes_batches_here(g
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (dict(num_workers=-1), "num_workers=-1: wanted 0 or more"),
+        (dict(num_workers=-1), "num_workers=-1: expected 0 or more"),
         (dict(num_workers="many"), "num_workers='many'"),
         (dict(batch_size=0), "batch_size=0"),
         (dict(batch_size=0, sampler=[1]), "batch_size=0"),
-        (dict(batch_size=2.0), "batch_size=2.0: wanted a whole number"),
+        (dict(batch_size=2.0), "batch_size=2.0: expected a whole number"),
         (dict(batch_size="4"), "batch_size='4'"),
         (dict(batch_size=True), "batch_size=True"),
-        (dict(multiprocessing_context="threads"), "multiprocessing_context='threads': wanted one of"),
+        (dict(multiprocessing_context="threads"), "multiprocessing_context='threads': expected one of"),
         (dict(batch_sampler=[[1]], shuffle=True), "batch_sampler= makes the batches"),
         (dict(sampler=[1], shuffle=True), "sampler= decides the order"),
         (dict(batch_size=None, drop_last=True), "batch_size=None makes no batches"),

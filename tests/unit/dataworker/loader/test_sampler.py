@@ -1,12 +1,17 @@
 """The order of batches: each sample once an epoch, whatever the ranks, and from wherever a run goes on."""
 
+import itertools
+import json
+
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils import data
 
 from springtide import errors
-from springtide.dataworker.loader.sampler import LoaderPosition, SampleOrder
+from springtide.dataworker.loader.sampler import LoaderPosition, SampleOrder, UserSampler
 
 BEGIN = LoaderPosition(0, 0)
 
@@ -31,13 +36,6 @@ def test_a_shuffled_epoch_has_an_order_of_its_own_and_repeats_it():
     assert first == had(order) and first != second
     assert sorted(flat(first)) == sorted(flat(second)) == list(range(1000))
     assert had(SampleOrder(samples=1000, batch_size=32, shuffle=True, seed=8)) != first
-
-
-def test_any_batch_can_be_computed_alone():
-    order = SampleOrder(samples=103, batch_size=10, shuffle=True, seed=3)
-    assert order.batch(5, 7).indices.tolist() == had(order, LoaderPosition(5, 0))[7]
-    with pytest.raises(errors.BadInput, match="step 11: wanted 0 to 10"):
-        order.batch(5, 11)
 
 
 sizes = st.integers(min_value=0, max_value=90)
@@ -103,11 +101,91 @@ def test_drop_last_leaves_out_what_does_not_fill_a_batch_of_every_rank(samples, 
 
 
 def test_a_huge_data_set_costs_only_the_batch_asked_for():
-    drawn = SampleOrder(samples=10**12, batch_size=512, shuffle=True, seed=1).batch(3, 10**9)
+    order = SampleOrder(samples=10**12, batch_size=512, shuffle=True, seed=1)
+    drawn = next(order.batches(LoaderPosition(3, 512 * 10**9)))
     assert len(np.unique(drawn.indices)) == 512 and drawn.after == LoaderPosition(3, (10**9 + 1) * 512)
 
 
 @pytest.mark.parametrize("wrong", [dict(batch_size=0), dict(rank=2, world=2), dict(rank=-1)])
 def test_sizes_that_make_no_order_are_refused(wrong):
-    with pytest.raises(errors.BadInput, match="wanted"):
+    with pytest.raises(errors.BadInput, match="expected"):
         SampleOrder(**{"samples": 10, "batch_size": 2, **wrong})
+
+
+def test_a_sampler_is_cut_into_batches_and_a_batch_sampler_is_taken_as_it_is():
+    assert had(UserSampler(range(5), batch_size=2)) == [[0, 1], [2, 3], [4]]
+    assert had(UserSampler(range(5), batch_size=2, drop_last=True)) == [[0, 1], [2, 3]]
+    assert had(UserSampler([[3, 1], [2]], batch_size=None)) == [[3, 1], [2]]
+    assert [len(UserSampler(range(5), batch_size=2, drop_last=drop)) for drop in (True, False)] == [2, 3]
+    assert len(UserSampler([[3, 1], [2]], batch_size=None)) == 2
+
+
+def test_a_sampler_without_an_end_is_drawn_as_it_comes():
+    order = UserSampler(itertools.count(), batch_size=3)
+    assert [drawn.indices.tolist() for drawn in itertools.islice(order.batches(BEGIN), 2)] == [[0, 1, 2], [3, 4, 5]]
+
+
+def random_sampler(**given):
+    return data.RandomSampler(range(50), **given)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: random_sampler(),
+        lambda: random_sampler(generator=torch.Generator().manual_seed(3)),
+        lambda: random_sampler(replacement=True, num_samples=40),
+        lambda: data.WeightedRandomSampler([1.0] * 50, 40),
+        lambda: data.DistributedSampler(range(50), num_replicas=2, rank=1, seed=4),
+    ],
+)
+def test_it_goes_on_in_another_process_with_the_batches_that_would_have_come(make):
+    order = UserSampler(make(), batch_size=4, seed=9)
+    order.set_epoch(1)
+    had(order)
+    order.ended()
+    order.set_epoch(2)
+    drawn = list(itertools.islice(order.batches(LoaderPosition(2, 0)), 5))
+    state = json.loads(json.dumps(order.state()))
+    rest = had(order, drawn[-1].after) if make().__class__ is data.DistributedSampler else None
+
+    torch.manual_seed(999)
+    other = UserSampler(make(), batch_size=4, seed=9)
+    other.load(state)
+    went_on = had(other, drawn[-1].after)
+    other.load(state)
+    whole = had(other, LoaderPosition(2, 0))
+    assert [one.indices.tolist() for one in drawn] + went_on == whole
+    assert rest is None or rest == went_on
+
+
+def test_drawing_leaves_the_processs_random_numbers_alone():
+    torch.manual_seed(1)
+    expected = torch.rand(2).tolist()
+    torch.manual_seed(1)
+    had(UserSampler(random_sampler(), batch_size=4))
+    assert torch.rand(2).tolist() == expected
+
+
+def test_a_sampler_that_does_not_repeat_itself_cannot_go_on_and_says_so():
+    counter = itertools.count()
+    order = UserSampler(counter, batch_size=3)
+    (first,) = itertools.islice(order.batches(BEGIN), 1)
+    with pytest.raises(errors.BadInput, match="count did not repeat itself: its first 1 batches"):
+        next(order.batches(first.after))
+
+
+@pytest.mark.parametrize(("given", "said"), [(["a", "b"], "expected integers"), ([0.5], "expected integers")])
+def test_keys_that_are_no_integers_are_refused(given, said):
+    with pytest.raises(errors.BadInput, match=said):
+        had(UserSampler(given, batch_size=2))
+
+
+def test_an_empty_batch_is_refused():
+    with pytest.raises(errors.BadInput, match="empty batch"):
+        had(UserSampler([[1], []], batch_size=None))
+
+
+def test_a_sampler_without_a_length_says_so():
+    with pytest.raises(TypeError, match="count\\) has no len"):
+        len(UserSampler(itertools.count(), batch_size=2))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.dataworker.feed.stage import Pipeline, PipelineStage
+from springtide.dataworker.feed.worker import Pipeline, PipelineStage
 from springtide.dataworker.processes import job_package
 
 SECRET = b"s" * 32
@@ -143,7 +143,7 @@ def test_another_process_finds_the_users_modules_where_this_one_has_them(tmp_pat
     script = tmp_path / "script.py"
     script.write_text(
         "import sys, pathlib, mine\nfrom springtide.dataworker.processes import job_package as package\n"
-        "from springtide.dataworker.feed.stage import *\n"
+        "from springtide.dataworker.feed.worker import *\n"
         "def last(text):\n    return text.upper()\n"
         "stages = (PipelineStage('a', mine.Data()), PipelineStage('b', last))\n"
         "package.write(pathlib.Path('p'), Pipeline(stages), secret=b's'*32,"

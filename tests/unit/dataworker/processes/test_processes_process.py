@@ -68,7 +68,7 @@ def test_it_waits_for_the_package_or_until_it_is_not_wanted_any_more():
     found = messages.ValueFound(msgspec.msgpack.encode(packaged))
     assert __main__.await_package(Asked(lambda: found), __main__.ExitPlan()) == packaged
     never, leaving = threading.Event(), __main__.ExitPlan()
-    leaving.heed(messages.HeartbeatReply(drain=True))
+    leaving.apply(messages.HeartbeatReply(drain=True))
     assert __main__.await_package(Asked(never.wait), leaving) is None
     never.set()
 
@@ -83,8 +83,8 @@ def test_a_master_that_is_lost_while_it_waits_is_an_error():
 
 def test_the_masters_word_ends_it_at_once_or_in_order():
     drains, stops, fenced = __main__.ExitPlan(), __main__.ExitPlan(), __main__.ExitPlan()
-    __main__.hear(messages.HeartbeatReply(drain=True), drains, __main__.FeederRoster())
-    __main__.hear(messages.HeartbeatReply(stop=True), stops, __main__.FeederRoster())
-    __main__.hear(messages.HeartbeatReply(fenced=True), fenced, __main__.FeederRoster())
+    __main__.apply_reply(messages.HeartbeatReply(drain=True), drains, __main__.FeederRoster())
+    __main__.apply_reply(messages.HeartbeatReply(stop=True), stops, __main__.FeederRoster())
+    __main__.apply_reply(messages.HeartbeatReply(fenced=True), fenced, __main__.FeederRoster())
     assert (drains.drain.is_set(), drains.over.is_set()) == (True, False)
     assert stops.over.is_set() and fenced.over.is_set() and fenced.drain.is_set()

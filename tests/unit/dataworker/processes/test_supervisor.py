@@ -1,11 +1,122 @@
-"""A crew's shell: what the roster decides is done to workers and to the feed, and nothing is left at the end."""
+"""A loader's data workers: as many as are wanted, replaced when they die, given up when they all die for nothing."""
 
 import queue
 import threading
 from types import SimpleNamespace
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from springtide import errors
-from springtide.dataworker.processes.supervisor import WorkerSupervisor, described
+from springtide.dataworker.processes.supervisor import (
+    HOPELESS,
+    AttachWorker,
+    DetachWorker,
+    DrainWorker,
+    KillWorker,
+    StartWorker,
+    WorkerRoster,
+    WorkerSupervisor,
+    described,
+)
+
+
+def test_a_crew_grows_and_shrinks_to_what_is_wanted():
+    roster = WorkerRoster()
+    assert roster.resized(2, made=0) == [StartWorker(0), StartWorker(1)]
+    assert roster.ready(0, "a:1") == [AttachWorker(0, "a:1")]
+    assert roster.resized(3, made=0) == [StartWorker(2)]
+    roster.ready(2, "a:2")
+    assert roster.resized(1, made=5) == [KillWorker(1), DrainWorker(2)]
+    assert roster.ended(2, "ill", killed=False, made=9) == [DetachWorker(2)]
+    assert roster.ended(1, "ill", killed=True, made=9) == [DetachWorker(1)]
+    assert (roster.staying, roster.deaths) == ([0], 0)
+
+
+def test_one_that_dies_is_replaced():
+    roster = WorkerRoster()
+    roster.resized(1, made=0)
+    roster.ready(0, "a:1")
+    assert roster.ended(0, "ill", killed=True, made=4) == [DetachWorker(0), StartWorker(1)]
+    assert roster.deaths == 1
+
+
+def test_all_that_die_at_once_are_all_replaced():
+    roster = WorkerRoster()
+    roster.resized(6, made=0)
+    actions = [roster.ended(number, "ill", killed=True, made=0) for number in range(6)]
+    assert actions == [[DetachWorker(number), StartWorker(number + 6)] for number in range(6)]
+    assert roster.given_up is None
+
+
+def test_two_in_a_row_that_cannot_begin_are_enough():
+    roster = WorkerRoster()
+    roster.resized(2, made=7)
+    roster.ready(1, "a:1")
+    assert roster.ended(0, "ill", killed=False, made=7) == [DetachWorker(0), StartWorker(2)]
+    assert roster.ended(2, "No module named 'mine'", killed=False, made=7) == [DetachWorker(2), KillWorker(1)]
+    assert not roster.given_up.deadly and roster.given_up.why.endswith("the last one: No module named 'mine'")
+    assert roster.resized(5, made=7) == []
+
+
+def test_work_that_kills_a_dozen_in_a_row_is_not_for_the_trainer():
+    roster = WorkerRoster()
+    roster.resized(1, made=0)
+    for number in range(HOPELESS):
+        assert roster.given_up is None
+        roster.ended(number, "ill", killed=True, made=0)
+    assert roster.given_up.deadly
+
+
+def test_while_batches_are_made_nobody_gives_up():
+    roster = WorkerRoster()
+    roster.resized(1, made=0)
+    for number in range(50):
+        assert roster.ended(number, "ill", killed=True, made=number + 1) == [
+            DetachWorker(number),
+            StartWorker(number + 1),
+        ]
+
+
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("resize"), st.integers(0, 5)),
+        st.tuples(st.sampled_from(["ready", "end"]), st.integers(0, 12)),
+        st.tuples(st.just("make"), st.integers(1, 3)),
+    ),
+    max_size=40,
+)
+
+
+@given(events)
+def test_whatever_happens_as_many_stay_as_are_wanted_and_every_number_starts_once(happening):
+    roster, made, started, attached, leaving = WorkerRoster(), 0, set(), set(), set()
+    for what, value in happening:
+        if what == "resize":
+            actions = roster.resized(value, made=made)
+        elif what == "ready":
+            actions = roster.ready(value, f"a:{value}")
+        elif what == "end":
+            actions = roster.ended(value, "ill", killed=True, made=made)
+        else:
+            actions, made = [], made + value
+        for action in actions:
+            match action:
+                case StartWorker(number):
+                    assert number not in started
+                    started.add(number)
+                case AttachWorker(number, _):
+                    assert number in started and number not in leaving
+                    attached.add(number)
+                case DrainWorker(number) | KillWorker(number):
+                    assert isinstance(action, DrainWorker) == (number in attached) or roster.given_up
+                    leaving.add(number)
+                case DetachWorker(number):
+                    attached.discard(number)
+        if roster.given_up is None:
+            assert len(roster.staying) == roster.wanted
+        else:
+            assert not roster.staying
 
 
 class FakeFeed:
@@ -42,7 +153,7 @@ class FakeWorker:
 
     def wait(self):
         self.over.wait()
-        return self.status, ""
+        return self.status
 
     def drain(self):
         self.drained = True

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from springtide import errors
-from springtide.dataworker.transport import channel, codec, handshake, listener
-from springtide.rpc.transport import auth, frames, handshake_limits
+from springtide.dataworker.transport import channel, codec, handshake
+from springtide.rpc.transport import addresses, auth, frames, handshake_limits
 from tests.unit.rpc.strangers import PAUSE_S, is_dropped, is_dropped_while_it_drips, strangers
 
 SECRET = b"a job's secret"
@@ -23,8 +23,8 @@ SECRET = b"a job's secret"
 @contextlib.contextmanager
 def sides(*, shared: bool, **options: Any) -> Iterator[tuple[channel.BatchChannel, channel.BatchChannel]]:
     """A caller and the listener's side of its connection."""
-    with contextlib.closing(listener.FeedListener(SECRET)) as listening:
-        caller = channel.connect(listening.address, SECRET, shared=shared, **options)
+    with contextlib.closing(handshake.FeedListener(SECRET)) as listening:
+        caller = handshake.connect(listening.address, SECRET, shared=shared, **options)
         accepted = listening.accept()
         with contextlib.closing(caller), contextlib.closing(accepted):
             yield caller, accepted
@@ -179,11 +179,11 @@ def test_closing_wakes_the_thread_that_receives() -> None:
 
 
 def test_a_caller_with_another_secret_is_told_and_turned_away() -> None:
-    with contextlib.closing(listener.FeedListener(SECRET)) as listening:
+    with contextlib.closing(handshake.FeedListener(SECRET)) as listening:
         with pytest.raises(auth.Rejected, match="wrong secret"):
-            channel.connect(listening.address, b"another job's")
+            handshake.connect(listening.address, b"another job's")
         with (
-            contextlib.closing(channel.connect(listening.address, SECRET)),
+            contextlib.closing(handshake.connect(listening.address, SECRET)),
             contextlib.closing(listening.accept()) as one,
         ):
             assert one.local, "and it goes on"
@@ -191,22 +191,22 @@ def test_a_caller_with_another_secret_is_told_and_turned_away() -> None:
 
 def test_a_listener_that_does_not_know_the_secret_is_not_spoken_to() -> None:
     with socket.create_server(("127.0.0.1", 0)) as impostor, ThreadPoolExecutor(1) as pool:
-        calling = pool.submit(channel.connect, f"127.0.0.1:{impostor.getsockname()[1]}", SECRET)
+        calling = pool.submit(handshake.connect, f"127.0.0.1:{impostor.getsockname()[1]}", SECRET)
         sock, _ = impostor.accept()
-        handshake._say(sock, handshake.FeedChallenge(handshake.VERSION, b"n" * 32))
-        assert isinstance(handshake._hear(sock), handshake.FeedAnswer)
-        handshake._say(sock, handshake.FeedWelcome(b"no proof", "somewhere"))
+        handshake._send(sock, handshake.HandshakeChallenge(handshake.VERSION, b"n" * 32))
+        assert isinstance(handshake._receive(sock), handshake.HandshakeAnswer)
+        handshake._send(sock, handshake.FeedWelcome(b"no proof", "somewhere"))
         assert "does not know the job's secret" in str(calling.exception(timeout=60))
         sock.close()
 
 
 def test_trainers_are_served_however_many_strangers_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshake_limits, "MOST", 8)
-    with contextlib.closing(listener.FeedListener(SECRET)) as listening:
-        before = channel.connect(listening.address, SECRET)
+    with contextlib.closing(handshake.FeedListener(SECRET)) as listening:
+        before = handshake.connect(listening.address, SECRET)
         first = listening.accept()
         with strangers(listening.address, 50) as made:
-            caller = channel.connect(listening.address, SECRET, shared=False)
+            caller = handshake.connect(listening.address, SECRET, shared=False)
             accepted = listening.accept()
             for one, other in ((before, first), (caller, accepted)):
                 one.send(1, "here")
@@ -218,17 +218,17 @@ def test_trainers_are_served_however_many_strangers_are_there(monkeypatch: pytes
 
 def test_a_byte_now_and_then_does_not_keep_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handshake_limits, "DEADLINE_S", 0.3)
-    with contextlib.closing(listener.FeedListener(SECRET)) as listening:
+    with contextlib.closing(handshake.FeedListener(SECRET)) as listening:
         assert is_dropped_while_it_drips(listening.address)
 
 
 @pytest.mark.parametrize("said", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64, b""])
 def test_strangers_are_dropped_and_hold_up_nobody(said: bytes) -> None:
-    with contextlib.closing(listener.FeedListener(SECRET)) as listening:
-        stranger = socket.create_connection(("127.0.0.1", listening.port))
+    with contextlib.closing(handshake.FeedListener(SECRET)) as listening:
+        stranger = socket.create_connection(addresses.parse(listening.address))
         stranger.sendall(said)
         with (
-            contextlib.closing(channel.connect(listening.address, SECRET)),
+            contextlib.closing(handshake.connect(listening.address, SECRET)),
             contextlib.closing(listening.accept()) as one,
         ):
             assert one.local
@@ -239,11 +239,11 @@ def test_strangers_are_dropped_and_hold_up_nobody(said: bytes) -> None:
 
 def test_an_address_that_is_none_is_named() -> None:
     with pytest.raises(errors.BadInput, match="'nowhere'"):
-        channel.connect("nowhere", SECRET)
+        handshake.connect("nowhere", SECRET)
 
 
 def test_a_closed_listener_wakes_who_waits_at_it() -> None:
-    listening = listener.FeedListener(SECRET)
+    listening = handshake.FeedListener(SECRET)
     with ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(listening.accept) for _ in range(2)]
         listening.close()
@@ -273,8 +273,8 @@ def test_nonsense_is_refused_before_memory_is_taken_for_it(head: bytes) -> None:
 
 
 def test_a_forked_child_keeps_no_connection_open() -> None:
-    with contextlib.closing(listener.FeedListener(SECRET)) as listening:
-        caller = channel.connect(listening.address, SECRET)
+    with contextlib.closing(handshake.FeedListener(SECRET)) as listening:
+        caller = handshake.connect(listening.address, SECRET)
         accepted = listening.accept()
         go, wait = os.pipe()
         child = os.fork()
@@ -301,6 +301,25 @@ def test_fields_are_what_msgpack_makes_of_them() -> None:
 
 def test_no_thread_is_left_when_a_listener_is_closed() -> None:
     before = threading.active_count()
-    listening = listener.FeedListener(SECRET)
+    listening = handshake.FeedListener(SECRET)
     listening.close()
     assert threading.active_count() == before
+
+
+def test_a_caller_that_is_proved_after_the_listener_has_closed_is_hung_up_on(monkeypatch):
+    answer, proved, closed = handshake._answer, threading.Event(), threading.Event()
+
+    def late(*given):
+        stays = answer(*given)
+        proved.set()
+        closed.wait(60)
+        return stays
+
+    monkeypatch.setattr(handshake, "_answer", late)
+    listening = handshake.FeedListener(SECRET)
+    with contextlib.closing(handshake.connect(listening.address, SECRET, shared=False)) as caller:
+        assert proved.wait(60)
+        listening.close()
+        closed.set()
+        with pytest.raises(EOFError):
+            caller.recv()

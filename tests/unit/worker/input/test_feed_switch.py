@@ -15,7 +15,7 @@ from torch import nn
 from springtide import config, errors
 from springtide.data import source as sources
 from springtide.data.source import UnreadableBatch
-from springtide.dataworker.feed.feed import WantedBatch
+from springtide.dataworker.feed.connections import WantedBatch
 from springtide.dataworker.feed.worker import DataWorker
 from springtide.dataworker.processes import job_package
 from springtide.domain.data.data_workers import BatchName, FeedRules
@@ -323,7 +323,7 @@ def marked_tensor(samples):
 @pytest.mark.parametrize(
     ("collate_fn", "why"),
     [
-        (OwnBatch, r"batch is of type .*\.OwnBatch; wanted tensors"),
+        (OwnBatch, r"batch is of type .*\.OwnBatch; expected tensors"),
         (lambda samples: [torch.stack(samples).as_subclass(OwnTensor)], r"batch\[0\] .*a plain tensor, not a subclass"),
         (lambda samples: {"x": torch.stack(samples).to_sparse()}, r"batch\['x'\] .*torch\.sparse_coo.*in forward\(\)"),
         (lambda samples: Summed(torch.stack(samples)), "attributes that __post_init__ sets would be lost"),

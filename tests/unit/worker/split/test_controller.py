@@ -9,10 +9,10 @@ import torch
 
 import springtide
 from springtide.data import source as sources
+from springtide.dataworker.split import split
 from springtide.dataworker.split.program import arguments, moved_program, payload
 from springtide.dataworker.split.program.payload import LeftTensor
-from springtide.dataworker.split.search import split
-from springtide.dataworker.split.search.report import Explanation
+from springtide.dataworker.split.report import Explanation
 from springtide.dataworker.transport import codec
 from springtide.embedding.lookup import id_routes
 from springtide.worker.input.read_batch import Fed
@@ -243,11 +243,7 @@ def test_after_it_is_dropped_the_own_forward_trains_what_still_comes(monkeypatch
 
 
 def test_two_stages_of_a_split_are_stages_of_the_package(monkeypatch, plain):
-    def label(call):
-        return "cuda" if call.name.endswith("remainder") else "cpu"
-
-    whole = split.split
-    monkeypatch.setattr(split, "split", lambda *given, **more: whole(*given, **more, label=label))
+    monkeypatch.setattr(split, "device_of", lambda call: "cuda" if call.name.endswith("remainder") else "cpu")
     training = Training(monkeypatch, lambda number: True)
     assert same(training.run(), plain)
     assert [stage.name for stage in training.package.stages] == ["read", "forward-1"]

@@ -12,7 +12,7 @@ from springtide.dataworker.split.program import arguments
 from springtide.worker.split import split_forward
 from springtide.worker.split.lazy_leaf import Absent
 from springtide.worker.split.split_forward import SplitForward
-from tests.unit.dataworker.recorded import splitting
+from tests.unit.dataworker.recorded import sent, splitting
 from tests.unit.worker.hashed import Hashed, make
 
 
@@ -36,7 +36,7 @@ class Loop:
         self.forward = SplitForward(
             self.model, call, self.split, sample=(self.raw, self.dense), on_difference=self.told.append
         )
-        self.crossing = self.split.crossing([self.raw, self.dense])
+        self.crossing = sent(self.split, (self.raw, self.dense))
         self.forward.hand_out(self.batch, self.crossing, check=check)
 
     def reading(self):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from springtide.dataworker.feed.stage import Pipeline, PipelineStage
+from springtide.dataworker.feed.worker import Pipeline, PipelineStage
 
 BATCH = 96
 COUNTS, WORDS = 13, 26

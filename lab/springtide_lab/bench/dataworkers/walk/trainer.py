@@ -21,7 +21,8 @@ import msgspec
 import numpy as np
 import torch
 
-from springtide.dataworker.feed.feed import BatchFeed, WantedBatch
+from springtide.dataworker.feed.connections import WantedBatch
+from springtide.dataworker.feed.feed import BatchFeed
 from springtide.domain.data.data_workers import BatchName
 from springtide_lab.bench.dataworkers.walk import clicks
 

@@ -12,7 +12,7 @@ from springtide.dataworker.split.program.call_replay import ForwardReplay
 from springtide.dataworker.split.program.lazy_values import Promise
 from springtide.dataworker.split.recorder import pytree
 from springtide.dataworker.split.recorder.bit_compare import same
-from springtide.dataworker.split.search.split import Split
+from springtide.dataworker.split.split import Split
 from tests.unit.dataworker.recorded import answered, sent, splitting
 
 

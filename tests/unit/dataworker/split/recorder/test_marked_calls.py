@@ -2,15 +2,19 @@
 
 import pickle
 import random
+import sys
 import threading
 
 import cloudpickle
+import numpy as np
 import pytest
 import torch
 
+import springtide
 import springtide as st
+from springtide.dataworker.split.recorder import marked_calls
 from springtide.dataworker.split.recorder.bit_compare import same
-from springtide.dataworker.split.search.split import Split, Unsplit
+from springtide.dataworker.split.split import Split, Unsplit
 from tests.unit.dataworker import programs_to_split as programs
 from tests.unit.dataworker.programs_to_split import words
 from tests.unit.dataworker.recorded import answered, sent, splitting
@@ -146,3 +150,40 @@ def test_a_mark_on_what_is_not_stateless_is_not_believed(kind, why):
     assert isinstance(refused, Unsplit)
     with pytest.raises(AssertionError, match=why):
         raise AssertionError(refused.explanation.text())
+
+
+@springtide.stateless
+def doubled(number):
+    """Twice."""
+    return 2 * number
+
+
+def test_the_mark_changes_nothing_by_itself():
+    assert doubled(4) == 8 and doubled.__doc__ == "Twice." and doubled.__springtide_stateless__
+
+
+def test_whoever_listens_answers_and_only_meanwhile():
+    with marked_calls.heard_by(lambda function, args, kwargs: ("heard", function(*args, **kwargs))):
+        assert doubled(4) == ("heard", 8)
+        with marked_calls.heard_by(None):
+            assert doubled(4) == 8
+    assert doubled(4) == 8
+
+
+def test_a_marked_function_of_a_script_travels_by_value():
+    here = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(here)
+    try:
+        sent = cloudpickle.dumps(doubled)
+    finally:
+        cloudpickle.unregister_pickle_by_value(here)
+    assert pickle.loads(sent)(4) == 8
+
+
+def test_the_second_normal_deviate_that_numpy_holds_counts_as_a_draw():
+    np.random.seed(1)
+    np.random.randn()
+    watched = marked_calls.MarkedCall(doubled.__wrapped__, {})
+    assert not watched.why
+    np.random.randn()
+    assert watched.why == "random numbers"

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from springtide import errors
-from springtide.dataworker.transport import channel, codec, listener, tls_socket
+from springtide.dataworker.transport import channel, codec, handshake
 from springtide.platforms.agent import credentials
 from springtide.rpc.transport import auth, handshake_limits
 
@@ -29,15 +29,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 
 
 @contextlib.contextmanager
-def listening(root: pathlib.Path, role: str = "data-worker") -> Iterator[listener.FeedListener]:
-    with contextlib.closing(listener.FeedListener(SECRET, certificates=str(root / "mine" / role))) as made:
+def listening(root: pathlib.Path, role: str = "data-worker") -> Iterator[handshake.FeedListener]:
+    with contextlib.closing(handshake.FeedListener(SECRET, certificates=str(root / "mine" / role))) as made:
         yield made
 
 
 @contextlib.contextmanager
 def sides(root: pathlib.Path, *, shared: bool = False) -> Iterator[tuple[channel.BatchChannel, channel.BatchChannel]]:
     with listening(root) as made:
-        caller = channel.connect(made.address, SECRET, shared=shared, certificates=str(root / "mine/worker"))
+        caller = handshake.connect(made.address, SECRET, shared=shared, certificates=str(root / "mine/worker"))
         accepted = made.accept()
         with contextlib.closing(caller), contextlib.closing(accepted):
             yield caller, accepted
@@ -80,7 +80,7 @@ def test_what_another_implementation_of_tls_says_is_understood_and_the_other_way
 
     with ThreadPoolExecutor(1) as pool, contextlib.closing(ends[0]):
         theirs_got = pool.submit(other)
-        ours = tls_socket.SecureSocket(ends[0], str(folder), listens=listens)
+        ours = channel.SecureSocket(ends[0], str(folder), listens=listens)
         assert ours.recv(len(words)) == words
         ours.sendall(words)
         assert theirs_got.result() == words
@@ -115,19 +115,19 @@ def test_strangers_are_turned_away_and_hold_up_nobody(root: pathlib.Path, monkey
                     while stranger.recv(4096):
                         pass
         with pytest.raises(auth.Rejected, match="certificate is not good"):
-            channel.connect(made.address, SECRET, certificates=str(root / "other/worker"))
+            handshake.connect(made.address, SECRET, certificates=str(root / "other/worker"))
         with monkeypatch.context() as patched, pytest.raises((auth.Rejected, OSError, EOFError)):
             patched.setattr(handshake_limits, "DEADLINE_S", 1.0)
-            channel.connect(made.address, SECRET)
+            handshake.connect(made.address, SECRET)
         with pytest.raises(errors.BadInput, match="No such file"):
-            channel.connect(made.address, SECRET, certificates=str(root / "nowhere"))
-        with contextlib.closing(channel.connect(made.address, SECRET, certificates=str(root / "mine/worker"))):
+            handshake.connect(made.address, SECRET, certificates=str(root / "nowhere"))
+        with contextlib.closing(handshake.connect(made.address, SECRET, certificates=str(root / "mine/worker"))):
             made.accept().close()
 
 
 def test_a_caller_speaks_to_data_workers_only(root: pathlib.Path) -> None:
     with listening(root, "server") as made, pytest.raises(auth.Rejected, match="for a server; a data-worker was"):
-        channel.connect(made.address, SECRET, certificates=str(root / "mine/worker"))
+        handshake.connect(made.address, SECRET, certificates=str(root / "mine/worker"))
 
 
 def test_one_that_hangs_up_is_noticed_by_who_waits(root: pathlib.Path) -> None:

@@ -1,6 +1,6 @@
 """How many data workers a loader has by itself: none for cheap batches, more while the loop waits."""
 
-from springtide.dataworker.loader.autosize import Autosize
+from springtide.dataworker.loader.worker_pool import Autosize
 from springtide.domain.data.data_workers import FeedState
 
 
@@ -30,7 +30,7 @@ def run(cores, *, make_s, train_s, seconds=120.0):
             waited_s=waited,
             looped_s=at,
         )
-        target = sizer.told(at, state)
+        target = sizer.propose(at, state)
         if target is not None and target.data_workers != workers:
             workers = target.data_workers
             said.append((workers, target.why))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.dataworker.transport import codec, layout, layout_cache
+from springtide.dataworker.transport import codec, layout
 from springtide.domain.data.samples import Batch
 from springtide.rpc.transport.frames import BadFrame
 
@@ -46,25 +46,25 @@ laid_out: list[Any] = []
 @pytest.fixture(autouse=True, scope="module", params=["natively", "tensor by tensor"])
 def _way(request: pytest.FixtureRequest) -> Iterator[None]:
     """Everything here holds for a torch with DLPack's functions and for one without; counts what is worked out."""
-    lay_out = layout_cache._lay_out
+    remember = layout.remember
 
-    def counted(*look: Any) -> layout_cache.TreeLayout:
-        laid_out.append(look)
-        return lay_out(*look)
+    def counted(*packed: Any) -> None:
+        laid_out.append(packed)
+        remember(*packed)
 
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "tensor by tensor":
-            patch.setattr(layout_cache, "_FUNCTIONS", None)
-        patch.setattr(layout_cache, "_lay_out", counted)
-        layout_cache._moulds.clear()
-        layout_cache._plan.cache_clear()
+            patch.setattr(layout, "_FUNCTIONS", None)
+        patch.setattr(layout, "remember", counted)
+        layout.layouts.clear()
+        layout._plan.cache_clear()
         yield
-    layout_cache._moulds.clear()
-    layout_cache._plan.cache_clear()
+    layout.layouts.clear()
+    layout._plan.cache_clear()
 
 
 def misses() -> tuple[int, int]:
-    return len(laid_out), layout_cache._plan.cache_info().misses
+    return len(laid_out), layout._plan.cache_info().misses
 
 
 def payload(message: codec.BatchMessage) -> bytearray:
@@ -95,9 +95,9 @@ TREES = st.recursive(
 @given(st.lists(TREES, min_size=1, max_size=6))
 def test_a_mould_says_what_the_longer_way_says_whatever_came_before(trees: list[Any]) -> None:
     for tree in trees + trees:
-        cast, wanted = layout_cache.cast(tree), longer_way(tree)
-        assert (cast.header, cast.pieces.told(), cast.size) == (wanted.header, wanted.pieces, wanted.size)
-        assert [id(tensor) for tensor in cast.keep if tensor.nbytes] == [id(tensor) for tensor in wanted.keep]
+        packed, wanted = codec.pack(tree), longer_way(tree)
+        assert (packed.header, packed.places, packed.size) == (wanted.header, wanted.pieces, wanted.size)
+        assert [id(tensor) for tensor in packed.keep if tensor.nbytes] == [id(tensor) for tensor in wanted.keep]
 
 
 def test_batches_that_look_alike_share_a_header_and_its_reading() -> None:
@@ -182,28 +182,28 @@ def test_a_tensor_that_cannot_travel_is_refused_though_others_like_it_went(unfit
 
 
 def test_few_are_remembered() -> None:
-    for rows in range(3 * layout_cache.REMEMBERED):
+    for rows in range(3 * layout.REMEMBERED):
         message = codec.pack([torch.zeros(rows + 1)])
         codec.unpack(message.header, payload(message))
-    assert len(layout_cache._moulds) == layout_cache._plan.cache_info().currsize == layout_cache.REMEMBERED
+    assert len(layout.layouts) == layout._plan.cache_info().currsize == layout.REMEMBERED
 
 
 def test_long_headers_are_not_remembered() -> None:
-    message = codec.pack([torch.zeros(1)] * (layout_cache.MOST_TENSORS + 1))
-    assert len(message.header) > layout_cache.LONGEST_HEADER
+    message = codec.pack([torch.zeros(1)] * (layout.MOST_TENSORS + 1))
+    assert len(message.header) > layout.LONGEST_HEADER
     before = misses()
     codec.pack(message.keep)
-    assert len(codec.unpack(message.header, payload(message))) == layout_cache.MOST_TENSORS + 1
+    assert len(codec.unpack(message.header, payload(message))) == layout.MOST_TENSORS + 1
     assert misses() == before
 
 
 def test_a_header_that_lies_is_refused_each_time() -> None:
     lie = msgspec.msgpack.encode(layout.Header(layout.VERSION, 64, layout.Tensor("float32", (17,), 0)))
-    before = layout_cache._plan.cache_info().currsize
+    before = layout._plan.cache_info().currsize
     for _ in range(3):
         with pytest.raises(BadFrame, match="bytes 0 to 68 of a payload of 64"):
             codec.unpack(lie, bytearray(128))
-    assert layout_cache._plan.cache_info().currsize == before
+    assert layout._plan.cache_info().currsize == before
 
 
 def test_a_header_that_is_known_is_held_to_the_payload_that_comes_with_it() -> None:

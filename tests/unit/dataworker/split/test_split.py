@@ -8,7 +8,7 @@ from torch import nn
 
 from springtide.dataworker.split.recorder import pytree
 from springtide.dataworker.split.recorder.bit_compare import same
-from springtide.dataworker.split.search.split import Split, Unsplit
+from springtide.dataworker.split.split import Split, Unsplit
 from springtide_lab.bench.dataworkers import text_clicks
 from tests.unit.dataworker import programs_to_split as programs
 from tests.unit.dataworker.programs_to_split import batch
@@ -156,16 +156,19 @@ class Uniques(programs.Base):
         return self.score(self.table((unique * 31 % 1000)[inverse]), dense, label)
 
 
-def test_moved_calls_are_grouped_by_device_into_stages_and_all_workers_cut_alike():
+def test_moved_calls_are_grouped_by_device_into_stages_and_all_workers_cut_alike(monkeypatch):
     torch.manual_seed(5)
     model = Uniques().train()
-    label = lambda call: "cuda" if call.name == "torch.unique" else "cpu"  # noqa: E731
-    divided = splitting(model, [batch(32, 1), batch(32, 2)], label=label)
+    all_on_the_cpu = splitting(model, [batch(32, 1), batch(32, 2)])
+    monkeypatch.setattr(
+        "springtide.dataworker.split.split.device_of", lambda call: "cuda" if call.name == "torch.unique" else "cpu"
+    )
+    divided = splitting(model, [batch(32, 1), batch(32, 2)])
     assert isinstance(divided, Split), divided.explanation.text()
     assert [stage.device for stage in divided.stages] == ["cpu", "cuda", "cpu"]
     assert trains_alike(model, divided)
-    again = splitting(model, [batch(32, 21), batch(32, 22), batch(32, 23)], label=label)
-    assert again.digest == divided.digest != splitting(model, [batch(32, 1), batch(32, 2)]).digest
+    again = splitting(model, [batch(32, 21), batch(32, 22), batch(32, 23)])
+    assert again.digest == divided.digest != all_on_the_cpu.digest
 
 
 class Summing(programs.Base):

@@ -1,7 +1,7 @@
 """Explain a split as text of 80 columns or JSON: moved operations, remaining operations with reasons, and costs.
 
-In: dataworker/split/search/split.py fills in an `Explanation`. worker/explain_split.py fills in a `ScriptReport`, in
-the script's process. Out: `springtide explain-split` prints both, and the job's log has a summary.
+In: split.py fills in an `Explanation`; worker/explain_split.py fills in a `ScriptReport`, in the script's process. Out:
+`springtide explain-split` prints both, and the job's log has a summary.
 """
 
 import textwrap
@@ -67,7 +67,6 @@ class Explanation:
 
     @property
     def moved_share(self) -> float:
-        """Share of forward's time that moves."""
         return min(1.0, self.moved_s / self.forward_s) if self.forward_s > 0 else 0.0
 
     @property
@@ -84,7 +83,6 @@ class Explanation:
         return {**asdict(self), "moved_share": self.moved_share, "summary": self.summary}
 
     def text(self) -> str:
-        """Return the full report for a terminal of 80 columns."""
         lines = [*_wrap(self.summary), ""]
         if self.moved:
             lines += ["Moves to data workers:", *_groups(self.moved), ""]

@@ -7,49 +7,48 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.dataworker.loader import loader_state
-from springtide.dataworker.loader.loader_state import LoaderKind
+from springtide.dataworker.loader import options
 from springtide.dataworker.loader.sampler import LoaderPosition
 
-KIND = LoaderKind(unit="samples", samples=100, shuffle=True)
+KIND = dict(unit="samples", samples=100, shuffle=True)
 
 
 @given(
     epoch=st.integers(0, 2**31), done=st.integers(0, 100), mark=st.integers(0, 2**32 - 1), seed=st.integers(0, 2**62)
 )
 def test_what_is_written_is_read_back(epoch, done, mark, seed):
-    state = json.loads(json.dumps(loader_state.written(KIND, LoaderPosition(epoch, done, mark), seed)))
-    assert loader_state.read(state, KIND) == (LoaderPosition(epoch, done, mark), seed)
+    state = json.loads(json.dumps(options.written(KIND, LoaderPosition(epoch, done, mark), seed)))
+    assert options.read(state, KIND) == (LoaderPosition(epoch, done, mark), seed)
 
 
 @pytest.mark.parametrize(
     ("other", "said"),
     [
-        (LoaderKind(unit="samples", samples=99, shuffle=True), "samples=100, and is loaded into one with samples=99"),
-        (LoaderKind(unit="samples", samples=100, shuffle=False), "shuffle=True"),
-        (LoaderKind(unit="batches", samples=None, shuffle=False), "unit='samples'"),
+        (dict(unit="samples", samples=99, shuffle=True), "samples=100, and is loaded into one with samples=99"),
+        (dict(unit="samples", samples=100, shuffle=False), "shuffle=True"),
+        (dict(unit="batches", samples=None, shuffle=False), "unit='samples'"),
     ],
 )
 def test_a_state_of_other_data_is_refused(other, said):
     with pytest.raises(errors.BadInput, match=said):
-        loader_state.read(loader_state.written(KIND, LoaderPosition(0, 0), 0), other)
+        options.read(options.written(KIND, LoaderPosition(0, 0), 0), other)
 
 
 @pytest.mark.parametrize("state", [{}, {"format": 2}, {"_snapshot": {}}, None, "state", 3])
 def test_a_state_of_another_kind_of_loader_is_refused(state):
-    with pytest.raises(errors.BadInput, match="wanted 1, as ElasticLoader"):
-        loader_state.read(state, KIND)
+    with pytest.raises(errors.BadInput, match="expected 1, as ElasticLoader"):
+        options.read(state, KIND)
 
 
 @pytest.mark.parametrize("broken", [{"done": 101}, {"done": -1}, {"epoch": -1}])
 def test_a_place_that_does_not_exist_is_refused(broken):
     with pytest.raises(errors.BadInput, match="no place in it"):
-        loader_state.read({**loader_state.written(KIND, LoaderPosition(0, 0), 0), **broken}, KIND)
+        options.read({**options.written(KIND, LoaderPosition(0, 0), 0), **broken}, KIND)
 
 
 @pytest.mark.parametrize("field", ["epoch", "done", "mark", "seed"])
 @pytest.mark.parametrize("value", [None, "7", 1.5])
 def test_a_state_with_something_else_in_the_place_of_a_number_is_refused(field, value):
-    state = loader_state.written(KIND, LoaderPosition(1, 2, 3), 4) | {field: value}
+    state = options.written(KIND, LoaderPosition(1, 2, 3), 4) | {field: value}
     with pytest.raises(errors.BadInput, match=f"{field} {value!r}"):
-        loader_state.read(state, KIND)
+        options.read(state, KIND)

@@ -6,27 +6,28 @@ import socket
 import subprocess
 import sys
 
+import msgspec
 import psutil
 import pytest
 
-from springtide.dataworker.processes import fork_server, job_package
+from springtide.dataworker.processes import job_package, local_processes
 from tests.waiting import until
 
 
-def test_a_loader_that_died_with_news_unread_leaves_no_package(tmp_path, monkeypatch):
+def test_a_loader_that_died_with_a_reply_unread_leaves_no_package(tmp_path, monkeypatch):
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     folder = tmp_path / "package"
     folder.mkdir()
 
     def load(*_, **__):
-        fork_server.send(theirs, fork_server.ForkEnded(0, 0))
+        theirs.send(b"a reply")
         ours.close()  # the kernel resets a connection that is closed with something unread
 
     monkeypatch.setattr(job_package, "load", load)
     monkeypatch.setattr(os, "_exit", lambda status: None)
-    fork_server.send(ours, fork_server.ForkSetup(str(folder), b"s" * 32, 0, os.getppid()))
+    ours.send(msgspec.msgpack.encode(local_processes.PackageSetup(str(folder), b"s" * 32, 0, os.getppid())))
     with theirs:
-        fork_server.main(os.dup(theirs.fileno()))
+        local_processes.main(os.dup(theirs.fileno()))
     assert not folder.exists()
 
 

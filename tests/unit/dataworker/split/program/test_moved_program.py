@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from springtide.dataworker.split.program import unique
-from springtide.dataworker.split.search.split import Split
+from springtide.dataworker.split.program import moved_program
+from springtide.dataworker.split.split import Split
 from tests.unit.dataworker.recorded import answered, splitting
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
@@ -45,7 +45,7 @@ def same(found, wanted):
     ids=["buckets", "hashes", "ids", "turned", "int32", "one value", "outliers", "strided"],
 )
 def test_it_is_what_torch_gives(tensor, inverse, counts):
-    assert same(unique.unique2(tensor, True, inverse, counts), torchs(tensor, inverse, counts))
+    assert same(moved_program.unique2(tensor, True, inverse, counts), torchs(tensor, inverse, counts))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_it_is_what_torch_gives(tensor, inverse, counts):
     ids=["floats", "bool", "int16", "few", "none", "a scalar"],
 )
 def test_what_it_is_not_made_for_goes_to_torch(tensor):
-    assert same(unique.unique2(tensor, True, True, True), torchs(tensor, True, True))
+    assert same(moved_program.unique2(tensor, True, True, True), torchs(tensor, True, True))
 
 
 @settings(deadline=None, max_examples=60)
@@ -72,7 +72,7 @@ def test_what_it_is_not_made_for_goes_to_torch(tensor):
 def test_any_mixture_of_ranges(seeds, ranges):
     parts = [drawn(seeds, (700,), begin, min(MOST, begin + (1 << bits))) for begin, bits in ranges if begin < MOST]
     tensor = torch.cat([*parts, drawn(seeds, (1100,), 0, 9)])
-    assert same(unique.unique2(tensor, True, True, True), torchs(tensor, True, True))
+    assert same(moved_program.unique2(tensor, True, True, True), torchs(tensor, True, True))
 
 
 class Hashed(nn.Module):
@@ -91,8 +91,8 @@ def test_a_split_runs_it_on_data_workers(monkeypatch):
     made = splitting(model, calls)
     assert isinstance(made, Split), made.explanation.text()
     ids, times = drawn(3, (90, 30), 0, 5000), []
-    native = unique._native.distinct
-    monkeypatch.setattr(unique._native, "distinct", lambda *given: times.append(1) or native(*given))
+    native = moved_program._native.distinct
+    monkeypatch.setattr(moved_program._native, "distinct", lambda *given: times.append(1) or native(*given))
     given, answers = answered(made, model.forward, ((ids,), {}))
     assert torch.equal(given, model(ids)) and answers.complete and times
 
@@ -102,6 +102,6 @@ def test_a_split_runs_it_on_data_workers(monkeypatch):
 )
 def test_it_takes_the_arguments_of_torch_unique(options):
     tensor = drawn(5, (64, 30), 0, 90)
-    found, wanted = unique.unique(tensor, **options), torch.unique(tensor, **options)
+    found, wanted = moved_program.unique(tensor, **options), torch.unique(tensor, **options)
     as_list = lambda made: list(made) if isinstance(made, tuple) else [made]  # noqa: E731
     assert type(found) is type(wanted) and same(as_list(found), as_list(wanted))

@@ -1,1 +1,0 @@
-"""Choose the cut of a forward(), build the split, and report it."""
