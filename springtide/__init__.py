@@ -17,7 +17,7 @@ _HOME = {
     "EmbeddingBags": "springtide.embedding.modules.modules",
     "SpringtideError": "springtide.errors",
     "stateless": "springtide.dataworker.split.recorder.marked_calls",
-    "stream": "springtide.data.stream.dataset",
+    "stream": "springtide.data.stream.stream",
 }
 
 __all__ = ["Embedding", "EmbeddingBag", "EmbeddingBags", "Job", "SpringtideError", "join", "stateless", "stream"]

@@ -174,9 +174,7 @@ def with_arguments(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def own_arguments(given: Sequence[str]) -> list[str]:
-    """Return the arguments passed through the environment, else `given`. Remove them from the environment of
-    children.
-    """
+    """Return the arguments from the environment, else `given`; children do not inherit them."""
     text = os.environ.pop(ARGUMENTS, None)
     return list(given) if text is None else [str(each) for each in json.loads(text)]
 

@@ -1,5 +1,5 @@
 // Validates the envelopes of a batch of stream records: presence, checksum, event time. Layout:
-// springtide/data/stream/envelope.py. Next: bindings/batch/envelope.cpp.
+// springtide/data/stream/records.py. Next: bindings/batch/envelope.cpp.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,8 @@
 """Checkpoints: slot images in segment files, and a manifest that lists the images of one checkpoint.
 
-Reading order: `segments` writes the images of a server, `cover` combines the reports of all servers, `writer` publishes
-the `manifest`, and `reader` finds the newest complete checkpoint. The files are in a `storage.FileStore`: a folder or
-an fsspec URL.
-
-`checkpointer` and its `state_` modules are for programs without tables.
+Reading order in `format`: `checkpoint_io` writes the images of a server, `manifest` combines the reports of all
+servers, `checkpoint_io` publishes it and finds the newest one, in a `storage.FileStore`: a folder or an fsspec URL.
+`checkpointer` is for programs without tables.
 """
 
 import importlib

@@ -67,9 +67,7 @@ def assign(
 def _ease(
     mine: dict[int, list[int]], slow: Collection[int], rates: Mapping[int, float]
 ) -> tuple[dict[int, list[int]], list[int]]:
-    """Exclude slow ranks, if other ranks are left. Return the partitions that each slow rank keeps, and the freed
-    partitions.
-    """
+    """Exclude slow ranks, if others are left. Return the partitions that each slow rank keeps, and the freed ones."""
     kept: dict[int, list[int]] = {}
     eased: list[int] = []
     if any(rank not in slow for rank in mine):

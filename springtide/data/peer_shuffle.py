@@ -1,11 +1,7 @@
 """Pure. Decide which worker trains a batch from a stream: the worker that read it, or a peer with free capacity.
 
-In: batches and messages from worker/online/shuffling/shuffle_unit.py. Out: actions for that module. Each worker has its
-own `PeerShuffle`, and decides by the last announcements of its peers. There is no coordinator.
-
-A worker never forwards a batch from a peer. A batch that was sent returns to its owner before it is sent again. A batch
-may be trained twice, if a peer was only slow. The repetition is harmless, because slots skip batches that they already
-have.
+Each worker decides alone, by the last announcements of peers, and never forwards a batch from a peer. A batch may be
+trained twice, if a peer was only slow. That is harmless, because slots skip batches that they already have.
 
     offer ─► queue ─► take ─► trained ─► ReportTrained, to the peer that sent it
                └► SendBatch, to a peer ─► done, or home again: returned, peer lost, peer silent
@@ -132,9 +128,7 @@ class PeerShuffle(Generic[K]):
         return room + sum(self.bounds.upper - len(self.peers[name].away) for name in self._open())
 
     def wait_s(self, at: float) -> float:
-        """Return the expected wait of a batch offered now; 0 if the loop has stalled, because peers then take its
-        batches.
-        """
+        """Return the expected wait of a batch offered now; 0 if the loop has stalled: peers then take its batches."""
         return 0.0 if self._stalled(at) else len(self.queue) * self._step_s
 
     @property
@@ -214,9 +208,7 @@ class PeerShuffle(Generic[K]):
         return self._settle(at)
 
     def done(self, peer: str, key: K, at: float) -> list[Action[K]]:
-        """Note that a peer trained an own batch, perhaps after this worker took it back. No other worker need train
-        it.
-        """
+        """Note that a peer trained an own batch, perhaps after this worker took it back."""
         if (other := self.peers.get(peer)) is not None:
             sent_at = other.away.pop(key, None)
             other.slow = False
@@ -305,9 +297,7 @@ class PeerShuffle(Generic[K]):
             del self.owners[key]
 
     def _open(self) -> list[str]:
-        """Return the peers that accept another batch: at most `upper` each, because announcements take time to
-        arrive.
-        """
+        """Return the peers that accept another batch: at most `upper` each, because announcements take time."""
         if self.strategy != "advanced":
             return []
         return [

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch.utils import _pytree, data
 
 from springtide import errors
-from springtide.data.stream.dataset import StreamDataset
+from springtide.data.stream.stream import StreamDataset
 from springtide.domain.core import validation
 from springtide.domain.data.samples import Batch
 
@@ -71,11 +71,7 @@ class SampleSource:
             return (fetch(batch_indices) if len(batch_indices) else None for batch_indices in indices)
         # A forked reader uses only the data set, and no socket or table of this process.
         loader: Any = data.DataLoader(
-            _Whole(fetch),
-            batch_size=None,
-            sampler=_Once(indices),
-            num_workers=self.num_workers,
-            **self.loader_options,
+            _Whole(fetch), batch_size=None, sampler=_Once(indices), num_workers=self.num_workers, **self.loader_options
         )
         return iter(loader)
 

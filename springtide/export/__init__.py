@@ -1,14 +1,12 @@
 """Exports a checkpoint's tables and dense tensors as files for serving, in common formats.
 
-Reading order: `slot_rows` reads a model from a checkpoint. `row_index` and `delta` find the changes since an earlier
-export. `row_spool` buffers rows on disk, and `table_file` and `export_folder` write and read files. `exporter` makes
-one export, and `continuous` makes one after another. `loader` puts an export into a plain PyTorch model.
+`exporter` makes exports, `table_files` writes the rows and finds changes, `export_folder` reads exports into models.
 """
 
 import importlib
 from typing import Any
 
-_HOME = {"into": "springtide.export.loader", "read": "springtide.export.loader"}
+_HOME = {"into": "springtide.export.export_folder", "read": "springtide.export.export_folder"}
 
 __all__ = ["into", "read"]
 

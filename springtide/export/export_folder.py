@@ -1,8 +1,7 @@
-"""Export folders on disk or at a URL: one folder each, such as `export-000007`, with its card written last.
+"""Export folders on disk or at a URL, one folder each, such as `export-000007`; reading them into PyTorch models.
 
-In: tables from `export.exporter`. Out: files of keys and rows (`export.table_file`), a state dict for `torch.load`, and
-a JSON card that lists the files with checksums. The module also reads them back. A folder without a card is not an
-export.
+In: tables from `exporter`. Out: files of keys and rows (`table_files`), a state dict for `torch.load`, and a JSON card
+that lists the files with checksums. The card is written last: a folder without a card is not an export.
 """
 
 import contextlib
@@ -11,18 +10,18 @@ import pathlib
 import re
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, BinaryIO
 
 import msgspec
 import numpy as np
 import torch
+from torch import nn
 
 from springtide import errors
 from springtide.checkpoint.format.storage import FolderStore, UrlStore
 from springtide.domain.model.tables import TableOutline
-from springtide.export.delta import TableDelta
-from springtide.export.model import in_order
-from springtide.export.table_file import Format, unpack
+from springtide.export.table_files import ExportedModel, Format, TableDelta, apply, in_order, unpack
 
 VERSION = 2
 """Version of the format. Version 1 had sorted keys in a file, and no index."""
@@ -185,3 +184,72 @@ def _checked(url: str, card: ExportCard, file: str, crc: int) -> bytes:
     if zlib.crc32(content) != crc:
         raise errors.BadInput(f"{place.where}/{file} is torn or was changed: its checksum is not the card's")
     return content
+
+
+def read(url: str, number: int | None = None) -> ExportedModel:
+    """Read the export of that number, or the newest one."""
+    if number is None:
+        known = numbers(url)
+        if not known:
+            raise errors.MissingFile(f"no exports at {url}; `springtide export JOB {url}` makes one")
+        number = known[0]
+    card = read_card(url, number)
+    base = read(url, card.since) if card.since is not None else None
+    tables = {}
+    for table in card.tables:
+        part = read_table(url, card, table)
+        older = base.tables.get(table.outline.name) if base else None
+        tables[table.outline.name] = apply(older, part) if older else part.changed
+    return ExportedModel(
+        job=card.job,
+        number=card.number,
+        samples=card.samples,
+        tables=tables,
+        dense=read_dense(url, card),
+        left_out=card.left_out,
+    )
+
+
+def into(model: nn.Module, url: str, number: int | None = None) -> ExportedModel:
+    """Fill a plain model from an export; change nothing on error.
+
+    Rows and buffers that the export lacks keep their values.
+    """
+    found = read(url, number)
+    weights = _weights(model, found)
+    own = model.state_dict()
+    unknown = sorted(set(found.dense) - set(own))
+    if unknown:
+        raise errors.BadInput(f"the export has dense tensors that the model lacks: {', '.join(unknown)}")
+    wrong = [name for name, tensor in found.dense.items() if own[name].shape != tensor.shape]
+    if wrong:
+        name = wrong[0]
+        raise errors.BadInput(
+            f"{name!r} is {tuple(found.dense[name].shape)} in the export and {tuple(own[name].shape)} in the model"
+        )
+    with torch.no_grad():
+        for weight, keys, rows in weights:
+            weight[keys] = rows.to(weight.dtype)
+    model.load_state_dict(found.dense, strict=False)
+    return replace(found, tables=found.tables)
+
+
+def _weights(model: nn.Module, found: ExportedModel) -> list[tuple[Any, torch.Tensor, torch.Tensor]]:
+    weights = []
+    for name, table in found.tables.items():
+        for path in table.outline.paths:
+            try:
+                weight = getattr(model.get_submodule(path), "weight", None)
+            except AttributeError:
+                weight = None
+            if not isinstance(weight, torch.Tensor) or weight.dim() != 2:
+                raise errors.BadInput(f"the model has no table at {path!r}, where the export has {name!r}")
+            keys, rows = torch.from_numpy(table.keys.copy()), torch.from_numpy(table.rows.copy())
+            if rows.shape[1] != weight.shape[1] or (len(keys) and int(keys.max()) >= weight.shape[0]):
+                largest = int(keys.max()) if len(keys) else 0
+                raise errors.BadInput(
+                    f"table {name!r} has dim {rows.shape[1]} and ids up to {largest}; the model's {path!r} is "
+                    f"{tuple(weight.shape)}"
+                )
+            weights.append((weight, keys, rows))
+    return weights

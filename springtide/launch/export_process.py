@@ -1,6 +1,6 @@
 """Exports a job's checkpoints repeatedly: `springtide export --every`, and a process beside a running job.
 
-In: a job's checkpoints. Out: exports at a URL (export/continuous.py), and one line for each on standard output. Exports
+In: a job's checkpoints. Out: exports at a URL (export/exporter.py), and one line for each on standard output. Exports
 run in their own process, because they take memory and time and must not disturb the job.
 """
 
@@ -17,7 +17,7 @@ from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.telemetry import logs, redactor
 
 if TYPE_CHECKING:
-    from springtide.export.continuous import ContinuousExport
+    from springtide.export.exporter import ContinuousExport
 
 AGAIN_S = 5.0  # wait after a failed export
 LAST_S = 120.0  # for the last export, after the end of the job
@@ -33,11 +33,11 @@ def follow(
     copies: str = "",
 ) -> int:
     """Export every `every_s` seconds until a signal or `ended`; then once more."""
-    from springtide.export import table_file
-    from springtide.export.continuous import ContinuousExport
+    from springtide.export import table_files
+    from springtide.export.exporter import ContinuousExport
 
     also = open_store(copies) if copies else None
-    following = ContinuousExport(open_store(where), url, format=table_file.format_named(format), copies=also)
+    following = ContinuousExport(open_store(where), url, format=table_files.format_named(format), copies=also)
     ended = ended or threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

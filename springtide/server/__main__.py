@@ -16,8 +16,8 @@ import msgspec
 
 from springtide import child_guard, config, errors
 from springtide.checkpoint.format.storage import FileStore
-from springtide.checkpoint.transfer import shared_disk
-from springtide.checkpoint.transfer.remote_reader import ScatteredStore
+from springtide.checkpoint.transfer import claims
+from springtide.checkpoint.transfer.file_transfer import ScatteredStore
 from springtide.domain.core.roles import RoleKind
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import channel
@@ -92,7 +92,7 @@ def saves(
         yield None
         return
     life, secret, tls = f"{settings.member}.{settings.incarnation}", config.job_secret(settings), settings.tls
-    disk = shared_disk.find_disk(
+    disk = claims.find_disk(
         welcome.checkpoints, welcome.run, welcome.claim, scratch=settings.scratch, node=settings.node
     )
     mirror = taking = None

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from springtide import _native, errors
-from springtide.checkpoint.format.segments import SegmentWriter
-from springtide.checkpoint.transfer.file_server import SegmentCopies
+from springtide.checkpoint.format.checkpoint_io import SegmentWriter
+from springtide.checkpoint.transfer.file_transfer import SegmentCopies
 from springtide.domain.model.checkpoints import SlotExtent
 from springtide.embedding.lookup.specs import plain_spec
 from springtide.rpc.messages import messages

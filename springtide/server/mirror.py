@@ -4,7 +4,7 @@ In: files that `server.checkpoints` has written, and the buddy server that the m
 `Written` that names the copies. A server listens for copies in a separate thread, and reports its port to the master
 with every request for orders. Files travel over the network, so buddies may be on different hosts.
 
-Next: `checkpoint.transfer.file_server` stores the copies. It also serves files at the same port, for the next
+Next: `checkpoint.transfer.file_transfer` stores the copies. It also serves files at the same port, for the next
 incarnation of a server that does not find them on its disk.
 """
 
@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 
 from springtide import errors
 from springtide.checkpoint.format.manifest import number_in
-from springtide.checkpoint.transfer.file_server import FilePart, SegmentCopies, parts
+from springtide.checkpoint.transfer.file_transfer import FilePart, SegmentCopies, parts
 from springtide.domain.model.checkpoints import Buddy, Written
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import channel

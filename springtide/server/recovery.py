@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from springtide import _native, errors
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.storage import FileStore
 from springtide.rpc.messages import messages
 from springtide.server import restore
@@ -53,7 +53,7 @@ def bring_back(store: _native.Store, wanted: messages.RestoreOrder, scattered: F
     log.warning("%s", troubles[0])
     found: list[RestoredFrom] = []
     for where, place in places.items():
-        looked = reader.latest(place, wanted.slots, lineage=wanted.lineage)
+        looked = checkpoint_io.latest(place, wanted.slots, lineage=wanted.lineage)
         troubles += [each for each in looked.troubles if each not in troubles]
         if looked.manifest is not None:
             found.append(RestoredFrom(where, looked.manifest.number))

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from springtide import _native
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.storage import FileStore, open_store
 from springtide.domain.model.checkpoints import Lineage
 from springtide.embedding.lookup.specs import native_spec
@@ -35,13 +35,13 @@ def restore(
     began = time.monotonic()
     place = open_store(where) if isinstance(where, str) else where
     slots = tuple(slots)
-    manifest = reader.read(place, number, slots, lineage=lineage)
+    manifest = checkpoint_io.read(place, number, slots, lineage=lineage)
     for spec in manifest.tables:
         store.declare(native_spec(spec))
     count = size = 0
     spared: dict[str, str] = {}
     for slot in slots:
-        for image in reader.images(place, manifest, slot, spared):
+        for image in checkpoint_io.images(place, manifest, slot, spared):
             store.import_slot(image)
             size += len(image)
         count += 1

@@ -1,6 +1,6 @@
 """Upload a server's checkpoint files to storage in a separate process, if its disk is not shared.
 
-In: copy orders, which a thread requests from the master. The process runs `checkpoint.transfer.upload_part`. Out: a
+In: copy orders, which a thread requests from the master. The process runs `checkpoint.transfer.upload`. Out: a
 `CopyReport`. When all servers have uploaded their parts, the master publishes the manifest in storage
 (`master.checkpoint.server_copies`).
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable
 import msgspec
 
 from springtide import config, errors
-from springtide.checkpoint.transfer.upload_part import PartUploaded
+from springtide.checkpoint.transfer.upload import Uploaded
 from springtide.rpc.messages import messages
 
 log = logging.getLogger(__name__)
@@ -26,8 +26,8 @@ ENDS_S = 10.0  # seconds to wait for the end of a process that has reported its 
 
 def send(folder: pathlib.Path, order: messages.CopyOrder) -> messages.CopyReport:
     files = msgspec.json.encode(order.files).decode()
-    command = [sys.executable, "-m", "springtide.checkpoint.transfer.upload_part"]
-    environment = config.with_arguments([str(folder), order.url, files])
+    command = [sys.executable, "-m", "springtide.checkpoint.transfer.upload"]
+    environment = config.with_arguments(["part", str(folder), order.url, files])
     try:
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         assert process.stdout is not None and process.stdin is not None
@@ -38,12 +38,12 @@ def send(folder: pathlib.Path, order: messages.CopyOrder) -> messages.CopyReport
         process.stdin.close()
         process.stdout.close()
         done = (
-            msgspec.json.decode(said, type=PartUploaded)
+            msgspec.json.decode(said, type=Uploaded)
             if said
-            else PartUploaded(error=f"its process ended with status {code}")
+            else Uploaded(error=f"its process ended with status {code}")
         )
     except (OSError, msgspec.MsgspecError) as error:
-        done = PartUploaded(error=f"its process failed: {error}")
+        done = Uploaded(error=f"its process failed: {error}")
     if done.error:
         log.warning("copies to %s: %s", order.url, done.error)
     return messages.CopyReport(order.id, done.files, done.bytes, done.lacks, done.error)

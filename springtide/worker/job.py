@@ -14,7 +14,7 @@ from torch import nn
 from springtide import config, errors
 from springtide.data import shards
 from springtide.data import source as sources
-from springtide.data.stream.dataset import StreamDataset
+from springtide.data.stream.stream import StreamDataset
 from springtide.domain.core import validation
 from springtide.domain.core.validation import takes_numbers
 from springtide.domain.data.samples import DatasetCard

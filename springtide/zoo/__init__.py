@@ -1,8 +1,8 @@
 """Model zoo: recommendation models, and data to train them on.
 
-`model(name)` and `example_batch(name)` are in `catalog`, `loss` in `loss`. `ClickLog` (`clicklog`) is a generated click
-log with a known best AUC. `readers` reads public data sets: Criteo, Avazu, MovieLens, Parquet. `metrics` has streaming
-AUC and log loss. Names are imported at first use: the generator and the metrics need no torch.
+`catalog` has `models` by name. `clicklog` is a generated click log with a known best AUC. `readers` reads public data
+sets: Criteo, Avazu, MovieLens, Parquet. `metrics` has streaming AUC and log loss. Names are imported at first use: the
+generator and the metrics need no torch.
 """
 
 import importlib
@@ -12,12 +12,12 @@ _HOME = {
     "MODELS": "springtide.zoo.catalog",
     "model": "springtide.zoo.catalog",
     "example_batch": "springtide.zoo.catalog",
-    "loss": "springtide.zoo.loss",
-    "LogSpec": "springtide.zoo.clicklog.spec",
+    "loss": "springtide.zoo.models",
+    "LogSpec": "springtide.zoo.clicklog.population",
     "ClickLog": "springtide.zoo.clicklog.dataset",
-    "CriteoTsv": "springtide.zoo.readers.criteo",
-    "AvazuCsv": "springtide.zoo.readers.avazu",
-    "MovieLens": "springtide.zoo.readers.movielens",
+    "CriteoTsv": "springtide.zoo.readers.text_datasets",
+    "AvazuCsv": "springtide.zoo.readers.text_datasets",
+    "MovieLens": "springtide.zoo.readers.text_datasets",
     "ParquetClicks": "springtide.zoo.readers.parquet",
 }
 
@@ -38,9 +38,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'springtide.zoo' has no attribute {name!r}; it has {', '.join(__all__)}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value  # a submodule of the same name (`loss`) must not hide the function
-    return value
+    return getattr(importlib.import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

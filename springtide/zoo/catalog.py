@@ -14,16 +14,8 @@ from torch import Tensor, nn
 
 from springtide import errors
 from springtide.domain.core.validation import takes_numbers
-from springtide.zoo.batches import Batch, ClickBatch, HistoryBatch, PairBatch, RankBatch
-from springtide.zoo.models.dcn import DCN
-from springtide.zoo.models.dcn_v2 import DCNv2
-from springtide.zoo.models.deepfm import DeepFM
-from springtide.zoo.models.din import DIN
-from springtide.zoo.models.dlrm import DLRM
-from springtide.zoo.models.mmoe import MMoE
-from springtide.zoo.models.ncf import NCF
-from springtide.zoo.models.widedeep import WideDeep
-from springtide.zoo.models.xdeepfm import XDeepFM
+from springtide.zoo.layers import Batch, ClickBatch, HistoryBatch, PairBatch, RankBatch
+from springtide.zoo.models import DCN, DIN, DLRM, NCF, DCNv2, DeepFM, MMoE, WideDeep, XDeepFM
 
 DENSE = 13
 HISTORY = 20

@@ -5,6 +5,10 @@ and one pass reach within about 0.01 of the best AUC; `docs/zoo.md` has the figu
 sample was trained once despite faults.
 """
 
+import itertools
+import os
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,11 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from springtide import errors
-from springtide.zoo.batches import ClickBatch
 from springtide.zoo.clicklog.dataset import ClickLog
-from springtide.zoo.clicklog.spec import LogSpec
-from springtide.zoo.models.widedeep import WideDeep
-from springtide.zoo.models.xdeepfm import XDeepFM
+from springtide.zoo.clicklog.population import LogSpec
+from springtide.zoo.layers import ClickBatch
+from springtide.zoo.models import WideDeep, XDeepFM
 
 SAMPLES = 500_000
 BATCH = 512
@@ -39,16 +42,12 @@ SPEC = LogSpec(
 
 
 def log(samples: int = SAMPLES, *, folder: str | Path | None = None) -> tuple[ClickLog, ClickLog]:
-    """Return the train and the test part (the last tenth by event time); with a `folder`, in files that all workers
-    share.
-    """
+    """Return the train and the test part (the last tenth by event time); with a `folder`, in shared files."""
     return ClickLog(samples, spec=SPEC, folder=folder).split(0.1)
 
 
 def model(name: str = "widedeep", *, sparse: bool = True) -> nn.Module:
-    """Return the demo model: Wide & Deep with 30 thousand weights in 52 tables and 16 thousand in the MLP, or xDeepFM
-    of that size.
-    """
+    """Return the demo model: 30 thousand weights in 52 tables and 16 thousand in the MLP."""
     if name == "widedeep":
         return WideDeep(SPEC.cardinalities, dim=8, hidden=(64, 32), sparse=sparse)
     if name == "xdeepfm":
@@ -101,3 +100,31 @@ def compare(seen: Tensor, log: ClickLog) -> Count:
         lost=int((wanted - counted).clamp(min=0).sum()),
         repeated=int((counted - wanted).clamp(min=0).sum()),
     )
+
+
+class StepLog:
+    """Log of one worker's step times; without a folder it does nothing."""
+
+    def __init__(self, folder: str | None, rank: int) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        self._file = None if folder is None else os.open(Path(folder) / f"steps-{rank}", flags)
+
+    def done(self) -> None:
+        if self._file is not None:
+            os.write(self._file, f"{time.time()}\n".encode())
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+
+
+def read(folder: str | Path) -> list[float]:
+    """Return the step times of all workers."""
+    lines = [line for path in Path(folder).glob("steps-*") for line in path.read_text().splitlines()]
+    return sorted(float(line) for line in lines)
+
+
+def longest_gap(times: Sequence[float], begin: float, end: float) -> float:
+    """Return the longest time without a step that ended within this span."""
+    gaps = (later - earlier for earlier, later in itertools.pairwise(times) if begin <= later and earlier <= end)
+    return max(gaps, default=0.0)

@@ -84,9 +84,7 @@ class StreamingAUC:
 
 
 class StreamingLogLoss:
-    """Mean log loss, and normalized entropy: log loss over the entropy of the click rate. Values below 1 beat a
-    constant guess.
-    """
+    """Mean log loss, and normalized entropy: log loss over the entropy of the click rate."""
 
     def __init__(self, *, from_logits: bool = True) -> None:
         self._from_logits = from_logits

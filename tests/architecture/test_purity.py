@@ -47,7 +47,7 @@ DECIDING_MODULES = (
     "springtide.data.peer_shuffle",
     "springtide.data.shards",
     "springtide.embedding.placement",
-    "springtide.checkpoint.format.cover",
+    "springtide.checkpoint.format.manifest",
     "springtide.checkpoint.format.manifest",
     "springtide.dataworker.feed.dispatch",
 )

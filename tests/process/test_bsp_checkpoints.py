@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from springtide import export, zoo
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.storage import open_store
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
@@ -129,10 +129,10 @@ def test_going_on_from_a_checkpoint_and_losing_a_server_makes_the_model_of_a_qui
     rules = CheckpointRules(every_s=0.3, keep=1000)
     _, quiet, expected = train(tmp_path / "quiet", pause_s=0.1, meanwhile=save, workers=workers, checkpoints=rules)
     folder = str(tmp_path / "quiet" / "runs" / "steps" / "checkpoints")
-    saved = (reader.read(folder, number) for number in sorted(reader.numbers(open_store(folder))))
+    saved = (checkpoint_io.read(folder, number) for number in sorted(checkpoint_io.numbers(open_store(folder))))
     manifest = next(one for one in saved if one.progress.step)
     assert manifest.progress.step < len(quiet[0]) == 150 and manifest.progress.samples == 40 * manifest.progress.step
-    last = reader.latest(folder).manifest
+    last = checkpoint_io.latest(folder).manifest
     assert last.progress.step == 150, "the last one has everything"
     same(expected, exported(folder, last, str(tmp_path / "exports")))
 

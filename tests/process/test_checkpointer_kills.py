@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from springtide.checkpoint import Checkpointer, Outcome
-from springtide.checkpoint.checkpointer import state_folder
+from springtide.checkpoint.checkpointer.saver import whole_images
 
 pytestmark = pytest.mark.process
 
@@ -54,7 +54,7 @@ def test_a_killed_saver_is_replaced_and_the_save_persists(tmp_path: pathlib.Path
 
         assert save.wait() is Outcome.PERSISTED
         assert [manifest.step for manifest in checkpointer.saved()] == [2, 1]
-    assert state_folder.whole_images(checkpointer.folder)[0][0].step == 2
+    assert whole_images(checkpointer.folder)[0][0].step == 2
 
 
 def test_a_saver_that_was_killed_while_idle_is_replaced_at_the_next_save(tmp_path: pathlib.Path) -> None:
@@ -69,7 +69,7 @@ def test_a_saver_that_was_killed_while_idle_is_replaced_at_the_next_save(tmp_pat
 
 def the_saver() -> psutil.Process:
     """The only one of this process."""
-    (saver,) = [child for child in psutil.Process().children() if "state_saver" in " ".join(child.cmdline())]
+    (saver,) = [child for child in psutil.Process().children() if "checkpointer.saver" in " ".join(child.cmdline())]
     return saver
 
 

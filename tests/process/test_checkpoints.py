@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.testing.cluster import LocalCluster
@@ -95,7 +95,7 @@ def test_a_copy_whose_process_is_killed_leaves_the_one_before_and_the_next_is_co
         job.until(lambda _: copies(job, "complete"))
         job.until(lambda _: copies(job, "failed") or kill_uploader(url))  # one may be through before it is hit
         lost = copies(job, "failed")[0]
-        left = reader.latest(url)
+        left = checkpoint_io.latest(url)
         assert left.manifest is not None and not left.troubles
         job.until(lambda status: "could not be copied" in status.checkpoint_trouble or status.uploaded > lost)
         job.until(lambda status: status.uploaded > lost and not status.checkpoint_trouble)

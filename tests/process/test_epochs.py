@@ -9,7 +9,7 @@ import json
 import numpy as np
 import pytest
 
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
@@ -152,7 +152,7 @@ def test_a_killed_worker_and_a_resumed_run_go_on_in_the_epoch_they_were_in(tmp_p
             (tmp_path / "hold after 3 of 0").unlink()
             (tmp_path / "hold in 4").unlink()
         assert job.wait().phase is JobPhase.STOPPED
-    manifest = reader.latest(str(job.files.root)).manifest
+    manifest = checkpoint_io.latest(str(job.files.root)).manifest
     assert [manifest.scripts.places[rank].epoch for rank in range(2)] == [4 if sync == "bsp" else 3, 4]
     where = str(job.files.checkpoints)
     go_on = CheckpointRules(resume=where, resume_number=manifest.number, resume_run=manifest.run)

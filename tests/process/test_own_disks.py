@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from tests.process import counting, group_counting, own_disks, running, test_bsp_checkpoints
@@ -68,7 +68,7 @@ def test_a_lost_host_with_its_server_and_its_worker_comes_back_from_its_buddy_ov
     back = ready(job, "server-1")[-1]
     assert back["checkpoint"] and "was read from its mirror" in back["mirror"], back
     told = [event for event in job.story if event["event"] == "checkpoint" and event["outcome"] == "complete"]
-    last = reader.latest(str(job.files.checkpoints)).manifest
+    last = checkpoint_io.latest(str(job.files.checkpoints)).manifest
     assert last.number == told[-1]["number"] and last.progress.samples == len(ids) and not last.apart, (
         "fetched at the end"
     )
@@ -90,7 +90,7 @@ def test_without_a_mirror_a_lost_host_comes_back_from_storage_and_another_run_go
         status = job.wait()
     assert status.phase is JobPhase.STOPPED, status
     assert ready(job, "server-0")[-1]["where"] == url
-    last = reader.latest(url).manifest
+    last = checkpoint_io.latest(url).manifest
     assert last.progress.samples == status.samples < len(ids) and not last.apart, (
         "the last one is there when the job is over"
     )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
@@ -75,7 +75,7 @@ def test_registered_objects_go_on_after_a_kill_and_in_a_resumed_run(tmp_path):
         job.until(lambda status: status.samples > before)
         job.stop()
         assert job.wait().phase is JobPhase.STOPPED
-    manifest = reader.latest(str(job.files.root)).manifest
+    manifest = checkpoint_io.latest(str(job.files.root)).manifest
     first, again, end = told(tmp_path)
     assert first == ("begin", 0, 1.0)
     assert again[0] == "begin" and again[1] > 0, "the relaunched worker has what the killed one had told"

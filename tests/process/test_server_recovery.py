@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from springtide import _native
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import number_in, number_of
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
@@ -111,7 +111,7 @@ def test_partial_recovery_trains_nothing_again_and_healthy_slots_keep_all(tmp_pa
     (back,) = [event for event in job.story if event["event"] == "ready" and event.get("checkpoint")]
     assert back["samples_again"] == 0 and status.samples == 400 * BATCH - 5
     assert wrong and all(extra < 0 for extra in wrong.values()), f"behind, and nothing repeated: {wrong}"
-    tables = reader.latest(str(job.files.checkpoints), ()).manifest.tables
+    tables = checkpoint_io.latest(str(job.files.checkpoints), ()).manifest.tables
     ids, store = {spec.name: spec.id for spec in tables}, _native.Store(slots=128, seed=0)
     for name, key in (told.split() for told in wrong if not told.startswith("dense")):
         table = next(number for full, number in ids.items() if full.startswith(name))
@@ -206,7 +206,7 @@ def test_a_resumed_job_that_loses_a_server_before_its_own_first_checkpoint_goes_
         folder=str(tmp_path / "full"),
         resume=where,
         resume_number=number,
-        resume_run=reader.read(where, number).run,
+        resume_run=checkpoint_io.read(where, number).run,
         numbers_after=number,
     )
     with LocalCluster(

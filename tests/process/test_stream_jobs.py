@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
@@ -158,7 +158,7 @@ def test_a_job_does_not_go_on_with_a_log_that_was_made_anew_though_it_is_longer(
     another.seal()
     counting.hurry(tmp_path)
     where, number = str(job.files.checkpoints), stopped.checkpoint
-    run = reader.read(where, number).run
+    run = checkpoint_io.read(where, number).run
     rules = CheckpointRules(every_s=0.5, resume=where, resume_number=number, resume_run=run, numbers_after=number)
     with job_of(tmp_path, checkpoints=rules, **size) as job:
         status = job.wait()
@@ -177,7 +177,7 @@ def test_a_job_that_was_stopped_is_resumed_at_the_very_record(tmp_path):
     producer.append(500)
     producer.seal()
     number, where = stopped.checkpoint, str(job.files.checkpoints)
-    run = reader.read(where, number).run
+    run = checkpoint_io.read(where, number).run
     rules = CheckpointRules(every_s=0.5, resume=where, resume_number=number, resume_run=run, numbers_after=number)
     with job_of(tmp_path, workers=1, servers=1, silence_s=30.0, checkpoints=rules) as job:
         status = job.wait()

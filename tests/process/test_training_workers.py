@@ -46,7 +46,7 @@ import springtide as st
 from springtide import zoo
 from springtide.zoo import metrics
 from springtide.zoo.clicklog.dataset import ClickLog
-from springtide.zoo.clicklog.spec import LogSpec
+from springtide.zoo.clicklog.population import LogSpec
 
 seed, samples = int(sys.argv[1]), int(sys.argv[2])
 train, test = ClickLog(samples, spec=LogSpec(seed=seed)).split(0.2)

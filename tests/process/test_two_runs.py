@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from springtide import errors
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.storage import FolderStore
 from springtide.checkpoint.transfer import claims
 from springtide.domain.model.checkpoints import CheckpointRules
@@ -71,4 +71,6 @@ def test_two_jobs_begun_together_with_one_place_and_a_lost_server_count_exactly(
     assert not (wrong := owner.differences()), wrong
     kept = place / "counts" if shared == "folder" else place
     (claim,) = claims.all_of(FolderStore(kept)).values()
-    assert {reader.read(str(kept), number).run for number in reader.numbers(FolderStore(kept))} == {claim.run}
+    assert {checkpoint_io.read(str(kept), number).run for number in checkpoint_io.numbers(FolderStore(kept))} == {
+        claim.run
+    }

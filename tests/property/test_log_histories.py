@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from springtide.data.stream.log import heads, layout, segment, stream
+from springtide.data.stream.log import heads, layout, stream
 from springtide.data.stream.log.layout import WIDTH
 from springtide.data.stream.log.reader import LogReader
 from springtide.data.stream.log.writer import LogWriter
@@ -84,8 +84,8 @@ class LogHistories(RuleBasedStateMachine):
         base = layout.bases(folder)[-1]
         payload = b"".join(self._bodies(sizes))
         with layout.index_path(folder, base).open("r+b") as index, layout.data_path(folder, base).open("r+b") as data:
-            count = segment.whole(index.fileno())
-            end = int(segment.entries(index.fileno(), count - 1, 1)["end"][0]) if count else 0
+            count = layout.whole(index.fileno())
+            end = int(layout.entries(index.fileno(), count - 1, 1)["end"][0]) if count else 0
             os.pwrite(data.fileno(), payload, end)
             new = np.zeros(len(sizes), layout.ENTRY)
             new["end"] = np.cumsum(sizes) + end
@@ -108,7 +108,7 @@ class LogHistories(RuleBasedStateMachine):
             size = layout.data_path(folder, base).stat().st_size
             bytes_left = data.draw(st.integers(0, size), label="bytes left")
             with layout.index_path(folder, base).open("r+b") as index:
-                whole = segment.entries(index.fileno(), 0, count)
+                whole = layout.entries(index.fileno(), 0, count)
                 index.truncate(WIDTH * (1 + left))
             with layout.data_path(folder, base).open("r+b") as file:
                 if data.draw(st.booleans(), label="as long as it was"):

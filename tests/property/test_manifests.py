@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.checkpoint.format import cover, manifest
+from springtide.checkpoint.format import manifest
 from springtide.domain.model.checkpoints import SlotExtent, Written
 from springtide.domain.model.tables import Init, OptimSpec, TableSpec
 
@@ -105,7 +105,7 @@ def test_chains_hold_whatever_servers_say(data):
             name = manifest.segment_name(life, number, "run1")
             written.append(Written(life, name, SLOTS * 10, tuple(pieces)))
         owners = {slot: data.draw(st.sampled_from(LIVES)) for slot in range(SLOTS)}
-        covered = cover.cover(SLOTS, previous, written, owners)
+        covered = manifest.cover(SLOTS, previous, written, owners)
         said = {piece.slot for one in written for piece in one.pieces}
         assert set(range(SLOTS)) - said <= set(covered.missing)
         for slot in set(range(SLOTS)) - set(covered.missing):
@@ -117,7 +117,7 @@ def test_chains_hold_whatever_servers_say(data):
                 for one in written
                 if one.life == owners[slot]
                 for piece in one.pieces
-                if piece.slot == slot and cover.fits(previous, one.life, piece)
+                if piece.slot == slot and manifest.fits(previous, one.life, piece)
             ]
             assert not mine or lives == {owners[slot]}, "the owner's word does not count"
         if covered.missing:

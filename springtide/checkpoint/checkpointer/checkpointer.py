@@ -2,14 +2,6 @@
 
 In: an fsspec URL, steps and state dicts. Out: `Save`s with their outcome; `Loaded` states, from memory if the newest is
 there, else from storage. Needs neither tables nor a job. docs/checkpointer.md is for users.
-
-    checkpointer = springtide.checkpoint.Checkpointer("runs/ctr")
-    if found := checkpointer.load():
-        model.load_state_dict(found.state["model"])
-    for step in range(found.step + 1 if found else 0, steps):
-        ...
-        checkpointer.save(step, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
-    checkpointer.close()
 """
 
 import concurrent.futures
@@ -20,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from springtide import errors
-from springtide.checkpoint.checkpointer import state_folder, state_image, state_memory, state_saving
-from springtide.checkpoint.checkpointer.state_saving import Outcome, Save
-from springtide.checkpoint.checkpointer.state_storage import StateManifest, StateStore
+from springtide.checkpoint.checkpointer import saver, state_image
+from springtide.checkpoint.checkpointer.saver import Outcome, Save, StateManifest, StateStore
 from springtide.domain.core.validation import takes_numbers
 
 log = logging.getLogger(__name__)
@@ -65,15 +56,15 @@ class Checkpointer:
             raise errors.UnknownName("answer to a busy saver", when_busy, ("wait", "supersede"))
         self._storage = StateStore(os.fspath(url))
         self._storage.place.make()
-        self.folder = state_folder.folder_for(self._storage.identity, memory)
+        self.folder = saver.folder_for(self._storage.identity, memory)
         self._keep = keep
         self._supersede = when_busy == "supersede"
         self._turn = threading.Lock()
-        self._saving: state_saving.SaveQueue | None = None
+        self._saving: saver.SaveQueue | None = None
         self._lock = -1
         self._copiers: concurrent.futures.ThreadPoolExecutor | None = None
         self._threads = min(COPY_THREADS, os.cpu_count() or 1)
-        self._images = {name: state_memory.ImageFile(self.folder / name) for name in state_folder.NAMES}
+        self._images = {name: state_image.ImageFile(self.folder / name) for name in saver.NAMES}
         self._sequence = 0
         self._newest = ""
         self._closed = False
@@ -90,7 +81,7 @@ class Checkpointer:
         with self._turn:
             saving = self._begin()
             plan = state_image.plan_image(state_dict, step=step, sequence=self._sequence + 1)
-            image = saving.free_image(state_folder.NAMES, self._newest, supersede=self._supersede)
+            image = saving.free_image(saver.NAMES, self._newest, supersede=self._supersede)
             assert self._copiers is not None
             self._images[image].fill(plan, self._copiers, self._threads)
             first, self._newest = not self._newest, image
@@ -150,7 +141,7 @@ class Checkpointer:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _begin(self) -> state_saving.SaveQueue:
+    def _begin(self) -> saver.SaveQueue:
         """On the first save: take the lock, start the saver, and find the last sequence number."""
         if self._closed:
             raise errors.BadInput("this checkpointer is closed; make another one")
@@ -160,35 +151,33 @@ class Checkpointer:
                     "a forked process cannot save with its parent's checkpointer; make one of its own"
                 )
             return self._saving
-        self._lock = state_folder.lock(self.folder, within_s=LOCK_WITHIN_S)
-        in_memory = state_folder.whole_images(self.folder)
+        self._lock = saver.lock(self.folder, within_s=LOCK_WITHIN_S)
+        in_memory = saver.whole_images(self.folder)
         known = [manifest.sequence for manifest in self._storage.manifests()]
         self._sequence = max([0, *known, *(head.sequence for head, _ in in_memory)])
         self._newest = in_memory[0][1].name if in_memory else ""
         self._copiers = concurrent.futures.ThreadPoolExecutor(self._threads, "springtide copy")
         url = self._storage.url
-        saver: state_saving.SaverProcess | state_saving.SaverThread
         if self._storage.place.in_this_process:
-            saver = state_saving.SaverThread(url, self.folder, self._keep)
+            self._saving = saver.SaveQueue(saver.SaverThread(url, self.folder, self._keep))
         else:
-            saver = state_saving.SaverProcess(url, self.folder, self._keep, self._lock)
-        self._saving = state_saving.SaveQueue(saver)
+            self._saving = saver.SaveQueue(saver.SaverProcess(url, self.folder, self._keep, self._lock))
         return self._saving
 
     def _candidates(self, manifests: list[StateManifest], step: int | None) -> list[tuple[int, int, Any]]:
         """Return every readable save, newest first. Memory comes before storage for the same save."""
-        saves = [(head.sequence, head.step, self._from_memory) for head, _ in state_folder.whole_images(self.folder)]
+        saves = [(head.sequence, head.step, self._from_memory) for head, _ in saver.whole_images(self.folder)]
         saves += [(manifest.sequence, manifest.step, self._from_storage) for manifest in manifests]
         saves += [(sequence, damaged, self._from_nowhere) for sequence, damaged in self._storage.damaged()]
         saves.sort(key=lambda save: (-save[0], save[2] != self._from_memory))
         return [save for save in saves if step is None or save[1] == step]
 
     def _from_memory(self, sequence: int) -> Any:
-        for head, path in state_folder.whole_images(self.folder):
+        for head, path in saver.whole_images(self.folder):
             if head.sequence == sequence:
                 with open(path, "rb") as file:
                     state = state_image.read_image(file, summed=False)[1]  # the header is written last
-                if state_folder.read_head(path) == head:
+                if saver.read_head(path) == head:
                     return state
         raise errors.BadInput("its image in memory was overwritten by a later save")
 
@@ -208,7 +197,7 @@ class Checkpointer:
         with self._turn:
             if self._closed or self._sequence != first.sequence:
                 return  # the next save came first: both images may be in use
-            other = next(name for name in state_folder.NAMES if name != first.image)
+            other = next(name for name in saver.NAMES if name != first.image)
             try:
                 self._images[other].touch(first.bytes)
             except errors.DiskFull as error:

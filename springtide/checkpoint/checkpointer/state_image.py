@@ -1,24 +1,31 @@
 """The bytes of one saved state, the same in memory, in a file and in an object store. Nothing is ever unpickled.
 
-In: a split state (checkpoint/checkpointer/state_tree.py). Out: an `ImagePlan` with the size of the image and the place
-of each tensor; `read_image` gives the state back. `encode_state` makes one `bytes` of a small state, for
-`job.register`. Next: state_memory.py fills an image, state_storage.py stores it.
-
-    head      64 bytes (checkpoint/checkpointer/state_folder.py)
-    index     msgpack: skeleton, and dtype, shape and offset of every tensor
-    tensors   each at a multiple of 64
+head      64 bytes (saver.py)
+index     msgpack: skeleton, and dtype, shape and offset of every tensor
+tensors   each at a multiple of 64
 """
 
+import collections
+import concurrent.futures
+import contextlib
+import ctypes
 import functools
 import io
+import mmap
+import os
+import pathlib
+import shutil
 import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
 import msgspec
+import numpy as np
 import torch
 
 from springtide import errors
-from springtide.checkpoint.checkpointer import state_folder, state_tree
+from springtide.checkpoint.checkpointer import saver
 
 ALIGN = 64
 CHUNK = 8 << 20
@@ -48,7 +55,7 @@ class ImageIndex(msgspec.Struct, frozen=True, array_like=True):
 class ImagePlan(msgspec.Struct, frozen=True):
     """Layout of an image that is not filled yet."""
 
-    head: state_folder.ImageHead
+    head: saver.ImageHead
     index: bytes
     places: tuple[TensorPlace, ...]
     tensors: tuple[torch.Tensor, ...]
@@ -56,26 +63,26 @@ class ImagePlan(msgspec.Struct, frozen=True):
 
 def plan_image(state: Any, *, step: int, sequence: int) -> ImagePlan:
     """Lay out a state, without copying tensors."""
-    taken = state_tree.split_state(state)
+    taken = split_state(state)
     shapes = [(_name(tensor.dtype), tuple(tensor.shape), tensor.nbytes) for tensor in taken.tensors]
     # Offsets are part of the index, so room is left for its longest encoding.
     longest = len(msgspec.msgpack.encode(ImageIndex(taken.skeleton, ()))) + INT_BYTES
     longest += sum(PLACE_BYTES + INT_BYTES * len(shape) for _, shape, _ in shapes)
-    laid, at = [], (first := _aligned(state_folder.BYTES + longest))
+    laid, at = [], (first := _aligned(saver.BYTES + longest))
     for dtype, shape, size in shapes:
         laid.append(TensorPlace(dtype, shape, at, size))
         at = _aligned(at + size)
     index = msgspec.msgpack.encode(ImageIndex(taken.skeleton, tuple(laid)))
     end = laid[-1].offset + laid[-1].size if laid else first
     return ImagePlan(
-        state_folder.ImageHead(len(index), end, sequence, step, zlib.crc32(index)), index, tuple(laid), taken.tensors
+        saver.ImageHead(len(index), end, sequence, step, zlib.crc32(index)), index, tuple(laid), taken.tensors
     )
 
 
-def read_image(file: BinaryIO, *, summed: bool = True) -> tuple[state_folder.ImageHead, Any, int]:
+def read_image(file: BinaryIO, *, summed: bool = True) -> tuple[saver.ImageHead, Any, int]:
     """Read the header, the state (in its own memory) and the CRC-32 of the whole image (0 if not `summed`)."""
     stream = _ImageStream(file, summed)
-    head = state_folder.decode_head(stream.exactly(state_folder.BYTES))
+    head = saver.decode_head(stream.exactly(saver.BYTES))
     packed = stream.exactly(head.index_bytes)
     if zlib.crc32(packed) != head.index_crc:
         raise errors.BadInput("its index is damaged")
@@ -92,7 +99,7 @@ def read_image(file: BinaryIO, *, summed: bool = True) -> tuple[state_folder.Ima
         stream.into(memoryview(cast(Any, tensor.reshape(-1).view(torch.uint8).numpy())))
         tensors.append(tensor)
     stream.exactly(head.image_bytes - stream.at)
-    return head, state_tree.join_state(index.skeleton, tensors), stream.crc
+    return head, join_state(index.skeleton, tensors), stream.crc
 
 
 class _ImageStream:
@@ -134,8 +141,8 @@ def encode_state(state: Any) -> bytes:
     """Encode a state with all its tensors. BadInput names the place of a value that cannot be saved."""
     plan = plan_image(state, step=0, sequence=0)
     image = bytearray(plan.head.image_bytes)
-    image[: state_folder.BYTES] = state_folder.encode_head(plan.head)
-    image[state_folder.BYTES : state_folder.BYTES + len(plan.index)] = plan.index
+    image[: saver.BYTES] = saver.encode_head(plan.head)
+    image[saver.BYTES : saver.BYTES + len(plan.index)] = plan.index
     for place, tensor in zip(plan.places, plan.tensors, strict=True):
         content = tensor.cpu().contiguous().resolve_conj().resolve_neg().reshape(-1).view(torch.uint8)
         image[place.offset : place.offset + place.size] = memoryview(cast(Any, content.numpy()))
@@ -144,3 +151,247 @@ def encode_state(state: Any) -> bytes:
 
 def decode_state(content: bytes) -> Any:
     return read_image(io.BytesIO(content), summed=False)[1]
+
+
+Skeleton = Any
+"""None, bool, int, float, str or bytes as they are; everything else as [tag, ...]."""
+
+LARGEST_INT = 2**63 - 1
+PLAIN = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+_Places = dict[int, list[int]]
+"""Positions of tensors that are already in the list, by the address of their first element."""
+
+
+@dataclass(frozen=True, slots=True)
+class SplitState:
+    """A split state. Tensors that view the same memory in the same way are stored once."""
+
+    skeleton: Skeleton
+    tensors: tuple[torch.Tensor, ...]
+
+
+def split_state(state: Any) -> SplitState:
+    """Split a state into skeleton and tensors. BadInput names the place of any unsupported value."""
+    tensors: list[torch.Tensor] = []
+    places: _Places = {}
+    try:
+        skeleton = _skeleton(state, "state", tensors, places)
+    except RecursionError:
+        raise errors.BadInput("state: a part of it contains itself, or it is nested too deeply to be saved") from None
+    return SplitState(skeleton, tuple(tensors))
+
+
+def join_state(skeleton: Skeleton, tensors: Sequence[torch.Tensor]) -> Any:
+    """Rebuild the state from its skeleton and the tensors in their original order."""
+    if not isinstance(skeleton, list):
+        return skeleton
+    tag, *rest = skeleton
+    return _MAKERS[tag](rest, tensors)
+
+
+def _skeleton(value: Any, at: str, tensors: list[torch.Tensor], places: _Places) -> Skeleton:
+    kind = type(value)
+    if value is None or kind in (bool, float, str, bytes):
+        return value
+    if kind is int:
+        return value if -LARGEST_INT <= value <= LARGEST_INT else ["int", str(value)]
+    if isinstance(value, torch.Tensor):
+        return ["tensor", _place(value, at, tensors, places)]
+    if isinstance(value, np.ndarray | np.generic):
+        if value.dtype.hasobject or value.dtype.kind in "USVmM":
+            raise _unfit(at, f"a NumPy array of {value.dtype}")
+        tag = "array" if isinstance(value, np.ndarray) else "scalar"
+        raw = np.frombuffer(np.ascontiguousarray(value).tobytes(), dtype=np.uint8).copy()
+        place = _place(torch.from_numpy(raw), at, tensors, places)
+        return [tag, place, value.dtype.str, list(value.shape)]
+    if isinstance(value, torch.Size):
+        return ["size", *value]
+    if isinstance(value, torch.dtype):
+        return ["dtype", str(value).removeprefix("torch.")]
+    if isinstance(value, dict):
+        tag = "ordered" if kind is collections.OrderedDict else "counter" if kind is collections.Counter else "dict"
+        return [tag, *_pairs(value, at, tensors, places)]
+    if kind in (list, tuple, set, frozenset):
+        return [kind.__name__, *(_skeleton(item, f"{at}[{i}]", tensors, places) for i, item in enumerate(value))]
+    raise _unfit(at, f"{kind.__module__}.{kind.__qualname__}")
+
+
+def _pairs(value: dict[Any, Any], at: str, tensors: list[torch.Tensor], places: _Places) -> Any:
+    for key, item in value.items():
+        inner = f"{at}[{key!r}]"
+        yield [_skeleton(key, f"key {inner}", tensors, places), _skeleton(item, inner, tensors, places)]
+
+
+def _place(tensor: torch.Tensor, at: str, tensors: list[torch.Tensor], places: _Places) -> int:
+    """Return the index of a tensor in the list, with cheap checks: the caller waits, and there may be thousands."""
+    if type(tensor) not in PLAIN:
+        raise _unfit(at, f"a {type(tensor).__name__}", "Take its local tensor first.")
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
+        raise _unfit(at, f"a {tensor.layout} tensor on {tensor.device}", "Only dense tensors with data can be saved.")
+    address = tensor.data_ptr()
+    there = places.get(address)
+    if there is None:
+        there = places[address] = []
+    elif tensor.numel():
+        for place in there:
+            if _shows_the_same(tensors[place], tensor):
+                return place
+    there.append(len(tensors))
+    tensors.append(tensor.detach() if tensor.requires_grad else tensor)
+    return there[-1]
+
+
+def _shows_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Return True if two tensors at the same address have the same elements."""
+    alike = one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
+    return alike and one.device == other.device and one.is_neg() == other.is_neg() and one.is_conj() == other.is_conj()
+
+
+def _unfit(
+    at: str, got: str, what_to_do: str = "Save its state_dict(), or the numbers it is made of."
+) -> errors.BadInput:
+    wanted = "tensors, arrays, numbers, strings, bytes, None, and dicts, lists, tuples and sets of them"
+    return errors.BadInput(f"{at} is {got}, which a checkpoint cannot hold; wanted: {wanted}. {what_to_do}")
+
+
+def _array(rest: list[Any], tensors: Sequence[torch.Tensor]) -> Any:
+    place, dtype, shape = rest
+    return np.frombuffer(bytearray(tensors[place].numpy()), dtype=dtype).reshape(shape)
+
+
+_Maker = Callable[[list[Any], Sequence[torch.Tensor]], Any]
+
+
+def _each(make: Callable[[list[Any]], Any]) -> _Maker:
+    return lambda rest, tensors: make([join_state(item, tensors) for item in rest])
+
+
+def _mapping(make: Callable[[dict[Any, Any]], Any]) -> _Maker:
+    return lambda rest, tensors: make({join_state(k, tensors): join_state(v, tensors) for k, v in rest})
+
+
+_MAKERS: dict[str, _Maker] = {
+    "tensor": lambda rest, tensors: tensors[rest[0]],
+    "array": _array,
+    "scalar": lambda rest, tensors: _array(rest, tensors)[()],
+    "int": lambda rest, _: int(rest[0]),
+    "size": lambda rest, _: torch.Size(rest),
+    "dtype": lambda rest, _: getattr(torch, rest[0]),
+    "dict": _mapping(lambda pairs: pairs),
+    "ordered": _mapping(collections.OrderedDict),
+    "counter": _mapping(collections.Counter),
+    "list": _each(list),
+    "tuple": _each(tuple),
+    "set": _each(set),
+    "frozenset": _each(frozenset),
+}
+
+
+PIECE = 4 << 20
+"""Bytes that one thread copies before it takes the next piece."""
+SMALL = 1 << 16
+"""Largest tensor in bytes that the caller copies itself, because a thread switch would take longer."""
+
+
+class ImageFile:
+    """One image in memory. It grows and never shrinks. One process writes it, any process may read it."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        self.path = path
+        self._map: mmap.mmap | None = None
+        self._bytes: torch.Tensor | None = None
+
+    def fill(self, plan: ImagePlan, copiers: concurrent.futures.ThreadPoolExecutor, threads: int) -> None:
+        """Copy the state into the file. The file has no valid image in the meantime."""
+        memory, view = self.make_room(plan.head.image_bytes)
+        memory[: saver.BYTES] = bytes(saver.BYTES)
+        memory[saver.BYTES : saver.BYTES + len(plan.index)] = plan.index
+        pieces: list[tuple[int, int, int]] = []
+        rest: list[tuple[TensorPlace, torch.Tensor]] = []
+        first = view.data_ptr()
+        for place, tensor in zip(plan.places, plan.tensors, strict=True):
+            if place.size > SMALL and _lies_straight(tensor):
+                pieces += _pieces(first + place.offset, tensor.data_ptr(), place.size)
+            else:
+                rest.append((place, tensor))
+        with _copied(pieces, copiers, threads):
+            for place, tensor in rest:
+                if _lies_straight(tensor):
+                    ctypes.memmove(first + place.offset, tensor.data_ptr(), place.size)
+                elif place.size:
+                    room = view[place.offset : place.offset + place.size]
+                    room.view(tensor.dtype).view(tensor.shape).copy_(tensor)
+        memory[: saver.BYTES] = saver.encode_head(plan.head)
+
+    def make_room(self, size: int) -> tuple[mmap.mmap, torch.Tensor]:
+        """Return at least this many bytes, as a map and as a tensor. Raise DiskFull if there is no room."""
+        if self._map is None or len(self._map) < size:
+            self.close()
+            self._map = _mapped(self.path, size)
+            self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+        assert self._bytes is not None
+        return self._map, self._bytes
+
+    def touch(self, size: int) -> None:
+        """Allocate pages in advance, so that a later save is faster. This destroys the image."""
+        memory, view = self.make_room(size)
+        memory[: saver.BYTES] = bytes(saver.BYTES)
+        for at in range(saver.BYTES, len(memory), PIECE):
+            ctypes.memset(view.data_ptr() + at, 0, min(PIECE, len(memory) - at))
+
+    def close(self) -> None:
+        self._bytes = None
+        if self._map is not None:
+            with contextlib.suppress(BufferError):  # torch releases the buffer a little later
+                self._map.close()
+        self._map = None
+
+
+def _mapped(path: pathlib.Path, size: int) -> mmap.mmap:
+    with open(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "r+b") as file:
+        before = os.fstat(file.fileno()).st_size
+        size = max(before, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+        try:
+            os.posix_fallocate(file.fileno(), 0, size)  # a missing page would raise SIGBUS later
+        except OSError as error:
+            os.ftruncate(file.fileno(), before)
+            free = shutil.disk_usage(path.parent).free
+            raise errors.DiskFull(
+                f"no room for an image of {size / 2**20:,.0f} MB in {path.parent}: {free / 2**20:,.0f} MB are free "
+                f"({error.strerror}). Two images are kept; Checkpointer(memory=FOLDER) puts them elsewhere."
+            ) from None
+        return mmap.mmap(file.fileno(), size)
+
+
+def _pieces(to: int, source: int, size: int) -> list[tuple[int, int, int]]:
+    return [(to + at, source + at, min(PIECE, size - at)) for at in range(0, size, PIECE)]
+
+
+def _lies_straight(tensor: torch.Tensor) -> bool:
+    """Return True if the tensor's bytes are in CPU memory in the order of its elements."""
+    return tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+@contextlib.contextmanager
+def _copied(
+    pieces: Sequence[tuple[int, int, int]], copiers: concurrent.futures.ThreadPoolExecutor, threads: int
+) -> Iterator[None]:
+    """Copy large pieces with all threads. The other threads start at once, while the caller does something else.
+
+    memmove releases the GIL, and a thread does not need it within a large piece.
+    """
+    left = iter(pieces)
+
+    def work() -> None:
+        for to, source, size in left:  # shared by all threads: next() on a list's iterator is atomic
+            ctypes.memmove(to, source, size)
+
+    others = [copiers.submit(work) for _ in range(threads - 1)] if len(pieces) > 1 else []
+    try:
+        yield
+        work()
+    finally:  # also after a failure: no thread may write into an image that is being filled again
+        concurrent.futures.wait(others)
+    for other in others:
+        other.result()

@@ -1,17 +1,20 @@
 """Pure. The manifest of a checkpoint: the files and bytes of each slot, and the ledger from before the copy.
 
-In: `checkpoint.format.cover` makes a manifest from the reports of servers. Out: bytes with a checksum, and back. The
-file is renamed into place last, so a checkpoint exists completely or not at all. Next: `checkpoint.format.reader`.
+In: `cover` combines the images that servers wrote (`Written`) with the last manifest, and finds missing slots. Out:
+bytes with a checksum, and back. The file is renamed into place last, so a checkpoint exists completely or not at all.
 """
 
 import re
 import struct
 import zlib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
 from springtide import errors
 from springtide.domain.data.samples import EpochPlace
+from springtide.domain.model.checkpoints import SlotExtent, Written
 from springtide.domain.model.tables import TableSpec
 
 FORMAT = 3
@@ -60,8 +63,7 @@ class SavedProgress(msgspec.Struct, frozen=True, kw_only=True):
     era: int = 0
     """Number of ledger rollbacks before the checkpoint."""
     ledger: bytes = b""
-    """A `data.ledger.passes.JobProgress` as msgpack: what all servers had acknowledged before the first slot was
-    copied."""
+    """A `data.ledger.passes.JobProgress` as msgpack, from before the first slot was copied."""
 
 
 class ScriptStates(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,8 +98,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     chains: tuple[Chain, ...] = ()
     """Chain of images of each slot, by slot."""
     apart: dict[str, str] = {}
-    """Folders of servers with their own disks, such as server-0, each with its machine. All other folders are beside
-    the manifest."""
+    """Folders that are on servers' own disks, such as server-0, each with its machine."""
 
     @property
     def name(self) -> str:
@@ -213,3 +214,73 @@ def check(manifest: Manifest) -> None:
                 raise errors.BadInput(f"the manifest's chain of slot {slot} names a file that it does not list")
             if segment.offset < 0 or segment.offset + segment.length > manifest.files[segment.file].size:
                 raise errors.BadInput(f"the manifest's chain of slot {slot} reaches beyond its file")
+
+
+class Covered(NamedTuple):
+    """Files and chains of a manifest. The manifest is complete if `missing` is empty."""
+
+    files: tuple[File, ...]
+    chains: tuple[Chain, ...]
+    missing: tuple[int, ...]
+    apart: dict[str, str] = {}  # noqa: RUF012
+    """Folders of servers with their own disks, each with its machine."""
+
+
+def cover(
+    slots: int, previous: Manifest | None, written: Sequence[Written], owners: Mapping[int, str] | None = None
+) -> Covered:
+    """Combine the images of all slots. If two servers wrote a slot that moved, the image of its owner counts."""
+    images: dict[int, tuple[Written, SlotExtent]] = {}
+    for report in written:
+        for piece in report.pieces:
+            if fits(previous, report.life, piece) and (
+                piece.slot not in images or (owners or {}).get(piece.slot) == report.life
+            ):
+                images[piece.slot] = report, piece
+    files = CoverFiles()
+    chains: list[Chain] = []
+    for slot in range(slots):
+        if slot not in images:
+            chains.append(())
+            continue
+        report, piece = images[slot]
+        before: tuple[SlotSegment, ...] = ()
+        if piece.since:
+            assert previous is not None
+            before = tuple(
+                msgspec.structs.replace(segment, file=files.place(previous.files[segment.file]))
+                for segment in previous.chains[slot]
+            )
+        file = files.place(File(report.file, report.life, report.size))
+        chains.append((*before, SlotSegment(file, piece.offset, piece.length, piece.checksum, not piece.since)))
+    missing = tuple(slot for slot in range(slots) if slot not in images)
+    copies = {name: f"{report.buddy}/{name}" for report in written if report.buddy for name in report.mirrored}
+    listed = tuple(msgspec.structs.replace(file, mirror=copies.get(bare(file.name), "")) for file in files.listed)
+    nodes = [(folder_of(report.file), report.node) for report in written] + [
+        (report.buddy, report.buddy_node) for report in written
+    ]
+    used = {folder_of(name) for file in listed for name in (file.name, file.mirror)}
+    return Covered(listed, tuple(chains), missing, {folder: node for folder, node in nodes if node and folder in used})
+
+
+def fits(previous: Manifest | None, life: str, piece: SlotExtent) -> bool:
+    """Return True if an image is full, or follows the slot's last image by the same incarnation of the server."""
+    if not piece.since:
+        return True
+    if previous is None or previous.number != piece.since:
+        return False
+    return previous.files[previous.chains[piece.slot][-1].file].life == life
+
+
+class CoverFiles:
+    """The files of a manifest, without duplicates."""
+
+    def __init__(self) -> None:
+        self.listed: list[File] = []
+        self._places: dict[str, int] = {}
+
+    def place(self, file: File) -> int:
+        if file.name not in self._places:
+            self._places[file.name] = len(self.listed)
+            self.listed.append(file)
+        return self._places[file.name]

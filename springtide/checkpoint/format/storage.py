@@ -32,27 +32,21 @@ class FileStore(Protocol):
     @property
     def where(self) -> str:
         """Return the location as a user would write it."""
-        ...
 
     def names(self) -> list[str]:
         """Return the file names; none if the location does not exist."""
-        ...
 
     def size(self, name: str) -> int | None:
         """Return the size of a file in bytes; None if it does not exist."""
-        ...
 
     def read(self, name: str, offset: int = 0, length: int | None = None) -> bytes:
         """Read a range of a file, up to its end by default. The result is shorter if the file ends."""
-        ...
 
     def write(self, name: str, content: bytes) -> None:
         """Write a small file, which gets its name only when it is complete."""
-        ...
 
     def remove(self, name: str) -> None:
         """Delete a file; harmless if it does not exist."""
-        ...
 
 
 class FolderStore:
@@ -279,9 +273,7 @@ class UrlStore:
 
     @contextlib.contextmanager
     def _asked(self, *, to_write: bool = False) -> Iterator[None]:
-        """Convert errors of a store's library to StoreFailed. A missing file stays FileNotFoundError, except in a
-        write.
-        """
+        """Convert a library's errors to StoreFailed. A missing file stays FileNotFoundError, except in a write."""
         try:
             yield
         except errors.SpringtideError:
@@ -313,9 +305,7 @@ class UrlStore:
         return f"{self._root.rstrip('/')}/{name}"
 
     def _unfinished(self, name: str) -> str:
-        """Return the path of an unfinished file. Object stores need no other name, because they show only complete
-        objects.
-        """
+        """Return the path of an unfinished file. Object stores show only complete objects: no other name."""
         return self._path(f"{name}.part" if self._renames else name)
 
     def _settle(self, file: Any) -> None:

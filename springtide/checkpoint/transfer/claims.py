@@ -1,23 +1,23 @@
 """Exclusive ownership of the place of a run's checkpoints, so that no two runs write to one folder or URL.
 
-In: a place and the `RunClaim` of this run, from `master.checkpoint.round` and `checkpoint.transfer.upload`. Out: a file
-`claim-000001.json` in that place, or `BadInput` that names the owner.
-
-The claim with the highest number owns the place. A claim is created exclusively: of two runs that try at once, one
-finds the file there. A run that resumes from the checkpoints of a place takes it over with the next number. The
-previous owner notices, because every publication reads the claims first. A store that cannot create exclusively keeps
-the last writer's claim; there the same check, and the run's id in every manifest, keep two runs apart.
+The claim with the highest number (`claim-000001.json`) owns the place. It is created exclusively; a run that resumes
+takes the place over with the next number. The previous owner notices, because every publication reads the claims first.
+On a store without exclusive creation, this check and the run's id in every manifest keep two runs apart.
 """
 
+import errno
 import os
 import pathlib
 import re
+import stat
+import tempfile
 import time
+from typing import NamedTuple
 
 import msgspec
 
 from springtide import errors
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.storage import FileStore, FolderStore, UrlStore
 
 PATIENCE_S = 5.0
@@ -125,7 +125,7 @@ def release(place: FileStore, run: str) -> None:
     known = all_of(place)
     newest = max(known, default=0)
     owner = known.get(newest)
-    if owner is not None and owner.run == run and not reader.numbers(place):
+    if owner is not None and owner.run == run and not checkpoint_io.numbers(place):
         place.remove(name_of(newest))
 
 
@@ -191,10 +191,10 @@ def _still_runs(claim: RunClaim) -> bool:
 
 def _newest_run(place: FileStore) -> str | None:
     """Return the run of the newest readable checkpoint; empty if none is readable, None if there is none."""
-    numbers = reader.numbers(place)
+    numbers = checkpoint_io.numbers(place)
     for number in numbers:
         try:
-            return reader.manifest_of(place, number).run
+            return checkpoint_io.manifest_of(place, number).run
         except (errors.BadInput, OSError):
             continue
     return "" if numbers else None
@@ -234,3 +234,51 @@ def _is_hidden(pid: int) -> bool:
     except OSError:
         return False
     return False
+
+
+class CheckpointDisk(NamedTuple):
+    """Folder in which a server writes checkpoint files."""
+
+    folder: pathlib.Path
+    """The job's folder if shared; else a folder of this machine, with a subfolder of the server's name."""
+    node: str = ""
+    """Machine of the server, if no other machine sees the folder; empty if all see it."""
+
+
+def find_disk(folder: str, run: str, claim: str, *, scratch: str = "", node: str = "") -> CheckpointDisk:
+    """Return the job's folder if the run's claim is visible there and no scratch folder is given. Otherwise return a
+    private folder of this machine.
+
+    An empty claim means that the folder was not writable. The job's folder is then returned, because saving reports the
+    error better.
+    """
+    if not scratch and (not claim or _sees(folder, run, claim)):
+        return CheckpointDisk(pathlib.Path(folder))
+    base = pathlib.Path(scratch) if scratch else pathlib.Path(tempfile.gettempdir()) / f"springtide-{os.getuid()}"
+    own = base / run
+    try:
+        if not scratch:
+            _keep_private(base)
+        own.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise errors.BadInput(
+            f"this server does not see the job's folder {folder}, and cannot write to {own} either: "
+            f"{error.strerror or error}. Set SPRINGTIDE_SCRATCH to a folder of this machine that it may write to."
+        ) from error
+    return CheckpointDisk(own, node or machine())
+
+
+def _keep_private(base: pathlib.Path) -> None:
+    """Create a folder in a world-writable folder. Reject a folder that another user created."""
+    base.mkdir(parents=True, exist_ok=True, mode=0o700)
+    there = base.lstat()
+    if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid():
+        raise PermissionError(errno.EPERM, f"{base} is another user's")
+
+
+def _sees(folder: str, run: str, claim: str) -> bool:
+    try:
+        seen = read(FolderStore(pathlib.Path(folder)), claim)
+    except OSError:
+        return False
+    return seen is not None and seen.run == run

@@ -1,33 +1,33 @@
-"""Copies a checkpoint from a run's folder to a URL: files first, the manifest last.
+"""Copies the files of a checkpoint, as a process of low priority with these arguments:
 
-In: `python -m springtide.checkpoint.transfer.upload FOLDER URL NUMBER KEEP CLAIM`, started by
-`master.checkpoint.uploads` as a process of low priority. CLAIM is JSON: the run's claim of its places. Out: one JSON
-line. Readers see the checkpoint completely or not at all. Files that this run (`SentFiles`) or servers with their own
-disks (`upload_part`) have sent are not sent again. The last few checkpoints at the URL are kept. The upload gives up on
-a store that hangs (`StoreTimeout`).
-
-`shares` decides which server copies which files, for `master.checkpoint.server_copies`.
+`upload FOLDER URL NUMBER KEEP CLAIM` copies from the run's folder to a URL, the manifest last. `part FOLDER URL FILES`
+copies from a disk that only one server sees. `gather FOLDER NUMBER ADDRESSES CLAIM` fetches the final checkpoint from
+servers' disks into the run's folder. CLAIM (a run's claim of its places), FILES and ADDRESSES are JSON. Out: one JSON
+line. Files that were sent before (`SentFiles`) are not sent again; a store that hangs is given up (`StoreTimeout`).
 """
 
+import contextlib
 import os
 import pathlib
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import msgspec
 
 from springtide import config, errors, private_files
-from springtide.checkpoint.format import reader, writer
-from springtide.checkpoint.format.manifest import File, Manifest, folder_of, without_mirrors
-from springtide.checkpoint.format.storage import FolderStore, StoreTimeout, UrlStore
+from springtide.checkpoint.format import checkpoint_io
+from springtide.checkpoint.format.manifest import File, Manifest, bare, folder_of, without_mirrors
+from springtide.checkpoint.format.storage import FileStore, FolderStore, StoreTimeout, UrlStore
 from springtide.checkpoint.transfer import claims
 from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.domain.model.checkpoints import Lineage
 
 NAME = "uploads.json"
+NICE = 10
+FETCH_BYTES = 4 << 20
 
 
 class _Record(msgspec.Struct):
@@ -106,19 +106,18 @@ def shares(manifest: Manifest, lacking: Collection[str]) -> Shares:
     return Shares({server: tuple(files) for server, files in of.items()}, tuple(missing))
 
 
-NICE = 10
-
-
 class Uploaded(msgspec.Struct, frozen=True):
     """The result of an upload."""
 
-    number: int
-    url: str
+    number: int = 0
+    url: str = ""
     files: int = 0
     bytes: int = 0
     """Number of bytes sent. Files that were already there do not count."""
     seconds: float = 0.0
     error: str = ""
+    lacks: tuple[str, ...] = ()
+    """Files that are missing in a server's folder, or incomplete."""
 
 
 def upload(
@@ -130,26 +129,24 @@ def upload(
     keep: int,
     moved: Callable[[], object] = lambda: None,
 ) -> Uploaded:
-    """Send missing files, publish the manifest, and delete files that the URL no longer needs. `moved` is called on
-    every answer of the store.
-    """
+    """Send missing files, publish the manifest, delete unneeded files. Call `moved` on every answer of the store."""
     began = time.monotonic()
     here, there = FolderStore(folder), UrlStore(url)
     there.moved = moved
     claims.take(there, claim, option="--checkpoint-url")
-    mirrored = reader.known(here, number, lineage=Lineage(claim.run))
+    mirrored = checkpoint_io.known(here, number, lineage=Lineage(claim.run))
     manifest = without_mirrors(mirrored)
     sent = SentFiles(folder, there)
     for source, file in zip(mirrored.files, manifest.files, strict=True):
         if is_of_server(mirrored, source):
             check_sent(there, file)
         else:
-            sent.send(folder / reader.whole_copy(here, source), file.name, file.size)
+            sent.send(folder / checkpoint_io.whole_copy(here, source), file.name, file.size)
     claims.take(there, claim, option="--checkpoint-url")  # check again, because the upload may have taken hours
-    writer.publish(there, manifest)
+    checkpoint_io.publish(there, manifest)
     moved()
     kept = kept_at(there, manifest, keep)
-    writer.drop_unneeded(there, kept)
+    checkpoint_io.drop_unneeded(there, kept)
     sent.forget_others({file.name for kept_manifest in kept for file in kept_manifest.files})
     return Uploaded(number, url, sent.files, sent.bytes, time.monotonic() - began)
 
@@ -164,31 +161,100 @@ def check_sent(there: UrlStore, file: File) -> None:
 def kept_at(there: UrlStore, newest: Manifest, keep: int) -> list[Manifest]:
     """Return the manifests that stay at the URL: the newest, and readable manifests before it."""
     kept = [newest]
-    for number in reader.numbers(there):
+    for number in checkpoint_io.numbers(there):
         if number < newest.number and len(kept) < keep:
             try:
-                kept.append(reader.read(there, number))
+                kept.append(checkpoint_io.read(there, number))
             except (errors.BadInput, OSError):  # unusable
                 continue
     return kept
 
 
+def send_part(
+    folder: pathlib.Path, url: str, wanted: Sequence[tuple[str, int]], moved: Callable[[], object] = lambda: None
+) -> Uploaded:
+    """Send segment files of one server. Nobody sees them before the master publishes a manifest that names them."""
+    here, there = FolderStore(folder), UrlStore(url)
+    there.moved = moved
+    if not wanted:
+        return Uploaded()
+    lacks = [name for name, length in wanted if (here.size(name) or 0) < length]
+    sent = SentFiles(folder / folder_of(wanted[0][0]), there)
+    for name, length in wanted:
+        if name not in lacks:
+            sent.send(folder / name, bare(name), length)
+    return Uploaded(files=sent.files, bytes=sent.bytes, lacks=tuple(lacks))
+
+
+def gather(
+    folder: pathlib.Path, number: int, claim: RunClaim, scattered: FileStore, moved: Callable[[], object] = lambda: None
+) -> Uploaded:
+    """Fetch missing files into the run's folder, publish the manifest again, and delete files that it does not need."""
+    began, here = time.monotonic(), FolderStore(folder)
+    manifest = checkpoint_io.known(here, number, lineage=Lineage(claim.run))
+    whole = without_mirrors(manifest)
+    files = size = 0
+    for source, file in zip(manifest.files, whole.files, strict=True):
+        if here.size(file.name) != file.size:
+            _fetch(scattered, checkpoint_io.whole_copy(scattered, source), folder / file.name, file.size, moved)
+            files, size = files + 1, size + file.size
+    claims.take(here, claim)
+    checkpoint_io.publish(here, whole)
+    checkpoint_io.drop_unneeded(here, [whole])
+    return Uploaded(number, str(folder), files, size, time.monotonic() - began)
+
+
+def _fetch(place: FileStore, name: str, target: pathlib.Path, size: int, moved: Callable[[], object]) -> None:
+    """Copy a file, which gets its name when it is complete."""
+    unfinished = target.with_suffix(".part")
+    with open(unfinished, "wb") as file:
+        while (at := file.tell()) < size:
+            content = place.read(name, at, min(FETCH_BYTES, size - at))
+            if not content:
+                raise errors.BadInput(f"{name} ends after {at} of {size} bytes")
+            file.write(content)
+            moved()
+    unfinished.rename(target)
+
+
+def _gather_from_servers(folder: str, number: str, addresses: str, claim: str, moved: Callable[[], object]) -> Uploaded:
+    from springtide.checkpoint.transfer.file_transfer import ScatteredStore
+    from springtide.rpc.messages import messages
+
+    settings = config.load()
+    known = messages.FileHolders((int(number),), msgspec.json.decode(addresses, type=dict[str, str]))
+    secret = config.job_secret(settings)
+    place = ScatteredStore(folder, pathlib.Path(folder), lambda _: known, secret, certificates=settings.tls)
+    with contextlib.closing(place):
+        return gather(pathlib.Path(folder), int(number), msgspec.json.decode(claim, type=RunClaim), place, moved)
+
+
+def run(what: str, arguments: Sequence[str], moved: Callable[[], object]) -> Uploaded:
+    match what, *arguments:
+        case "upload", folder, url, number, keep, claim:
+            mine = msgspec.json.decode(claim, type=RunClaim)
+            return upload(pathlib.Path(folder), url, int(number), mine, keep=int(keep), moved=moved)
+        case "part", folder, url, files:
+            return send_part(pathlib.Path(folder), url, msgspec.json.decode(files, type=list[tuple[str, int]]), moved)
+        case "gather", folder, number, addresses, claim:
+            return _gather_from_servers(folder, number, addresses, claim, moved)
+    raise errors.BadInput(f"no such upload: {what} with {len(arguments)} arguments")
+
+
 def main(arguments: list[str]) -> int:
-    folder, url, number, keep, claim = arguments
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.nice(NICE)
     patience = StoreTimeout()
-    patience.guard(lambda why: msgspec.json.encode(Uploaded(int(number), url, error=why)).decode())
+    patience.guard(lambda why: msgspec.json.encode(Uploaded(error=why)).decode())
     try:
-        mine = msgspec.json.decode(claim, type=RunClaim)
-        done = upload(pathlib.Path(folder), url, int(number), mine, keep=int(keep), moved=patience.moved)
+        done = run(arguments[0], arguments[1:], patience.moved)
     except Exception as error:  # stores raise many kinds of errors; the master reports them
-        done = Uploaded(int(number), url, error=f"{type(error).__name__}: {error}")
+        done = Uploaded(error=f"{type(error).__name__}: {error}")
     print(msgspec.json.encode(done).decode(), flush=True)
     return 1 if done.error else 0
 
 
-def end_with_parent() -> None:
+def _end_with_parent() -> None:
     """Exit when stdin closes, because the parent holds the other end."""
     while os.read(0, 1):
         pass

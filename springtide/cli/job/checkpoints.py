@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from springtide import errors
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import Manifest, name_of
 from springtide.checkpoint.format.storage import FileStore, FolderStore, open_store
 from springtide.cli.common.render import wrap
@@ -43,12 +43,12 @@ def is_place(name: str) -> bool:
     """Return True for a URL or a folder of checkpoints, False for a job name."""
     if "://" in name or os.sep in name:
         return True
-    return os.path.isdir(name) and bool(reader.numbers(open_store(name)))
+    return os.path.isdir(name) and bool(checkpoint_io.numbers(open_store(name)))
 
 
 def at_place(place: FileStore, *, verify: bool = False) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
-    for number in sorted(reader.numbers(place)):
+    for number in sorted(checkpoint_io.numbers(place)):
         one: dict[str, Any] = {
             "number": number,
             "at": 0.0,
@@ -101,16 +101,16 @@ class CheckpointState(NamedTuple):
 def state_of(place: FileStore, number: int, *, verify: bool) -> CheckpointState | None:
     """Check a checkpoint by file sizes, or by checksums with `verify`; None if it is gone."""
     try:
-        manifest = reader.known(place, number)
+        manifest = checkpoint_io.known(place, number)
         if verify and manifest.apart:
             return CheckpointState(
                 manifest, f"not verified: files are on the disks of {', '.join(sorted(manifest.apart))}"
             )
         if verify:
-            reader.verify(place, manifest, range(manifest.slots))
+            checkpoint_io.verify(place, manifest, range(manifest.slots))
         return CheckpointState(manifest, verified=verify)
     except (errors.BadInput, OSError) as error:
-        gone = number not in reader.numbers(place)  # a newer one has taken its place meanwhile
+        gone = number not in checkpoint_io.numbers(place)  # a newer one has taken its place meanwhile
         return None if gone else CheckpointState(None, str(error))
 
 

@@ -31,7 +31,7 @@ from springtide.rpc.messages.messages import JobStatus
 from springtide.rpc.transport import master_file
 from springtide.telemetry import events, run_registry
 from springtide.telemetry.logs import RunFiles
-from springtide.zoo import demo_steps
+from springtide.zoo import demo as demo_data
 
 ADD_SERVER_AT = 0.15
 
@@ -97,12 +97,12 @@ class DemoFaults:
             say(f"now: kill -9 {whom} (pid {pid}); {then}")
 
     def report(self, files: RunFiles) -> list[str]:
-        story, lines, times = events.read(files.events), [], demo_steps.read(self.steps)
+        story, lines, times = events.read(files.events), [], demo_data.read(self.steps)
         moved = [event for event in story if event["event"] == "moved" and event["target"] == self._added]
         if moved and times:
             asked = next(event["at"] for event in story if self._added in str(event.get("what")))
             slots, until = sum(event["slots"] for event in moved), moved[-1]["at"]
-            move, whole = (demo_steps.longest_gap(times, asked, end) for end in (until, times[-1]))
+            move, whole = (demo_data.longest_gap(times, asked, end) for end in (until, times[-1]))
             lines.append(
                 f"added   {self._added}: {slots} slots were with it {until - asked:.1f} s later, all trained on"
             )

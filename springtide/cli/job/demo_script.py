@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import springtide as st
 from springtide.zoo import ClickLog, demo
-from springtide.zoo.demo_steps import StepLog
+from springtide.zoo.demo import StepLog
 from springtide.zoo.metrics import StreamingAUC
 
 

@@ -11,7 +11,7 @@ from rich import box, console, table
 from rich.progress import Progress, TaskID
 
 from springtide import errors
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.checkpoint.format.storage import FileStore, open_store
 from springtide.cli.job import checkpoints
@@ -33,9 +33,9 @@ def export(
     folder: str,
     as_json: bool,
 ) -> int:
-    from springtide.export import exporter, table_file
+    from springtide.export import exporter, table_files
 
-    chosen = table_file.format_named(format)
+    chosen = table_files.format_named(format)
     where = name if checkpoints.is_place(name) else str(job_lookup.pick_local(name, folder).files.checkpoints)
     if every:
         if since or checkpoint is not None or as_json:
@@ -58,7 +58,7 @@ def export(
                     since=built_on,
                     progress=functools.partial(showing, bar, task),
                 )
-        except reader.DamagedImage as error:
+        except checkpoint_io.DamagedImage as error:
             if checkpoint is not None:
                 raise
             warn(f"checkpoint {manifest.number} in {place.where} cannot be used: {error}")
@@ -79,14 +79,13 @@ def warn(said: str) -> None:
 
 def base(since: str, url: str, manifest: Manifest) -> int:
     """Return the number of the export to build a delta on, and print it when `--since` gave a moment."""
-    from springtide.export import delta_base as moments
-    from springtide.export import export_folder
+    from springtide.export import export_folder, exporter
 
-    moment = moments.parse(since)
+    moment = exporter.parse_since(since)
     if moment.unit == "export":
         return moment.count
     cards = [export_folder.read_card(url, number) for number in export_folder.numbers(url)]
-    number = moments.base(moment, cards, before=manifest.number)
+    number = exporter.base_of(moment, cards, before=manifest.number)
     chosen = next(card for card in cards if card.number == number)
     at = f"step {chosen.step:,}, " if chosen.step else ""
     console.Console(stderr=True).print(f"since {since}: on export {number} ({at}{chosen.samples:,} samples)")
@@ -95,12 +94,12 @@ def base(since: str, url: str, manifest: Manifest) -> int:
 
 def chosen_manifest(place: FileStore, checkpoint: int | None, *, before: int | None = None) -> Manifest:
     """Return the requested checkpoint, or the newest usable one older than `before`; warn about damaged ones."""
-    known = reader.numbers(place)
+    known = checkpoint_io.numbers(place)
     if checkpoint is not None:
         if checkpoint not in known:
             raise errors.MissingFile(f"no checkpoint {checkpoint} in {place.where}; there: {known or 'none'}")
-        return reader.read(place, checkpoint)
-    found = reader.latest(place, (), before=before)
+        return checkpoint_io.read(place, checkpoint)
+    found = checkpoint_io.latest(place, (), before=before)
     for trouble in found.troubles:
         warn(trouble)
     if found.manifest is None and known:

@@ -15,7 +15,7 @@ from rich import console, table
 
 from springtide import errors, file_input
 from springtide.brain.forecasting import registry as models
-from springtide.data.stream import traffic as traces
+from springtide.data.stream import producer as traces
 from springtide.planning.online import forecasters
 from springtide.planning.online.forecasters import BacktestScore
 from springtide.planning.online.traffic import DAY_S, PastTraffic, RateForecast

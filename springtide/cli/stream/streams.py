@@ -1,7 +1,7 @@
 """`springtide produce`: options to a maker, a pace and a stream; progress on standard error, totals at the end.
 
 In: options of cli/stream/commands.py. Out: records in the stream, and what was appended, exactly. Next:
-data/stream/produce.py.
+data/stream/producer.py.
 """
 
 import dataclasses
@@ -16,12 +16,11 @@ from typing import Any
 
 from springtide import errors, file_input
 from springtide.cli.common.options import PaceOptions, RecordOptions, TargetOptions
-from springtide.data.stream import produce as producing
-from springtide.data.stream import traffic
+from springtide.data.stream import producer
 from springtide.data.stream.log import layout
 from springtide.data.stream.log import stream as logs
 from springtide.data.stream.log.stream import LogStream
-from springtide.data.stream.produce import FaultMix, ProduceOrder, ProduceReport, RecordSource
+from springtide.data.stream.producer import FaultMix, ProduceOrder, ProduceReport, RecordSource
 from springtide.data.stream.stream import Stream, open_stream
 from springtide.domain.core import validation
 from springtide.domain.core.resources import parse_memory, show_memory
@@ -46,7 +45,7 @@ def produce(url: str, which: RecordOptions, flow: PaceOptions, into: TargetOptio
     stream = open_or_make(url, into)  # last: what is refused leaves no log behind
     try:
         with _Interrupted() as interrupted:
-            done = producing.produce(stream, maker, order, tell=_Progress(), stop=interrupted)
+            done = producer.produce(stream, maker, order, tell=_Progress(), stop=interrupted)
         if into.seal and not done.interrupted:
             _log_stream(stream, "--seal").seal()
     finally:
@@ -63,19 +62,19 @@ def maker_of(which: RecordOptions) -> RecordSource:
     if which.generator is not None and which.record_bytes is not None:
         raise errors.BadInput("--record-bytes and --generator: it cuts up a file; give it with --from FILE")
     if which.file is not None and which.record_bytes is not None:
-        return producing.FixedSizeRecords(Path(which.file), which.record_bytes)
+        return producer.FixedSizeRecords(Path(which.file), which.record_bytes)
     if which.file is not None:
-        return producing.LineRecords(Path(which.file))
+        return producer.LineRecords(Path(which.file))
     if which.generator == "counter":
-        return producing.CounterRecords(which.keys)
+        return producer.CounterRecords(which.keys)
     if which.generator == "clicks":
-        from springtide.zoo.clicklog.stream import Clicks
+        from springtide.zoo.clicklog.dataset import Clicks
 
         return Clicks(seed=which.seed)
     raise errors.UnknownName("generator", str(which.generator), GENERATORS)
 
 
-def pace_of(flow: PaceOptions) -> traffic.TrafficPace:
+def pace_of(flow: PaceOptions) -> producer.TrafficPace:
     if flow.trace is None:
         changed = {"--speedup": flow.speedup != 1.0, "--peak": flow.peak is not None, "--day": flow.day is not None}
         if useless := [name for name, is_given in changed.items() if is_given]:
@@ -84,16 +83,16 @@ def pace_of(flow: PaceOptions) -> traffic.TrafficPace:
             raise errors.BadInput(
                 f"--rate {flow.rate:g}: wanted records a second, more than 0; without it they go as fast as they can"
             )
-        return traffic.SteadyPace(float("inf") if flow.rate is None else flow.rate)
+        return producer.SteadyPace(float("inf") if flow.rate is None else flow.rate)
     if flow.rate is not None:
         raise errors.BadInput("--rate and --trace: the trace tells the rate; --peak scales it")
     path = Path(flow.trace)
-    trace = traffic.read_trace(file_input.read(path, what=f"a {traffic.TRACE}").splitlines(), str(path))
+    trace = producer.read_trace(file_input.read(path, what=f"a {producer.TRACE}").splitlines(), str(path))
     if flow.day is not None:
         if flow.day * DAY_S >= float(trace.at_s[-1]):
             raise errors.BadInput(f"--day {flow.day}: {path} has {float(trace.at_s[-1]) / DAY_S:.1f} days")
         trace = trace.between(flow.day * DAY_S, (flow.day + 1) * DAY_S)
-    return traffic.TracePace(trace, speedup=flow.speedup, peak=flow.peak)
+    return producer.TracePace(trace, speedup=flow.speedup, peak=flow.peak)
 
 
 def open_or_make(url: str, into: TargetOptions) -> Stream:

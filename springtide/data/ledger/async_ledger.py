@@ -23,6 +23,7 @@ from springtide.domain.data.leases import (
     Totals,
 )
 from springtide.domain.data.samples import DatasetCard
+from springtide.domain.data.streams import BatchCut
 
 
 class ShardRange(NamedTuple):
@@ -35,9 +36,7 @@ class ShardRange(NamedTuple):
 
 @dataclass(slots=True)
 class PendingQueue:
-    """Samples of a pass that no worker holds, cut at batch boundaries. Order: returned (oldest first), never leased,
-    failed.
-    """
+    """Samples of a pass that no worker holds. Order: returned (oldest first), never leased, failed."""
 
     card: DatasetCard
     running: int = 0
@@ -74,9 +73,7 @@ class PendingQueue:
         return self.whole if (running + 1) % self.an_epoch else self.last
 
     def take(self, most: int, may_try: Callable[[ShardRange], bool] = lambda _: True) -> ShardRange | None:
-        """Take the next range of at most `most` samples. Failed ranges come last, and only if `may_try` accepts
-        them.
-        """
+        """Take at most `most` samples. Failed ranges come last, and only if `may_try` accepts them."""
         if self.returned:
             return self._cut_from(self.returned, most)
         if self.running < self.shards:
@@ -168,34 +165,20 @@ class AsyncLedgerState:
 
 
 @dataclass(slots=True)
-class AsyncLedger:
-    """Leases and trained samples of a single pass."""
+class SharedLedger:
+    """Leases of a pass in which a worker can take over another worker's samples."""
 
     card: DatasetCard
     base: int
     """Number of the first shard. Numbers of different passes do not overlap."""
     max_failures: int = 3
     """Number of tries after which an unreadable range is given up."""
-    todo: PendingQueue = field(init=False)
-    numbers: int = field(init=False)
-    """Number of shard numbers that the pass uses."""
     leases: dict[LeaseKey, ShardLease] = field(default_factory=dict)
     held: dict[int, dict[LeaseKey, ShardLease]] = field(default_factory=dict)
     """The same leases by rank. A rank has a single incarnation at a time."""
-    left: dict[int, int] = field(default_factory=dict)
-    """Number of untrained samples of each begun, unfinished shard."""
-    done: int = 0
     samples_done: int = 0
-    failures: Failures = field(default_factory=dict)
-    """Read failures of unfinished shards."""
     poisoned: list[Poisoned] = field(default_factory=list)
     closed: bool = False
-    asked_back: set[int] = field(default_factory=set)
-    """Ranks that were asked to shorten a lease. They get no further lease while they hold that one."""
-
-    def __post_init__(self) -> None:
-        self.todo = PendingQueue(self.card)
-        self.numbers = self.todo.shards
 
     def close(self) -> None:
         self.closed = True
@@ -203,11 +186,71 @@ class AsyncLedger:
     def again(self, holder: LeaseHolder, known: Container[tuple[int, int]]) -> tuple[Grant, ...]:
         """Return leases that the holder does not know, because the reply that granted them was lost."""
         mine = self.held.get(holder.rank, {})
+        return tuple(self._grant(lease) for key, lease in mine.items() if key not in known)
+
+    def lease_of(self, holder: LeaseHolder, named: Progress | ReadFailure | BatchCut) -> ShardLease | None:
+        """Return the lease that a worker names; None if the worker does not hold it."""
+        lease = self.leases.get(LeaseKey(named.shard, named.first))
+        return lease if lease is not None and lease.holder == holder else None
+
+    def wish(self, wish: ShrinkRequest) -> bool:
+        """Ask the holder of a lease to end it earlier. Return False if that changes nothing."""
+        lease = self.leases.get(LeaseKey(wish.shard, wish.first))
+        if lease is None:
+            return False
+        end = max(lease.offset, wish.end)
+        if end >= lease.end or (lease.wish is not None and lease.wish <= end):
+            return False
+        lease.wish = end
+        return True
+
+    def wishes(self, rank: int) -> tuple[ShrinkRequest, ...]:
+        """Return the open requests to this rank to end leases earlier."""
+        mine = self.held.get(rank)
+        if not mine:
+            return ()
         return tuple(
-            self._grant(lease.running, key.first, lease.end, returned=lease.returned)
-            for key, lease in mine.items()
-            if key not in known
+            ShrinkRequest(key.shard, key.first, lease.wish) for key, lease in mine.items() if lease.wish is not None
         )
+
+    def _grant(self, lease: ShardLease) -> Grant:
+        raise NotImplementedError
+
+    def _hold(self, lease: ShardLease) -> None:
+        key = LeaseKey(self.base + lease.running, lease.first)
+        self.leases[key] = self.held.setdefault(lease.holder.rank, {})[key] = lease
+
+    def _drop(self, lease: ShardLease) -> None:
+        key = LeaseKey(self.base + lease.running, lease.first)
+        del self.leases[key]
+        del self.held[lease.holder.rank][key]
+
+    def _check_leases(self) -> None:
+        for key, lease in self.leases.items():
+            assert key == (self.base + lease.running, lease.first), "a lease has the wrong key"
+            assert lease.first <= lease.offset < lease.end, "a lease with nothing left to do is kept"
+            assert self.held[lease.holder.rank][key] is lease, "a lease is not listed under its holder"
+        assert sum(len(mine) for mine in self.held.values()) == len(self.leases), "a rank lists an unknown lease"
+
+
+@dataclass(slots=True)
+class AsyncLedger(SharedLedger):
+    """Leases and trained samples of a single pass over shards."""
+
+    todo: PendingQueue = field(init=False)
+    numbers: int = field(init=False)
+    """Number of shard numbers that the pass uses."""
+    left: dict[int, int] = field(default_factory=dict)
+    """Number of untrained samples of each begun, unfinished shard."""
+    done: int = 0
+    failures: Failures = field(default_factory=dict)
+    """Read failures of unfinished shards."""
+    asked_back: set[int] = field(default_factory=set)
+    """Ranks that were asked to shorten a lease. They get no further lease while they hold that one."""
+
+    def __post_init__(self) -> None:
+        self.todo = PendingQueue(self.card)
+        self.numbers = self.todo.shards
 
     def lease(
         self, holder: LeaseHolder, *, most: int, size: int, budget: int, deadline: float, others: Collection[int] = ()
@@ -231,12 +274,11 @@ class AsyncLedger:
             if piece is None:
                 break
             running, first, end = piece
-            key = LeaseKey(self.base + running, first)
             if running not in self.left:
                 self.left[running] = self.todo.size_of(running)
             lease = ShardLease(holder, running, first, first, end, deadline, returned=returned)
-            self.leases[key] = mine[key] = lease
-            grants.append(self._grant(running, first, end, returned=returned))
+            self._hold(lease)
+            grants.append(self._grant(lease))
             budget -= end - first
         if grants:
             return tuple(grants)
@@ -245,15 +287,13 @@ class AsyncLedger:
 
     def report(self, holder: LeaseHolder, report: Progress, deadline: float) -> ReportEffect:
         """Apply a holder's report on a lease, and extend the lease to `deadline`."""
-        key = LeaseKey(report.shard, report.first)
-        lease = self.leases.get(key)
-        if lease is None or lease.holder != holder:
+        if (lease := self.lease_of(holder, report)) is None:
             return NOT_HELD
         lease.deadline = deadline
         if report.offset == report.end == lease.end:  # the common case: the whole lease is trained
             samples = lease.end - lease.offset
             self._trained(lease, lease.end)
-            self._drop(key, lease)
+            self._drop(lease)
             return ReportEffect(True, samples, True)
         grid = self.card.batch_size
         end = min(lease.end, max(lease.offset, -(-report.end // grid) * grid))
@@ -263,7 +303,7 @@ class AsyncLedger:
         self._cut(lease, end)
         self._trained(lease, offset)
         if offset == end:
-            self._drop(key, lease)
+            self._drop(lease)
         return ReportEffect(True, offset - trained_before, freed)
 
     def end_at(self, samples: int) -> bool:
@@ -278,10 +318,10 @@ class AsyncLedger:
             for piece in queue:
                 end = min(piece.end, samples - piece.running * old.whole)
                 self.todo.put_back(ShardRange(piece.running, min(piece.first, end), end), failed=failed)
-        for key, lease in list(self.leases.items()):
+        for lease in list(self.leases.values()):
             lease.end = min(lease.end, max(lease.offset, samples - lease.running * old.whole))
             if lease.end == lease.offset:
-                self._drop(key, lease)
+                self._drop(lease)
         for begun in [begun for begun in self.left if (begun + 1) * old.whole > samples]:
             self.left[begun] -= (begun + 1) * old.whole - max(samples, begun * old.whole)
             if self.left[begun] <= 0:
@@ -294,16 +334,14 @@ class AsyncLedger:
 
         Return False if the worker does not hold the lease.
         """
-        key = LeaseKey(failure.shard, failure.first)
-        lease = self.leases.get(key)
-        if lease is None or lease.holder != holder:
+        if (lease := self.lease_of(holder, failure)) is None:
             return False
         grid = self.card.batch_size
         begin = min(lease.end, max(lease.offset, failure.offset - failure.offset % grid))
         piece = ShardRange(lease.running, begin, lease.end)
         lease.end = begin
         if lease.offset == begin:
-            self._drop(key, lease)
+            self._drop(lease)
         if piece.first == piece.end:
             return True
         of_shard = self.failures.setdefault(lease.running, {})
@@ -320,36 +358,19 @@ class AsyncLedger:
 
         Partly trained leases are queued first, then leases that another worker held before.
         """
-        ended = [(key, lease) for key in keys if (lease := self.leases.get(key)) is not None]
-        ended.sort(key=lambda ended_lease: (ended_lease[1].offset == ended_lease[1].first, not ended_lease[1].returned))
-        for key, lease in ended:
+        ended = [lease for key in keys if (lease := self.leases.get(key)) is not None]
+        ended.sort(key=lambda lease: (lease.offset == lease.first, not lease.returned))
+        for lease in ended:
             self.todo.put_back(ShardRange(lease.running, lease.offset, lease.end))
-            self._drop(key, lease)
+            self._drop(lease)
         return len(ended)
 
     def wish(self, wish: ShrinkRequest) -> bool:
-        """Ask the holder of a lease to end it earlier. Return False if there is no such lease, or if it ends there
-        anyway.
-        """
-        lease = self.leases.get(LeaseKey(wish.shard, wish.first))
-        if lease is None:
-            return False
         grid = self.card.batch_size
-        end = max(lease.offset, -(-wish.end // grid) * grid)
-        if end >= lease.end or (lease.wish is not None and lease.wish <= end):
+        if not SharedLedger.wish(self, wish._replace(end=-(-wish.end // grid) * grid)):
             return False
-        lease.wish = end
-        self.asked_back.add(lease.holder.rank)
+        self.asked_back.add(self.leases[LeaseKey(wish.shard, wish.first)].holder.rank)
         return True
-
-    def wishes(self, rank: int) -> tuple[ShrinkRequest, ...]:
-        """Return the open requests to this rank to end leases earlier."""
-        mine = self.held.get(rank)
-        if not mine:
-            return ()
-        return tuple(
-            ShrinkRequest(key.shard, key.first, lease.wish) for key, lease in mine.items() if lease.wish is not None
-        )
 
     @property
     def over(self) -> bool:
@@ -377,12 +398,9 @@ class AsyncLedger:
         spans: dict[int, list[tuple[int, int]]] = {}
         for running, first, end in (*self.todo.returned, *self.todo.failed):
             spans.setdefault(running, []).append((first, end))
-        for key, lease in self.leases.items():
-            assert key == (self.base + lease.running, lease.first), "a lease has the wrong key"
-            assert lease.first <= lease.offset < lease.end, "a lease with nothing left to do is kept"
-            assert self.held[lease.holder.rank][key] is lease, "a lease is not listed under its holder"
+        self._check_leases()
+        for lease in self.leases.values():
             spans.setdefault(lease.running, []).append((lease.offset, lease.end))
-        assert sum(len(mine) for mine in self.held.values()) == len(self.leases), "a rank lists an unknown lease"
         for poisoned in self.poisoned:
             spans.setdefault(poisoned.shard - self.base, []).append((poisoned.first, poisoned.end))
         if self.todo.cut:
@@ -426,10 +444,8 @@ class AsyncLedger:
         ledger = AsyncLedger(state.card, state.base, max_failures)
         queues = deque(state.returned), deque(state.failed)
         ledger.todo = PendingQueue(state.card, state.running, state.cut, *queues, state.length)
-        for kept in state.leases:
-            lease = replace(kept)
-            key = LeaseKey(state.base + lease.running, lease.first)
-            ledger.leases[key] = ledger.held.setdefault(lease.holder.rank, {})[key] = lease
+        for lease in state.leases:
+            ledger._hold(replace(lease))
         ledger.left, ledger.failures = dict(state.left), copied(state.failures)
         ledger.done, ledger.samples_done = state.done, state.samples_done
         ledger.poisoned, ledger.closed = list(state.poisoned), state.closed
@@ -440,9 +456,10 @@ class AsyncLedger:
     def length(self) -> int:
         return self.card.epochs * (self.card.samples_used if self.todo.length is None else self.todo.length)
 
-    def _grant(self, running: int, first: int, end: int, *, returned: bool) -> Grant:
-        epoch, nth = divmod(running, self.todo.an_epoch)
-        return Grant(self.base + running, self.card.first_epoch + epoch, nth, first, end, returned)
+    def _grant(self, lease: ShardLease) -> Grant:
+        epoch, nth = divmod(lease.running, self.todo.an_epoch)
+        shard, epoch = self.base + lease.running, self.card.first_epoch + epoch
+        return Grant(shard, epoch, nth, lease.first, lease.end, lease.returned)
 
     def _cut(self, lease: ShardLease, end: int) -> None:
         """End the lease at `end`, and queue its tail."""
@@ -461,9 +478,7 @@ class AsyncLedger:
                 self.failures.pop(lease.running, None)
                 self.done += 1
 
-    def _drop(self, key: LeaseKey, lease: ShardLease) -> None:
-        mine = self.held[lease.holder.rank]
-        del self.leases[key]
-        del mine[key]
-        if not mine:
+    def _drop(self, lease: ShardLease) -> None:
+        SharedLedger._drop(self, lease)
+        if not self.held[lease.holder.rank]:
             self.asked_back.discard(lease.holder.rank)

@@ -1,25 +1,18 @@
 """Pure. Manage all passes of a job over its data: grant leases, apply reports, roll back to a checkpoint.
 
-In: requests of workers from `master.dispatcher`, and decisions of `job` (fence, resize, wish). Out: grants and replies.
-All changes of a pass go through this class.
-
-Every changing method depends only on its arguments. `changes` rises when a call changed more than a deadline. To
-rebuild the ledger, replay the (name, arguments) of these calls on an empty ledger; a call that raised raises again.
-`from_state(to_state())` also rebuilds it. Call `renew` afterwards.
-
-When a server is lost, the ledger rolls back (`restore`, data/ledger/rollback.py) to the progress in a checkpoint
-(`note`). A rollback begins a new *era*: leases of the earlier era have ended, and reports on them change nothing.
+Every changing method depends only on its arguments, and `changes` rises when a call changed more than a deadline. To
+rebuild the ledger, replay these calls on an empty ledger (a call that raised raises again), or use `from_state`; then
+call `renew`. A rollback (`restore`) begins a new *era*: reports on leases of an earlier era change nothing.
 """
 
+import copy
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from springtide.data.ledger import rollback, stream_ledger
+from springtide.data.ledger import passes, stream_ledger
 from springtide.data.ledger.async_ledger import NOT_HELD, AsyncLedger, AsyncLedgerState
-from springtide.data.ledger.bsp_ledger import BspLedger, BspLedgerState, OffsetRange
-from springtide.data.ledger.bsp_stream_ledger import BspStreamLedger, load_bsp_ledger
-from springtide.data.ledger.holders import GroupSeats, HolderRegistry
-from springtide.data.ledger.passes import JobProgress, Passes, PassLedger
+from springtide.data.ledger.bsp_ledger import BspLedger, BspLedgerState, BspStreamLedger, OffsetRange, load_bsp_ledger
+from springtide.data.ledger.passes import GroupSeats, HolderRegistry, JobProgress, Passes, PassLedger
 from springtide.data.ledger.stream_ledger import StreamLedger, StreamLedgerState
 from springtide.domain.data.leases import (
     Grant,
@@ -59,23 +52,7 @@ class JobLedgerState:
 
 
 class JobLedger(Passes):
-    """Ledger of all passes. A worker opens its next pass with a data set card; all workers must open the same cards in
-    order.
-    """
-
-    __slots__ = (
-        "changes",
-        "closed",
-        "era",
-        "group",
-        "holders",
-        "keeps",
-        "kept",
-        "lease_s",
-        "opened",
-        "passes",
-        "saves",
-    )
+    """Ledger of all passes. A worker opens a pass with a data set card; all workers open the same cards in order."""
 
     def __init__(
         self, workers: int, *, lease_s: float = LEASE_S, max_failures: int = 3, saves: bool = False, keeps: int = 2
@@ -218,9 +195,7 @@ class JobLedger(Passes):
     # ---- decisions about workers ----
 
     def fence(self, rank: int, incarnation: int) -> int:
-        """Fence this incarnation and all earlier ones: revoke their leases, and ignore later calls. Return the number
-        of leases.
-        """
+        """Revoke the leases of this and earlier incarnations, and ignore their calls. Return the number of leases."""
         if incarnation <= self.holders.fenced.get(rank, -1):
             return 0
         self.changes += 1
@@ -249,9 +224,7 @@ class JobLedger(Passes):
         self.changes += 1
 
     def wish(self, wish: ShrinkRequest) -> bool:
-        """Ask the holder of a lease to end it earlier; the next reply carries the request. Return False if there is no
-        need.
-        """
+        """Ask the holder of a lease, in the next reply, to end it earlier. Return False if that changes nothing."""
         ledger = self.of_shard(wish.shard)
         wished = isinstance(ledger, AsyncLedger | StreamLedger) and ledger.wish(wish)
         self.changes += wished
@@ -264,11 +237,9 @@ class JobLedger(Passes):
         """
         reassigned = 0
         for shard, rank in owners:
-            ledger, is_here = (
-                self.of_shard(shard),
-                self.holders.living.get(rank, -1) > self.holders.fenced.get(rank, -2),
-            )
-            reassigned += is_here and isinstance(ledger, StreamLedger) and ledger.assign(shard - ledger.base, rank)
+            ledger = self.of_shard(shard)
+            if self.holders.is_here(rank) and isinstance(ledger, StreamLedger):
+                reassigned += ledger.assign(shard - ledger.base, rank)
         self.changes += reassigned > 0
         return reassigned
 
@@ -308,11 +279,9 @@ class JobLedger(Passes):
             ledger.close()
 
     def restore(self, note: JobProgress) -> int:
-        """Roll back to a checkpoint from which slots were restored. All leases end. Return the number of samples to
-        train again.
-        """
+        """Roll back to a restored checkpoint. All leases end. Return the number of samples to train again."""
         before = self.samples_done
-        self.passes = rollback.passes_back_to(self.passes, note)
+        self.passes = passes.passes_back_to(self.passes, note)
         self.kept = {ledger.base for ledger in self.shared() if ledger.base in self.kept and ledger.over}
         self.era += 1
         self.changes += 1
@@ -334,7 +303,7 @@ class JobLedger(Passes):
 
     def resume(self, note: JobProgress) -> None:
         """Continue another run from its checkpoint: its trained samples stay trained, and all others are pending."""
-        self.passes = rollback.passes_anew(note, self.holders.max_failures, self.holders.expected, saves=self.saves)
+        self.passes = passes.passes_anew(note, self.holders.max_failures, self.holders.expected, saves=self.saves)
         self.kept = {ledger.base for ledger in self.shared() if ledger.over}
         self.changes += 1
 
@@ -347,9 +316,7 @@ class JobLedger(Passes):
     # ---- queries ----
 
     def note(self, shard: int = 0, first: int = 0) -> JobProgress:
-        """Record the job's progress before a checkpoint copies its first slot. A bsp group is at this sample of this
-        shard.
-        """
+        """Record the progress before a checkpoint copies slots. A bsp group is at this sample of this shard."""
         return JobProgress(
             ledgers=tuple(ledger.to_state() for ledger in self.ledgers()),
             locksteps=tuple(lockstep.note(shard, first) for lockstep in self.locksteps()),
@@ -407,8 +374,8 @@ class JobLedger(Passes):
             locksteps=tuple(ledger.to_state() for ledger in self.locksteps()),
             flows=tuple(ledger.to_state() for ledger in self.flows()),
             opened=dict(self.opened),
-            holders=self.holders.copy(),
-            group=self.group.copy(),
+            holders=copy.deepcopy(self.holders),
+            group=copy.copy(self.group),
             saves=self.saves,
             keeps=self.keeps,
             kept=tuple(sorted(self.kept)),
@@ -417,14 +384,14 @@ class JobLedger(Passes):
 
     @staticmethod
     def from_state(state: JobLedgerState) -> "JobLedger":
-        holders = state.holders.copy()
+        holders = copy.deepcopy(state.holders)
         most = holders.max_failures
         ledger = JobLedger(holders.expected, lease_s=state.lease_s, max_failures=most, saves=state.saves)
         passes: list[PassLedger] = [AsyncLedger.from_state(noted, most) for noted in state.ledgers]
         passes += [StreamLedger.from_state(noted, most) for noted in state.flows]
         passes += [load_bsp_ledger(noted) for noted in state.locksteps]
         ledger.passes = sorted(passes, key=lambda opened: opened.base)
-        ledger.holders, ledger.group, ledger.opened = holders, state.group.copy(), dict(state.opened)
+        ledger.holders, ledger.group, ledger.opened = holders, copy.copy(state.group), dict(state.opened)
         ledger.keeps, ledger.kept, ledger.closed, ledger.era = state.keeps, set(state.kept), state.closed, state.era
         return ledger
 

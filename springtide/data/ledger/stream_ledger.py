@@ -1,35 +1,17 @@
 """Pure. Lease the partitions of a stream to workers: a partition is a shard without an end, leased as a whole.
 
-In: data/ledger/job_ledger.py asks for leases and forwards reports. Readers report partitions (`see`), and
-data/partition_assign.py assigns them to ranks (`assign`). Out: grants and replies.
-
-A lease ends when the master asks its holder to end it (`wish`). The holder finishes the batches that it has begun, and
-another rank gets the rest. Training does not stop meanwhile.
-
-Every reader of the same offsets must find the same batches. Full batches end at multiples of the batch size. If records
-arrive too slowly to fill a batch, the holder asks for a `cut`. It trains the batch only after the ledger has recorded
-the cut. Cuts are kept while offsets before them may be read again.
-
-As in data/ledger/async_ledger.py, the clock is an argument, and a journal of calls can be replayed.
+A lease ends when the master asks its holder to end it (`wish`): another rank gets what the holder has not begun. Every
+reader of the same offsets must find the same batches: full batches end at multiples of the batch size, and partial ones
+at a `cut`, which the ledger records before the holder trains the batch. docs/design/stream-ledger.md has the reasons.
 """
 
 import bisect
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from springtide.data.ledger.async_ledger import NOT_HELD, ReportEffect, ShardLease
-from springtide.domain.data.leases import (
-    Grant,
-    LeaseHolder,
-    LeaseKey,
-    NoLease,
-    Poisoned,
-    Progress,
-    ReadFailure,
-    ShrinkRequest,
-    Totals,
-)
+from springtide.data.ledger.async_ledger import NOT_HELD, ReportEffect, ShardLease, SharedLedger
+from springtide.domain.data.leases import Grant, LeaseHolder, LeaseKey, NoLease, Poisoned, Progress, ReadFailure, Totals
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import FAR, MOST_PARTITIONS, BatchCut, PartitionRange
 
@@ -134,35 +116,20 @@ class StreamLedgerState:
 
 
 @dataclass(slots=True)
-class StreamLedger:
-    """Leases and progress of each partition."""
+class StreamLedger(SharedLedger):
+    """Leases and progress of each partition. `samples_done` counts offsets, also those without a record to train."""
 
-    card: DatasetCard
-    base: int
-    max_failures: int = 3
     partitions: dict[int, Partition] = field(default_factory=dict)
-    leases: dict[LeaseKey, ShardLease] = field(default_factory=dict)
-    held: dict[int, dict[LeaseKey, ShardLease]] = field(default_factory=dict)
-    """The same leases by rank. A rank has a single incarnation at a time."""
     waiting: set[int] = field(default_factory=set)
     """Partitions without a lease."""
-    samples_done: int = 0
-    """Offsets that were trained, or held no record to train."""
     void: int = 0
     """Offsets that held no record to train."""
-    poisoned: list[Poisoned] = field(default_factory=list)
-    closed: bool = False
     floors: list[dict[int, int]] = field(default_factory=list)
-    """Trained offsets in the last complete checkpoints, by partition. The oldest checkpoint decides which cuts can be
-    dropped.
-    """
+    """Trained offsets in the last complete checkpoints, by partition; cuts before the oldest can be dropped."""
     returns: bool = True
     """False in a job without checkpoints, which never trains an offset again."""
     numbers: int = MOST_PARTITIONS
     """Number of shard numbers that the pass uses."""
-
-    def close(self) -> None:
-        self.closed = True
 
     # ---- requests of workers ----
 
@@ -195,20 +162,10 @@ class StreamLedger:
                 self._end(partition.partition, known, partition.end)
         return bool(news)
 
-    def again(self, holder: LeaseHolder, known: Container[tuple[int, int]]) -> tuple[Grant, ...]:
-        """Return leases that the holder does not know, because the reply that granted them was lost."""
-        mine = self.held.get(holder.rank, {})
-        return tuple(
-            Grant(key.shard, 0, lease.running, key.first, lease.end) for key, lease in mine.items() if key not in known
-        )
-
     def lease(self, holder: LeaseHolder, *, most: int, share: int, deadline: float) -> tuple[Grant, ...] | NoLease:
-        """Lease pending spans of the holder's partitions, and of unassigned partitions until it holds `share`
-        partitions.
-        """
+        """Lease spans of the holder's partitions, and of unassigned ones until it holds `share` partitions."""
         rank = holder.rank
-        mine = self.held.setdefault(rank, {})
-        has = {lease.running for lease in mine.values()}
+        has = {lease.running for lease in self.held.get(rank, {}).values()}
         grants: list[Grant] = []
         for number in sorted(self.waiting) if not self.closed else ():
             partition = self.partitions[number]
@@ -220,9 +177,9 @@ class StreamLedger:
             has.add(number)
             partition.owner = rank
             for first, end in partition.waiting:
-                key = LeaseKey(self.base + number, first)
-                self.leases[key] = mine[key] = ShardLease(holder, number, first, first, end, deadline)
-                grants.append(Grant(key.shard, 0, number, first, end))
+                lease = ShardLease(holder, number, first, first, end, deadline)
+                self._hold(lease)
+                grants.append(self._grant(lease))
             partition.waiting = []
             self.waiting.discard(number)
         if grants:
@@ -238,19 +195,15 @@ class StreamLedger:
         )
 
     def cut(self, holder: LeaseHolder, cut: BatchCut) -> bool | None:
-        """Record that a batch of the lease ends before `cut.at`. Return True if new; None if the worker does not hold
-        the lease.
-        """
-        lease = self.leases.get(LeaseKey(cut.shard, cut.first))
-        if lease is None or lease.holder != holder or not lease.offset < cut.at < lease.end:
+        """End a batch of the lease before `cut.at`. Return True if new; None if the worker lacks the lease."""
+        lease = self.lease_of(holder, cut)
+        if lease is None or not lease.offset < cut.at < lease.end:
             return None
         return cut.at % self.card.batch_size != 0 and self.partitions[lease.running].cut(cut.at)
 
     def report(self, holder: LeaseHolder, report: Progress, deadline: float) -> ReportEffect:
         """Apply a holder's report on a lease, and extend the lease to `deadline`."""
-        key = LeaseKey(report.shard, report.first)
-        lease = self.leases.get(key)
-        if lease is None or lease.holder != holder:
+        if (lease := self.lease_of(holder, report)) is None:
             return NOT_HELD
         lease.deadline = deadline
         end = min(lease.end, max(lease.offset, report.end))
@@ -269,7 +222,7 @@ class StreamLedger:
             self.put_back(lease.running, Span(end, lease.end))
             lease.end = end
         if offset == end:
-            self._drop(key, lease)
+            self._drop(lease)
         return ReportEffect(True, trained, freed)
 
     def fail(self, holder: LeaseHolder, failure: ReadFailure) -> bool:
@@ -278,16 +231,14 @@ class StreamLedger:
         After `max_failures` tries the ledger gives up only this batch, because later offsets may be readable. Return
         False if the worker does not hold the lease.
         """
-        key = LeaseKey(failure.shard, failure.first)
-        lease = self.leases.get(key)
-        if lease is None or lease.holder != holder:
+        if (lease := self.lease_of(holder, failure)) is None:
             return False
         number, end = lease.running, lease.end
         partition = self.partitions[number]
         begin = min(end, max(lease.offset, failure.offset))
         lease.end = begin
         if lease.offset == begin:
-            self._drop(key, lease)
+            self._drop(lease)
         if begin == end:
             return True
         partition.tries = partition.tries + 1 if partition.failed_at == begin else 1
@@ -302,9 +253,7 @@ class StreamLedger:
     # ---- decisions about workers ----
 
     def assign(self, number: int, rank: int | None) -> bool:
-        """Assign the partition to a rank, and ask other holders to end their lease soon. Return True if the owner is
-        new.
-        """
+        """Assign the partition, and ask other holders to end their lease soon. Return True if the owner is new."""
         partition = self.partitions.get(number)
         if partition is None or partition.owner == rank:
             return False
@@ -326,36 +275,14 @@ class StreamLedger:
         for key in list(keys):
             lease = self.leases.get(key)
             if lease is not None:
-                self._drop(key, lease)
+                self._drop(lease)
                 self.put_back(lease.running, Span(lease.offset, lease.end))
                 self.partitions[lease.running].owner = None
                 count += 1
         return count
 
-    def wish(self, wish: ShrinkRequest) -> bool:
-        """Ask the holder of a lease to end it earlier. Return False if there is no such lease, or if it ends there
-        anyway.
-        """
-        lease = self.leases.get(LeaseKey(wish.shard, wish.first))
-        if lease is None:
-            return False
-        end = max(lease.offset, wish.end)
-        if end >= lease.end or (lease.wish is not None and lease.wish <= end):
-            return False
-        lease.wish = end
-        return True
-
-    def wishes(self, rank: int) -> tuple[ShrinkRequest, ...]:
-        """Return the open requests to this rank to end leases earlier."""
-        mine = self.held.get(rank, {})
-        return tuple(
-            ShrinkRequest(key.shard, key.first, lease.wish) for key, lease in mine.items() if lease.wish is not None
-        )
-
     def keep(self, note: StreamLedgerState, keeps: int) -> bool:
-        """Record a complete checkpoint, and drop cuts that none of the last `keeps` checkpoints needs. Return True on a
-        change.
-        """
+        """Record a complete checkpoint, and drop cuts that the last `keeps` do not need. Return True on a change."""
         floors = floors_of(note)
         if self.floors and self.floors[-1] == floors:
             return False
@@ -415,11 +342,7 @@ class StreamLedger:
             left += partition.end - partition.start - sum(end - first for first, end in spans)
         assert left == self.samples_done, "offsets are miscounted"
         assert 0 <= self.void <= self.samples_done, "more offsets held nothing to train than are done"
-        for key, lease in self.leases.items():
-            assert key == (self.base + lease.running, lease.first), "a lease has the wrong key"
-            assert lease.first <= lease.offset < lease.end, "a lease with nothing left to do is kept"
-            assert self.held[lease.holder.rank][key] is lease, "a lease is not listed under its holder"
-        assert sum(len(mine) for mine in self.held.values()) == len(self.leases), "a rank lists an unknown lease"
+        self._check_leases()
 
     def to_state(self) -> StreamLedgerState:
         return StreamLedgerState(
@@ -440,10 +363,8 @@ class StreamLedger:
         flow = StreamLedger(state.card, state.base, max_failures)
         flow.partitions = {number: partition.copy() for number, partition in state.partitions.items()}
         flow.waiting = {number for number, partition in flow.partitions.items() if partition.waiting}
-        for kept in state.leases:
-            lease = replace(kept)
-            key = LeaseKey(state.base + lease.running, lease.first)
-            flow.leases[key] = flow.held.setdefault(lease.holder.rank, {})[key] = lease
+        for lease in state.leases:
+            flow._hold(replace(lease))
         flow.samples_done, flow.poisoned, flow.closed = state.samples_done, list(state.poisoned), state.closed
         flow.floors, flow.returns, flow.void = [dict(floors) for floors in state.floors], state.returns, state.void
         return flow
@@ -452,17 +373,17 @@ class StreamLedger:
 
     def _end(self, number: int, partition: Partition, end: int) -> None:
         """End a partition at `end`, or after its trained offsets if these go further, and ask holders to stop there."""
-        mine = [(key, lease) for key, lease in self.leases.items() if lease.running == number]
+        mine = [lease for lease in self.leases.values() if lease.running == number]
         tail = max([first for first, until in partition.waiting if until == FAR], default=partition.start)
-        end = max(end, tail, *(lease.offset for _, lease in mine), partition.start)
+        end = max(end, tail, *(lease.offset for lease in mine), partition.start)
         partition.end_at(end)
         if not partition.waiting:
             self.waiting.discard(number)
-        for key, lease in mine:
+        for lease in mine:
             if lease.end > end:
                 lease.end = lease.wish = end
                 if lease.offset == end:
-                    self._drop(key, lease)
+                    self._drop(lease)
 
     def _forget(self, number: int) -> None:
         """Drop cuts of a partition that lie before all untrained offsets."""
@@ -474,9 +395,8 @@ class StreamLedger:
         if span.first < span.end:
             self.waiting.add(number)
 
-    def _drop(self, key: LeaseKey, lease: ShardLease) -> None:
-        del self.leases[key]
-        del self.held[lease.holder.rank][key]
+    def _grant(self, lease: ShardLease) -> Grant:
+        return Grant(self.base + lease.running, 0, lease.running, lease.first, lease.end)
 
 
 def untrained_spans(

@@ -6,7 +6,7 @@ records alone, so every reader of a batch leaves out the same records.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -25,26 +25,21 @@ MISTAKES = (NameError, AttributeError, ImportError, SyntaxError, MemoryError)
 """Errors that no record can cause. If a user function raises them, the job ends."""
 
 
-class ParsedRecords(Protocol):
+class ParsedRecords(NamedTuple):
     """Parsed bodies of records."""
 
-    @property
-    def bad(self) -> Mask:
-        """Mask of the records that cannot be decoded."""
-
-    @property
-    def event_at(self) -> Floats | None:
-        """Event time of each record, if the records contain it."""
-
-    def batch(self, keep: Mask) -> Any:
-        """Return a batch of the selected good records. Raise `UndecodableRecords` if some of them are bad after all."""
+    bad: Mask
+    """Records that cannot be decoded."""
+    event_at: Floats | None
+    """Event time of each record, if the records contain it."""
+    batch: Callable[[Mask], Any]
+    """Makes a batch of the selected good records. Raises `UndecodableRecords` if some of them are bad after all."""
 
 
 class Decoder(Protocol):
     """Converter from bodies to batches."""
 
-    def parse(self, bodies: Records) -> ParsedRecords:
-        """Parse all bodies."""
+    def parse(self, bodies: Records) -> ParsedRecords: ...
 
 
 class UndecodableRecords(Exception):
@@ -86,39 +81,28 @@ class Fixed:
         unit: str = "s",
         to: Callable[[dict[str, torch.Tensor]], Any] | None = None,
     ) -> None:
-        """Define the fields. `event_time` names the field with the event time, in `unit`s since 1970 ("s", "ms",
-        "us").
-        """
+        """`event_time` names the field with the event time, in `unit`s since 1970 ("s", "ms", "us")."""
         self.dtype = np.dtype([(name, *_type_of(name, kind)) for name, kind in fields.items()])
         self.event_time, self.scale, self.to = event_time, _scale_of(fields, event_time, unit), to
 
-    def parse(self, bodies: Records) -> "_Rows":
+    def parse(self, bodies: Records) -> ParsedRecords:
         """Parse the bodies; records of another width are bad."""
-        rows = bodies.structs(self.dtype)
-        if rows is not None:
-            return _Rows(self, rows, np.zeros(len(bodies), np.bool_))
-        bad = bodies.sizes != self.dtype.itemsize
-        return _Rows(self, np.frombuffer(bodies[~bad].joined(), self.dtype), bad)
+        rows, bad = bodies.structs(self.dtype), np.zeros(len(bodies), np.bool_)
+        if rows is None:
+            bad = bodies.sizes != self.dtype.itemsize
+            rows = np.frombuffer(bodies[~bad].joined(), self.dtype)
+        good: NDArray[Any] = rows
+        times = None
+        if self.event_time is not None:
+            times = np.full(len(bad), np.nan)
+            times[~bad] = good[self.event_time] * self.scale
 
+        def batch(keep: Mask) -> Any:
+            chosen = good if keep.all() else good[keep[~bad]]
+            tensors = {name: torch.from_numpy(_native(chosen[name])) for name in self.dtype.names or ()}
+            return tensors if self.to is None else self.to(tensors)
 
-class _Rows:
-    def __init__(self, how: Fixed, rows: NDArray[Any], bad: Mask) -> None:
-        self._how, self._rows, self.bad = how, rows, bad
-
-    @property
-    def event_at(self) -> Floats | None:
-        if self._how.event_time is None:
-            return None
-        times = np.full(len(self.bad), np.nan)
-        times[~self.bad] = self._rows[self._how.event_time] * self._how.scale
-        return times
-
-    def batch(self, keep: Mask) -> Any:
-        rows = self._rows
-        if not keep.all():
-            rows = rows[keep[~self.bad]]
-        tensors = {name: torch.from_numpy(_native(rows[name])) for name in self._how.dtype.names or ()}
-        return tensors if self._how.to is None else self._how.to(tensors)
+        return ParsedRecords(bad, times, batch)
 
 
 class Json:
@@ -133,18 +117,31 @@ class Json:
         unit: str = "s",
         to: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:
-        """Define the fields. `event_time` is the key of the event time, in `unit`s since 1970; it need not be in
-        `fields`.
-        """
+        """`event_time` is the key of the event time, in `unit`s since 1970; it need not be in `fields`."""
         self.fields = {name: None if kind == "str" else _type_of(name, kind) for name, kind in fields.items()}
         self.event_time, self.to = event_time, to
         self.scale = _scale_of({**fields, event_time or "": "f8"}, event_time, unit)
 
-    def parse(self, bodies: Records) -> "_Objects":
-        """Parse the bodies. A record is bad if it is not a JSON object, lacks a field, or has a value of another
-        type.
-        """
-        return _Objects(self, [self._row(body) for body in bodies.bodies()])
+    def parse(self, bodies: Records) -> ParsedRecords:
+        """Parse the bodies. Bad: not a JSON object, without a field, or with a value of another type."""
+        rows = [self._row(body) for body in bodies.bodies()]
+        times = (np.nan if row is None else row[""] for row in rows)
+
+        def batch(keep: Mask) -> Any:
+            chosen = [row for row, kept in zip(rows, keep.tolist(), strict=True) if kept and row is not None]
+            columns = {
+                name: [row[name] for row in chosen]
+                if kind is None
+                else torch.from_numpy(np.array([row[name] for row in chosen], kind[0]).reshape(len(chosen), *kind[1]))
+                for name, kind in self.fields.items()
+            }
+            return columns if self.to is None else self.to(columns)
+
+        return ParsedRecords(
+            np.fromiter((row is None for row in rows), np.bool_, len(rows)),
+            None if self.event_time is None else np.fromiter(times, np.float64, len(rows)),
+            batch,
+        )
 
     def _row(self, body: bytes) -> dict[str, Any] | None:
         try:
@@ -156,64 +153,32 @@ class Json:
         return row
 
 
-class _Objects:
-    def __init__(self, how: Json, rows: list[dict[str, Any] | None]) -> None:
-        self._how, self._rows = how, rows
-        self.bad: Mask = np.fromiter((row is None for row in rows), np.bool_, len(rows))
-
-    @property
-    def event_at(self) -> Floats | None:
-        if self._how.event_time is None:
-            return None
-        return np.fromiter((np.nan if row is None else row[""] for row in self._rows), np.float64, len(self._rows))
-
-    def batch(self, keep: Mask) -> Any:
-        rows = [row for row, kept in zip(self._rows, keep.tolist(), strict=True) if kept and row is not None]
-        columns = {
-            name: [row[name] for row in rows]
-            if kind is None
-            else torch.from_numpy(np.array([row[name] for row in rows], kind[0]).reshape(len(rows), *kind[1]))
-            for name, kind in self._how.fields.items()
-        }
-        return columns if self._how.to is None else self._how.to(columns)
-
-
 class FunctionDecoder:
-    """Decoder that wraps a user function from a list of bytes to a batch. If the function raises, each record is tried
-    alone.
-    """
+    """Decoder that wraps a user function of a list of bytes. If it raises, each record is tried alone."""
 
     def __init__(self, function: Callable[[list[bytes]], Any]) -> None:
         self.function = function
 
-    def parse(self, bodies: Records) -> "_Given":
-        return _Given(self.function, bodies)
+    def parse(self, bodies: Records) -> ParsedRecords:
+        def batch(keep: Mask) -> Any:
+            chosen = bodies[keep].bodies()
+            error = self._fails(chosen)
+            if not isinstance(error, Exception):
+                return error[0]
+            bad = np.zeros(len(bodies), np.bool_)
+            bad[np.flatnonzero(keep)] = [isinstance(self._fails([body]), Exception) for body in chosen]
+            if not bad.any():
+                raise errors.UserCodeFailed(
+                    f"decode raised {type(error).__name__}: {error}, for {len(chosen)} records together but for none "
+                    "of them alone; a record must decode or not whatever others are with it"
+                ) from error
+            raise UndecodableRecords(bad, f"{type(error).__name__}: {error}")
 
-
-class _Given:
-    event_at: Floats | None = None
-
-    def __init__(self, function: Callable[[list[bytes]], Any], bodies: Records) -> None:
-        self._function, self._bodies = function, bodies
-        self.bad: Mask = np.zeros(len(bodies), np.bool_)
-
-    def batch(self, keep: Mask) -> Any:
-        chosen = self._bodies[keep].bodies()
-        error = self._fails(chosen)
-        if not isinstance(error, Exception):
-            return error[0]
-        bad = self.bad.copy()
-        bad[np.flatnonzero(keep)] = [isinstance(self._fails([body]), Exception) for body in chosen]
-        if not bad.any():
-            raise errors.UserCodeFailed(
-                f"decode raised {type(error).__name__}: {error}, for {len(chosen)} records together but for none "
-                "of them alone; a record must decode or not whatever others are with it"
-            ) from error
-        raise UndecodableRecords(bad, f"{type(error).__name__}: {error}")
+        return ParsedRecords(np.zeros(len(bodies), np.bool_), None, batch)
 
     def _fails(self, chosen: list[bytes]) -> Exception | tuple[Any]:
         try:
-            return (self._function(chosen),)
+            return (self.function(chosen),)
         except MISTAKES as error:
             raise errors.UserCodeFailed(f"decode raised {type(error).__name__}: {error}") from error
         except errors.UserError:

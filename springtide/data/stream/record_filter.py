@@ -1,20 +1,27 @@
-"""Remove records that cannot be trained: oversized, damaged, late or undecodable records become dead letters.
+"""Remove records that cannot be trained (oversized, damaged, late or undecodable), and store them as dead letters.
 
-In: raw records of a batch, from worker/online/. Out: a batch of the remaining records, and a dead letter for each
-removed record. A record is late if it was appended long after its event time. Both times are in the record, and no
-clock is read, so every reader of a batch removes the same records. Next: dead_letters.py stores the letters.
+In: raw records of a batch, from worker/online/. Out: a batch of the remaining records, and a letter for each removed
+record, in a folder or a stream. A record is late if it was appended long after its event time. Both times are in the
+record, and no clock is read, so every reader of a batch removes the same records.
 """
 
+import base64
+import json
+import math
+import os
+import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from springtide import errors
-from springtide.data.stream import envelope
 from springtide.data.stream.decode import Decoder, ParsedRecords, UndecodableRecords
-from springtide.data.stream.records import Floats, Ints, Mask, Records
+from springtide.data.stream.records import Floats, Ints, Mask, Records, unseal
+from springtide.data.stream.stream import StreamWriter, open_stream
 
 OVERSIZED, CORRUPT, LATE = "oversized", "corrupt", "late"
 _FINE, _OVERSIZED, _CORRUPT, _LATE = range(4)
@@ -29,12 +36,6 @@ class FilterRules:
     """Size of the largest record, including its envelope."""
     max_lateness_s: float | None = None
     """Most seconds from the event to the append."""
-
-    def __post_init__(self) -> None:
-        for name in ("max_record_bytes", "max_lateness_s"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise errors.BadInput(f"{name}={value}: give 0 or more, or None for no limit")
 
 
 class DeadLetter(NamedTuple):
@@ -70,7 +71,7 @@ KEPT_BYTES = 64 * 1024  # most bytes of a record in a dead letter
 
 
 def batch_of(partition: int, records: Records, rules: FilterRules, decoder: Decoder) -> FilteredBatch:
-    opened = envelope.unseal(records)
+    opened = unseal(records)
     why = np.zeros(len(records), np.uint8)
     if rules.max_record_bytes is not None:
         _note(why, records.sizes > rules.max_record_bytes, _OVERSIZED)
@@ -147,3 +148,84 @@ def _letters(
         appended = float(records.appended_at[i])
         letters.append(DeadLetter(partition, int(records.offsets[i]), reason, detail, appended, happened, body, size))
     return letters
+
+
+# limit per process: some hundred thousand letters, so that a stream of bad records fills no disk
+MOST_BYTES = 256 * 2**20
+
+
+class DeadLetters:
+    """Destination of dead letters. If it fails or is full, letters are lost, but the job continues."""
+
+    def __init__(self, where: str | None, *, most_bytes: int = MOST_BYTES) -> None:
+        """Open a folder or the URL of a stream; None only counts. Raise UserError for an invalid destination."""
+        self.lost = 0
+        """Number of letters that could not be stored."""
+        self.why = ""
+        """First error; empty while all letters were stored."""
+        self.path: Path | None = None
+        """File of JSON lines of this process, created with the first letter."""
+        self._writer: StreamWriter | None = None
+        self._partitions = 0
+        self._most = self._left = most_bytes
+        if where is None:
+            return
+        if "://" in where:
+            stream = open_stream(where)
+            self._writer, self._partitions = stream.writer(), stream.partitions()
+            return
+        try:
+            Path(where).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise errors.BadInput(f"dead letters cannot go to {where}: {error.strerror}; give a folder") from None
+        self.path = Path(where) / f"dead-{socket.gethostname()}-{os.getpid()}.jsonl"
+
+    def add(self, letters: Sequence[DeadLetter]) -> None:
+        if self.path is None and self._writer is None:
+            return
+        lines: list[bytes] = []
+        for line in map(line_of, letters):
+            if len(line) > self._left:
+                self._left = 0
+                why = f"{self._most / 2**20:g} MiB of letters are kept by a process at the most"
+                self._lose(len(letters) - len(lines), why)
+                break
+            self._left -= len(line)
+            lines.append(line)
+        if self._writer is not None:
+            for letter, line in zip(letters, lines, strict=False):
+                try:
+                    self._writer.append(letter.partition % self._partitions, line, np.array([len(line)]))
+                except (errors.SpringtideError, OSError) as error:
+                    self._lose(1, str(error))
+        elif self.path is not None and lines:
+            try:
+                with self.path.open("ab") as file:
+                    file.write(b"".join(lines))
+            except OSError as error:
+                self._lose(len(lines), f"{self.path} cannot be written: {error.strerror}")
+
+    def close(self) -> None:
+        try:
+            if self._writer is not None:
+                self._writer.close()
+        except (errors.SpringtideError, OSError) as error:
+            self._lose(1, str(error))
+
+    def _lose(self, count: int, why: str) -> None:
+        self.lost, self.why = self.lost + count, self.why or why
+
+
+def line_of(letter: DeadLetter) -> bytes:
+    """Return a letter as a line of JSON, with its bytes in base64."""
+    fields = {
+        "partition": letter.partition,
+        "offset": letter.offset,
+        "why": letter.why,
+        "detail": letter.detail,
+        "appended_at": letter.appended_at,
+        "event_at": None if math.isnan(letter.event_at) else letter.event_at,
+        "bytes": letter.size,
+        "body": base64.b64encode(letter.body).decode(),
+    }
+    return json.dumps(fields).encode() + b"\n"

@@ -1,18 +1,19 @@
 """Pure. Hold consecutive records of a partition as columns: no object per record, slices without copies.
 
-In: log/reader.py and kafka/reader.py fill them. Out: data/stream/record_filter.py and decode.py read whole batches. A
-worker sends `to_bytes` to a peer that trains the batch. `from_bytes` checks all sizes, and nothing is unpickled.
+In: log/reader.py and kafka/librdkafka.py fill them. Out: record_filter.py and decode.py read whole batches. A worker
+sends `to_bytes` to a peer that trains the batch. `from_bytes` checks all sizes, and nothing is unpickled.
 """
 
 import struct
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from springtide import errors
+from springtide import _native, errors
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -20,11 +21,9 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 Buffer: TypeAlias = bytes | bytearray | memoryview | Bytes
 
-MAGIC, VERSION = b"SREC", 1
-HEADER = struct.Struct("<4sBBBBqqqqd")
-"""Magic, version, encodings of lengths, offsets and times; records, payload bytes, first offset, length, time."""
-ALIKE, EACH, MICROS = 0, 1, 2
-"""Encoding of a column: a single value (offsets: consecutive), all values, or 32-bit microseconds since the first."""
+MAGIC, VERSION = b"SREC", 2
+HEADER = struct.Struct("<4sIqq")
+"""Magic, version, number of records, payload bytes. Sizes, offsets, append times and the payload follow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,15 +66,6 @@ class Records:
     def nbytes(self) -> int:
         return int(self.sizes.sum())
 
-    def rows(self) -> Bytes | None:
-        """Return all records as rows of an array, without a copy. Return None unless sizes and distances are equal."""
-        grid = self._grid()
-        if grid is None:
-            return None
-        begin, step, size = grid
-        rows: Bytes = np.ndarray((len(self), size), np.uint8, self.payload.data, begin, (step, 1))
-        return rows
-
     def structs(self, dtype: np.dtype[Any]) -> NDArray[Any] | None:
         """Return the records as values of a structured type of this size, without a copy; None if the sizes differ."""
         grid = self._grid()
@@ -100,41 +90,12 @@ class Records:
             return self.payload[int(self.starts[0]) : int(self.ends[-1])]
         return np.frombuffer(b"".join(self.bodies()), np.uint8)
 
-    def owned(self) -> "Records":
-        """Return the records with their own memory, independent of the file or message they came from."""
-        return concat([self, Records.none()])
-
     def to_bytes(self) -> bytes:
-        """Encode the records for another worker: a header, the columns that vary, and the payload."""
-        if not len(self):
-            return HEADER.pack(MAGIC, VERSION, ALIKE, ALIKE, ALIKE, 0, 0, 0, 0, 0.0)
-        sizes, first = self.sizes, int(self.offsets[0])
-        columns: list[bytes] = []
-        how_sizes = how_offsets = how_times = ALIKE
-        # ensures that there are never more records than received bytes
-        if sizes[0] == 0 or not np.all(sizes == sizes[0]):
-            how_sizes = EACH
-            columns.append(sizes.astype("<i8").tobytes())
-        if int(self.offsets[-1]) - first != len(self) - 1:
-            how_offsets = EACH
-            columns.append(self.offsets.astype("<i8").tobytes())
-        if not np.all(self.appended_at == self.appended_at[0]):
-            how_times, column = _times(self.appended_at)
-            columns.append(column)
+        """Encode the records for another worker: a header, the columns, and the payload."""
         payload = self.joined()
-        head = HEADER.pack(
-            MAGIC,
-            VERSION,
-            how_sizes,
-            how_offsets,
-            how_times,
-            len(self),
-            len(payload),
-            first,
-            int(sizes[0]),
-            float(self.appended_at[0]),
-        )
-        return b"".join([head, *columns, payload.tobytes()])
+        columns = (self.sizes.astype("<i8"), self.offsets.astype("<i8"), self.appended_at.astype("<f8"), payload)
+        head = HEADER.pack(MAGIC, VERSION, len(self), len(payload))
+        return b"".join([head, *(column.tobytes() for column in columns)])
 
     def _grid(self) -> tuple[int, int, int] | None:
         """Return start, distance and size of the records, if distance and size are equal for all."""
@@ -155,20 +116,6 @@ class Records:
         empty = np.empty(0, np.int64)
         return Records(np.empty(0, np.uint8), empty, empty, empty, np.empty(0, np.float64))
 
-    @staticmethod
-    def of(
-        bodies: Sequence[bytes],
-        *,
-        first: int = 0,
-        offsets: Sequence[int] | Ints | None = None,
-        appended_at: float | Sequence[float] | Floats = 0.0,
-    ) -> "Records":
-        ends = np.cumsum(np.fromiter((len(body) for body in bodies), np.int64, len(bodies)), dtype=np.int64)
-        places = np.arange(first, first + len(bodies)) if offsets is None else np.asarray(offsets, np.int64)
-        times = np.broadcast_to(np.asarray(appended_at, np.float64), (len(bodies),))
-        payload = np.frombuffer(b"".join(bodies), np.uint8)
-        return Records(payload, np.concatenate([[0], ends[:-1]]).astype(np.int64)[: len(ends)], ends, places, times)
-
 
 def concat(pieces: Sequence[Records]) -> Records:
     """Concatenate several runs, in order. A single run is returned unchanged; otherwise bytes are copied once."""
@@ -176,11 +123,9 @@ def concat(pieces: Sequence[Records]) -> Records:
         return pieces[0]
     if not pieces:
         return Records.none()
-    ends = np.cumsum(np.concatenate([piece.sizes for piece in pieces]), dtype=np.int64)
     return Records(
         np.concatenate([piece.joined() for piece in pieces]),
-        np.concatenate([[0], ends[:-1]]).astype(np.int64)[: len(ends)],
-        ends,
+        *_places(np.concatenate([piece.sizes for piece in pieces])),
         np.concatenate([piece.offsets for piece in pieces]),
         np.concatenate([piece.appended_at for piece in pieces]),
     )
@@ -191,30 +136,21 @@ def from_bytes(data: Buffer) -> Records:
     view = view_of(data)
     if len(view) < HEADER.size:
         raise _bad(f"{len(view)} bytes are less than a header of {HEADER.size}")
-    magic, version, how_sizes, how_offsets, how_times, count, payload_bytes, first, size, at = HEADER.unpack_from(view)
+    magic, version, count, payload_bytes = HEADER.unpack_from(view)
     if magic != MAGIC or version != VERSION:
         raise _bad(f"they begin with {bytes(magic)!r} version {version}, not {MAGIC!r} version {VERSION}")
-    if how_sizes not in (ALIKE, EACH) or how_offsets not in (ALIKE, EACH) or how_times not in (ALIKE, EACH, MICROS):
-        raise _bad(f"columns are written as {how_sizes}, {how_offsets}, {how_times}")
-    widths = (8 * (how_sizes == EACH), 8 * (how_offsets == EACH), {ALIKE: 0, EACH: 8, MICROS: 4}[how_times])
-    if count < 0 or payload_bytes < 0 or len(view) != HEADER.size + count * sum(widths) + payload_bytes:
+    if count < 0 or payload_bytes < 0 or len(view) != HEADER.size + 24 * count + payload_bytes:
         raise _bad(f"{count} records of {payload_bytes} bytes do not make the {len(view)} that came")
-    if how_sizes == ALIKE and count and (size <= 0 or count * size != payload_bytes):
-        raise _bad(f"{count} records of {size} bytes are not {payload_bytes}")
-    at_byte = HEADER.size
-    columns = []
-    for width, kind in zip(widths, ("<i8", "<i8", "<u4" if how_times == MICROS else "<f8"), strict=True):
-        columns.append(np.frombuffer(view, kind, count if width else 0, at_byte))
-        at_byte += count * width
-    ends = _ends(columns[0], how_sizes, count, size, payload_bytes)
-    offsets = np.arange(first, first + count) if how_offsets == ALIKE else columns[1].astype(np.int64)
-    if how_offsets == EACH and not np.all(np.diff(offsets) > 0):
+    columns = np.frombuffer(view, "<i8", 3 * count, HEADER.size).reshape(3, count).astype(np.int64)
+    sizes, offsets, times = columns[0], columns[1], columns[2].view(np.float64)
+    if count and (sizes.min() < 0 or sizes.max() > payload_bytes):
+        raise _bad(f"a record has {int(sizes.min())} or {int(sizes.max())} of {payload_bytes} bytes")
+    if int(sizes.sum()) != payload_bytes:
+        raise _bad(f"sizes of records do not add up to {payload_bytes} bytes")
+    if not np.all(np.diff(offsets) > 0):
         raise _bad("offsets do not rise")
-    times = columns[2].astype(np.float64) if how_times == EACH else np.full(count, at)
-    if how_times == MICROS:
-        times = _from_micros(at, columns[2])
-    starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)[:count]
-    return Records(np.frombuffer(view, np.uint8, payload_bytes, at_byte), starts, ends, offsets, times)
+    payload = np.frombuffer(view, np.uint8, payload_bytes, len(view) - payload_bytes)
+    return Records(payload, *_places(sizes), offsets, times)
 
 
 def view_of(data: Buffer) -> memoryview:
@@ -222,30 +158,77 @@ def view_of(data: Buffer) -> memoryview:
     return (data.data if isinstance(data, np.ndarray) else memoryview(data)).cast("B")
 
 
-def _ends(sizes: NDArray[np.int64], how: int, count: int, size: int, payload_bytes: int) -> Ints:
-    if how == ALIKE:
-        return np.arange(1, count + 1, dtype=np.int64) * size
-    if count and (sizes.min() < 0 or sizes.max() > payload_bytes):
-        raise _bad(f"a record has {int(sizes.min())} or {int(sizes.max())} of {payload_bytes} bytes")
+def _places(sizes: Ints) -> tuple[Ints, Ints]:
+    """Return the start and the end of each of adjacent records."""
     ends = np.cumsum(sizes, dtype=np.int64)
-    if (int(ends[-1]) if count else 0) != payload_bytes or (count and ends.min() < 0):
-        raise _bad(f"sizes of records do not add up to {payload_bytes} bytes")
-    return ends
-
-
-def _times(times: Floats) -> tuple[int, bytes]:
-    """Encode times as microseconds since the first, which halves their size, if no bit is lost."""
-    since = np.rint(times * 1e6) - np.rint(times[0] * 1e6)
-    if np.all(np.isfinite(times)) and since.min() >= 0 and since.max() < 2**32:
-        column = since.astype("<u4")
-        if np.array_equal(_from_micros(float(times[0]), column), times):
-            return MICROS, column.tobytes()
-    return EACH, times.astype("<f8").tobytes()
-
-
-def _from_micros(first: float, since: NDArray[np.uint32]) -> Floats:
-    return np.asarray((np.rint(first * 1e6) + since) / 1e6, np.float64)
+    return ends - sizes, ends
 
 
 def _bad(why: str) -> errors.BadInput:
     return errors.BadInput(f"these bytes are no records: {why}; workers of one job must be of one version")
+
+
+MARK = b"\xf5ST\x01"
+HEAD = np.dtype([("mark", "S4"), ("crc", "<u4"), ("event_us", "<i8")])
+SIZE = HEAD.itemsize
+CRC_FROM = 8  # first byte that the CRC covers
+BARE, WHOLE, DAMAGED = 0, 1, 2
+"""State of a record: no envelope, an intact envelope, or a damaged one (cpp/batch/envelope.h)."""
+
+
+class UnsealedRecords(NamedTuple):
+    """Records without their envelopes."""
+
+    bodies: Records
+    event_at: Floats
+    """Event time of each record, in seconds since 1970; NaN without an envelope."""
+    damaged: Mask
+    """Mask of the records with a wrong checksum."""
+    bare: int
+    """Number of records without an envelope."""
+    any_damaged: bool
+
+
+def seal(bodies: Sequence[bytes], event_at: Sequence[float]) -> list[bytes]:
+    sealed = []
+    for body, at in zip(bodies, event_at, strict=True):
+        rest = round(at * 1e6).to_bytes(8, "little", signed=True) + body
+        sealed.append(MARK + zlib.crc32(rest).to_bytes(4, "little") + rest)
+    return sealed
+
+
+def seal_rows(rows: Bytes, event_us: Ints) -> tuple[Bytes, Ints]:
+    """Seal bodies of equal size, given as rows. Return the payload, and the end of each record in it."""
+    count, size = rows.shape
+    sealed = np.empty((count, SIZE + size), np.uint8)
+    heads = sealed[:, :SIZE].copy().view(HEAD)[:, 0]
+    heads["mark"], heads["crc"], heads["event_us"] = MARK, 0, event_us
+    sealed[:, :SIZE] = heads.view(np.uint8).reshape(count, SIZE)
+    sealed[:, SIZE:] = rows
+    flat = sealed.reshape(-1)
+    starts = np.arange(count, dtype=np.int64) * (SIZE + size)
+    crcs = crc_each(flat, starts + CRC_FROM, starts + SIZE + size)
+    sealed[:, 4:8] = crcs.astype("<u4").view(np.uint8).reshape(count, 4)
+    return flat, starts + SIZE + size
+
+
+def unseal(records: Records) -> UnsealedRecords:
+    count = len(records)
+    states, event_us = np.empty(count, np.uint8), np.empty(count, np.int64)
+    starts, ends = np.ascontiguousarray(records.starts), np.ascontiguousarray(records.ends)
+    bare, damaged = _native.open_envelopes(records.payload, starts, ends, states, event_us)
+    if bare == count:
+        return UnsealedRecords(records, np.full(count, np.nan), np.zeros(count, np.bool_), bare, False)
+    event_at = event_us / 1e6
+    if bare:
+        event_at[states == BARE] = np.nan
+    inside = starts + (SIZE if not bare else np.where(states == BARE, 0, SIZE))
+    bodies = Records(records.payload, inside, ends, records.offsets, records.appended_at)
+    return UnsealedRecords(bodies, event_at, states == DAMAGED, bare, damaged > 0)
+
+
+def crc_each(payload: Bytes, starts: Ints, ends: Ints) -> NDArray[np.uint32]:
+    """Return the CRC-32 (zlib's) of each run of bytes."""
+    out = np.empty(len(starts), np.uint32)
+    _native.crc32_each(payload, np.ascontiguousarray(starts), np.ascontiguousarray(ends), out)
+    return out

@@ -1,19 +1,23 @@
-"""Interface of every stream, and `open_stream(url)`.
+"""Interface of every stream, `open_stream(url)`, and `springtide.stream(url, ...)`: a stream as a job's data set.
 
-Kinds: log/stream.py (a folder: log:///path) and kafka/stream.py (a broker:
-kafka://host:port[,host:port]/topic?option=value). Each is imported when a URL needs it. The reader decides its
-position: no stream stores a consumer's position. Next: worker/online/ reads, produce.py appends.
+Kinds: log/stream.py (a folder: log:///path) and kafka/stream.py (a broker). Each is imported when a URL needs it. The
+reader decides its position: no stream stores a consumer's position. Next: worker/online/ reads, producer.py appends.
 """
 
 import importlib
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from springtide import errors
 from springtide.data.stream.records import Buffer, Ints, Records
-from springtide.domain.data.streams import PartitionRange
+from springtide.domain.core.validation import takes_numbers
+from springtide.domain.data.streams import PartitionRange, StreamCard
+
+if TYPE_CHECKING:
+    from springtide.data.stream.decode import Decoder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +39,7 @@ class StreamReader(Protocol):
     """A reader of some partitions. For a single thread."""
 
     def assign(self, positions: Mapping[int, int]) -> None:
-        """Read these partitions from now on, each from this offset. A partition that is already at its offset
-        continues.
-        """
+        """Read these partitions from these offsets. A partition that is already at its offset continues."""
 
     def poll(self, timeout_s: float, most: int = 65536) -> list[Chunk]:
         """Return the available records, about `most`, from partitions in turn; wait only while there are none.
@@ -82,9 +84,7 @@ class Stream(Protocol):
         """Return the current number of partitions, which may grow. Cheap."""
 
     def bounds(self, start: str = "earliest") -> list[PartitionRange]:
-        """Return the bounds of every partition: the job's start (`StreamCard.start`), the current end, and whether it
-        is final.
-        """
+        """Return the job's start (`StreamCard.start`) and the current end of every partition."""
 
     def open(self) -> StreamReader:
         """Return a reader without assigned partitions."""
@@ -109,5 +109,102 @@ def open_stream(url: str) -> Stream:
         )
     if scheme not in KINDS:
         raise errors.UnknownName("kind of stream", scheme, KINDS)
-    stream: Stream = importlib.import_module(KINDS[scheme]).open_url(url)
-    return stream
+    try:
+        opened: Stream = importlib.import_module(KINDS[scheme]).open_url(url)
+    except ModuleNotFoundError as error:
+        if error.name != "confluent_kafka":
+            raise
+        raise errors.MissingExtra("a kafka:// stream", "kafka") from error
+    return opened
+
+
+STARTS = ("earliest", "latest")
+STRATEGIES = ("none", "basic", "advanced")
+LINGER_S = 1.0
+MAX_RECORD_BYTES = 1 << 20  # Kafka's default limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamDataset:
+    """A stream that a job trains from, created by `springtide.stream`."""
+
+    url: str
+    decode: "Decoder | Callable[[list[bytes]], Any] | None"
+    card: StreamCard
+    linger_s: float
+    max_record_bytes: int
+    max_lateness_s: float | None
+    dead_letters: str | None
+    shuffle: str
+    queue: tuple[int, int] | None
+
+
+@takes_numbers("decode")
+def stream(
+    url: str,
+    *,
+    decode: "Decoder | Callable[[list[bytes]], Any] | None" = None,
+    start: str | float = "earliest",
+    until: str | None = None,
+    linger_s: float = LINGER_S,
+    max_record_bytes: int = MAX_RECORD_BYTES,
+    max_lateness_s: float | None = None,
+    dead_letters: str | None = None,
+    shuffle: str = "advanced",
+    queue: tuple[int, int] | None = None,
+) -> StreamDataset:
+    """Define a stream to train from; pass it to `job.prepare` as the data set. Records are trained exactly once.
+
+    url: `log:///path/to/folder` or `kafka://host:port[,host:port]/topic`.
+    decode: makes a batch of records: `Fixed` or `Json` of springtide.data.stream.decode, or a function of a list of
+        bytes. None: the batch is the list of bytes.
+    start: first record of a partition that the job has not begun: "earliest", "latest", or seconds since 1970.
+    until: "now" ends the job at the records that exist when it starts. None ends it at the stream's final end, if any.
+    linger_s: longest time in seconds that a record waits for its batch to fill.
+    max_record_bytes: larger records become dead letters.
+    max_lateness_s: records appended more than this many seconds after their event time become dead letters. Records
+        that `decode` cannot read also become dead letters.
+    dead_letters: destination of dead letters: a folder, or the URL of a stream. None: they are only counted.
+    shuffle: how workers share the batches of busy partitions: "none", "basic" or "advanced".
+    queue: lower and upper bound of a worker's queue, in batches, before it gives batches to peers. None: automatic.
+    """
+    began = start if isinstance(start, str) else repr(float(start))
+    if isinstance(start, str) and start not in STARTS:
+        raise errors.UnknownName("start of a stream", start, [*STARTS, "a time in seconds"])
+    if not isinstance(start, str) and not math.isfinite(start):
+        raise errors.BadInput(f"start={start}: wanted a time in seconds since 1970, or one of {', '.join(STARTS)}")
+    if until not in (None, "now"):
+        raise errors.UnknownName("end of a stream", until, ["now", "None"])
+    if decode is not None and not callable(decode) and not hasattr(decode, "parse"):
+        raise errors.BadInput(
+            f"decode is a {type(decode).__name__}: wanted Fixed(...), Json(...) or a function of bytes"
+        )
+    if not (linger_s >= 0 and math.isfinite(linger_s)):
+        raise errors.BadInput(f"linger_s={linger_s}: wanted seconds, 0 or more")
+    if max_record_bytes < 1:
+        raise errors.BadInput(f"max_record_bytes={max_record_bytes}: wanted 1 or more")
+    if max_lateness_s is not None and not max_lateness_s >= 0:
+        raise errors.BadInput(f"max_lateness_s={max_lateness_s}: wanted seconds, 0 or more, or None")
+    if shuffle not in STRATEGIES:
+        raise errors.UnknownName("way to shuffle", shuffle, STRATEGIES)
+    if queue is not None and not 0 <= queue[0] < queue[1]:
+        raise errors.BadInput(f"queue={queue}: wanted (at least, at most), such as (2, 8)")
+    return StreamDataset(
+        url=url,
+        decode=decode,
+        card=StreamCard(url=without_password(url), start=began, until=until or ""),
+        linger_s=linger_s,
+        max_record_bytes=max_record_bytes,
+        max_lateness_s=max_lateness_s,
+        dead_letters=dead_letters,
+        shuffle=shuffle,
+        queue=queue,
+    )
+
+
+def without_password(url: str) -> str:
+    """Return the URL without password and options, for display and the journal."""
+    scheme, found, rest = url.partition("://")
+    place, options, _ = rest.partition("?")
+    hosts, slash, path = place.partition("/")
+    return f"{scheme}{found}{hosts.rpartition('@')[2]}{slash}{path}" + ("?..." if options else "")

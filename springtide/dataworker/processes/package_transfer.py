@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 from springtide import errors
-from springtide.checkpoint.transfer.file_server import FilePart, SegmentCopies, parts
+from springtide.checkpoint.transfer.file_transfer import FilePart, SegmentCopies, parts
 from springtide.rpc.messages import messages
 
 CONTENTS, CODE, ARRAYS = "contents", "code", "arrays"

@@ -1,7 +1,7 @@
 """Pure. Checkpoint messages between master and servers, and the settings of checkpoints.
 
 In: `cli.job.run` builds the rules. Next: `master.checkpoint.round` begins checkpoints, `server.checkpoints` writes the
-part of each server, `checkpoint.format.cover` assembles the parts.
+part of each server, `checkpoint.format.manifest` assembles the parts.
 """
 
 from collections.abc import Mapping

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from springtide import errors
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.checkpoint.format.storage import open_store
 from springtide.domain.core import validation
@@ -95,7 +95,7 @@ def checkpoint_rules(
         resume=absolute(open_store(resume).where) if resumed else "",
         resume_number=resumed.number if resumed else 0,
         resume_run=resumed.run if resumed else "",
-        numbers_after=max(reader.numbers(open_store(resume))) if resumed else 0,
+        numbers_after=max(checkpoint_io.numbers(open_store(resume))) if resumed else 0,
         url=url.rstrip("/"),
         upload_every_s=keeping.upload_every_s,
         mirror=keeping.mirror,
@@ -110,7 +110,7 @@ def find_checkpoint(where: str, say: Callable[[str], None]) -> Manifest | None:
     """Return the newest usable checkpoint at `where`; report damaged ones."""
     if not where:
         return None
-    found = reader.latest(where)
+    found = checkpoint_io.latest(where)
     for trouble in found.troubles:
         say(trouble)
     if found.manifest is None:

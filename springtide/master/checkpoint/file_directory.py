@@ -3,7 +3,7 @@
 The master also serves its own files, because such servers cannot see the job's folder.
 
 In: requests of servers, from `master.dispatcher`. Out: replies, and one sentence that says what the loss of a host
-would cost this job. Next: `checkpoint.transfer.remote_reader` on the server, `master.checkpoint.server_copies` for
+would cost this job. Next: `checkpoint.transfer.file_transfer` on the server, `master.checkpoint.server_copies` for
 copies in storage.
 """
 
@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from springtide import errors
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import number_of
 from springtide.checkpoint.format.storage import FolderStore
-from springtide.checkpoint.transfer.file_server import SegmentCopies
+from springtide.checkpoint.transfer.file_transfer import SegmentCopies
 from springtide.domain.core.roles import Role
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.master.checkpoint.mirrors import MirrorDirectory
@@ -46,7 +46,9 @@ class FileDirectory:
         """Answer a server's request for file holders, for the master's files, or for files to copy to storage."""
         match request:
             case messages.FileHoldersRequest():
-                return self._buddies.holders(self._lives(), await asyncio.to_thread(reader.numbers, self._folder))
+                return self._buddies.holders(
+                    self._lives(), await asyncio.to_thread(checkpoint_io.numbers, self._folder)
+                )
             case messages.ReadFile():
                 return messages.FileRun(*await asyncio.to_thread(self._run, request))
             case messages.CopyRequest():

@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 import msgspec
 
 from springtide import errors
-from springtide.checkpoint.format import cover, reader, writer
+from springtide.checkpoint.format import checkpoint_io, manifest
 from springtide.checkpoint.format.manifest import Manifest, SavedProgress, ScriptStates, name_of, number_in
 from springtide.checkpoint.format.storage import FolderStore, UrlStore
 from springtide.checkpoint.transfer import claims
 from springtide.checkpoint.transfer.claims import RunClaim
-from springtide.data.ledger import rollback
+from springtide.data.ledger import passes
 from springtide.data.ledger.passes import JobProgress
 from springtide.domain.data.samples import EpochPlace
 from springtide.domain.model.checkpoints import CheckpointRules, Lineage, Written
@@ -65,9 +65,9 @@ class CheckpointRound:
     """Files of earlier checkpoints that servers found missing or torn."""
     publishing: bool = False
 
-    def manifest(self, record: JobRecord, covered: cover.Covered, run: str) -> Manifest:
+    def manifest(self, record: JobRecord, covered: manifest.Covered, run: str) -> Manifest:
         """Build the manifest from the parts that servers have written."""
-        spec, note = record.state.spec, rollback.caught_up(self.note, record.book.passes)
+        spec, note = record.state.spec, passes.caught_up(self.note, record.book.passes)
         return Manifest(
             job=spec.name,
             run=run,
@@ -137,7 +137,7 @@ class CheckpointStore:
         taken = [0]
         try:
             self._claim_folder()
-            taken += reader.numbers(self._place)
+            taken += checkpoint_io.numbers(self._place)
             self._keep_found()
         except errors.BadInput:
             raise
@@ -190,16 +190,16 @@ class CheckpointStore:
     def _numbers_at_url(self) -> list[int]:
         """Return the checkpoints that an earlier run left at the URL. This run numbers its checkpoints after them."""
         try:
-            return reader.numbers(UrlStore(self.rules.url)) if self.rules.url else []
+            return checkpoint_io.numbers(UrlStore(self.rules.url)) if self.rules.url else []
         except OSError as error:
             log.warning("%s", error)
             return []
 
     def _keep_found(self, saved: int = 0, era: int = 0) -> None:
         """Keep the newest checkpoints in the folder that this run may restore."""
-        for number in reader.numbers(self._place):
+        for number in checkpoint_io.numbers(self._place):
             try:
-                found = reader.known(self._place, number, lineage=self.lineage)
+                found = checkpoint_io.known(self._place, number, lineage=self.lineage)
                 if found.run == self.lineage.run and number > saved and found.progress.era != era:
                     self.withdraw(found)
                 elif len(self.kept) < self.rules.keep:
@@ -317,7 +317,7 @@ class CheckpointStore:
         now = self.round
         if now is None or now.publishing:
             return None
-        covered = cover.cover(record.state.spec.slots, self.last, now.written, owners)
+        covered = manifest.cover(record.state.spec.slots, self.last, now.written, owners)
         if not covered.missing:
             now.publishing = True
             return now.manifest(record, covered, self.lineage.run)
@@ -344,9 +344,9 @@ class CheckpointStore:
         Raises BadInput if another run has taken over the folder.
         """
         self._claim_folder()
-        writer.publish(self._place, manifest)
+        checkpoint_io.publish(self._place, manifest)
         keep = [*self.kept, manifest][-self.rules.keep :]
-        writer.drop_unneeded(self._place, [*keep, *([self.pinned] if self.pinned else [])])
+        checkpoint_io.drop_unneeded(self._place, [*keep, *([self.pinned] if self.pinned else [])])
 
     def drop(self, number: int) -> None:
         """Delete the files of an abandoned checkpoint and earlier leftovers. Blocks on the disk, like `publish`."""
@@ -356,7 +356,7 @@ class CheckpointStore:
         except errors.BadInput:  # another run has taken over the folder
             only_run = self.lineage.run
         kept = [*self.kept, *([self.pinned] if self.pinned else [])]
-        writer.drop_unneeded(self._place, kept, given_up=number, only_run=only_run)
+        checkpoint_io.drop_unneeded(self._place, kept, given_up=number, only_run=only_run)
 
     def complete(self, manifest: Manifest) -> JobProgress | None:
         """Record a published checkpoint. Return the ledger note with which it began."""
@@ -385,7 +385,7 @@ class CheckpointStore:
 
     def go_back(self, number: int) -> None:
         """Discard checkpoints newer than `number`, because slots were restored from `number`."""
-        for newer in [found for found in reader.numbers(self._place) if found > number]:
+        for newer in [found for found in checkpoint_io.numbers(self._place) if found > number]:
             self._number = max(self._number, newer)
             self._remove(newer)
         self._void |= set(range(number + 1, self._number + 1))
@@ -398,7 +398,7 @@ class CheckpointStore:
     def _remove(self, number: int) -> None:
         """Remove a manifest, unless it belongs to another run that has taken over the folder."""
         try:
-            run = reader.manifest_of(self._place, number).run
+            run = checkpoint_io.manifest_of(self._place, number).run
         except (errors.BadInput, OSError):  # damaged or deleted
             run = self.lineage.run
         if run == self.lineage.run:

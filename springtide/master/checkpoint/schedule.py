@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from springtide import errors
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.data.ledger.passes import JobProgress
 from springtide.domain.core.roles import Role, RoleKind
@@ -81,7 +81,7 @@ class CheckpointSchedule:
     def resume(self) -> None:
         """Begin a new run, from a checkpoint of another run if the spec asks for it."""
         rules, context, lineage = self.saving.rules, self._context, self.saving.lineage
-        manifest = reader.read(rules.resume, rules.resume_number, lineage=lineage) if rules.resume else None
+        manifest = checkpoint_io.read(rules.resume, rules.resume_number, lineage=lineage) if rules.resume else None
         self.saving.begin_run()
         if manifest is not None:
             note = msgspec.msgpack.decode(manifest.progress.ledger, type=JobProgress)

@@ -3,7 +3,7 @@
 In: `master.checkpoint.schedule` names the complete checkpoint. Out: an event with the outcome of each upload, and
 `trouble` for the status. The process (`checkpoint.transfer.upload`) ends with the master. Readers never see a partial
 copy. Servers first copy the files on their own disks (`master.checkpoint.server_copies`). Without a URL, the files on
-servers' disks are fetched into the run's folder at the end of the job (`checkpoint.transfer.gather`).
+servers' disks are fetched into the run's folder at the end of the job.
 """
 
 import asyncio
@@ -86,16 +86,16 @@ class Uploads:
             said = Uploaded(number, self._where, error=f"the process that copies it failed: {error}")
         self.running = None
         if said.error:
-            self.trouble = f"checkpoint {number} could not be copied to {said.url}: {said.error}"
+            self.trouble = f"checkpoint {number} could not be copied to {self._where}: {said.error}"
             log.warning("%s", self.trouble)
-            self._tell("uploaded", number=number, outcome="failed", url=said.url, why=said.error)
+            self._tell("uploaded", number=number, outcome="failed", url=self._where, why=said.error)
         else:
             self.done, self.trouble = number, ""
             self._tell(
                 "uploaded",
                 number=number,
                 outcome="complete",
-                url=said.url,
+                url=self._where,
                 files=said.files,
                 bytes=said.bytes,
                 seconds=round(said.seconds, 3),
@@ -109,14 +109,14 @@ class Uploads:
     async def _process(self, number: int) -> Uploaded:
         arguments: tuple[str, ...]
         claim = msgspec.json.encode(self._claim).decode()
-        module, arguments = "upload", (str(self._folder), self._rules.url, str(number), str(self._rules.keep), claim)
+        arguments = ("upload", str(self._folder), self._rules.url, str(number), str(self._rules.keep), claim)
         if not self._rules.url:
             addresses = msgspec.json.encode(dict(self._holders())).decode()
-            module, arguments = "gather", (str(self._folder.absolute()), str(number), addresses, claim)
+            arguments = ("gather", str(self._folder.absolute()), str(number), addresses, claim)
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            f"springtide.checkpoint.transfer.{module}",
+            "springtide.checkpoint.transfer.upload",
             env=config.with_arguments(arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

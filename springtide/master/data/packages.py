@@ -10,7 +10,7 @@ import pathlib
 import zlib
 
 from springtide import errors
-from springtide.checkpoint.transfer.file_server import PART_BYTES, FilePart, SegmentCopies
+from springtide.checkpoint.transfer.file_transfer import PART_BYTES, FilePart, SegmentCopies
 from springtide.dataworker.processes import package_transfer
 from springtide.rpc.messages import messages
 

@@ -2,7 +2,7 @@
 
 In: the record, and the location of checkpoints. Out: the slots that the new incarnation must restore before it serves;
 the rollback of the ledger once that server is ready; current server addresses, for workers that know an earlier
-incarnation. Next: `server.recovery` on the server, `data.ledger.rollback` for the ledger.
+incarnation. Next: `server.recovery` on the server, `data.ledger.passes` for the ledger.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import asyncio
 import msgspec
 
 from springtide import errors
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.data.ledger.passes import JobProgress
 from springtide.domain.core.roles import Placement, Role, RoleKind
@@ -125,7 +125,7 @@ class ServerRecovery:
 async def read_manifest(where: str, number: int, lineage: Lineage) -> Manifest:
     """Return a checkpoint's manifest. Raise JobFailed if the manifest or its ledger cannot be read."""
     try:
-        manifest = await asyncio.to_thread(reader.known, where, number, lineage=lineage)
+        manifest = await asyncio.to_thread(checkpoint_io.known, where, number, lineage=lineage)
         note_of(manifest)
     except (OSError, errors.BadInput, msgspec.MsgspecError) as error:
         raise errors.JobFailed(f"the ledger of checkpoint {number} in {where} cannot be read: {error}") from error

@@ -25,7 +25,7 @@ IMPORTS = (
     "springtide.server.migration",
     "springtide.server.recovery",
     "springtide.server.checkpoints",
-    "springtide.checkpoint.transfer.remote_reader",
+    "springtide.checkpoint.transfer.file_transfer",
     "springtide.telemetry.host.usage",
 )
 """Modules that workers, data workers and servers import, without those that run as `__main__`."""

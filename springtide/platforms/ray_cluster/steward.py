@@ -20,7 +20,7 @@ import msgspec
 import ray
 
 from springtide import errors, private_files
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.storage import open_store
 from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.platforms.agent import job_handle
@@ -198,7 +198,7 @@ def restart_plan(plan: RunPlan, folder: str) -> RunPlan:
             f"the node that kept the job is gone, and its run folder {folder} with it. With checkpoints.url it would "
             "have begun anew from there; with ray.runFolder on a file system that all nodes see it would have gone on"
         )
-    found = reader.latest(rules.url)
+    found = checkpoint_io.latest(rules.url)
     if found.manifest is None:
         raise errors.JobFailed(
             f"the node that kept the job is gone, its run folder {folder} with it, and there is no whole checkpoint in "
@@ -210,7 +210,7 @@ def restart_plan(plan: RunPlan, folder: str) -> RunPlan:
         resume=place.where,
         resume_number=found.manifest.number,
         resume_run=found.manifest.run,
-        numbers_after=max(reader.numbers(place)),
+        numbers_after=max(checkpoint_io.numbers(place)),
     )
     spec = replace(plan.spec, checkpoints=again, slots=found.manifest.slots, seed=found.manifest.seed)
     return replace(plan, spec=spec)

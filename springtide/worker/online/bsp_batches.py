@@ -1,6 +1,6 @@
 """Batches of a stream for a bsp group: all ranks read the same offsets, and each rank trains its part.
 
-In: leases of data/ledger/bsp_stream_ledger.py, in the same order for all ranks. Out: batches like those of
+In: leases of data/ledger/bsp_ledger.py, in the same order for all ranks. Out: batches like those of
 worker/input/batches.py, with a pause while no records arrive. Each rank reads and decodes the whole batch, so that all
 ranks agree on the records that can be trained.
 
@@ -19,9 +19,8 @@ from springtide import errors
 from springtide.data import shards
 from springtide.data.source import as_batch
 from springtide.data.stream import records as columns
-from springtide.data.stream.dataset import StreamDataset
 from springtide.data.stream.records import Records
-from springtide.data.stream.stream import Chunk, Stream, StreamReader
+from springtide.data.stream.stream import Chunk, Stream, StreamDataset, StreamReader
 from springtide.domain.data.leases import Grant
 from springtide.domain.data.samples import DatasetCard, SampleRange
 from springtide.domain.data.streams import PartitionRange, PartitionView, StreamUse

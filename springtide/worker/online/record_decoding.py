@@ -12,11 +12,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from springtide.data.stream import record_filter
-from springtide.data.stream.dataset import StreamDataset
-from springtide.data.stream.dead_letters import open_dead_letters
 from springtide.data.stream.decode import decoder_of
-from springtide.data.stream.record_filter import DeadLetter
+from springtide.data.stream.record_filter import DeadLetter, DeadLetters
 from springtide.data.stream.records import Records
+from springtide.data.stream.stream import StreamDataset
 from springtide.worker.online.usage_report import StreamMeter
 
 log = logging.getLogger(__name__)
@@ -38,7 +37,7 @@ class RecordDecoder:
             max_record_bytes=dataset.max_record_bytes, max_lateness_s=dataset.max_lateness_s
         )
         self._decoder = decoder_of(dataset.decode or _bodies)
-        self._letters = open_dead_letters(dataset.dead_letters)
+        self._letters = DeadLetters(dataset.dead_letters)
         self._use = use
         self._said: set[str] = set()
         self.event_s = 0

@@ -10,9 +10,8 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 
 from springtide.data.source import as_batch
-from springtide.data.stream.dataset import StreamDataset
 from springtide.data.stream.records import Records
-from springtide.data.stream.stream import Stream
+from springtide.data.stream.stream import Stream, StreamDataset
 from springtide.domain.data.samples import DatasetCard, SampleRange
 from springtide.domain.data.streams import StreamUse
 from springtide.worker.input.batch_plan import PAUSE, BatchOrder

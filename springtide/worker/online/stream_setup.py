@@ -7,8 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from springtide import errors
-from springtide.data.stream.dataset import StreamDataset
-from springtide.data.stream.stream import open_stream
+from springtide.data.stream.stream import StreamDataset, open_stream
 from springtide.domain.data.samples import DatasetCard
 from springtide.worker.input.batches import Batches
 from springtide.worker.link.master_link import MasterLink

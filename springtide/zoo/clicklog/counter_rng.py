@@ -1,8 +1,7 @@
-"""Pure. Counter-based random numbers: number i of a stream is a hash of (seed, stream, i).
+"""Pure. Counter-based random numbers: number i of a stream is a hash of (seed, stream, i), so any slice can be drawn.
 
-In: an array of indices, a key. Out: 64 random bits per index, or normal floats. Any slice can be drawn alone. Next:
-`zipf`, `population`, `clicklog`. The hash is the finalizer of SplitMix64: a few integer operations with the same result
-on every machine.
+In: an array of indices, a key. Out: 64 random bits, normal floats, or ranks by a power law (`Zipf`) per index. The hash
+is the finalizer of SplitMix64: a few integer operations with the same result on every machine.
 """
 
 import functools
@@ -71,3 +70,36 @@ def _normal_levels() -> Floats:
     count = 1 << _LEVELS_LOG2
     bell = NormalDist()
     return np.array([bell.inv_cdf((level + 0.5) / count) for level in range(count)], dtype=np.float32)
+
+
+_CELLS_LOG2 = 13  # tables of a dozen fields fit the second-level cache
+
+
+class Zipf:
+    """A truncated power law over `size` ranks."""
+
+    def __init__(self, size: int, exponent: float) -> None:
+        self.size = size
+        self.exponent = exponent
+        edges = self.quantile(np.arange((1 << _CELLS_LOG2) + 1) / (1 << _CELLS_LOG2))
+        self._first = edges[:-1].astype(np.int32)
+        self._width = np.maximum(np.diff(edges), 1).astype(np.uint32)
+
+    def quantile(self, share: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the rank below which this share of the mass lies."""
+        if abs(self.exponent - 1.0) < 1e-9:
+            edge = np.exp(share * np.log(self.size + 1.0))
+        else:
+            power = 1.0 - self.exponent
+            edge = (1.0 + share * ((self.size + 1.0) ** power - 1.0)) ** (1.0 / power)
+        return np.asarray(np.clip(edge.astype(np.int64) - 1, 0, self.size - 1))
+
+    def ranks(self, bits: Bits) -> NDArray[np.int64]:
+        """Return a rank for each word of random bits."""
+        cell = (bits >> np.uint64(64 - _CELLS_LOG2)).astype(np.int64)
+        within = (bits >> np.uint64(8)) & np.uint64(0xFFFFFFFF)
+        within *= self._width.take(cell, mode="clip")
+        within >>= np.uint64(32)
+        rank = within.astype(np.int64)
+        rank += self._first.take(cell, mode="clip")
+        return rank

@@ -1,11 +1,12 @@
-"""Generated click log as a map-style data set, for each family of models.
+"""Generated click log as a map-style data set for each family of models, and as a stream.
 
-In: `LogSpec`, a number of samples. Out: `ClickLog` with `log[i]`, `log.batch(indices)` (fast), `split` and `best_auc`.
-Samples are made in advance into arrays (in memory, or in shared files), or on demand. Next: a trainer or a
-`DataLoader`.
+In: `LogSpec`, a number of samples. Out: `ClickLog` with `log[i]`, `log.batch(indices)` (fast), `split` and `best_auc`;
+samples are made in advance into arrays (in memory, or in shared files), or on demand. `Clicks` makes fixed-width
+records for `data.stream.producer`, and `decoder()` decodes them.
 """
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from springtide import errors
+from springtide.data.stream.decode import Field, Fixed
+from springtide.data.stream.records import Bytes
 from springtide.domain.core.validation import takes_numbers
-from springtide.zoo import metrics
-from springtide.zoo.batches import Batch, ClickBatch, HistoryBatch, PairBatch, RankBatch
-from springtide.zoo.clicklog import best_auc as oracle
+from springtide.zoo import array_files, metrics
+from springtide.zoo.clicklog import generator as oracle
 from springtide.zoo.clicklog import population
-from springtide.zoo.clicklog.clicklog import ClickRows, Generator
-from springtide.zoo.clicklog.spec import RANK_FIELDS, LogSpec
-from springtide.zoo.readers import array_files
+from springtide.zoo.clicklog.generator import ClickRows, Generator
+from springtide.zoo.clicklog.population import RANK_FIELDS, LogSpec
+from springtide.zoo.layers import Batch, BatchDataset, ClickBatch, HistoryBatch, PairBatch, RankBatch, checked_indices
 
 Columns = dict[str, NDArray[Any]]
 
@@ -80,7 +81,7 @@ _BATCHES: dict[str, Callable[..., Batch]] = {
 }
 
 
-class ClickLog(Dataset[tuple[Batch, Tensor]]):
+class ClickLog(BatchDataset):
     """A seeded click log of `samples` samples with a known best AUC.
 
     `kind` selects the models: "click" (`ClickBatch`), "rank" (`RankBatch`, labels click and conversion), "pair"
@@ -114,19 +115,8 @@ class ClickLog(Dataset[tuple[Batch, Tensor]]):
     def __len__(self) -> int:
         return self.samples
 
-    def __getitem__(self, index: int) -> tuple[Batch, Tensor]:
-        if not -self.samples <= index < self.samples:
-            raise IndexError(f"sample {index} of a click log of {self.samples}")
-        return self.__getitems__([index % self.samples])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Batch, Tensor]]:
-        x, y = self.batch(np.asarray(indices, dtype=np.int64))
-        make = _BATCHES[self.kind]
-        return [(make(*(leaf[i] for leaf in x)), y[i]) for i in range(len(y))]
-
     def batch(self, indices: NDArray[np.int64]) -> tuple[Batch, Tensor]:
-        """Return the samples with these indices as one batch with labels."""
-        columns = self._taken(np.asarray(indices, dtype=np.int64))
+        columns = self._taken(checked_indices(indices, self.samples, "a click log"))
         y = torch.from_numpy(columns.pop("y"))
         del columns["probability"]
         return _BATCHES[self.kind](**{name: torch.from_numpy(column) for name, column in columns.items()}), y
@@ -174,8 +164,6 @@ class ClickLog(Dataset[tuple[Batch, Tensor]]):
         return metrics.auc(labels, probability)
 
     def _taken(self, index: NDArray[np.int64]) -> Columns:
-        if index.ndim != 1 or (len(index) and not (index.min() >= 0 and index.max() < self.samples)):
-            raise errors.BadInput(f"indices must be one-dimensional and within 0 .. {self.samples - 1}")
         if self._columns is None:
             return self._shaper.columns(self.generator.rows(self.first + index))
         return {name: column.take(index, axis=0) for name, column in self._columns.items()}
@@ -188,3 +176,28 @@ class ClickLog(Dataset[tuple[Batch, Tensor]]):
         if folder is not None:
             return array_files.kept(folder, f"{self.kind} {self.samples} {self.spec}", self.samples, blocks)
         return array_files.joined(self.samples, blocks)
+
+
+def fields(spec: LogSpec | None = None) -> dict[str, Field]:
+    """Return the fields of a record: counters, ids and the click."""
+    spec = spec or LogSpec()
+    return {"dense": ("f4", spec.dense), "sparse": ("i8", len(spec.cardinalities)), "click": "f4"}
+
+
+def decoder(spec: LogSpec | None = None) -> Fixed:
+    """Return the decoder for `springtide.stream(url, decode=...)`: batches of (ClickBatch, labels)."""
+    return Fixed(fields(spec), to=lambda found: (ClickBatch(found["dense"], found["sparse"]), found["click"]))
+
+
+class Clicks:
+    """Records of the log: record i is sample i. The truth drifts with the log's own time, not with the wall clock."""
+
+    def __init__(self, spec: LogSpec | None = None, *, seed: int = 0) -> None:
+        self._generator = Generator(dataclasses.replace(spec or LogSpec(), seed=seed))
+        self._type = Fixed(fields(self._generator.spec)).dtype
+
+    def take(self, first: int, count: int) -> Bytes:
+        made = self._generator.between(first, first + count)
+        rows = np.empty(count, self._type)
+        rows["dense"], rows["sparse"], rows["click"] = made.dense, made.sparse, made.click
+        return rows.view(np.uint8).reshape(count, self._type.itemsize)

@@ -1,7 +1,7 @@
 """Pure. Splits lines of delimited text into cells, and parses numbers and ids with array operations.
 
-In: a byte buffer and the positions of its lines. Out: `Cells`, then columns. Quotes are not supported, because the data
-sets have none. Next: the readers (`criteo`, `avazu`, `movielens`) through `text_records`.
+In: a byte buffer and the positions of its lines. Out: `Cells`, then columns. Texts become 64-bit ids by a fixed hash.
+Quotes are not supported, because the data sets have none. Next: `text_datasets` through `text_records`.
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +9,63 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from springtide.zoo.readers import string_hash
+_GOLDEN = 0x9E3779B97F4A7C15
+_WORD = (1 << 64) - 1
+PADDING = 8
+"""Number of bytes that must follow the last cell in a buffer for `hash_cells`."""
+
+
+def hash_text(text: bytes | str) -> int:
+    raw = text.encode() if isinstance(text, str) else text
+    state = _mix((len(raw) + _GOLDEN) & _WORD)
+    for at in range(0, len(raw), 8):
+        word = int.from_bytes(raw[at : at + 8], "little")
+        state = _mix(((state ^ word) + _GOLDEN) & _WORD)
+    return _signed(state or 1)
+
+
+def hash_cells(buffer: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the ids of the texts buffer[start:stop]; the arrays may have any shape."""
+    lengths = stops - starts
+    state = _mix_all(lengths.astype(np.uint64) + np.uint64(_GOLDEN))
+    words: NDArray[np.uint64] = np.ndarray(
+        shape=(len(buffer) - PADDING + 1,), dtype="<u8", buffer=buffer.data, strides=(1,)
+    )
+    for at in range(0, int(lengths.max(initial=0)), 8):
+        more = lengths > at
+        left = lengths[more] - at
+        word = words[starts[more] + at]
+        cut = np.clip(8 * (8 - left), 0, 56).astype(np.uint64)  # bits that belong to the next cell
+        word = (word << cut) >> cut
+        state[more] = _mix_all((state[more] ^ word) + np.uint64(_GOLDEN))
+    state[state == 0] = 1
+    return state.view(np.int64)
+
+
+def fold(ids: NDArray[np.int64], rows: NDArray[np.int64] | int) -> NDArray[np.int64]:
+    """Fold ids into tables of `rows` rows: 0 stays 0 (missing), all other ids map to 1 .. rows - 1."""
+    inside = ids.view(np.uint64) % np.asarray(np.asarray(rows) - 1, dtype=np.uint64) + np.uint64(1)
+    return np.where(ids == 0, 0, inside.view(np.int64))
+
+
+def _mix(state: int) -> int:
+    state = ((state ^ (state >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    state = ((state ^ (state >> 27)) * 0x94D049BB133111EB) & _WORD
+    return state ^ (state >> 31)
+
+
+def _mix_all(state: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    state ^= state >> np.uint64(30)
+    state *= np.uint64(0xBF58476D1CE4E5B9)
+    state ^= state >> np.uint64(27)
+    state *= np.uint64(0x94D049BB133111EB)
+    state ^= state >> np.uint64(31)
+    return state
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >= 1 << 63 else word
+
 
 Places = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -21,9 +77,7 @@ _SHOWN = 40  # characters of a bad cell in a message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cells:
-    """Positions of the cells of some lines. Lines with a wrong number of cells have empty cells and an entry in
-    `problems`.
-    """
+    """Positions of cells. Lines with a wrong number of cells have empty cells and an entry in `problems`."""
 
     buffer: NDArray[np.uint8]
     starts: Places
@@ -61,11 +115,11 @@ class Cells:
     def ids(self, columns: slice) -> Places:
         """Return 64-bit ids of the texts; 0 for empty cells."""
         starts, stops = self.starts[:, columns], self.stops[:, columns]
-        return np.where(starts == stops, 0, string_hash.hash_cells(self.buffer, starts, stops))
+        return np.where(starts == stops, 0, hash_cells(self.buffer, starts, stops))
 
 
 def split(buffer: NDArray[np.uint8], starts: Places, stops: Places, delimiter: str, columns: int) -> Cells:
-    """Split lines into cells. The lines are in `buffer` in order, followed by `string_hash.PADDING` extra bytes."""
+    """Split lines into cells. The lines are in `buffer` in order, followed by `PADDING` extra bytes."""
     marks = np.flatnonzero(buffer == ord(delimiter))
     line = np.searchsorted(starts, marks, side="right") - 1
     inside = (line >= 0) & (marks < stops[line])
@@ -85,9 +139,7 @@ def split(buffer: NDArray[np.uint8], starts: Places, stops: Places, delimiter: s
 
 
 def _numbers(buffer: NDArray[np.uint8], starts: Places, stops: Places) -> tuple[Places, Mask, Places]:
-    """Return all digits as one whole number, a mask of invalid cells, and the number of decimals (-1
-    without a point).
-    """
+    """Return digits as one whole number, a mask of invalid cells, and the decimals (-1 without a point)."""
     negative = (starts < stops) & (buffer[np.minimum(starts, len(buffer) - 1)] == _MINUS)
     at = starts + negative
     lengths = stops - at

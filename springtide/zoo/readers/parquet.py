@@ -1,7 +1,7 @@
 """Reader of click logs in Parquet: a label column, numeric columns, id or text columns.
 
 In: one or several files, and the names of their columns. Out: `ParquetClicks`, batches of `ClickBatch`. Whole numbers
-are ids, texts become ids by `string_hash`, and nulls become 0. The reader loads whole row groups and caches the last
+are ids, texts become ids by a hash, and nulls become 0. The reader loads whole row groups and caches the last
 few. Sequential or locally shuffled reads are therefore fast, and random single rows are slow. Needs pyarrow.
 """
 
@@ -14,19 +14,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from springtide import errors
 from springtide.domain.core.validation import takes_numbers
-from springtide.zoo.batches import Batch, ClickBatch
-from springtide.zoo.readers import file_errors, string_hash
-from springtide.zoo.readers.criteo import check_tables
-from springtide.zoo.readers.text_records import checked_indices
+from springtide.zoo import array_files
+from springtide.zoo.layers import Batch, BatchDataset, ClickBatch, checked_indices
+from springtide.zoo.readers import cells
+from springtide.zoo.readers.text_datasets import check_tables
 
 Group = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.float32]]
 
 
-class ParquetClicks(Dataset[tuple[Batch, Tensor]]):
+class ParquetClicks(BatchDataset):
     """Rows of Parquet files. `tables` gives the row counts to fold ids into (one per sparse column, or one for all)."""
 
     @takes_numbers("self")
@@ -51,24 +50,14 @@ class ParquetClicks(Dataset[tuple[Batch, Tensor]]):
         self._groups: list[tuple[Path, int]] = []
         self._ends: list[int] = []
         for path in [paths] if isinstance(paths, str | Path) else paths:
-            self._add(arrow, file_errors.existing(path))
+            self._add(arrow, array_files.existing(path))
         if not self._ends or self._ends[-1] == 0:
             raise errors.BadInput(f"no rows in {paths}")
 
     def __len__(self) -> int:
         return self._ends[-1]
 
-    def __getitem__(self, index: int) -> tuple[Batch, Tensor]:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"row {index} of {len(self)}")
-        return self.__getitems__([index % len(self)])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Batch, Tensor]]:
-        x, y = self.batch(np.asarray(indices, dtype=np.int64))
-        return [(ClickBatch(*(leaf[i] for leaf in x)), y[i]) for i in range(len(y))]
-
     def batch(self, indices: NDArray[np.int64]) -> tuple[Batch, Tensor]:
-        """Return the rows with these indices as one batch with labels."""
         index = checked_indices(indices, len(self), str(self._groups[0][0]))
         dense = np.empty((len(index), len(self._columns["dense"])), dtype=np.float32)
         sparse = np.empty((len(index), len(self._columns["sparse"])), dtype=np.int64)
@@ -117,7 +106,7 @@ class ParquetClicks(Dataset[tuple[Batch, Tensor]]):
         sparse = [self._ids(arrow, table, name, path) for name in self._columns["sparse"]]
         ids = np.stack(sparse, axis=1) if sparse else np.empty((len(label), 0), dtype=np.int64)
         if self.tables is not None:
-            ids = string_hash.fold(ids, np.asarray(self.tables))
+            ids = cells.fold(ids, np.asarray(self.tables))
         counters = np.stack(dense, axis=1) if dense else np.empty((len(label), 0), dtype=np.float32)
         self._kept[which] = (counters, ids, label)
         while len(self._kept) > self._groups_kept:
@@ -155,9 +144,9 @@ class ParquetClicks(Dataset[tuple[Batch, Tensor]]):
         _, offsets, data = texts.buffers()
         places = np.frombuffer(offsets, dtype=np.int64)[texts.offset : texts.offset + len(texts) + 1]
         raw = np.frombuffer(data, dtype=np.uint8) if data is not None else np.empty(0, dtype=np.uint8)
-        buffer = np.concatenate([raw, np.zeros(string_hash.PADDING, dtype=np.uint8)])
+        buffer = np.concatenate([raw, np.zeros(cells.PADDING, dtype=np.uint8)])
         starts, stops = places[:-1].copy(), places[1:].copy()
-        return np.where(present & (stops > starts), string_hash.hash_cells(buffer, starts, stops), 0)
+        return np.where(present & (stops > starts), cells.hash_cells(buffer, starts, stops), 0)
 
 
 def _pyarrow() -> Any:

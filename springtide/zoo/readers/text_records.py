@@ -1,26 +1,197 @@
-"""Map-style data set behind all text readers: lines by index, split into cells, made into batches.
+"""Map-style data set behind all text readers: an index of lines, split into cells, made into batches.
 
 In: a file, a `Format` (columns, and the conversion of cells to a batch). Out: `records[i]`, `records.batch(indices)`.
-The policy "fail" raises `MalformedRecord` with the line number when a malformed line is read. The policy "skip" scans
-the whole file at the first indexing and leaves such lines out, so index i means the same record in every process.
+The index is a file beside the text, or in the user's temporary folder if that is read-only; a `.gz` is unpacked once.
+The policy "fail" raises `MalformedRecord` when a malformed line is read. The policy "skip" scans the whole file at the
+first indexing and leaves such lines out, so index i means the same record in every process.
 """
 
-from collections.abc import Callable, Sequence
+import errno
+import gzip
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from springtide import errors
-from springtide.zoo.batches import Batch
-from springtide.zoo.readers import cells, string_hash, text_lines
+from springtide.zoo import array_files
+from springtide.zoo.layers import Batch, BatchDataset, checked_indices
+from springtide.zoo.readers import cells
 
 POLICIES = ("fail", "skip")
+_BLOCK = 1 << 23
+_HEADER = 4096
+_VERSION = 1
+_EXAMPLES = 5  # problems stored in an index with skipped lines; the header holds about 700 characters of each
+
+Places = NDArray[np.int64]
+Check = Callable[[NDArray[np.uint8], Places, Places], dict[int, str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexedText:
+    """A mapped text file and its lines."""
+
+    path: Path
+    text: NDArray[np.uint8]
+    places: Places
+    """Start and stop of each line, [lines, 2], without the line end."""
+    skipped: int
+    """Number of skipped malformed lines."""
+    problems: tuple[str, ...]
+    """First problems, with line numbers."""
+
+
+def lines_of(path: str | Path, kind: str, *, header: bool, check: Check | None) -> IndexedText:
+    """Index the lines of a file without those that `check` rejects. `kind` names the format and the policy."""
+    source = array_files.existing(path)
+    text_file = _unpacked(source)
+    stamp = {"version": _VERSION, "kind": kind, **_stamp(text_file)}
+    for home in _homes(source):
+        index = home / f".{source.name}.{kind}.index"
+        if (found := _read_header(index)) is None or any(found[name] != value for name, value in stamp.items()):
+            continue
+        return _opened(source, text_file, index, found, header)
+    text = _mapped(text_file)
+    return _opened(source, text_file, *_written(source, kind, stamp, text, header, check), header)
+
+
+def _written(
+    source: Path, kind: str, stamp: dict[str, Any], text: NDArray[np.uint8], header: bool, check: Check | None
+) -> tuple[Path, dict[str, Any]]:
+    def fill(file: BinaryIO) -> dict[str, Any]:
+        found: dict[str, Any] = {**stamp, "lines": 0, "skipped": 0, "problems": []}
+        file.write(b" " * _HEADER)
+        line = 1
+        for starts, stops in _blocks(text):
+            if header and line == 1:
+                starts, stops, line = starts[1:], stops[1:], 2
+            bad = check(text, starts, stops) if check is not None else {}
+            for at, why in sorted(bad.items())[: _EXAMPLES - len(found["problems"])]:
+                found["problems"].append(f"{source}, line {line + at}: {why}"[:600])
+            line += len(starts)
+            good = np.ones(len(starts), dtype=bool)
+            good[list(bad)] = False
+            places = np.stack([starts[good], stops[good]], axis=1)
+            found["lines"] += len(places)
+            found["skipped"] += len(bad)
+            file.write(places.data)
+        file.seek(0)
+        file.write(json.dumps(found).encode())
+        return found
+
+    return _publish(source, f".{source.name}.{kind}.index", fill)
+
+
+def _blocks(text: NDArray[np.uint8]) -> Iterator[tuple[Places, Places]]:
+    """Yield starts and stops of the lines, some thousands at a time."""
+    begin = 0
+    for at in range(0, len(text), _BLOCK):
+        ends = np.flatnonzero(text[at : at + _BLOCK] == ord("\n")).astype(np.int64) + at
+        if at + _BLOCK >= len(text) and text[-1] != ord("\n"):
+            ends = np.append(ends, len(text))
+        if len(ends) == 0:
+            continue
+        starts = np.concatenate([[begin], ends[:-1] + 1]).astype(np.int64)
+        begin = int(ends[-1]) + 1
+        returns = (ends > starts) & (text[np.maximum(ends - 1, 0)] == ord("\r"))
+        yield starts, ends - returns
+
+
+def _opened(source: Path, text_file: Path, index: Path, found: dict[str, Any], header: bool) -> IndexedText:
+    if found["lines"] == 0:
+        hint = f"; {found['skipped']} were skipped, the first: {found['problems'][0]}" if found["skipped"] else ""
+        raise errors.BadInput(f"{source} has no records{' after its header, the first line' if header else ''}{hint}")
+    places = np.memmap(index, dtype=np.int64, mode="r", offset=_HEADER, shape=(found["lines"], 2))
+    return IndexedText(
+        path=source, text=_mapped(text_file), places=places, skipped=found["skipped"], problems=tuple(found["problems"])
+    )
+
+
+def _mapped(path: Path) -> NDArray[np.uint8]:
+    if path.stat().st_size == 0:
+        raise errors.BadInput(f"{path} is empty")
+    return np.memmap(path, dtype=np.uint8, mode="r")
+
+
+def _unpacked(source: Path) -> Path:
+    with source.open("rb") as file:
+        if file.read(2) != b"\x1f\x8b":
+            return source
+    stamp = _stamp(source)
+    name = f".{source.name}.{stamp['size']}-{stamp['changed_ns']}.text"
+    for home in _homes(source):
+        if (home / name).exists():
+            return home / name
+
+    def fill(file: BinaryIO) -> dict[str, Any]:
+        try:
+            with gzip.open(source, "rb") as packed:
+                shutil.copyfileobj(packed, file, _BLOCK)
+        except (EOFError, gzip.BadGzipFile) as error:
+            raise errors.BadInput(f"{source} is not a whole gzip file: {error}; fetch it again") from error
+        return {}
+
+    return _publish(source, name, fill)[0]
+
+
+def _publish(source: Path, name: str, fill: Callable[[BinaryIO], dict[str, Any]]) -> tuple[Path, dict[str, Any]]:
+    """Write a file beside the source, or in the temporary folder if the source's folder is read-only."""
+    for home in _homes(source):
+        try:
+            if home != source.parent:
+                home.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle, scratch = tempfile.mkstemp(prefix=f"{name}-", dir=home)
+        except OSError as error:
+            if not isinstance(error, PermissionError) and error.errno != errno.EROFS:
+                raise
+            continue
+        try:
+            with array_files.full_is_told(home):
+                with os.fdopen(handle, "wb") as file:
+                    result = fill(file)
+                os.replace(scratch, home / name)
+            return home / name, result
+        except BaseException:
+            os.unlink(scratch)
+            raise
+    raise errors.DiskFull(f"neither {source.parent} nor {tempfile.gettempdir()} can be written; make one writable")
+
+
+def _homes(source: Path) -> list[Path]:
+    """Return the folders for derived files: the source's folder, and a private folder of this user."""
+    where = hashlib.blake2b(str(source.parent.resolve()).encode(), digest_size=8).hexdigest()
+    private = Path(tempfile.gettempdir()) / f"springtide-{os.getuid()}"
+    if private.exists() and private.stat().st_uid != os.getuid():  # do not trust files of another user
+        return [source.parent]
+    return [source.parent, private / where]
+
+
+def _stamp(path: Path) -> dict[str, int]:
+    stat = path.stat()
+    return {"size": stat.st_size, "changed_ns": stat.st_mtime_ns}
+
+
+def _read_header(index: Path) -> dict[str, Any] | None:
+    try:
+        with index.open("rb") as file:
+            found = json.loads(file.read(_HEADER))
+        whole = index.stat().st_size == _HEADER + 16 * found["lines"]
+        return found if whole else None
+    except (FileNotFoundError, PermissionError):
+        return None
+    except (ValueError, KeyError, TypeError):  # a foreign or truncated index: build it again
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +222,7 @@ class Format:
         return bool(self.names)
 
 
-def checked_indices(indices: Any, records: int, name: str) -> NDArray[np.int64]:
-    """Return valid indices into this many records; BadInput otherwise."""
-    given = np.asarray(indices)
-    if given.ndim != 1 or (len(given) and given.dtype.kind not in "iu"):
-        raise errors.BadInput(f"{name}: indices are {given.dtype} of shape {given.shape}; wanted whole numbers, 1-D")
-    if len(given) and not (given.min() >= 0 and given.max() < records):
-        raise errors.BadInput(f"{name}: indices from {given.min()} to {given.max()}; wanted 0 to {records - 1}")
-    return given.astype(np.int64)
-
-
-class TextRecords(Dataset[tuple[Batch, Tensor]]):
+class TextRecords(BatchDataset):
     """Records of a delimited text file."""
 
     def __init__(self, path: str | Path, form: Format, *, on_malformed: str = "fail") -> None:
@@ -87,17 +248,7 @@ class TextRecords(Dataset[tuple[Batch, Tensor]]):
     def __len__(self) -> int:
         return len(self._lines.places)
 
-    def __getitem__(self, index: int) -> tuple[Batch, Tensor]:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"record {index} of the {len(self)} in {self.path}")
-        return self.__getitems__([index % len(self)])[0]
-
-    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Batch, Tensor]]:
-        x, y = self.batch(np.asarray(indices, dtype=np.int64))
-        return [(self._form.make(*(leaf[i] for leaf in x)), y[i]) for i in range(len(y))]
-
     def batch(self, indices: NDArray[np.int64]) -> tuple[Batch, Tensor]:
-        """Return the records with these indices as one batch with labels."""
         index = checked_indices(indices, len(self), str(self.path))
         cut = self._cut(self._lines.text, *self._lines.places[index].T)
         parsed = self._form.parse(cut)
@@ -136,10 +287,10 @@ class TextRecords(Dataset[tuple[Batch, Tensor]]):
                     f"place, not by their name. Write them in this order: {', '.join(self._form.names)}"
                 )
 
-    def _found(self, path: str | Path) -> text_lines.IndexedText:
+    def _found(self, path: str | Path) -> IndexedText:
         check = self._faults if self._on_malformed == "skip" else None
         kind = f"{self._form.name}-{self._on_malformed}"
-        return text_lines.lines_of(path, kind, header=self._form.header, check=check)
+        return lines_of(path, kind, header=self._form.header, check=check)
 
     def _cut(self, text: NDArray[np.uint8], starts: NDArray[np.int64], stops: NDArray[np.int64]) -> cells.Cells:
         """Copy these lines side by side and split them into cells."""
@@ -147,7 +298,7 @@ class TextRecords(Dataset[tuple[Batch, Tensor]]):
         ends = np.cumsum(lengths)
         begins = ends - lengths
         total = int(ends[-1]) if len(ends) else 0
-        buffer = np.zeros(total + string_hash.PADDING, dtype=np.uint8)
+        buffer = np.zeros(total + cells.PADDING, dtype=np.uint8)
         buffer[:total] = text[np.repeat(starts - begins, lengths) + np.arange(total)]
         return cells.split(buffer, begins, ends, self._form.delimiter, self._form.columns)
 

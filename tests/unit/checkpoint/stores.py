@@ -3,7 +3,7 @@
 import numpy as np
 
 from springtide import _native
-from springtide.checkpoint.format import cover, manifest, segments, writer
+from springtide.checkpoint.format import checkpoint_io, manifest
 from springtide.checkpoint.format.storage import FolderStore
 from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.domain.model.checkpoints import Lineage, Written
@@ -49,7 +49,7 @@ def save(
     from_, folder, number, *, previous=None, cut=0, life="server-0.0", ledger=b"ledger", slots=range(SLOTS), run=RUN
 ):
     """One checkpoint of a whole store, or of some of its slots for `cover`."""
-    with segments.SegmentWriter(folder, life, number, run=run) as file:
+    with checkpoint_io.SegmentWriter(folder, life, number, run=run) as file:
         since = previous.number if previous else 0
         for slot in slots:
             file.append(slot, image_of(from_, slot, cut), since=since)
@@ -70,7 +70,7 @@ def image_of(store, slot, cut=0):
 
 def publish(folder, number, written, *, previous=None, ledger=b"ledger", run=RUN, **more):
     """The manifest of what was written."""
-    covered = cover.cover(SLOTS, previous, [written] if isinstance(written, Written) else written)
+    covered = manifest.cover(SLOTS, previous, [written] if isinstance(written, Written) else written)
     assert not covered.missing
     made = manifest.Manifest(
         job="test",
@@ -87,5 +87,5 @@ def publish(folder, number, written, *, previous=None, ledger=b"ledger", run=RUN
         apart=covered.apart,
         **more,
     )
-    writer.publish(FolderStore(folder), made)
+    checkpoint_io.publish(FolderStore(folder), made)
     return made

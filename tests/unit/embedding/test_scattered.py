@@ -6,10 +6,10 @@ import shutil
 import pytest
 
 from springtide import errors
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.storage import FolderStore
-from springtide.checkpoint.transfer import gather, remote_reader
-from springtide.checkpoint.transfer.shared_disk import CheckpointDisk
+from springtide.checkpoint.transfer import file_transfer, upload
+from springtide.checkpoint.transfer.claims import CheckpointDisk
 from springtide.domain.model.checkpoints import Buddy
 from springtide.rpc.messages import messages
 from springtide.server import checkpoints, recovery
@@ -65,7 +65,7 @@ class Hosts:
     def ask(self, request):
         """The master."""
         if isinstance(request, messages.FileHoldersRequest):
-            return messages.FileHolders(tuple(reader.numbers(self.master)), self.addresses, self.awaited)
+            return messages.FileHolders(tuple(checkpoint_io.numbers(self.master)), self.addresses, self.awaited)
         size = self.master.size(request.name)
         if size is None:
             return messages.FileRun(-1)
@@ -73,7 +73,7 @@ class Hosts:
 
     def bring_back(self, number, *, host, fallback=""):
         """The next life of server-1 on some host: where its slots came from, and what is in them."""
-        place = remote_reader.ScatteredStore("the job's folder", host, self.ask, SECRET)
+        place = file_transfer.ScatteredStore("the job's folder", host, self.ask, SECRET)
         with contextlib.closing(place):
             store = stores._native.Store(slots=stores.SLOTS, seed=5)
             source = recovery.bring_back(
@@ -91,7 +91,7 @@ def part(store):
 
 @pytest.fixture
 def hosts(request, tmp_path, monkeypatch):
-    monkeypatch.setattr(remote_reader, "CONNECT_S", 60.0)
+    monkeypatch.setattr(file_transfer, "CONNECT_S", 60.0)
     made = Hosts(tmp_path, mirror=getattr(request, "param", True))
     with contextlib.ExitStack() as stack:
         for taking in made.taking:
@@ -140,7 +140,7 @@ def test_a_server_that_has_not_said_yet_where_it_gives_files_away_is_waited_for(
     def say(_):
         hosts.addresses, hosts.awaited = told, ()
 
-    monkeypatch.setattr(remote_reader.time, "sleep", say)
+    monkeypatch.setattr(file_transfer.time, "sleep", say)
     source, found = hosts.bring_back(1, host=tmp_path / "another")
     assert source.number == 1 and found == part(hosts.roles[1].store)
 
@@ -149,10 +149,10 @@ def test_at_the_end_a_checkpoint_is_brought_together_in_the_masters_folder(hosts
     hosts.save(1)
     shutil.rmtree(hosts.disks[1].folder / "server-1")
     master = hosts.master.path
-    with contextlib.closing(remote_reader.ScatteredStore(str(master), master, hosts.ask, SECRET)) as place:
-        done = gather.gather(master, 1, stores.CLAIM, place)
-        assert (done.files, done.error) == (2, "") and gather.gather(master, 1, stores.CLAIM, place).files == 0
-    found = reader.latest(str(master))
+    with contextlib.closing(file_transfer.ScatteredStore(str(master), master, hosts.ask, SECRET)) as place:
+        done = upload.gather(master, 1, stores.CLAIM, place)
+        assert (done.files, done.error) == (2, "") and upload.gather(master, 1, stores.CLAIM, place).files == 0
+    found = checkpoint_io.latest(str(master))
     assert found.manifest.number == 1 and not found.manifest.apart and not found.troubles
     store = stores._native.Store(slots=stores.SLOTS, seed=5)
     recovery.bring_back(store, messages.RestoreOrder(str(master), 1, OWN, stores.LINEAGE))

@@ -3,7 +3,7 @@
 import msgspec
 import numpy as np
 
-from springtide.checkpoint.format import writer
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import SavedProgress
 from springtide.checkpoint.format.storage import FolderStore
 from springtide.domain.model.tables import DenseOutline, Outline, TableOutline, TableSpec
@@ -29,7 +29,7 @@ def outlined(folder, store, outline, number=1, tables=(stores.TABLE,)):
     made = msgspec.structs.replace(
         made, outline=msgspec.msgpack.encode(outline), progress=SavedProgress(samples=700), tables=tables
     )
-    writer.publish(FolderStore(folder), made)
+    checkpoint_io.publish(FolderStore(folder), made)
     return made
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from springtide import errors, export
-from springtide.export import export_folder, row_index, table_file
+from springtide.export import export_folder, table_files
 from tests.unit.export.exports import exported
 
 
@@ -26,7 +26,7 @@ class Plain(nn.Module):
         self.top = nn.Linear(4, 1)
 
 
-@pytest.mark.parametrize("format", table_file.FORMATS)
+@pytest.mark.parametrize("format", table_files.FORMATS)
 @pytest.mark.parametrize("scheme", ["", "memory://"])
 def test_an_export_and_a_delta_after_it_are_read_as_one(tmp_path, format, scheme):
     url = f"{scheme}{tmp_path}/exports"
@@ -85,15 +85,15 @@ def test_damage_gaps_and_half_an_export_are_told(tmp_path):
 def test_what_cannot_be_built_on_is_said_and_leaves_no_card(tmp_path):
     url = str(tmp_path / "exports")
     exported(tmp_path, 1, rows(k0=1))
-    index = tmp_path / "exports" / "export-000001" / row_index.NAME
+    index = tmp_path / "exports" / "export-000001" / table_files.NAME
     whole = index.read_bytes()
     for content, match in ((whole[:-1] + b"?", "torn"), (b"?" + whole[1:], "checksum"), (whole[:2], "torn")):
         index.write_bytes(content)
-        with pytest.raises(row_index.UnusableBase, match=match):
+        with pytest.raises(table_files.UnusableBase, match=match):
             exported(tmp_path, 2, rows(k0=2), since=1)
         assert export_folder.numbers(url) == [1]
     index.unlink()
-    with pytest.raises(row_index.UnusableBase, match=r"no index.*without --since"):
+    with pytest.raises(table_files.UnusableBase, match=r"no index.*without --since"):
         exported(tmp_path, 2, rows(k0=2), since=1)
 
 
@@ -103,7 +103,7 @@ def test_an_export_of_the_first_format_is_read_but_not_built_on(tmp_path):
     older = msgspec.structs.replace(card, version=1, slots=0, index_crc=None)
     export_folder.publish(export_folder.place_for(url, 1), older)
     assert table_of(export.read(url)) == rows(k0=1)
-    with pytest.raises(row_index.UnusableBase, match="no index"):
+    with pytest.raises(table_files.UnusableBase, match="no index"):
         exported(tmp_path, 2, rows(k0=2), since=1)
     assert torch.equal(export.read(url).dense["top.bias"], torch.zeros(1))
 

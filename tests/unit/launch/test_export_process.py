@@ -9,7 +9,7 @@ from springtide.telemetry import logs
 from tests import waiting
 from tests.unit.checkpoint import stores
 from tests.unit.export.exports import outlined
-from tests.unit.export.test_continuous import OUTLINE
+from tests.unit.export.test_exporter import OUTLINE
 
 
 def test_what_is_newest_is_exported_until_told_to_end_and_then_once_more(tmp_path, monkeypatch, capsys):

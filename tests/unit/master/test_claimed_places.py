@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from springtide import errors
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.storage import FolderStore, UrlStore
 from springtide.checkpoint.transfer import claims
 from springtide.checkpoint.transfer.claims import RunClaim
@@ -60,15 +60,15 @@ def test_a_run_that_goes_on_in_the_same_folder_keeps_the_checkpoint_until_it_has
     folder = tmp_path / "checkpoints"
 
     async def again(job):
-        assert reader.numbers(job.master.parts.checkpoints.saving.place) == [1]
+        assert checkpoint_io.numbers(job.master.parts.checkpoints.saving.place) == [1]
         await job.train(shards=1)
         job.tick()
         await job.save()
-        assert [reader.read(str(folder), number).run for number in (2, 1)] == ["run2", "run1"]
+        assert [checkpoint_io.read(str(folder), number).run for number in (2, 1)] == ["run2", "run1"]
         await job.train()
         job.tick(31)
         await job.save()
-        assert reader.numbers(job.master.parts.checkpoints.saving.place) == [3, 2]
+        assert checkpoint_io.numbers(job.master.parts.checkpoints.saving.place) == [3, 2]
 
     rules = CheckpointRules(every_s=30.0, resume=str(folder), resume_number=1, resume_run=stores.RUN, numbers_after=1)
     with_job(again, tmp_path, rules=rules, claim=OTHER)
@@ -90,7 +90,7 @@ def test_one_that_was_taken_over_publishes_nothing_removes_nothing_of_the_other_
         assert {name: content for name, content in contents(job.folder).items() if ".run1." not in name} == theirs
         assert not list(job.folder.glob("*-000002.run1.*")), "what it wrote itself does not fill the disk"
         job.master.parts.checkpoints.saving.go_back(1)
-        assert reader.read(str(job.folder), 2).run == "run2"
+        assert checkpoint_io.read(str(job.folder), 2).run == "run2"
 
     with_job(test, tmp_path)
 
@@ -104,7 +104,7 @@ def test_a_master_that_takes_over_in_a_folder_that_is_another_runs_counts_nothin
     next_one = CheckpointStore(RULES, folder, stores.CLAIM, term=2)
     next_one.take_over(1, 0)
     assert [manifest.number for manifest in next_one.kept] == [1] and next_one.claim_name == ""
-    assert reader.read(str(folder), 2).run == "run2"
+    assert checkpoint_io.read(str(folder), 2).run == "run2"
 
 
 def test_a_place_is_given_up_when_the_run_is_over_without_a_checkpoint(tmp_path):

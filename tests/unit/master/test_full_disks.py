@@ -6,7 +6,7 @@ import contextlib
 import pytest
 
 from springtide import errors
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
@@ -50,7 +50,7 @@ def test_a_disk_that_fills_during_a_checkpoint_costs_that_one_and_keeps_nothing_
         await job.save()
         assert job.outcomes[-1] == (4, "complete") and not job.master.status().checkpoint_trouble
         again = stores._native.Store(slots=stores.SLOTS, seed=5)
-        found = reader.latest(str(job.folder))
+        found = checkpoint_io.latest(str(job.folder))
         assert found.manifest is not None and (found.manifest.number, found.troubles) == (4, ())
         restore.restore(again, str(job.folder), 4, range(stores.SLOTS))
         held = [stores.contents(server.store) for server in job.servers]
@@ -80,7 +80,7 @@ def test_a_manifest_that_finds_no_room_costs_its_checkpoint_and_the_next_is_whol
         assert files(job) == []
         job.tick(3)
         await job.save()
-        assert job.outcomes[-1] == (2, "complete") and reader.latest(str(job.folder)).manifest.number == 2
+        assert job.outcomes[-1] == (2, "complete") and checkpoint_io.latest(str(job.folder)).manifest.number == 2
 
     with_job(test, tmp_path)
 

@@ -8,7 +8,7 @@ import json
 import msgspec
 import pytest
 
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import encode
 from springtide.checkpoint.format.storage import open_store
 from springtide.domain.model.checkpoints import CheckpointRules
@@ -82,9 +82,9 @@ def test_the_first_one_is_copied_at_once_by_the_servers_and_published_by_the_mas
         job.tick()
         await save(job)
         assert job.outcomes == [(1, "complete")] and job.master.parts.checkpoints.saving.unsure
-        assert not reader.numbers(open_store(f"file://{tmp_path}/copy")), "half a copy is never seen"
+        assert not checkpoint_io.numbers(open_store(f"file://{tmp_path}/copy")), "half a copy is never seen"
         await copy(job)
-        found = reader.latest(f"file://{tmp_path}/copy").manifest
+        found = checkpoint_io.latest(f"file://{tmp_path}/copy").manifest
         assert found.number == 1 and not found.apart and len(found.files) == 2
         assert story(job, "uploaded")[0]["files"] == 2 and not job.master.parts.checkpoints.saving.unsure
         assert job.master.status().uploaded == 1
@@ -101,7 +101,7 @@ def test_ends_are_told_only_when_it_is_in_storage(tmp_path):
         assert rounds.saving.round is None, "it has only to be copied"
         await copy(job)
         assert not book.waits_to_end
-        assert reader.latest(f"file://{tmp_path}/copy").manifest.number == 2
+        assert checkpoint_io.latest(f"file://{tmp_path}/copy").manifest.number == 2
 
     with_job(test, tmp_path, rules=stored(tmp_path))
 
@@ -188,7 +188,7 @@ def test_a_master_that_takes_over_withdraws_what_began_before_the_ledger_went_ba
         later = msgspec.structs.replace(progress, era=record.book.era + 1)
         place.write(late.name, encode(msgspec.structs.replace(late, progress=later)))
         record.state.safety.saved = 1
-        assert successor(job).saving.last.number == 1 and reader.numbers(place) == [1]
+        assert successor(job).saving.last.number == 1 and checkpoint_io.numbers(place) == [1]
 
     with_job(test, tmp_path)
 

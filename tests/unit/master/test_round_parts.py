@@ -2,7 +2,7 @@
 
 import msgspec
 
-from springtide.checkpoint.format.cover import Covered
+from springtide.checkpoint.format.manifest import Covered
 from springtide.data.ledger.passes import JobProgress
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.leases import LeaseHolder

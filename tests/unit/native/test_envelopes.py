@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide import _native, errors
-from springtide.data.stream import envelope
-from springtide.data.stream.records import Records
+from springtide.data.stream import records
+from tests.unit.data.stream.made_records import records_of
 from tests.unit.native import envelope_reference
 
 PAYLOAD = np.frombuffer(b"0123456789", np.uint8)
@@ -37,11 +37,11 @@ def test_arrays_of_another_type_are_refused_and_not_copied() -> None:
 def test_the_core_finds_what_the_reference_finds(made: list[tuple[bytes, bool, int]]) -> None:
     bodies = []
     for body, sealed, place in made:
-        one = bytearray(envelope.seal([body], [len(body) / 7])[0] if sealed else body)
+        one = bytearray(records.seal([body], [len(body) / 7])[0] if sealed else body)
         if place < len(one):
             one[place] ^= 1
         bodies.append(bytes(one))
-    run = Records.of(bodies)
+    run = records_of(bodies)
     found = []
     for how in (_native, envelope_reference):
         states, times = np.empty(len(run), np.uint8), np.empty(len(run), np.int64)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from springtide import _native
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.rpc.messages import messages
 from springtide.server import checkpoints, restore
 from tests.unit.checkpoint import stores
@@ -298,7 +298,7 @@ def test_the_reader_takes_what_the_saver_writes(server, tmp_path):
     role, saver = server
     stores.train(role.store, range(100))
     stores.publish(tmp_path, 1, saver.save(order(1)).written)
-    assert reader.latest(str(tmp_path)).manifest.number == 1
+    assert checkpoint_io.latest(str(tmp_path)).manifest.number == 1
 
 
 def test_a_thread_that_saves_takes_no_processor_from_those_who_serve_and_is_itself_again_after_it(tmp_path):

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from springtide import errors
-from springtide.checkpoint.format import reader, writer
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.storage import FolderStore
 from springtide.checkpoint.transfer import upload
 from springtide.domain.model.checkpoints import Buddy
@@ -100,7 +100,7 @@ def test_either_folder_may_go_and_increments_are_in_the_mirror_too(pair, lost):
     contents, spared = pair.restored(2)
     assert contents == now
     assert {name.partition("/")[0] for name in spared} == {lost} and len(spared) == 2
-    assert reader.latest(str(pair.folder)).manifest.number == 2, "nothing is missing that was not kept twice"
+    assert checkpoint_io.latest(str(pair.folder)).manifest.number == 2, "nothing is missing that was not kept twice"
 
 
 def test_a_second_part_of_a_checkpoint_is_in_the_mirror_too(pair):
@@ -173,7 +173,7 @@ def test_files_that_no_checkpoint_needs_go_from_both_folders(pair):
     keep = [pair.manifest]
     needed = {name for file in pair.manifest.files for name in (file.name, file.mirror)}
     (pair.folder / "server-0" / "server-1.0-000002.run1.part").write_bytes(b"half a copy")
-    writer.drop_unneeded(FolderStore(pair.folder), keep)
+    checkpoint_io.drop_unneeded(FolderStore(pair.folder), keep)
     assert set(FolderStore(pair.folder).names()) == needed | {pair.manifest.name}
 
 
@@ -183,7 +183,7 @@ def test_a_copy_at_a_url_has_each_file_once_though_a_folder_went(pair, tmp_path)
     shutil.rmtree(pair.folder / "server-1")
     there = f"file://{tmp_path}/copy"
     assert upload.upload(pair.folder, there, 1, stores.CLAIM, keep=2).files == 2
-    found = reader.latest(there)
+    found = checkpoint_io.latest(there)
     assert found.manifest.number == 1 and not found.troubles
     assert [file.name for file in found.manifest.files] == ["server-0.0-000001.run1.seg", "server-1.0-000001.run1.seg"]
 

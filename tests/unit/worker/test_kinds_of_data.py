@@ -12,8 +12,8 @@ from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
 from springtide.worker.input import batch_plan, batches, lease_prefetch
-from springtide.zoo.readers.criteo import CriteoTsv
 from springtide.zoo.readers.parquet import ParquetClicks
+from springtide.zoo.readers.text_datasets import CriteoTsv
 from tests.unit.worker.input.test_iterable import Worker
 
 SAMPLES, BATCH = 230, 4

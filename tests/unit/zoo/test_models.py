@@ -7,8 +7,8 @@ from torch import nn
 import springtide
 from springtide import errors, zoo
 from springtide.zoo import catalog
-from springtide.zoo.batches import HistoryBatch
-from springtide.zoo.models.deepfm import pairwise_dots
+from springtide.zoo.layers import HistoryBatch
+from springtide.zoo.models import pairwise_dots
 
 NAMES = sorted(catalog.MODELS)
 

@@ -26,7 +26,7 @@ from springtide.planning.perf_model.profiles import ShapeChange, WorkerReading
 from springtide.rpc.messages.messages import JobStatus
 from springtide.testing.cluster import LocalCluster
 from springtide.zoo.clicklog.dataset import ClickLog
-from springtide.zoo.clicklog.spec import LogSpec
+from springtide.zoo.clicklog.population import LogSpec
 
 BATCH, DIM, HIDDEN, SAMPLES = 512, 64, (64, 32), 40_000
 SPEC = LogSpec(seed=7, cardinalities=(100_000, 50_000, *(2_000,) * 12, *(10_000,) * 12), zipf=0.8)
@@ -38,7 +38,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 import springtide as st
 from springtide_lab.bench.core import quota_job
-from springtide.zoo.models.widedeep import WideDeep
+from springtide.zoo.models import WideDeep
 
 torch.set_num_threads(1)
 torch.manual_seed(0)

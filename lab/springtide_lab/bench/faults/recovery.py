@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from springtide import errors
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.data import shards
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec
@@ -65,7 +65,7 @@ def stop(job: LocalCluster) -> CheckpointRules:
     job.stop("to be started again")
     last = job.wait().checkpoint
     folder = str((job.files.root / "checkpoints").absolute())
-    run = reader.read(folder, last).run
+    run = checkpoint_io.read(folder, last).run
     return CheckpointRules(every_s=EVERY_S, resume=folder, resume_number=last, resume_run=run)
 
 

@@ -15,10 +15,9 @@ import torch
 from numpy.typing import NDArray
 
 from springtide import config, errors
-from springtide.data.stream.dataset import stream as dataset_of
 from springtide.data.stream.decode import Field, Fixed
-from springtide.data.stream.kafka.address import parse
 from springtide.data.stream.stream import Stream, open_stream
+from springtide.data.stream.stream import stream as dataset_of
 from springtide.domain.data.samples import DatasetCard
 from springtide.worker.input.batch_plan import PAUSE
 from springtide.worker.link.master_link import local_link
@@ -57,7 +56,7 @@ def bare(url: str, count: int, partitions: int, at_once: int) -> float:
     """Records a second by consume() and value() of each, from the first records on to the last."""
     from confluent_kafka import Consumer, TopicPartition
 
-    from springtide.data.stream.kafka.client import CONSUMING
+    from springtide.data.stream.kafka.client import CONSUMING, parse
 
     address = parse(url)
     usual = {**CONSUMING, "auto.offset.reset": "earliest", "enable.partition.eof": False}

@@ -18,7 +18,7 @@ import torch
 from torch.utils.data import Dataset
 
 from springtide import zoo
-from springtide.zoo.batches import ClickBatch
+from springtide.zoo.layers import ClickBatch
 from springtide_lab.bench.core import growth, served_worker
 
 Round = Callable[[dict[str, Any]], dict[str, Any]]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from springtide.zoo import metrics
-from springtide.zoo.clicklog import clicklog
-from springtide.zoo.clicklog.spec import LogSpec
+from springtide.zoo.clicklog.generator import Generator
+from springtide.zoo.clicklog.population import LogSpec
 from springtide_lab.reproduce.kale.world import Array, Counts
 
 LAGS_MIN = (0, 5, 10, 20, 30, 45, 60, 90, 120)
@@ -37,7 +37,7 @@ USUAL, QUICK = StreamSize(), StreamSize(hours=2.5, events_per_s=5.0)
 def against_lag(seed: int, size: StreamSize) -> Array:
     """AUC at each of `LAGS_MIN`."""
     spec = LogSpec(seed=seed, cardinalities=FIELDS, drift_per_hour=DRIFT, events_per_s=size.events_per_s)
-    generator = clicklog.Generator(spec)
+    generator = Generator(spec)
     minute = round(60 * size.events_per_s)
     starts = np.cumsum([0, *FIELDS])
     weights, squares = np.zeros(starts[-1] + spec.dense), np.full(starts[-1] + spec.dense, 1e-2)

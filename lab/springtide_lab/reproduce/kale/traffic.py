@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from springtide import errors, file_input
-from springtide.data.stream.traffic import TRACE, read_trace
+from springtide.data.stream.producer import TRACE, read_trace
 from springtide.planning.online.capacity_model import CapacityCurve
 from springtide_lab.reproduce.kale.world import TICK_S, Array, Counts
 

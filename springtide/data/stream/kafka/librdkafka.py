@@ -1,11 +1,7 @@
 """Read Kafka messages through librdkafka directly, for speed; confluent-kafka ships the library.
 
 In: settings, and partitions with offsets. Out: columns of records. Native code (cpp/batch/message_columns.h) makes them
-without a Python object per record, and without the GIL, which the training loop needs. This module calls only
-librdkafka's public interface.
-
-An option that librdkafka refuses raises `BadInput` with the probable name. The error never shows the value, which may
-be a password. Next: reader.py.
+without a Python object per record, and without the GIL, which the training loop needs. Next: stream.py.
 """
 
 import ctypes

@@ -1,29 +1,27 @@
-"""A Kafka topic as a `Stream`: number of partitions, first and last offsets. Thread-safe.
+"""A Kafka topic as a `Stream`: number of partitions, first and last offsets, readers and writers.
 
-In: a URL (address.py). Out: readers (reader.py) and producers (writer.py). Queries wait for a broker that does not
-answer. Meanwhile the last known number of partitions is used.
+Queries wait for a broker that does not answer, and use the last known number of partitions. A reader's chunks cover all
+offsets from its position on: gaps from compaction and transactions, and records that retention deleted (expired). A
+record counts as appended when the broker confirms it. Brokers since 0.11 store each record once; an older broker may
+store one twice, if it is killed before it confirms.
 """
 
 import functools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeVar
 
-try:
-    from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
-except ImportError as error:  # pragma: no cover
-    from springtide import errors
-
-    raise errors.MissingExtra("a kafka:// stream", "kafka") from error
+import numpy as np
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from springtide import errors
-from springtide.data.stream.kafka import address as addresses
 from springtide.data.stream.kafka import client
-from springtide.data.stream.kafka.client import SAID_S
-from springtide.data.stream.kafka.reader import KafkaReader
-from springtide.data.stream.kafka.writer import KafkaWriter
+from springtide.data.stream.kafka.client import SAID_S, Address, reason_of
+from springtide.data.stream.kafka.librdkafka import BrokerQueryFailed, PartitionNotice, RawConsumer
+from springtide.data.stream.records import Buffer, Ints, Records
+from springtide.data.stream.stream import Chunk
 from springtide.domain.data.streams import MOST_PARTITIONS, PartitionRange
 
 log = logging.getLogger(__name__)
@@ -34,18 +32,26 @@ ONCE_S = 5.0  # limit of a single try of a query
 MISSING_S = 10.0
 ID_S = 3.0  # limit of the query for the topic's id; without an id, a recreated topic is noticed only if it is shorter
 FRESH_S = 1.0  # validity of a partition count
+AWAY_S = 60.0  # an unavailable broker raises an error after this long, to a reader again after each further interval
+LOOK_S = 0.1
+NEW_S = 5.0  # a partition that was just added may stay unknown this long
+WRONG = {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.MSG_SIZE_TOO_LARGE} | client.REFUSED
+"""Errors that a retry of an append does not solve."""
+AGAIN_S = 0.5  # interval between two queries for a partition that is out of range
+SHRUNK_S = 5.0  # a broker that has just started may not know its end offset yet
+OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 EARLIEST, LATEST = -2, -1  # as times: Kafka's codes for the begin and the end of a partition
 Answer = TypeVar("Answer")
 
 
 def open_url(url: str) -> "KafkaStream":
-    return KafkaStream(addresses.parse(url))
+    return KafkaStream(client.parse(url))
 
 
 class KafkaStream:
     """A `Stream` over a topic."""
 
-    def __init__(self, address: addresses.Address, *, answer_s: float = ANSWER_S) -> None:
+    def __init__(self, address: Address, *, answer_s: float = ANSWER_S) -> None:
         self.address = address
         self._answer_s = answer_s
         self._trouble = client.BrokerTrouble("no answer yet")
@@ -92,10 +98,10 @@ class KafkaStream:
             for partition, first, low, high in zip(partitions, firsts, lows, highs, strict=True)
         ]
 
-    def open(self) -> KafkaReader:
+    def open(self) -> "KafkaReader":
         return KafkaReader(self.address)
 
-    def writer(self) -> KafkaWriter:
+    def writer(self) -> "KafkaWriter":
         return KafkaWriter(self.address)
 
     def close(self) -> None:
@@ -116,9 +122,7 @@ class KafkaStream:
         return millis
 
     def _offsets(self, partitions: range, since: int) -> list[int]:
-        """Return the first offset since a time for each partition, with a query per broker; -1 if no record is that
-        recent.
-        """
+        """Return the first offset since a time for each partition; -1 if no record is that recent."""
 
         def question(asking: Consumer, most_s: float) -> list[int]:
             places = [TopicPartition(self.address.topic, partition, since) for partition in partitions]
@@ -137,16 +141,14 @@ class KafkaStream:
         return len(topic.partitions)
 
     def _ask(self, question: Callable[[Consumer, float], Answer], answer_s: float | None = None) -> Answer:
-        """Repeat a query until there is an answer. A user error raises immediately, a missing topic after
-        `MISSING_S`.
-        """
+        """Repeat a query until it is answered. A user error raises at once, a missing topic after `MISSING_S`."""
         began, limit_s = time.monotonic(), self._answer_s if answer_s is None else answer_s
         said, missing_since = limit_s <= SAID_S, float("inf")
         while True:
             try:
                 answer = question(self._asking(), min(ONCE_S if said else SAID_S, limit_s))
             except KafkaException as error:
-                code, text = _told(error)
+                code, text = reason_of(error)
             else:
                 self._trouble = client.BrokerTrouble("no answer")
                 return answer
@@ -186,6 +188,278 @@ class KafkaStream:
         self._trouble.note(error.code(), error.str())
 
 
-def _told(error: KafkaException) -> tuple[int, str]:
-    reason = error.args[0]
-    return (reason.code(), reason.str()) if isinstance(reason, KafkaError) else (KafkaError._FAIL, str(reason))
+class KafkaWriter:
+    """A `StreamWriter` of a topic. For a single thread."""
+
+    def __init__(self, address: Address, *, away_s: float = AWAY_S) -> None:
+        self._address = address
+        self._away_s = away_s
+        self._lost = 0
+        self._why: KafkaError | None = None
+        self._trouble = client.BrokerTrouble("no answer")
+        self._producer: Producer | None = client.producer(address, self._note, self._failed)
+
+    def append(self, partition: int, payload: Buffer, ends: Ints) -> None:
+        """Queue the records; wait while too many are unconfirmed."""
+        produce, topic, whole = self._it.produce, self._address.topic, np.frombuffer(payload, np.uint8).data
+        begin = 0
+        for end in ends.tolist():
+            body = bytes(whole[begin:end])
+            begin = end
+            try:
+                produce(topic, body, partition=partition)
+            except (BufferError, KafkaException) as error:
+                self._again(partition, body, error)
+        self._it.poll(0.0)
+        self._check()
+
+    def flush(self) -> None:
+        since, waiting, logged = time.monotonic(), len(self._it), False
+        while left := self._it.flush(LOOK_S):
+            waited_s = time.monotonic() - since
+            if left != waiting:
+                since, waiting, self._trouble = time.monotonic(), left, client.BrokerTrouble("no answer")
+            elif self._trouble.refused and waited_s > client.SAID_S:
+                raise client.refused(self._address, self._trouble.text)
+            elif waited_s > self._away_s:
+                raise client.unreachable(self._address, self._away_s, f"{left} records wait; {self._trouble.text}")
+            elif waited_s > client.SAID_S and not logged:
+                logged = True
+                log.warning(
+                    "%d records wait for the Kafka broker at %s, up to %.0f s: %s",
+                    left,
+                    self._address.servers,
+                    self._away_s,
+                    self._trouble.text,
+                )
+        self._check()
+
+    def close(self) -> None:
+        if self._producer is None:
+            return
+        try:
+            self.flush()
+        finally:
+            producer, self._producer = self._producer, None
+            producer.purge()
+            producer.close()
+
+    @property
+    def _it(self) -> Producer:
+        if self._producer is None:
+            raise errors.BadInput("this writer is closed; make another one of the stream")
+        return self._producer
+
+    def _again(self, partition: int, body: bytes, error: BufferError | KafkaException) -> None:
+        """Retry a record that was not accepted: wait for queue space, or until a new partition is known."""
+        since, waiting, began = time.monotonic(), len(self._it), time.monotonic()
+        while True:
+            if isinstance(error, BufferError):
+                self._it.poll(LOOK_S)
+            elif reason_of(error)[0] == KafkaError._UNKNOWN_PARTITION and time.monotonic() - began < NEW_S:
+                self._look()
+            else:
+                raise errors.BadInput(
+                    f"topic {self._address.topic!r} takes no record for partition {partition}: {error.args[0]}"
+                ) from None
+            try:
+                return self._it.produce(self._address.topic, body, partition=partition)
+            except (BufferError, KafkaException) as again:
+                error = again
+            if len(self._it) != waiting:
+                since, waiting = time.monotonic(), len(self._it)
+            elif time.monotonic() - since > self._away_s:
+                raise client.unreachable(self._address, self._away_s, f"{waiting} wait; {self._trouble.text}") from None
+
+    def _look(self) -> None:
+        """Query the number of partitions; the client itself refreshes it only every few minutes."""
+        try:
+            self._it.list_topics(self._address.topic, NEW_S)
+        except KafkaException as error:
+            self._trouble.note(*reason_of(error))
+        self._it.poll(LOOK_S)
+
+    def _failed(self, error: KafkaError | None, _: object) -> None:
+        if error is not None:
+            self._lost += 1
+            self._why = error
+
+    def _note(self, error: KafkaError) -> None:
+        self._trouble.note(error.code(), error.str())
+
+    def _check(self) -> None:
+        if self._lost:
+            assert self._why is not None
+            lost, self._lost = self._lost, 0
+            kind = errors.BadInput if self._why.code() in WRONG else errors.StreamUnreachable
+            raise kind(
+                f"{lost} records did not reach topic {self._address.topic!r} at {self._address.servers}: "
+                f"{self._why.str()}"
+            )
+
+
+# an unavailable broker raises an error after this long, and to a reader again after each further interval
+
+
+class KafkaReader:
+    """A `StreamReader` of a topic. For a single thread."""
+
+    def __init__(self, address: Address, *, away_s: float = AWAY_S) -> None:
+        self._address = address
+        self._away_s = away_s
+        self._away: tuple[float, str] | None = None
+        self._next: dict[int, int] = {}
+        """Position in each assigned partition."""
+        self._astray: dict[int, float] = {}
+        """Partitions whose offset the broker does not have, with the time of the next query."""
+        self._shrunk: dict[int, float] = {}
+        """Partitions among these that end before the reader's position, with the time of detection."""
+        self._ends: dict[int, int] = {}
+        self._handle: RawConsumer | None = RawConsumer(address.topic, client.consuming(address), self._note)
+
+    def assign(self, positions: Mapping[int, int]) -> None:
+        """Read these partitions from now on. Partitions at the right position continue undisturbed."""
+        wrong = [partition for partition, offset in self._next.items() if positions.get(partition) != offset]
+        if wrong:
+            self._it.unassign(wrong)
+            for partition in wrong:
+                del self._next[partition]
+                self._astray.pop(partition, None)
+                self._shrunk.pop(partition, None)
+                self._ends.pop(partition, None)
+        new = {partition: offset for partition, offset in positions.items() if partition not in self._next}
+        if new:
+            self._it.assign(new)
+            self._next |= new
+
+    def poll(self, timeout_s: float, most: int = 65536) -> list[Chunk]:
+        """Return the available records, at most about `most`. Events without records do not end the wait."""
+        until = time.monotonic() + timeout_s
+        while True:
+            chunks = self._astray_ones()
+            left_s = max(until - time.monotonic(), 0.0)
+            wait_s = 0.0 if chunks else min(left_s, AGAIN_S) if self._astray else left_s
+            chunks += self._read(wait_s, most)
+            if chunks:
+                self._away = None
+                return chunks
+            if self._away is not None:
+                self._look()
+            if time.monotonic() >= until:
+                return chunks
+
+    def ends(self) -> Mapping[int, int]:
+        for partition in self._next:
+            if (end := self._it.known_end(partition)) is not None:
+                self._ends[partition] = end
+        return {
+            partition: max(end, self._next[partition])
+            for partition, end in self._ends.items()
+            if partition in self._next
+        }
+
+    def close(self) -> None:
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            handle.close()
+
+    @property
+    def _it(self) -> RawConsumer:
+        if self._handle is None:
+            raise errors.BadInput("this reader is closed; open another one of the stream")
+        return self._handle
+
+    def _read(self, wait_s: float, most: int) -> list[Chunk]:
+        """Advance by the available records. Drop records of reassigned partitions, and records before the position."""
+        stood = dict(self._next)
+        found, news = self._it.consume(most, wait_s)
+        for partition, read in list(found.items()):
+            at = self._next.get(partition)
+            if at is None:
+                continue
+            if read.offsets[0] < at:
+                read = found[partition] = read.between(at, int(read.offsets[-1]) + 1)
+            if len(read):
+                self._next[partition] = int(read.offsets[-1]) + 1
+        for notice in news:
+            self._hear(notice)
+        return [
+            Chunk(
+                partition=partition,
+                first=first,
+                next=self._next[partition],
+                records=found.get(partition, Records.none()),
+            )
+            for partition, first in stood.items()
+            if self._next[partition] > first
+        ]
+
+    def _hear(self, news: PartitionNotice) -> None:
+        """Handle an event in place of a record: the end of a partition, or an error."""
+        partition, code, offset = news
+        if code in client.REFUSED:
+            raise client.refused(self._address, self._it.text(code))
+        if partition not in self._next:
+            if code != KafkaError.GROUP_AUTHORIZATION_FAILED:  # the group is only a name, unless the user wants commits
+                self._note(code, self._it.text(code))
+        elif code == KafkaError._PARTITION_EOF:
+            self._next[partition] = max(self._next[partition], offset)
+            self._ends[partition] = self._next[partition]
+        elif code in OUT_OF_RANGE:
+            self._astray.setdefault(partition, 0.0)
+        else:
+            self._note(code, self._it.text(code))
+
+    def _astray_ones(self) -> list[Chunk]:
+        """Move partitions whose offset is gone to the oldest existing record."""
+        chunks = []
+        for partition, when in list(self._astray.items()):
+            if time.monotonic() < when:
+                continue
+            try:
+                low, high = self._it.bounds(partition, ONCE_S)
+            except BrokerQueryFailed as error:
+                self._astray[partition] = time.monotonic() + AGAIN_S
+                self._note(error.code, str(error))
+                continue
+            at = self._next[partition]
+            if at > high:
+                self._astray[partition] = time.monotonic() + AGAIN_S
+                if time.monotonic() - self._shrunk.setdefault(partition, time.monotonic()) < SHRUNK_S:
+                    continue
+                raise errors.StreamShrunk(
+                    f"partition {partition} of topic {self._address.topic!r} ends at {high}, but the job has read up "
+                    f"to {at}: was the topic deleted and made again, or did a broker lose data? Begin a new job on it"
+                )
+            del self._astray[partition]
+            self._shrunk.pop(partition, None)
+            on = max(at, low)
+            self._it.unassign([partition])
+            self._it.assign({partition: on})
+            if on > at:
+                log.warning("partition %d: %d records were deleted before they were read", partition, on - at)
+                self._next[partition] = on
+                chunks.append(Chunk(partition=partition, first=at, next=on, records=Records.none(), expired=on - at))
+        return chunks
+
+    def _note(self, code: int, why: str) -> None:
+        """Record a temporary error: its start, and the most informative reason."""
+        if self._away is None:
+            log.warning("reading topic %r: %s", self._address.topic, why)
+            self._away = (time.monotonic(), why)
+        elif code != KafkaError._ALL_BROKERS_DOWN:
+            self._away = (self._away[0], why)
+
+    def _look(self) -> None:
+        """Query a broker that was unavailable for long. Raise TemporaryError if it still is."""
+        assert self._away is not None
+        since, why = self._away
+        away_s = time.monotonic() - since
+        if away_s < self._away_s or not self._next:
+            return
+        try:
+            self._it.bounds(min(self._next), min(ONCE_S, self._away_s))
+        except BrokerQueryFailed:
+            self._away = (time.monotonic(), why)
+            raise client.unreachable(self._address, away_s, why) from None
+        self._away = None

@@ -1,19 +1,21 @@
 """Share the begin and end of each partition through a file that all producers and readers of a log map into memory.
 
 A reader of 800 partitions finds new records in memory, without opening a file or making a system call. A producer
-stores the new end last, after bytes and index: only then do the records exist.
-
-After a reboot the file is rebuilt from the segments. Only the ends of the old file are kept, because readers may have
-seen them. In: tail.py stores. Out: reader.py, stream.py.
+stores the new end last, after bytes and index: only then do the records exist. After a reboot the file is rebuilt from
+the segments. Only the ends of the old file are kept, because readers may have seen them.
 """
 
+import ctypes
+import mmap
 import os
+import weakref
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from springtide.data.stream.log import layout, mapped
+from springtide.data.stream.log import layout
+from springtide.data.stream.records import Bytes
 from springtide.domain.data.streams import MOST_PARTITIONS
 
 START, END, CHANGES, BYTES, CHECKED, LAST_US = range(6)
@@ -36,7 +38,7 @@ class LogHeads:
     def __init__(self, path: Path) -> None:
         handle = os.open(path, os.O_RDWR)
         try:
-            whole = mapped.map_file(handle, HEAD_BYTES + MOST_PARTITIONS * FIELDS * 8, to_write=True)
+            whole = map_file(handle, HEAD_BYTES + MOST_PARTITIONS * FIELDS * 8, to_write=True)
         finally:
             os.close(handle)
         words: NDArray[np.int64] = whole.view(np.int64)
@@ -89,3 +91,34 @@ def make(path: Path) -> None:
 
 def _name() -> bytes:
     return (MAGIC + layout.boot_id()).ljust(NAME_BYTES, b"\0")
+
+
+PROT_READ, PROT_WRITE, MAP_SHARED, MADV_DONTNEED = 1, 2, 1, 4
+FAILED = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+def map_file(handle: int, size: int, *, to_write: bool = False) -> Bytes:
+    """Map the first `size` bytes of an open file. If the file is shorter, callers must not read beyond its end."""
+    address = _libc.mmap(None, size, PROT_READ | (PROT_WRITE if to_write else 0), MAP_SHARED, handle, 0)
+    if address == FAILED:
+        code = ctypes.get_errno()
+        raise OSError(code, f"{os.strerror(code)}: {size} bytes cannot be mapped")
+    memory = (ctypes.c_ubyte * size).from_address(address)
+    weakref.finalize(memory, _libc.munmap, address, size).atexit = False
+    array: Bytes = np.frombuffer(memoryview(memory).cast("B"), np.uint8)
+    array.flags.writeable = to_write
+    return array
+
+
+def let_go(array: Bytes, first: int, end: int) -> None:
+    """Release the memory of bytes that were read. Existing views can still read them from the page cache or disk."""
+    page = mmap.PAGESIZE
+    first, end = -(-first // page) * page, end // page * page
+    if end > first:
+        _libc.madvise(array.ctypes.data + first, end - first, MADV_DONTNEED)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from springtide import errors
-from springtide.data.stream.log import heads, layout, mapped, segment
+from springtide.data.stream.log import heads, layout
 from springtide.data.stream.log.heads import LogHeads
 from springtide.data.stream.records import Bytes, Ints, Records
 from springtide.data.stream.stream import Chunk
@@ -141,7 +141,7 @@ class _PartitionReader:
         skip = 1 if place else 0  # the previous entry says where the first record begins
         index = os.open(layout.index_path(self._folder, base), os.O_RDONLY)
         try:
-            entries = segment.entries(index, place - skip, end - first + skip)
+            entries = layout.entries(index, place - skip, end - first + skip)
         finally:
             os.close(index)
         if len(entries) <= skip:
@@ -152,7 +152,7 @@ class _PartitionReader:
         if base != self._base or int(ends[-1]) > len(self._data):
             self._map(base, int(ends[-1]))
         if int(starts[0]) - self._gone >= 2 * KEPT_BYTES:
-            mapped.let_go(self._data, self._gone, int(starts[0]) - KEPT_BYTES)
+            heads.let_go(self._data, self._gone, int(starts[0]) - KEPT_BYTES)
             self._gone = int(starts[0]) - KEPT_BYTES
         times = entries["at_us"][skip:] / 1e6
         return Records(self._data, starts, ends, np.arange(first, first + len(ends)), times)
@@ -160,7 +160,7 @@ class _PartitionReader:
     def _map(self, base: int, size: int) -> None:
         handle = os.open(layout.data_path(self._folder, base), os.O_RDONLY)
         try:
-            self._data = mapped.map_file(handle, max(self._room, size))
+            self._data = heads.map_file(handle, max(self._room, size))
         finally:
             os.close(handle)
         self._base, self._gone = base, 0

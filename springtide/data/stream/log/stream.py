@@ -1,6 +1,6 @@
 """A log in a folder as a `Stream`: create, open, grow and seal it, and find the bounds of its partitions.
 
-In: `open_stream("log:///path")`, produce.py. Next: writer.py appends, reader.py reads.
+In: `open_stream("log:///path")`, producer.py. Next: writer.py appends, reader.py reads.
 """
 
 import os
@@ -12,12 +12,11 @@ import msgspec
 import numpy as np
 
 from springtide import errors
-from springtide.data.stream.log import heads, layout, segment
+from springtide.data.stream.log import heads, layout
 from springtide.data.stream.log.heads import LogHeads
 from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.reader import LogReader
-from springtide.data.stream.log.tail import PartitionAppender
-from springtide.data.stream.log.writer import LogWriter
+from springtide.data.stream.log.writer import LogWriter, PartitionAppender
 from springtide.domain.core.validation import plain
 from springtide.domain.data.streams import PartitionRange
 
@@ -121,7 +120,7 @@ class LogStream:
             except FileNotFoundError:
                 break
             try:
-                times = segment.entries(index, 0, segment.whole(index))["at_us"]
+                times = layout.entries(index, 0, layout.whole(index))["at_us"]
             finally:
                 os.close(index)
             if len(times) and int(times[0]) < at * 1e6:

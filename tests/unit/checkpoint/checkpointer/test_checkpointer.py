@@ -11,7 +11,7 @@ import torch
 
 from springtide import errors
 from springtide.checkpoint import Checkpointer, Outcome
-from springtide.checkpoint.checkpointer import state_saver, state_saving
+from springtide.checkpoint.checkpointer import saver
 
 
 @pytest.fixture
@@ -195,9 +195,9 @@ def test_bad_arguments_are_told(place: dict[str, pathlib.Path], checkpointer: Ch
 
 
 def test_the_saver_refuses_an_image_that_holds_another_save(tmp_path: pathlib.Path) -> None:
-    saver = state_saver.ImageSaver(str(tmp_path / "saves"), tmp_path, 3)
+    images = saver.ImageSaver(str(tmp_path / "saves"), tmp_path, 3)
 
-    assert "does not hold this save" in saver.save(state_saver.ImageRequest("a.image", 1)).error
+    assert "does not hold this save" in images.save(saver.ImageRequest("a.image", 1)).error
 
 
 def test_memory_is_made_ready_only_while_nothing_else_was_saved(checkpointer: Checkpointer) -> None:
@@ -215,16 +215,16 @@ def test_a_save_whose_turn_has_not_come_yet_is_not_run_over(tmp_path: pathlib.Pa
     """As on a busy machine, where the thread that hands images to the saver is slow to wake."""
 
     class Slow:
-        def save(self, request: state_saver.ImageRequest) -> state_saver.SaveReply:
+        def save(self, request: saver.ImageRequest) -> saver.SaveReply:
             started.set()
             go_on.wait()
-            return state_saver.SaveReply(request.sequence)
+            return saver.SaveReply(request.sequence)
 
         def stop(self) -> None: ...
 
     started, go_on = threading.Event(), threading.Event()
-    saving = state_saving.SaveQueue(Slow())  # type: ignore[arg-type]
-    saves = [state_saving.Save(1, 1, "a", 0), state_saving.Save(2, 2, "b", 0), state_saving.Save(3, 3, "b", 0)]
+    saving = saver.SaveQueue(Slow())  # type: ignore[arg-type]
+    saves = [saver.Save(1, 1, "a", 0), saver.Save(2, 2, "b", 0), saver.Save(3, 3, "b", 0)]
     for save, newest in zip(saves, ("", "a", "b"), strict=True):
         assert saving.free_image(("a", "b"), newest, supersede=True) == save.image
         saving.submit(save)

@@ -8,10 +8,14 @@ import msgspec
 import pytest
 
 from springtide import errors
-from springtide.checkpoint.format import reader, storage
+from springtide.checkpoint.format import checkpoint_io, storage
+from springtide.checkpoint.format.manifest import File, Manifest
 from springtide.checkpoint.transfer import upload
 from springtide.checkpoint.transfer.claims import RunClaim
+from springtide.checkpoint.transfer.upload import shares
+from springtide.rpc.messages import messages
 from springtide.server import restore
+from springtide.server import upload as server_upload
 from tests.unit.checkpoint import stores
 
 
@@ -33,7 +37,7 @@ def test_what_is_copied_can_be_restored(run, tmp_path, scheme):
     url = f"{scheme}://{tmp_path}/copy"
     done = upload.upload(folder, url, 3, stores.CLAIM, keep=2)
     assert not done.error and done.files == 3 and done.bytes > 0
-    found = reader.latest(url)
+    found = checkpoint_io.latest(url)
     assert found.manifest.number == 3
     again = stores._native.Store(slots=stores.SLOTS, seed=5)
     restore.restore(again, url, 3, range(stores.SLOTS))
@@ -46,9 +50,9 @@ def test_only_what_is_missing_is_sent_and_old_ones_go(run, tmp_path):
     assert upload.upload(folder, url, 1, stores.CLAIM, keep=2).files == 1
     assert upload.upload(folder, url, 2, stores.CLAIM, keep=2).files == 1
     assert upload.upload(folder, url, 3, stores.CLAIM, keep=2).files == 1
-    assert reader.numbers(storage.open_store(url)) == [3, 2]
+    assert checkpoint_io.numbers(storage.open_store(url)) == [3, 2]
     assert upload.upload(folder, url, 3, stores.CLAIM, keep=1).files == 0
-    assert reader.numbers(storage.open_store(url)) == [3]
+    assert checkpoint_io.numbers(storage.open_store(url)) == [3]
 
 
 @pytest.mark.parametrize("scheme", ["file", "memory"])
@@ -62,7 +66,7 @@ def test_another_file_of_the_same_name_and_size_is_written_over(run, tmp_path, s
     there.write(name, bytes(size))
     assert upload.upload(folder, url, 3, stores.CLAIM, keep=2).files == (3 if when == "before" else 2)
     assert there.read(name) == (folder / name).read_bytes()
-    found = reader.latest(url)
+    found = checkpoint_io.latest(url)
     assert found.manifest.number == 3 and not found.troubles
 
 
@@ -77,10 +81,10 @@ def test_a_url_that_is_another_runs_is_left_as_it_is(run, tmp_path):
         upload.upload(other, url, 4, RunClaim(run="run2", job="test"), keep=2)
     assert {path.name: path.read_bytes() for path in (tmp_path / "copy").iterdir()} == before
     upload.upload(other, url, 4, RunClaim(run="run2", job="test", resumed_run=stores.RUN), keep=2)
-    assert reader.latest(url).manifest.run == "run2"
+    assert checkpoint_io.latest(url).manifest.run == "run2"
     with pytest.raises(errors.BadInput, match="was taken over by run run2"):
         upload.upload(folder, url, 3, stores.CLAIM, keep=2)
-    assert reader.latest(url).manifest.run == "run2"
+    assert checkpoint_io.latest(url).manifest.run == "run2"
 
 
 def test_a_manifest_of_another_run_in_the_folder_is_not_copied(run, tmp_path):
@@ -106,17 +110,17 @@ def test_an_upload_that_ends_half_way_is_not_seen(run, tmp_path, monkeypatch):
     with pytest.raises(OSError, match="killed"):
         upload.upload(folder, url, 3, stores.CLAIM, keep=2)
     monkeypatch.undo()
-    found = reader.latest(url)
+    found = checkpoint_io.latest(url)
     assert found.manifest.number == 1 and not found.troubles
     (tmp_path / "copy" / "server-0.0-000003.run1.seg.part").write_bytes(b"torn")
     assert upload.upload(folder, url, 3, stores.CLAIM, keep=2).files == 1
-    assert reader.latest(url).manifest.number == 3
+    assert checkpoint_io.latest(url).manifest.number == 3
     assert not list((tmp_path / "copy").glob("*.part"))
 
 
 def test_the_process_says_in_a_line_what_became_of_it(run, tmp_path):
     folder, _ = run
-    command = [sys.executable, "-m", "springtide.checkpoint.transfer.upload", str(folder)]
+    command = [sys.executable, "-m", "springtide.checkpoint.transfer.upload", "upload", str(folder)]
     pipes = dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     claim = msgspec.json.encode(stores.CLAIM).decode()
     with subprocess.Popen([*command, f"file://{tmp_path}/copy", "3", "2", claim], **pipes) as process:
@@ -126,3 +130,87 @@ def test_the_process_says_in_a_line_what_became_of_it(run, tmp_path):
     with subprocess.Popen([*command, "nonsense://there", "3", "2", claim], **pipes) as process:
         assert "nonsense" in json.loads(process.stdout.read())["error"]
         assert process.wait() == 1
+
+
+FILES = (
+    ("server-0/server-0.0-000001.run1.seg", 4),
+    ("server-0/server-0.0-000002.run1.seg", 4),
+    ("server-0/gone.seg", 4),
+)
+
+
+def fill(folder):
+    (folder / "server-0").mkdir(parents=True)
+    (folder / FILES[0][0]).write_bytes(b"0001")
+    (folder / FILES[1][0]).write_bytes(b"0002")
+    return folder
+
+
+def test_only_what_it_has_not_sent_before_is_sent(tmp_path):
+    folder, url = fill(tmp_path / "disk"), f"file://{tmp_path}/copy"
+    assert upload.send_part(folder, url, FILES[:1]) == upload.Uploaded(files=1, bytes=4)
+    assert upload.send_part(folder, url, FILES) == upload.Uploaded(files=1, bytes=4, lacks=(FILES[2][0],))
+    assert upload.send_part(folder, url, FILES) == upload.Uploaded(lacks=(FILES[2][0],))
+
+
+@pytest.mark.parametrize("there", [b"0009", b"000", b""])
+def test_another_file_of_the_same_name_is_written_over_whatever_its_size(tmp_path, there):
+    folder, url = fill(tmp_path / "disk"), f"file://{tmp_path}/copy"
+    (tmp_path / "copy").mkdir()
+    copy = tmp_path / "copy" / "server-0.0-000001.run1.seg"
+    copy.write_bytes(there)
+    assert upload.send_part(folder, url, FILES[:1]) == upload.Uploaded(files=1, bytes=4)
+    assert copy.read_bytes() == b"0001"
+    copy.unlink()
+    copy.write_bytes(b"0009")
+    assert upload.send_part(folder, url, FILES[:1]) == upload.Uploaded(files=1, bytes=4)
+    assert copy.read_bytes() == b"0001"
+
+
+def test_a_server_has_it_done_by_a_process_and_tells_what_became_of_it(tmp_path):
+    folder = fill(tmp_path / "disk")
+    said = server_upload.send(folder, messages.CopyOrder(7, f"file://{tmp_path}/copy", FILES))
+    assert said == messages.CopyReport(7, 2, 8, (FILES[2][0],))
+    command = [
+        sys.executable,
+        "-m",
+        "springtide.checkpoint.transfer.upload",
+        "part",
+        str(folder),
+        "nonsense://there",
+        "[]",
+    ]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert "nonsense" in json.loads(process.stdout.read())["error"] and process.wait() == 1
+
+
+def manifest(*files, apart):
+    return Manifest(
+        job="j", run="run1", number=1, begun_at=0.0, completed_at=0.0, slots=0, seed=0, files=files, apart=apart
+    )
+
+
+OWN = File("server-0/server-0.0-000001.run1.seg", "server-0.0", 10, "server-1/server-0.0-000001.run1.seg")
+ALONE = File("server-2/server-2.0-000001.run1.seg", "server-2.0", 20)
+BESIDE = File("server-3.0-000001.run1.seg", "server-3.0", 30)
+HALF = File("server-0/server-0.0-000002.run1.seg", "server-0.0", 40, "server-4/server-0.0-000002.run1.seg")
+APART = {"server-0": "a", "server-1": "b", "server-2": "b"}
+
+
+def test_each_file_is_its_own_servers_to_copy():
+    found = shares(manifest(OWN, ALONE, BESIDE, HALF, apart=APART), ())
+    assert found.of == {"server-0": ((OWN.name, 10),), "server-2": ((ALONE.name, 20),)} and not found.missing
+
+
+def test_what_a_server_has_lost_is_its_buddys_and_what_nobody_has_is_missing():
+    found = shares(manifest(OWN, ALONE, apart=APART), {OWN.name})
+    assert found.of == {"server-1": ((OWN.mirror, 10),), "server-2": ((ALONE.name, 20),)}
+    found = shares(manifest(OWN, ALONE, apart=APART), {OWN.name, OWN.mirror, ALONE.name})
+    assert found.of == {} and found.missing == (OWN.name, ALONE.name)
+
+
+def test_a_host_is_outlasted_by_files_that_all_see_or_that_are_on_two_machines():
+    assert manifest(BESIDE, apart={}).outlasts_a_host
+    assert manifest(OWN, HALF, BESIDE, apart=APART).outlasts_a_host
+    assert not manifest(OWN, ALONE, apart=APART).outlasts_a_host
+    assert not manifest(OWN, apart={"server-0": "a", "server-1": "a"}).outlasts_a_host

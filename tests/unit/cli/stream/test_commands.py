@@ -9,7 +9,7 @@ import pytest
 
 from springtide.cli import app
 from springtide.cli.stream import streams
-from springtide.data.stream import produce as production
+from springtide.data.stream import producer as production
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:

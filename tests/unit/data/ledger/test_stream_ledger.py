@@ -3,7 +3,7 @@
 import dataclasses
 
 from springtide.data.ledger.job_ledger import JobLedger
-from springtide.data.ledger.rollback import caught_up
+from springtide.data.ledger.passes import caught_up
 from springtide.data.ledger.stream_ledger import MOST_CUTS
 from springtide.domain.data.leases import Grant, LeaseHolder, LeaseKey, NoLease, Progress, ReadFailure, ShrinkRequest
 from springtide.domain.data.samples import DatasetCard

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from springtide import errors
 from springtide.data.stream import decode
 from springtide.data.stream.decode import Fixed, Json, decoder_of
-from springtide.data.stream.records import Records
+from tests.unit.data.stream.made_records import records_of
 
 FIELDS: dict[str, decode.Field] = {"id": "i8", "dense": ("f4", 3), "label": "u1"}
 
@@ -22,7 +22,7 @@ def packed(i: int) -> bytes:
 
 
 def whole(decoder: Any, bodies: list[bytes]) -> Any:
-    parsed = decoder_of(decoder).parse(Records.of(bodies))
+    parsed = decoder_of(decoder).parse(records_of(bodies))
     return parsed.batch(~parsed.bad)
 
 
@@ -30,7 +30,7 @@ def whole(decoder: Any, bodies: list[bytes]) -> Any:
 @given(st.lists(st.one_of(st.integers(0, 1000), st.binary(max_size=30).filter(lambda b: len(b) != 21)), max_size=12))
 def test_fixed_fields_become_tensors_and_records_of_another_width_are_bad(given: list[int | bytes]) -> None:
     bodies = [packed(one) if isinstance(one, int) else one for one in given]
-    parsed = Fixed(FIELDS).parse(Records.of(bodies))
+    parsed = Fixed(FIELDS).parse(records_of(bodies))
     assert parsed.bad.tolist() == [not isinstance(one, int) for one in given]
     good = [one for one in given if isinstance(one, int)]
     batch = parsed.batch(~parsed.bad)
@@ -40,7 +40,7 @@ def test_fixed_fields_become_tensors_and_records_of_another_width_are_bad(given:
 
 
 def test_tensors_have_memory_of_their_own() -> None:
-    records = Records.of([packed(1), packed(2)])
+    records = records_of([packed(1), packed(2)])
     parsed = Fixed(FIELDS).parse(records)
     batch = parsed.batch(~parsed.bad)
     batch["dense"].zero_()
@@ -48,17 +48,17 @@ def test_tensors_have_memory_of_their_own() -> None:
 
 
 def test_a_part_of_the_good_ones_can_be_chosen() -> None:
-    parsed = Fixed(FIELDS).parse(Records.of([packed(1), b"?", packed(2), packed(3)]))
+    parsed = Fixed(FIELDS).parse(records_of([packed(1), b"?", packed(2), packed(3)]))
     assert parsed.batch(np.array([True, False, False, True]))["id"].tolist() == [1, 3]
 
 
 def test_a_field_may_tell_when_a_record_happened() -> None:
     parsed = Fixed({"at": "i8", "x": "f4"}, event_time="at", unit="ms").parse(
-        Records.of([struct.pack("<qf", 1500, 1.0), b"bad", struct.pack("<qf", 2500, 2.0)])
+        records_of([struct.pack("<qf", 1500, 1.0), b"bad", struct.pack("<qf", 2500, 2.0)])
     )
     assert parsed.event_at is not None
     np.testing.assert_array_equal(parsed.event_at, [1.5, np.nan, 2.5])
-    said = Json({"x": "f4"}, event_time="ts").parse(Records.of([b'{"x": 1, "ts": 7.5}', b'{"x": 1}']))
+    said = Json({"x": "f4"}, event_time="ts").parse(records_of([b'{"x": 1, "ts": 7.5}', b'{"x": 1}']))
     assert said.bad.tolist() == [False, True] and said.event_at is not None and said.event_at[0] == 7.5
 
 
@@ -80,7 +80,7 @@ def test_json_fields_become_columns_and_records_that_do_not_fit_are_bad() -> Non
         b"not json \xff",
         b'{"id": 4, "tags": [3, 4.5], "name": "z"}',
     ]
-    parsed = Json({"id": "i4", "tags": ("f4", 2), "name": "str"}).parse(Records.of(bodies))
+    parsed = Json({"id": "i4", "tags": ("f4", 2), "name": "str"}).parse(records_of(bodies))
     assert np.flatnonzero(~parsed.bad).tolist() == [0, 9]
     batch = parsed.batch(~parsed.bad)
     assert batch["id"].tolist() == [1, 4] and batch["id"].dtype == torch.int32
@@ -91,7 +91,7 @@ def test_a_function_that_raises_is_asked_for_each_record_alone() -> None:
     def ints(bodies: list[bytes]) -> torch.Tensor:
         return torch.tensor([int(body) for body in bodies])
 
-    parsed = decoder_of(ints).parse(Records.of([b"1", b"x", b"3", b"y"]))
+    parsed = decoder_of(ints).parse(records_of([b"1", b"x", b"3", b"y"]))
     with pytest.raises(decode.UndecodableRecords) as found:
         parsed.batch(np.array([True, True, True, False]))
     assert found.value.bad.tolist() == [False, True, False, False]

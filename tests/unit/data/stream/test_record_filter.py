@@ -10,18 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.data.stream import dead_letters, envelope, record_filter
+from springtide.data.stream import record_filter, records
 from springtide.data.stream.decode import Fixed, decoder_of
 from springtide.data.stream.log import layout, stream
 from springtide.data.stream.record_filter import DeadLetter, FilterRules
 from springtide.data.stream.records import Records
+from tests.unit.data.stream.made_records import records_of
 
 INTS = Fixed({"x": "i8"})
 RULES = FilterRules(max_record_bytes=60, max_lateness_s=10.0)
 
 
 def sealed(x: int, at: float = 1000.0) -> bytes:
-    return envelope.seal([x.to_bytes(8, "little")], [at])[0]
+    return records.seal([x.to_bytes(8, "little")], [at])[0]
 
 
 def broken(x: int) -> bytes:
@@ -32,7 +33,7 @@ def broken(x: int) -> bytes:
 
 def test_each_record_is_trained_or_told_with_its_reason() -> None:
     bodies = [sealed(1), b"z" * 61, sealed(2, at=989.0), broken(3), sealed(4, at=2000.0), b"short", b"12345678"]
-    records = Records.of(bodies, first=70, appended_at=1000.0)
+    records = records_of(bodies, first=70, appended_at=1000.0)
     made = record_filter.batch_of(3, records, RULES, INTS)
     assert made.batch["x"].tolist() == [1, 4, int.from_bytes(b"12345678", "little")]
     assert made.records == 3 and made.event_at.tolist() == [1000.0, 2000.0, 1000.0]
@@ -46,20 +47,20 @@ def test_each_record_is_trained_or_told_with_its_reason() -> None:
 
 
 def test_without_limits_only_what_cannot_be_decoded_is_left_out() -> None:
-    records = Records.of([sealed(1, at=0.0), b"z" * 61], appended_at=1e9)
+    records = records_of([sealed(1, at=0.0), b"z" * 61], appended_at=1e9)
     made = record_filter.batch_of(0, records, FilterRules(), INTS)
     assert made.batch["x"].tolist() == [1] and [one.why for one in made.letters] == ["corrupt"]
 
 
 def test_a_batch_of_which_nothing_can_be_trained_is_none() -> None:
-    made = record_filter.batch_of(0, Records.of([b"a", b"b"]), RULES, INTS)
+    made = record_filter.batch_of(0, records_of([b"a", b"b"]), RULES, INTS)
     assert made.batch is None and made.records == 0 and len(made.letters) == 2
     assert record_filter.batch_of(0, Records.none(), RULES, INTS).batch is None
 
 
 def test_records_that_a_users_function_refuses_become_letters_with_its_words() -> None:
     decoder = decoder_of(lambda bodies: torch.tensor([int(body) for body in bodies]))
-    made = record_filter.batch_of(0, Records.of([b"1", b"two", b"3"]), RULES, decoder)
+    made = record_filter.batch_of(0, records_of([b"1", b"two", b"3"]), RULES, decoder)
     assert made.batch.tolist() == [1, 3]
     assert made.letters[0].offset == 1 and "invalid literal" in made.letters[0].detail
 
@@ -67,7 +68,7 @@ def test_records_that_a_users_function_refuses_become_letters_with_its_words() -
 def test_time_told_by_a_record_itself_can_be_late_too() -> None:
     decoder = Fixed({"at": "f8"}, event_time="at")
     bodies = [np.float64(at).tobytes() for at in (995.0, 5.0)]
-    made = record_filter.batch_of(0, Records.of(bodies, appended_at=1000.0), RULES, decoder)
+    made = record_filter.batch_of(0, records_of(bodies, appended_at=1000.0), RULES, decoder)
     assert made.batch["at"].tolist() == [995.0] and made.letters[0].event_at == 5.0
 
 
@@ -85,7 +86,7 @@ def test_a_record_has_the_same_fate_whatever_others_are_with_it(kinds: list[str]
         "foreign": lambda i: b"%08d" % i,
         "short": lambda i: b"s",
     }
-    records = Records.of([makers[kind](i) for i, kind in enumerate(kinds)], appended_at=1000.0)
+    records = records_of([makers[kind](i) for i, kind in enumerate(kinds)], appended_at=1000.0)
     whole = record_filter.batch_of(0, records, RULES, INTS)
     parts = [record_filter.batch_of(0, part, RULES, INTS) for part in (records[:cut], records[cut:])]
     assert (
@@ -105,7 +106,7 @@ def letters(count: int, size: int = 10) -> list[DeadLetter]:
 
 
 def test_letters_go_to_a_folder_as_lines(tmp_path: Path) -> None:
-    box = dead_letters.open_dead_letters(str(tmp_path / "dead"))
+    box = record_filter.DeadLetters(str(tmp_path / "dead"))
     box.add(letters(2))
     box.add(letters(1))
     box.close()
@@ -125,8 +126,8 @@ def test_letters_go_to_a_folder_as_lines(tmp_path: Path) -> None:
 
 
 def test_a_full_box_counts_what_it_could_not_keep(tmp_path: Path) -> None:
-    one = len(dead_letters.line_of(letters(1)[0]))
-    box = dead_letters.open_dead_letters(str(tmp_path), most_bytes=2 * one + 5)
+    one = len(record_filter.line_of(letters(1)[0]))
+    box = record_filter.DeadLetters(str(tmp_path), most_bytes=2 * one + 5)
     assert box.why == ""
     box.add(letters(3))
     box.add(letters(3, size=0))
@@ -137,7 +138,7 @@ def test_a_full_box_counts_what_it_could_not_keep(tmp_path: Path) -> None:
 
 def test_letters_go_to_another_stream(tmp_path: Path) -> None:
     log = stream.create(tmp_path / "dead", layout.LogSettings(partitions=1))
-    box = dead_letters.open_dead_letters(f"log://{tmp_path}/dead")
+    box = record_filter.DeadLetters(f"log://{tmp_path}/dead")
     box.add(letters(2))
     reader = log.open()
     reader.assign({0: 0})
@@ -152,16 +153,10 @@ def test_letters_go_to_another_stream(tmp_path: Path) -> None:
 def test_a_place_for_letters_that_is_none_is_refused_at_once(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(errors.BadInput, match="give a folder"):
-        dead_letters.open_dead_letters(str(tmp_path / "file" / "dead"))
+        record_filter.DeadLetters(str(tmp_path / "file" / "dead"))
     with pytest.raises(errors.MissingFile):
-        dead_letters.open_dead_letters(f"log://{tmp_path}/nowhere")
-    nowhere = dead_letters.open_dead_letters(None)
+        record_filter.DeadLetters(f"log://{tmp_path}/nowhere")
+    nowhere = record_filter.DeadLetters(None)
     nowhere.add(letters(3))
     nowhere.close()
     assert nowhere.lost == 0
-
-
-def test_limits_that_make_no_sense_are_refused() -> None:
-    for wrong in ({"max_record_bytes": -1}, {"max_lateness_s": float("nan")}):
-        with pytest.raises(errors.BadInput, match="0 or more"):
-            FilterRules(**wrong)  # type: ignore[arg-type]

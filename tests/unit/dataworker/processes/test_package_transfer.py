@@ -6,7 +6,7 @@ import os
 import pytest
 
 from springtide import errors
-from springtide.checkpoint.transfer import file_server
+from springtide.checkpoint.transfer import file_transfer
 from springtide.dataworker.processes import job_package, package_transfer
 from springtide.master.data import packages
 from springtide.master.data.packages import PackageStore
@@ -36,7 +36,7 @@ class Wire:
 
 
 def test_a_package_comes_whole_by_the_master_to_a_host_that_sees_neither_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_server, "PART_BYTES", 1000)
+    monkeypatch.setattr(file_transfer, "PART_BYTES", 1000)
     monkeypatch.setattr(packages, "PART_BYTES", 700)
     arrays = os.urandom(3500)
     sealed = written(tmp_path / "trainer", arrays=arrays)
@@ -95,7 +95,7 @@ def test_what_is_too_large_for_the_wire_is_refused_but_not_where_nothing_need_be
 
 
 def test_a_master_that_was_replaced_in_the_middle_is_sent_it_from_the_begin(tmp_path, monkeypatch):
-    monkeypatch.setattr(file_server, "PART_BYTES", 1000)
+    monkeypatch.setattr(file_transfer, "PART_BYTES", 1000)
     arrays = os.urandom(3500)
     sealed = written(tmp_path / "trainer", arrays=arrays)
     wire = Wire(tmp_path / "master")

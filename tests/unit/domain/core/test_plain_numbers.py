@@ -20,7 +20,7 @@ from springtide.data.stream.log.stream import create
 from springtide.domain.core.validation import plain, takes_numbers
 from springtide.domain.spec import elastic_job, schema
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.zoo.clicklog.spec import LogSpec
+from springtide.zoo.clicklog.population import LogSpec
 from tests.unit.worker.ranks import Group
 
 WHOLE = {"int": int, "numpy": np.int64, "numpy small": np.int16, "array": np.array, "torch": torch.tensor}

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.rpc.messages import messages
 from tests.unit.master.checkpoint import test_schedule
 from tests.waiting import soon
@@ -37,7 +37,7 @@ def test_the_group_waits_until_all_servers_have_copied_and_the_manifest_has_the_
         await job.save(1)
         assert isinstance(await waiting, messages.Ok)
         assert (await job.ask("worker-0", messages.Heartbeat())).save == 0, "the next one is due later"
-        manifest = reader.read(str(job.folder), 1)
+        manifest = checkpoint_io.read(str(job.folder), 1)
         assert (manifest.progress.step, manifest.progress.samples) == (3, 5)
         late = await asyncio.wait_for(job.ask("worker-0", at_step(1, step=3)), 5)
         assert isinstance(late, messages.WaitReply), "a word that comes twice begins nothing"
@@ -67,7 +67,7 @@ def test_a_group_that_ends_makes_a_last_one_which_is_complete_before_it_goes(tmp
         waiting = asyncio.ensure_future(job.ask("worker-0", at_step(1, last=True)))
         await job.save()
         await waiting
-        assert reader.read(str(job.folder), 1).progress.step == 3
+        assert checkpoint_io.read(str(job.folder), 1).progress.step == 3
         again = await asyncio.wait_for(job.ask("worker-0", at_step(2, last=True)), 5)
         assert isinstance(again, messages.Ok) and job.outcomes == [(1, "complete")], "nothing was trained since"
 

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from springtide import errors
-from springtide.checkpoint.format import reader
+from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.storage import FolderStore
 from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.data.ledger.passes import JobProgress
@@ -122,7 +122,7 @@ def test_the_first_one_begins_with_training_and_is_complete_when_all_servers_hav
         assert job.outcomes == []
         await job.save(1)
         assert job.outcomes == [(1, "complete")] and job.told()[0]["full"]
-        found = reader.latest(str(job.folder)).manifest
+        found = checkpoint_io.latest(str(job.folder)).manifest
         assert found.number == 1 and found.progress.samples == 10 and found.job == "job"
         assert job.master.status().checkpoint == 1
 
@@ -151,7 +151,7 @@ def test_the_ledger_is_noted_before_the_slots_are_copied(tmp_path):
         job.tick()
         await job.train()  # after the note, before the copies
         await job.save()
-        found = reader.latest(str(job.folder)).manifest
+        found = checkpoint_io.latest(str(job.folder)).manifest
         note = msgspec.msgpack.decode(found.progress.ledger, type=JobProgress)
         assert note.ledgers[0].samples_done == 10
         again = stores._native.Store(slots=stores.SLOTS, seed=5)
@@ -216,7 +216,7 @@ def test_one_whose_server_is_lost_is_abandoned_and_said(tmp_path):
         job.tick()
         assert job.outcomes == [(1, "abandoned")]
         assert "server-1.0 was lost" in job.told()[0]["why"]
-        assert reader.latest(str(job.folder)).manifest is None
+        assert checkpoint_io.latest(str(job.folder)).manifest is None
 
     with_job(test, tmp_path)
 
@@ -236,7 +236,7 @@ def test_one_that_began_before_the_ledger_went_back_is_abandoned_whoever_was_los
         await job.save(1)
         assert job.outcomes == [(1, "complete"), (2, "abandoned")]
         assert "went back" in job.told()[1]["why"]
-        assert reader.numbers(FolderStore(job.folder)) == [1]
+        assert checkpoint_io.numbers(FolderStore(job.folder)) == [1]
 
     with_job(test, tmp_path)
 
@@ -250,7 +250,7 @@ def test_one_that_is_given_up_while_it_is_published_is_found_by_nobody(tmp_path)
         await job.ask("server-1", job.servers[1].saver.save(await job.order(1)))
         job.master.record.book.restore(note)
         await job.published()
-        assert job.outcomes == [(1, "abandoned")] and reader.numbers(FolderStore(job.folder)) == []
+        assert job.outcomes == [(1, "abandoned")] and checkpoint_io.numbers(FolderStore(job.folder)) == []
 
     with_job(test, tmp_path)
 
@@ -266,7 +266,7 @@ def test_a_job_that_is_stopped_ends_after_its_last_checkpoint(tmp_path):
         assert job.master.state.phase is JobPhase.DRAINING and job.master.status().saving_last
         await job.save()
         assert job.master.state.phase is JobPhase.STOPPED
-        assert reader.latest(str(job.folder)).manifest.progress.samples == 30
+        assert checkpoint_io.latest(str(job.folder)).manifest.progress.samples == 30
 
     with_job(test, tmp_path)
 
@@ -306,7 +306,7 @@ def test_the_last_one_is_copied_to_the_url_before_the_job_ends(tmp_path):
         await job.master.parts.checkpoints.uploading._task
         assert job.master.state.phase is JobPhase.STOPPED
         assert job.master.status().uploaded == 1
-        assert reader.latest(url).manifest.progress.samples == 10
+        assert checkpoint_io.latest(url).manifest.progress.samples == 10
 
     with_job(test, tmp_path, rules=CheckpointRules(every_s=30, url=url))
 
@@ -333,13 +333,13 @@ def test_objects_of_workers_are_in_the_manifest_and_their_last_states_too(tmp_pa
         await job.ask("worker-0", messages.Heartbeat(objects={"schedule": b"early"}))
         job.tick()
         await job.save()
-        assert reader.latest(str(job.folder)).manifest.scripts.objects == {0: {"schedule": b"early"}}
+        assert checkpoint_io.latest(str(job.folder)).manifest.scripts.objects == {0: {"schedule": b"early"}}
         await job.ask("agent", messages.StopRequest("stopped by Ctrl-C"))
         await job.ask("worker-0", messages.FinishRequest(objects={"schedule": b"late"}))
         assert job.master.state.phase is JobPhase.DRAINING, "nothing was trained since, but the schedule has moved"
         await job.save()
         assert job.master.state.phase is JobPhase.STOPPED
-        assert reader.latest(str(job.folder)).manifest.scripts.objects == {0: {"schedule": b"late"}}
+        assert checkpoint_io.latest(str(job.folder)).manifest.scripts.objects == {0: {"schedule": b"late"}}
         resumed = CheckpointRules(every_s=30, resume=str(job.folder), resume_number=2, resume_run=stores.RUN)
         other = EventLog(tmp_path / "other.jsonl")
         try:
@@ -349,7 +349,7 @@ def test_objects_of_workers_are_in_the_manifest_and_their_last_states_too(tmp_pa
             )
             successor.parts.checkpoints.resume()
             assert successor.record.objects_for(0) == successor.record.objects_for(2) == {"schedule": b"late"}
-            before = reader.latest(str(job.folder)).manifest.progress.samples
+            before = checkpoint_io.latest(str(job.folder)).manifest.progress.samples
             assert successor.status().samples_before == JobRecord.from_bytes(successor.record.to_bytes()).samples_before
             assert successor.status().samples_before == before > 0
         finally:
@@ -364,7 +364,7 @@ def test_only_the_last_few_are_kept(tmp_path):
             await job.train()
             job.tick(31)
             await job.save()
-        assert reader.numbers(job.master.parts.checkpoints.saving._place) == [4, 3]
+        assert checkpoint_io.numbers(job.master.parts.checkpoints.saving._place) == [4, 3]
 
     with_job(test, tmp_path)
 
@@ -405,7 +405,7 @@ def test_after_a_segment_file_was_deleted_the_next_one_is_full_and_can_be_gone_o
         await job.save()
         told = job.told()[-1]
         assert told["outcome"] == "complete" and "server-1.0-000001.run1.seg" in told["why"]
-        found = reader.latest(str(job.folder))
+        found = checkpoint_io.latest(str(job.folder))
         assert found.manifest.number == 2 and not found.troubles
 
     with_job(test, tmp_path)

@@ -4,13 +4,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as some
 
-from springtide.data.stream.records import Records
 from springtide.data.stream.stream import Chunk
 from springtide.domain.data.leases import Grant, ShrinkRequest
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import FAR, BatchCut, StreamCard
 from springtide.worker.link.lease_tracker import LeaseTracker
 from springtide.worker.online.batch_claims import MOST_AHEAD, PartitionHeads, batch_end
+from tests.unit.data.stream.made_records import records_of
 
 B = 8
 CARD = DatasetCard(samples=0, batch_size=B, stream=StreamCard(url="log:///x"))
@@ -18,7 +18,7 @@ CARD = DatasetCard(samples=0, batch_size=B, stream=StreamCard(url="log:///x"))
 
 def chunk(first, next_, *, partition=0, without=(), expired=0):
     offsets = [at for at in range(first, next_) if at not in without]
-    records = Records.of([b"%d" % at for at in offsets], offsets=offsets, appended_at=np.array(offsets, float))
+    records = records_of([b"%d" % at for at in offsets], offsets=offsets, appended_at=np.array(offsets, float))
     return Chunk(partition=partition, first=first, next=next_, records=records, expired=expired)
 
 

@@ -8,9 +8,9 @@ import torch
 
 from springtide import errors
 from springtide.data.ledger.job_ledger import JobLedger
-from springtide.data.stream.dataset import stream
 from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.stream import create
+from springtide.data.stream.stream import stream
 from springtide.domain.data.leases import LeaseHolder, NoLease
 from springtide.rpc.messages.messages import DataEnd, LeaseReply, WaitReply
 from springtide.worker.bsp.group import GroupPlace

@@ -7,7 +7,7 @@ from torch import nn
 
 import springtide as st
 from springtide import errors
-from springtide.data.stream import envelope
+from springtide.data.stream import records
 from springtide.data.stream.log.layout import LogSettings
 from springtide.data.stream.log.stream import create
 
@@ -185,7 +185,7 @@ def test_rows_of_ids_that_never_come_back_go_by_the_streams_own_time(log):
         at = [1_000_000.0 + 10 * number] * B
         if number == 30:
             at[3] = 9e9  # one that claims to come from the future
-        bodies = envelope.seal([int(log.count + i).to_bytes(8, "little") for i in range(B)], at)
+        bodies = records.seal([int(log.count + i).to_bytes(8, "little") for i in range(B)], at)
         log.count += B
         log.writer.append(0, b"".join(bodies), np.cumsum([len(body) for body in bodies], dtype=np.int64))
     log.seal()

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from springtide.data.stream.dataset import stream
-from springtide.data.stream.dead_letters import LetterFolder
+from springtide.data.stream.record_filter import DeadLetters
 from springtide.data.stream.records import Records
+from springtide.data.stream.stream import stream
 from springtide.worker.online.record_decoding import RecordDecoder
 from springtide.worker.online.usage_report import StreamMeter
 
@@ -12,7 +12,7 @@ from springtide.worker.online.usage_report import StreamMeter
 def test_a_box_that_is_full_is_told_once_and_what_it_does_not_keep_is_counted(tmp_path, caplog):
     use = StreamMeter()
     making = RecordDecoder(stream("log:///x", max_record_bytes=1, dead_letters=str(tmp_path)), use)
-    making._letters = LetterFolder(tmp_path, most_bytes=300)
+    making._letters = DeadLetters(str(tmp_path), most_bytes=300)
     ends = np.arange(2, 9, 2, dtype=np.int64)
     records = Records(np.zeros(8, np.uint8), ends - 2, ends, np.arange(4), np.zeros(4))
     for _ in range(3):

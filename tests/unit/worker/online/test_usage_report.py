@@ -1,14 +1,14 @@
 import numpy as np
 
-from springtide.data.stream.records import Records
 from springtide.domain.data.leases import Grant
 from springtide.domain.data.streams import FAR, PartitionView, StepSums
 from springtide.worker.link.lease_tracker import BatchClaim, LeaseTail
 from springtide.worker.online.usage_report import StreamMeter
+from tests.unit.data.stream.made_records import records_of
 
 
 def records(first, count, at):
-    return Records.of([b"x"] * count, first=first, appended_at=at)
+    return records_of([b"x"] * count, first=first, appended_at=at)
 
 
 def test_the_lag_is_from_append_to_trained_and_never_negative():

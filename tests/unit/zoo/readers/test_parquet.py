@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from springtide import errors
+from springtide.zoo.readers.cells import hash_text
 from springtide.zoo.readers.parquet import ParquetClicks
-from springtide.zoo.readers.string_hash import hash_text
 
 pyarrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")

@@ -16,9 +16,8 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from springtide.data.source import Indices
 from springtide.embedding.modules.modules import EmbeddingBag
 from springtide.zoo.clicklog.dataset import ClickLog
-from springtide.zoo.clicklog.spec import LogSpec
-from springtide.zoo.models.widedeep import WideDeep
-from springtide.zoo.models.xdeepfm import XDeepFM
+from springtide.zoo.clicklog.population import LogSpec
+from springtide.zoo.models import WideDeep, XDeepFM
 
 SPEC = LogSpec(seed=7)
 LOG = 20_000  # samples

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.extra("confluent_kafka")
 
 @pytest.fixture(scope="module")
 def servers():
-    with mocked.cluster() as address:
-        yield address
+    with mocked.cluster() as client:
+        yield client
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_what_was_deleted_before_it_was_read_is_told_as_expired(stream, reader):
 
 
 def test_a_partition_that_ends_before_where_we_stand_is_an_error(stream, monkeypatch):
-    from springtide.data.stream.kafka import reader as reading
+    from springtide.data.stream.kafka import stream as reading
 
     monkeypatch.setattr(reading, "SHRUNK_S", 0.0)
     mocked.fill(stream, {0: numbered(10)})
@@ -197,11 +197,11 @@ def test_what_the_user_says_of_sasl_and_tls_reaches_consumers_and_producers_as_i
 
 
 def test_what_is_waited_for_is_said_soon_and_once(monkeypatch, caplog):
-    from springtide.data.stream.kafka import address
+    from springtide.data.stream.kafka import client
     from springtide.data.stream.kafka import stream as streams
 
     monkeypatch.setattr(streams, "SAID_S", 0.1)
-    stream = streams.KafkaStream(address.parse("kafka://127.0.0.1:1/clicks"), answer_s=0.5)
+    stream = streams.KafkaStream(client.parse("kafka://127.0.0.1:1/clicks"), answer_s=0.5)
     with pytest.raises(errors.StreamUnreachable):
         stream.partitions()
     stream.close()
@@ -210,11 +210,10 @@ def test_what_is_waited_for_is_said_soon_and_once(monkeypatch, caplog):
 
 
 def test_a_broker_that_is_not_there_is_unreachable_after_a_while():
-    from springtide.data.stream.kafka import address
-    from springtide.data.stream.kafka.reader import KafkaReader
-    from springtide.data.stream.kafka.stream import KafkaStream
+    from springtide.data.stream.kafka import client
+    from springtide.data.stream.kafka.stream import KafkaReader, KafkaStream
 
-    nowhere = address.parse("kafka://127.0.0.1:1/clicks")
+    nowhere = client.parse("kafka://127.0.0.1:1/clicks")
     stream = KafkaStream(nowhere, answer_s=0.1)
     with pytest.raises(errors.StreamUnreachable, match=r"127\.0\.0\.1:1 has not answered"):
         stream.partitions()
@@ -230,17 +229,17 @@ def test_a_broker_that_is_not_there_is_unreachable_after_a_while():
 
 
 def test_what_a_writer_could_not_hand_over_is_an_error():
-    from springtide.data.stream.kafka import address
-    from springtide.data.stream.kafka.writer import KafkaWriter
+    from springtide.data.stream.kafka import client
+    from springtide.data.stream.kafka.stream import KafkaWriter
 
-    writer = KafkaWriter(address.parse("kafka://127.0.0.1:1/clicks"), away_s=0.3)
+    writer = KafkaWriter(client.parse("kafka://127.0.0.1:1/clicks"), away_s=0.3)
     writer.append(0, b"abc", mocked.np.array([1, 3]))
     with pytest.raises(errors.StreamUnreachable, match="2 records wait"):
         writer.close()
 
 
 def test_a_record_for_a_partition_that_is_not_there_is_refused(stream, monkeypatch):
-    from springtide.data.stream.kafka import writer as writing
+    from springtide.data.stream.kafka import stream as writing
 
     monkeypatch.setattr(writing, "NEW_S", 0.3)
     mocked.fill(stream, {3: numbered(1)})
@@ -266,7 +265,7 @@ def test_why_a_broker_does_not_answer_is_not_forgotten_because_none_is_left():
 def test_a_broker_that_lets_nobody_in_is_told_at_once_and_one_that_did_before_is_waited_for(monkeypatch):
     from confluent_kafka import KafkaError, KafkaException
 
-    from springtide.data.stream.kafka import address, client
+    from springtide.data.stream.kafka import client
     from springtide.data.stream.kafka.stream import KafkaStream
 
     class Away:
@@ -282,7 +281,7 @@ def test_a_broker_that_lets_nobody_in_is_told_at_once_and_one_that_did_before_is
             pass
 
     monkeypatch.setattr(client, "consumer", lambda *_: Away())
-    stream = KafkaStream(address.parse("kafka://one/clicks"), answer_s=0.3)
+    stream = KafkaStream(client.parse("kafka://one/clicks"), answer_s=0.3)
     with pytest.raises(errors.UserError, match="refuses topic 'clicks': wrong password"):
         stream.partitions()
     stream._partitions, stream._counted_at = 3, float("inf")
@@ -295,7 +294,7 @@ def test_a_topic_that_a_broker_does_not_know_yet_after_it_was_away_is_waited_for
     """One that has just started answers before it knows its topics; how long it was away does not count."""
     from confluent_kafka import KafkaError, KafkaException
 
-    from springtide.data.stream.kafka import address, client
+    from springtide.data.stream.kafka import client
     from springtide.data.stream.kafka import stream as streaming
 
     class Clock:
@@ -324,6 +323,6 @@ def test_a_topic_that_a_broker_does_not_know_yet_after_it_was_away_is_waited_for
     clock = Clock()
     monkeypatch.setattr(streaming, "time", clock)
     monkeypatch.setattr(client, "consumer", lambda *_: Restarting())
-    stream = streaming.KafkaStream(address.parse("kafka://one/clicks"))
+    stream = streaming.KafkaStream(client.parse("kafka://one/clicks"))
     assert stream.partitions() == 3
     stream.close()

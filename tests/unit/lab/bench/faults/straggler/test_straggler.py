@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from springtide.data.source import as_batch
-from springtide.zoo.models.widedeep import WideDeep
-from springtide.zoo.models.xdeepfm import XDeepFM
+from springtide.zoo.models import WideDeep, XDeepFM
 from springtide_lab.bench.faults.recovery import Delays
 from springtide_lab.bench.faults.straggler import straggler
 from springtide_lab.bench.faults.straggler.straggler import SLOW, WORKERS, Baseline

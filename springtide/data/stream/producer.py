@@ -1,0 +1,411 @@
+"""Append records to a stream at a given pace, for `springtide produce`, tests and benchmarks.
+
+In: a source of records (a counter, lines or fixed-size pieces of a file, clicks), a pace (steady, or along a traffic
+trace), and a skew of partitions. Out: records in envelopes, and an exact count. A seed selects late, damaged and
+oversized records to mix in.
+"""
+
+import csv
+import datetime
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from springtide import errors
+from springtide.data.stream import records
+from springtide.data.stream.decode import Field
+from springtide.data.stream.records import Bytes, Floats, Ints
+from springtide.data.stream.stream import Stream, StreamWriter
+
+TRACE = "CSV file of moments and counts"
+"""File type, for messages."""
+
+
+class TrafficPace(Protocol):
+    """Schedule of records."""
+
+    def due(self, elapsed_s: float) -> float:
+        """Return the number of records due in the first `elapsed_s` seconds; infinity for any number."""
+
+    @property
+    def lasts_s(self) -> float:
+        """Seconds after which no more records are due."""
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyPace:
+    """Constant number of records per second; infinity for as fast as possible."""
+
+    rate: float
+
+    def due(self, elapsed_s: float) -> float:
+        return self.rate * elapsed_s if self.rate < float("inf") else self.rate
+
+    @property
+    def lasts_s(self) -> float:
+        return float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficTrace:
+    """Past traffic: records per second at some times, with linear interpolation."""
+
+    at_s: Floats
+    """Seconds since the first time of the trace, rising."""
+    rate: Floats
+    begins_at: float = 0.0
+    """First time of the trace: seconds since 1970, or the number in the file."""
+
+    def between(self, first_s: float, end_s: float) -> "TrafficTrace":
+        """Return a part of the trace, shifted to begin at 0."""
+        inner = (self.at_s > first_s) & (self.at_s < end_s)
+        at = np.concatenate([[first_s], self.at_s[inner], [min(end_s, float(self.at_s[-1]))]])
+        return TrafficTrace(at - first_s, np.interp(at, self.at_s, self.rate), self.begins_at + first_s)
+
+
+class TracePace:
+    """The shape of a trace at `speedup` times its speed, scaled to `peak` records per second at its maximum.
+
+    Without `peak`, each point keeps the trace's own rate. A day replayed in five minutes then has fewer records.
+    """
+
+    def __init__(self, trace: TrafficTrace, *, speedup: float = 1.0, peak: float | None = None) -> None:
+        highest = float(trace.rate.max())
+        for name, value in (("speedup", speedup), ("peak", 1.0 if peak is None else peak)):
+            if not 0 < value < float("inf"):
+                raise errors.BadInput(f"{name} {value:g}: wanted a number, more than 0")
+        if highest <= 0:
+            raise errors.BadInput("this trace has no traffic at all: nothing would be sent")
+        self._at = trace.at_s / speedup
+        self._rate = trace.rate * (1.0 if peak is None else peak / highest)
+        steps = np.diff(self._at) * (self._rate[1:] + self._rate[:-1]) / 2
+        self._sent = np.concatenate([[0.0], np.cumsum(steps)])
+
+    @property
+    def lasts_s(self) -> float:
+        return float(self._at[-1])
+
+    def rate(self, elapsed_s: float) -> float:
+        return float(np.interp(elapsed_s, self._at, self._rate))
+
+    def due(self, elapsed_s: float) -> float:
+        """Return the number of records due so far: the area under the rate curve."""
+        elapsed_s = min(max(elapsed_s, 0.0), self.lasts_s)
+        i = max(0, int(np.searchsorted(self._at, elapsed_s, side="right")) - 1)
+        width = elapsed_s - float(self._at[i])
+        return float(self._sent[i]) + width * (float(self._rate[i]) + self.rate(elapsed_s)) / 2
+
+
+def read_trace(lines: Iterable[str], name: str) -> TrafficTrace:
+    """Read lines of two columns: a time (date or seconds), and the count until the next line."""
+    at: list[float] = []
+    counts: list[float] = []
+    for number, row in _rows(lines, name):
+        if not row or (number == 1 and not _is_number(row[-1])):
+            continue
+        try:
+            at.append(_moment(row[0]))
+            counts.append(float(row[1]))
+        except (ValueError, IndexError):
+            raise errors.MalformedRecord(
+                f"{name}, line {number}: {','.join(row)!r} is not a moment and a count, as in 2014-07-01 00:30:00,8127"
+            ) from None
+        rises = math.isfinite(at[-1]) and (len(at) == 1 or at[-1] > at[-2])
+        if not rises or not 0 <= counts[-1] < float("inf"):
+            raise errors.MalformedRecord(f"{name}, line {number}: moments must rise, and counts be 0 or more")
+    if len(at) < 2:
+        raise errors.BadInput(f"{name} has {len(at)} lines of traffic; two are the least")
+    moments = np.array(at) - at[0]
+    steps = np.diff(moments)
+    return TrafficTrace(moments, np.array(counts) / np.append(steps, steps[-1]), at[0])
+
+
+def _rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield rows with line numbers from 1; raise BadInput if the lines are not CSV."""
+    try:
+        yield from enumerate(csv.reader(lines), 1)
+    except csv.Error as error:
+        raise errors.BadInput(f"{name} is no {TRACE}: {error}") from None
+
+
+def _moment(text: str) -> float:
+    if _is_number(text):
+        return float(text)
+    moment = datetime.datetime.fromisoformat(text.strip())
+    return (moment if moment.tzinfo else moment.replace(tzinfo=datetime.UTC)).timestamp()
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+COUNTER_FIELDS: dict[str, Field] = {"key": "i8", "serial": "i8"}
+"""Fields of the counter's records, for `decode.Fixed`."""
+
+
+class RecordSource(Protocol):
+    """A source of records."""
+
+    def take(self, first: int, count: int) -> Bytes | list[bytes]:
+        """Return records `first` to ``first + count``, as rows of equal size or as a list of bytes.
+
+        Calls come in order; fewer than `count` records mean the end.
+        """
+
+
+class CounterRecords:
+    """Records with their number, and the number modulo `keys`, so that a reader can count keys exactly."""
+
+    def __init__(self, keys: int = 1000) -> None:
+        if keys < 0:
+            raise errors.BadInput(f"a counter of {keys} keys is not possible; 0 makes every key a new one")
+        self._keys = keys
+
+    def take(self, first: int, count: int) -> Bytes:
+        serial = np.arange(first, first + count, dtype="<i8")
+        both = np.stack([serial % self._keys if self._keys else serial, serial], axis=1)
+        return np.ascontiguousarray(both).view(np.uint8).reshape(count, 16)
+
+
+class LineRecords:
+    """A record for each line of a text file, without the line end."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = _lines(_found(path))
+
+    def take(self, first: int, count: int) -> list[bytes]:
+        return [line for _, line in zip(range(count), self._lines, strict=False)]
+
+
+class FixedSizeRecords:
+    """A file of records of equal size."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        if size < 1:
+            raise errors.BadInput(f"records of {size} bytes are not possible; give 1 or more")
+        whole = _found(path).stat().st_size
+        if whole % size:
+            raise errors.BadInput(f"{path} has {whole} bytes, which are not whole records of {size}; give another size")
+        self._rows: Bytes = np.memmap(path, np.uint8, "r").reshape(-1, size) if whole else np.empty((0, size), np.uint8)
+
+    def take(self, first: int, count: int) -> Bytes:
+        return self._rows[first : first + count]
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        for line in file:
+            yield line.rstrip(b"\r\n")
+
+
+def _found(path: Path) -> Path:
+    if not path.is_file():
+        raise errors.MissingFile(f"there is no file {path}; give one whose lines or pieces are the records")
+    return path
+
+
+def check(skew: float) -> None:
+    """Raise BadInput for an invalid `skew`."""
+    if not 0 < skew < float("inf"):
+        raise errors.BadInput(f"skew {skew:g}: wanted how many times as much the first partition gets, more than 0")
+
+
+def shares(partitions: int, skew: float = 1.0) -> Floats:
+    """Return the share of each partition: the first has `skew` times the share of each other."""
+    check(skew)
+    weights = np.ones(partitions)
+    weights[0] = skew
+    return np.asarray(weights / weights.sum(), np.float64)
+
+
+def deal(count: int, sent: Ints, share: Floats) -> Ints:
+    """Split `count` records over partitions that got `sent` so far. Partitions furthest behind their share get more."""
+    lack = np.maximum((int(sent.sum()) + count) * share - sent, 0.0)
+    total = float(lack.sum())
+    whole = np.floor(lack * (count / total)) if total > 0 else np.zeros(len(share))
+    dealt = whole.astype(np.int64)
+    rest = count - int(dealt.sum())
+    order = np.argsort(-(lack - dealt), kind="stable")
+    dealt[order[:rest]] += 1
+    return dealt
+
+
+MOST_AT_ONCE = 16384  # records between two reads of the clock
+TICK_S = 0.005  # wait while no record is due
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FaultMix:
+    """Shares of records with faults."""
+
+    late: float = 0.0
+    corrupt: float = 0.0
+    oversized: float = 0.0
+    late_s: float = 86400.0
+    """Age of a late record, in seconds."""
+    oversized_bytes: int = 2**20
+    """Extra bytes of an oversized record."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        shares = (self.late, self.corrupt, self.oversized)
+        if min(shares) < 0 or sum(shares) > 1:
+            raise errors.BadInput(f"shares of late, corrupt and oversized records are {shares}; together at most 1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProduceOrder:
+    """Options of a production run."""
+
+    records: int | None = None
+    """Number of records; None to continue until the source or the pace ends."""
+    seconds: float | None = None
+    """Longest duration."""
+    pace: TrafficPace = field(default_factory=lambda: SteadyPace(float("inf")))
+    skew: float = 1.0
+    """Ratio of the first partition's records to the records of each other partition."""
+    enveloped: bool = True
+    mixed: FaultMix = field(default_factory=FaultMix)
+    first: int = 0
+    """Number of the first record."""
+
+    def __post_init__(self) -> None:
+        check(self.skew)
+
+
+@dataclass(slots=True)
+class ProduceReport:
+    """Exact counts of appended records."""
+
+    records: int = 0
+    bytes: int = 0
+    partitions: list[int] = field(default_factory=list)
+    """Number of records of each partition."""
+    late: int = 0
+    corrupt: int = 0
+    oversized: int = 0
+    seconds: float = 0.0
+    behind_s: float = 0.0
+    """Delay of the last sent record; a large value means that the pace could not be kept."""
+    interrupted: bool = False
+
+
+def produce(
+    stream: Stream,
+    maker: RecordSource,
+    order: ProduceOrder,
+    *,
+    tell: Callable[[ProduceReport], None] = lambda done: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> ProduceReport:
+    """Append until done, or until `stop` returns True; call `tell` from time to time."""
+    writer = stream.writer()
+    try:
+        return _Production(stream, writer, maker, order).run(tell, stop)
+    finally:
+        writer.close()
+
+
+class _Production:
+    def __init__(self, stream: Stream, writer: StreamWriter, maker: RecordSource, order: ProduceOrder) -> None:
+        self._stream, self._writer, self._maker, self._order = stream, writer, maker, order
+        self._chance = np.random.default_rng(order.mixed.seed)
+        self._done = ProduceReport()
+        self._sent: Ints = np.zeros(0, np.int64)
+        self._share = np.zeros(0)
+
+    def run(self, tell: Callable[[ProduceReport], None], stop: Callable[[], bool]) -> ProduceReport:
+        order, done = self._order, self._done
+        begun = time.monotonic()
+        lasts_s = min(order.pace.lasts_s, float("inf") if order.seconds is None else order.seconds)
+        most = float("inf") if order.records is None else order.records
+        while not stop():
+            done.seconds = time.monotonic() - begun
+            paced = order.pace.due(min(done.seconds, lasts_s))
+            if paced == float("inf") and done.seconds >= lasts_s:
+                break
+            due = min(paced, most) - done.records
+            if due >= 1:
+                count = int(min(due, MOST_AT_ONCE))
+                done.behind_s = self._behind(done.seconds)
+                if self._send(count) < count:
+                    break
+            elif done.records >= most or done.seconds >= lasts_s:
+                break
+            else:
+                time.sleep(TICK_S)
+            tell(done)
+        else:
+            done.interrupted = True
+        self._writer.flush()
+        done.seconds = time.monotonic() - begun
+        done.partitions = self._sent.tolist()
+        return done
+
+    def _behind(self, elapsed_s: float) -> float:
+        """Return the seconds since the next record was due, by bisection, because a pace only gives counts."""
+        low, high, wanted = 0.0, elapsed_s, self._done.records + 1
+        if self._order.pace.due(elapsed_s) == float("inf"):
+            return 0.0
+        for _ in range(20):
+            middle = (low + high) / 2
+            low, high = (low, middle) if self._order.pace.due(middle) >= wanted else (middle, high)
+        return elapsed_s - high
+
+    def _send(self, count: int) -> int:
+        """Make and append the next records; return their number."""
+        if len(self._sent) != self._stream.partitions():  # the stream has grown
+            self._sent = np.concatenate([self._sent, np.zeros(self._stream.partitions() - len(self._sent), np.int64)])
+            self._share = shares(len(self._sent), self._order.skew)
+        made = self._maker.take(self._order.first + self._done.records, count)
+        dealt = deal(len(made), self._sent, self._share)
+        at = 0
+        for partition in np.flatnonzero(dealt).tolist():
+            part = made[at : at + int(dealt[partition])]
+            payload, ends = self._packed(part)
+            self._writer.append(partition, payload, ends)
+            self._done.bytes += int(ends[-1])
+            at += len(part)
+        self._sent += dealt
+        self._done.records += len(made)
+        return len(made)
+
+    def _packed(self, part: Bytes | list[bytes]) -> tuple[Bytes | bytes, Ints]:
+        mixed, now_us = self._order.mixed, round(time.time() * 1e6)
+        draws = self._chance.random(len(part)) if mixed.late or mixed.corrupt or mixed.oversized else None
+        if draws is None and isinstance(part, np.ndarray):
+            if self._order.enveloped:
+                return records.seal_rows(part, np.full(len(part), now_us))
+            return np.ascontiguousarray(part).reshape(-1), np.arange(1, len(part) + 1) * part.shape[1]
+        bodies = [row.tobytes() for row in part] if isinstance(part, np.ndarray) else part
+        kinds = self._kinds(len(bodies), draws)
+        bodies = [body + bytes(mixed.oversized_bytes * (kind == 2)) for body, kind in zip(bodies, kinds, strict=True)]
+        if self._order.enveloped:
+            bodies = records.seal(bodies, [now_us / 1e6 - mixed.late_s * (kind == 0) for kind in kinds])
+        bodies = [_damaged(body) if kind == 1 else body for body, kind in zip(bodies, kinds, strict=True)]
+        return b"".join(bodies), np.cumsum([len(body) for body in bodies], dtype=np.int64)
+
+    def _kinds(self, count: int, draws: np.ndarray[tuple[int], np.dtype[np.float64]] | None) -> list[int]:
+        """Return 0 for late, 1 for corrupt, 2 for oversized, 3 without fault."""
+        if draws is None:
+            return [3] * count
+        mixed = self._order.mixed
+        kinds = np.searchsorted(np.cumsum([mixed.late, mixed.corrupt, mixed.oversized]), draws, side="right")
+        self._done.late += int(np.sum(kinds == 0))
+        self._done.corrupt += int(np.sum(kinds == 1))
+        self._done.oversized += int(np.sum(kinds == 2))
+        return [int(kind) for kind in kinds]
+
+
+def _damaged(body: bytes) -> bytes:
+    """Return the body with its last bit flipped; for an empty body, a byte."""
+    return body[:-1] + bytes([body[-1] ^ 1]) if body else b"?"

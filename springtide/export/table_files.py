@@ -1,0 +1,373 @@
+"""Rows of exported tables: index and delta, spool on the local disk, and files in common formats.
+
+In: sorted keys and rows, slot by slot. Out: safetensors or Parquet files, and `index.bin`, from which the next export
+finds changed rows without reading the old rows. Rows wait in a spool until their number is known, which file headers
+need; memory use is bounded for any size of table. Next: `exporter`.
+"""
+
+import contextlib
+import fcntl
+import importlib
+import io
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+import time
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO, Literal, Protocol, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from springtide import errors
+from springtide.checkpoint.format.storage import FileStore, FolderStore, UrlStore
+from springtide.domain.model.tables import TableOutline
+
+Keys = npt.NDArray[np.int64]
+Rows = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ExportedTable:
+    """The rows of one table, sorted by key. A missing key was never trained."""
+
+    outline: TableOutline
+    dtype: str
+    """Data type on the servers; `rows` are always float32."""
+    keys: Keys
+    rows: Rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedModel:
+    """All tables and dense tensors of an export."""
+
+    job: str
+    number: int
+    """Number of the checkpoint."""
+    samples: int
+    """Number of samples trained by then."""
+    tables: dict[str, ExportedTable] = field(default_factory=dict)
+    dense: dict[str, Any] = field(default_factory=dict)
+    """Torch tensors by their name in the model's state_dict()."""
+    left_out: tuple[str, ...] = ()
+    """Names in the model's state that no server holds as trained."""
+
+
+def in_order(outline: TableOutline, dtype: str, keys: Keys, rows: Rows) -> ExportedTable:
+    order = np.argsort(keys, kind="stable")
+    return ExportedTable(outline, dtype, np.ascontiguousarray(keys[order]), np.ascontiguousarray(rows[order]))
+
+
+NAME = "index.bin"
+BLOCK_BYTES = 8 << 20
+HASHED_ROWS = 1 << 14
+
+Sums = npt.NDArray[np.uint64]
+Counts = npt.NDArray[np.uint32]
+
+
+class Sink(Protocol):
+    """A file to write from front to back."""
+
+    def write(self, content: bytes, /) -> int: ...
+
+
+class UnusableBase(errors.BadInput):
+    """Raised if an index does not match its card, so that no delta can build on it."""
+
+
+def sums_of(rows: Rows) -> Sums:
+    """Hash each row's bits to 64 bits."""
+    mixed = np.empty(len(rows), dtype=np.uint64)
+    place = np.arange(rows.shape[1], dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    for first in range(0, len(rows), HASHED_ROWS):
+        part = np.ascontiguousarray(rows[first : first + HASHED_ROWS])
+        # add the column number, or a swap of columns would go unnoticed
+        x = part.view(np.uint32).astype(np.uint64) + place
+        x ^= x >> np.uint64(30)
+        x *= np.uint64(0xBF58476D1CE4E5B9)
+        x ^= x >> np.uint64(27)
+        x *= np.uint64(0x94D049BB133111EB)
+        x ^= x >> np.uint64(31)
+        mixed[first : first + HASHED_ROWS] = x.sum(axis=1, dtype=np.uint64)
+    return mixed
+
+
+class IndexWriter:
+    """Writes an index in order of slots, and within a slot in order of tables."""
+
+    def __init__(self, out: Sink) -> None:
+        self._out, self._counts = out, list[int]()
+
+    def add(self, keys: Keys, sums: Sums) -> None:
+        self._out.write(keys.tobytes())
+        self._out.write(sums.tobytes())
+        self._counts.append(len(keys))
+
+    def close(self) -> None:
+        self._out.write(np.array(self._counts, dtype=np.uint32).tobytes())
+
+
+class IndexReader:
+    """Reads an index in the order of writing. Raises if it is truncated, or at the end if its checksum is wrong."""
+
+    def __init__(self, place: FileStore, *, parts: int, crc: int) -> None:
+        self._place, self._crc, self._seen = place, crc, 0
+        size = place.size(NAME)
+        if size is None or size < 4 * parts:
+            raise UnusableBase(f"{place.where}/{NAME} is {'missing' if size is None else 'torn'}")
+        tail = place.read(NAME, size - 4 * parts)
+        self._counts: Counts = np.frombuffer(tail, dtype=np.uint32)
+        self._end = size - 4 * parts
+        if len(tail) != 4 * parts or 16 * int(self._counts.sum(dtype=np.int64)) != self._end:
+            raise UnusableBase(f"{place.where}/{NAME} is torn")
+        self._tail = tail
+        self._at = self._part = 0
+        self._ahead, self._used = b"", 0
+
+    def next(self) -> tuple[Keys, Sums]:
+        count = int(self._counts[self._part])
+        self._part += 1
+        return (
+            np.frombuffer(self._take(8 * count), dtype=np.int64),
+            np.frombuffer(self._take(8 * count), dtype=np.uint64),
+        )
+
+    def close(self) -> None:
+        """Check the checksum after the last part."""
+        if zlib.crc32(self._tail, self._seen) != self._crc:
+            raise UnusableBase(f"{self._place.where}/{NAME} was changed: its checksum is not the card's")
+
+    def _take(self, size: int) -> bytes:
+        while len(self._ahead) - self._used < size:
+            block = self._place.read(NAME, self._at, min(max(BLOCK_BYTES, size), self._end - self._at))
+            if not block:
+                raise UnusableBase(f"{self._place.where}/{NAME} is torn")
+            self._seen = zlib.crc32(block, self._seen)
+            self._at += len(block)
+            self._ahead, self._used = self._ahead[self._used :] + block, 0
+        self._used += size
+        return self._ahead[self._used - size : self._used]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableDelta:
+    """A change of a table: apply `changed` to the older table, then delete `removed`."""
+
+    changed: ExportedTable
+    removed: Keys
+
+
+def between(old: Keys, old_sums: Sums, new: Keys, new_sums: Sums) -> tuple[npt.NDArray[np.bool_], Keys]:
+    """Return a mask of rows that are new or changed, and the removed keys. Keys are sorted on both sides."""
+    at = _positions(old, new)
+    known = at >= 0
+    differs = np.ones(len(new), dtype=bool)
+    differs[known] = old_sums[at[known]] != new_sums[known]
+    return differs, old[_positions(new, old) < 0]
+
+
+def apply(old: ExportedTable, delta: TableDelta) -> ExportedTable:
+    stays = (_positions(delta.changed.keys, old.keys) < 0) & (_positions(delta.removed, old.keys) < 0)
+    keys = np.concatenate([old.keys[stays], delta.changed.keys])
+    rows = np.concatenate([old.rows[stays], delta.changed.rows])
+    order = np.argsort(keys, kind="stable")
+    return ExportedTable(delta.changed.outline, delta.changed.dtype, keys[order], rows[order])
+
+
+def _positions(among: Keys, keys: Keys) -> Keys:
+    if len(among) == 0:
+        return np.full(len(keys), -1, dtype=np.int64)
+    at = np.minimum(np.searchsorted(among, keys), len(among) - 1)
+    return np.where(among[at] == keys, at, -1)
+
+
+HELD_BYTES = 64 << 20
+"""Bytes of all tables in memory before they go to disk."""
+BLOCK_ROWS = 1 << 16
+
+
+class Spool:
+    """Named columns of arrays in a folder that its owner deletes."""
+
+    def __init__(self, folder: pathlib.Path, *, held_bytes: int = HELD_BYTES) -> None:
+        self._folder, self._limit = folder, held_bytes
+        self._held: dict[str, list[npt.NDArray[Any]]] = {}
+        self._bytes = 0
+        self._counts: dict[str, int] = {}
+
+    def add(self, column: str, values: npt.NDArray[Any]) -> None:
+        if len(values):
+            self._held.setdefault(column, []).append(np.ascontiguousarray(values))
+            self._counts[column] = self.count(column) + len(values)
+            self._bytes += values.nbytes
+        if self._bytes > self._limit:
+            self._flush()
+
+    def count(self, column: str) -> int:
+        return self._counts.get(column, 0)
+
+    def blocks(self, column: str, dtype: npt.DTypeLike, width: int = 1) -> Iterator[npt.NDArray[Any]]:
+        """Yield a column in blocks, in insertion order."""
+        self._flush()
+        if not self.count(column):
+            return
+        with open(self._folder / column, "rb") as file:
+            while len(block := np.fromfile(file, dtype=dtype, count=BLOCK_ROWS * width)):
+                yield block if width == 1 else block.reshape(-1, width)
+
+    def drop(self, column: str) -> None:
+        (self._folder / column).unlink(missing_ok=True)
+
+    def _flush(self) -> None:
+        for column, parts in self._held.items():
+            # opened each time: there may be too many tables to keep files open
+            with open(self._folder / column, "ab") as file:
+                for part in parts:
+                    file.write(part.data)
+        self._held, self._bytes = {}, 0
+
+
+class TableSpool:
+    """One table in a spool: rows, and removed keys."""
+
+    def __init__(self, spool: Spool, name: str, dim: int) -> None:
+        self._spool, self._name, self.dim = spool, name, dim
+
+    def add(self, keys: Keys, rows: Rows, removed: Keys) -> None:
+        self._spool.add(f"{self._name}.keys", keys)
+        self._spool.add(f"{self._name}.rows", rows)
+        self._spool.add(f"{self._name}.removed", removed)
+
+    @property
+    def rows(self) -> int:
+        return self._spool.count(f"{self._name}.keys")
+
+    @property
+    def removed(self) -> int:
+        return self._spool.count(f"{self._name}.removed")
+
+    def keys_in_blocks(self) -> Iterator[Keys]:
+        return self._spool.blocks(f"{self._name}.keys", np.int64)
+
+    def rows_in_blocks(self) -> Iterator[Rows]:
+        return self._spool.blocks(f"{self._name}.rows", np.float32, self.dim)
+
+    def removed_in_blocks(self) -> Iterator[Keys]:
+        return self._spool.blocks(f"{self._name}.removed", np.int64)
+
+    def drop(self) -> None:
+        for column in ("keys", "rows", "removed"):
+            self._spool.drop(f"{self._name}.{column}")
+
+
+SURELY_LOCKED_S = 60.0
+"""Age in seconds below which an unlocked folder is kept: its owner may be about to lock it."""
+
+
+@contextlib.contextmanager
+def folder_for(there: FolderStore | UrlStore) -> Iterator[pathlib.Path]:
+    """Yield a locked scratch folder; remove unlocked ones that killed exports left behind."""
+    prefix = ".export-" if isinstance(there, FolderStore) else "springtide-export-"
+    try:
+        if isinstance(there, FolderStore):
+            there.path.parent.mkdir(parents=True, exist_ok=True)
+        parent = there.path.parent if isinstance(there, FolderStore) else pathlib.Path(tempfile.gettempdir())
+        for left in parent.glob(f"{prefix}*"):
+            take_away(left, now=time.time())
+        made = pathlib.Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    except OSError as error:
+        raise errors.BadInput(f"cannot export to {there.where}: {error.strerror}") from error
+    lock = os.open(made, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks; then no export removes folders there
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        os.close(lock)
+
+
+def take_away(left: pathlib.Path, *, now: float) -> None:
+    with contextlib.suppress(OSError):
+        if left.is_symlink() or now - left.stat().st_mtime < SURELY_LOCKED_S:
+            return
+        lock = os.open(left, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(left, ignore_errors=True)
+        finally:
+            os.close(lock)
+
+
+Format = Literal["safetensors", "parquet"]
+FORMATS: tuple[str, ...] = get_args(Format)
+
+
+def format_named(name: str) -> Format:
+    if name not in FORMATS:
+        raise errors.UnknownName("format", name, FORMATS)
+    return "parquet" if name == "parquet" else "safetensors"
+
+
+def check(format: Format) -> None:
+    """Fail early if the format's package is missing."""
+    _extra("safetensors.numpy" if format == "safetensors" else "pyarrow.parquet")
+
+
+def pack(format: Format, table: TableSpool, out: BinaryIO) -> None:
+    (_pack_safetensors if format == "safetensors" else _pack_parquet)(table, out)
+
+
+def unpack(format: Format, content: bytes, dim: int) -> tuple[Keys, Rows, Keys]:
+    if format == "safetensors":
+        found = _extra("safetensors.numpy").load(content)
+        return found["keys"], found["rows"], found["removed"]
+    table = _extra("pyarrow.parquet").read_table(io.BytesIO(content))
+    keys = table.column("key").to_numpy()
+    gone = table.column("row").combine_chunks().is_null().to_numpy(zero_copy_only=False)
+    kept = table.column("row").combine_chunks().drop_null()
+    rows = kept.flatten().to_numpy(zero_copy_only=False).reshape(-1, dim)
+    return keys[~gone], rows, keys[gone]
+
+
+def _pack_safetensors(table: TableSpool, out: BinaryIO) -> None:
+    shapes: dict[str, tuple[str, list[int], int]] = {
+        "keys": ("I64", [table.rows], 8 * table.rows),
+        "removed": ("I64", [table.removed], 8 * table.removed),
+        "rows": ("F32", [table.rows, table.dim], 4 * table.dim * table.rows),
+    }
+    head, at = {}, 0
+    for name, (dtype, shape, size) in shapes.items():
+        head[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(head).encode()
+    text += b" " * (-len(text) % 8)
+    out.write(len(text).to_bytes(8, "little") + text)
+    for blocks in (table.keys_in_blocks(), table.removed_in_blocks(), table.rows_in_blocks()):
+        for block in blocks:
+            out.write(block.tobytes())
+
+
+def _pack_parquet(table: TableSpool, out: BinaryIO) -> None:
+    arrow, parquet = _extra("pyarrow"), _extra("pyarrow.parquet")
+    row = arrow.list_(arrow.float32(), table.dim)
+    schema = arrow.schema([("key", arrow.int64()), ("row", row)])
+    with parquet.ParquetWriter(out, schema) as writer:
+        for keys, rows in zip(table.keys_in_blocks(), table.rows_in_blocks(), strict=True):
+            values = arrow.FixedSizeListArray.from_arrays(arrow.array(rows.reshape(-1)), table.dim)
+            writer.write_table(arrow.table([arrow.array(keys), values], schema=schema))
+        for keys in table.removed_in_blocks():
+            writer.write_table(arrow.table([arrow.array(keys), arrow.nulls(len(keys), row)], schema=schema))
+
+
+def _extra(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise errors.MissingExtra(f"an export as {module.partition('.')[0]}", "export") from None

@@ -1,1 +1,0 @@
-"""Nine recommendation models."""

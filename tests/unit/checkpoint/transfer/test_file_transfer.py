@@ -1,0 +1,109 @@
+"""Copies of other servers' files: whole under their names or not there, and nothing else can be written."""
+
+import os
+import zlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from springtide import errors
+from springtide.checkpoint.transfer import file_transfer
+
+NAME = "server-1.0-000004.run1.seg"
+
+
+def file(folder, content):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / NAME).write_bytes(content)
+    return folder / NAME
+
+
+def test_a_file_of_several_parts_arrives_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_transfer, "PART_BYTES", 1000)
+
+    @given(st.binary(max_size=300).map(lambda piece: piece * 13))
+    def arrives(content):
+        kept = file_transfer.SegmentCopies(tmp_path / "buddy")
+        source = file(tmp_path / "own", content)
+        for part in file_transfer.parts(source):
+            kept.take(NAME, part)
+        assert (tmp_path / "buddy" / NAME).read_bytes() == content
+        assert kept.lacks([(NAME, len(content))]) == ()
+        assert [path.name for path in (tmp_path / "buddy").iterdir()] == [NAME]
+
+    arrives()
+
+
+def test_what_is_not_there_or_not_as_long_is_lacking(tmp_path):
+    kept = file_transfer.SegmentCopies(tmp_path)
+    file(tmp_path, b"12345")
+    assert kept.lacks([(NAME, 5), ("server-1.0-000005.run1.seg", 5)]) == ("server-1.0-000005.run1.seg",)
+    assert kept.lacks([(NAME, 6)]) == (NAME,)
+
+
+def test_a_copy_that_was_cut_off_begins_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(file_transfer, "PART_BYTES", 4)
+    source, kept = file(tmp_path / "own", b"0123456789"), file_transfer.SegmentCopies(tmp_path / "buddy")
+    first, second, third = file_transfer.parts(source)
+    kept.take(NAME, first)
+    with pytest.raises(errors.BadInput, match="at 8, wanted 4"):
+        kept.take(NAME, third)
+    with pytest.raises(errors.BadInput, match="at 4, wanted 0"):
+        kept.take(NAME, second)
+    assert kept.lacks([(NAME, 10)]) == (NAME,)
+    for part in (first, second, third):
+        kept.take(NAME, part)
+    assert (tmp_path / "buddy" / NAME).read_bytes() == b"0123456789"
+
+
+def test_bytes_that_changed_on_the_way_get_no_name(tmp_path):
+    (part,) = file_transfer.parts(file(tmp_path / "own", b"right"))
+    kept = file_transfer.SegmentCopies(tmp_path / "buddy")
+    with pytest.raises(errors.BadInput, match="another sum"):
+        kept.take(NAME, part._replace(content=b"wrong"))
+    assert list((tmp_path / "buddy").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["../server-1.0-000004.run1.seg", "/etc/passwd", "manifest-000004.ckpt", "server-1.0-4.seg"]
+)
+def test_no_other_name_can_be_written(tmp_path, name):
+    (part,) = file_transfer.parts(file(tmp_path / "own", b"bytes"))
+    with pytest.raises(errors.BadInput, match="no segment file"):
+        file_transfer.SegmentCopies(tmp_path / "buddy").take(name, part)
+    assert not (tmp_path / "buddy").exists()
+
+
+def test_a_folder_that_takes_nothing_is_said(tmp_path):
+    (part,) = file_transfer.parts(file(tmp_path / "own", b"bytes"))
+    (tmp_path / "buddy").write_text("not a folder")
+    with pytest.raises(errors.DiskFull, match="cannot write to"):
+        file_transfer.SegmentCopies(tmp_path / "buddy").take(NAME, part)
+
+
+def test_what_no_checkpoint_needs_is_removed_but_nothing_newer_or_strange(tmp_path):
+    names = [
+        "server-0.0-000001.run1.seg",
+        "server-0.0-000002.run1.seg",
+        "server-1.0-000002.run1.part",
+        "server-0.0-000003.run1.seg",
+    ]
+    for name in [*names, "notes.txt"]:
+        (tmp_path / name).write_bytes(b"x")
+    gone = file_transfer.SegmentCopies(tmp_path).sweep({"server-0.0-000002.run1.seg"}, upto=2)
+    assert sorted(gone) == ["server-0.0-000001.run1.seg", "server-1.0-000002.run1.part"]
+    assert sorted(os.listdir(tmp_path)) == ["notes.txt", "server-0.0-000002.run1.seg", "server-0.0-000003.run1.seg"]
+    assert file_transfer.SegmentCopies(tmp_path / "nowhere").sweep((), upto=9) == []
+
+
+def test_what_another_relies_on_for_the_next_checkpoint_stays_however_late_this_server_sweeps(tmp_path):
+    kept = file_transfer.SegmentCopies(tmp_path)
+    path = file(tmp_path, b"12345")
+    coming = "server-1.0-000005.run1.seg"
+    assert kept.lacks([(NAME, 5), (coming, 2)]) == (coming,)
+    kept.take(coming, file_transfer.FilePart(0, b"1", False, 0))
+    assert kept.sweep((), upto=6) == [] and path.exists()
+    kept.take(coming, file_transfer.FilePart(1, b"2", True, zlib.crc32(b"12")))
+    assert kept.sweep({coming}, upto=6) == [NAME], "nobody has asked again: it was given up"
+    assert [each.name for each in tmp_path.iterdir()] == [coming]

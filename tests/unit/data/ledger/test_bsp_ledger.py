@@ -1,0 +1,231 @@
+"""A bsp group goes through a stream as one: the same stretches in the same order, back and on to one step together."""
+
+import random
+
+import msgspec
+import pytest
+
+from springtide import errors
+from springtide.data.ledger.bsp_ledger import OffsetRange
+from springtide.data.ledger.job_ledger import JobLedger, JobLedgerState
+from springtide.data.ledger.passes import JobProgress
+from springtide.domain.data.leases import Grant, LeaseHolder, NoLease, Progress
+from springtide.domain.data.samples import DatasetCard
+from springtide.domain.data.streams import PartitionRange, StreamCard
+
+CARD = DatasetCard(samples=0, batch_size=10, shard_batches=3, in_step=True, stream=StreamCard(url="log:///tmp/x"))
+A, B = LeaseHolder(0), LeaseHolder(1)
+TWO = (PartitionRange(0, 5, 100), PartitionRange(1, 0, 24))
+
+
+def ask(book, holder, seen=TWO, *, lingered=False):
+    """What `master.data.leases` does."""
+    answer = book.lease(holder, CARD, 1, 0.0, seen=book.news(CARD, seen))
+    if answer is NoLease.WAIT:
+        convoy = book.bsp_stream(CARD)
+        stretch, _ = convoy.choose(seen, lingered=lingered)
+        if stretch is not None and book.plan(holder.rank, convoy.base, stretch):
+            answer = book.lease(holder, CARD, 1, 0.0)
+    book.check()
+    return answer
+
+
+def test_all_ranks_are_given_the_same_stretches_the_fullest_partition_first():
+    book = JobLedger(workers=2)
+    first = ask(book, A)
+    assert first == (Grant(0, 0, 0, 5, 35),)
+    second = ask(book, A)
+    assert second == (Grant(1, 0, 0, 35, 65),)
+    assert ask(book, B) == first and ask(book, B) == second
+    assert ask(book, B) == (Grant(2, 0, 0, 65, 95),) == ask(book, A)
+    assert ask(book, A) == (Grant(3, 0, 1, 0, 20),), "whole batches"
+    assert ask(book, A) is NoLease.WAIT, "less than a batch is left of each"
+
+
+def test_a_batch_that_is_not_full_is_given_when_its_records_have_waited_or_nothing_can_fill_it():
+    book = JobLedger(workers=1)
+    few = (PartitionRange(0, 0, 7),)
+    assert ask(book, A, few) is NoLease.WAIT
+    assert book.bsp_stream(CARD).choose(few, lingered=False) == (None, True)
+    assert ask(book, A, few, lingered=True) == (Grant(0, 0, 0, 0, 7),)
+    assert book.bsp_stream(CARD).choose(few, lingered=False) == (None, False)
+    assert ask(book, A, (PartitionRange(0, 0, 9, final=True),)) == (Grant(1, 0, 0, 7, 9),)
+    assert ask(book, A, (PartitionRange(0, 0, 9, final=True),)) is NoLease.END
+    assert book.totals().samples == 9
+
+
+def test_a_stretch_is_done_when_every_rank_has_done_its_part():
+    book = JobLedger(workers=2)
+    for holder in (A, B):
+        ask(book, holder)
+    book.report(A, [Progress(0, 5, 35, 35)], 0.0)
+    assert book.samples_done == 0
+    book.report(B, [Progress(0, 5, 25, 35)], 0.0)
+    assert book.samples_done == 0
+    book.report(B, [Progress(0, 5, 35, 35)], 0.0)
+    assert book.samples_done == 30
+    with pytest.raises(errors.BadInput, match="its next one is 1"):
+        ask(book, A), ask(book, A), book.report(A, [Progress(2, 65, 95, 95)], 0.0)
+
+
+def test_waiting_writes_nothing_to_the_journal():
+    book = JobLedger(workers=1)
+    ask(book, A, (PartitionRange(0, 0, 0),))
+    changes = book.changes
+    assert ask(book, A, (PartitionRange(0, 0, 5),)) is NoLease.WAIT and book.changes == changes
+
+
+def test_the_group_changes_between_two_stretches_even_while_it_waits_for_records():
+    book = JobLedger(workers=2)
+    ask(book, A), ask(book, B)
+    book.halt()
+    assert ask(book, A) is NoLease.REGROUP
+    book.report(A, [Progress(0, 5, 35, 35)], 0.0), book.report(B, [Progress(0, 5, 35, 35)], 0.0)
+    book.regroup([0, 1, 2])
+    assert ask(book, LeaseHolder(2)) == (Grant(1, 0, 0, 35, 65),)
+    book.close()
+    assert ask(book, A) == ask(book, B) == (Grant(1, 0, 0, 35, 65),)
+    assert ask(book, A) is NoLease.END
+
+
+def test_a_group_goes_back_to_the_step_of_a_checkpoint_in_the_middle_of_a_stretch():
+    book = JobLedger(workers=2)
+    for holder in (A, A, B, B):
+        ask(book, holder)
+    note = book.note(1, 45)  # the first stretch, and a batch of the second
+    assert note.samples == 40
+    for holder in (A, B):
+        book.report(holder, [Progress(0, 5, 35, 35), Progress(1, 35, 65, 65)], 0.0)
+    assert book.samples_done == 60
+    assert book.restore(note) == 20
+    book.check()
+    assert ask(book, A) == (Grant(1, 0, 0, 45, 65),)
+    assert ask(book, A) == (Grant(2, 0, 0, 65, 95),)
+    book.restore(JobProgress())
+    assert book.samples_done == 0
+    assert ask(book, B) == (Grant(0, 0, 0, 5, 35),)
+
+
+def test_another_run_goes_on_and_finds_out_again_where_the_stream_ends():
+    book = JobLedger(workers=1)
+    sealed = (PartitionRange(0, 0, 20, final=True),)
+    ask(book, A, sealed)
+    later = JobLedger(workers=3)
+    later.resume(book.note(0, 20))
+    assert later.samples_done == 20
+    later.check()
+    assert ask(later, A, sealed) is NoLease.END
+    later.resume(book.note(0, 20))
+    assert ask(later, A, (PartitionRange(0, 0, 40),)) == (Grant(1, 0, 0, 20, 40),)
+
+
+def test_what_a_group_that_went_back_had_not_begun_again_when_the_job_stopped_is_left_to_another_run():
+    book = JobLedger(workers=2)
+    for holder in (A, A, B, B):
+        ask(book, holder)  # 5 to 35 and 35 to 65 of partition 0
+    book.restore(book.note(0, 15))
+    book.close()
+    book.check()
+    assert book.samples_done == 10
+    later = JobLedger(workers=2)
+    later.resume(book.note(0, 15))
+    assert later.samples_done == 10
+    assert ask(later, A) == (Grant(0, 0, 0, 15, 45),)
+    later.check()
+
+
+def test_more_ranks_than_records_of_a_batch_are_refused():
+    book = JobLedger(workers=1)
+    ask(book, A)
+    with pytest.raises(errors.BadInput, match="11 workers cannot share a batch of 10 samples"):
+        book.check_group(11)
+
+
+def assert_all_once(convoy, trained):
+    """What rank 0 has trained, and what is to come for it, is all of the sequence."""
+    offsets = [(one.nth, n) for one in trained for n in range(one.first, one.end)]
+    to_come = [one for number, one in convoy.stretches.items() if number >= convoy.leased_to[0]]
+    offsets += [(one.partition, n) for one in to_come for n in range(one.first, one.end)]
+    assert sorted(offsets) == [(one, n) for one, place in sorted(convoy.places.items()) for n in range(place)]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_comes_and_goes_every_offset_is_trained_once_by_the_group(seed):
+    """Records come, ranks run ahead of each other, the group goes back; a journal of calls gives the same book."""
+    chance, book, journal = random.Random(seed), JobLedger(workers=2), []
+    ends, trained, notes = {0: 0, 1: 0}, [], [(JobProgress(), [])]
+    hands = [[], []]
+
+    def call(name, *arguments, **named):
+        before = book.changes
+        answer = getattr(book, name)(*arguments, **named)
+        if book.changes != before:
+            journal.append((name, arguments, named))
+        return answer
+
+    call("report", A, (), 0.0), call("report", B, (), 0.0)  # both are there from the beginning
+    for turn in range(300):
+        sealed = turn > 200
+        if not sealed:
+            ends[chance.choice(list(ends))] += chance.randrange(25)
+            if chance.random() < 0.01:
+                ends[len(ends)] = 0
+        seen = tuple(PartitionRange(one, 0, end, sealed) for one, end in ends.items())
+        rank = chance.randrange(2)
+        answer = call("lease", LeaseHolder(rank), CARD, 1, 0.0, seen=book.news(CARD, seen))
+        if answer is NoLease.WAIT:
+            stretch, _ = book.bsp_stream(CARD).choose(seen, lingered=chance.random() < 0.3)
+            if stretch is not None:
+                call("plan", rank, 0, OffsetRange(*stretch))
+        elif not isinstance(answer, NoLease):
+            hands[rank] += answer
+        for each in (0, 1):
+            if hands[each] and chance.random() < 0.7:
+                grant = hands[each].pop(0)
+                call("report", LeaseHolder(each), [Progress(grant.shard, grant.first, grant.end, grant.end)], 0.0)
+                if each == 0:
+                    trained.append(grant)
+        if chance.random() < 0.1 and len(hands[0]) == len(hands[1]) and trained and not any(hands):
+            last = trained[-1]
+            note = msgspec.msgpack.decode(msgspec.msgpack.encode(book.note(last.shard, last.end)), type=JobProgress)
+            notes.append((note, list(trained)))
+        if chance.random() < 0.02 and not sealed:
+            trained, hands = list(notes[-1][1]), [[], []]
+            call("restore", notes[-1][0])
+        book.check()
+        book = JobLedger.from_state(
+            msgspec.msgpack.decode(msgspec.msgpack.encode(book.to_state()), type=JobLedgerState)
+        )
+        book.changes = len(journal)
+    while any(hands):
+        for each in (0, 1):
+            if hands[each]:
+                grant = hands[each].pop(0)
+                call("report", LeaseHolder(each), [Progress(grant.shard, grant.first, grant.end, grant.end)], 0.0)
+                trained += [grant] if each == 0 else []
+    assert_all_once(book.bsp_stream(CARD), trained)
+    again = JobLedger(workers=2)
+    for name, arguments, named in journal:
+        getattr(again, name)(*arguments, **named)
+    again.renew(0.0), book.renew(0.0)
+    assert again.to_state() == book.to_state()
+
+
+def test_offsets_that_held_nothing_to_train_count_once_for_the_whole_group():
+    book = JobLedger(workers=2)
+    for holder in (A, B):
+        ask(book, holder)
+    book.report(A, [Progress(0, 5, 35, 35, 4)], 0.0)
+    assert (book.samples_done, book.samples_trained) == (0, 0)
+    book.report(B, [Progress(0, 5, 35, 35, 0)], 0.0)  # it joined when these were done
+    assert (book.samples_done, book.samples_trained) == (30, 26)
+    for number in range(1, 9):
+        seen = (PartitionRange(0, 5, 35 + 30 * number),)
+        for holder in (A, B):
+            (grant,) = ask(book, holder, seen)
+            book.report(holder, [Progress(grant.shard, grant.first, grant.end, grant.end, number % 2)], 0.0)
+    assert (book.samples_done, book.samples_trained) == (270, 262)
+    assert JobLedger.from_state(book.to_state()).samples_trained == 262
+    note = book.bsp_stream(CARD).note(9, 275)
+    assert JobProgress(locksteps=(note,)).samples == 262
+    assert JobProgress(locksteps=(book.bsp_stream(CARD).note(0, 0),)).samples == 0

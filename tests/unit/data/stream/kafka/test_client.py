@@ -1,0 +1,95 @@
+"""What a kafka:// URL says, and what of it nobody gets to see."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from springtide import errors
+
+client = pytest.importorskip("springtide.data.stream.kafka.client")
+
+
+def test_hosts_topic_and_options_are_read():
+    got = client.parse("kafka://one:9093,two/clicks?security.protocol=SSL&ssl.ca.location=/etc/ca.pem")
+    assert (got.servers, got.topic) == ("one:9093,two:9092", "clicks")
+    assert got.options == {"security.protocol": "SSL", "ssl.ca.location": "/etc/ca.pem"}
+    assert got.shown == "kafka://one:9093,two/clicks?security.protocol=SSL&ssl.ca.location=/etc/ca.pem"
+
+
+def test_what_the_user_says_wins_over_what_is_usual():
+    got = client.parse("kafka://one/clicks?fetch.wait.max.ms=7").settings({"fetch.wait.max.ms": 100, "log_level": 2})
+    assert got["fetch.wait.max.ms"] == "7" and got["log_level"] == 2 and got["bootstrap.servers"] == "one:9092"
+
+
+@pytest.mark.parametrize(
+    "url, wrong",
+    [
+        ("kafka:///clicks", "no Kafka topic"),
+        ("kafka://one:9092", "no Kafka topic"),
+        ("kafka://one:9092/clicks/more", "no Kafka topic"),
+        ("kafka://one:port/clicks", "no broker"),
+        ("kafka://one:99999/clicks", "no broker"),
+        ("kafka://one:9092,/clicks", "no broker"),
+        ("kafka://one/clicks?fetch.wait.max.ms=", "no value"),
+        ("kafka://one/clicks?auto.offset.reset=latest", "springtide.stream"),
+        ("kafka://one/clicks?enable.auto.commit=true", "knows what it has trained"),
+    ],
+)
+def test_a_wrong_url_is_the_users_mistake_and_says_which_part(url, wrong):
+    with pytest.raises(errors.BadInput, match=wrong):
+        client.parse(url)
+
+
+def test_options_may_lie_in_a_file_which_is_where_secrets_belong(tmp_path):
+    file = tmp_path / "client.properties"
+    file.write_text("# for the cluster\nsecurity.protocol = SASL_SSL\nsasl.password=tide=high\n\n")
+    got = client.parse(f"kafka://one/clicks?config={file}&security.protocol=SASL_PLAINTEXT")
+    assert got.options == {"security.protocol": "SASL_PLAINTEXT", "sasl.password": "tide=high"}
+    assert "tide" not in got.shown and "tide" not in repr(got)
+
+
+def test_a_file_that_is_not_there_or_wrong_is_named(tmp_path):
+    with pytest.raises(errors.MissingFile, match=r"absent\.properties"):
+        client.parse(f"kafka://one/clicks?config={tmp_path}/absent.properties")
+    (tmp_path / "bad.properties").write_text("a=b\nhm\n")
+    with pytest.raises(errors.BadInput, match="line 2"):
+        client.parse(f"kafka://one/clicks?config={tmp_path}/bad.properties")
+
+
+secrets = st.text("abcXYZ019", min_size=8, max_size=12)
+
+
+@given(user=secrets, password=secrets, other=secrets)
+def test_secrets_are_read_but_never_shown(user, password, other):
+    user, password, other = f"user-{user}", f"word-{password}", f"key-{other}"
+    how = "sasl.mechanism=PLAIN&security.protocol=SASL_SSL"
+    url = f"kafka://{user}:{password}@one:9092/clicks?ssl.key.password={other}&{how}"
+    got = client.parse(url)
+    assert got.options["sasl.username"] == user and got.options["sasl.password"] == password
+    assert got.options["ssl.key.password"] == other
+    for shown in (got.shown, repr(got), str(got)):
+        assert password not in shown and other not in shown
+    assert "sasl.mechanism=PLAIN" in got.shown and user in got.shown
+
+
+def test_a_wrong_url_does_not_tell_its_secrets_either():
+    with pytest.raises(errors.BadInput) as told:
+        client.parse("kafka://me:tide@one:port/clicks?sasl.password=high")
+    assert "tide" not in str(told.value) and "high" not in str(told.value)
+
+
+@pytest.mark.parametrize("said", ["", "&security.protocol=ssl", "&security.protocol=plaintext"])
+def test_a_user_whom_no_broker_would_be_told_of_is_refused(said):
+    """librdkafka would leave the user out in silence, and the broker would hang up."""
+    with pytest.raises(
+        errors.BadInput, match=r"'kafka://me:hidden@one:9092/clicks.*security.protocol=SASL_SSL"
+    ) as told:
+        client.parse(f"kafka://me:tide@one:9092/clicks?client.id=x{said}")
+    assert "tide" not in str(told.value)
+    with pytest.raises(errors.BadInput, match="has a user"):
+        client.parse(f"kafka://one:9092/clicks?sasl.username=me{said}")
+
+
+def test_a_user_in_the_url_goes_to_the_broker_by_the_protocol_that_was_said():
+    got = client.parse("kafka://me:tide@one:9092/clicks?security.protocol=SASL_PLAINTEXT&sasl.mechanism=PLAIN")
+    assert got.options["sasl.username"] == "me" and got.options["security.protocol"] == "SASL_PLAINTEXT"

@@ -1,0 +1,190 @@
+"""Producing: when records are due, where they go, what they hold, and that the account of them is exact."""
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from springtide import errors
+from springtide.data.stream import producer, record_filter
+from springtide.data.stream.decode import Fixed
+from springtide.data.stream.log import layout, stream
+from springtide.data.stream.producer import FaultMix, ProduceOrder
+from springtide.data.stream.records import Records, concat
+
+COUNTED = Fixed(producer.COUNTER_FIELDS)
+
+
+def make(folder: Path, partitions: int = 3) -> stream.LogStream:
+    return stream.create(folder, layout.LogSettings(partitions=partitions))
+
+
+def everything(log: stream.LogStream) -> dict[int, Records]:
+    reader = log.open()
+    reader.assign({seen.partition: seen.start for seen in log.bounds()})
+    found: dict[int, list[Records]] = {}
+    while chunks := reader.poll(0):
+        for chunk in chunks:
+            found.setdefault(chunk.partition, []).append(chunk.records)
+    return {partition: concat(pieces) for partition, pieces in found.items()}
+
+
+def test_every_record_is_in_one_partition_and_the_account_is_exact(tmp_path: Path) -> None:
+    log = make(tmp_path / "log")
+    done = producer.produce(log, producer.CounterRecords(keys=7), ProduceOrder(records=1000, first=50))
+    found = everything(log)
+    assert done.records == 1000 == sum(done.partitions) and done.bytes == 32 * 1000 and not done.interrupted
+    assert done.partitions == [len(found[partition]) for partition in range(3)] == [334, 333, 333]
+    batches = [
+        record_filter.batch_of(p, records, record_filter.FilterRules(), COUNTED).batch for p, records in found.items()
+    ]
+    serials = np.concatenate([batch["serial"] for batch in batches])
+    assert sorted(serials.tolist()) == list(range(50, 1050))
+    assert all((batch["key"] == batch["serial"] % 7).all() for batch in batches)
+
+
+def test_what_is_mixed_in_is_counted_and_sifted_out_again(tmp_path: Path) -> None:
+    log = make(tmp_path / "log", 1)
+    mixed = FaultMix(late=0.1, corrupt=0.2, oversized=0.05, oversized_bytes=300, seed=3)
+    done = producer.produce(log, producer.CounterRecords(), ProduceOrder(records=500, mixed=mixed))
+    rules = record_filter.FilterRules(max_lateness_s=60.0, max_record_bytes=200)
+    made = record_filter.batch_of(0, everything(log)[0], rules, COUNTED)
+    why = [letter.why for letter in made.letters]
+    assert (why.count("late"), why.count("corrupt"), why.count("oversized")) == (
+        done.late,
+        done.corrupt,
+        done.oversized,
+    )
+    assert made.records == 500 - done.late - done.corrupt - done.oversized
+    assert 20 < done.late < 80 and 60 < done.corrupt < 140 and 5 < done.oversized < 50
+
+
+def test_lines_and_pieces_of_files_are_records(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b'{"a": 1}\r\n\n{"a": 2}')
+    log = make(tmp_path / "log", 1)
+    done = producer.produce(log, producer.LineRecords(tmp_path / "lines"), ProduceOrder(enveloped=False))
+    assert done.records == 3 and everything(log)[0].bodies() == [b'{"a": 1}', b"", b'{"a": 2}']
+    (tmp_path / "pieces").write_bytes(bytes(range(12)))
+    other = make(tmp_path / "other", 1)
+    producer.produce(other, producer.FixedSizeRecords(tmp_path / "pieces", 4), ProduceOrder(enveloped=False))
+    assert everything(other)[0].bodies() == [bytes(range(4)), bytes(range(4, 8)), bytes(range(8, 12))]
+    with pytest.raises(errors.BadInput, match="not whole records of 5"):
+        producer.FixedSizeRecords(tmp_path / "pieces", 5)
+    with pytest.raises(errors.MissingFile):
+        producer.LineRecords(tmp_path / "nowhere").take(0, 1)
+
+
+def test_partitions_that_are_added_meanwhile_get_their_share(tmp_path: Path) -> None:
+    log = make(tmp_path / "log", 1)
+    asked: list[int] = []
+
+    class Growing(producer.CounterRecords):
+        def take(self, first: int, count: int) -> np.ndarray:  # type: ignore[type-arg]
+            asked.append(first)
+            if len(asked) == 2:
+                log.grow(2)
+            return super().take(first, count)
+
+    done = producer.produce(log, Growing(), ProduceOrder(records=3 * producer.MOST_AT_ONCE))
+    assert sum(done.partitions) == done.records and len(done.partitions) == 2 and done.partitions[1] > 0
+
+
+def test_it_ends_when_told_and_says_what_was_done(tmp_path: Path) -> None:
+    log = make(tmp_path / "log")
+    told: list[int] = []
+    done = producer.produce(
+        log,
+        producer.CounterRecords(),
+        ProduceOrder(),
+        tell=lambda now: told.append(now.records),
+        stop=lambda: len(told) >= 2,
+    )
+    assert done.interrupted and done.records == told[-1] == sum(done.partitions) == sum(
+        map(len, everything(log).values())
+    )
+    assert producer.produce(log, producer.CounterRecords(), ProduceOrder(seconds=0.0)).records == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 9), st.floats(0.2, 20), st.lists(st.integers(0, 50), max_size=20))
+def test_shares_are_kept_whatever_comes_at_once(partitions: int, skew: float, counts: list[int]) -> None:
+    share, sent = producer.shares(partitions, skew), np.zeros(partitions, np.int64)
+    for count in counts:
+        dealt = producer.deal(count, sent, share)
+        assert dealt.sum() == count and dealt.min() >= 0
+        sent += dealt
+    assert np.all(np.abs(sent - sent.sum() * share) <= partitions)
+
+
+def test_the_first_partition_gets_its_multiple() -> None:
+    assert producer.deal(1300, np.zeros(4, np.int64), producer.shares(4, 10.0)).tolist() == [
+        1000,
+        100,
+        100,
+        100,
+    ]
+    with pytest.raises(errors.BadInput):
+        producer.shares(3, 0.0)
+
+
+TAXI = ["timestamp,value", "2014-07-01 00:00:00,3600", "2014-07-01 01:00:00,7200", "2014-07-01 02:00:00,0"]
+
+
+def test_a_trace_is_counts_until_the_next_moment() -> None:
+    trace = producer.read_trace(TAXI, "taxi.csv")
+    assert trace.at_s.tolist() == [0.0, 3600.0, 7200.0] and trace.rate.tolist() == [1.0, 2.0, 0.0]
+    numbers = producer.read_trace(["0,10", "10,20"], "n")
+    assert numbers.at_s.tolist() == [0.0, 10.0] and numbers.rate.tolist() == [1.0, 2.0]
+    part = trace.between(1800.0, 5400.0)
+    assert part.at_s.tolist() == [0.0, 1800.0, 3600.0] and part.rate.tolist() == [1.5, 2.0, 1.0]
+
+
+def test_records_are_due_by_the_area_under_the_trace() -> None:
+    along = producer.TracePace(producer.read_trace(TAXI, "taxi.csv"), speedup=3600.0, peak=100.0)
+    assert along.lasts_s == 2.0
+    assert [along.due(t) for t in (0.0, 1.0, 2.0, 9.0)] == [0.0, 75.0, 125.0, 125.0]
+    assert along.due(0.5) == pytest.approx(31.25) and along.rate(0.5) == pytest.approx(75.0)
+    own = producer.TracePace(producer.read_trace(TAXI, "taxi.csv"), speedup=3600.0)
+    assert own.due(2.0) == pytest.approx(2.5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.floats(0, 1000), min_size=2, max_size=9), st.lists(st.floats(0, 12), min_size=2, max_size=9))
+def test_what_is_due_never_shrinks(rates: list[float], moments: list[float]) -> None:
+    trace = producer.TrafficTrace(np.arange(len(rates), dtype=np.float64), np.array([*rates[:-1], 1.0]))
+    along = producer.TracePace(trace, speedup=0.7)
+    due = [along.due(at) for at in sorted(moments)]
+    assert all(a <= b + 1e-6 for a, b in itertools.pairwise(due))
+
+
+def test_traces_that_are_none_are_refused_with_their_line() -> None:
+    cases = (
+        (["a,b", "x,1"], "line 2"),
+        (["0,1", "0,2"], "must rise"),
+        (["0,1", "1,-2"], "0 or more"),
+        (["0,1"], "two are"),
+        (["0,1", "1"], "line 2"),
+    )
+    for lines, said in cases:
+        with pytest.raises(errors.BadInput, match=said):
+            producer.read_trace(lines, "t.csv")
+    with pytest.raises(errors.BadInput, match="no traffic"):
+        producer.TracePace(producer.TrafficTrace(np.array([0.0, 1.0]), np.zeros(2)))
+    with pytest.raises(errors.BadInput, match="together at most 1"):
+        FaultMix(late=0.6, corrupt=0.6)
+
+
+def test_a_source_that_ends_ends_a_steady_pace_too(tmp_path: Path) -> None:
+    log = make(tmp_path / "log")
+
+    class Short(producer.CounterRecords):
+        def take(self, first: int, count: int) -> np.ndarray:  # type: ignore[type-arg]
+            return super().take(first, min(count, max(0, 3 - first)))
+
+    done = producer.produce(log, Short(), ProduceOrder(pace=producer.SteadyPace(1e6), seconds=5.0))
+    assert done.records == 3 and done.behind_s >= 0.0
+    quick = producer.produce(log, producer.CounterRecords(), ProduceOrder(pace=producer.SteadyPace(1e5), records=500))
+    assert quick.records == 500 and quick.seconds >= 500 / 1e5

@@ -1,0 +1,39 @@
+"""Dots of all pairs: what a plain batched product gives, and its gradient."""
+
+import torch
+
+from springtide.zoo import layers
+
+
+def plain(vectors: torch.Tensor) -> torch.Tensor:
+    return torch.bmm(vectors, vectors.transpose(1, 2))
+
+
+def vectors() -> torch.Tensor:
+    return torch.randn(5, 7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+
+
+def test_dots_are_those_of_a_plain_product_with_any_gradient_on_them() -> None:
+    ours, theirs = vectors(), vectors()
+    uneven = torch.randn(5, 7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    layers.dots_of_all_pairs(ours).backward(uneven)
+    plain(theirs).backward(uneven)
+    assert torch.allclose(layers.dots_of_all_pairs(ours), plain(theirs))
+    assert ours.grad is not None and theirs.grad is not None
+    assert torch.allclose(ours.grad, theirs.grad)
+
+
+def test_dots_can_be_differentiated_twice() -> None:
+    assert torch.autograd.gradcheck(layers.dots_of_all_pairs, (vectors(),))
+    assert torch.autograd.gradgradcheck(layers.dots_of_all_pairs, (vectors(),))
+
+
+def test_under_autocast_gradients_are_those_of_the_vectors_type() -> None:
+    ours, theirs = vectors().float().detach().requires_grad_(), vectors().float().detach().requires_grad_()
+    with torch.autocast("cpu", torch.bfloat16):
+        found, expected = layers.dots_of_all_pairs(ours), plain(theirs)
+    assert found.dtype == torch.bfloat16
+    found.sum().backward()
+    expected.sum().backward()
+    assert ours.grad is not None and theirs.grad is not None and ours.grad.dtype == torch.float32
+    assert torch.allclose(ours.grad, theirs.grad, rtol=0.02, atol=0.1)
