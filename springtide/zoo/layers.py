@@ -4,6 +4,7 @@ Models look tables up directly on views of the batch (`sparse[:, i:i + 1]`, `ite
 that a trainer can prefetch rows from the batch.
 """
 
+import abc
 import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -87,15 +88,15 @@ class HistoryBatch(NamedTuple):
 Batch = ClickBatch | RankBatch | PairBatch | HistoryBatch
 
 
-class BatchDataset(Dataset[tuple[Batch, Tensor]]):
+class BatchDataset(Dataset[tuple[Batch, Tensor]], abc.ABC):
     """A map-style data set that reads samples by `batch(indices)`."""
 
-    def __len__(self) -> int:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def __len__(self) -> int: ...
 
+    @abc.abstractmethod
     def batch(self, indices: NDArray[np.int64]) -> tuple[Batch, Tensor]:
         """Return the samples with these indices as one batch with labels."""
-        raise NotImplementedError
 
     def __getitem__(self, index: int) -> tuple[Batch, Tensor]:
         if not -len(self) <= index < len(self):

@@ -48,7 +48,6 @@ DECIDING_MODULES = (
     "springtide.data.shards",
     "springtide.embedding.placement",
     "springtide.checkpoint.format.manifest",
-    "springtide.checkpoint.format.manifest",
     "springtide.dataworker.feed.dispatch",
 )
 

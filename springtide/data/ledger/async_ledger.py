@@ -5,6 +5,7 @@ an argument, and every changing method depends only on its arguments. A journal 
 single cursor marks the samples that were never leased, so a pass of any size takes the same few bytes.
 """
 
+import abc
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Container, Iterable
@@ -165,7 +166,7 @@ class AsyncLedgerState:
 
 
 @dataclass(slots=True)
-class SharedLedger:
+class SharedLedger(abc.ABC):
     """Leases of a pass in which a worker can take over another worker's samples."""
 
     card: DatasetCard
@@ -213,8 +214,8 @@ class SharedLedger:
             ShrinkRequest(key.shard, key.first, lease.wish) for key, lease in mine.items() if lease.wish is not None
         )
 
-    def _grant(self, lease: ShardLease) -> Grant:
-        raise NotImplementedError
+    @abc.abstractmethod
+    def _grant(self, lease: ShardLease) -> Grant: ...
 
     def _hold(self, lease: ShardLease) -> None:
         key = LeaseKey(self.base + lease.running, lease.first)

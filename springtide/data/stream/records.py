@@ -1,4 +1,4 @@
-"""Pure. Hold consecutive records of a partition as columns: no object per record, slices without copies.
+"""Hold consecutive records of a partition as columns: no object per record, slices without copies.
 
 In: log/reader.py and kafka/librdkafka.py fill them. Out: record_filter.py and decode.py read whole batches. A worker
 sends `to_bytes` to a peer that trains the batch. `from_bytes` checks all sizes, and nothing is unpickled.
