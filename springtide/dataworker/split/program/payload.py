@@ -74,15 +74,10 @@ class FirstStage:
         """Return the payload for a batch that was already read."""
         if self.call is None:
             return {"batch": batch}
-        try:
-            crossing: Sequence[Any] | None = pytree.flatten(self.call.fill(batch))[0]
-            crossing = self.run(crossing) if self.run is not None and crossing is not None else crossing
-        except arguments.Another as error:
-            return {"batch": batch, "unsplit": str(error)}
-        except Exception as error:  # user code in forward() may raise anything, and raises again in the trainer
-            return {"batch": batch, "unsplit": f"{type(error).__name__}: {error}"}
+        call = self.call
+        crossing, why = _crossing(self.run, lambda: pytree.flatten(call.fill(batch))[0])
         if crossing is None:
-            return {"batch": batch, "unsplit": _why(self.run)}
+            return {"batch": batch, "unsplit": why}
         left = {path: functools.partial(LeftTensor.of, number) for number, path in self.left if number not in asked}
         return {"batch": replaced(batch, left), "crossing": list(crossing)}
 
@@ -97,13 +92,24 @@ class LaterStage:
         """Return the payload after this stage."""
         if not isinstance(made, Mapping) or "crossing" not in made:
             return made
-        try:
-            crossing = self.run(made["crossing"])
-        except Exception as error:  # user code in forward() may raise anything, and raises again in the trainer
-            return {**_without(made), "unsplit": f"{type(error).__name__}: {error}"}
+        crossing, why = _crossing(self.run, lambda: made["crossing"])
         if crossing is None:
-            return {**_without(made), "unsplit": _why(self.run)}
+            return {**{name: one for name, one in made.items() if name != "crossing"}, "unsplit": why}
         return {**made, "crossing": list(crossing)}
+
+
+def _crossing(run: Run | None, read: Callable[[], Sequence[Any]]) -> tuple[Sequence[Any] | None, str]:
+    """Run a moved program on the values that `read` returns. Return its values, or None with the reason."""
+    try:
+        given = read()
+        made = run(given) if run is not None else given
+    except arguments.Another as error:
+        return None, str(error)
+    except Exception as error:  # user code in forward() may raise anything, and raises again in the trainer
+        return None, f"{type(error).__name__}: {error}"
+    if made is None:
+        return None, getattr(run, "why", "") or "it is not of the kind that the split was made for"
+    return made, ""
 
 
 def tried(pipeline: Pipeline, batch: Any) -> Any:
@@ -113,14 +119,6 @@ def tried(pipeline: Pipeline, batch: Any) -> Any:
     for stage in others:
         made = stage.run(made)
     return made
-
-
-def _without(made: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: one for name, one in made.items() if name != "crossing"}
-
-
-def _why(run: Any) -> str:
-    return getattr(run, "why", "") or "it is not of the kind that the split was made for"
 
 
 def dtype_of(left: LeftTensor) -> torch.dtype:
