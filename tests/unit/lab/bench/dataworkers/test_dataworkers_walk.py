@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from springtide.domain.data.data_workers import FeedState, FeedTarget
-from springtide.planning.dataworkers.observation import Cores, TrainerReport
+from springtide.planning.dataworkers.observation import Cores, StageCores, TrainerReport
 from springtide_lab.bench.dataworkers import dataworkers_walk
 from springtide_lab.bench.dataworkers.walk import clicks
 
@@ -37,7 +37,7 @@ class Paper:
     def cores(self) -> Cores:
         workers, cpu = self.now
         free = 40.0 - self.trainer - workers * cpu
-        return Cores(workers, cpu, 0.0, self.trainer, min(self.trainer, 2.9), free, 8.0)
+        return Cores((StageCores(workers, cpu),), self.trainer, min(self.trainer, 2.9), free, 8.0)
 
     def carry_out(self, target: FeedTarget) -> bool:
         before = (self.now, self.trainer)
