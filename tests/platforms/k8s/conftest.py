@@ -33,8 +33,8 @@ from springtide.platforms.k8s.api.kinds import (
     ObjectKind,
 )
 from springtide_lab.kubernetes.api.server import ApiServer
-from springtide_lab.kubernetes.control import controllers
 from tests import waiting
+from tests.platforms.k8s import controllers
 
 Result = TypeVar("Result")
 

@@ -1,11 +1,10 @@
-"""Faults of an API server, for tests: refusals, conflicts, delays, watches that break, lists that are old.
+"""Faults of an API server, for tests: refusals, conflicts, delays, replies that are lost.
 
 In: a test says what is to go wrong, how often, and for whom. Out: `http` asks before each request. Calls come from the
 test's thread, questions from the server's: each is one step under a lock.
 """
 
 import threading
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from springtide_lab.kubernetes.api import status_errors
@@ -18,15 +17,13 @@ class Fault:
     """One thing that goes wrong for the next `times` requests that fit."""
 
     code: int = 0
-    """The answer; 0: it is only late, or old."""
+    """The answer; 0: it is only late."""
     verbs: tuple[str, ...] = ()
     resource: str = ""
     """`pods`, `pods/status`, `elasticjobs`; empty: any."""
     times: int = 1
     retry_after_s: float | None = None
     delay_s: float = 0.0
-    behind: int = 0
-    """A list answers with the state as it was so many changes ago."""
     after: bool = False
     """The request is done, and only its answer is lost."""
 
@@ -59,14 +56,6 @@ class Faults:
     def slow(self, delay_s: float, *, times: int = EVER, verbs: tuple[str, ...] = (), resource: str = "") -> None:
         self._add(Fault(delay_s=delay_s, times=times, verbs=verbs, resource=resource))
 
-    def stale(self, resource: str, *, behind: int = 1, times: int = 1) -> None:
-        """Answer lists with an older state, as a server that lags behind its peers does."""
-        self._add(Fault(behind=behind, times=times, verbs=("list",), resource=resource))
-
-    def clear(self) -> None:
-        with self._lock:
-            self._faults.clear()
-
     def take(self, verb: str, resource: str) -> list[Fault]:
         """What happens to this request; each counts as used."""
         with self._lock:
@@ -78,16 +67,12 @@ class Faults:
             self._faults = [each for each in self._faults if each.times > 0]
             return found
 
-    def __iter__(self) -> Iterator[Fault]:
-        with self._lock:
-            return iter(list(self._faults))
-
     def _add(self, fault: Fault) -> None:
         with self._lock:
             self._faults.append(fault)
 
 
-REASONS = {
+FAULT_REASONS = {
     401: "Unauthorized",
     403: "Forbidden",
     404: "NotFound",
@@ -100,10 +85,10 @@ REASONS = {
 }
 
 
-def refusal(fault: Fault, resource: str, name: str) -> status_errors.Refused:
+def fault_refusal(fault: Fault, resource: str, name: str) -> status_errors.Refused:
     if fault.code == 409:
         return status_errors.conflict(resource, name)
-    reason = REASONS.get(fault.code, "Unknown")
+    reason = FAULT_REASONS.get(fault.code, "Unknown")
     return status_errors.Refused(
         fault.code, reason, f"{reason}: a fault asked for by the test", retry_after_s=fault.retry_after_s
     )

@@ -1,9 +1,11 @@
 """The API over HTTP: who asks, whether they may, what goes wrong on purpose, and then what they asked for.
 
-In: requests. Out: objects, lists, tables, watches, `Status` objects for refusals. The rest of the room knows no HTTP.
+In: requests. Out: objects, lists, watches, `Status` objects for refusals. `Parts` answers requests to parts of objects
+that are more than a change: binding, eviction, tokens, reviews of access.
 """
 
 import asyncio
+import copy
 import json
 import time
 from collections.abc import Callable
@@ -12,21 +14,22 @@ from typing import Any
 import yaml
 from aiohttp import ClientError, ClientSession, web
 
-from springtide_lab.kubernetes.api import api_faults, discovery, list_watch, rbac, status_errors, tables
+from springtide_lab.kubernetes.api import api_faults, object_store, paths, rbac, status_errors
 from springtide_lab.kubernetes.api.object_lifecycle import Lifecycle, stamp
-from springtide_lab.kubernetes.api.object_store import Change, Store
+from springtide_lab.kubernetes.api.object_store import Change, Feed, Store
 from springtide_lab.kubernetes.api.paths import Registry, Target
 from springtide_lab.kubernetes.api.status_errors import Json, Refused
-from springtide_lab.kubernetes.api.subresources import Parts
-from springtide_lab.kubernetes.control.namespaces import Housekeeping
-from springtide_lab.kubernetes.objects import patches, server_side_apply
-from springtide_lab.kubernetes.objects.custom_resources import kinds_of
-from springtide_lab.kubernetes.objects.kinds import CRDS, NAMESPACES, NODES, PODS
+from springtide_lab.kubernetes.control import reconcile
+from springtide_lab.kubernetes.control.reconcile import Housekeeping
+from springtide_lab.kubernetes.objects import patches
+from springtide_lab.kubernetes.objects.admission import kinds_of
+from springtide_lab.kubernetes.objects.kinds import BUDGETS, CRDS, NAMESPACES, NODES, PODS
 
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 BOOKMARK_S = 5.0  # servers send one about every minute; clients must not depend on it
 WATCH_S = 1800.0
 BODY = 16 * 1024 * 1024
+TOKEN_S = 3600
 
 
 class Api:
@@ -39,7 +42,7 @@ class Api:
         self.tokens = rbac.Tokens()
         self.faults = api_faults.Faults()
         self.life = Lifecycle(self.store, clock)
-        self.feeds: set[list_watch.Feed] = set()
+        self.feeds: set[Feed] = set()
         self._parts = Parts(self.life, self.tokens, clock)
         self._open: set[web.StreamResponse] = set()
         self.store.after_change += [self._learn, Housekeeping(self.life, self.registry, ca).after]
@@ -62,10 +65,10 @@ class Api:
         if resource != CRDS.resource:
             return
         spec = change.now["spec"]
-        self.registry.forget(spec["group"], spec["names"]["plural"])
         if change.type == "DELETED":
             self.store.drop_resource(f"{spec['names']['plural']}.{spec['group']}")
-        else:
+        self.registry.forget(spec["group"], spec["names"]["plural"])
+        if change.type != "DELETED":
             self.registry.define(kinds_of(change.now))
 
     # ---- one request ----
@@ -85,7 +88,7 @@ class Api:
         user = self.tokens.user(request.headers.get("Authorization", "").removeprefix("Bearer "), self.store)
         if user is None:
             raise status_errors.unauthorized()
-        if request.method == "GET" and (said := discovery.answer(request.path, self.registry.all())) is not None:
+        if request.method == "GET" and (said := paths.answer(request.path, self.registry.all())) is not None:
             return web.json_response(said)
         body = await self._body(request)
         if request.path.startswith("/apis/authorization.k8s.io/v1/selfsubject") and request.method == "POST":
@@ -109,16 +112,15 @@ class Api:
             if fault.delay_s:
                 await asyncio.sleep(fault.delay_s)
             if fault.code and not fault.after:
-                raise api_faults.refusal(fault, target.kind.resource, target.name)
-        behind = max((fault.behind for fault in found), default=0)
-        answer = await self._do(request, target, verb, user, body, behind)
+                raise api_faults.fault_refusal(fault, target.kind.resource, target.name)
+        answer = await self._do(request, target, verb, user, body)
         for fault in found:
             if fault.code and fault.after:
-                raise api_faults.refusal(fault, target.kind.resource, target.name)
+                raise api_faults.fault_refusal(fault, target.kind.resource, target.name)
         return answer
 
     async def _do(
-        self, request: web.Request, target: Target, verb: str, user: rbac.User, body: Any, behind: int
+        self, request: web.Request, target: Target, verb: str, user: rbac.User, body: Any
     ) -> web.StreamResponse:
         dry = request.query.get("dryRun") == "All"
         kind = target.kind
@@ -128,11 +130,10 @@ class Api:
             case "watch":
                 return await self._watch(request, target)
             case "list":
-                found = list_watch.page(self.store, target, request.query, behind=behind)
-                return self._shown(request, target, found.as_list(kind), found.items, str(found.version))
+                found = object_store.page(self.store, target, request.query)
+                return web.json_response(found.as_list(kind))
             case "get":
-                item = list_watch.as_version(kind, self.life.need(kind, target.key))
-                return self._shown(request, target, item, [item], item["metadata"]["resourceVersion"])
+                return web.json_response(object_store.as_version(kind, self.life.need(kind, target.key)))
             case "create" if target.part:
                 return web.json_response(self._parts.create(target, body), status=201)
             case "create":
@@ -156,32 +157,13 @@ class Api:
     # ---- verbs ----
 
     def _patch(self, request: web.Request, target: Target, user: rbac.User, body: Any, dry: bool) -> web.Response:
-        kind, media = target.kind, request.content_type
-        old = self.store.get(kind.resource, target.key)
-        if media == patches.APPLY:
-            manager = request.query.get("fieldManager", "")
-            if not manager:
-                raise status_errors.bad_request("PatchOptions.meta.k8s.io is invalid: fieldManager: Required value")
-            start = old or {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": target.name}}
-            new = server_side_apply.apply(
-                start,
-                body,
-                manager,
-                force=request.query.get("force") == "true",
-                at=stamp(self.clock()),
-                key_of=server_side_apply.key_names(kind.custom, kind.schema),
-            )
-            if old is None:
-                self._refuse_escalation(user, target, new)
-                return web.json_response(self.life.create(kind, target.namespace, new, dry=dry), status=201)
-        else:
-            old = self.life.need(kind, target.key)
-            new = patches.apply(old, body, media, custom=kind.custom)
+        kind = target.kind
+        new = patches.apply(self.life.need(kind, target.key), body, request.content_type, custom=kind.custom)
         self._refuse_escalation(user, target, new)
         return web.json_response(self.life.change(kind, target.key, new, part=target.part, dry=dry))
 
     def _delete_all(self, request: web.Request, target: Target, body: Any) -> web.Response:
-        found = list_watch.page(self.store, target, request.query)
+        found = object_store.page(self.store, target, request.query)
         for item in found.items:
             key = (item["metadata"].get("namespace", ""), item["metadata"]["name"])
             self.life.delete(target.kind, key, self._options(request, body))
@@ -215,7 +197,7 @@ class Api:
         seconds = float(request.query.get("timeoutSeconds") or WATCH_S)
         bookmarks = request.query.get("allowWatchBookmarks") in ("true", "1")
         try:
-            feed = list_watch.Feed(self.store, target, request.query)
+            feed = Feed(self.store, target, request.query)
         except Refused as refused:
             if refused.code != 410:
                 raise
@@ -234,7 +216,12 @@ class Api:
         return response
 
     async def _stream(
-        self, request: web.Request, response: web.StreamResponse, feed: list_watch.Feed, seconds: float, bookmarks: bool
+        self,
+        request: web.Request,
+        response: web.StreamResponse,
+        feed: Feed,
+        seconds: float,
+        bookmarks: bool,
     ) -> None:
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
@@ -253,7 +240,6 @@ class Api:
                 await response.write(_line(event))
 
     async def _log(self, request: web.Request, target: Target) -> web.StreamResponse:
-        """A pod's output is with its node: ask there."""
         pod = self.life.need(PODS, target.key)
         node = self.store.get(NODES.resource, ("", pod["spec"].get("nodeName", "")))
         if node is None:
@@ -276,7 +262,7 @@ class Api:
                 raise Refused(500, "InternalError", f"Get {url}: {error}") from error
         return response
 
-    # ---- reading and showing ----
+    # ---- reading ----
 
     def _verb(self, request: web.Request, target: Target) -> str:
         if request.method in ("GET", "HEAD"):
@@ -300,14 +286,80 @@ class Api:
         except (ValueError, yaml.YAMLError) as error:
             raise status_errors.bad_request(f"the body cannot be read: {error}") from error
 
-    def _shown(
-        self, request: web.Request, target: Target, whole: Json, items: list[Json], version: str
-    ) -> web.Response:
-        if "as=Table" in request.headers.get("Accept", ""):
-            include = request.query.get("includeObject", "Metadata")
-            return web.json_response(tables.table(target.kind, items, self.clock(), version, include))
-        return web.json_response(whole)
-
 
 def _line(event: Json) -> bytes:
     return json.dumps(event, separators=(",", ":")).encode() + b"\n"
+
+
+class Parts:
+    """Answers them. `clock` is the time of day in seconds."""
+
+    def __init__(self, lifecycle: Lifecycle, tokens: rbac.Tokens, clock: Callable[[], float]) -> None:
+        self._life, self._tokens, self._clock = lifecycle, tokens, clock
+
+    def create(self, target: Target, body: Json) -> Json:
+        item = self._life.need(target.kind, target.key)
+        match target.part:
+            case "binding":
+                return self._bind(target, item, body)
+            case "eviction":
+                return self._evict(target, item, body)
+            case "token":
+                return self._token(target, item, body)
+        raise status_errors.not_allowed("POST")
+
+    def _bind(self, target: Target, pod: Json, body: Json) -> Json:
+        node = (body.get("target") or {}).get("name", "")
+        if pod["metadata"].get("deletionTimestamp"):
+            raise status_errors.conflict(
+                "pods/binding", target.name, f"pod {target.name} is being deleted, cannot be assigned"
+            )
+        if pod["spec"].get("nodeName"):
+            why = f"pod {target.name} is already assigned to node {pod['spec']['nodeName']!r}"
+            raise status_errors.conflict("pods/binding", target.name, why)
+        bound = copy.deepcopy(pod)
+        bound["spec"]["nodeName"] = node
+        self._condition(bound, "PodScheduled", "True", "", "")
+        self._life.store.put(PODS.resource, target.key, bound)
+        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+
+    def _evict(self, target: Target, pod: Json, body: Json) -> Json:
+        store = self._life.store
+        reconcile.refuse_disruption(pod, store.all(BUDGETS.resource, target.namespace))
+        marked = copy.deepcopy(pod)
+        if pod["spec"].get("nodeName"):
+            why = "Eviction API: evicting"
+            self._condition(marked, "DisruptionTarget", "True", "EvictionByEvictionAPI", why)
+            store.put(PODS.resource, target.key, marked)
+        self._life.delete(PODS, target.key, dict(body.get("deleteOptions") or {}))
+        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+
+    def _condition(self, pod: Json, kind: str, status: str, reason: str, message: str) -> None:
+        conditions = [each for each in pod["status"].get("conditions") or [] if each["type"] != kind]
+        entry = {"type": kind, "status": status, "lastTransitionTime": stamp(self._clock()), "lastProbeTime": None}
+        entry |= {key: value for key, value in (("reason", reason), ("message", message)) if value}
+        pod["status"]["conditions"] = [*conditions, entry]
+
+    def _token(self, target: Target, account: Json, body: Json) -> Json:
+        seconds = (body.get("spec") or {}).get("expirationSeconds", TOKEN_S)
+        token = self._tokens.of_account(target.namespace, target.name, account["metadata"]["uid"])
+        return {
+            "kind": "TokenRequest",
+            "apiVersion": "authentication.k8s.io/v1",
+            "metadata": {"name": target.name, "namespace": target.namespace},
+            "spec": {"audiences": ["https://kubernetes.default.svc"], "expirationSeconds": seconds},
+            "status": {"token": token, "expirationTimestamp": stamp(self._clock() + seconds)},
+        }
+
+    def review(self, user: rbac.User, body: Json) -> Json:
+        """Whether the one who asks may do a thing: `kubectl auth can-i`."""
+        asked = (body.get("spec") or {}).get("resourceAttributes") or {}
+        part = asked.get("subresource", "")
+        ask = rbac.Ask(
+            verb=asked.get("verb", ""),
+            group=asked.get("group", ""),
+            resource=asked.get("resource", "") + (f"/{part}" if part else ""),
+            namespace=asked.get("namespace", ""),
+            name=asked.get("name", ""),
+        )
+        return {**body, "status": {"allowed": rbac.allowed(self._life.store, user, ask)}}

@@ -150,7 +150,6 @@ class Lifecycle:
         return item
 
     def _merged(self, kind: Kind, old: Json, new: Json, part: str) -> Json:
-        """What a request may change of an object: all but the status, or the status alone."""
         if part in ("status", "resize"):
             merged = copy.deepcopy(old)
             taken = "status" if part == "status" else "spec"

@@ -1,54 +1,70 @@
 """An API server for tests, over real HTTPS, in a thread of its own: `with ApiServer(folder) as server: ...`.
 
 In: a folder for its certificate and kubeconfig. Out: `server.kubeconfig`, which every client can use; `server.faults`
-to make things go wrong; tokens of service accounts, to see what they may do. Requests: `http`. Pods run only where a
-`LocalKubelet` does.
+to make things go wrong. Requests: `http`. Pods run only where a `LocalKubelet` does.
 """
 
-import asyncio
+import datetime
 import json
 import os
 import pathlib
-import threading
+import ssl
 from collections.abc import Callable
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any
 
 from aiohttp import web
 
+from springtide.platforms.agent import credentials
+from springtide.rpc.transport import tls
 from springtide_lab.kubernetes.api.api_faults import Faults
 from springtide_lab.kubernetes.api.http import Api
+from springtide_lab.kubernetes.api.loop_thread import LoopThread
 from springtide_lab.kubernetes.api.status_errors import Json
-from springtide_lab.kubernetes.control import certificates
 
-START_S = 60.0
+NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
+LIFE = datetime.timedelta(days=2)
 
 
-class ApiServer:
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate with its key, and who signed it."""
+
+    ca: str
+    certificate: str
+    key: str
+
+    def server_context(self, folder: pathlib.Path) -> ssl.SSLContext:
+        """For a server; written to `folder`, since Python reads certificates from files only."""
+        files = folder / "tls.crt", folder / "tls.key"
+        files[0].write_text(self.certificate)
+        files[1].touch(0o600)
+        files[1].write_text(self.key)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*files)
+        return context
+
+
+def make(address: str = "127.0.0.1") -> Certificate:
+    """A new authority, and a certificate of it for an address and the names of an API server."""
+    now = datetime.datetime.now(datetime.UTC)
+    made = credentials.make("testing", at=now, life=LIFE, roles=("kubernetes",), hosts=(address, *NAMES))
+    own = {name: content.decode() for name, content in credentials.of_role(made, "kubernetes").items()}
+    return Certificate(own[tls.AUTHORITY], own[tls.CERTIFICATE], own[tls.KEY])
+
+
+class ApiServer(LoopThread):
     """One server, empty but for the namespaces `default` and `kube-system`."""
 
     def __init__(self, folder: str | os.PathLike[str], *, host: str = "127.0.0.1", port: int = 0) -> None:
+        super().__init__("kubernetes-api-server")
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._host, self._port = host, port
-        self._certificate = certificates.make(host)
+        self._certificate = make(host)
         self._api = Api(self._certificate.ca)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="kubernetes-api-server", daemon=True)
-        self._up = threading.Event()
-        self._trouble: BaseException | None = None
         self.token = self._api.tokens.admin()
         self.url = ""
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        if not self._up.wait(START_S) or self._trouble is not None:
-            raise RuntimeError(f"the API server did not start: {self._trouble}")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stopped; all connections end."""
-        self._loop.call_soon_threadsafe(self._over.set)
-        self._thread.join()
 
     @property
     def kubeconfig(self) -> pathlib.Path:
@@ -98,28 +114,16 @@ class ApiServer:
         async def within() -> Any:
             return step()
 
-        return asyncio.run_coroutine_threadsafe(within(), self._loop).result(START_S)
+        return self.call(within())
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._serve())
-        except BaseException as trouble:
-            self._trouble = trouble
-            self._up.set()
-            raise
-        finally:
-            self._loop.close()
-
-    async def _serve(self) -> None:
-        self._over = asyncio.Event()
+    async def main(self) -> None:
         runner = web.AppRunner(self._api.application(), access_log=None, shutdown_timeout=0.1)
         await runner.setup()
         site = web.TCPSite(runner, self._host, self._port, ssl_context=self._certificate.server_context(self.folder))
         await site.start()
         self.url = f"https://{self._host}:{runner.addresses[0][1]}"
         self.write_kubeconfig(self.kubeconfig, self.token)
-        self._up.set()
-        await self._over.wait()
+        self.ready()
+        await self.over.wait()
         self._api.drop_watches()
         await runner.cleanup()

@@ -49,7 +49,6 @@ def success(resource: str, group: str, name: str, uid: str) -> Json:
 
 
 def bad_request(message: str) -> Refused:
-    """400."""
     return Refused(400, "BadRequest", message)
 
 
@@ -59,7 +58,6 @@ def unauthorized() -> Refused:
 
 
 def forbidden(resource: str, name: str, why: str) -> Refused:
-    """403."""
     called = f'{resource} "{name}"' if name else resource
     return Refused(403, "Forbidden", f"{called} is forbidden: {why}", details={"name": name, "kind": resource})
 
@@ -77,7 +75,6 @@ def no_such_path() -> Refused:
 
 
 def not_allowed(method: str) -> Refused:
-    """405."""
     return Refused(
         405, "MethodNotAllowed", f"the server does not allow this method on the requested resource: {method}"
     )
@@ -99,16 +96,6 @@ def conflict(resource: str, name: str, why: str = "") -> Refused:
         f'Operation cannot be fulfilled on {resource} "{name}": {why}',
         details={"name": name, "kind": resource},
     )
-
-
-def apply_conflict(paths: Sequence[tuple[str, str]]) -> Refused:
-    """409 of a server-side apply over what others own: (manager, path) pairs."""
-    causes = [
-        {"reason": "FieldManagerConflict", "message": f'conflict with "{manager}"', "field": path}
-        for manager, path in paths
-    ]
-    told = "; ".join(f'conflict with "{manager}": {path}' for manager, path in paths)
-    return Refused(409, "Conflict", f"Apply failed with {len(paths)} conflicts: {told}", details={"causes": causes})
 
 
 def gone(message: str = "The resourceVersion for the provided list or watch is too old.") -> Refused:

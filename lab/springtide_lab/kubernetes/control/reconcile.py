@@ -1,99 +1,253 @@
-"""Pure. What a controller manager would do to the objects of one namespace now.
+"""What a cluster's controller manager does: `decide` says what, `Housekeeping` does it in our API server.
 
-In: all of them, with their kinds; the nodes there are; whether the namespace is to go. Out: steps. Next: `controllers`
-does them, and looks again.
+An account and the server's certificate in every namespace; what is owned goes with its owner; a deleted namespace is
+emptied and ends; budgets count; claims and pods of lost nodes go. `decide` is pure: objects with their kinds, nodes and
+leaving namespaces in, steps out.
 """
 
+import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from springtide.platforms.k8s.api.kinds import CLAIMS, DISRUPTION_BUDGETS, PODS, Object, ObjectKind
-from springtide_lab.kubernetes.control import garbage_collector, namespaces
+from springtide_lab.kubernetes.api import status_errors
+from springtide_lab.kubernetes.api.object_lifecycle import Lifecycle
+from springtide_lab.kubernetes.api.object_store import Change, Key
+from springtide_lab.kubernetes.api.paths import Registry
+from springtide_lab.kubernetes.api.status_errors import Json
+from springtide_lab.kubernetes.objects import kinds, selectors
 
-FOREGROUND, IN_USE = "foregroundDeletion", "kubernetes.io/pvc-protection"
-Found = Sequence[tuple[ObjectKind, Object]]
+FOREGROUND, ORPHAN, IN_USE = "foregroundDeletion", "orphan", "kubernetes.io/pvc-protection"
+
+
+class AnyKind(Protocol):
+    """A kind of our API server or of the client."""
+
+    @property
+    def plural(self) -> str: ...
+
+
+Found = Sequence[tuple[AnyKind, Json]]
 
 
 @dataclass(frozen=True, slots=True)
 class Delete:
     """It has no owner any more, or no node, or no namespace."""
 
-    kind: ObjectKind
-    thing: Object
+    kind: AnyKind
+    thing: Json
     grace_s: int | None = None
+    """0 for a pod whose node is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Let:
-    """Nothing that we know of holds it any more: these finalizers stay."""
+    """Nothing that we know of holds it any more: these finalizers and owners stay."""
 
-    kind: ObjectKind
-    thing: Object
+    kind: AnyKind
+    thing: Json
     holds: tuple[str, ...]
+    owners: tuple[Json, ...] | None = None
+    """None: as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
     """A budget's figures."""
 
-    kind: ObjectKind
-    thing: Object
-    status: Object
+    kind: AnyKind
+    thing: Json
+    status: Json
 
 
 Step = Delete | Let | Count
 
 
-def decide(there: Found, *, nodes: set[str], leaving: bool) -> list[Step]:
+def decide(there: Found, *, nodes: set[str], leaving: bool | set[str] = False) -> list[Step]:
+    """`leaving`: namespaces that are to go, or whether the only one is."""
     return [*_deletions(there, nodes, leaving), *_releases(there), *_counts(there)]
 
 
-def _deletions(there: Found, nodes: set[str], leaving: bool) -> Iterator[Step]:
-    living = {thing["metadata"]["uid"] for _, thing in there}
-    going = {thing["metadata"]["uid"] for _, thing in there if FOREGROUND in _holds(thing)}
-    stranded = garbage_collector.stranded([thing for kind, thing in there if kind is PODS], nodes)
-    lost = {pod["metadata"]["uid"] for pod in stranded}
+def _deletions(there: Found, nodes: set[str], leaving: bool | set[str]) -> Iterator[Step]:
+    going = {_uid(thing) for _, thing in there if FOREGROUND in _holds(thing)}
+    staying = {_uid(thing) for _, thing in there} - going
     for kind, thing in there:
-        uid = thing["metadata"]["uid"]
-        if uid in lost:
+        node = thing["spec"].get("nodeName") if kind.plural == "pods" else None
+        owners = _owners(thing)
+        emptied = leaving if isinstance(leaving, bool) else thing["metadata"].get("namespace") in leaving
+        if node and node not in nodes:
             yield Delete(kind, thing, 0)
         elif "deletionTimestamp" in thing["metadata"]:
             continue
-        elif leaving or garbage_collector.orphans([thing], living - going):
+        elif emptied or (owners and not any(owner["uid"] in staying for owner in owners)):
             yield Delete(kind, thing)
 
 
 def _releases(there: Found) -> Iterator[Step]:
-    owned = {owner["uid"] for _, thing in there for owner in thing["metadata"].get("ownerReferences") or []}
+    orphaning = {_uid(thing) for _, thing in there if ORPHAN in _holds(thing)}
+    owned = {owner["uid"] for _, thing in there for owner in _owners(thing)}
     used = {
-        volume["persistentVolumeClaim"]["claimName"]
+        (pod["metadata"].get("namespace"), volume["persistentVolumeClaim"]["claimName"])
         for kind, pod in there
-        if kind is PODS
+        if kind.plural == "pods"
         for volume in pod["spec"].get("volumes") or []
         if "persistentVolumeClaim" in volume
     }
     for kind, thing in there:
-        if "deletionTimestamp" not in thing["metadata"]:
+        meta, holds = thing["metadata"], _holds(thing)
+        kept = tuple(owner for owner in _owners(thing) if owner["uid"] not in orphaning)
+        if len(kept) < len(_owners(thing)):
+            yield Let(kind, thing, tuple(holds), kept)
+        if "deletionTimestamp" not in meta:
             continue
-        free = set()
-        if thing["metadata"]["uid"] not in owned:
-            free.add(FOREGROUND)
-        if kind is CLAIMS and thing["metadata"]["name"] not in used:
+        free = {FOREGROUND, ORPHAN} if _uid(thing) not in owned else set()
+        if kind.plural == "persistentvolumeclaims" and (meta.get("namespace"), meta["name"]) not in used:
             free.add(IN_USE)
-        holds = _holds(thing)
         if free & set(holds):
             yield Let(kind, thing, tuple(each for each in holds if each not in free))
 
 
 def _counts(there: Found) -> Iterator[Step]:
-    pods = [thing for kind, thing in there if kind is PODS]
     for kind, budget in there:
-        if kind is DISRUPTION_BUDGETS:
-            status = namespaces.counted(budget, pods)
-            known = budget.get("status") or {}
+        if kind.plural == "poddisruptionbudgets":
+            space = budget["metadata"].get("namespace")
+            pods = [pod for other, pod in there if other.plural == "pods" and pod["metadata"].get("namespace") == space]
+            status, known = counted(budget, pods), budget.get("status") or {}
             if any(known.get(key) != value for key, value in status.items()):
                 yield Count(kind, budget, status)
 
 
-def _holds(thing: Object) -> list[str]:
+def _uid(thing: Json) -> str:
+    return str(thing["metadata"]["uid"])
+
+
+def _holds(thing: Json) -> list[str]:
     return list(thing["metadata"].get("finalizers") or [])
+
+
+def _owners(thing: Json) -> list[Json]:
+    return list(thing["metadata"].get("ownerReferences") or [])
+
+
+def counted(budget: Json, pods: list[Json]) -> Json:
+    """The status of a budget: how many of its pods are healthy, and how many may go."""
+    spec = budget["spec"]
+    fits = selectors.by_structure(spec.get("selector"))
+    chosen = [pod for pod in pods if fits(pod["metadata"].get("labels") or {}) and not is_over(pod)]
+    healthy = sum(1 for pod in chosen if is_ready(pod) and not pod["metadata"].get("deletionTimestamp"))
+    total = len(chosen)
+    if "minAvailable" in spec:
+        desired = _share(spec["minAvailable"], total)
+    else:
+        desired = total - _share(spec.get("maxUnavailable", 1), total)
+    return {
+        "currentHealthy": healthy,
+        "desiredHealthy": max(0, desired),
+        "disruptionsAllowed": max(0, healthy - max(0, desired)),
+        "expectedPods": total,
+        "observedGeneration": budget["metadata"].get("generation", 1),
+    }
+
+
+def _share(wanted: int | str, total: int) -> int:
+    if isinstance(wanted, str) and wanted.endswith("%"):
+        return -(-total * int(wanted[:-1]) // 100)
+    return int(selectors.number(wanted))
+
+
+def is_ready(pod: Json) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def is_over(pod: Json) -> bool:
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def refuse_disruption(pod: Json, budgets: list[Json]) -> None:
+    """429 where a budget does not let this pod go now; a pod that is not ready, or over, may always go."""
+    if is_over(pod) or not is_ready(pod):
+        return
+    labels = pod["metadata"].get("labels") or {}
+    for budget in budgets:
+        status = budget["status"]
+        if selectors.by_structure(budget["spec"].get("selector"))(labels) and status["disruptionsAllowed"] <= 0:
+            why = (
+                f"The disruption budget {budget['metadata']['name']} needs {status['desiredHealthy']} healthy pods "
+                f"and has {status['currentHealthy']} currently"
+            )
+            raise status_errors.too_many(
+                "Cannot evict pod as it would violate the pod's disruption budget.",
+                10,
+                [{"reason": "DisruptionBudget", "message": why}],
+            )
+
+
+class Housekeeping:
+    """Brings the objects of our API server up to date after every change."""
+
+    def __init__(self, lifecycle: Lifecycle, registry: Registry, ca: str) -> None:
+        self._life, self._registry, self._ca = lifecycle, registry, ca
+        self._busy = False
+
+    def after(self, resource: str, change: Change) -> None:
+        if self._busy:
+            return  # the loop below sees it
+        self._busy = True
+        store, before = self._life.store, -1
+        try:
+            if resource == "namespaces" and change.type == "ADDED":
+                self._furnish(change.key[1])
+            while store.version != before:
+                before = store.version
+                self._round()
+        finally:
+            self._busy = False
+
+    def _furnish(self, namespace: str) -> None:
+        self._life.create(kinds.ACCOUNTS, namespace, {"metadata": {"name": "default"}})
+        body = {"metadata": {"name": "kube-root-ca.crt"}, "data": {"ca.crt": self._ca}}
+        self._life.create(kinds.CONFIG_MAPS, namespace, body)
+
+    def _round(self) -> None:
+        store = self._life.store
+        there = [(self._registry.of_resource(resource), store.get(resource, key)) for resource, key in store.entries()]
+        leaving = {
+            space["metadata"]["name"] for space in store.all("namespaces") if space["metadata"].get("deletionTimestamp")
+        }
+        nodes = {node["metadata"]["name"] for node in store.all("nodes")}
+        for step in decide([(k, thing) for k, thing in there if thing], nodes=nodes, leaving=leaving):
+            self._do(step)
+        for name in leaving:
+            if not any(key[0] == name for _, key in store.entries()):
+                store.drop("namespaces", ("", name))
+
+    def _do(self, step: Step) -> None:
+        kind, meta = step.kind, step.thing["metadata"]
+        assert isinstance(kind, kinds.Kind)
+        key = (meta.get("namespace", ""), meta["name"])
+        thing = copy.deepcopy(self._life.store.get(kind.resource, key))
+        if thing is None:
+            return
+        match step:
+            case Delete(grace_s=0):
+                self._fail(key, thing)
+                self._life.delete(kind, key, {"gracePeriodSeconds": 0})
+            case Delete():
+                self._life.delete(kind, key, {})
+            case Let(holds=holds, owners=owners):
+                thing["metadata"]["finalizers"] = list(holds)
+                thing["metadata"].pop("resourceVersion")
+                if owners is not None:
+                    thing["metadata"]["ownerReferences"] = list(owners)
+                self._life.change(kind, key, thing)
+            case Count(status=status):
+                self._life.store.put(kind.resource, key, {**thing, "status": status})
+
+    def _fail(self, key: Key, pod: Json) -> None:
+        if not is_over(pod):
+            entry = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByPodGC"}
+            entry["message"] = "PodGC: node no longer exists"
+            pod["status"]["phase"] = "Failed"
+            pod["status"]["conditions"] = [*(pod["status"].get("conditions") or []), entry]
+            self._life.store.put("pods", key, pod)

@@ -30,7 +30,6 @@ def check(result: int, what: str) -> None:
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
-    """mount(2)."""
     done = LIBC.mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode() or None)
     check(done, f"mount {source} on {target}")
 

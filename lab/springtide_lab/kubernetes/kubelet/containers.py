@@ -122,7 +122,6 @@ class Machine:
         self._pipes: set[int] = set()
 
     def start(self, wish: Wish) -> Container:
-        """Start a container; its output goes to its log."""
         self._number += 1
         root = self._roots / str(self._number)
         root.mkdir()

@@ -8,37 +8,33 @@ as well as `server.ApiServer`. What a pod sees of the machine: `enter`. One pod'
 """
 
 import asyncio
-import concurrent.futures
 import contextlib
 import logging
 import os
 import pathlib
-import threading
 import urllib.parse
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Self
 
 from springtide import errors
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import CONFIG_MAPS, NODES, PODS, SECRETS, SERVICE_ACCOUNTS
+from springtide_lab.kubernetes.api.loop_thread import LoopThread
 from springtide_lab.kubernetes.api.status_errors import Json
-from springtide_lab.kubernetes.control import pod_placement, scheduler
-from springtide_lab.kubernetes.control.cluster_view import View
+from springtide_lab.kubernetes.control import scheduler
+from springtide_lab.kubernetes.control.scheduler import View
 from springtide_lab.kubernetes.kubelet import containers, nodes
-from springtide_lab.kubernetes.kubelet.container_spec import image_env
+from springtide_lab.kubernetes.kubelet.container_spec import Lookup, image_env
 from springtide_lab.kubernetes.kubelet.containers import Machine
-from springtide_lab.kubernetes.kubelet.environment import Lookup
-from springtide_lab.kubernetes.kubelet.node_server import NodeServer
+from springtide_lab.kubernetes.kubelet.nodes import NodeServer
 from springtide_lab.kubernetes.kubelet.pod_lifecycle import Place, PodLife
 
 log = logging.getLogger(__name__)
 
-START_S = 60.0
 LEASE_S = 10.0
 LATER_S = 1.0  # what could not be placed is tried again, as nodes may have changed
 EVICT_S = 0.5
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +55,12 @@ class KubeletSettings:
 class Signals:
     """Events that wake the kubelet's tasks."""
 
-    over: asyncio.Event = field(default_factory=asyncio.Event)
     dirty: asyncio.Event = field(default_factory=asyncio.Event)
     """The cluster has changed."""
     schedule: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-class LocalKubelet:
+class LocalKubelet(LoopThread):
     """Nodes of this machine: `nodes` are name to (cores, bytes of memory); `scheduler` is whom pods must ask for."""
 
     def __init__(
@@ -79,6 +74,7 @@ class LocalKubelet:
         missing_images: Sequence[str] = ("*missing*",),
         backoff_s: float = 0.2,
     ) -> None:
+        super().__init__("local-kubelet")
         self.folder = pathlib.Path(folder)
         self._settings = KubeletSettings(
             kubeconfig=os.fspath(kubeconfig),
@@ -93,45 +89,31 @@ class LocalKubelet:
         self._lost: set[str] = set()
         self._addresses = 0
         self._signals = Signals()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="local-kubelet", daemon=True)
-        self._up: concurrent.futures.Future[None] = concurrent.futures.Future()
 
     def __enter__(self) -> Self:
         if why := containers.why_not():
             raise errors.BadInput(f"pods cannot be run on this machine: {why}; run as root, or allow user namespaces")
         self.folder.mkdir(parents=True, exist_ok=True)
         self.folder.chmod(0o755)
-        self._thread.start()
-        try:
-            self._up.result(START_S)
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(RuntimeError):  # it may have ended by itself
-            self._loop.call_soon_threadsafe(self._signals.over.set)
-        self._thread.join()
+        return super().__enter__()
 
     # ---- what a test may do to it ----
 
     def kill_node(self, name: str) -> None:
         """A machine is lost: its processes are gone, nobody says so, and the cluster notices at once."""
-        self._call(self._kill_node(name))
+        self.call(self._kill_node(name))
 
     def remove_node(self, name: str) -> None:
         """A lost machine is taken off the cluster, which then removes its pods."""
-        self._call(self._remove_node(name))
+        self.call(self._remove_node(name))
 
     def drain(self, name: str) -> None:
         """Empty a node as `kubectl drain` does: evict its pods, as their budgets allow; returns when it is empty."""
-        self._call(self._drain(name))
+        self.call(self._drain(name))
 
     def evict(self, namespace: str, pod: str, why: str = "The node was low on resource: memory.") -> None:
         """End a pod as a node does that is short of memory: Failed, Evicted."""
-        self._call(self._evict(namespace, pod, why))
+        self.call(self._evict(namespace, pod, why))
 
     def pids(self, namespace: str, pod: str) -> dict[str, int]:
         """The processes of a pod's containers, by container, as this machine numbers them."""
@@ -141,27 +123,12 @@ class LocalKubelet:
             found = {} if life is None else {name: each.first() for name, each in life.running.items()}
             return {name: pid for name, pid in found.items() if pid is not None}
 
-        return self._call(look())
+        return self.call(look())
 
     # ---- its own thread ----
 
-    def _call(self, work: Coroutine[Any, Any, Result]) -> Result:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(START_S)
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_until_complete(self._main())
-        except BaseException as trouble:
-            if not self._up.done():
-                self._up.set_exception(trouble)
-            else:
-                log.exception("the kubelet has ended")
-        finally:
-            self._loop.close()
-
-    async def _main(self) -> None:
-        over = asyncio.create_task(self._signals.over.wait())
+    async def main(self) -> None:
+        over = asyncio.create_task(self.over.wait())
         self._client = Client.open(self._settings.kubeconfig)
         self._machine = Machine(self.folder)
         self._view = View(self._client, self._settings.namespaces, self._signals.dirty.set)
@@ -175,7 +142,7 @@ class LocalKubelet:
                 raise errors.ClusterUnreachable("the kubelet was stopped before it had started")
             starting.result()
             beats = [asyncio.create_task(work) for work in (self._beat(), self._step_on(), self._schedule_on())]
-            self._up.set_result(None)
+            self.ready()
             await asyncio.wait([over, *beats], return_when=asyncio.FIRST_COMPLETED)
             for task in beats:
                 if task.done():
@@ -257,7 +224,7 @@ class LocalKubelet:
         self._tasks[uid].add_done_callback(lambda task: report(task, pod))
 
     def _process_part(self) -> int:
-        """Kubelets of several test processes at once have different addresses, as far as there are any."""
+        """A part of pods' addresses that differs between kubelets of several test processes."""
         return 8 + os.getpid() % 200
 
     def _api_address(self) -> tuple[str, int]:
@@ -272,7 +239,6 @@ class LocalKubelet:
         return None
 
     def _hindered(self, pod: Json) -> str:
-        """Why a pod that was resized does not fit on its node: for now (Deferred), or ever (Infeasible)."""
         node = self._view.nodes.get(("", pod["spec"]["nodeName"]))
         others = [
             each
@@ -282,9 +248,9 @@ class LocalKubelet:
             and not scheduler.is_leaving(each)
         ]
         bare = {**(node or {}), "spec": {}}
-        if node is None or pod_placement.obstacle(pod, bare, []):
+        if node is None or scheduler.obstacle(pod, bare, []):
             return "Infeasible"
-        return "Deferred" if pod_placement.obstacle(pod, bare, others) else ""
+        return "Deferred" if scheduler.obstacle(pod, bare, others) else ""
 
     # ---- what pods need ----
 
@@ -389,5 +355,4 @@ def report(task: asyncio.Task[None], pod: Json) -> None:
 
 
 def memory_here() -> int:
-    """Bytes of this machine."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,26 +1,40 @@
-"""Nodes of the API that stand for this machine: made, kept alive, marked, taken away.
+"""Nodes of the API that stand for this machine: registered, kept alive, lost; their hosts file and their logs.
 
-In: names and sizes. Out: Node objects as a kubelet registers them, and what a cluster's controllers do to one that is
-lost, at once instead of after minutes.
+In: names and sizes; requests that an API server passes on for `kubectl logs`. Out: Node objects, `/etc/hosts` of pods,
+and `NodeServer` at `/containerLogs/NAMESPACE/POD/CONTAINER`. A lost node is marked at once instead of after minutes.
 """
 
+import asyncio
 import contextlib
+import pathlib
 import platform
 import socket
 import time
 import urllib.parse
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+from aiohttp import web
 
 from springtide import errors
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import LEASES, NODES, ObjectKind
+from springtide_lab.kubernetes.api import server
 from springtide_lab.kubernetes.api.object_lifecycle import stamp
 from springtide_lab.kubernetes.api.status_errors import Json
-from springtide_lab.kubernetes.control.namespaces import is_ready
-from springtide_lab.kubernetes.control.pod_placement import OWN_TAINT
+from springtide_lab.kubernetes.control.reconcile import is_ready
+from springtide_lab.kubernetes.control.scheduler import OWN_TAINT
+from springtide_lab.kubernetes.kubelet.pod_lifecycle import PodLife
 from springtide_lab.kubernetes.objects import selectors
 
 DOMAIN = "cluster.local"
+HOST = "127.0.0.1"
+ENDPOINT_SLICES = ObjectKind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
+LEASE_NAMESPACE = "kube-node-lease"
+PODS_AT_MOST = 110
+ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+UNREACHABLE = "node.kubernetes.io/unreachable"
+LOOK_S = 0.05
+CHUNK = 1 << 16
 
 
 def text(namespace: str, services: Iterable[Json], pods: Sequence[Json]) -> str:
@@ -57,14 +71,6 @@ def _answers(service: Json, pod: Json) -> bool:
         return False
     fits = selectors.by_structure({"matchLabels": wanted})(pod["metadata"].get("labels") or {})
     return fits and bool(is_ready(pod) or service["spec"].get("publishNotReadyAddresses"))
-
-
-HOST = "127.0.0.1"
-ENDPOINT_SLICES = ObjectKind("discovery.k8s.io/v1", "EndpointSlice", "endpointslices")
-LEASE_NAMESPACE = "kube-node-lease"
-PODS_AT_MOST = 110
-ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-UNREACHABLE = "node.kubernetes.io/unreachable"
 
 
 async def host_for(client: Client) -> str:
@@ -172,3 +178,78 @@ async def remove(client: Client, name: str) -> None:
     for kind, namespace in ((NODES, ""), (LEASES, LEASE_NAMESPACE)):
         with contextlib.suppress(errors.NotFound):
             await client.delete(kind, name, namespace=namespace)
+
+
+class NodeServer:
+    """Serves logs of the pods that `find` knows by namespace and name."""
+
+    def __init__(self, find: Callable[[str, str], PodLife | None], folder: pathlib.Path) -> None:
+        self._find = find
+        self._folder = folder
+        self._runner: web.AppRunner | None = None
+        self.port = 0
+
+    async def start(self, host: str) -> None:
+        app = web.Application()
+        app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await self._runner.setup()
+        context = server.make(host).server_context(self._folder)
+        await web.TCPSite(self._runner, host, 0, ssl_context=context).start()
+        self.port = self._runner.addresses[0][1]
+
+    async def close(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+
+    async def _logs(self, request: web.Request) -> web.StreamResponse:
+        names = request.match_info
+        life = self._find(names["namespace"], names["pod"])
+        if life is None:
+            return web.Response(status=404, text=f'pod "{names["pod"]}" is not here')
+        container = names["container"]
+        path = life.log_of(container)
+        if request.query.get("previous") in ("true", "1"):
+            path = path.with_name(f"{int(path.stem) - 1}.log")
+            if not path.exists():
+                return web.Response(status=400, text=f'previous terminated container "{container}" not found')
+        follow = request.query.get("follow") in ("true", "1")
+        if not path.exists() and not follow:
+            why = f'container "{container}" in pod "{names["pod"]}" is waiting to start: ContainerCreating'
+            return web.Response(status=400, text=why)
+        response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+        await response.prepare(request)
+        lines = request.query.get("tailLines")
+        with contextlib.suppress(ConnectionError):  # whoever read it is gone
+            await self._send(response, path, None if lines is None else int(lines), life if follow else None, container)
+        return response
+
+    async def _send(
+        self, response: web.StreamResponse, path: pathlib.Path, lines: int | None, life: PodLife | None, container: str
+    ) -> None:
+        while not path.exists():
+            if life is None or life.is_over(container):
+                return
+            await asyncio.sleep(LOOK_S)
+        with open(path, "rb") as file:
+            if lines is not None:
+                file.seek(start_of_tail(path.read_bytes(), lines))
+            while True:
+                over = life is None or life.is_over(container)
+                if chunk := file.read(CHUNK):
+                    await response.write(chunk)
+                elif over:
+                    return
+                else:
+                    await asyncio.sleep(LOOK_S)
+
+
+def start_of_tail(data: bytes, lines: int) -> int:
+    if lines <= 0:
+        return len(data)
+    at = len(data) - 1 if data.endswith(b"\n") else len(data)
+    for _ in range(lines):
+        at = data.rfind(b"\n", 0, at)
+        if at < 0:
+            return 0
+    return at + 1

@@ -1,8 +1,4 @@
-"""Pure. What kinds of objects the API has: those that every server knows, and how one more is described.
-
-In: nothing, or a CustomResourceDefinition (`definitions` reads it into a `Kind`). Next: `paths` finds the kind of a
-request, `store` keeps its objects, `discovery` tells clients of it.
-"""
+"""Pure. Kinds of objects: those that every API server knows; `admission.kinds_of` reads more from definitions."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,26 +7,13 @@ ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "up
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column of `kubectl get`."""
-
-    name: str
-    type: str
-    path: str
-    """Where the value is, as a JSON path: `.status.phase`."""
-    priority: int = 0
-    format: str = ""
-    description: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
     """A kind of objects and how it behaves."""
 
-    group: str = ""
-    version: str = "v1"
     plural: str
     kind: str
+    group: str = ""
+    version: str = "v1"
     namespaced: bool = True
     short: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
@@ -40,7 +23,6 @@ class Kind:
     custom: bool = False
     schema: dict[str, Any] | None = field(default=None, hash=False, compare=False)
     """The structural schema of a custom kind."""
-    columns: tuple[Column, ...] = ()
     fields: tuple[str, ...] = ()
     """What field selectors may name besides `metadata.name` and `metadata.namespace`."""
     singular: str = ""
@@ -71,50 +53,35 @@ EVENT_FIELDS = (
 
 
 def _rbac(plural: str, kind: str, *, namespaced: bool) -> Kind:
-    return Kind(group="rbac.authorization.k8s.io", plural=plural, kind=kind, namespaced=namespaced)
+    return Kind(plural, kind, "rbac.authorization.k8s.io", namespaced=namespaced)
 
 
 CRDS = Kind(
-    group="apiextensions.k8s.io",
-    plural="customresourcedefinitions",
-    kind="CustomResourceDefinition",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    "apiextensions.k8s.io",
     namespaced=False,
     short=("crd", "crds"),
     subresources=("status",),
     counted=True,
 )
-NAMESPACES = Kind(
-    plural="namespaces", kind="Namespace", namespaced=False, short=("ns",), subresources=("status", "finalize")
-)
+NAMESPACES = Kind("namespaces", "Namespace", namespaced=False, short=("ns",), subresources=("status", "finalize"))
 PODS = Kind(
-    plural="pods",
-    kind="Pod",
+    "pods",
+    "Pod",
     short=("po",),
     categories=("all",),
     subresources=("status", "binding", "eviction", "log", "resize"),
     counted=True,
     fields=POD_FIELDS,
 )
-NODES = Kind(
-    plural="nodes",
-    kind="Node",
-    namespaced=False,
-    short=("no",),
-    subresources=("status",),
-    fields=("spec.unschedulable",),
-)
+NODES = Kind("nodes", "Node", namespaced=False, short=("no",), subresources=("status",), fields=("spec.unschedulable",))
 BUDGETS = Kind(
-    group="policy",
-    plural="poddisruptionbudgets",
-    kind="PodDisruptionBudget",
-    short=("pdb",),
-    subresources=("status",),
-    counted=True,
+    "poddisruptionbudgets", "PodDisruptionBudget", "policy", short=("pdb",), subresources=("status",), counted=True
 )
-ACCOUNTS = Kind(plural="serviceaccounts", kind="ServiceAccount", short=("sa",), subresources=("token",))
-CLASSES = Kind(
-    group="scheduling.k8s.io", plural="priorityclasses", kind="PriorityClass", namespaced=False, short=("pc",)
-)
+CONFIG_MAPS = Kind("configmaps", "ConfigMap", short=("cm",))
+ACCOUNTS = Kind("serviceaccounts", "ServiceAccount", short=("sa",), subresources=("token",))
+CLASSES = Kind("priorityclasses", "PriorityClass", "scheduling.k8s.io", namespaced=False, short=("pc",))
 
 BUILT_IN: tuple[Kind, ...] = (
     NAMESPACES,
@@ -124,43 +91,41 @@ BUILT_IN: tuple[Kind, ...] = (
     ACCOUNTS,
     CLASSES,
     CRDS,
-    Kind(plural="services", kind="Service", short=("svc",), categories=("all",), subresources=("status",)),
-    Kind(plural="endpoints", kind="Endpoints", short=("ep",)),
-    Kind(plural="secrets", kind="Secret", fields=("type",)),
-    Kind(plural="configmaps", kind="ConfigMap", short=("cm",)),
-    Kind(plural="events", kind="Event", short=("ev",), fields=EVENT_FIELDS),
-    Kind(plural="persistentvolumeclaims", kind="PersistentVolumeClaim", short=("pvc",), subresources=("status",)),
+    Kind("services", "Service", short=("svc",), categories=("all",), subresources=("status",)),
+    Kind("endpoints", "Endpoints", short=("ep",)),
+    Kind("secrets", "Secret", fields=("type",)),
+    CONFIG_MAPS,
+    Kind("events", "Event", short=("ev",), fields=EVENT_FIELDS),
+    Kind("persistentvolumeclaims", "PersistentVolumeClaim", short=("pvc",), subresources=("status",)),
+    Kind("persistentvolumes", "PersistentVolume", namespaced=False, short=("pv",), subresources=("status",)),
+    Kind("resourcequotas", "ResourceQuota", short=("quota",), subresources=("status",)),
+    Kind("limitranges", "LimitRange", short=("limits",)),
     Kind(
-        plural="persistentvolumes", kind="PersistentVolume", namespaced=False, short=("pv",), subresources=("status",)
-    ),
-    Kind(plural="resourcequotas", kind="ResourceQuota", short=("quota",), subresources=("status",)),
-    Kind(plural="limitranges", kind="LimitRange", short=("limits",)),
-    Kind(
-        group="apps",
-        plural="deployments",
-        kind="Deployment",
+        "deployments",
+        "Deployment",
+        "apps",
         short=("deploy",),
         categories=("all",),
         subresources=("status",),
         counted=True,
     ),
-    Kind(group="coordination.k8s.io", plural="leases", kind="Lease"),
+    Kind("leases", "Lease", "coordination.k8s.io"),
     _rbac("roles", "Role", namespaced=True),
     _rbac("rolebindings", "RoleBinding", namespaced=True),
     _rbac("clusterroles", "ClusterRole", namespaced=False),
     _rbac("clusterrolebindings", "ClusterRoleBinding", namespaced=False),
-    Kind(group="networking.k8s.io", plural="networkpolicies", kind="NetworkPolicy", short=("netpol",), counted=True),
+    Kind("networkpolicies", "NetworkPolicy", "networking.k8s.io", short=("netpol",), counted=True),
     Kind(
-        group="admissionregistration.k8s.io",
-        plural="validatingwebhookconfigurations",
-        kind="ValidatingWebhookConfiguration",
+        "validatingwebhookconfigurations",
+        "ValidatingWebhookConfiguration",
+        "admissionregistration.k8s.io",
         namespaced=False,
         counted=True,
     ),
     Kind(
-        group="admissionregistration.k8s.io",
-        plural="mutatingwebhookconfigurations",
-        kind="MutatingWebhookConfiguration",
+        "mutatingwebhookconfigurations",
+        "MutatingWebhookConfiguration",
+        "admissionregistration.k8s.io",
         namespaced=False,
         counted=True,
     ),

@@ -1,7 +1,6 @@
 """Pure. The ways to change an object by a patch: JSON patch, merge patch, strategic merge.
 
-In: the object, the patch and its media type. Out: the changed object (nothing is changed in place). Server-side apply,
-which also keeps account of who owns what, is in `applying`.
+In: the object, the patch and its media type. Out: the changed object (nothing is changed in place).
 """
 
 import copy
@@ -13,7 +12,6 @@ from springtide_lab.kubernetes.api.status_errors import Json
 JSON = "application/json-patch+json"
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
-APPLY = "application/apply-patch+yaml"
 
 LIST_KEYS = {
     "containers": "name",

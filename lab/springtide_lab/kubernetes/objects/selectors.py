@@ -1,14 +1,10 @@
-"""Pure. Label and field selectors: text in, a test of objects out.
-
-Next: `listing` and `watching` use them; `budgets` and LocalKubelet's services use the structured form.
-"""
+"""Pure. Label and field selectors (text in, a test of objects out), and quantities such as `500m` and `2Gi`."""
 
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from springtide_lab.kubernetes.api import status_errors
-from springtide_lab.kubernetes.api.object_store import at_path
 from springtide_lab.kubernetes.api.status_errors import Json
 from springtide_lab.kubernetes.objects.kinds import Kind
 
@@ -34,7 +30,6 @@ SCALE = {
 
 
 def number(quantity: object) -> float:
-    """Its value; ValueError where it is none."""
     found = _TEXT.fullmatch(str(quantity).strip())
     if found is None:
         raise ValueError(f"{quantity!r} is no quantity")
@@ -112,6 +107,15 @@ def meets(rule: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
             return key in labels and int(labels[key]) < int(values[0])
         case _:
             return key not in labels
+
+
+def at_path(item: Any, path: str) -> Any:
+    """The value at a dotted path, or None."""
+    for part in path.strip(".").split("."):
+        if not isinstance(item, dict):
+            return None
+        item = item.get(part)
+    return item
 
 
 def by_fields(kind: Kind, text: str) -> Test:

@@ -1,6 +1,6 @@
 """Where pods go, who makes room, and why not."""
 
-from springtide_lab.kubernetes.control import pod_placement
+from springtide_lab.kubernetes.control import scheduler
 from springtide_lab.kubernetes.objects import selectors
 
 
@@ -23,7 +23,7 @@ def bound(decided):
 
 
 def test_pods_go_to_the_emptiest_node_that_takes_them():
-    decided = pod_placement.place(
+    decided = scheduler.place(
         [pod("x", "1"), pod("y", "1"), pod("z", "500m")], [pod("old", "1", node_name="a")], [node("a"), node("b")]
     )
     assert bound(decided) == [("x", "b"), ("y", "a"), ("z", "b")]
@@ -32,23 +32,23 @@ def test_pods_go_to_the_emptiest_node_that_takes_them():
 def test_selectors_and_taints_keep_pods_away_and_the_reasons_are_counted():
     tainted = node("b", taints=[{"key": "spot", "value": "yes", "effect": "NoSchedule"}])
     picky = pod("x", "1", nodeSelector={"disk": "tape"})
-    decided = pod_placement.place([picky], [], [node("a"), tainted])
+    decided = scheduler.place([picky], [], [node("a"), tainted])
     assert decided.nowhere[0][1] == (
         "0/2 nodes are available: 1 node(s) didn't match Pod's node affinity/selector, "
         "1 node(s) had untolerated taint {spot: yes}."
     )
     bears = pod("y", "1", nodeSelector={"disk": "hdd"}, tolerations=[{"key": "spot", "operator": "Exists"}])
-    assert bound(pod_placement.place([bears], [], [node("a"), tainted])) == [("y", "b")]
+    assert bound(scheduler.place([bears], [], [node("a"), tainted])) == [("y", "b")]
 
 
 def test_the_fewest_pods_of_lower_priority_make_room():
     here = [pod("low", "1", 1, "a"), pod("lower", "1", 0, "a"), pod("high", "2", 9, "b")]
-    decided = pod_placement.place([pod("new", "1", 5)], here, [node("a"), node("b")])
+    decided = scheduler.place([pod("new", "1", 5)], here, [node("a"), node("b")])
     assert [(victim["metadata"]["name"], winner["metadata"]["name"]) for victim, winner in decided.victims] == [
         ("lower", "new")
     ]
     modest = pod("modest", "1", 5, preemptionPolicy="Never")
-    assert not pod_placement.place([modest], here, [node("a"), node("b")]).victims
+    assert not scheduler.place([modest], here, [node("a"), node("b")]).victims
 
 
 def test_quantities_are_read_as_written():

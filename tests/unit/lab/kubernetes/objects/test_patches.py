@@ -1,4 +1,4 @@
-"""Patches of every kind, and server-side apply with owners."""
+"""Patches of every kind."""
 
 import copy
 
@@ -7,9 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from springtide_lab.kubernetes.api.status_errors import Refused
-from springtide_lab.kubernetes.objects import patches, server_side_apply
-
-KEYS = {"containers": "name", "conditions": "type"}
+from springtide_lab.kubernetes.objects import patches
 
 
 def test_a_strategic_patch_goes_into_lists_by_their_keys():
@@ -46,18 +44,3 @@ def test_a_merge_changes_nothing_in_place_and_twice_is_as_once(target, patch):
     before = copy.deepcopy(target)
     once = patches.merge(target, patch)
     assert target == before and patches.merge(once, patch) == once
-
-
-def apply(target, wish, manager, force=False):
-    return server_side_apply.apply(target, wish, manager, force=force, at="now", key_of=KEYS)
-
-
-def test_what_a_manager_no_longer_applies_goes_and_what_another_owns_is_a_conflict():
-    item = apply({"metadata": {}}, {"spec": {"a": 1, "b": 2, "containers": [{"name": "m", "image": "1"}]}}, "one")
-    item = apply(item, {"spec": {"c": 3, "containers": [{"name": "n"}]}}, "two")
-    assert [each["name"] for each in item["spec"]["containers"]] == ["m", "n"]
-    with pytest.raises(Refused, match="conflict with"):
-        apply(item, {"spec": {"a": 9}}, "two")
-    item = apply(item, {"spec": {"a": 9, "c": 3}}, "two", force=True)
-    item = apply(item, {"spec": {"b": 2}}, "one")
-    assert item["spec"] == {"a": 9, "b": 2, "c": 3}

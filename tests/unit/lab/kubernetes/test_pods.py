@@ -1,13 +1,12 @@
-"""Hosts files, environments, statuses and tables: what pods and people are shown."""
+"""Hosts files, environments and statuses: what pods and people are shown."""
 
 import pytest
 
-from springtide_lab.kubernetes.api import tables
 from springtide_lab.kubernetes.api.status_errors import Refused
-from springtide_lab.kubernetes.kubelet import environment, node_server, nodes, pod_status
-from springtide_lab.kubernetes.kubelet.pod_status import State
+from springtide_lab.kubernetes.kubelet import container_spec, nodes, pod_lifecycle
+from springtide_lab.kubernetes.kubelet.pod_lifecycle import State
 from springtide_lab.kubernetes.objects import selectors
-from springtide_lab.kubernetes.objects.kinds import PODS, Column
+from springtide_lab.kubernetes.objects.kinds import PODS
 
 
 def test_names_of_services_stand_for_their_pods():
@@ -39,11 +38,11 @@ def test_variables_refer_to_each_other_and_to_the_pod():
             {"name": "D", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}},
         ],
     }
-    found = environment.variables(pod, container, lambda *_: None)
+    found = container_spec.variables(pod, container, lambda *_: None)
     assert found == {"A": "x", "B": "x-$(A)-$(NONE)", "C": "b", "D": "1024"}
     container["envFrom"] = [{"secretRef": {"name": "s"}}]
-    with pytest.raises(environment.Missing, match='secret "s" not found'):
-        environment.variables(pod, container, lambda *_: None)
+    with pytest.raises(container_spec.Missing, match='secret "s" not found'):
+        container_spec.variables(pod, container, lambda *_: None)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +57,7 @@ def test_variables_refer_to_each_other_and_to_the_pod():
     ],
 )
 def test_a_pods_phase_follows_from_its_containers(states, phase):
-    assert pod_status.phase("Never", [], states) == phase
+    assert pod_lifecycle.phase("Never", [], states) == phase
 
 
 @pytest.mark.parametrize(
@@ -72,21 +71,7 @@ def test_a_pods_phase_follows_from_its_containers(states, phase):
 )
 def test_a_pod_whose_container_is_to_be_started_again_is_not_over(policy, code, phase):
     ended = State(name="main", image="x", waiting="", started_at=1.0, ended_at=2.0, code=code)
-    assert pod_status.phase(policy, [], [ended]) == phase
-
-
-def test_a_table_shows_what_a_definition_asks_for():
-    item = {"status": {"conditions": [{"type": "Ready", "status": "True"}], "n": 3}, "metadata": {"name": "a"}}
-    ready = Column("Ready", "string", '.status.conditions[?(@.type=="Ready")].status')
-    assert tables.cell(item, ready, 0.0) == "True"
-    assert tables.cell(item, Column("N", "integer", ".status.n"), 0.0) == 3
-    assert tables.cell(item, Column("X", "string", ".status.x.y"), 0.0) is None
-    assert [tables.ago("2026-01-01T00:00:00Z", 1767225600.0 + s) for s in (5, 200, 7200, 300000)] == [
-        "5s",
-        "3m20s",
-        "120m",
-        "3d",
-    ]
+    assert pod_lifecycle.phase(policy, [], [ended]) == phase
 
 
 def test_selectors_take_what_they_say():
@@ -97,4 +82,4 @@ def test_selectors_take_what_they_say():
 
 
 def test_the_tail_of_a_log_begins_at_a_line():
-    assert [node_server.start_of_tail(b"a\nbb\nc\n", count) for count in (0, 1, 2, 9)] == [7, 5, 2, 0]
+    assert [nodes.start_of_tail(b"a\nbb\nc\n", count) for count in (0, 1, 2, 9)] == [7, 5, 2, 0]

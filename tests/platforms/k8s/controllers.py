@@ -1,9 +1,7 @@
 """What a cluster's controller manager does, for an API server that runs without one (kube-apiserver and etcd alone).
 
-In: a kubeconfig and the namespaces to look after; no others are touched. Out, by standard calls of the API: an account
-and the server's certificate in every namespace, what is owned goes with its owner, a deleted namespace is emptied and
-ends, budgets count, claims and pods of lost nodes go. What to do is decided by `sweeping`. Whether one is needed:
-`is_missing`.
+In: a kubeconfig and the namespaces to look after; no others are touched. Out: standard calls of the API, as
+`springtide_lab.kubernetes.control.reconcile` decides. Whether one is needed: `is_missing`.
 """
 
 import asyncio
@@ -72,45 +70,38 @@ class Controllers:
 
 async def run(kubeconfig: str, prefix: str) -> None:
     over = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
-    rounds = ReconcileRounds(lambda name: name.startswith(prefix))
     async with Client.open(kubeconfig) as client:
         while not over.done():
             try:
-                await rounds.round(client)
+                await reconcile_once(client, lambda name: name.startswith(prefix))
             except errors.SpringtideError as error:
                 log.warning("controllers look again: %s", error)
             await asyncio.wait({over}, timeout=ROUND_S)
 
 
-class ReconcileRounds:
-    """For all namespaces that `chosen` likes."""
+async def reconcile_once(client: Client, chosen: Callable[[str], bool]) -> None:
+    """Look at all namespaces that `chosen` takes, and do what is to be done."""
+    nodes = {node["metadata"]["name"] for node in (await client.list(NODES)).items}
+    for space in (await client.list(NAMESPACES)).items:
+        name, leaving = space["metadata"]["name"], "deletionTimestamp" in space["metadata"]
+        if not chosen(name):
+            continue
+        if not leaving:
+            await furnish(client, name)
+        there = [(kind, thing) for kind in CONTENTS for thing in await contents(client, kind, name)]
+        if leaving and not there:
+            await finish(client, space)
+        for step in reconcile.decide(there, nodes=nodes, leaving=leaving):
+            with contextlib.suppress(errors.NotFound, errors.Conflict):
+                await do(client, step)
 
-    def __init__(self, chosen: Callable[[str], bool]) -> None:
-        self._chosen = chosen
 
-    async def round(self, client: Client) -> None:
-        """Look at everything once, and do what is to be done."""
-        nodes = {each["metadata"]["name"] for each in (await client.list(NODES)).items}
-        for space in (await client.list(NAMESPACES)).items:
-            name = space["metadata"]["name"]
-            if not self._chosen(name):
-                continue
-            if "deletionTimestamp" not in space["metadata"]:
-                await self._furnish(client, name)
-            there = [(kind, each) for kind in CONTENTS for each in await contents(client, kind, name)]
-            leaving = "deletionTimestamp" in space["metadata"]
-            if leaving and not there:
-                await finish(client, space)
-            for step in reconcile.decide(there, nodes=nodes, leaving=leaving):
-                with contextlib.suppress(errors.NotFound, errors.Conflict):
-                    await do(client, step)
-
-    async def _furnish(self, client: Client, namespace: str) -> None:
-        with contextlib.suppress(errors.AlreadyThere, errors.Forbidden):  # it may be on its way out
-            await client.create(SERVICE_ACCOUNTS, SERVICE_ACCOUNTS.body("default", namespace))
-        with contextlib.suppress(errors.AlreadyThere, errors.Forbidden):
-            data = {"ca.crt": authority(client)}
-            await client.create(CONFIG_MAPS, CONFIG_MAPS.body("kube-root-ca.crt", namespace, data=data))
+async def furnish(client: Client, namespace: str) -> None:
+    with contextlib.suppress(errors.AlreadyThere, errors.Forbidden):  # it may be on its way out
+        await client.create(SERVICE_ACCOUNTS, SERVICE_ACCOUNTS.body("default", namespace))
+    with contextlib.suppress(errors.AlreadyThere, errors.Forbidden):
+        data = {"ca.crt": authority(client)}
+        await client.create(CONFIG_MAPS, CONFIG_MAPS.body("kube-root-ca.crt", namespace, data=data))
 
 
 async def contents(client: Client, kind: ObjectKind, namespace: str) -> list[Object]:
@@ -121,17 +112,19 @@ async def contents(client: Client, kind: ObjectKind, namespace: str) -> list[Obj
 
 
 async def do(client: Client, step: reconcile.Step) -> None:
-    metadata = step.thing["metadata"]
+    kind, metadata = step.kind, step.thing["metadata"]
+    assert isinstance(kind, ObjectKind)
     name, namespace = metadata["name"], metadata["namespace"]
     match step:
-        case reconcile.Delete(kind, _, grace_s):
-            await client.delete(
-                kind, name, namespace=namespace, uid=metadata["uid"], grace_s=grace_s, propagation="Background"
-            )
-        case reconcile.Let(kind, _, holds):
-            change = {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": list(holds) or None}}
-            await client.patch(kind, name, change, namespace=namespace)
-        case reconcile.Count(kind, _, status):
+        case reconcile.Delete(grace_s=grace_s):
+            uid = metadata["uid"]
+            await client.delete(kind, name, namespace=namespace, uid=uid, grace_s=grace_s, propagation="Background")
+        case reconcile.Let(holds=holds, owners=owners):
+            change = {"resourceVersion": metadata["resourceVersion"], "finalizers": list(holds) or None}
+            if owners is not None:
+                change["ownerReferences"] = list(owners) or None
+            await client.patch(kind, name, {"metadata": change}, namespace=namespace)
+        case reconcile.Count(status=status):
             await client.patch(kind, name, {"status": status}, namespace=namespace, subresource="status")
 
 
