@@ -6,13 +6,12 @@ from dataclasses import replace
 import pytest
 
 from springtide.cli import app
-from springtide_lab.reproduce.goldminer import reproduction, rows, rows_job, run_figures
-from springtide_lab.reproduce.goldminer.simulation import cluster, models, optimum, run, systems, trace
-from springtide_lab.reproduce.goldminer.simulation.cluster import Host
-from springtide_lab.reproduce.goldminer.tuning_walk import walk
+from springtide_lab.reproduce.goldminer import cluster, jobs, reproduction, rows, rows_job, systems
+from springtide_lab.reproduce.goldminer.cluster import walk
+from springtide_lab.reproduce.goldminer.systems import Host
 
-SMALL = trace.TracePreset(jobs=24, period_min=60.0, mean_min=60.0, machines=2)
-"""Two machines, so that jobs are in each other's way."""
+SMALL = jobs.TracePreset(jobs=24, period_min=60.0, mean_min=60.0, machines=2)
+"""Two machines, so that drawn are in each other's way."""
 
 
 @pytest.fixture(scope="module")
@@ -22,9 +21,9 @@ def found():
 
 @pytest.mark.parametrize("system", systems.SYSTEMS, ids=lambda system: system.key)
 def test_every_job_is_trained_to_its_end_and_machines_are_never_over_full(system):
-    jobs = [job for job in trace.draw(SMALL, 3) if job.gpus == 1]
-    story = run.run(jobs, system, SMALL, 3)
-    assert sorted(one.job.name for one in story.ends) == [job.name for job in jobs]
+    drawn = [job for job in jobs.draw(SMALL, 3) if job.gpus == 1]
+    story = cluster.run(drawn, system, SMALL, 3)
+    assert sorted(one.job.name for one in story.ends) == [job.name for job in drawn]
     for one in story.ends:
         assert one.queued >= 0 and one.ended - one.started >= one.job.minutes * (1 - 1e-6), "faster than its ideal"
     for moment in story.moments:
@@ -34,85 +33,85 @@ def test_every_job_is_trained_to_its_end_and_machines_are_never_over_full(system
 
 def test_no_system_is_better_than_what_nobody_can_do_better(found):
     for place, seed in enumerate((0, 1)):
-        jobs = trace.draw(SMALL, seed)
-        least = optimum.least_jct(jobs, SMALL)
-        assert sum(job.minutes for job in jobs) / len(jobs) <= least
+        drawn = jobs.draw(SMALL, seed)
+        least = rows.least_jct(drawn, SMALL)
+        assert sum(job.minutes for job in drawn) / len(drawn) <= least
         assert all(least <= figures[place].jct for figures in found.values())
 
 
 def test_jobs_that_are_in_nobodys_way_cannot_be_faster_than_their_ideal():
-    jobs = [replace(job, at=0.0) for job in trace.draw(SMALL, 2) if job.gpus == 1][:2]
-    ideal = sum(job.minutes for job in jobs) / len(jobs)
-    assert optimum.least_jct(jobs, SMALL) == pytest.approx(ideal, rel=1e-6)
-    few = replace(SMALL, machines=1, cpus=int(jobs[0].model.ratio / 2) + 1)
-    assert optimum.least_jct(jobs[:1], few) > 1.3 * jobs[0].minutes, "half the cores"
+    drawn = [replace(job, at=0.0) for job in jobs.draw(SMALL, 2) if job.gpus == 1][:2]
+    ideal = sum(job.minutes for job in drawn) / len(drawn)
+    assert rows.least_jct(drawn, SMALL) == pytest.approx(ideal, rel=1e-6)
+    few = replace(SMALL, machines=1, cpus=int(drawn[0].model.ratio / 2) + 1)
+    assert rows.least_jct(drawn[:1], few) > 1.3 * drawn[0].minutes, "half the cores"
 
 
 def test_seeds_that_run_side_by_side_come_to_what_each_does_alone(found):
-    jobs = trace.draw(SMALL, 1)
+    drawn = jobs.draw(SMALL, 1)
     for system in (systems.TUNED, systems.FIXED):
-        alone = run_figures.figures(run.run(jobs, system, SMALL, 1), SMALL.measured_min)
+        alone = cluster.figures(cluster.run(drawn, system, SMALL, 1), SMALL.measured_min)
         assert found[system][1] == alone
 
 
 def test_the_same_seed_gives_the_same_story_and_another_one_another():
-    jobs = trace.draw(SMALL, 1)
-    assert jobs == trace.draw(SMALL, 1) != trace.draw(SMALL, 2)
-    once, again = (run_figures.figures(run.run(jobs, systems.SRTF, SMALL, 1), 500) for _ in range(2))
+    drawn = jobs.draw(SMALL, 1)
+    assert drawn == jobs.draw(SMALL, 1) != jobs.draw(SMALL, 2)
+    once, again = (cluster.figures(cluster.run(drawn, systems.SRTF, SMALL, 1), 500) for _ in range(2))
     assert once == again
 
 
 def test_a_trace_is_half_of_each_class_and_has_the_mean_of_the_text():
-    jobs = trace.draw(trace.TracePreset(), 0)
-    assert len(jobs) == trace.JOBS and abs(sum(job.model.intensive for job in jobs) - len(jobs) / 2) <= 1
-    assert sum(job.minutes for job in jobs) / len(jobs) == pytest.approx(202)
-    assert {job.gpus for job in jobs} <= {1, 2, 4, 8} and all(0 <= job.at <= 480 for job in jobs)
-    assert [job.at for job in jobs] == sorted(job.at for job in jobs)
+    drawn = jobs.draw(jobs.TracePreset(), 0)
+    assert len(drawn) == jobs.JOBS and abs(sum(job.model.intensive for job in drawn) - len(drawn) / 2) <= 1
+    assert sum(job.minutes for job in drawn) / len(drawn) == pytest.approx(202)
+    assert {job.gpus for job in drawn} <= {1, 2, 4, 8} and all(0 <= job.at <= 480 for job in drawn)
+    assert [job.at for job in drawn] == sorted(job.at for job in drawn)
 
 
 def test_ratios_keep_what_the_text_says_whichever_are_chosen():
-    for choice in models.CHOICES:
-        known = models.models(choice)
+    for choice in jobs.CHOICES:
+        known = jobs.models(choice)
         assert known["Bert"].ratio <= 8 < min(one.ratio for one in known.values() if one.name != "Bert")
         assert max(one.ratio for one in known.values()) == 64 and 19 < known["ResNet18"].ratio <= 27
-        assert all((one.ratio > 12) is one.intensive is models.MODELS[name].intensive for name, one in known.items())
+        assert all((one.ratio > 12) is one.intensive is jobs.MODELS[name].intensive for name, one in known.items())
 
 
 def test_fixed_data_workers_have_as_many_cores_as_bring_anything_and_no_more():
-    for model in models.MODELS.values():
+    for model in jobs.MODELS.values():
         assert model.fed(model.enough) == model.capable > model.fed(model.enough - 1), model.name
 
 
 def test_other_ratios_come_with_so_many_jobs_that_the_first_line_stays_what_it_is():
     changed = {
-        rows.VARIANTS[name](trace.TracePreset()).ratios: rows.VARIANTS[name](trace.TracePreset())
+        rows.VARIANTS[name](jobs.TracePreset()).ratios: rows.VARIANTS[name](jobs.TracePreset())
         for name in rows.VARIANTS
     }
-    assert set(changed) == set(models.CHOICES) == set(rows.AS_MANY)
+    assert set(changed) == set(jobs.CHOICES) == set(rows.AS_MANY)
     assert [changed[one].jobs for one in ("three full", "mean 22.5", "in order", "highest")] == [110, 102, 80, 70]
 
 
 def test_trainers_are_packed_into_the_fullest_machine_that_holds_them():
     hosts = [Host("a", 8, 64.0), Host("b", 8, 64.0)]
     systems.take(hosts[1], 4, 32.0)
-    assert cluster.pack(hosts, 4, 8.0) == [hosts[1]] * 4
-    assert cluster.pack(hosts, 4, 9.0) == [hosts[0]] * 4  # 32 cores hold three of nine
-    assert cluster.pack(hosts, 12, 8.0) == [hosts[0]] * 8 + [hosts[1]] * 4
-    assert cluster.pack(hosts, 2, 64.0) is None
+    assert systems.pack(hosts, 4, 8.0) == [hosts[1]] * 4
+    assert systems.pack(hosts, 4, 9.0) == [hosts[0]] * 4  # 32 cores hold three of nine
+    assert systems.pack(hosts, 12, 8.0) == [hosts[0]] * 8 + [hosts[1]] * 4
+    assert systems.pack(hosts, 2, 64.0) is None
 
 
 def test_who_waits_first_keeps_all_others_waiting():
-    wide = trace.Job(name="wide", at=0.0, gpus=1, minutes=10.0, model=models.MODELS["WDL"])
-    jobs = [wide, *(trace.Job(name=f"next-{at}", at=float(at), gpus=1, minutes=1.0, model=wide.model) for at in (1, 2))]
-    one_machine = trace.TracePreset(machines=1)
-    ends = {end.job.name: end for end in run.run(jobs, systems.TUNED, one_machine).ends}
+    wide = jobs.Job(name="wide", at=0.0, gpus=1, minutes=10.0, model=jobs.MODELS["WDL"])
+    drawn = [wide, *(jobs.Job(name=f"next-{at}", at=float(at), gpus=1, minutes=1.0, model=wide.model) for at in (1, 2))]
+    one_machine = jobs.TracePreset(machines=1)
+    ends = {end.job.name: end for end in cluster.run(drawn, systems.TUNED, one_machine).ends}
     assert [ends[name].started for name in ("wide", "next-1", "next-2")] == pytest.approx([0, 10, 11])
-    fed = run.run(jobs, systems.SRTF, one_machine)
+    fed = cluster.run(drawn, systems.SRTF, one_machine)
     assert all(end.queued == 0 for end in fed.ends), "data workers keep no trainer out"
 
 
 def test_the_walk_of_resnet18_is_that_of_the_papers_figure():
-    path = walk(models.MODELS["ResNet18"])
+    path = walk(jobs.MODELS["ResNet18"])
     sizes = [one.data_worker_cpu for one in path.stands if one.data_workers == 1]
     assert sizes == [1, 2, 3, 4, 5, 6, 7, 8], "the first data worker grows while it is linear"
     assert path.end.data_worker_cpu == 8 and path.end.data_workers in (3, 4) and path.end.trainer_cpu == 3
@@ -122,7 +121,7 @@ def test_the_walk_of_resnet18_is_that_of_the_papers_figure():
 
 def test_rows_hold_every_figure_or_its_reason(found, tmp_path):
     all_rows = [
-        *rows.table(found),
+        *rows.table_5(found),
         *rows.bounds(SMALL, found, [0, 1]),
         *rows.use(found),
         *rows_job.rows(tmp_path),
@@ -132,18 +131,18 @@ def test_rows_hold_every_figure_or_its_reason(found, tmp_path):
     assert by["No DW (HW C/G): fragmentation"].ours == 0
     assert by["No DW (tuned C/G): JCT, min"].paper == 540
     assert by["DeepFM: cost saved, 4 extra CPU machines"].ours == pytest.approx(0.88, abs=0.001)
-    for one in rows.table(found):
+    for one in rows.table_5(found):
         gains = one.what.endswith("gain over No DW (tuned)")
         assert not gains or one.ours <= by["JCT gain over No DW (tuned), at most"].spread[1]
 
 
 def test_how_short_of_cores_the_world_is_stands_beside_the_bound():
-    jobs = trace.draw(SMALL, 0)
-    runs = {system: run.run(jobs, system, SMALL, 0) for system in (systems.TUNED, systems.SRTF)}
-    found = {system: [run_figures.figures(story, SMALL.measured_min)] for system, story in runs.items()}
+    drawn = jobs.draw(SMALL, 0)
+    runs = {system: cluster.run(drawn, system, SMALL, 0) for system in (systems.TUNED, systems.SRTF)}
+    found = {system: [cluster.figures(story, SMALL.measured_min)] for system, story in runs.items()}
     most, least, feasible, near, short = rows.bounds(SMALL, found, [0])
     assert feasible.ours <= most.ours and near.ours <= 1 and least.ours <= found[systems.SRTF][0].jct
-    work = sum(job.minutes * job.gpus * job.model.ratio for job in jobs)
+    work = sum(job.minutes * job.gpus * job.model.ratio for job in drawn)
     assert short.ours == pytest.approx(work / (SMALL.machines * SMALL.cpus * SMALL.period_min), rel=1e-3)
 
 
@@ -167,8 +166,8 @@ def test_a_real_trace_can_be_given(tmp_path):
         for minute in range(0, 60, 10)
     ]
     (tmp_path / "jobs.csv").write_text("timestamp,duration,num_gpus\n" + "\n".join(lines))
-    jobs = trace.draw(trace.TracePreset(jobs=12, trace=str(tmp_path / "jobs.csv")), 0)
-    assert len(jobs) == 12 and sum(job.minutes for job in jobs) / 12 == pytest.approx(202)
+    drawn = jobs.draw(jobs.TracePreset(jobs=12, trace=str(tmp_path / "jobs.csv")), 0)
+    assert len(drawn) == 12 and sum(job.minutes for job in drawn) / 12 == pytest.approx(202)
 
 
 def test_options_that_belong_elsewhere_and_files_that_are_none_are_told_apart(tmp_path, capsys):

@@ -7,16 +7,8 @@ import pytest
 
 from springtide.cli import app
 from springtide.embedding.schedule.scheduler import ScheduleSettings
-from springtide_lab.bench.cache import id_streams
-from springtide_lab.reproduce.herald import (
-    counts,
-    plain_caches,
-    popularity,
-    preset,
-    reproduction,
-    rows_counted,
-    rows_timed,
-)
+from springtide_lab.bench.cache import allocate, id_streams
+from springtide_lab.reproduce.herald import preset, reproduction, rows_counted, rows_timed, traffic
 
 TINY = preset.HeraldSize(iterations=3, epoch=2_048, workers=(8,))
 COST = preset.Costs(necessary_s=0.01, goodput=0.8, source="made up")
@@ -66,38 +58,37 @@ def test_the_native_scheduler_counts_what_plain_caches_with_versions_count(share
     """Two ways that know nothing of each other: random allocation and every update pushed, on the same stream."""
     stream = id_streams.make("w4", samples=16 * 1024)
     batches, capacity = stream.batches(1024), int(share * stream.total_rows)
-    plain = plain_caches.count(batches, stream.rows, workers=8, capacity=capacity, skip=4)
-    native = counts.count(
-        batches, ScheduleSettings(workers=8, capacity_rows=capacity, policy="random", on_demand=False), skip=4
-    )
-    assert native.pushes == pytest.approx(plain.pushes, rel=0.01)  # other random parts of the same batches
-    assert native.pulls == pytest.approx(plain.pulls, rel=0.01)
+    plain = traffic.count_plain(batches, stream.rows, workers=8, capacity=capacity, skip=4)
+    settings = ScheduleSettings(workers=8, capacity_rows=capacity, policy="random", on_demand=False)
+    native = allocate.run_scheme(settings, batches, warmup=4)
+    assert native.push == pytest.approx(plain.pushes, rel=0.01)  # other random parts of the same batches
+    assert native.pull == pytest.approx(plain.pulls, rel=0.01)
 
 
 def test_versions_tell_misses_from_updates_on_a_case_that_can_be_counted_by_hand():
     both, split = np.array([[0], [0]]), np.array([[1], [2]])  # one table; two workers have a sample each
-    plain = plain_caches.count([both, both, split, split], [3], workers=2, capacity=3, skip=0)
+    plain = traffic.count_plain([both, both, split, split], [3], workers=2, capacity=3, skip=0)
     assert plain.pushes * 8 == 8
     assert plain.misses * 8 >= 4 and plain.stale * 8 >= 2  # row 0 misses twice and is stale twice; 1 and 2 miss
-    once = plain_caches.count([both, split, both], [3], workers=2, capacity=1, skip=2)
+    once = traffic.count_plain([both, split, both], [3], workers=2, capacity=1, skip=2)
     assert once.misses == 1.0 and once.stale == 0.0  # evicted in between
 
 
 def test_the_degree_of_infrequency_is_that_of_what_caches_hold():
     seen = [np.array([100, 3, 2, 0]), np.array([90, 80, 0, 0])]
-    assert popularity.doi(seen, 0.5, samples=400, workers=8) == pytest.approx(1 / 4)  # 100, 90, 80, 3; 50 a worker
-    assert popularity.doi_by_table(seen, 0.5, samples=400, workers=8) == [0.5, 0.0]
+    assert traffic.doi(seen, 0.5, samples=400, workers=8) == pytest.approx(1 / 4)  # 100, 90, 80, 3; 50 a worker
+    assert traffic.doi_by_table(seen, 0.5, samples=400, workers=8) == [0.5, 0.0]
     assert rows_counted.best_tables(np.array([[0, 0]] * 300 + [[1, 0], [2, 0]]), [40, 4], 8)[0] == 0
 
 
 def test_a_larger_batch_has_more_distinct_rows_but_less_than_in_proportion():
     ids = np.random.default_rng(1).integers(0, 5000, (8192, 2))
-    assert 1 < popularity.growth(ids, workers=8) < 4
+    assert 1 < traffic.growth(ids, workers=8) < 4
 
 
 def test_less_is_transmitted_with_each_half_of_the_scheduler_and_least_with_both():
     load = preset.Workload(name="w4")
-    some = {way: rows_counted.sent(load, way, TINY, 0).transmissions for way in rows_counted.WAYS}
+    some = {way: rows_counted.sent(load, way, TINY, 0).total for way in rows_counted.WAYS}
     ways = rows_counted
     assert (
         some[ways.HERALD]

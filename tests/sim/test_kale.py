@@ -11,10 +11,10 @@ from springtide import errors
 from springtide.cli import app
 from springtide.domain.spec.online_job import OnlineRules
 from springtide.planning.online.decision import ChangeEffect
-from springtide_lab.reproduce.kale import auc, comparison, reproduction, rows, schemes, traffic, tuning, world
+from springtide_lab.reproduce.kale import auc, comparison, reproduction, rows, schemes, world
 from springtide_lab.reproduce.kale.comparison import OURS, Compared
-from springtide_lab.reproduce.kale.springtide_scheme import Clairvoyant, Ours, Outlooks
-from springtide_lab.reproduce.kale.traffic import CAPACITY
+from springtide_lab.reproduce.kale.schemes import Clairvoyant, Ours, Outlooks
+from springtide_lab.reproduce.kale.world import CAPACITY
 
 SLO_S = 1200.0
 
@@ -47,12 +47,12 @@ def test_live_changes_stop_nobody_and_new_workers_train_after_a_minute():
 
 
 def test_the_papers_shape_is_scaled_to_28_workers_and_has_weeks_before_it():
-    day, again, other = traffic.paper(3), traffic.paper(3), traffic.paper(4)
+    day, again, other = world.paper(3), world.paper(3), world.paper(4)
     assert (day.rates == again.rates).all() and (day.rates != other.rates).any()
     measured = day.rates[day.warm :]
-    assert len(measured) == 5760 and len(day.past) == traffic.WEEKS
+    assert len(measured) == 5760 and len(day.past) == world.WEEKS
     assert np.searchsorted(CAPACITY, measured.max(), side="right") == 28
-    ratios = [traffic.paper(seed).rates for seed in range(10)]
+    ratios = [world.paper(seed).rates for seed in range(10)]
     assert 6 < np.median([one.max() / one.min() for one in ratios]) < 9
 
 
@@ -70,19 +70,19 @@ def write(path, rows_of):
 
 
 def test_a_trace_begins_at_midnight_and_gives_days_that_have_a_past(tmp_path):
-    trace = traffic.read(write(tmp_path / "taxis.csv", lines()))
+    trace = world.read(write(tmp_path / "taxis.csv", lines()))
     assert trace.step_s == 1800 and list(trace.days) == list(range(14, 29))
     day = trace.drawn(3)[0]
-    assert len(day.rates) == 5760 + day.warm and np.argmax(day.steps[traffic.WARM :]) == pytest.approx(36, abs=3)
+    assert len(day.rates) == 5760 + day.warm and np.argmax(day.steps[world.WARM :]) == pytest.approx(36, abs=3)
     assert len({one.name for one in trace.drawn(15)}) == 15
-    fine = traffic.read(write(tmp_path / "fine.csv", lines(days=17, step_min=5)))
+    fine = world.read(write(tmp_path / "fine.csv", lines(days=17, step_min=5)))
     assert fine.step_s == 300 and len(fine.day(14).steps) == 156
 
 
 def test_a_line_that_is_missing_shifts_no_day(tmp_path):
     whole = list(lines())
     one, other = (
-        traffic.read(write(tmp_path / name, some))
+        world.read(write(tmp_path / name, some))
         for name, some in (("a.csv", whole), ("b.csv", whole[:99] + whole[100:]))
     )
     assert len(one.values) == len(other.values) and one.values[200:] == pytest.approx(other.values[200:])
@@ -91,9 +91,9 @@ def test_a_line_that_is_missing_shifts_no_day(tmp_path):
 def test_files_that_are_no_traces_are_told_apart(tmp_path):
     for name, rows_of in (("few", list(lines(days=3))), ("words", [("now", "much")]), ("odd", list(lines(step_min=7)))):
         with pytest.raises(errors.BadInput, match=f"--trace .*{name}.csv"):
-            traffic.read(write(tmp_path / f"{name}.csv", rows_of))
+            world.read(write(tmp_path / f"{name}.csv", rows_of))
     with pytest.raises(errors.MissingFile):
-        traffic.read(tmp_path / "none.csv")
+        world.read(tmp_path / "none.csv")
     with pytest.raises(errors.MissingFile, match=r"no \.csv file"):
         (tmp_path / "empty").mkdir()
         reproduction.found_traces(str(tmp_path / "empty"))
@@ -111,23 +111,23 @@ def test_traces_are_found_by_themselves_in_a_folder_beside_this_one(tmp_path, mo
 
 def test_the_best_setting_is_the_cheapest_that_keeps_the_promise_or_breaks_it_least():
     figures = np.array([[0.05, 9, 9, 300.0], [0.02, 9, 9, 420.0], [0.0, 1, 1, 600.0], [0.026, 9, 9, 400.0]])
-    assert tuning.best(figures) == 3
-    assert tuning.best(figures + np.array([0.5, 0, 0, 0])) == 2
+    assert comparison.best(figures) == 3
+    assert comparison.best(figures + np.array([0.5, 0, 0, 0])) == 2
 
 
 @pytest.fixture(scope="module")
 def days():
-    return [traffic.paper(seed) for seed in range(2)]
+    return [world.paper(seed) for seed in range(2)]
 
 
 def test_ours_keeps_the_promise_with_few_changes_and_nearly_as_few_workers_as_if_it_knew_what_comes(days):
-    rules = OnlineRules(most=traffic.MOST, pause_s=600.0, period_s=1800.0)
+    rules = OnlineRules(most=world.MOST, pause_s=600.0, period_s=1800.0)
     figures = {}
     for kind in (Outlooks, Clairvoyant):
         rates = np.asarray([day.rates for day in days])
         ours = Ours([kind(day) for day in days], rules)
-        done = world.run(rates, ours, workers=traffic.start(days), capacity=CAPACITY, doing=comparison.A)
-        figures[kind] = tuning.figures(done, range(2), days[0].warm).mean(axis=0)
+        done = world.run(rates, ours, workers=world.start(days), capacity=CAPACITY, doing=comparison.A)
+        figures[kind] = comparison.figures(done, range(2), days[0].warm).mean(axis=0)
     violation, lag_min, down_min, hours = figures[Outlooks]
     assert violation == 0 and down_min <= 100 and lag_min < 3000
     assert figures[Clairvoyant][3] * 0.95 < hours < figures[Clairvoyant][3] * 1.15 < 0.7 * 672
@@ -138,10 +138,10 @@ def test_every_scheme_runs_all_its_settings_side_by_side_as_it_runs_one(scheme, 
     grid = comparison.thinned(schemes.GRIDS[scheme][1], 3)
     part = [day.first(4) for day in days]
     outlooks = [Outlooks(day) for day in days]
-    together = tuning.run(scheme, grid, part, outlooks, comparison.A)
-    alone = tuning.run(scheme, grid[1:2], part[1:], outlooks[1:], comparison.A)
+    together = comparison.run(scheme, grid, part, outlooks, comparison.A)
+    alone = comparison.run(scheme, grid[1:2], part[1:], outlooks[1:], comparison.A)
     assert (together.workers[:, 4] == alone.workers[:, 0]).all()
-    assert ((together.workers >= 1) & (together.workers <= traffic.MOST)).all()
+    assert ((together.workers >= 1) & (together.workers <= world.MOST)).all()
 
 
 def test_a_model_is_worse_the_longer_it_lags_behind_a_truth_that_turns():
@@ -159,7 +159,7 @@ def compared(name, ours, hpa):
         ("B", OURS): np.tile(ours, (3, 1)) * (1, 1, 0, 1),
         ("B", "HPA"): np.tile(hpa, (3, 1)),
     }
-    tuned = tuning.TunedScheme(scheme="", settings=None, tried=1, figures=np.asarray([hpa]))
+    tuned = comparison.TunedScheme(scheme="", settings=None, tried=1, figures=np.asarray([hpa]))
     return Compared(
         name=name,
         days=3,

@@ -12,7 +12,7 @@ from springtide.cli import app
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.sim.world.parameters import MODELS
 from springtide_lab.reproduce import report as rows
-from springtide_lab.reproduce.dlrover_rm import clusterdays, figures_days, tables, testbed, trouble
+from springtide_lab.reproduce.dlrover_rm import cluster_days, reproduction, testbed, trouble
 from tests.architecture import sources
 
 
@@ -68,7 +68,7 @@ def test_a_goal_is_met_by_the_median_over_seeds():
 
 
 def test_a_goal_that_is_missed_is_one_that_nobody_could_meet_on_the_test_bed():
-    missed = [one for one in (*trouble.rows([3]), *tables.rows([3])) if one.met is False]
+    missed = [one for one in (*trouble.rows([3]), *testbed.tables([3])) if one.met is False]
     assert {one.figure for one in missed} <= {"000 Fig. 13"}
     for one in missed:
         assert one.bound is not None and one.ours <= one.bound < float(one.goal.removeprefix("≥ ")), one
@@ -98,7 +98,7 @@ def test_others_are_as_fast_after_twelve_minutes_as_the_text_says():
 
 def test_dlrovers_equations_find_a_size_within_the_quota_on_the_test_bed():
     for name in ("widedeep", "xdeepfm"):
-        one, many, size = tables.by_use(MODELS[name])
+        one, many, size = testbed.by_use(MODELS[name])
         assert 0.9 * 200 <= size.cpu <= 200 and many > 5 * one
 
 
@@ -108,7 +108,7 @@ def test_the_same_seed_gives_the_same_rows():
 
 
 def test_a_day_of_ours_loses_no_job_and_keeps_to_the_quota():
-    (day,) = clusterdays.days(12, [5])
+    (day,) = cluster_days.days(12, [5])
     assert day.now.completion == 1
     assert all(one.final.cpu <= 200 * (1 + 1e-9) for one in day.after.outcomes)
 
@@ -129,6 +129,6 @@ def test_a_day_of_two_thousand_jobs_takes_less_than_a_minute_of_one_core(capsys)
 
 
 def test_days_without_a_kind_that_ran_before_have_a_picture_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(clusterdays, "first_and_last", lambda story, role: [])
-    drawn = figures_days._warm_start(tmp_path / "fig9.png", [types.SimpleNamespace(after=None)])
+    monkeypatch.setattr(cluster_days, "first_and_last", lambda story, role: [])
+    drawn = reproduction.warm_start(tmp_path / "fig9.png", [types.SimpleNamespace(after=None)])
     assert drawn.path.read_bytes().startswith(b"\x89PNG")

@@ -1,32 +1,25 @@
-"""Report of a reproduction: rows with the paper's figure beside ours, pictures, a table and an HTML page.
+"""Report of a reproduction: rows with the paper's figure beside ours, a table and an HTML page.
 
-In: figures by seed. Out: `Row`s; `show` prints them, `write` saves a page with its pictures. Each paper's
-`reproduction` module makes the rows and draws the pictures.
+In: figures by seed. Out: `Row`s; `show` prints them, `page` is HTML. Next: `runner`.
 """
 
 import html
 import pathlib
 import statistics
-from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal
 
 import msgspec
 from rich import box as rich_box
 from rich import console, table
 
-from springtide.sim import report
+from springtide_lab.charts import Bar
 
 NOT_IN_TEXT = "not in text"
 BENCHES = pathlib.Path(__file__).parents[3] / "docs" / "benchmarks"
 """Published results of benchmarks, a JSON file each."""
 Better = Literal["higher", "lower"]
-
-
-class Picture(NamedTuple):
-    """A file with a picture, and a sentence that says what it shows."""
-
-    path: pathlib.Path
-    caption: str
+EQUAL = 1e-9
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,23 +50,47 @@ def row(
     bound: Sequence[float] = (),
 ) -> Row:
     """The median over seeds, with the smallest and the largest; a goal is met by the median."""
-    found = [value for value in ours if value is not None]
-    if not found:
+    known = [value for value in ours if value is not None]
+    if not known:
         return missing(figure, what, paper, why or "nothing was measured")
-    middle = statistics.median(found)
-    met = None if goal is None else middle >= goal if better == "higher" else middle <= goal
-    sign = "≥" if better == "higher" else "≤"
+    best = round(statistics.median(bound), 4) if bound else None
+    made = row_of(
+        figure,
+        what,
+        paper,
+        statistics.median(known),
+        (min(known), max(known)),
+        seeds=len(known),
+        goal=goal,
+        better=better,
+        why=why,
+    )
+    return msgspec.structs.replace(made, bound=best)
+
+
+def row_of(
+    figure: str,
+    what: str,
+    paper: float | str,
+    ours: float,
+    spread: tuple[float, float],
+    *,
+    seeds: int,
+    goal: float | None = None,
+    better: Better = "higher",
+    why: str = "",
+) -> Row:
+    met = None if goal is None else ours >= goal - EQUAL if better == "higher" else ours <= goal + EQUAL
     return Row(
         figure=figure,
         what=what,
         paper=paper,
-        ours=round(middle, 4),
+        ours=round(ours, 4),
         met=met,
-        seeds=len(found),
+        seeds=seeds,
         why=why,
-        goal="" if goal is None else f"{sign} {goal:g}",
-        spread=(round(min(found), 4), round(max(found), 4)),
-        bound=round(statistics.median(bound), 4) if bound else None,
+        goal="" if goal is None else f"{'≥' if better == 'higher' else '≤'} {goal:g}",
+        spread=(round(spread[0], 4), round(spread[1], 4)),
     )
 
 
@@ -106,20 +123,18 @@ def published(path: pathlib.Path) -> dict[str, Any] | None:
     return None if run.get("quick") else run
 
 
-def save(figure: Any, path: pathlib.Path, caption: str) -> Picture:
-    figure.savefig(path, dpi=120)
-    report.pyplot().close(figure)
-    return Picture(path, caption)
+def published_goal(folder: pathlib.Path, bench: str, id: str, figure: str, what: str, paper: float | str) -> Row:
+    """A row from a goal of a published benchmark; without a figure if that goal is not published."""
+    run, command = published(folder / f"{bench}.json"), f"`springtide bench {bench} --json`"
+    goal = next((goal for goal in (run or {}).get("goals", []) if goal["id"] == id), None)
+    if run is None or goal is None or goal["value"] is None:
+        return missing(figure, what, paper, f"{command} measures it; nothing of it is published here")
+    return goal_row(figure, what, paper, goal, f"{command} of {run['date']}")
 
 
-def write(
-    folder: pathlib.Path, name: str, rows: Sequence[Row], pictures: Sequence[Picture], *, title: str
-) -> list[pathlib.Path]:
-    """Save a page with all rows beside the pictures, which are in this folder already; return all files."""
-    html_page = folder / f"{name}.html"
-    captions = [(picture.path.name, picture.caption) for picture in pictures]
-    html_page.write_text(page(rows, title=title, pictures=captions))
-    return [*(picture.path for picture in pictures), html_page]
+def goal_row(figure: str, what: str, paper: float | str, goal: dict[str, Any], why: str) -> Row:
+    better = goal.get("better", "higher")
+    return row(figure, what, paper, [float(goal["value"])], goal=goal.get("target"), better=better, why=why)
 
 
 def page(rows: Sequence[Row], *, title: str, pictures: Sequence[tuple[str, str]] = ()) -> str:
@@ -154,3 +169,17 @@ def _figure(value: float | str | None) -> str:
     if value is None or isinstance(value, str):
         return value or "-"
     return f"{value:,.0f}" if abs(value) >= 1e4 else f"{value:.4g}"
+
+
+def bars_of(rows: Iterable[Row], label: Callable[[Row], str] = lambda row: row.what) -> list[Bar]:
+    """Bars of those rows that have a figure, with the paper's where that is a number."""
+    return [
+        Bar(
+            label(row),
+            row.ours,
+            *(row.spread or (row.ours, row.ours)),
+            paper=None if isinstance(row.paper, str) else row.paper,
+        )
+        for row in rows
+        if row.ours is not None
+    ]

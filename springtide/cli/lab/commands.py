@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from springtide import errors
-from springtide.cli.common.options import RUNS, Debug, Json, Runs, command
+from springtide.cli.common.options import RUNS, Debug, Json, Runs, command, made_folder
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -173,13 +173,15 @@ def reproduce(
     debug: Debug = False,
 ) -> int:
     """Reproduce a paper's figures in simulation, beside the paper's own and the goals."""
-    verb = _of_lab("reproduce")
-    wish = verb.ReproduceOptions(seeds=seeds, jobs=jobs, quick=quick, ids=ids, trace=trace, metrics=tuple(metric or ()))
-    return int(verb.reproduce(name, wish, out=out, as_json=as_json))
+    runner = _of_lab("reproduce", "runner")
+    metrics = tuple(metric or ())
+    asked = runner.ReproduceOptions(seeds=seeds, jobs=jobs, quick=quick, ids=ids, trace=trace, metrics=metrics)
+    runner.run(name, asked, folder=None if out is None else made_folder("--out", out), as_json=as_json)
+    return 0
 
 
-def _of_lab(command: str) -> Any:
+def _of_lab(command: str, module: str = "command") -> Any:
     """Return the lab's module for a command; the lab is a distribution of its own."""
     if importlib.util.find_spec("springtide_lab") is None:
         raise errors.MissingLab(command)
-    return importlib.import_module(f"springtide_lab.{command}.command")
+    return importlib.import_module(f"springtide_lab.{command}.{module}")

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from springtide.domain.spec.online_job import OnlineRules
-from springtide_lab.bench.stream.online import closed_loop
-from springtide_lab.reproduce.kale.closed_loop import Truth, play
+from springtide_lab.bench.stream import online_day
+from tests.sim.kale.virtual_day import Truth, play
 
 SPEEDUP = 288.0
 
 
 def played(truth, *, seed=9, rules=None):
-    days, peak = closed_loop.read_days(8, seed=seed), 3.2 * truth.most(1)
+    days, peak = online_day.read_days(8, seed=seed), 3.2 * truth.most(1)
     before = np.asarray([peak * days.at((0.5 - back) / 144) for back in range(7 * 144, 0, -1)])
     return play(
         lambda now: peak * days.at(now * SPEEDUP / 86_400),

@@ -85,7 +85,6 @@ def _rows(case: TroubleCase, seeds: Sequence[int]) -> list[Row]:
 
 
 def _strategies(case: TroubleCase, restart: float, seeds: Sequence[int]) -> list[Row]:
-    """000: doing nothing, a restart and ours, all in the shape tuned by hand."""
     jobs, figure, what = case.jobs(seeds), case.figure, case.what
     calm, ours = _calm(case, seeds), _times(jobs, systems.Mechanisms())
     nothing, stopped = _times(jobs, None), _times(jobs, TRADITIONAL)
@@ -112,7 +111,6 @@ def _strategies(case: TroubleCase, restart: float, seeds: Sequence[int]) -> list
 
 
 def _own_size(case: TroubleCase, seeds: Sequence[int]) -> list[Row]:
-    """001: ours, sized by itself, and jobs tuned by hand; then ours tuned by hand, and trouble that comes later."""
     jobs, figure, what = case.jobs(seeds), case.figure, f"{case.what} doing nothing"
     nothing = _times(jobs, None)
     below = list(map(less, _own(case, jobs, seeds), nothing))

@@ -1,48 +1,125 @@
-"""`springtide reproduce goldminer`: all rows, and a page with pictures.
+"""Reproduces GoldMiner (002): all rows, and pictures of Table 5 and Figs. 13 and 14.
 
-In: seeds, a number of jobs, perhaps a trace. Out: rows; PNG files and HTML. Who shares out cores and who tunes a job is
-the code of `springtide.planning.dataworkers`. Next: reproduce/command.py prints, tools/reproduction_page.py publishes.
+In: seeds, a number of jobs, perhaps a trace. The code that shares out cores and tunes jobs is that of real jobs,
+`springtide.planning.dataworkers`. Next: `rows` (the cluster) and `rows_job` (one job).
 """
 
+import functools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from springtide.planning.dataworkers import allocation
-from springtide_lab.reproduce import report
-from springtide_lab.reproduce.goldminer import pictures, rows_job
-from springtide_lab.reproduce.goldminer import rows as cluster_rows
-from springtide_lab.reproduce.goldminer.simulation import run, systems, trace
-from springtide_lab.reproduce.goldminer.simulation.systems import FIXED, MAXTP, SYSTEMS, TUNED
-from springtide_lab.reproduce.goldminer.simulation.trace import TracePreset
-from springtide_lab.reproduce.report import Row
+from springtide_lab import charts
+from springtide_lab.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Curve, Panel, Picture
+from springtide_lab.reproduce import runner
+from springtide_lab.reproduce.goldminer import cluster, jobs, rows, rows_job, systems
+from springtide_lab.reproduce.goldminer.cluster import walk
+from springtide_lab.reproduce.goldminer.jobs import JOBS, MODELS, TracePreset
+from springtide_lab.reproduce.goldminer.systems import FIXED, MAXTP, SYSTEMS, TUNED
+from springtide_lab.reproduce.report import Row, bars_of
+from springtide_lab.reproduce.runner import Reproduced, ReproduceOptions
 
+QUICK_JOBS = 30
 VARIED_SEEDS = 8
 """Seeds of what is run for sensitivity only."""
 
 
-def rows(
-    seeds: Sequence[int], preset: TracePreset, *, own: Sequence[str] = (), say: Callable[[str], None] = lambda _: None
-) -> list[Row]:
-    """Everything; `own` are names of metrics that the paper does not have."""
-    for name in own:
+def reproduce(seeds: range, options: ReproduceOptions) -> Reproduced:
+    preset = TracePreset(jobs=options.jobs or (QUICK_JOBS if options.quick else JOBS), trace=options.trace)
+    found = rows_of(seeds, preset, options.metrics)
+    facts: dict[str, Any] = {"jobs": preset.jobs}
+    if options.trace is not None:
+        facts["trace"] = pathlib.Path(options.trace).name
+    return Reproduced(found, facts, functools.partial(draw, found, preset, seeds[0]))
+
+
+def rows_of(seeds: Sequence[int], preset: TracePreset, metrics: Sequence[str] = ()) -> list[Row]:
+    """All rows; `metrics` are the user's own, which the paper does not have."""
+    for name in metrics:
         allocation.load(name)
-    which = (*SYSTEMS, *map(systems.own, own))
-    say(f"64 GPUs: {preset.jobs} jobs, {len(which)} systems, {len(seeds)} seeds")
-    found = cluster_rows.results(preset, seeds, which)
-    mine = [
-        *cluster_rows.table(found),
-        *cluster_rows.others(found),
-        *cluster_rows.bounds(preset, found, seeds),
-        *cluster_rows.use(found),
-    ]
+    which = (*SYSTEMS, *map(systems.own, metrics))
+    runner.say(f"64 GPUs: {preset.jobs} jobs, {len(which)} systems, {len(seeds)} seeds")
+    results = rows.results(preset, seeds, which)
+    found = [*rows.table_5(results), *rows.others(results), *rows.bounds(preset, results, seeds), *rows.use(results)]
     varied = list(seeds)[:VARIED_SEEDS]
-    say(f"sensitivity: {len(cluster_rows.VARIANTS)} other worlds, {len(varied)} seeds")
-    return [*mine, *rows_job.rows(), *cluster_rows.sensitivity(preset, varied)]
+    runner.say(f"sensitivity: {len(rows.VARIANTS)} other worlds, {len(varied)} seeds")
+    return [*found, *rows_job.rows(), *rows.sensitivity(preset, varied)]
 
 
-def write(folder: pathlib.Path, found: Sequence[Row], preset: TracePreset, seed: int) -> list[pathlib.Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    jobs = trace.draw(preset, seed)
-    stories = {system: run.run(jobs, system, preset, seed) for system in (TUNED, FIXED, MAXTP)}
-    drawn = pictures.draw(folder, found, stories)
-    return report.write(folder, "goldminer", found, drawn, title="GoldMiner, reproduced")
+def draw(found: Sequence[Row], preset: TracePreset, seed: int, folder: pathlib.Path) -> list[Picture]:
+    return [
+        _walk(folder / "goldminer-fig13.png"),
+        _use(folder / "goldminer-fig14.png", preset, seed),
+        _table(folder / "goldminer-fig15-table5.png", found),
+        _gains(folder / "goldminer-fig16-sensitivity.png", found),
+    ]
+
+
+def _table(path: pathlib.Path, found: Sequence[Row]) -> Picture:
+    panels = []
+    for what in ("JCT, min", "queueing, min"):
+        names = [f"{system.name}: {what}" for system in SYSTEMS]
+        shown = bars_of((row for row in found if row.what in names), lambda row: row.what.partition(":")[0])
+        panels.append(Panel(x=what, bars=shown))
+    caption = "Table 5: medians over seeds, the smallest and the largest; diamonds are the paper's."
+    return charts.draw(path, caption, panels, title="Table 5: completion and queueing", size=(9, 3.4))
+
+
+def _use(path: pathlib.Path, preset: TracePreset, seed: int) -> Picture:
+    """Fig. 14: GPUs and cores allocated over time."""
+    drawn = jobs.draw(preset, seed)
+    stories = {system: cluster.run(drawn, system, preset, seed).moments for system in (TUNED, FIXED, MAXTP)}
+    panels = [
+        Panel(
+            title=title,
+            x="minutes",
+            y="allocated",
+            x_limits=(0, 1500),
+            y_limits=(0, 1.03),
+            curves=[
+                Curve([at.at for at in moments], [getattr(at, part) for at in moments], system.name, colour, "steps")
+                for (system, moments), colour in zip(stories.items(), (GREY, ORANGE, BLUE), strict=True)
+            ],
+        )
+        for title, part in (("GPUs", "gpus"), ("cores", "cpus"))
+    ]
+    caption = "Fig. 14: GPUs and cores that are allocated, one seed."
+    return charts.draw(path, caption, panels, title="Fig. 14: what is allocated over time", size=(9, 3.2))
+
+
+def _walk(path: pathlib.Path) -> Picture:
+    """Fig. 13 in virtual time."""
+    stands = walk(MODELS["ResNet18"]).stands
+    at = [place / 2 for place in range(len(stands))]
+    speed = Curve(at, [stand.speed for stand in stands], style="steps")
+    feeding = [stand.data_workers * stand.data_worker_cpu for stand in stands]
+    cores = (
+        Curve(at, feeding, "data workers", BLUE, "steps"),
+        Curve(at, [stand.trainer_cpu for stand in stands], "trainer", RED, "steps"),
+    )
+    panels = (
+        Panel(x="minutes", y="of the ideal speed", curves=[speed], y_limits=(0, 1.03)),
+        Panel(x="minutes", y="cores", curves=cores),
+    )
+    caption = "Fig. 13: the tuner of real jobs walks a simulated ResNet18 job; the paper ends at 24 and 3."
+    title = "Fig. 13: a ResNet18 job is tuned, in virtual time"
+    return charts.draw(path, caption, panels, title=title, size=(9, 3.2))
+
+
+def _gains(path: pathlib.Path, found: Sequence[Row]) -> Picture:
+    varied = [row for row in found if row.figure == "sensitivity"]
+    names = list(dict.fromkeys(row.what.rpartition(": ")[0] for row in varied))
+    curves = []
+    for mark, colour, system in zip("os^Dv", (GREY, ORANGE, GREEN, BLUE, PURPLE), SYSTEMS[1:], strict=True):
+        gains = [row.ours or 0.0 for row in varied if row.what.endswith(f": {system.name}, JCT gain")]
+        curves.append(Curve(gains, list(range(len(gains))), system.name, colour, mark))
+    panel = Panel(
+        title="How gains change with what the text does not give",
+        x="JCT gain over No DW (tuned)",
+        curves=curves,
+        y_ticks=names,
+        lines=(("x", 1.0),),
+    )
+    caption = "Gains over No DW (tuned) with other assumptions; medians over seeds."
+    return charts.draw(path, caption, [panel], size=(9, 0.9 + 0.4 * len(names)))

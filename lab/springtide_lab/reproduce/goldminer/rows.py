@@ -6,25 +6,21 @@ its queueing, and the ratios by how long jobs run. All other lines come out as t
 """
 
 import functools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
+from scipy import optimize, sparse
+
 from springtide_lab.reproduce import parallel
-from springtide_lab.reproduce.goldminer import run_figures
-from springtide_lab.reproduce.goldminer.run_figures import Figures
-from springtide_lab.reproduce.goldminer.simulation import optimum, run, trace
-from springtide_lab.reproduce.goldminer.simulation.systems import (
-    FIXED,
-    HARDWARE,
-    MAXTP,
-    SRTF,
-    SYSTEMS,
-    TUNED,
-    SharingSystem,
-)
-from springtide_lab.reproduce.goldminer.simulation.trace import TracePreset
+from springtide_lab.reproduce.goldminer import cluster, jobs
+from springtide_lab.reproduce.goldminer.cluster import Figures
+from springtide_lab.reproduce.goldminer.jobs import Job, TracePreset
+from springtide_lab.reproduce.goldminer.systems import FIXED, HARDWARE, MAXTP, SRTF, SYSTEMS, TUNED, SharingSystem
 from springtide_lab.reproduce.report import NOT_IN_TEXT, Row, row
 
+SLOT_MIN = 10.0
 Results = Mapping[SharingSystem, Sequence[Figures]]
 """Of each system, one a seed."""
 TABLE, PICTURE, PART_2 = "002 Table 5", "002 Fig. 14", "002 §2"
@@ -36,7 +32,7 @@ BOUND = (
 )
 WITH_CORES = (
     "nobody can do better with these cores and GPUs, not even who knows all jobs beforehand and moves cores at no "
-    "cost: a linear program's bound (lab/springtide_lab/reproduce/goldminer/simulation/optimum.py)"
+    "cost: a linear program's bound (lab/springtide_lab/reproduce/goldminer/rows.py)"
 )
 OVERLOAD = (
     "Fair slows all jobs alike, by about as much as cores are short; by Table 5 its jobs run for 1.67 times their "
@@ -47,8 +43,6 @@ CALIBRATED_THERE = (
     "(110, 102, 80 and 70 jobs); elsewhere, and in these seeds, it comes out"
 )
 SENSITIVE = "how the figures change with what the text does not give: medians over seeds, paired"
-
-
 Change = Callable[[TracePreset], TracePreset]
 VARIANTS: dict[str, Change] = {
     "cores a GPU: ResNet18's 27": lambda preset: _of_ratios(preset, "three full"),
@@ -80,11 +74,11 @@ def results(
 
 
 def _of_seed(preset: TracePreset, which: Sequence[SharingSystem], seed: int) -> list[Figures]:
-    jobs = trace.draw(preset, seed)
-    return [run_figures.figures(run.run(jobs, system, preset, seed), preset.measured_min) for system in which]
+    drawn = jobs.draw(preset, seed)
+    return [cluster.figures(cluster.run(drawn, system, preset, seed), preset.measured_min) for system in which]
 
 
-def table(found: Results) -> list[Row]:
+def table_5(found: Results) -> list[Row]:
     """Table 5: completion, gain and queueing of each system."""
     rows = []
     base = [one.jct for one in found[TUNED]]
@@ -116,10 +110,10 @@ def others(found: Results) -> list[Row]:
 
 def bounds(preset: TracePreset, found: Results, seeds: Sequence[int]) -> list[Row]:
     there = preset.machines * preset.cpus * preset.period_min
-    drawn = [trace.draw(preset, seed) for seed in seeds]
-    wanted = [sum(job.minutes * job.gpus * job.model.ratio for job in jobs) / there for jobs in drawn]
-    best = [sum(job.minutes for job in jobs) / len(jobs) for jobs in drawn]
-    feasible = parallel.each(functools.partial(optimum.least_jct, preset=preset), drawn)
+    drawn = [jobs.draw(preset, seed) for seed in seeds]
+    wanted = [sum(job.minutes * job.gpus * job.model.ratio for job in some) / there for some in drawn]
+    best = [sum(job.minutes for job in some) / len(some) for some in drawn]
+    feasible = parallel.each(functools.partial(least_jct, preset=preset), drawn)
     gains = [one.jct / least for one, least in zip(found[TUNED], best, strict=True)]
     with_cores = [one.jct / least for one, least in zip(found[TUNED], feasible, strict=True)]
     near = [least / one.jct for one, least in zip(found[SRTF], feasible, strict=True)]
@@ -177,3 +171,38 @@ def sensitivity(preset: TracePreset, seeds: Sequence[int]) -> list[Row]:
             gains = [was.jct / now.jct for was, now in zip(found[TUNED], found[system], strict=True)]
             rows.append(row("sensitivity", f"{name}: {system.name}, JCT gain", system.gain, gains, why=SENSITIVE))
     return rows
+
+
+def least_jct(jobs: Sequence[Job], preset: TracePreset) -> float:
+    cores, gpus = preset.machines * preset.cpus, preset.machines * preset.gpus
+    work = sum(job.minutes * job.gpus * job.model.ratio for job in jobs)
+    horizon = max(job.at for job in jobs) + work / cores + 2 * max(job.minutes for job in jobs)
+    slots, count = math.ceil(horizon / SLOT_MIN) + 1, len(jobs)
+    starts = SLOT_MIN * np.arange(slots)
+    at, minutes, trainers = (np.array([getattr(job, name) for job in jobs]) for name in ("at", "minutes", "gpus"))
+    wants = np.array([job.gpus * job.model.ratio for job in jobs])
+    # x[job, slot]: of the slot, the part that the job would run at its ideal speed; then each job's JCT
+    open_for = np.clip((starts[None, :] + SLOT_MIN - at[:, None]) / SLOT_MIN, 0.0, 1.0)
+    each_slot = sparse.eye_array(slots)
+    shared = sparse.vstack([sparse.kron(amounts[None, :], each_slot) for amounts in (wants, trainers)])
+    shared = sparse.hstack([shared, sparse.coo_array((2 * slots, count))])
+    ends = sparse.kron(sparse.eye_array(count), starts[None, :] * SLOT_MIN)
+    ends = sparse.hstack([sparse.diags_array(1.0 / minutes) @ ends, -sparse.eye_array(count)])
+    done = sparse.kron(sparse.eye_array(count), np.full((1, slots), SLOT_MIN))
+    solved = optimize.linprog(
+        np.concatenate([np.zeros(count * slots), np.ones(count)]),
+        A_ub=sparse.vstack([shared, ends]).tocsr(),
+        b_ub=np.concatenate([np.full(slots, float(cores)), np.full(slots, float(gpus)), at - minutes / 2]),
+        A_eq=sparse.hstack([done, sparse.coo_array((count, count))]).tocsr(),
+        b_eq=minutes,
+        bounds=np.concatenate(
+            [
+                np.stack([np.zeros(count * slots), open_for.reshape(-1)], axis=1),
+                np.stack([minutes, np.full(count, np.inf)], axis=1),
+            ]
+        ),
+        method="highs-ipm",
+    )
+    if not solved.success:
+        raise ValueError(f"no bound for {count} jobs: {solved.message}")
+    return float(solved.fun) / count

@@ -4,11 +4,10 @@ In: models, and what benches have published. Out: `Row`s. Next: `reproduction`.
 """
 
 import pathlib
-from typing import Any
 
-from springtide_lab.reproduce.goldminer.simulation.models import MODELS
-from springtide_lab.reproduce.goldminer.tuning_walk import walk
-from springtide_lab.reproduce.report import BENCHES, Row, missing, published, row
+from springtide_lab.reproduce.goldminer.cluster import walk
+from springtide_lab.reproduce.goldminer.jobs import MODELS
+from springtide_lab.reproduce.report import BENCHES, NOT_IN_TEXT, Row, goal_row, missing, published, published_goal, row
 
 PRICE = 8.9
 """A machine with 8 GPUs costs so much as one without (section 5.2)."""
@@ -38,13 +37,21 @@ WALK = (
 
 
 def rows(folder: pathlib.Path = BENCHES) -> list[Row]:
-    return [*ratios(), *walked(), *_really_walked(folder), *costs(), *_published(folder), *_fused(folder), *left_out()]
+    return [
+        *ratios(),
+        *walked(),
+        *_really_walked(folder),
+        *costs(),
+        *(published_goal(folder, *case) for case in PUBLISHED),
+        *_fused(folder),
+        *left_out(),
+    ]
 
 
 def ratios() -> list[Row]:
     """Fig. 1: what was chosen, and what it means with 8 cores."""
     found = [
-        row("002 Fig. 1", f"{one.name}: cores a GPU", "not in text", [one.ratio], why=f"{one.name}: {one.source}")
+        row("002 Fig. 1", f"{one.name}: cores a GPU", NOT_IN_TEXT, [one.ratio], why=f"{one.name}: {one.source}")
         for one in MODELS.values()
     ]
     slowest = max(1 - one.alone(8) for one in MODELS.values())
@@ -65,7 +72,7 @@ def walked() -> list[Row]:
         row(
             "002 Fig. 13",
             "simulated: speed over that without data workers",
-            "not in text",
+            NOT_IN_TEXT,
             [end.speed / path.stands[0].speed],
         ),
     ]
@@ -90,19 +97,7 @@ def _really_walked(folder: pathlib.Path) -> list[Row]:
     ]
     for goal in run.get("goals", []):
         if goal.get("value") is not None:
-            found.append(_goal("002 Fig. 13", f"real processes: {goal['id']}", "not in text", goal, why))
-    return found
-
-
-def _published(folder: pathlib.Path) -> list[Row]:
-    found = []
-    for bench, id, figure, what, paper in PUBLISHED:
-        run, command = published(folder / f"{bench}.json"), f"`springtide bench {bench} --json`"
-        goal = next((one for one in (run or {}).get("goals", []) if one["id"] == id), None)
-        if run is None or goal is None or goal["value"] is None:
-            found.append(missing(figure, what, paper, f"{command} measures it; nothing of it is published here"))
-        else:
-            found.append(_goal(figure, what, paper, goal, f"{command} of {run['date']}, really trained and sent"))
+            found.append(goal_row("002 Fig. 13", f"real processes: {goal['id']}", NOT_IN_TEXT, goal, why))
     return found
 
 
@@ -120,11 +115,6 @@ def _fused(folder: pathlib.Path) -> list[Row]:
         for name, what in FUSED.items()
         if name in gains
     ]
-
-
-def _goal(figure: str, what: str, paper: float | str, goal: dict[str, Any], why: str) -> Row:
-    better = goal.get("better", "higher")
-    return row(figure, what, paper, [float(goal["value"])], goal=goal.get("target"), better=better, why=why)
 
 
 def costs() -> list[Row]:

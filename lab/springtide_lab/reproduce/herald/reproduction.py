@@ -1,42 +1,77 @@
-"""`springtide reproduce herald`: all rows, and a page with pictures.
+"""Reproduces Herald (004): all rows, and a picture of bars for each figure.
 
-In: seeds, sizes, perhaps a file of ids. Out: rows; PNG files and HTML. The scheduler is the one that jobs train with;
-data are generated unless a file is given. Next: reproduce/command.py prints, tools/reproduction_page.py publishes.
+In: seeds, perhaps a file of ids; streams are generated otherwise. The scheduler is the one that jobs train with. Next:
+`rows_counted` and `rows_timed`.
 """
 
+import functools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from springtide_lab.reproduce import report
-from springtide_lab.reproduce.herald import pictures, preset, rows_counted, rows_timed
+from springtide_lab import charts
+from springtide_lab.charts import Panel, Picture
+from springtide_lab.reproduce import runner
+from springtide_lab.reproduce.herald import preset, rows_counted, rows_timed
 from springtide_lab.reproduce.herald.preset import HeraldSize
-from springtide_lab.reproduce.report import Row
+from springtide_lab.reproduce.report import Row, bars_of
+from springtide_lab.reproduce.runner import Reproduced, ReproduceOptions
 
 W1 = "w1"
 """What the paper shows of one data set only is of this one."""
 
 
-def rows(
-    seeds: Sequence[int], size: HeraldSize, *, ids: str | None = None, say: Callable[[str], None] = lambda _: None
-) -> list[Row]:
-    found: list[Row] = []
+class Sheet(NamedTuple):
+    """One picture: its rows, and the paper's range."""
+
+    figure: str
+    title: str
+    axis: str
+    low: float
+    high: float
+
+
+SHEETS = (
+    Sheet("004 Fig. 3", "Fig. 3: rows an iteration, batch 256 over 64", "times", 2.7, 4.0),
+    Sheet("004 Fig. 6", "Fig. 6: infrequent among cached rows", "DoI", 0.99, 1.0),
+    Sheet("004 Fig. 10", "Fig. 10: DoI of the lowest and the highest table", "DoI", 0.0, 1.0),
+    Sheet("004 Fig. 11", "Fig. 11: transmissions saved", "part of vanilla's", 0.48, 0.89),
+    Sheet("004 Fig. 13", "Fig. 13: scoring with four tables over all", "transmissions", 1.0, 1.11),
+    Sheet("004 Fig. 14", "Fig. 14: speed-up over HET in bsp", "times", 1.09, 2.11),
+    Sheet("004 Fig. 15", "Fig. 15: scaling factor", "of ideal", 0.42, 0.90),
+    Sheet("004 Fig. 16", "Fig. 16: speed-up by cache size", "times", 1.97, 2.15),
+    Sheet("004 Fig. 19", "Fig. 19: speed-up by servers", "times", 1.4, 1.4),
+)
+
+
+def reproduce(seeds: range, options: ReproduceOptions) -> Reproduced:
+    size = preset.QUICK if options.quick else HeraldSize()
+    rows = rows_of(list(seeds), size, options.ids)
+    facts = {"iterations": size.iterations}
+    if options.ids is not None:
+        return Reproduced(rows, {**facts, "ids": pathlib.Path(options.ids).name}, functools.partial(draw, rows))
+    return Reproduced(rows, facts, functools.partial(draw, rows))
+
+
+def rows_of(seeds: Sequence[int], size: HeraldSize, ids: str | None = None) -> list[Row]:
+    rows: list[Row] = []
     cost = preset.costs()
     for load in preset.workloads(ids):
-        say(f"{load.name}: popularity, transmissions, times")
-        found += rows_counted.reductions(load, size, seeds)
+        runner.say(f"{load.name}: popularity, transmissions, times")
+        rows += rows_counted.reductions(load, size, seeds)
         if load.name in preset.HARDER:
             continue
-        found += rows_counted.popular(load, size, seeds)
-        found += rows_counted.causes(load, size, seeds)
-        found += rows_timed.timed(load, size, seeds, cost)
+        rows += rows_counted.popular(load, size, seeds)
+        rows += rows_counted.causes(load, size, seeds)
+        rows += rows_timed.timed(load, size, seeds, cost)
         if ids is None and load.name != W1:
             continue
-        say(f"{load.name}: breakdown, adaptive scheduling, shapes of the cluster")
-        found += rows_counted.breakdown(load, size, seeds)
-        found += rows_counted.adaptive(load, size, seeds)
-        found += rows_timed.shapes(load, size, seeds, cost)
-    found += [*rows_timed.measured(), *rows_timed.overhead()]
-    return sorted(found, key=lambda one: _order(one.figure))
+        runner.say(f"{load.name}: breakdown, adaptive scheduling, shapes of the cluster")
+        rows += rows_counted.breakdown(load, size, seeds)
+        rows += rows_counted.adaptive(load, size, seeds)
+        rows += rows_timed.shapes(load, size, seeds, cost)
+    rows += [*rows_timed.measured(), *rows_timed.overhead()]
+    return sorted(rows, key=lambda row: _order(row.figure))
 
 
 def _order(figure: str) -> tuple[int, int]:
@@ -47,7 +82,13 @@ def _order(figure: str) -> tuple[int, int]:
     return (11, 1) if word == "Table" else (4, 1)
 
 
-def write(folder: pathlib.Path, found: Sequence[Row]) -> list[pathlib.Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    drawn = pictures.draw(folder, found)
-    return report.write(folder, "herald", found, drawn, title="Herald, reproduced")
+def draw(rows: Sequence[Row], folder: pathlib.Path) -> list[Picture]:
+    pictures = []
+    for sheet in SHEETS:
+        bars = bars_of(row for row in rows if row.figure == sheet.figure)
+        if bars:
+            path = folder / f"herald-fig{sheet.figure.rpartition(' ')[2]}.png"
+            caption = f"{sheet.title}; medians over seeds, the shaded range is the paper's."
+            panel = Panel(title=sheet.title, x=sheet.axis, bars=bars, shaded=(sheet.low, sheet.high))
+            pictures.append(charts.draw(path, caption, [panel], size=(8, 0.9 + 0.26 * len(bars))))
+    return pictures

@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from springtide.embedding.schedule.scheduler import MOST_SWEEPS, ScheduleSettings
-from springtide_lab.reproduce.herald import counts, plain_caches, popularity, preset
-from springtide_lab.reproduce.herald.counts import SentRows
+from springtide_lab.bench.cache import allocate
+from springtide_lab.bench.cache.allocate import SentRows
+from springtide_lab.bench.cache.id_streams import Ids
+from springtide_lab.reproduce.herald import preset, traffic
 from springtide_lab.reproduce.herald.preset import HeraldSize, Workload
 from springtide_lab.reproduce.report import Row, row
 
@@ -30,27 +32,23 @@ TABLE_2 = {LAIA: (0.54, 0.17, 0.35), PLAN: (0.0, 0.13, 0.07), HERALD: (0.54, 0.6
 ADAPTIVE_TABLES = 4
 
 
-def sent(load: Workload, way: str, size: HeraldSize, seed: int, **changes: Any) -> SentRows:
-    """What one way transmits with the paper's defaults; `workers`, `batch` and `share` (of the cache) may be others."""
-    workers, share = changes.get("workers", preset.WORKERS), changes.get("share", preset.CACHE_SHARE)
-    return _sent(load, way, size, seed, workers, changes.get("batch", preset.BATCH), share, changes.get("scored", ()))
-
-
 @functools.lru_cache(maxsize=256)
-def _sent(
+def sent(
     load: Workload,
     way: str,
     size: HeraldSize,
     seed: int,
-    workers: int,
-    batch: int,
-    share: float,
-    scored: tuple[int, ...],
+    *,
+    workers: int = preset.WORKERS,
+    batch: int = preset.BATCH,
+    share: float = preset.CACHE_SHARE,
+    scored: tuple[int, ...] = (),
 ) -> SentRows:
+    """What one way transmits with the paper's defaults; `share` is the size of the cache."""
     stream, batches = load.batches(size, seed, workers=workers, batch=batch)
     settings = ScheduleSettings(workers=workers, capacity_rows=int(share * stream.total_rows), seed=seed, **WAYS[way])
     effort = MOST_SWEEPS if way == OURS else 0  # as in a job: a step of these leaves it the time
-    return counts.count(batches, settings, skip=preset.WARM_UPS, scored=scored, effort=effort)
+    return allocate.run_scheme(settings, batches, warmup=preset.WARM_UPS, scored=scored, effort=effort)
 
 
 def less(way: SentRows, plain: SentRows, of: Callable[[SentRows], float]) -> float:
@@ -64,12 +62,12 @@ def popular(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Row]
     low, high = [], []
     for seed in load.seeds(seeds):
         stream = load.stream(samples=size.epoch, seed=seed)
-        grown.append(popularity.growth(stream.ids, workers=preset.WORKERS))
-        seen = popularity.counts(stream.ids, stream.rows)
+        grown.append(traffic.growth(stream.ids, workers=preset.WORKERS))
+        seen = traffic.occurrences(stream.ids, stream.rows)
         given: dict[str, Any] = {"samples": len(stream.ids)}
         for workers in size.workers:
-            dois[workers].append(popularity.doi(seen, preset.CACHE_SHARE, workers=workers, **given))
-        tables = popularity.doi_by_table(seen, preset.CACHE_SHARE, workers=preset.WORKERS, **given)
+            dois[workers].append(traffic.doi(seen, preset.CACHE_SHARE, workers=workers, **given))
+        tables = traffic.doi_by_table(seen, preset.CACHE_SHARE, workers=preset.WORKERS, **given)
         low.append(min(tables))
         high.append(max(tables))
     most = max(size.workers)
@@ -89,7 +87,7 @@ def causes(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Row]:
     updates, apart = [], []
     for seed in load.seeds(seeds):
         stream, batches = load.batches(size, seed)
-        plain = plain_caches.count(
+        plain = traffic.count_plain(
             batches,
             stream.rows,
             workers=preset.WORKERS,
@@ -111,12 +109,12 @@ def reductions(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[R
     found = []
     for way in (HERALD, OURS):
         what = f"{load.name}: {'LAIA and plan' if way == HERALD else 'ours'}"
-        saved = [less(one[way], one[PLAIN], lambda s: s.transmissions) for one in each]
+        saved = [less(one[way], one[PLAIN], lambda s: s.total) for one in each]
         found.append(
             row("004 Fig. 11", f"{what}, transmissions saved", "0.48-0.89", saved, goal=0.48, why=preset.OTHER_DATA)
         )
-    pulls = [less(one[HERALD], one[PLAIN], lambda s: s.pulls) for one in each]
-    pushes = [less(one[HERALD], one[PLAIN], lambda s: s.pushes) for one in each]
+    pulls = [less(one[HERALD], one[PLAIN], lambda s: s.pull) for one in each]
+    pushes = [less(one[HERALD], one[PLAIN], lambda s: s.push) for one in each]
     for kind, paper, saved, goal in (("pulls", "0.43-0.88", pulls, 0.43), ("pushes", "0.51-0.90", pushes, 0.51)):
         what = f"{load.name}: LAIA and plan, {kind} saved"
         found.append(row("004 Fig. 11", what, paper, saved, goal=goal, why=preset.OTHER_DATA))
@@ -131,9 +129,9 @@ def breakdown(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Ro
     for way, paper in TABLE_2.items():
         theirs = [sent(load, way, size, seed) for seed in chosen]
         kinds: tuple[tuple[str, Callable[[SentRows], float]], ...] = (
-            ("pulls", lambda s: s.pulls),
-            ("pushes", lambda s: s.pushes),
-            ("all", lambda s: s.transmissions),
+            ("pulls", lambda s: s.pull),
+            ("pushes", lambda s: s.push),
+            ("all", lambda s: s.total),
         )
         for (kind, of), figure in zip(kinds, paper, strict=True):
             saved = [less(one, before, of) for one, before in zip(theirs, plain, strict=True)]
@@ -151,7 +149,7 @@ def adaptive(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Row
         for workers in size.workers:
             chosen = best_tables(stream.ids, stream.rows, workers)
             some = sent(load, HERALD, few, seed, workers=workers, scored=chosen)
-            ratios[workers].append(some.transmissions / sent(load, HERALD, few, seed, workers=workers).transmissions)
+            ratios[workers].append(some.total / sent(load, HERALD, few, seed, workers=workers).total)
     why = f"always {ADAPTIVE_TABLES} tables, the fewest that the paper's budget of 18.2 ms left; ours needs no fewer"
     return [
         row(
@@ -167,10 +165,10 @@ def adaptive(load: Workload, size: HeraldSize, seeds: Sequence[int]) -> list[Row
     ]
 
 
-def best_tables(ids: popularity.Ids, rows: Sequence[int], workers: int) -> tuple[int, ...]:
+def best_tables(ids: Ids, rows: Sequence[int], workers: int) -> tuple[int, ...]:
     """The tables of the highest DoI; among equals those that caches hold most of."""
-    seen = popularity.counts(ids, rows)
-    held = popularity.hottest(seen, preset.CACHE_SHARE)
+    seen = traffic.occurrences(ids, rows)
+    held = traffic.hottest(seen, preset.CACHE_SHARE)
     infrequent = [int((count[mask] < len(ids) / workers).sum()) for count, mask in zip(seen, held, strict=True)]
     share = [some / max(int(mask.sum()), 1) for some, mask in zip(infrequent, held, strict=True)]
     order = np.lexsort((infrequent, share))[::-1]

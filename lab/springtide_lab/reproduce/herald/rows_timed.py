@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from springtide_lab.bench.cache.allocate import SentRows
 from springtide_lab.reproduce.herald import preset, rows_counted
-from springtide_lab.reproduce.herald.counts import SentRows
 from springtide_lab.reproduce.herald.preset import Costs, HeraldSize, Load, Workload
 from springtide_lab.reproduce.herald.rows_counted import HERALD, OURS, PLAIN
-from springtide_lab.reproduce.report import BENCHES, NOT_IN_TEXT, Row, missing, published, row
+from springtide_lab.reproduce.report import BENCHES, NOT_IN_TEXT, Row, missing, published_goal, row
 
 NOT_MEASURED = "needs what `springtide bench cache --json` measures; nothing of it is published here"
 SHARES = (0.0025, 0.01, 0.04, 0.1)
@@ -51,7 +51,7 @@ PUBLISHED = (
 
 def load_of(sent: SentRows) -> Load:
     """What links carry; rows sent directly load workers' links only."""
-    return Load(pulls=sent.pulls, pushes=sent.pushes, largest_pull=sent.largest_pull, largest_push=sent.largest_push)
+    return Load(pulls=sent.pull, pushes=sent.push, largest_pull=sent.largest_pull, largest_push=sent.largest_push)
 
 
 def seconds(
@@ -143,9 +143,7 @@ def shapes(load: Workload, size: HeraldSize, seeds: Sequence[int], cost: Costs |
 
 def measured(folder: pathlib.Path = BENCHES) -> list[Row]:
     """What was really trained and really searched, as far as it is published."""
-    return [
-        _published(folder / f"{bench}.json", figure, what, paper, id) for bench, id, figure, what, paper in PUBLISHED
-    ]
+    return [published_goal(folder, *case) for case in PUBLISHED]
 
 
 def overhead(path: pathlib.Path = BENCHES / "schedule.json") -> list[Row]:
@@ -164,14 +162,3 @@ def overhead(path: pathlib.Path = BENCHES / "schedule.json") -> list[Row]:
     for part, (names, paper) in STAGES.items():
         found.append(row(figure, f"of that, {part}", paper, [sum(parts.get(name, 0.0) for name in names) / whole]))
     return found
-
-
-def _published(path: pathlib.Path, figure: str, what: str, paper: str, id: str) -> Row:
-    command = f"`springtide bench {path.stem} --json`"
-    run = published(path)
-    if run is None:
-        return missing(figure, what, paper, f"{command} measures it; nothing of it is published here")
-    one = next((goal for goal in run["goals"] if goal["id"] == id), None)
-    if one is None or one["value"] is None:
-        return missing(figure, what, paper, f"{command} measures it; what is published has no {id}")
-    return row(figure, what, paper, [one["value"]], goal=one["target"], why=f"{command} of {run['date']}")

@@ -1,8 +1,8 @@
-"""Tables A and B on one kind of traffic: every scheme at its best, on the same days.
+"""Tables A and B on one kind of traffic: every scheme at its best settings, on the same days.
 
-In: days to measure, days to tune on. Out: `Compared`: by table and scheme, figures of each day; lag and workers of the
-first day for pictures. A: every change pauses the job for 10 minutes, whoever makes it. B: ours and HPA scale live.
-Next: `rows`.
+In: days to measure, days to tune on. Out: `Compared`. A: every change pauses the job for 10 minutes, whoever makes it.
+B: ours and HPA scale live. Best is the cheapest setting that keeps the promise on the days to tune on: the fewest
+worker-hours with a violation of at most 2.6% (Kale's own figure), or else the least violation.
 """
 
 from collections.abc import Sequence
@@ -13,13 +13,15 @@ import numpy as np
 
 from springtide.domain.spec.online_job import OnlineRules
 from springtide.planning.online.decision import ChangeEffect
-from springtide_lab.reproduce.kale import auc, traffic, tuning, world
-from springtide_lab.reproduce.kale.schemes import GRIDS
-from springtide_lab.reproduce.kale.springtide_scheme import Clairvoyant, Ours, Outlooks
-from springtide_lab.reproduce.kale.traffic import CAPACITY, MOST, TrafficDay
-from springtide_lab.reproduce.kale.tuning import SLO_S, TunedScheme
-from springtide_lab.reproduce.kale.world import TICK_S, Array, Counts
+from springtide_lab.reproduce.kale import auc, world
+from springtide_lab.reproduce.kale.schemes import GRIDS, Clairvoyant, Ours, Outlooks
+from springtide_lab.reproduce.kale.world import CAPACITY, MOST, TICK_S, Array, Counts, TrafficDay
 
+SLO_S = 1200.0
+PROMISED = 0.026
+"""Of the time: the paper's violation rate."""
+AT_ONCE = 150
+"""Settings that are run side by side: with five days that is 300 MB."""
 PAUSE_S = 600.0
 """Section 1: container 30 s, image 30 s, model 6 min, streams 2 min; "roughly 10 minutes"."""
 START_S = 60.0
@@ -30,6 +32,55 @@ LIVE = OnlineRules(most=MOST, slo_lag_s=SLO_S, pause_s=0.0, start_s=START_S)
 OURS, CLAIRVOYANT, ADEQUATE = "ours", "clairvoyant", "Adequate"
 LIVE_TOO = ("HPA", "Kale")
 """Schemes that are also shown with live scaling."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunedScheme:
+    """A scheme at its best, and how all its settings did."""
+
+    scheme: str
+    settings: Any
+    tried: int
+    figures: Array
+    """[settings, 4], means over days: violation, lag in min, downtime in min, worker-hours."""
+
+
+def run(
+    scheme: str, settings: Sequence[Any], days: Sequence[TrafficDay], outlooks: Sequence[Outlooks], doing: ChangeEffect
+) -> world.OnlineRun:
+    """Each of the settings on each of the days: lanes are days x settings."""
+    make = GRIDS[scheme][0]
+    lanes = [(day, outlook, one) for day, outlook in zip(days, outlooks, strict=True) for one in settings]
+    at = make([outlook for _, outlook, _ in lanes], [one for _, _, one in lanes])
+    rates = np.asarray([day.rates for day, _, _ in lanes])
+    return world.run(rates, at, workers=world.start([day for day, _, _ in lanes]), capacity=CAPACITY, doing=doing)
+
+
+def figures(done: world.OnlineRun, lanes: Sequence[int], after: int) -> Array:
+    """[lanes, 4], as in `Tuned`."""
+    kept = [done.kept(lane, after=after, slo_s=SLO_S) for lane in lanes]
+    return np.asarray([(one.violation, one.lag_min, one.down_min, one.worker_hours) for one in kept])
+
+
+def tune(
+    scheme: str, days: Sequence[TrafficDay], outlooks: Sequence[Outlooks], doing: ChangeEffect, *, grid: Sequence[Any]
+) -> TunedScheme:
+    parts = [grid[place : place + AT_ONCE] for place in range(0, len(grid), AT_ONCE)]
+    found = np.concatenate([_means(run(scheme, part, days, outlooks, doing), days, len(part)) for part in parts])
+    return TunedScheme(scheme=scheme, settings=grid[best(found)], tried=len(grid), figures=found)
+
+
+def _means(done: world.OnlineRun, days: Sequence[TrafficDay], settings: int) -> Array:
+    """[settings, 4], over days."""
+    by_lane = figures(done, range(len(days) * settings), days[0].warm)
+    return np.asarray(by_lane.reshape(len(days), settings, 4).mean(axis=0))
+
+
+def best(found: Array) -> int:
+    """Which setting: the cheapest that keeps the promise, or the one that breaks it least."""
+    violation, hours = found[:, 0], found[:, 3]
+    keeps = violation <= max(PROMISED, float(violation.min()))
+    return int(np.flatnonzero(keeps)[hours[keeps].argmin()])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +124,7 @@ def compare(kind: TrafficKind, curve: Sequence[float], *, most_settings: int | N
 
     def note(table: str, scheme: str, done: world.OnlineRun) -> None:
         after, days = kind.measured[0].warm, range(len(kind.measured))
-        found.figures[table, scheme] = tuning.figures(done, days, after)
+        found.figures[table, scheme] = figures(done, days, after)
         found.auc[table, scheme] = [auc.of(done.lag_s(day)[after:], curve) for day in days]
         minute = slice(after, None, round(60 / TICK_S))
         found.stories[table, scheme] = SchemeStory(
@@ -83,15 +134,15 @@ def compare(kind: TrafficKind, curve: Sequence[float], *, most_settings: int | N
     for table, doing in (("A", A), ("B", B)):
         for scheme in GRIDS if table == "A" else LIVE_TOO:
             grid = thinned(GRIDS[scheme][1], most_settings)
-            best = tuning.tune(scheme, kind.tuned_on, before, doing, grid=grid)
+            best = tune(scheme, kind.tuned_on, before, doing, grid=grid)
             found.tuned[table, scheme] = best
-            note(table, scheme, tuning.run(scheme, [best.settings], kind.measured, outlooks, doing))
+            note(table, scheme, run(scheme, [best.settings], kind.measured, outlooks, doing))
     note("A", ADEQUATE, adequate(kind.measured))
     note("A", OURS, ours(kind.measured, outlooks, RULES, A))
     note("A", CLAIRVOYANT, ours(kind.measured, [Clairvoyant(day) for day in kind.measured], RULES, A))
     note("B", OURS, ours(kind.measured, outlooks, LIVE, B))
     again = ours(kind.tuned_on, before, RULES, A)
-    found.on_tuning_days["A"] = tuning.figures(again, range(len(kind.tuned_on)), kind.tuned_on[0].warm)
+    found.on_tuning_days["A"] = figures(again, range(len(kind.tuned_on)), kind.tuned_on[0].warm)
     return found
 
 
@@ -99,12 +150,12 @@ def ours(
     days: Sequence[TrafficDay], outlooks: Sequence[Outlooks | Clairvoyant], rules: OnlineRules, doing: ChangeEffect
 ) -> world.OnlineRun:
     rates = np.asarray([day.rates for day in days])
-    return world.run(rates, Ours(outlooks, rules), workers=traffic.start(days), capacity=CAPACITY, doing=doing)
+    return world.run(rates, Ours(outlooks, rules), workers=world.start(days), capacity=CAPACITY, doing=doing)
 
 
 def adequate(days: Sequence[TrafficDay]) -> world.OnlineRun:
     rates = np.asarray([day.rates for day in days])
-    workers = np.full(len(days), traffic.PEAK)
+    workers = np.full(len(days), world.PEAK)
     return world.run(rates, lambda seen: workers, workers=workers, capacity=CAPACITY, doing=A)
 
 

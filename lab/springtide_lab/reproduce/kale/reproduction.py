@@ -1,22 +1,26 @@
-"""`springtide reproduce kale`: all rows, and a page with pictures.
+"""Reproduces Kale (003): all rows, and pictures of AUC against lag, Table 3 and days.
 
-In: seeds (days of each kind of traffic), perhaps traces. Out: rows; PNG files and HTML. Kinds of traffic are worked on
-side by side, in processes. What decides in ours is `springtide.planning.online`. Next: reproduce/command.py prints,
-tools/reproduction_page.py publishes.
+In: seeds (days of each kind of traffic), perhaps traces. Kinds of traffic are worked on side by side, in processes. The
+planner of ours is that of real jobs, `springtide.planning.online`. Next: `comparison`, `rows`, `throughput`.
 """
 
+import functools
 import pathlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from springtide import errors
-from springtide_lab.reproduce import parallel, report
-from springtide_lab.reproduce.kale import auc, comparison, pictures, rows, schemes, throughput, traffic
-from springtide_lab.reproduce.kale.comparison import Compared, TrafficKind
-from springtide_lab.reproduce.kale.traffic import Trace
-from springtide_lab.reproduce.report import Row
+from springtide_lab import charts
+from springtide_lab.charts import BLUE, GREEN, GREY, ORANGE, RED, Bar, Curve, Panel, Picture
+from springtide_lab.reproduce import parallel, runner
+from springtide_lab.reproduce.kale import auc, comparison, rows, schemes, throughput, world
+from springtide_lab.reproduce.kale.auc import LAGS_MIN
+from springtide_lab.reproduce.kale.comparison import OURS, Compared, TrafficKind
+from springtide_lab.reproduce.kale.rows import METRICS, SCHEMES, TABLE_3
+from springtide_lab.reproduce.kale.world import CAPACITY, Trace
+from springtide_lab.reproduce.runner import Reproduced, ReproduceOptions
 
 TUNED_ON = 5
 """Days on which settings are chosen."""
@@ -40,15 +44,6 @@ class KalePreset:
     """0: as many as there are cores; 1: none besides this one."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What came out."""
-
-    rows: list[Row]
-    compared: list[Compared]
-    curve: list[float]
-
-
 def found_traces(given: str | None) -> tuple[pathlib.Path, ...]:
     """CSV files: one, or all of a folder; by themselves those in data/traces, here or in a folder beside this one."""
     if given is None:
@@ -64,47 +59,44 @@ def found_traces(given: str | None) -> tuple[pathlib.Path, ...]:
     return inside
 
 
-def reproduce(seeds: range, preset: KalePreset, *, say: Callable[[str], None] = lambda _: None) -> Found:
-    kinds = [_papers(len(seeds), preset), *(_of(traffic.read(path), len(seeds), preset) for path in preset.traces)]
-    say(f"AUC against lag: {len(seeds[:CURVES])} streams")
+def reproduce(seeds: range, options: ReproduceOptions) -> Reproduced:
+    traces = () if options.quick and options.trace is None else found_traces(options.trace)
+    preset = KalePreset(traces=traces)
+    if options.quick:
+        preset = KalePreset(traces=traces, tuned_on=1, most_settings=4, hours=6, stream=auc.QUICK, processes=1)
+    kinds = [_papers(len(seeds), preset), *(_of(world.read(path), len(seeds), preset) for path in traces)]
+    runner.say(f"AUC against lag: {len(seeds[:CURVES])} streams")
     curves = [auc.against_lag(seed, preset.stream).tolist() for seed in seeds[:CURVES]]
-    curve = [float(np.mean(one)) for one in zip(*curves, strict=True)]
+    curve = [float(np.mean(points)) for points in zip(*curves, strict=True)]
     tried = sum(len(comparison.thinned(grid, preset.most_settings)) for _, grid in schemes.GRIDS.values())
-    say(f"{len(kinds)} kinds of traffic, {len(seeds)} days each; {tried} settings on {preset.tuned_on} other days")
+    runner.say(
+        f"{len(kinds)} kinds of traffic, {len(seeds)} days each; {tried} settings on {preset.tuned_on} other days"
+    )
     jobs = [(kind, curve, preset.most_settings) for kind in kinds]
     compared = parallel.each(_one, jobs, processes=preset.processes)
-    found: list[Row] = []
-    for one in compared:
-        found += rows.goals(one)
-    for one in compared:
-        found += rows.table(one)
+    found = [row for one in compared for row in rows.goals(one)]
+    found += [row for one in compared for row in rows.table(one)]
     found += rows.lag_and_auc(curves)
-    for kind in kinds:
-        found += rows.forecasts(kind.name, kind.measured)
-    return Found(rows=[*found, *throughput.rows(list(seeds))], compared=compared, curve=curve)
-
-
-def write(folder: pathlib.Path, found: Found) -> list[pathlib.Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    drawn = pictures.draw(folder, found.compared, found.curve)
-    return report.write(folder, "kale", found.rows, drawn, title="Kale, reproduced")
+    found += [row for kind in kinds for row in rows.forecasts(kind.name, kind.measured)]
+    found += throughput.rows(list(seeds))
+    facts = {"traces": [path.name for path in traces]} if traces else {}
+    return Reproduced(found, facts, functools.partial(draw, compared, curve))
 
 
 def _papers(days: int, preset: KalePreset) -> TrafficKind:
     return TrafficKind(
         name=rows.PAPERS_SHAPE,
-        measured=tuple(traffic.paper(seed).first(preset.hours) for seed in range(days)),
-        tuned_on=tuple(traffic.paper(OTHER_DAYS + seed).first(preset.hours) for seed in range(preset.tuned_on)),
+        measured=tuple(world.paper(seed).first(preset.hours) for seed in range(days)),
+        tuned_on=tuple(world.paper(OTHER_DAYS + seed).first(preset.hours) for seed in range(preset.tuned_on)),
     )
 
 
 def _of(trace: Trace, days: int, preset: KalePreset) -> TrafficKind:
-    """Days to measure are the first of an order by chance, days to choose settings on the last."""
     order = [day.first(preset.hours) for day in trace.drawn(len(trace.days))]
     if len(order) < days + preset.tuned_on:
         raise errors.BadInput(
             f"--seeds {days}: {trace.name} has {len(order)} days that can be used, {preset.tuned_on} of them to choose "
-            f"settings; wanted {len(order) - preset.tuned_on} seeds at most"
+            f"settings; give {len(order) - preset.tuned_on} seeds at most"
         )
     return TrafficKind(name=trace.name, measured=tuple(order[:days]), tuned_on=tuple(order[-preset.tuned_on :]))
 
@@ -112,3 +104,74 @@ def _of(trace: Trace, days: int, preset: KalePreset) -> TrafficKind:
 def _one(job: tuple[TrafficKind, Sequence[float], int | None]) -> Compared:
     kind, curve, most = job
     return comparison.compare(kind, curve, most_settings=most)
+
+
+def draw(compared: Sequence[Compared], curve: Sequence[float], folder: pathlib.Path) -> list[Picture]:
+    auc_points = Curve(LAGS_MIN, [100 * point for point in curve])
+    lag = Panel(
+        title="Fig. 1: a model that lags behind a stream whose truth turns",
+        x="lag, minutes",
+        y="AUC, %",
+        curves=(auc_points, auc_points._replace(style="o")),
+        lines=(("x", 20),),
+    )
+    caption = "Fig. 1: AUC against lag; the dotted line is the promised 20 minutes."
+    return [
+        charts.draw(folder / "kale-fig1-auc.png", caption, [lag], size=(5, 3.2)),
+        _table_3(folder / "kale-fig9-table3.png", compared[0]),
+        *(_day(folder / f"kale-fig{10 + place}-day.png", one) for place, one in enumerate(compared)),
+        _trade(folder / "kale-fig20-settings.png", compared),
+    ]
+
+
+def _table_3(path: pathlib.Path, found: Compared) -> Picture:
+    """Table 3 and Fig. 9."""
+    panels = []
+    for place, metric in enumerate(METRICS):
+        bars = []
+        for scheme in (scheme for scheme in SCHEMES if ("A", scheme) in found.figures):
+            values = found.figures["A", scheme][:, place] * (100 if place == 0 else 1)
+            middle, half = float(values.mean()), 1.96 * float(values.std()) / len(values) ** 0.5
+            paper = TABLE_3[scheme][place] if scheme in TABLE_3 else None
+            colour = BLUE if scheme == OURS else GREY
+            bars.append(Bar(scheme, middle, middle - half, middle + half, paper, colour))
+        panels.append(Panel(x=metric, bars=bars))
+    caption = "Table 3: means with 95% intervals on the paper's shape; diamonds are the paper's own."
+    title = "Table 3, A: every change pauses the job for 10 minutes"
+    return charts.draw(path, caption, panels, title=title, size=(13, 3.2))
+
+
+def _day(path: pathlib.Path, found: Compared) -> Picture:
+    """Fig. 10: workers, lag and worker-hours of a day."""
+    traffic_of_day = found.stories["A", OURS].traffic
+    hours = (np.arange(len(traffic_of_day)) / 60).tolist()
+    fewest = np.searchsorted(CAPACITY, traffic_of_day, side="right").tolist()
+    workers, lag, spent = [Curve(hours, fewest, "fewest that keep up", GREY)], list[Curve](), list[Curve]()
+    for table, scheme, colour in (("A", "HPA", RED), ("A", "Kale", ORANGE), ("A", OURS, BLUE), ("B", OURS, BLUE)):
+        story, style = found.stories[table, scheme], ":" if table == "B" else "-"
+        label = f"{scheme}, live" if table == "B" else scheme
+        workers.append(Curve(hours, story.workers.tolist(), label, colour, style))
+        lag.append(Curve(hours, story.lag_min.tolist(), "", colour, style))
+        spent.append(Curve(hours, (np.cumsum(story.workers) / 60).tolist(), "", colour, style))
+    panels = (
+        Panel(y="workers", curves=workers),
+        Panel(y="lag, min", curves=lag, lines=(("y", 20),)),
+        Panel(x="hour of the day", y="worker-hours", curves=spent),
+    )
+    caption = f"Fig. 10 on {found.name}: workers, lag and worker-hours of the first day."
+    return charts.draw(path, caption, panels, title=f"A day of {found.name}", size=(9, 6.4), stacked=True)
+
+
+def _trade(path: pathlib.Path, compared: Sequence[Compared]) -> Picture:
+    panels = []
+    for found in compared:
+        curves = []
+        for scheme, colour in (("HPA", RED), ("Kale", ORANGE), ("Madu", GREEN)):
+            tried = found.tuned["A", scheme].figures
+            keeps = tried[tried[:, 0] <= comparison.PROMISED]
+            curves.append(Curve(keeps[:, 3].tolist(), (keeps[:, 1] + 1).tolist(), scheme, colour, "."))
+        mine = found.on_tuning_days["A"].mean(axis=0)
+        curves.append(Curve([float(mine[3])], [float(mine[1] + 1)], OURS, BLUE, "*"))
+        panels.append(Panel(title=found.name, x="worker-hours", y="lag, min", curves=curves, log=True))
+    caption = "Every setting that was tried and kept the promise, on the days it was tried on; ours once."
+    return charts.draw(path, caption, panels, size=(3.4 * len(compared), 3.2))

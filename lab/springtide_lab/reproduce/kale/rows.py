@@ -1,4 +1,4 @@
-"""Rows of Kale's Table 3 and what it stands on. In: what `comparison` found. Out: `Row`s. Next: `reproduction`.
+"""Rows of Kale's Table 3 and what it stands on. In: what `comparison` found. Out: `Row`s.
 
 A figure is the mean over days, its spread the 95% interval of that mean. Ratios are of means; their interval is that of
 days drawn again and again, both schemes on the same ones.
@@ -12,9 +12,8 @@ from springtide.planning.online import seasonal
 from springtide.planning.online.traffic import PastTraffic
 from springtide_lab.reproduce.kale.auc import LAGS_MIN
 from springtide_lab.reproduce.kale.comparison import ADEQUATE, CLAIRVOYANT, OURS, Compared
-from springtide_lab.reproduce.kale.traffic import DAY, STEP_S, WARM, TrafficDay
-from springtide_lab.reproduce.kale.world import Array
-from springtide_lab.reproduce.report import NOT_IN_TEXT, Row
+from springtide_lab.reproduce.kale.world import DAY, STEP_S, WARM, Array, TrafficDay
+from springtide_lab.reproduce.report import EQUAL, NOT_IN_TEXT, Row, row_of
 
 TABLE_3: dict[str, tuple[float, float, float, float, float]] = {
     ADEQUATE: (0.0, 0.0, 0.0, 672.0, 95.3),
@@ -31,7 +30,6 @@ PAPERS_SHAPE = "paper's shape"
 TAXI = "taxi"
 """What the name of a trace has in it for which the issue's goals are the paper's."""
 RESAMPLED = 1000
-EQUAL = 1e-9
 BEST = "best settings: the fewest worker-hours of those that violate 2.6% at most, on 5 other days of the same kind"
 PAPERS = "the paper's figures are of its own load and cluster, which it does not describe"
 
@@ -46,20 +44,11 @@ def mean_row(
     why: str = "",
 ) -> Row:
     """A mean with its 95% interval; a goal is the most that it may be."""
-    found = np.asarray(values, dtype=float)
-    middle = float(found.mean())
-    half = 1.96 * float(found.std(ddof=1)) / len(found) ** 0.5 if len(found) > 1 else 0.0
-    return Row(
-        figure=figure,
-        what=what,
-        paper=paper,
-        ours=round(middle, 4),
-        seeds=len(found),
-        why=why,
-        spread=(round(middle - half, 4), round(middle + half, 4)),
-        goal="" if goal is None else f"≤ {goal:g}",
-        met=None if goal is None else middle <= goal + EQUAL,
-    )
+    known = np.asarray(values, dtype=float)
+    middle = float(known.mean())
+    half = 1.96 * float(known.std(ddof=1)) / len(known) ** 0.5 if len(known) > 1 else 0.0
+    spread = (middle - half, middle + half)
+    return row_of(figure, what, paper, middle, spread, seeds=len(known), goal=goal, better="lower", why=why)
 
 
 def ratio_row(
@@ -69,17 +58,8 @@ def ratio_row(
     draws = np.random.default_rng(0).integers(0, len(ours), (RESAMPLED, len(ours)))
     low, high = np.percentile(_ratio(ours[draws].mean(axis=1), theirs[draws].mean(axis=1)), (2.5, 97.5))
     middle = float(_ratio(np.asarray(ours.mean()), np.asarray(theirs.mean())))
-    return Row(
-        figure=figure,
-        what=what,
-        paper=paper,
-        ours=round(middle, 4),
-        seeds=len(ours),
-        why=why,
-        spread=(round(float(low), 4), round(float(high), 4)),
-        goal="" if goal is None else f"≤ {goal:g}",
-        met=None if goal is None else middle <= goal + EQUAL,
-    )
+    spread = (float(low), float(high))
+    return row_of(figure, what, paper, middle, spread, seeds=len(ours), goal=goal, better="lower", why=why)
 
 
 def _ratio(ours: Array, theirs: Array) -> Array:
@@ -160,7 +140,6 @@ def _live_goals(found: Compared) -> list[Row]:
 
 
 def _others(found: Compared) -> list[Row]:
-    """How much of it is a matter of which setting of the others is called their best."""
     mine = found.on_tuning_days["A"].mean(axis=0)
     rows = []
     for scheme in ("HPA", "Kale", "Madu"):

@@ -1,7 +1,7 @@
-"""The schemes that ours is compared with, each for many lanes: days under all settings that are tried.
+"""Schemes that say how many workers each lane should have: ours, the same planner with perfect forecasts, and others.
 
-In: outlooks of the days and settings by lane. Out: a `Scheme` (world.py). `autoscalers` decides; here is only how
-often it is asked. `GRIDS` are the settings that `tuning` looks through.
+In: days, or outlooks and settings by lane. Out: a `Scheme` (world.py). The decisions are in planning; here is only how
+often each is asked. `GRIDS` are the settings that `comparison` tries.
 """
 
 import itertools
@@ -10,15 +10,104 @@ from typing import Any
 
 import numpy as np
 
+from springtide.domain.spec.online_job import OnlineRules, OnlineView, TrafficOutlook
+from springtide.planning.online import decision, seasonal
 from springtide.planning.online.capacity_model import CapacitySample as Measured
+from springtide.planning.online.traffic import PastTraffic, RateForecast
 from springtide_lab.reproduce import autoscalers
-from springtide_lab.reproduce.kale.springtide_scheme import TICKS, Outlooks
-from springtide_lab.reproduce.kale.traffic import A10, CAPACITY, DAY, MOST, PEAK, STEP_S
-from springtide_lab.reproduce.kale.world import TICK_S, Counts, Scheme, Seen
+from springtide_lab.reproduce.kale.world import (
+    A10,
+    CAPACITY,
+    DAY,
+    MOST,
+    PEAK,
+    STEP_S,
+    TICK_S,
+    Counts,
+    Scheme,
+    Seen,
+    TrafficDay,
+)
 
+TICKS = int(STEP_S / TICK_S)
+BEFORE = round(seasonal.LOOKED_AT_S / STEP_S)
+"""Steps before now that a forecast begins at the latest, so that its level is known."""
+EVERY = 6
+"""Steps between two forecasts: an hour."""
 A_WORKER = float(CAPACITY[PEAK] / PEAK)
 FEW = (1, 2, 3, 4)  # workers that Madu's straight line was measured with
 MINUTE, REPLANNED = round(60 / TICK_S), round(6 * 3600 / TICK_S)
+
+
+class Outlooks:
+    """What the forecaster says at each step of a day, made when first asked for."""
+
+    def __init__(self, day: TrafficDay) -> None:
+        self._all = np.concatenate([day.past, day.steps])
+        self._now = len(day.past)
+        self._weights = seasonal.weigh(PastTraffic(step_s=STEP_S, values=day.past))
+        self._said: dict[int, RateForecast] = {}
+        self._made: dict[int, TrafficOutlook] = {}
+
+    def at(self, step: int) -> TrafficOutlook:
+        """The next 24 hours, from step `step` of the run on."""
+        if step not in self._made:
+            begin = self._now + step - step % EVERY - BEFORE
+            if begin not in self._said:
+                history = PastTraffic(step_s=STEP_S, values=self._all[:begin])
+                self._said[begin] = seasonal.forecast(history, DAY + BEFORE + EVERY, weights=self._weights)
+            self._made[step] = seasonal.outlook(self._said[begin], self._all[begin : self._now + step])
+        return self._made[step]
+
+
+class Clairvoyant:
+    """What will really come; after the end of the run, as in its last step."""
+
+    def __init__(self, day: TrafficDay) -> None:
+        self._steps = day.steps
+
+    def at(self, step: int) -> TrafficOutlook:
+        ahead = self._steps[step : step + DAY]
+        mean = tuple(np.concatenate([ahead, np.full(DAY - len(ahead), ahead[-1])]).tolist())
+        return TrafficOutlook(step_s=STEP_S, mean=mean, high=mean, why="known")
+
+
+class Ours:
+    """Asks `decide` for each lane when it is due."""
+
+    def __init__(self, outlook: Sequence[Outlooks | Clairvoyant], rules: OnlineRules) -> None:
+        self._outlook, self._rules = outlook, rules
+        self._planned_at = np.full(len(outlook), -np.inf)
+        self._capacity = tuple(CAPACITY.tolist())
+
+    def __call__(self, seen: Seen) -> Counts:
+        """A `Scheme`."""
+        wanted = seen.workers.copy()
+        lag_s = seen.backlog / np.maximum(seen.arrivals, 1e-9)
+        late = lag_s >= decision.WAITS * self._rules.slo_lag_s
+        since = seen.at - self._planned_at
+        asked: dict[int, OnlineView] = {}
+        for lane in np.flatnonzero(seen.free & (late | (since >= self._rules.period_s))).tolist():
+            view = self._view(seen, lane, float(lag_s[lane]))
+            if decision.due(view, self._rules, planned_at=float(self._planned_at[lane])):
+                asked[lane] = view
+        if asked:
+            for lane, said in zip(asked, decision.decide_all(list(asked.values()), self._rules), strict=True):
+                self._planned_at[lane] = seen.at
+                wanted[lane] = said.workers
+        return wanted
+
+    def _view(self, seen: Seen, lane: int, lag_s: float) -> OnlineView:
+        return OnlineView(
+            at=seen.at,
+            workers=int(seen.workers[lane]),
+            backlog=float(seen.backlog[lane]),
+            lag_s=lag_s,
+            arrivals=float(seen.arrivals[lane]),
+            utilization=float(seen.utilization[lane]),
+            outlook=self._outlook[lane].at(seen.tick // TICKS),
+            capacity=self._capacity,
+        )
 
 
 def _columns(settings: Sequence[Any]) -> list[Any]:
@@ -26,13 +115,11 @@ def _columns(settings: Sequence[Any]) -> list[Any]:
 
 
 def by_hpa(_outlooks: Sequence[Outlooks], settings: Sequence[autoscalers.HpaSettings]) -> Scheme:
-    """Every 15 s."""
     it = autoscalers.Hpa(autoscalers.HpaSettings(*_columns(settings)), most=MOST, every_s=TICK_S)
     return lambda seen: it.wants(seen.workers, seen.utilization, seen.free)
 
 
 def by_keda(_outlooks: Sequence[Outlooks], settings: Sequence[autoscalers.KedaSettings]) -> Scheme:
-    """Every 30 s."""
     it = autoscalers.Keda(autoscalers.KedaSettings(*_columns(settings)), most=MOST, every_s=2 * TICK_S)
     return lambda seen: seen.workers if seen.tick % 2 else it.wants(seen.workers, seen.backlog, seen.free)
 

@@ -121,7 +121,6 @@ def _example() -> list[Row]:
 
 
 def _table_1(outcomes: Sequence[ThroughputOutcome]) -> list[Row]:
-    """The two coefficients that count most: of 1 / w and of 1 / w² (their order is Eqn 6's and 9's)."""
     found = []
     for name, curve in TABLE_1.items():
         places = {"1/w": 1, "1/w²": 2} if curve.kind == "sync" else {"1/w": 0, "1/w²": 1}

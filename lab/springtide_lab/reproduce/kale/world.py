@@ -1,17 +1,22 @@
-"""An online job in virtual time: many days at once, side by side, in steps of 15 seconds.
+"""Days of traffic, and an online job that runs along many of them at once, in steps of 15 seconds of virtual time.
 
-In: traffic by step of each lane (one day under one setting of a scheme), what so many workers train, what a change
-does, and a scheme that says how many workers there should be. Out: `Run`: trained samples, workers and pauses by
-step, and `SloSums` (planning/online/slo_metrics.py) of each lane. Next: `tuning`, `rows`.
+In: the paper's shape or a trace in CSV; a scheme that says how many workers there should be. Out: `TrafficDay`s, scaled
+so that the peak needs 28 workers, with the weeks before for forecasts; `OnlineRun`: trained samples, workers and pauses
+by step and lane (one day under one setting of a scheme).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+import pathlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from springtide import errors, file_input
+from springtide.data.stream.producer import TRACE, read_trace
+from springtide.planning.online.capacity_model import CapacityCurve
 from springtide.planning.online.decision import ChangeEffect
 from springtide.planning.online.slo_metrics import SloSums
 
@@ -130,3 +135,135 @@ def run(traffic: Array, scheme: Scheme, *, workers: Counts, capacity: Array, doi
         trained = trained + done
         all_trained[step + 1], all_workers[step] = trained, workers
     return OnlineRun(arrived=arrived, trained=all_trained, workers=all_workers, down=down)
+
+
+STEP_S = 600.0
+"""Of what forecasts are made of."""
+DAY = 144
+WEEKS = 28 * DAY
+WARM = 12
+"""Steps before midnight that are run and not measured."""
+FIRST_DAY = 14
+"""Days that a trace must have before the first day that is used."""
+PEAK, MOST = 28, 32
+"""Workers that the peak needs (672 GPU hours are 28 for a day), and that there are (section 4.1)."""
+A10 = CapacityCurve(kind="async", coefficients=(0.000566, 0.000224, 1.41e-21))
+"""Table 1, asynchronous training on A10, in the order of Eqn 9."""
+CAPACITY = np.array([0.0, *(A10(workers) for workers in range(1, MOST + 1))])
+RATIO = 7.65
+"""Between the highest and the lowest traffic of a day (section 2.3)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficDay:
+    """One day, and what was before it."""
+
+    name: str
+    past: Array
+    """By `STEP_S`, up to the warm-up."""
+    rates: Array
+    """By `TICK_S`: the warm-up and the day."""
+
+    @property
+    def warm(self) -> int:
+        """Steps of 15 s that are not measured."""
+        return int(WARM * STEP_S / TICK_S)
+
+    def first(self, hours: int) -> "TrafficDay":
+        return replace(self, rates=self.rates[: self.warm + round(hours * 3600 / TICK_S)])
+
+    @property
+    def steps(self) -> Array:
+        """The same by `STEP_S`."""
+        return np.asarray(self.rates.reshape(-1, int(STEP_S / TICK_S)).mean(axis=1))
+
+
+def paper(seed: int) -> TrafficDay:
+    """34k a second in the early morning, 260k in the evening, more at weekends: the shape that the text describes.
+
+    Days differ by 3% in their level, and traffic wanders by another 3% within some hours: the text says nothing of it.
+    """
+    chance = np.random.default_rng((3, seed))
+    days = WEEKS // DAY + 2
+    hour = np.tile(np.arange(DAY) / DAY * 24, days)
+    wide = 0.5 - 0.5 * np.cos((hour - 5) / 24 * 2 * math.pi)
+    peaks = np.exp(-(((hour - 20.5) / 2.6) ** 2)) + 0.5 * np.exp(-(((hour - 12.5) / 2) ** 2))
+    shape = 0.55 * wide + 0.6 * peaks
+    shape = (shape - shape.min()) / (shape.max() - shape.min())
+    weekend = np.repeat((np.arange(days) + seed) % 7 >= 5, DAY)
+    shape = np.where(weekend, np.minimum(shape * 1.05 + 0.06, 1.08), shape)
+    level = np.repeat(chance.normal(1, 0.03, days), DAY)
+    wander = np.zeros(len(shape))
+    for place, push in enumerate(chance.normal(0, 0.015, len(shape) - 1), start=1):
+        wander[place] = 0.9 * wander[place - 1] + push
+    values = (1 / RATIO + (1 - 1 / RATIO) * shape) * level * np.exp(wander)
+    return _day(f"paper's shape {seed}", values, STEP_S, (days - 1) * DAY)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trace:
+    """A CSV file with a time and a number in each line, by equal steps."""
+
+    name: str
+    step_s: float
+    values: Array
+    """From a midnight on."""
+
+    @property
+    def days(self) -> range:
+        whole = int(len(self.values) * self.step_s // 86_400)
+        return range(FIRST_DAY, whole)
+
+    def day(self, number: int) -> TrafficDay:
+        return _day(f"{self.name} {number}", self.values, self.step_s, round(number * 86_400 / self.step_s))
+
+    def drawn(self, count: int, *, seed: int = 0) -> list[TrafficDay]:
+        """Some, without repeating, in an order that `seed` makes."""
+        order = np.random.default_rng((5, seed)).permutation(np.asarray(self.days))
+        return [self.day(int(one)) for one in order[:count]]
+
+
+def read(path: pathlib.Path) -> Trace:
+    """A trace as `springtide produce --trace` reads it, by equal steps: what is missing is drawn between others."""
+    found = read_trace(file_input.read(path, what=f"a {TRACE}").splitlines(), f"--trace {path}")
+    step_s = float(np.median(np.diff(found.at_s)))
+    coarse_or_fine = (STEP_S % step_s == 0 or step_s % STEP_S == 0) and 86_400 % step_s == 0
+    if not coarse_or_fine or step_s % TICK_S:
+        raise errors.BadInput(
+            f"--trace {path}: steps of {step_s:g} s; expected equal steps that fit into 10 minutes, or that 10 minutes "
+            "fit into"
+        )
+    values = np.interp(np.arange(0.0, found.at_s[-1] + step_s / 2, step_s), found.at_s, found.rate)
+    skip = round(-found.begins_at % 86_400 / step_s)
+    trace = Trace(name=path.stem, step_s=step_s, values=values[skip:])
+    if not len(trace.days):
+        raise errors.BadInput(
+            f"--trace {path}: {len(values)} steps of {step_s:g} s; expected more than {FIRST_DAY} days"
+        )
+    return trace
+
+
+def _day(name: str, values: Array, step_s: float, start: int) -> TrafficDay:
+    """The day that begins at step `start`, with what is before it, scaled by its own peak."""
+    begin = start - round(WARM * STEP_S / step_s)
+    rates = _finer(values[begin : start + round(86_400 / step_s)], step_s, TICK_S)
+    warm = int(WARM * STEP_S / TICK_S)
+    past = values[:begin]
+    if step_s < STEP_S:
+        times = round(STEP_S / step_s)
+        past = past[len(past) % times :].reshape(-1, times).mean(axis=1)
+    else:
+        past = _finer(past, step_s, STEP_S)
+    scale = float(CAPACITY[PEAK] * 0.995 / max(rates[warm:].max(), 1e-9))
+    return TrafficDay(name=name, past=past[-WEEKS:] * scale, rates=rates * scale)
+
+
+def _finer(values: Array, step_s: float, finer_s: float) -> Array:
+    times = round(step_s / finer_s)
+    return np.interp((np.arange(len(values) * times) + 0.5) / times - 0.5, np.arange(len(values)), values)
+
+
+def start(days: Sequence[TrafficDay]) -> Counts:
+    """Workers that a scheme begins with: a fifth more than the first traffic needs."""
+    first = np.asarray([day.rates[0] for day in days])
+    return np.minimum(np.searchsorted(CAPACITY, 1.2 * first, side="right"), MOST)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from springtide.planning.dataworkers import allocation
 from springtide.planning.dataworkers.allocation import CoreRules, FedJob
-from springtide_lab.reproduce.goldminer.simulation import elastic
-from springtide_lab.reproduce.goldminer.simulation.elastic import TrainerCores
+from springtide_lab.reproduce.goldminer import cluster
+from springtide_lab.reproduce.goldminer.cluster import TrainerCores
 
 METRICS = st.sampled_from(list(allocation.METRICS.values()))
 
@@ -42,7 +42,7 @@ def jobs(draw):
 def test_nobody_gets_more_than_there_is_and_every_trainer_keeps_what_its_speed_needs(made, more, metric):
     feds, trainers = made
     cpu = sum(one.number * one.needs for one in trainers.values()) + more
-    given, kept = elastic.share(feds, trainers, float(cpu), metric, CoreRules())
+    given, kept = cluster.share(feds, trainers, float(cpu), metric, CoreRules())
     assert given.total + sum(trainers[name].number * each for name, each in kept.items()) <= cpu + 1e-6
     for fed in feds:
         own, has = trainers[fed.name], kept[fed.name]
@@ -55,7 +55,7 @@ def test_where_nobody_lends_it_is_shared_out_as_ever(made, more, metric):
     feds, trainers = made
     kept = {name: one._replace(lends=False) for name, one in trainers.items()}
     held = sum(one.number * one.needs for one in trainers.values())
-    shared = elastic.share(feds, kept, held + more, metric, CoreRules())
+    shared = cluster.share(feds, kept, held + more, metric, CoreRules())
     assert shared.data_workers == allocation.allot(feds, float(more), metric)
 
 
@@ -63,14 +63,14 @@ def test_a_starved_job_lends_to_one_that_makes_more_of_it_and_has_it_back():
     slow = FedJob(name="slow", gpus=1, speed=0.1, capable=1.0, cpu=6.0, steps_left=900.0)
     quick = FedJob(name="quick", gpus=1, speed=0.5, capable=1.0, cpu=2.0, steps_left=10.0)
     trainers = {"slow": TrainerCores(1, 4.0), "quick": TrainerCores(1, 2.0)}
-    given, kept = elastic.share([slow, quick], trainers, 9.0, allocation.srtf, CoreRules())
+    given, kept = cluster.share([slow, quick], trainers, 9.0, allocation.srtf, CoreRules())
     assert kept == {"slow": 1.0, "quick": 2.0} and given.cores == {"slow": 2.0, "quick": 4.0}
-    given, kept = elastic.share([slow, quick], trainers, 100.0, allocation.srtf, CoreRules())
+    given, kept = cluster.share([slow, quick], trainers, 100.0, allocation.srtf, CoreRules())
     assert kept == {"slow": 4.0, "quick": 2.0} and given.cores["slow"] == pytest.approx(60.0)
 
 
 @pytest.mark.parametrize(("share", "keeps"), [(0.0, 1.0), (0.2, 1.0), (0.5, 2.0), (0.51, 3.0), (1.0, 4.0), (3.0, 4.0)])
 def test_a_trainer_keeps_cores_in_proportion_and_one_at_least(share, keeps):
-    assert elastic.keeps(TrainerCores(1, 4.0), share, 1.0) == keeps
-    assert elastic.keeps(TrainerCores(1, 0.5), share, 1.0) == 0.5
-    assert math.isclose(elastic.keeps(TrainerCores(1, 4.0, lends=False), share, 1.0), 4.0)
+    assert cluster.keeps(TrainerCores(1, 4.0), share, 1.0) == keeps
+    assert cluster.keeps(TrainerCores(1, 0.5), share, 1.0) == 0.5
+    assert math.isclose(cluster.keeps(TrainerCores(1, 4.0, lends=False), share, 1.0), 4.0)

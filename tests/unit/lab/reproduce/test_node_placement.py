@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from springtide_lab.reproduce.goldminer.simulation import node_placement
-from springtide_lab.reproduce.goldminer.simulation.node_placement import Machine, PlacementRequest, Seat
+from springtide_lab.reproduce.goldminer import node_placement
+from springtide_lab.reproduce.goldminer.node_placement import Machine, PlacementRequest, Seat
 
 NAMES = [f"m{place}" for place in range(4)]
 

@@ -1,8 +1,7 @@
-"""Pure. What plain caches transmit in bsp: samples dealt out at random, every update pushed, LRU on every worker.
+"""Pure. What the rows of a stream are like for caches: how often they come, and what plain caches transmit for them.
 
-In: batches of ids. Out: `Plain`, counts by cause: a row pulled because it was not there (a miss) or because another
-worker had trained it since (an update), and rows pushed. This is HET in bsp, the paper's "vanilla"; versions are kept
-here row by row and worker by worker, apart from the native scheduler, whose figures it checks. Next: `rows_counted`.
+In: an id matrix or batches of it. Out: figures for Figs. 3, 4, 6 and 10 of Herald (004). `count_plain` is HET in bsp,
+the paper's "vanilla": it keeps versions row by row, apart from the native scheduler, whose figures it checks.
 """
 
 from collections.abc import Sequence
@@ -11,11 +10,51 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Ids = NDArray[np.int64]
+from springtide_lab.bench.cache.id_streams import Ids
+
+
+def distinct(ids: Ids, samples: int) -> float:
+    """Distinct rows of all tables in an iteration of so many samples, on average."""
+    parts = [ids[at : at + samples] for at in range(0, len(ids) - samples + 1, samples)]
+    return float(np.mean([sum(len(np.unique(column)) for column in part.T) for part in parts]))
+
+
+def growth(ids: Ids, *, workers: int, small: int = 64, large: int = 256) -> float:
+    """Fig. 3: how many times more rows an iteration has when each worker's batch grows so."""
+    return distinct(ids, large * workers) / distinct(ids, small * workers)
+
+
+def occurrences(ids: Ids, rows: Sequence[int]) -> list[NDArray[np.int64]]:
+    return [np.bincount(column, minlength=size) for column, size in zip(ids.T, rows, strict=True)]
+
+
+def hottest(seen: Sequence[NDArray[np.int64]], share: float) -> list[NDArray[np.bool_]]:
+    """Which rows a cache of that share of all tables holds: the most frequent, table by table a mask."""
+    every = np.concatenate(seen)
+    held = max(int(share * len(every)), 1)
+    mask = np.zeros(len(every), dtype=bool)
+    mask[np.argsort(every, kind="stable")[::-1][:held]] = True
+    return np.split(mask & (every > 0), np.cumsum([len(one) for one in seen])[:-1])
+
+
+def doi(seen: Sequence[NDArray[np.int64]], share: float, *, samples: int, workers: int) -> float:
+    """Fig. 6: of the rows that a cache holds, the part that is infrequent."""
+    held = hottest(seen, share)
+    inside = np.concatenate([count[mask] for count, mask in zip(seen, held, strict=True)])
+    return float(np.mean(inside < samples / workers))
+
+
+def doi_by_table(seen: Sequence[NDArray[np.int64]], share: float, *, samples: int, workers: int) -> list[float]:
+    """Fig. 10: the same for each table that the cache holds something of."""
+    return [
+        float(np.mean(count[mask] < samples / workers))
+        for count, mask in zip(seen, hottest(seen, share), strict=True)
+        if mask.any()
+    ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plain:
+class PlainCaches:
     """Rows a worker and iteration."""
 
     misses: float
@@ -39,9 +78,9 @@ class Plain:
         return float(np.std([self.pulls, self.pushes]) / np.mean([self.pulls, self.pushes]))
 
 
-def count(
+def count_plain(
     batches: Sequence[Ids], rows: Sequence[int], *, workers: int, capacity: int, skip: int, seed: int = 0
-) -> Plain:
+) -> PlainCaches:
     """Train the batches; the first `skip` fill the caches and do not count."""
     starts = np.concatenate([[0], np.cumsum(rows)[:-1]]).astype(np.int64)
     random = np.random.default_rng([seed, 41])
@@ -66,7 +105,7 @@ def count(
             cache.version[own] = version[own]
     counted = max(len(batches) - skip, 1) * workers
     misses, stale, pushes = (float(total) / counted for total in totals)
-    return Plain(misses=misses, stale=stale, pushes=pushes)
+    return PlainCaches(misses=misses, stale=stale, pushes=pushes)
 
 
 class _Lru:

@@ -1,0 +1,198 @@
+"""The papers' production clusters: days of drawn jobs, as their users asked for and as planned.
+
+In: seeds. Out: rows of Fig. 9, Table 4, Figs. 14 and 15 of DLRover-RM (000), and of §6.4 of DLRover (001).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+
+from springtide.domain.plan.plan import Decision
+from springtide.domain.plan.view import ClusterView, PastJob
+from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.policy import registry
+from springtide.sim import report
+from springtide.sim.engine import systems
+from springtide.sim.engine.running_job import JobEnd, JobOutcome
+from springtide.sim.engine.simulation import HISTORY, Simulation, Story
+from springtide.sim.report import Summary
+from springtide.sim.world import workload
+from springtide.sim.world.parameters import ClusterWorld
+from springtide_lab.reproduce.report import Better, Row, row
+
+WORLD = ClusterWorld()
+Which = Callable[[JobOutcome], bool]
+CLASSES: dict[str, Which] = {
+    "all jobs": lambda one: True,
+    "hot servers": lambda one: one.job.faults.hot > 1,
+    "too little server CPU": lambda one: one.job.faults.starved,
+}
+"""Whose completion times Fig. 15 shows."""
+
+
+class Case(NamedTuple):
+    """A figure of a summary, before and with DLRover-RM, as the paper has it."""
+
+    figure: str
+    what: str
+    field: str
+    before: float
+    after: float
+
+
+FAILURES = (
+    Case("000 Table 4", "out of memory", "oom", 0.047, 0.0023),
+    Case("000 Table 4", "scheduling", "scheduling", 0.02, 0.001),
+    Case("000 Table 4", "slow by a hot server", "slow_hot", 0.08, 0.01),
+    Case("000 Table 4", "slow by a straggler", "slow_straggler", 0.07, 0.007),
+)
+"""Shares of jobs."""
+UTILIZATION = (
+    Case("000 Fig. 14", "CPU of workers", "worker_cpu", 0.19, 0.40),
+    Case("000 Fig. 14", "CPU of servers", "server_cpu", 0.13, 0.414),
+    Case("000 Fig. 14", "memory of workers", "worker_memory", 0.152, 0.468),
+    Case("000 Fig. 14", "memory of servers", "server_memory", 0.138, 0.311),
+    Case("001 §6.4", "CPU", "cpu", 0.29, 0.44),
+    Case("001 §6.4", "memory", "memory", 0.31, 0.52),
+)
+"""Used of what was allocated."""
+COMPLETION = (
+    Case("000 Fig. 14", "completed, below 100 CPUs", "completion_small", 0.84, 0.95),
+    Case("000 Fig. 14", "completed, from 100 CPUs", "completion_large", 0.67, 0.87),
+)
+"""Finished over submitted, by size."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterDay:
+    """The same jobs under several systems."""
+
+    before: Story
+    """As users asked for, on Kubeflow."""
+    after: Story
+    """Ours."""
+    cold: Story
+    """Ours, which has no history."""
+    oracle: Story
+    soonest: Story
+    """The oracle that knows how long pods pend, too."""
+
+    @property
+    def was(self) -> Summary:
+        return report.summary(self.before)
+
+    @property
+    def now(self) -> Summary:
+        return report.summary(self.after)
+
+
+def days(count: int, seeds: Sequence[int]) -> list[ClusterDay]:
+    return [_day(count, seed) for seed in seeds]
+
+
+def _day(count: int, seed: int) -> ClusterDay:
+    jobs = workload.jobs(WORLD, count, seed)
+    ours = systems.system("springtide", registry.load("springtide"))
+    config = PlanningConfig(exact_seconds=0.0)
+
+    def run(system: systems.System, history: Sequence[PastJob] = ()) -> Story:
+        return Simulation(WORLD, jobs, system, config=config, history=history).run()
+
+    return ClusterDay(
+        before=run(systems.system("static", registry.load("static"))),
+        after=run(ours, _earlier(ours, seed, config)),
+        cold=run(replace(ours, name="cold", policy=_forgetful(ours.policy))),
+        oracle=run(systems.oracle(jobs)),
+        soonest=run(systems.oracle(jobs, world=WORLD)),
+    )
+
+
+def _earlier(ours: systems.System, seed: int, config: PlanningConfig) -> list[PastJob]:
+    before = Simulation(WORLD, workload.jobs(WORLD, HISTORY, seed, earlier=True), ours, config=config)
+    over = before.run().ended_at
+    return [replace(one, ended_at=one.ended_at - over) for one in before.history]
+
+
+def _forgetful(policy: systems.Policy) -> systems.Policy:
+    def asked(view: ClusterView, config: PlanningConfig) -> Decision:
+        return policy(replace(view, history=()), config)
+
+    return asked
+
+
+def rows(days: Sequence[ClusterDay]) -> list[Row]:
+    return [
+        *warm_start(days),
+        *before_and_after(FAILURES, days, better="lower"),
+        *before_and_after((*UTILIZATION, *COMPLETION), days),
+        *times(days),
+    ]
+
+
+def warm_start(days: Sequence[ClusterDay]) -> list[Row]:
+    """Fig. 9: how near the first shape is to the last, of jobs whose user has run such a job before."""
+    spent = [1 - _scaling(day.after) / _scaling(day.cold) for day in days]
+    shapes = [
+        row("000 Fig. 9", f"first to last shape: {role}", paper, [near(day.after, role) for day in days], goal=paper)
+        for role, paper in (("workers", 0.92), ("servers", 0.85))
+    ]
+    return [*shapes, row("000 §6.2", "time spent scaling, below cold start", 0.26, spent, goal=0.26)]
+
+
+def near(story: Story, role: str) -> float:
+    """1 - |first - last| / last, in the mean."""
+    found = [max(0.0, 1 - abs(first - last) / last) for first, last in first_and_last(story, role)]
+    return float(np.mean(found)) if found else float("nan")
+
+
+def first_and_last(story: Story, role: str) -> list[tuple[int, int]]:
+    """How many workers or servers finished jobs began and ended with, of kinds that had finished before they began."""
+    first_end: dict[str, float] = {}
+    for outcome in story.outcomes:
+        first_end.setdefault(outcome.job.kind, outcome.ended_at)
+    return [
+        (getattr(one.initial, role), getattr(one.final, role))
+        for one in story.outcomes
+        if one.end is JobEnd.FINISHED and first_end[one.job.kind] < one.job.arrives_at
+    ]
+
+
+def _scaling(story: Story) -> float:
+    return float(np.mean([one.scaling_s for one in story.outcomes if one.end is JobEnd.FINISHED]))
+
+
+def before_and_after(cases: Sequence[Case], days: Sequence[ClusterDay], *, better: Better = "higher") -> list[Row]:
+    rows = []
+    for case in cases:
+        before = [getattr(day.was, case.field) for day in days]
+        after = [getattr(day.now, case.field) for day in days]
+        rows.append(row(case.figure, f"{case.what}: before", case.before, before))
+        rows.append(row(case.figure, f"{case.what}: ours", case.after, after, goal=case.after, better=better))
+    return rows
+
+
+def times(days: Sequence[ClusterDay]) -> list[Row]:
+    """Fig. 15: completion times of finished jobs below those of before; and over the oracle's."""
+    papers = ((0.31, 0.357), (0.21, 0.286), (0.57, 0.287))
+    every = CLASSES["all jobs"]
+    rows = []
+    for (what, which), (median, tail) in zip(CLASSES.items(), papers, strict=True):
+        for share, paper in ((50, median), (90, tail)):
+            ours = [1 - _time(day.after, which, share) / _time(day.before, which, share) for day in days]
+            rows.append(row("000 Fig. 15", f"{what}: JCT p{share} below before", paper, ours, goal=paper))
+    for share in (50, 90):
+        ours = [_time(day.after, every, share) / _time(day.oracle, every, share) - 1 for day in days]
+        rows.append(row("oracle", f"days: JCT p{share} over the oracle's", "-", ours, goal=0.05, better="lower"))
+    why = "no policy can be better: it knows every job's coefficients and how long pods of each size pend"
+    for share in (50, 90):
+        ours = [_time(day.after, every, share) / _time(day.soonest, every, share) - 1 for day in days]
+        rows.append(row("oracle", f"days: JCT p{share} over the least possible", "-", ours, why=why))
+    return rows
+
+
+def _time(story: Story, which: Which, share: float) -> float:
+    times = [one.jct_s for one in story.outcomes if one.end is JobEnd.FINISHED and which(one)]
+    value = report.percentile(times, share)
+    return float("nan") if value is None else value

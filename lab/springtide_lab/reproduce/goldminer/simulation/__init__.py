@@ -1,1 +1,0 @@
-"""The simulated cluster: jobs, data workers, systems compared, the optimum."""

@@ -1,0 +1,106 @@
+"""`springtide reproduce NAME`: computes a paper's figures with this code and prints them beside the paper's own.
+
+In: `ReproduceOptions`. Out: a table, one JSON object, and with a folder pictures and an HTML page. `PAPERS` lists the
+papers; each one's `reproduction` module has `reproduce(seeds, options)`, which returns a `Reproduced`.
+"""
+
+import datetime
+import importlib
+import pathlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import msgspec
+
+from springtide import errors
+from springtide.sim import report as sim_report
+from springtide_lab.charts import Picture
+from springtide_lab.reproduce import report
+from springtide_lab.reproduce.report import Row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReproduceOptions:
+    """What the user asked for; None: as the paper has it."""
+
+    seeds: int | None = None
+    jobs: int | None = None
+    quick: bool = False
+    ids: str | None = None
+    trace: str | None = None
+    metrics: tuple[str, ...] = ()
+
+
+class Reproduced(NamedTuple):
+    """The result of one reproduction."""
+
+    rows: list[Row]
+    facts: dict[str, Any]
+    """Sizes of the run that belong in its report, such as the number of jobs."""
+    draw: Callable[[pathlib.Path], list[Picture]]
+    """Draws the pictures into a folder."""
+
+
+class Paper(NamedTuple):
+    """One paper: its module, how many seeds it takes by default, and the options that it knows."""
+
+    title: str
+    module: str
+    seeds: int = 3
+    options: tuple[str, ...] = ()
+
+
+PAPERS = {
+    "dlrover-rm": Paper("DLRover-RM", "dlrover_rm", options=("--jobs",)),
+    "herald": Paper("Herald", "herald", options=("--ids",)),
+    "goldminer": Paper("GoldMiner", "goldminer", seeds=10, options=("--jobs", "--trace", "--metric")),
+    "kale": Paper("Kale", "kale", seeds=20, options=("--trace",)),
+}
+
+
+def run(name: str, options: ReproduceOptions, *, folder: pathlib.Path | None, as_json: bool) -> None:
+    if name not in PAPERS:
+        raise errors.UnknownName("reproduction", name, PAPERS)
+    paper = PAPERS[name]
+    _check_options(name, options)
+    if folder is not None:
+        sim_report.pyplot()  # raises before minutes of computing if matplotlib is missing
+    seeds = range(options.seeds or (1 if options.quick else paper.seeds))
+    module = importlib.import_module(f"springtide_lab.reproduce.{paper.module}.reproduction")
+    done: Reproduced = module.reproduce(seeds, options)
+    remark = " (quick: shows that it runs, proves nothing)" if options.quick else ""
+    sizes = ", ".join(f"{value} {word}" for word, value in done.facts.items())
+    report.show(done.rows, title=f"{name}: {len(seeds)} seeds, {sizes}{remark}")
+    if folder is not None:
+        pictures = done.draw(folder)
+        page = folder / f"{name}.html"
+        captions = [(picture.path.name, picture.caption) for picture in pictures]
+        page.write_text(report.page(done.rows, title=f"{paper.title}, reproduced", pictures=captions))
+        for path in (*(picture.path for picture in pictures), page):
+            say(str(path))
+    if as_json:
+        facts = {"seeds": len(seeds), "quick": options.quick, "date": datetime.date.today().isoformat()}
+        print(
+            msgspec.json.encode({"rows": done.rows, "reproduction": name, **done.facts, **facts}).decode(), flush=True
+        )
+
+
+def _check_options(name: str, options: ReproduceOptions) -> None:
+    given = {
+        "--ids": options.ids,
+        "--trace": options.trace,
+        "--metric": next(iter(options.metrics), None),
+        "--jobs": options.jobs,
+    }
+    for option, value in given.items():
+        if value is not None and option not in PAPERS[name].options:
+            takers = " and ".join(other for other, paper in PAPERS.items() if option in paper.options)
+            raise errors.BadInput(
+                f"{option} {value}: {name} has no use for it; it is an option of `springtide reproduce {takers}`"
+            )
+
+
+def say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
