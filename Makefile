@@ -82,7 +82,8 @@ docs: env
 	@$(BIN)/python -m pytest tests/process/test_docs.py
 
 bench: env
-	@$(BIN)/python -m springtide_lab.bench $(or $(NAME),--all) --json
+	@for name in $(or $(NAME),$$($(BIN)/python -c "from springtide_lab.bench import BENCHES; print(*BENCHES)")); do \
+		$(BIN)/springtide bench $$name --json || exit; done
 
 soak: env native-tests
 	@$(BIN)/python -m pytest -m soak --timeout 3600 $(ARGS)

@@ -11,14 +11,14 @@ from typing import Any
 DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "benchmarks.md"
 HEADING = "## Figures\n"
-INTRODUCTION = """The last run of each, on the machine that it names. Nothing else ran there, unless it
-says *not idle*: take those with care.
+INTRODUCTION = """The last run of each benchmark, on the machine that it names. Other processes used the machine
+where it says *not idle*: read those figures with care.
 """
-TABLE = ("| goal | value | wanted | met | command and raw result | machine | date |", "|---|---|---|---|---|---|---|")
+TABLE = ("| goal | value | target | met | command and raw result | machine | date |", "|---|---|---|---|---|---|---|")
 
 
 def rows(run: dict[str, Any]) -> list[str]:
-    """One line a goal: what came out, the raw file, and where and when it was measured."""
+    """One line for each goal: the value, the raw file, the machine and the date."""
     name, box = run["bench"], run["machine"]
     sign = {"higher": "≥", "lower": "≤"}
     machine = f"{box['cpu'].replace('(R)', '')}, {box['cores']} cores" + ("" if box["idle"] else ", *not idle*")
@@ -31,7 +31,7 @@ def rows(run: dict[str, Any]) -> list[str]:
 
 
 def page() -> str:
-    """The page: what stands above its figures, and these."""
+    """The page: everything above the figures as it is, and the figures anew."""
     above, _, _ = PAGE.read_text().partition(HEADING)
     runs = [json.loads(path.read_text()) for path in sorted((DOCS / "benchmarks").glob("*.json"))]
     lines = [row for run in runs for row in rows(run)]

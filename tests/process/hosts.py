@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from typing import Self
 
 from springtide import errors
-from springtide_lab.bench.cache import shaped_net
+from springtide_lab.bench.cache import cache
 
 SETUP = """
 set -e
@@ -156,8 +156,8 @@ class Hosts:
         """Set the speed of all connected cables in both directions; a restarted host loses the setting."""
         for number, name in enumerate(self.names):
             if self.up(name):
-                self._inside(name, "tc", *shaped_net.shaping("eth0", gbit))
-                self._inside("switch", "tc", *shaped_net.shaping(f"port{number}", gbit))
+                self._inside(name, "tc", *cache.shaping("eth0", gbit))
+                self._inside("switch", "tc", *cache.shaping(f"port{number}", gbit))
 
     def _boot(self, name: str) -> None:
         words = ["unshare", "--net", "--mount", "--pid", "--ipc", "--uts", "--fork", "--kill-child", "--mount-proc"]

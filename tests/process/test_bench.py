@@ -11,6 +11,7 @@ from springtide_lab import bench
 from springtide_lab.bench.store import store as probes
 from springtide_lab.bench.train import cost_growth
 
+BENCH = (sys.executable, "-c", "import sys; from springtide.cli import app; sys.exit(app.main())", "bench")
 GOALS = {
     "store": {
         "lookup_vs_probe_gather": 0.6,
@@ -49,7 +50,7 @@ GOALS = {
 @pytest.mark.process
 @pytest.mark.parametrize("name", ["store-growth", "master-load", "migrate", "plan"])
 def test_a_benchmark_ends_with_its_goals(name):
-    command = [sys.executable, "-m", "springtide_lab.bench", name, "--quick", "--json"]
+    command = [*BENCH, name, "--quick", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     told = json.loads(done.stdout.splitlines()[-1])
     assert {goal["id"]: goal["target"] for goal in told["goals"]} == GOALS[name]
@@ -58,7 +59,7 @@ def test_a_benchmark_ends_with_its_goals(name):
 
 @pytest.mark.process
 def test_an_unknown_name_is_a_user_error_with_a_hint():
-    command = [sys.executable, "-m", "springtide_lab.bench", "stroe"]
+    command = [*BENCH, "stroe"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2
     assert "Did you mean 'store'?" in done.stderr and "Traceback" not in done.stderr
@@ -92,7 +93,7 @@ def test_a_request_has_distinct_keys_in_the_order_of_their_slots(rng):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", bench.BENCHES)
 def test_a_benchmark_runs_to_its_end(name, tmp_path):
-    command = [sys.executable, "-m", "springtide_lab.bench", name, "--quick", "--json", "--out", str(tmp_path)]
+    command = [*BENCH, name, "--quick", "--json", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     told = json.loads(done.stdout.splitlines()[-1])

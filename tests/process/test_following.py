@@ -10,19 +10,19 @@ import pytest
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import OnlineJob, OnlineRules
 from springtide.telemetry import events
-from springtide_lab.bench.stream.online import closed_loop
+from springtide_lab.bench.stream import online_day
 from tests import waiting
 
 pytestmark = pytest.mark.process
 
 PAUSE_S = 0.05
-ONE = closed_loop.BATCH / PAUSE_S  # records a second of one worker, at most
+ONE = online_day.BATCH / PAUSE_S  # records a second of one worker, at most
 QUICK = OnlineJob(on=True, rules=OnlineRules(most=2, start_s=600.0), speedup=300.0, every_s=60.0)
 """Five minutes of the stream pass in a second: it is planned every two."""
 
 
 def job_of(folder, producer, online=QUICK):
-    return closed_loop.job_of(folder, producer, online, pause_s=PAUSE_S, cpu=None, checkpoint_s=0.5)
+    return online_day.job_of(folder, producer, online, pause_s=PAUSE_S, cpu=None, checkpoint_s=0.5)
 
 
 def scaled(job, workers):
@@ -32,7 +32,7 @@ def scaled(job, workers):
 
 @pytest.mark.timeout(400)
 def test_workers_follow_the_traffic_though_the_master_is_killed_in_the_middle_of_a_scaling(tmp_path):
-    producer = closed_loop.Producer(tmp_path, lambda _: 1.2 * ONE, partitions=4)
+    producer = online_day.Producer(tmp_path, lambda _: 1.2 * ONE, partitions=4)
     with job_of(tmp_path, producer) as job:
         job.until(lambda status: status.online is not None)
         producer.start()
@@ -44,7 +44,7 @@ def test_workers_follow_the_traffic_though_the_master_is_killed_in_the_middle_of
         producer.seal()
         ended = job.wait()
     assert ended.phase is JobPhase.FINISHED and ended.online.scalings >= 1 and ended.online.worker_hours > 0
-    assert closed_loop.miscounted(tmp_path, producer.appended) == 0
+    assert online_day.miscounted(tmp_path, producer.appended) == 0
     why = next(str(event["why"]) for event in job.story if "to 2 workers" in str(event.get("what", "")))
     assert "samples/s come" in why
 
@@ -53,14 +53,14 @@ def test_workers_follow_the_traffic_though_the_master_is_killed_in_the_middle_of
 @pytest.mark.timeout(400)
 def test_traffic_that_ebbs_lets_workers_go(tmp_path):
     began = time.time()
-    producer = closed_loop.Producer(tmp_path, lambda now: 1.5 * ONE if now < began + 25 else 0.2 * ONE, partitions=4)
+    producer = online_day.Producer(tmp_path, lambda now: 1.5 * ONE if now < began + 25 else 0.2 * ONE, partitions=4)
     with job_of(tmp_path, producer) as job:
         producer.start()
         job.until(lambda status: status.workers_alive == 2)
         job.until(lambda status: status.workers_wanted == 1 and status.workers_alive == 1)
         producer.seal()
         ended = job.wait()
-    assert ended.phase is JobPhase.FINISHED and closed_loop.miscounted(tmp_path, producer.appended) == 0
+    assert ended.phase is JobPhase.FINISHED and online_day.miscounted(tmp_path, producer.appended) == 0
 
 
 SLOW = """
@@ -76,7 +76,7 @@ def test_a_forecaster_that_hangs_or_is_killed_costs_nothing_but_its_forecast(tmp
     (tmp_path / "slow_forecaster.py").write_text(SLOW)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")
     online = OnlineJob(on=True, rules=QUICK.rules, speedup=300.0, every_s=60.0, forecaster="slow_forecaster:forecast")
-    producer = closed_loop.Producer(tmp_path, lambda _: 1.5 * ONE, partitions=4)
+    producer = online_day.Producer(tmp_path, lambda _: 1.5 * ONE, partitions=4)
     with job_of(tmp_path, producer, online) as job:
         producer.start()
         job.until(lambda status: status.workers_wanted == 2)
@@ -85,7 +85,7 @@ def test_a_forecaster_that_hangs_or_is_killed_costs_nothing_but_its_forecast(tmp
         job.until(lambda status: status.online is not None and "failed" in status.online.forecast_trouble)
         producer.seal()
         ended = job.wait()
-    assert ended.phase is JobPhase.FINISHED and closed_loop.miscounted(tmp_path, producer.appended) == 0
+    assert ended.phase is JobPhase.FINISHED and online_day.miscounted(tmp_path, producer.appended) == 0
 
 
 def wait_for_forecaster(job):
@@ -108,7 +108,7 @@ def wait_for_forecaster(job):
 @pytest.mark.timeout(400)
 def test_a_time_of_day_that_jumps_scales_nobody(tmp_path, monkeypatch):
     jumped = [0.0]
-    producer = closed_loop.Producer(tmp_path, lambda _: 0.4 * ONE, partitions=4, clock=lambda: time.time() + jumped[0])
+    producer = online_day.Producer(tmp_path, lambda _: 0.4 * ONE, partitions=4, clock=lambda: time.time() + jumped[0])
     with job_of(tmp_path, producer) as job:
         job.until(lambda status: status.online is not None)
         producer.start()
@@ -122,7 +122,7 @@ def test_a_time_of_day_that_jumps_scales_nobody(tmp_path, monkeypatch):
         ended = job.wait()
     assert ended.phase is JobPhase.FINISHED and ended.workers_wanted == 1
     assert not [event for event in events.read(job.files.events) if event["event"] == "alert"]
-    assert closed_loop.miscounted(tmp_path, producer.appended) == 0
+    assert online_day.miscounted(tmp_path, producer.appended) == 0
 
 
 SLOWER = """time.sleep(4 * pause_s if job.rank == 1 and (folder / "slow").exists() else pause_s)"""
@@ -132,9 +132,9 @@ SLOWER = """time.sleep(4 * pause_s if job.rank == 1 and (folder / "slow").exists
 @pytest.mark.timeout(400)
 def test_a_slow_worker_gets_a_backup_beside_it_until_it_is_fast_again_and_no_record_is_trained_twice(tmp_path):
     online = OnlineJob(on=True, rules=OnlineRules(fewest=3, most=8, start_s=600.0), speedup=300.0, every_s=60.0)
-    producer = closed_loop.Producer(tmp_path, lambda _: 2.6 * ONE)
-    made = closed_loop.job_of(tmp_path, producer, online, pause_s=PAUSE_S, cpu=None, checkpoint_s=0.5, workers=3)
-    (tmp_path / "count.py").write_text(closed_loop.SCRIPT.replace("time.sleep(pause_s)", SLOWER))
+    producer = online_day.Producer(tmp_path, lambda _: 2.6 * ONE)
+    made = online_day.job_of(tmp_path, producer, online, pause_s=PAUSE_S, cpu=None, checkpoint_s=0.5, workers=3)
+    (tmp_path / "count.py").write_text(online_day.SCRIPT.replace("time.sleep(pause_s)", SLOWER))
     (tmp_path / "slow").touch()
     with made as job:
         job.until(lambda status: status.workers_alive == 3 and status.online is not None)
@@ -147,4 +147,4 @@ def test_a_slow_worker_gets_a_backup_beside_it_until_it_is_fast_again_and_no_rec
         ended = job.wait()
     told = [str(event["why"]) for event in job.story if event["event"] == "backup"]
     assert "worker-1 trains" in told[0] and "no worker is slow any more" in told[-1], told
-    assert ended.phase is JobPhase.FINISHED and closed_loop.miscounted(tmp_path, producer.appended) == 0
+    assert ended.phase is JobPhase.FINISHED and online_day.miscounted(tmp_path, producer.appended) == 0

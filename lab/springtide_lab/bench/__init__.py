@@ -1,8 +1,7 @@
 """Benchmarks: ours and peers in alternating rounds of one run, ratios and goals last.
 
-In: a name (`springtide bench store --json`). Each name has a module with `bench(options) -> report.Result`, imported
-only when asked for. Next: bench/core/harness.py (rounds), bench/core/harness.py (is the box idle), bench/core/report.py
-(tables and the JSON line).
+In: a name (`springtide bench store --json`). Each name has a function `(options) -> report.Result`, imported only when
+asked for. Next: bench/core/harness.py (rounds, is the machine idle), bench/core/report.py (tables and the JSON line).
 """
 
 import ast
@@ -19,21 +18,21 @@ if TYPE_CHECKING:
 
 BENCHES = {  # the module of each, whose function `bench` is called, or another one after a colon
     "store": "springtide_lab.bench.store.store",
-    "store-growth": "springtide_lab.bench.store.store_growth",
+    "store-growth": "springtide_lab.bench.store.store:growth_bench",
     "pull": "springtide_lab.bench.store.pull",
-    "tls": "springtide_lab.bench.store.tls",
-    "straggler": "springtide_lab.bench.faults.straggler.straggler",
+    "tls": "springtide_lab.bench.store.pull:tls",
+    "straggler": "springtide_lab.bench.faults.straggler",
     "train": "springtide_lab.bench.train.train",
     "cost-growth": "springtide_lab.bench.train.cost_growth",
     "dispatch": "springtide_lab.bench.control.dispatch",
-    "master-load": "springtide_lab.bench.control.master_load",
+    "master-load": "springtide_lab.bench.control.dispatch:master_load",
     "recovery": "springtide_lab.bench.faults.recovery",
-    "restore": "springtide_lab.bench.faults.checkpoint.restore",
+    "restore": "springtide_lab.bench.faults.restore",
     "migrate": "springtide_lab.bench.faults.migrate",
     "rescale": "springtide_lab.bench.faults.rescale",
     "hot-server": "springtide_lab.bench.faults.hot_server",
-    "exactly-once": "springtide_lab.bench.store.exactly_once",
-    "checkpoint": "springtide_lab.bench.faults.checkpoint.checkpoint",
+    "exactly-once": "springtide_lab.bench.train.train:exactly_once",
+    "checkpoint": "springtide_lab.bench.faults.checkpoint",
     "plan": "springtide_lab.bench.control.plan",
     "fit": "springtide_lab.bench.control.fit",
     "capacity": "springtide_lab.bench.stream.capacity",
@@ -47,13 +46,13 @@ BENCHES = {  # the module of each, whose function `bench` is called, or another 
     "dataworkers-walk": "springtide_lab.bench.dataworkers.dataworkers_walk",
     "transfer": "springtide_lab.bench.dataworkers.transfer",
     "dataworkers": "springtide_lab.bench.dataworkers.dataworkers",
-    "platforms": "springtide_lab.bench.control.platforms.platforms",
-    "online": "springtide_lab.bench.stream.online.closed_loop",
+    "platforms": "springtide_lab.bench.control.platforms",
+    "online": "springtide_lab.bench.stream.online_day",
     "stream": "springtide_lab.bench.stream.stream",
-    "shuffle": "springtide_lab.bench.stream.shuffling.shuffle",
-    "shuffle-backlog": "springtide_lab.bench.stream.shuffling.shuffle:backlog",
-    "shuffle-burst": "springtide_lab.bench.stream.shuffling.shuffle:burst",
-    "shuffle-800": "springtide_lab.bench.stream.shuffling.shuffle:many_partitions",
+    "shuffle": "springtide_lab.bench.stream.shuffle",
+    "shuffle-backlog": "springtide_lab.bench.stream.shuffle:backlog",
+    "shuffle-burst": "springtide_lab.bench.stream.shuffle:burst",
+    "shuffle-800": "springtide_lab.bench.stream.shuffle:many_partitions",
 }
 
 

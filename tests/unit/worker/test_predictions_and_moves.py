@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from springtide.server.server import ServerRole
-from springtide_lab.bench.core import served_worker
+from springtide_lab.bench.core import jobs
 
 ROWS = 600
 
@@ -25,10 +25,8 @@ class Clicks(nn.Module):
 
 @pytest.fixture
 def servers():
-    owners = served_worker.placement(2)
-    roles = [
-        ServerRole(index=i, slots=served_worker.SLOTS, seed=3, workers=1, secret=served_worker.SECRET) for i in range(3)
-    ]
+    owners = jobs.placement(2)
+    roles = [ServerRole(index=i, slots=jobs.SLOTS, seed=3, workers=1, secret=jobs.SECRET) for i in range(3)]
     for role in roles:
         role.place(owners)
         role.start()
@@ -40,7 +38,7 @@ def servers():
 def test_a_fixed_batch_is_predicted_bit_for_bit_the_same_before_and_after_a_migration_at_rest(servers):
     torch.manual_seed(11)
     ids, labels = torch.randint(0, ROWS, (512, 6)), torch.rand(512).round()
-    job = served_worker.job([role.address for role in servers[:2]])
+    job = jobs.job([role.address for role in servers[:2]])
     model = Clicks()
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
     model, optimizer, batches = job.prepare(

@@ -1,16 +1,13 @@
 """Transmissions of Herald's scheduler and of ours, on the same streams of ids, counted from the plans of every step.
 
-In: generated streams (independent ids of two exponents, correlated users, users in sessions) or `--ids FILE`; 8 workers
-of 128 samples, a cache of 10% of all rows each. Out: rows pulled, pushed and sent from worker to worker, for training
-without a scheduler, LAIA, LAIA with on-demand plans, and ours without P2P, with P2P of rows, and with all; and how near
-ours is to the best allocation of tiny batches (`allocate_quality`). Counts: the machine does not matter to them.
+In: generated streams or `--ids FILE`; 8 workers of 128 samples, a cache of 10% of all rows each. Out: rows pulled,
+pushed and sent from worker to worker, for training without a scheduler, LAIA, LAIA with on-demand plans and ours; and
+how near ours is to the best allocation of tiny batches. The machine does not matter to these counts.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from springtide import errors
 from springtide.embedding.schedule import scheduler as allocate
@@ -28,7 +25,6 @@ class Way:
     policy: str
     on_demand: bool = True
     p2p: str = "off"
-    effort: int = 0
 
     def settings(self, *, workers: int, capacity_rows: int) -> allocate.ScheduleSettings:
         return allocate.ScheduleSettings(
@@ -49,55 +45,60 @@ WAYS = (VANILLA, LAIA, LAIA_PLAN, LAIA_PLAN_P2P, OURS_SERVERS, OURS_ROWS, OURS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransmittedRows:
-    """Means over the steps that count, per worker; `largest` is Appendix A's cost: largest push + largest pull."""
+class SentRows:
+    """Rows per worker and step: means over the steps that count."""
 
     pull: float
     push: float
     p2p: float
     largest: float
+    """Cost of Appendix A: the largest push of a step and the largest pull of the next."""
+    largest_pull: float
+    """Of the worker with most, from servers and workers: an iteration waits for it."""
+    largest_push: float
     hit_rate: float
     allocate_p50_ms: float
 
     @property
     def total(self) -> float:
-        """Transmissions a worker and step; what goes from worker to worker counts once."""
+        """Transmissions; a row that goes from worker to worker counts once."""
         return self.pull + self.push + self.p2p
 
 
-def features_of(batch: id_streams.Ids) -> list[allocate.FeatureIds]:
-    """A batch as the scheduler takes it: a table a column."""
-    return [allocate.FeatureIds(table, np.ascontiguousarray(column)) for table, column in enumerate(batch.T)]
-
-
 def run_scheme(
-    way: Way, batches: Sequence[id_streams.Ids], *, workers: int, capacity_rows: int, warmup: int, effort: int = 0
-) -> TransmittedRows:
+    settings: allocate.ScheduleSettings,
+    batches: Sequence[id_streams.Ids],
+    *,
+    warmup: int,
+    effort: int = 0,
+    scored: Collection[int] = (),
+) -> SentRows:
     """Schedule all batches; those after `warmup` count."""
-    scheduler = allocate.Scheduler(way.settings(workers=workers, capacity_rows=capacity_rows))
-    counted: list[sync_plan.PlanTraffic] = []
-    costs: list[int] = []
+    scheduler = allocate.Scheduler(settings)
+    traffic: list[sync_plan.PlanTraffic] = []
     times: list[float] = []
-    before: sync_plan.PlanTraffic | None = None
-    for number, batch in enumerate(batches):
-        done = scheduler.schedule(features_of(batch), len(batch), effort=effort or way.effort)
-        now = sync_plan.traffic(done.plans)
-        if number >= warmup:
-            counted.append(now)
-            costs.append(now.reward(before))
-            times.append(1e3 * done.seconds["allocate"])
-        before = now
+    for batch in batches:
+        done = scheduler.schedule(id_streams.features(batch), len(batch), scored=scored, effort=effort)
+        traffic.append(sync_plan.traffic(done.plans))
+        times.append(1e3 * done.seconds["allocate"])
+    counted = traffic[warmup:]
+    before = [None, *traffic][warmup : len(traffic)]
 
-    def mean(rows: Sequence[Sequence[int]]) -> float:
-        return sum(map(sum, rows)) / len(rows) / workers
+    def mean(rows: Iterable[Sequence[int]]) -> float:
+        return statistics.fmean(map(sum, rows)) / settings.workers
 
-    return TransmittedRows(
-        pull=mean([one.pulls for one in counted]),
-        push=mean([one.pushes for one in counted]),
-        p2p=mean([one.sent for one in counted]),
-        largest=statistics.fmean(costs),
-        hit_rate=statistics.fmean(one.hit_rate for one in counted),
-        allocate_p50_ms=statistics.median(times),
+    def largest(pairs: Iterable[tuple[Sequence[int], Sequence[int]]]) -> float:
+        return statistics.fmean(max(map(sum, zip(*pair, strict=True))) for pair in pairs)
+
+    return SentRows(
+        pull=mean(step.pulls for step in counted),
+        push=mean(step.pushes for step in counted),
+        p2p=mean(step.sent for step in counted),
+        largest=statistics.fmean(now.reward(then) for then, now in zip(before, counted, strict=True)),
+        largest_pull=largest((step.pulls, step.received) for step in counted),
+        largest_push=largest((step.pushes, step.sent) for step in counted),
+        hit_rate=statistics.fmean(step.hit_rate for step in counted),
+        allocate_p50_ms=statistics.median(times[warmup:]),
     )
 
 
@@ -128,7 +129,7 @@ def measure(stream: id_streams.IdStream, *, workers: int, p2p: str, steps: int, 
     scheduler = allocate.Scheduler(settings)
     ours, laia, bound = [], [], []
     for number, batch in enumerate(stream.batches(workers)[: warmup + steps]):
-        features = features_of(batch)
+        features = id_streams.features(batch)
         if number >= warmup:
             best, found, paper = (
                 scheduler.consider(features, workers, policy) for policy in ("exhaustive", "anneal", "laia")
@@ -167,10 +168,9 @@ QUALITY_STEPS, QUALITY_WARMUP, QUALITY_LONG = 90, 10, 2000
 
 
 def bench(options: Options) -> report.Result:
-    """All ways on all streams, then the quality on tiny batches."""
     steps, warmup = (4, 4) if options.quick else (STEPS, WARMUP)
     streams = given(options, samples=(steps + warmup) * WORKERS * BATCH)
-    found: dict[str, dict[str, TransmittedRows]] = {}
+    found: dict[str, dict[str, SentRows]] = {}
     with harness.bar("allocate", total=len(streams) * len(WAYS)) as done:
         for stream in streams:
             found[stream.name] = {}
@@ -207,16 +207,17 @@ def given(options: Options, *, samples: int) -> list[id_streams.IdStream]:
     stream = id_streams.read(options.ids, samples=samples)
     fewest = 2 * WORKERS * BATCH
     if len(stream.ids) < fewest:
-        raise errors.BadInput(f"--ids {options.ids}: has {len(stream.ids)} samples, wanted {fewest} at least")
+        raise errors.BadInput(f"--ids {options.ids}: has {len(stream.ids)} samples; at least {fewest} are needed")
     return [stream]
 
 
-def run(stream: id_streams.IdStream, way: Way, *, warmup: int, effort: int = 0) -> TransmittedRows:
+def run(stream: id_streams.IdStream, way: Way, *, warmup: int, effort: int = 0) -> SentRows:
     """One way on one stream; of a short file, the second half counts."""
     batches = stream.batches(WORKERS * BATCH)
     capacity = int(SHARE * stream.total_rows)
     first = min(warmup, len(batches) // 2)
-    return run_scheme(way, batches, workers=WORKERS, capacity_rows=capacity, warmup=first, effort=effort)
+    settings = way.settings(workers=WORKERS, capacity_rows=capacity)
+    return run_scheme(settings, batches, warmup=first, effort=effort)
 
 
 def qualities(options: Options, streams: Sequence[id_streams.IdStream]) -> list[Quality]:
@@ -234,13 +235,11 @@ def long_quality(stream: id_streams.IdStream) -> Quality:
     return measure(stream, workers=WORKERS, p2p="off", steps=QUALITY_STEPS, warmup=QUALITY_LONG)
 
 
-def ratio(ways: dict[str, TransmittedRows], ours: Way, theirs: Way) -> float:
+def ratio(ways: dict[str, SentRows], ours: Way, theirs: Way) -> float:
     return ways[ours.name].total / ways[theirs.name].total
 
 
-def goals(
-    found: dict[str, dict[str, TransmittedRows]], quality: Sequence[Quality], main: str
-) -> tuple[report.Goal, ...]:
+def goals(found: dict[str, dict[str, SentRows]], quality: Sequence[Quality], main: str) -> tuple[report.Goal, ...]:
     """The correlated stream (or the file that was given), the worst of all, and the quality."""
     worst = max(ratio(ways, ours, theirs) for ways in found.values() for ours, theirs in LIKE_FOR_LIKE)
     least = worst_quality(quality)
@@ -253,7 +252,7 @@ def goals(
     )
 
 
-def rows(found: dict[str, dict[str, TransmittedRows]]) -> list[tuple[str | float | None, ...]]:
+def rows(found: dict[str, dict[str, SentRows]]) -> list[tuple[str | float | None, ...]]:
     lines: list[tuple[str | float | None, ...]] = []
     for name, ways in found.items():
         lines.append((name, *(None,) * 7))
@@ -274,8 +273,8 @@ def rows(found: dict[str, dict[str, TransmittedRows]]) -> list[tuple[str | float
 
 
 def notes(
-    ways: dict[str, TransmittedRows],
-    efforts: dict[int, TransmittedRows],
+    ways: dict[str, SentRows],
+    efforts: dict[int, SentRows],
     quality: Sequence[Quality],
     after_long: Quality | None,
 ) -> tuple[str, ...]:
@@ -296,5 +295,6 @@ def notes(
     return tuple(said)
 
 
-def vars_of(sent: TransmittedRows) -> dict[str, float]:
-    return {"total": sent.total, **{slot: getattr(sent, slot) for slot in sent.__slots__}}
+def vars_of(sent: SentRows) -> dict[str, float]:
+    names = ("total", "pull", "push", "p2p", "largest", "hit_rate", "allocate_p50_ms")
+    return {name: getattr(sent, name) for name in names}

@@ -2,30 +2,127 @@
 
 In: 4 workers and a server, each in a network namespace of its own, links shaped to 1 and to 10 Gbit/s. Out: samples/s
 of ours, of no cache, of HET in bsp and of static caching like FAE's, in alternating rounds of the same processes
-(`vs_no_cache_1gbit`, `vs_het_1gbit`, `vs_static_1gbit`). The loop: cache/cache_loop.py; the ways: cache_systems.py.
+(`vs_no_cache_1gbit`, `vs_het_1gbit`, `vs_static_1gbit`). The loop: cache_loop.py; the ways: cache_systems.py.
 """
 
 import concurrent.futures
 import contextlib
+import functools
+import json
 import os
+import shutil
 import statistics
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import Any, Self
 
 from springtide_lab.bench import Options
-from springtide_lab.bench.cache import cache_scheduled, shaped_net
+from springtide_lab.bench.cache import cache_systems
 from springtide_lab.bench.cache.cache_systems import Het, NoCache, Rank, Static, System
 from springtide_lab.bench.core import harness, peers, report
+
+BURST_S = 0.002  # a link of 1 Gbit/s passes bursts of 250 kB; the kernel's segments have 64 kB
+LEAST_BURST = 128 << 10
+QUEUE_S = 0.05
+
+
+def shaping(device: str, gbit: float) -> list[str]:
+    """Arguments of `tc` that limit a device to this speed with a token bucket, in the namespace of the device."""
+    bits = gbit * 1e9
+    burst, queue = max(int(bits / 8 * BURST_S), LEAST_BURST), int(bits / 8 * QUEUE_S)
+    bucket = ["rate", f"{bits:.0f}bit", "burst", str(burst), "limit", str(queue)]
+    return ["qdisc", "replace", "dev", device, "root", "tbf", *bucket]
+
+
+def refusal() -> str | None:
+    """Why no such network can be made here; None: it can."""
+    missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
+    if missing:
+        return f"{' and '.join(missing)} (iproute2) not found"
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    try:
+        with Net(["probe"], gbit=1.0):
+            return None
+    except peers.PeerFailed as error:
+        return str(error)
+
+
+class Net:
+    """Members on a switch. Use as a context; links can be made faster and slower while it lives."""
+
+    def __init__(self, members: Sequence[str], *, gbit: float) -> None:
+        self._prefix = f"st{os.getpid()}"
+        self._members = list(members)
+        self.gbit = gbit
+
+    def __enter__(self) -> Self:
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for name in [*self._members, "switch"]:
+            subprocess.run(["ip", "netns", "del", self._space(name)], capture_output=True)
+
+    def address(self, member: str) -> str:
+        return f"10.77.0.{self._members.index(member) + 1}"
+
+    def inside(self, member: str) -> list[str]:
+        return ["ip", "netns", "exec", self._space(member)]
+
+    def shape(self, gbit: float) -> None:
+        for number, member in enumerate(self._members):
+            for space, device in ((self._space(member), "eth0"), (self._space("switch"), f"port{number}")):
+                _do("tc", "-n", space, *shaping(device, gbit))
+        self.gbit = gbit
+
+    def carried(self, member: str) -> tuple[int, int]:
+        """Bytes that came to it and went from it so far."""
+        told = _do("ip", "-n", self._space(member), "-j", "-s", "link", "show", "eth0")
+        counts = json.loads(told)[0]["stats64"]
+        return counts["rx"]["bytes"], counts["tx"]["bytes"]
+
+    def _build(self) -> None:
+        switch = self._space("switch")
+        _do("ip", "netns", "add", switch)
+        _do("ip", "-n", switch, "link", "add", "bridge", "type", "bridge")
+        _do("ip", "-n", switch, "link", "set", "bridge", "up")
+        for number, member in enumerate(self._members):
+            space, port = self._space(member), f"port{number}"
+            _do("ip", "netns", "add", space)
+            _do("ip", "-n", space, "link", "add", "eth0", "type", "veth", "peer", "name", port, "netns", switch)
+            _do("ip", "-n", switch, "link", "set", port, "master", "bridge", "up")
+            _do("ip", "-n", space, "addr", "add", f"{self.address(member)}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                _do("ip", "-n", space, "link", "set", device, "up")
+        self.shape(self.gbit)
+
+    def _space(self, member: str) -> str:
+        return f"{self._prefix}-{member}"
+
+
+def _do(*words: str) -> str:
+    done = subprocess.run(words, capture_output=True, text=True)
+    if done.returncode:
+        raise peers.PeerFailed(f"`{' '.join(words)}`: {done.stderr.strip() or 'no word'}")
+    return done.stdout
+
 
 WORKERS, DIM, BATCH, CACHE_SHARE, STREAM = 4, 512, 128, 0.1, "w1"
 SPEEDS = (1.0, 10.0)
 OURS, GRADIENTS, HERALD = "ours", "ours, gradients too", "LAIA, plan"
 NO_CACHE, HET, STATIC = "no cache", "HET in bsp", "static, 1%"
 SYSTEMS: dict[str, Callable[[Rank], System]] = {
-    OURS: cache_scheduled.ours,
-    GRADIENTS: cache_scheduled.ours_gradients,
-    HERALD: cache_scheduled.herald,
+    OURS: cache_systems.ours,
+    GRADIENTS: cache_systems.ours_gradients,
+    HERALD: cache_systems.herald,
     NO_CACHE: NoCache,
     HET: Het,
     STATIC: Static,
@@ -35,31 +132,15 @@ TARGETS = {NO_CACHE: ("vs_no_cache", 1.0), HET: ("vs_het", 1.09), STATIC: ("vs_s
 MEETING_PORT = 29_400
 
 
-@dataclass(slots=True)
-class Spent:
-    """What rounds of one way took, beside samples/s."""
-
-    cpu: list[float] = field(default_factory=list)
-    """Of all cores, by all processes."""
-    link: list[float] = field(default_factory=list)
-    """Of what the server's link can carry: one way at a time, pushes and then pulls."""
-    megabytes: list[float] = field(default_factory=list)
-    """A step, over the server's link."""
-    worker_s: list[float] = field(default_factory=list)
-    """CPU seconds of one worker, a step."""
-    goodput: list[float] = field(default_factory=list)
-    """The same while nobody computed."""
-
-
 class Cluster:
     """The processes, each in its namespace."""
 
     def __init__(self, stack: contextlib.ExitStack, *, dim: int, batches: int) -> None:
         names = ["server", *(f"worker{rank}" for rank in range(WORKERS))]
-        self.net = stack.enter_context(shaped_net.Net(names, gbit=SPEEDS[0]))
+        self.net = stack.enter_context(Net(names, gbit=SPEEDS[0]))
         inside, host = self.net.inside("server"), self.net.address("server")
         options: dict[str, Any] = {"index": 0, "servers": 1, "workers": WORKERS, "host": host}
-        self.server = stack.enter_context(peers.Worker("train/table_server", options=options, inside=inside))
+        self.server = stack.enter_context(peers.Worker("core/server_process", options=options, inside=inside))
         shared = {
             "workers": WORKERS,
             "addresses": [self.server.ask("round")["address"]],
@@ -78,47 +159,45 @@ class Cluster:
         options = {**shared, "rank": rank, "host": self.net.address(name)}
         return stack.enter_context(peers.Worker("cache/cache_loop", options=options, inside=self.net.inside(name)))
 
-    def round(self, system: str, steps: int, spent: Spent) -> float:
-        """Samples a second of all workers together."""
+    def round(self, system: str, steps: int) -> dict[str, float]:
+        """Samples a second of all workers together, and:
+
+        cpu: share of all cores, by all processes; link: share of what the server's link can carry; megabytes: a step,
+        over the server's link; worker_s: CPU seconds of a worker, a step; goodput: of the link while nobody computed.
+        """
         before, carried = self.server.ask("round")["cpu_s"], sum(self.net.carried("server"))
         answers = list(self.pool.map(lambda worker: worker.ask("round", system=system, steps=steps), self.workers))
         seconds = max(one["seconds"] for one in answers)
         cpu_s = sum(one["cpu_s"] for one in answers) + self.server.ask("round")["cpu_s"] - before
-        spent.cpu.append(cpu_s / seconds / (os.cpu_count() or 1))
         carried = sum(self.net.carried("server")) - carried
-        spent.link.append(carried * 8e-9 / seconds / self.net.gbit)
-        spent.megabytes.append(carried / steps / 1e6)
-        spent.worker_s.append(sum(one["cpu_s"] for one in answers) / steps / WORKERS)
-        waiting = max(seconds - cpu_s / (os.cpu_count() or 1), 1e-9)
-        spent.goodput.append(carried * 8e-9 / waiting / self.net.gbit)
-        return float(statistics.median(one["figure"] for one in answers))
+        cores = os.cpu_count() or 1
+        return {
+            "figure": statistics.median(one["figure"] for one in answers),
+            "cpu": cpu_s / seconds / cores,
+            "link": carried * 8e-9 / seconds / self.net.gbit,
+            "megabytes": carried / steps / 1e6,
+            "worker_s": sum(one["cpu_s"] for one in answers) / steps / WORKERS,
+            "goodput": carried * 8e-9 / max(seconds - cpu_s / cores, 1e-9) / self.net.gbit,
+        }
 
 
 def bench(options: Options) -> report.Result:
-    if reason := shaped_net.refusal():
+    if reason := refusal():
         harness.say(f"not measured: {reason}")
         goals = [report.goal(f"{name}_1gbit", None, target=target, why=reason) for name, target in TARGETS.values()]
         return report.Result(goals=tuple(goals), rounds=0, columns=("what", "median"), rows=(), notes=(reason,))
     dim, batches, steps, rounds = (16, 12, 2, 1) if options.quick else (DIM, 120, 6, 4)
     measured: dict[float, harness.Rounds] = {}
-    spent: dict[tuple[float, str], Spent] = {}
     with contextlib.ExitStack() as stack:
         cluster = Cluster(stack, dim=dim, batches=batches)
         for gbit in SPEEDS:
             cluster.net.shape(gbit)
-            contestants = [
-                contestant(cluster, name, steps, spent.setdefault((gbit, name), Spent())) for name in SYSTEMS
-            ]
-            measured[gbit] = harness.alternate(contestants, rounds=rounds, warmup=2, label=f"{gbit:g} Gbit/s")
-    return judge(measured, spent, dim)
+            ways = {name: functools.partial(cluster.round, name, steps) for name in SYSTEMS}
+            measured[gbit] = harness.alternate(ways, rounds=rounds, warmup=2, label=f"{gbit:g} Gbit/s")
+    return judge(measured, dim)
 
 
-def contestant(cluster: Cluster, name: str, steps: int, spent: Spent) -> harness.Contestant:
-    return harness.Contestant(name=name, measure=lambda: cluster.round(name, steps, spent))
-
-
-def judge(measured: dict[float, harness.Rounds], spent: dict[tuple[float, str], Spent], dim: int) -> report.Result:
-    """Ratios at 1 Gbit/s are goals; all others stand in the table."""
+def judge(measured: dict[float, harness.Rounds], dim: int) -> report.Result:
     goals, rows = [], []
     for name, (id, target) in TARGETS.items():
         slow = measured[SPEEDS[0]]
@@ -126,16 +205,13 @@ def judge(measured: dict[float, harness.Rounds], spent: dict[tuple[float, str], 
         goals.append(report.goal(f"{id}_1gbit", ratio, target=target, why="" if ratio else "ours is not there"))
     for gbit, rounds in measured.items():
         for name in rounds.figures:
-            took = spent[gbit, name]
             over = rounds.ratio(OURS, name).value if OURS in rounds.figures else None
             rows.append(
                 (
                     f"{gbit:g} Gbit/s: {name}",
                     rounds.median(name),
                     over,
-                    statistics.median(took.megabytes),
-                    statistics.median(took.link),
-                    statistics.median(took.cpu),
+                    *(rounds.part(part).median(name) for part in ("megabytes", "link", "cpu")),
                 )
             )
     return report.Result(
@@ -152,8 +228,8 @@ def judge(measured: dict[float, harness.Rounds], spent: dict[tuple[float, str], 
             "their favour",
         ),
         details={
-            "necessary_s": statistics.median(spent[SPEEDS[0], NO_CACHE].worker_s),
-            "goodput": min(statistics.median(spent[SPEEDS[0], NO_CACHE].goodput), 1.0),
+            "necessary_s": measured[SPEEDS[0]].part("worker_s").median(NO_CACHE),
+            "goodput": min(measured[SPEEDS[0]].part("goodput").median(NO_CACHE), 1.0),
             "rounds": {f"{gbit:g}": dict(rounds.figures) for gbit, rounds in measured.items()},
         },
     )

@@ -5,9 +5,7 @@ batch, batches, cache_share, systems. A round: system, steps -> samples/s, secon
 asked for the same rounds, at the same time.
 """
 
-import resource
 import time
-from collections.abc import Callable
 from typing import Any
 
 import line
@@ -20,9 +18,8 @@ from springtide.domain.model.tables import OptimSpec, TableSpec
 from springtide.embedding.lookup.table_client import TableClient
 from springtide.worker.bsp import allreduce
 from springtide_lab.bench.cache import cache, cache_systems, id_streams
-from springtide_lab.bench.core import served_worker
+from springtide_lab.bench.core import jobs
 
-Round = Callable[[dict[str, Any]], dict[str, Any]]
 HIDDEN, LR = 64, 0.01
 
 
@@ -49,13 +46,12 @@ class Loop:
     def connect(self) -> TableClient:
         """To the servers; every way has tables of its own."""
         addresses = [(host, int(port)) for host, port in (one.rsplit(":", 1) for one in self.options["addresses"])]
-        owners = served_worker.placement(len(addresses)).server_of_slot
+        owners = jobs.placement(len(addresses)).server_of_slot
         return TableClient.connect(
-            addresses, secret=served_worker.SECRET, placement=owners, epoch=1, rank=self.rank, shared_memory=False
+            addresses, secret=jobs.SECRET, placement=owners, epoch=1, rank=self.rank, shared_memory=False
         )
 
     def meet(self) -> None:
-        """All ranks: the first makes the store."""
         host, port = self.options["meeting"]
         tcp_store: Any = torch.distributed.TCPStore  # type: ignore[attr-defined]
         store = tcp_store(host, port, None, is_master=self.rank == 0, wait_for_workers=False, use_libuv=False)
@@ -85,18 +81,17 @@ class Loop:
         return self.systems[name]
 
     def run(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Some steps; all ranks begin together."""
         if self.group is None and self.workers > 1:
             self.meet()
         system, name = self.way(request["system"]), request["system"]
         self.together(torch.zeros(1))
-        used, began = cpu_s(), time.perf_counter()
+        used, began = line.cpu_s(), time.perf_counter()
         for _ in range(request["steps"]):
             self.train(system, self.step[name])
             self.step[name] += 1
         took = time.perf_counter() - began
         samples = request["steps"] * len(self.labels) * self.workers
-        return {"figure": samples / took, "seconds": took, "cpu_s": cpu_s() - used}
+        return {"figure": samples / took, "seconds": took, "cpu_s": line.cpu_s() - used}
 
     def train(self, system: cache_systems.System, step: int) -> None:
         """One step: rows, model, gradients of the model summed, gradients of rows away, and all wait for all."""
@@ -123,16 +118,9 @@ class Loop:
             self.group.allreduce([tensor]).wait()
 
 
-def cpu_s() -> float:
-    """CPU seconds of this process so far, all threads."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
-    """Connect; the group meets with the first round."""
-    return Loop(options).run, {"torch": str(torch.__version__)}
+def start(options: dict[str, Any]) -> line.Round:
+    return Loop(options).run
 
 
 if __name__ == "__main__":
-    line.serve(start)
+    line.serve(start, ("torch",))

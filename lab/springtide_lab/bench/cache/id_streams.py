@@ -1,9 +1,7 @@
 """Streams of ids for schedulers and caches: a matrix of samples by tables, generated or read from a file.
 
-In: a name, how many samples, a seed; or a path. Out: `IdStream`. Those named zipf are drawn independently, `correlated`
-has users whose ids come back together, w1 to w4 have the tables that Herald's four data sets have and users who come
-in sessions. None is real data: a result says which stream it is of. Next: `bench allocate`, `bench schedule`,
-`springtide reproduce herald`.
+In: a name, a number of samples, a seed; or a path. Out: `IdStream`. zipf-*: independent ids; `correlated`: users whose
+ids come together; w1 to w4: the tables of Herald's four data sets, with users in sessions. None is real data.
 """
 
 import pathlib
@@ -15,77 +13,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide import errors
+from springtide.embedding.schedule.scheduler import FeatureIds
 
 Ids = NDArray[np.int64]
 
-CLICK_LOG: tuple[int, ...] = (
-    *(131_000,) * 7,
-    93_000,
-    15_000,
-    12_500,
-    5_700,
-    5_700,
-    3_200,
-    2_200,
-    1_460,
-    630,
-    580,
-    305,
-    105,
-    27,
-    24,
-    18,
-    15,
-    10,
-    4,
-    3,
+CLICK_LOG = (131_000,) * 7 + (
+    *(93_000, 15_000, 12_500, 5_700, 5_700, 3_200, 2_200, 1_460, 630, 580, 305, 105),
+    *(27, 24, 18, 15, 10, 4, 3),
 )
 """Rows of 26 tables, 1.06 million in all: few large ones and many small, as a display advertising log has them."""
-MOVIES: tuple[int, ...] = (162_500, 59_000)
+MOVIES = (162_500, 59_000)
 """Users and films."""
-MOBILE: tuple[int, ...] = (
-    300_000,
-    150_000,
-    8_500,
-    8_200,
-    7_700,
-    4_700,
-    2_600,
-    560,
-    435,
-    240,
-    172,
-    68,
-    60,
-    36,
-    26,
-    9,
-    8,
-    7,
-    7,
-    5,
-    4,
-    4,
+MOBILE = (
+    *(300_000, 150_000, 8_500, 8_200, 7_700, 4_700, 2_600, 560, 435, 240, 172),
+    *(68, 60, 36, 26, 9, 8, 7, 7, 5, 4, 4),
 )
 """22 tables of a mobile click log: addresses, devices, applications, sites, and many small ones."""
-SEARCH: tuple[int, ...] = (
-    300_000,
-    150_000,
-    100_000,
-    50_000,
-    8_000,
-    5_000,
-    2_000,
-    1_500,
-    600,
-    300,
-    120,
-    60,
-    30,
-    20,
-    12,
-    6,
-    4,
+SEARCH = (
+    *(300_000, 150_000, 100_000, 50_000, 8_000, 5_000, 2_000, 1_500, 600),
+    *(300, 120, 60, 30, 20, 12, 6, 4),
 )
 """17 tables of a sponsored search log: users, products, titles, audiences, brands, categories."""
 
@@ -116,6 +62,11 @@ class IdStream:
         return [self.ids[at : at + size] for at in range(0, len(self.ids) - size + 1, size)]
 
 
+def features(batch: Ids) -> list[FeatureIds]:
+    """A batch as a scheduler takes it: a table for each column."""
+    return [FeatureIds(table, np.ascontiguousarray(column)) for table, column in enumerate(batch.T)]
+
+
 def make(name: str, *, samples: int, seed: int = 0) -> IdStream:
     if name not in STREAMS:
         raise errors.UnknownName("id stream", name, STREAMS)
@@ -130,11 +81,11 @@ def read(path: str | pathlib.Path, *, samples: int | None = None) -> IdStream:
         raise errors.MissingFile(f"--ids {file}: there is no such file")
     readers: Mapping[str, Callable[[pathlib.Path], NDArray[Any]]] = {".npy": _npy, ".parquet": _parquet}
     if file.suffix.lower() not in readers:
-        raise errors.BadInput(f"--ids {file}: wanted a file that ends in .npy or .parquet")
+        raise errors.BadInput(f"--ids {file}: the name of the file must end in .npy or .parquet")
     found = readers[file.suffix.lower()](file)[:samples]
     if found.ndim != 2 or found.shape[1] < 1 or not len(found) or found.dtype.kind not in "iu":
         raise errors.BadInput(
-            f"--ids {file}: wanted whole numbers, samples by tables; got {found.dtype} of shape {found.shape}"
+            f"--ids {file}: {found.dtype} of shape {found.shape}; expected whole numbers, samples by tables"
         )
     columns = [np.unique(column, return_inverse=True) for column in found.T]
     dense = np.stack([place for _, place in columns], axis=1).astype(np.int64)

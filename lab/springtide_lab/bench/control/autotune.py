@@ -10,11 +10,12 @@ which leaves room for another step is never the best. The best few are measured 
 since the luckiest of many short measurements is not the fastest.
 """
 
+import functools
 import math
 import pathlib
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby, product
 from typing import Any
@@ -184,13 +185,12 @@ def alternated(
 ) -> harness.Rounds:
     with QuotaJob(folder, shapes[0], name=name) as job:
         job.trains(shapes[0].workers)
-
-        def one(shape: Shape) -> Callable[[], float]:
-            return lambda: speed_of(job, shape, search.final_s)
-
         names = labels or [short(shape) for shape in shapes]
-        contestants = [harness.Contestant(name=n, measure=one(s)) for n, s in zip(names, shapes, strict=True)]
-        return harness.alternate(contestants, rounds=rounds, warmup=0, label=name)
+        speeds = {
+            name: functools.partial(speed_of, job, shape, search.final_s)
+            for name, shape in zip(names, shapes, strict=True)
+        }
+        return harness.alternate(speeds, rounds=rounds, warmup=0, label=name)
 
 
 def judge(

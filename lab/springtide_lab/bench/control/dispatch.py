@@ -16,27 +16,26 @@ from springtide_lab.bench.core import harness, peers, report, versions
 
 CLIENTS = 4
 MOST = 16  # leases a call
+WORKERS = 1000
+LEASES = 8  # in a worker's hands: some ten seconds of shards
 
 
 def bench(options: Options) -> report.Result:
     seconds, rounds = (0.3, 2) if options.quick else (3.0, 7)
     notes: list[str] = []
-    calls: dict[str, list[float]] = {}
     with contextlib.ExitStack() as stack:
-        contestants = [side(stack, "springtide", None, seconds, calls)]
+        masters = {"springtide": side(stack, "springtide", None, seconds)}
         try:
             python = peers.environment_of("dlrover", ".venv-dlrover", versions.DLROVER)
-            contestants.append(side(stack, "dlrover", python, seconds, calls))
+            masters["dlrover"] = side(stack, "dlrover", python, seconds)
         except peers.PeerFailed as error:
             notes.append(f"dlrover was not measured: {error}")
             harness.say(notes[-1])
-        measured = harness.alternate(contestants, rounds=rounds, label="dispatch")
-    return judge(measured, calls, notes)
+        measured = harness.alternate(masters, rounds=rounds, label="dispatch")
+    return judge(measured, notes)
 
 
-def side(
-    stack: contextlib.ExitStack, kind: str, python: pathlib.Path | None, seconds: float, calls: dict[str, list[float]]
-) -> harness.Contestant:
+def side(stack: contextlib.ExitStack, kind: str, python: pathlib.Path | None, seconds: float) -> harness.Measure:
     master = stack.enter_context(peers.Worker("control/dispatch_master", python=python, options={"kind": kind}))
     where = master.ask("round")
     shared: dict[str, Any] = {"kind": kind, "most": MOST, "address": where["address"], "secret": where.get("secret")}
@@ -44,30 +43,61 @@ def side(
         stack.enter_context(peers.Worker("control/dispatch_client", python=python, options={**shared, "rank": rank}))
         for rank in range(CLIENTS)
     ]
-    measure = functools.partial(together, clients, seconds, calls.setdefault(kind, []))
-    return harness.Contestant(name=kind, measure=measure)
+    return functools.partial(together, clients, seconds)
 
 
-def together(clients: list[peers.Worker], seconds: float, calls: list[float]) -> float:
-    """Shards a second of all clients at once; calls a second go to `calls`."""
+def together(clients: list[peers.Worker], seconds: float) -> dict[str, float]:
+    """Shards and calls a second of all clients at once."""
     with concurrent.futures.ThreadPoolExecutor(len(clients)) as pool:
         rounds = list(pool.map(lambda client: client.ask("round", seconds=seconds), clients))
-    calls.append(sum(float(one["calls"]) for one in rounds))
-    return sum(float(one["figure"]) for one in rounds)
+    return {part: sum(float(done[part]) for done in rounds) for part in ("figure", "calls")}
 
 
-def judge(measured: harness.Rounds, calls: dict[str, list[float]], notes: list[str]) -> report.Result:
+def judge(measured: harness.Rounds, notes: list[str]) -> report.Result:
     both = "dlrover" in measured.figures
     ratio = measured.ratio("springtide", "dlrover") if both else None
-    rows: list[tuple[str | float | None, ...]] = []
-    for name in measured.figures:
-        a_call = harness.Rounds(figures={name: calls[name][-measured.count :]})
-        rows.append((name, measured.median(name), a_call.median(name)))
+    calls = measured.part("calls")
     return report.Result(
         goals=(report.goal("vs_dlrover", ratio, target=20, why=" ".join(notes)),),
         rounds=measured.count,
         columns=("master", "shards/s, leased and completed", "calls/s"),
-        rows=tuple(rows),
+        rows=tuple((name, measured.median(name), calls.median(name)) for name in measured.figures),
         notes=(*notes, f"{CLIENTS} client processes; ours leases at most {MOST} shards a call, journal on"),
-        details={"calls_a_second": calls},
+        details={"calls_a_second": calls.figures},
+    )
+
+
+def master_load(options: Options) -> report.Result:
+    """What a thousand workers cost their master: CPU, memory, and how late its event loop gets, over real sockets.
+
+    In: our master, journal on; a process with 1,000 simulated workers that hold leases, beat every max(1 s, N/200) and
+    lease again what they have ended (control/load_client.py). Out: `loop_lag_ms`, the longest delay within a minute.
+    """
+    workers, seconds = (50, 2.0) if options.quick else (WORKERS, 60.0)
+    heartbeat_s = max(1.0, workers / 200)
+    spec = {"workers": workers, "heartbeat_s": heartbeat_s}
+    with peers.Worker("control/dispatch_master", options={"kind": "springtide", "spec": spec}) as master:
+        where = master.ask("round")
+        shared = {"address": where["address"], "secret": where["secret"], "leases": LEASES}
+        told = {"workers": workers, "heartbeat_s": heartbeat_s, **shared}
+        with peers.Worker("control/load_client", options=told) as crowd:
+            before = master.ask("round")
+            lived = crowd.ask("round", seconds=seconds)
+            after = master.ask("round")
+    cpu = (after["figure"] - before["figure"]) / seconds
+    rows: tuple[tuple[str | float | None, ...], ...] = (
+        ("heartbeats a second", float(lived["figure"])),
+        ("CPU of the master, cores", cpu),
+        ("memory of the master, MiB", after["memory"] / 2**20),
+        ("longest delay of its loop, ms", 1e3 * float(lived["lag_s"])),
+        ("an answer takes, median, ms", 1e3 * float(lived["p50_s"])),
+        ("an answer takes, 99 of 100, ms", 1e3 * float(lived["p99_s"])),
+    )
+    return report.Result(
+        goals=(report.goal("loop_lag_ms", 1e3 * float(lived["lag_s"]), target=100, better="lower"),),
+        rounds=1,
+        columns=("what", "figure"),
+        rows=rows,
+        notes=(f"{workers} workers, a heartbeat every {heartbeat_s:g} s, {LEASES} leases each, for {seconds:g} s",),
+        details={"workers": workers, "heartbeat_s": heartbeat_s, "cpu_cores": cpu, "memory_bytes": after["memory"]},
     )

@@ -11,7 +11,6 @@ from typing import Any
 
 import line
 
-Round = Callable[[dict[str, Any]], dict[str, Any]]
 Count = Callable[[float], tuple[int, int]]
 """Lease and complete for some seconds: shards completed, calls made."""
 
@@ -75,7 +74,7 @@ def dlrover(options: dict[str, Any]) -> Count:
     return go_on
 
 
-def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
+def start(options: dict[str, Any]) -> line.Round:
     """Connect; a round goes on for some seconds."""
     go_on = {"springtide": springtide, "dlrover": dlrover}[options["kind"]](options)
 
@@ -85,7 +84,7 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
         took = time.perf_counter() - began
         return {"figure": shards / took, "calls": calls / took}
 
-    return measure, {}
+    return measure
 
 
 if __name__ == "__main__":

@@ -13,12 +13,9 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from typing import Any
 
 import line
-
-Round = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def springtide(options: dict[str, Any]) -> tuple[dict[str, Any], int]:
@@ -74,11 +71,10 @@ def cpu_s(pid: int) -> float:
 
 
 def memory(pid: int) -> int:
-    """Bytes that a process holds."""
     return int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
+def start(options: dict[str, Any]) -> line.Round:
     where, pid = {"springtide": springtide, "dlrover": dlrover}[options["kind"]](options)
     told = {name: value for name, value in where.items() if name != "keep"}
     keep = where  # a master lives as long as this process
@@ -86,7 +82,7 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
     def measure(request: dict[str, Any]) -> dict[str, Any]:
         return {"figure": cpu_s(pid), "memory": memory(pid), **told, "kept": len(keep)}
 
-    return measure, {}
+    return measure
 
 
 if __name__ == "__main__":

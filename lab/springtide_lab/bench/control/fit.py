@@ -94,7 +94,6 @@ class FitModel:
 
 
 def judge(all_tried: Sequence[Tried], taken: Sequence[QuotaProfile]) -> report.Result:
-    """Predictions beside what was measured, on configurations that the model has not seen."""
     held = {one.shape for one in all_tried if one.held_out}
     by_shape = {one.shape: one for one in taken}
     model = FitModel([one for one in taken if one.shape not in held])

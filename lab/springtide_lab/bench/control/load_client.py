@@ -9,7 +9,6 @@ import os
 import random
 import resource
 import time
-from collections.abc import Callable
 from typing import Any
 
 import line
@@ -19,7 +18,6 @@ from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection
 
-Round = Callable[[dict[str, Any]], dict[str, Any]]
 BATCH = 512
 CARD = DatasetCard(samples=10**13, batch_size=BATCH, shard_batches=16)
 BATCHES_A_BEAT = 20
@@ -49,7 +47,6 @@ class LoadMember:
                 self.held[grant.shard, grant.first] = Progress(grant.shard, grant.first, grant.first, grant.end)
 
     async def live(self, until: float) -> int:
-        """Beat until then; how often."""
         beats = 0
         await asyncio.sleep(self.chance.uniform(0, self.options["heartbeat_s"]))
         while time.perf_counter() < until:
@@ -93,7 +90,7 @@ async def watch(link: connection.RpcConnection, until: float) -> float:
     return longest
 
 
-def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
+def start(options: dict[str, Any]) -> line.Round:
     """Let everyone join; a round is some seconds of their lives."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
@@ -129,7 +126,7 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
             "p99_s": waits[len(waits) * 99 // 100],
         }
 
-    return measure, {}
+    return measure
 
 
 if __name__ == "__main__":

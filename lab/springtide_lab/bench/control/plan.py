@@ -250,7 +250,6 @@ class Took:
 
 
 def bench(options: Options) -> report.Result:
-    """Decisions for more and more jobs; medians of several clusters, of the largest one only."""
     sizes, rounds = (QUICK_SIZES, 1) if options.quick else (SIZES, 3)
     instances = 20 if options.quick else 200
     one(cluster(10, seed=0))  # what is imported late is there

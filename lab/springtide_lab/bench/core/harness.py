@@ -1,7 +1,7 @@
 """Rounds: every contestant in turn, again and again, so that a slow minute of the machine hits all of them alike.
 
-In: contestants, each with a callable that does one round and returns its figure (a rate, a latency, CPU seconds).
-Out: Rounds, with medians and ratios round by round. Next: report.py. Peers in other processes: peers.py.
+In: a function for each contestant that does one round and returns its figure (a rate, a latency, CPU seconds). Out:
+`Rounds`, with medians and ratios round by round; `Box`, how idle the machine was. Next: report.py. Processes: peers.py.
 """
 
 import contextlib
@@ -104,7 +104,6 @@ def _shares(start: MachineMoment | None, end: MachineMoment | None) -> tuple[flo
 
 
 def _share(part: float, capacity: float) -> float:
-    """Between nothing and all: ticks are coarse, and a moment is not one where other processes come between."""
     return round(min(1.0, max(0.0, part) / capacity), 4)
 
 
@@ -120,7 +119,6 @@ def _now() -> MachineMoment | None:
 
 
 def _our_cpu_s(tick: int) -> float:
-    """CPU time of this process, its living descendants, and the children that they and it have reaped."""
     parents: dict[int, int] = {}
     used: dict[int, float] = {}
     for entry in pathlib.Path("/proc").iterdir():
@@ -184,17 +182,9 @@ def bar(label: str, *, total: int) -> Iterator[Callable[[], None]]:
         yield lambda: shown.advance(task)
 
 
-Measure = Callable[[], float]
+Measure = Callable[[], float | Mapping[str, float]]
+"""Does one round and returns its figure; or several parts of it, with the one to compare named "figure"."""
 Item = TypeVar("Item")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contestant:
-    """One side of a comparison. `measure` does one round and returns its figure."""
-
-    name: str
-    measure: Measure
-    close: Callable[[], None] = field(default=lambda: None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +204,11 @@ class Rounds:
     """What every contestant measured, round by round: `figures[name][i]` are neighbours in time for one i."""
 
     figures: Mapping[str, Sequence[float]]
+    parts: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
+    """Whatever else they measured in the same rounds, by part and contestant."""
+
+    def part(self, name: str) -> "Rounds":
+        return Rounds(figures=self.parts[name])
 
     def median(self, name: str) -> float:
         return statistics.median(self.figures[name])
@@ -237,27 +232,21 @@ def spread(ratios: Sequence[float]) -> Ratio:
     return Ratio(value=middle, low=low, high=high)
 
 
-def alternate(contestants: Sequence[Contestant], *, rounds: int, warmup: int = 1, label: str = "") -> Rounds:
-    """Let all contestants measure in turn, forwards and backwards, after `warmup` turns that do not count.
-
-    The contestants are closed at the end, also when one of them raises.
-    """
-    figures: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
-    try:
-        with bar(label or " / ".join(figures), total=rounds + warmup) as step:
-            for turn in range(-warmup, rounds):
-                for contestant in contestants if turn % 2 == 0 else reversed(contestants):
-                    figure = contestant.measure()
-                    if turn >= 0:
-                        figures[contestant.name].append(figure)
-                step()
-    finally:
-        for contestant in contestants:
-            contestant.close()
-    return Rounds(figures=figures)
+def alternate(contestants: Mapping[str, Measure], *, rounds: int, warmup: int = 1, label: str = "") -> Rounds:
+    """Let all contestants measure in turn, forwards and backwards, after `warmup` turns that do not count."""
+    parts: dict[str, dict[str, list[float]]] = {"figure": {name: [] for name in contestants}}
+    with bar(label or " / ".join(contestants), total=rounds + warmup) as step:
+        for turn in range(-warmup, rounds):
+            for name in contestants if turn % 2 == 0 else reversed(list(contestants)):
+                measured = contestants[name]()
+                if turn >= 0:
+                    for part, value in (measured if isinstance(measured, Mapping) else {"figure": measured}).items():
+                        parts.setdefault(part, {}).setdefault(name, []).append(float(value))
+            step()
+    return Rounds(figures=parts.pop("figure"), parts=parts)
 
 
-def rate(work: Callable[[], object], *, units: float, seconds: float) -> Measure:
+def rate(work: Callable[[], object], *, units: float, seconds: float) -> Callable[[], float]:
     """A measure that repeats `work` for about `seconds` and returns units of work a second."""
 
     def measure() -> float:

@@ -1,7 +1,7 @@
 """Peers run in a virtual environment of their own and in processes of their own, one JSON line at a time.
 
-In: a script of the benchmarks that speaks the protocol below, such as `store/bags`. Out: a harness.Contestant whose
-rounds alternate with ours. The environment `.venv-peers` lies beside the one we run in and is made once.
+In: a script of the benchmarks that speaks the protocol below, such as `store/bags`. Out: `Worker.figure` does a round.
+The environment `.venv-peers` lies beside the one we run in and is made once.
 
     -> {"do": "start", ...options}    <- {"ready": true, "versions": {...}}  or  {"error": "..."}
     -> {"do": "round", ...}           <- {"figure": 123.4, ...}
@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import venv
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Self
 
 from springtide import errors
@@ -61,7 +61,7 @@ def environment_of(what: str, folder_name: str, packages: Sequence[str], first: 
 
 
 class Worker:
-    """A process that measures when it is asked to. Use as a context, or give `contestant()` to the harness."""
+    """A process that measures when it is asked to. Use as a context."""
 
     def __init__(
         self,
@@ -71,8 +71,10 @@ class Worker:
         options: Mapping[str, Any],
         inside: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        admit: Callable[[int], None] = lambda pid: None,
     ) -> None:
-        """`inside`: words before the command, such as those that put it into a network namespace."""
+        """`inside`: words before the command, such as those that put it into a network namespace. `admit` is called
+        with the id of the process."""
         self.name = script
         command = [*inside, str(python or sys.executable), str(SCRIPTS / f"{script}.py")]
         environment = dict(os.environ if environment is None else environment)
@@ -86,6 +88,7 @@ class Worker:
             bufsize=1,
             env=environment,
         )
+        admit(self._process.pid)
         self._complaints: collections.deque[str] = collections.deque(maxlen=20)
         self._reader = threading.Thread(target=self._listen, name=f"stderr of {script}", daemon=True)
         self._reader.start()
@@ -121,9 +124,6 @@ class Worker:
 
     def figure(self, **more: Any) -> float:
         return float(self.ask("round", **more)["figure"])
-
-    def contestant(self, name: str | None = None, **more: Any) -> harness.Contestant:
-        return harness.Contestant(name=name or self.name, measure=lambda: self.figure(**more), close=self.close)
 
     def close(self) -> None:
         """End the process: politely, then by force. Twice does no harm."""

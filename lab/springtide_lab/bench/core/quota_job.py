@@ -14,7 +14,6 @@ from statistics import median
 
 import msgspec
 
-from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
@@ -27,6 +26,7 @@ from springtide.rpc.messages.messages import JobStatus
 from springtide.testing.cluster import LocalCluster
 from springtide.zoo.clicklog.dataset import ClickLog
 from springtide.zoo.clicklog.population import LogSpec
+from springtide_lab.bench.core import jobs
 
 BATCH, DIM, HIDDEN, SAMPLES = 512, 64, (64, 32), 40_000
 SPEC = LogSpec(seed=7, cardinalities=(100_000, 50_000, *(2_000,) * 12, *(10_000,) * 12), zipf=0.8)
@@ -113,8 +113,6 @@ class QuotaJob:
     ) -> None:
         self._told_in = folder / name
         self._told_in.mkdir()
-        script = folder / "train.py"
-        script.write_text(SCRIPT)
         whole = planning is None  # processes start with a core each, so that their imports take no minutes
         spec = JobSpec(
             name=name,
@@ -126,9 +124,7 @@ class QuotaJob:
             planning=planning or PlanRules(),
             sync=sync,
         )
-        self.cluster = LocalCluster(
-            script, [str(folder), str(self._told_in)], spec=spec, folder=folder / "runs", grace_s=5.0
-        )
+        self.cluster = jobs.prepared(folder, SCRIPT, [folder, self._told_in], spec)
         self._changes: list[ShapeChange] = []
         self._used: dict[Shape, list[tuple[float, float]]] = {}
 
@@ -153,11 +149,7 @@ class QuotaJob:
             self.cluster.until(lambda now: same or self.cluster.settled(now, shape.servers, known=known))
         roles = {f"worker-{rank}": shape.worker_cpu for rank in ranks(self.cluster.status, RoleKind.WORKER)}
         roles |= {f"server-{rank}": shape.server_cpu for rank in ranks(self.cluster.status, RoleKind.SERVER)}
-        for role, cpu in roles.items():
-            if not self.cluster.throttle(role, cpu):
-                raise errors.BadInput(
-                    "this benchmark needs CPU quotas: run it where control groups may be made, as root"
-                )
+        jobs.hold(self.cluster, roles)
 
     def let_go(self) -> None:
         """A core for each: who comes, goes or moves slots does so at once."""

@@ -109,7 +109,7 @@ def show(result: Result, *, json: bool) -> None:
         measured.add_row(*(figure(cell) for cell in row))
     screen.print(measured)
     promised = table.Table(box=rich_box.SIMPLE)
-    for column in ("goal", "value", "spread", "wanted", ""):
+    for column in ("goal", "value", "spread", "target", ""):
         promised.add_column(column, justify="left" if column == "goal" else "right")
     for one in result.goals:
         sign = "≥" if one.better == "higher" else "≤"

@@ -1,18 +1,15 @@
 """What data workers are worth to a job whose preprocessing exceeds its compute, with a core for it and one for them.
 
-In: a click model (text_clicks.py): strings hashed in collate, buckets, crosses and unique in forward(). Trained with
-all of it in the trainer's process; with torch's DataLoader on the other core; with a data worker there that makes what
-the data set makes; and with one that runs all that the automatic split has found. The ideal is the least of what that
-core can make with nobody to send it to and of what the trainer takes of batches that cost nothing (fake data). And a
-job whose preprocessing is cheap: what it costs that the tuner looks at it, and finds nothing to do. Out:
-`vs_dataset_split`, `vs_ideal`, `overhead_when_cheap`. Processes: dataworkers/fed_trainer.py, dataworkers/fed_worker.py.
+In: a click model (text_clicks.py), with all preprocessing in the trainer's process, in torch's DataLoader on the other
+core, in a data worker that makes what the data set makes, and in one that runs all that the automatic split has found.
+The ideal is the lesser of what that core can make and of what the trainer takes of fake data. And a job whose
+preprocessing is cheap, which the tuner looks at. Out: `vs_dataset_split`, `vs_ideal`, `overhead_when_cheap`.
 """
 
 import contextlib
 import functools
 import os
 import pathlib
-import statistics
 import tempfile
 from concurrent import futures
 from typing import Any
@@ -31,7 +28,6 @@ NO_CORES = "two cores are needed: one for the trainer, one for data workers"
 
 
 def bench(options: Options) -> report.Result:
-    """All ways in turn, then the cheap job with the tuner and without."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         goals = [report.goal(id, None, target=target, better=better, why=NO_CORES) for id, target, better in GOALS]
@@ -52,44 +48,40 @@ def bench(options: Options) -> report.Result:
                 for way, package in packages.items()
             }
             making = {way: one.result() for way, one in begun.items()}
-        cpu: dict[str, list[float]] = {}
-        contestants = []
+        sides: dict[str, harness.Measure] = {}
         for way in (INSIDE, LOADER, DATASET, OURS, FAKE):
             feeders = [making[way].ask("round", what="address")["address"]] if way in making else []
             training = trainers.get(way, trainers[OURS])
-            one = functools.partial(pace, training, cpu.setdefault(way, []), feeders, seconds, fake=way == FAKE)
-            contestants.append(harness.Contestant(name=way, measure=one))
-        alone = functools.partial(making[OURS].figure, what="alone", seconds=seconds)
-        contestants.append(harness.Contestant(name=LINEAR, measure=alone))
-        measured = harness.alternate(contestants, rounds=rounds, warmup=0)
-    return judge(measured, cpu, moved[OURS], cheap(options, cores))
+            sides[way] = functools.partial(pace, training, feeders, seconds, fake=way == FAKE)
+        sides[LINEAR] = functools.partial(making[OURS].figure, what="alone", seconds=seconds)
+        measured = harness.alternate(sides, rounds=rounds, warmup=0)
+    return judge(measured, moved[OURS], cheap(options, cores))
 
 
 def trainer(
     stack: contextlib.ExitStack, way: str, folder: pathlib.Path, cores: list[int], sizes: dict[str, int]
 ) -> peers.Worker:
-    options = {"way": way, "folder": str(folder), "core": cores[0], "other": cores[1], **sizes}
-    return stack.enter_context(_process("dataworkers/fed_trainer", options))
+    options = {"role": "trainer", "way": way, "folder": str(folder), "core": cores[0], "other": cores[1], **sizes}
+    return stack.enter_context(_process(options))
 
 
 def worker(
     stack: contextlib.ExitStack, folder: pathlib.Path, cores: list[int], sizes: dict[str, int], *, fake: bool = False
 ) -> peers.Worker:
-    options = {"folder": str(folder), "core": cores[1], "fake": fake, **sizes}
-    return stack.enter_context(_process("dataworkers/fed_worker", options))
+    options = {"role": "worker", "folder": str(folder), "core": cores[1], "fake": fake, **sizes}
+    return stack.enter_context(_process(options))
 
 
-def _process(script: str, options: dict[str, Any]) -> peers.Worker:
-    return peers.Worker(script, options=options, environment=config.child_environment({}, {}))
+def _process(options: dict[str, Any]) -> peers.Worker:
+    return peers.Worker("dataworkers/fed_process", options=options, environment=config.child_environment({}, {}))
 
 
-def pace(training: peers.Worker, cpu: list[float], feeders: list[str], seconds: float, *, fake: bool) -> float:
+def pace(training: peers.Worker, feeders: list[str], seconds: float, *, fake: bool) -> dict[str, float]:
     """Steps a second, fed by these or by nobody; what was queued before is trained first."""
     answer = training.ask("round", what="train", seconds=seconds, warm=WARM, addresses=feeders, fake=fake)
     if bool(feeders) != bool(answer["made"]):
         raise peers.PeerFailed(f"{answer['made']} of {answer['steps']} batches came from {len(feeders)} data workers")
-    cpu.append(answer["cpu_s"])
-    return float(answer["figure"])
+    return {"figure": answer["figure"], "cpu_s": answer["cpu_s"]}
 
 
 def cheap(options: Options, cores: list[int]) -> tuple[harness.Rounds, dict[str, Any]]:
@@ -109,8 +101,8 @@ def cheap(options: Options, cores: list[int]) -> tuple[harness.Rounds, dict[str,
             told[way] = sides[way].ask("round", what="train", seconds=seconds, warm=4)
             return float(told[way]["cpu_s"] + told[way]["blocked_s"])
 
-        contestants = [harness.Contestant(name=way, measure=functools.partial(cost, way)) for way in sides]
-        return harness.alternate(contestants, rounds=rounds, warmup=1), told["auto"]
+        costs = {way: functools.partial(cost, way) for way in sides}
+        return harness.alternate(costs, rounds=rounds, warmup=1), told["auto"]
 
 
 GOALS: tuple[tuple[str, float, Any], ...] = (
@@ -120,10 +112,9 @@ GOALS: tuple[tuple[str, float, Any], ...] = (
 )
 
 
-def judge(
-    measured: harness.Rounds, cpu: dict[str, list[float]], moved: str, looked_at: tuple[harness.Rounds, dict[str, Any]]
-) -> report.Result:
+def judge(measured: harness.Rounds, moved: str, looked_at: tuple[harness.Rounds, dict[str, Any]]) -> report.Result:
     costs, told = looked_at
+    cpu = measured.part("cpu_s")
     ideal = [min(pair) for pair in zip(measured.figures[LINEAR], measured.figures[FAKE], strict=True)]
     of_ideal = harness.spread([ours / best for ours, best in zip(measured.figures[OURS], ideal, strict=True)])
     overhead = costs.ratio("auto", "off") if not told["wanted"] else None
@@ -134,7 +125,7 @@ def judge(
         for (id, target, better), value in zip(GOALS, values, strict=True)
     )
     rows: list[tuple[str | float | None, ...]] = [
-        (way, 1e3 / measured.median(way), 1e3 * statistics.median(cpu[way]) if way in cpu else None)
+        (way, 1e3 / measured.median(way), 1e3 * cpu.median(way) if way in cpu.figures else None)
         for way in measured.figures
     ]
     rows += [(f"cheap, data workers {way}, blocked time too", None, 1e3 * costs.median(way)) for way in costs.figures]

@@ -1,22 +1,17 @@
 """Fig. 13 of GoldMiner with real processes: a job's data workers are tuned, decision by decision, on this machine.
 
-In: a trainer and data workers in control groups (walk/crew.py), with preprocessing of click logs as their load. The
-tuner is a job's own (`planning.dataworkers.tuner`), with a shorter interval. Out: the walk, step by
-step, a picture of it, and the final speed against that of a trainer that never waits for data (`walk_vs_ideal`).
+In: a trainer and data workers in control groups (walk_process.py), with preprocessing of click logs as their load. The
+tuner is a job's own (`planning.dataworkers.tuner`), with a shorter interval. Out: the walk, step by step, a
+picture of it, and the final speed against that of a trainer that never waits for data (`walk_vs_ideal`).
 """
 
-import collections
 import contextlib
-import json
 import os
 import pathlib
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from concurrent import futures
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -29,9 +24,11 @@ from springtide.planning.dataworkers.observation import Cores, StageCores, Train
 from springtide.planning.dataworkers.tuner_state import TuningPhase
 from springtide.platforms.local import process_group
 from springtide.telemetry.host.control_groups import ControlGroup
+from springtide_lab import charts
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import harness, report
-from springtide_lab.bench.dataworkers.walk import clicks
+from springtide_lab.bench.core import harness, peers, report
+from springtide_lab.bench.dataworkers.text_clicks import LogLines
+from springtide_lab.charts import BLUE, ORANGE, Curve, Panel
 
 
 class TunedStep(NamedTuple):
@@ -69,26 +66,15 @@ class TunedStep(NamedTuple):
 
 
 def draw(taken: Sequence[TunedStep], path: pathlib.Path) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    at = [0.0, *(one.at for one in taken)]
-    figure, (speed, cpus) = pyplot.subplots(2, 1, sharex=True, figsize=(7, 5), layout="constrained")
-    speed.stairs([one.steps_per_s for one in taken], at, baseline=None, linewidth=2, color="tab:blue")
-    speed.set_ylabel("steps a second")
-    speed.set_ylim(bottom=0)
-    cpus.stairs([one.workers * one.worker_cpu for one in taken], at, baseline=None, linewidth=2, label="data workers")
-    cpus.stairs([one.trainer_cpu for one in taken], at, baseline=None, linewidth=2, label="trainer")
-    for one, since in zip(taken, at, strict=False):
-        if one.workers:
-            cpus.annotate(f"{one.workers}x{one.worker_cpu:g}", (since, one.workers * one.worker_cpu), fontsize=7)
-    cpus.set_ylabel("CPUs")
-    cpus.set_xlabel("seconds")
-    cpus.legend(loc="upper left", frameon=False)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    at = [step.at for step in taken]
+    feeding = [step.workers * step.worker_cpu for step in taken]
+    cpus = (
+        Curve(at, feeding, "data workers", BLUE, "steps"),
+        Curve(at, [step.trainer_cpu for step in taken], "trainer", ORANGE, "steps"),
+    )
+    speed = Curve(at, [step.steps_per_s for step in taken], style="steps")
+    panels = (Panel(y="steps a second", curves=[speed], y_limits=(0, None)), Panel(x="seconds", y="CPUs", curves=cpus))
+    charts.draw(path, "", panels, size=(7, 5), stacked=True)
 
 
 CPU = 0.02
@@ -100,13 +86,12 @@ SHARES = 5
 END_S = 10.0
 
 
-@dataclass(slots=True)
 class WalkProcess:
-    """One process and its group."""
+    """One process and its control group; it may use a whole core until it is held to less."""
 
-    name: str
-    process: "subprocess.Popen[str]"
-    group: ControlGroup
+    def __init__(self, name: str, group: ControlGroup, options: dict[str, Any]) -> None:
+        self.name, self.group = name, group
+        self.worker = peers.Worker("dataworkers/walk_process", options=options, admit=group.admit)
 
     def hold_to(self, cpus: float) -> None:
         self.group.hold_to(ProcessLimits(cpu=cpus * CPU))
@@ -136,29 +121,25 @@ class WalkProcesses:
 
     def __init__(self, *, step_s: float, trainer_cpu: float, cpus: float) -> None:
         self._step_s, self._trainer_cpu, self._cpus = step_s, trainer_cpu, cpus
-        self._secret = os.urandom(32)
+        self._secret = os.urandom(32).hex()
         self._complaints: list[str] = []
         self._groups = process_group.Groups(self._complaints.append)
-        self._words: collections.deque[TrainerReport] = collections.deque()
+        self._reports: list[TrainerReport] = []
         self._started: list[WalkProcess] = []
+        self._reserve: list[WalkProcess] = []
         self._feeders: list[WalkProcess] = []
         self._feeder_cpu = 0.0
-        self._count = 0
         self._used_before: tuple[float, dict[str, float]] = (0.0, {})
         """When the mark was set, and the CPU seconds that each process had used by then."""
 
     def __enter__(self) -> "WalkProcesses":
         try:
-            self._trainer = self._start(
-                "trainer", "springtide_lab.bench.dataworkers.walk.trainer", {"step_s": self._step_s}
-            )
-            self._reserve = [self._recruit() for _ in range(RESERVE)]
-            threading.Thread(target=self._hear, daemon=True).start()
-            while not self._words or self._words[-1].state.taken == 0:
-                if self._trainer.process.poll() is not None:
-                    raise errors.JobFailed(f"the walk's trainer has ended with {self._trainer.process.returncode}")
+            with futures.ThreadPoolExecutor() as pool:  # a process takes seconds until it has imported torch
+                trainer = pool.submit(self._start, "trainer", role="trainer", step_s=self._step_s)
+                self._reserve = list(pool.map(self._feeder, range(RESERVE)))
+                self._trainer = trainer.result()
+            while not any(now.state.taken for now in self.words()):
                 time.sleep(0.05)
-            self._addresses = {member.name: self._address(member) for member in self._reserve}
             self._trainer.hold_to(self._trainer_cpu)
         except BaseException:
             self.__exit__()
@@ -166,8 +147,6 @@ class WalkProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for member in self._started:
-            self._let_go(member)
         for member in self._started.copy():
             self._end(member)
         self._groups.close()
@@ -177,8 +156,11 @@ class WalkProcesses:
         cpu = target.data_worker_cpu or 0.0
         before = (len(self._feeders), self._feeder_cpu, self._trainer_cpu)
         while len(self._feeders) > target.data_workers:
-            self._end(self._feeders.pop())
-        fresh = [self._join() for _ in range(target.data_workers - len(self._feeders))]
+            leaving = self._feeders.pop()
+            leaving.group.hold_to(ProcessLimits(cpu=1.0))
+            leaving.worker.ask("round", what="drain")
+            self._end(leaving)
+        fresh = [self._attach() for _ in range(target.data_workers - len(self._feeders))]
         self._feeders += fresh
         if fresh:
             self._until_fed()
@@ -192,12 +174,16 @@ class WalkProcesses:
         return before != (len(self._feeders), self._feeder_cpu, self._trainer_cpu)
 
     def mark(self) -> None:
-        self._words.clear()
+        self.words()
+        self._reports.clear()
         used = {member.name: member.cpu_s for member in (self._trainer, *self._feeders)}
         self._used_before = (time.monotonic(), used)
 
     def words(self) -> list[TrainerReport]:
-        return list(self._words)
+        """What the trainer has reported since the mark."""
+        for told in self._trainer.worker.ask("round", what="reports")["reports"]:
+            self._reports.append(TrainerReport(told["at"], msgspec.convert(told["state"], FeedState)))
+        return list(self._reports)
 
     def cores(self) -> Cores:
         marked_at, before = self._used_before
@@ -211,76 +197,37 @@ class WalkProcesses:
             share_cpu=self._cpus / SHARES,
         )
 
-    def _start(self, name: str, module: str, said: dict[str, float]) -> WalkProcess:
+    def _start(self, name: str, **options: Any) -> WalkProcess:
         group = self._groups.make(name, ProcessLimits(cpu=1.0))
         if group is None or self._complaints:
             raise errors.BadInput(f"the walk needs CPU quotas; {' '.join(self._complaints)}")
-        process = subprocess.Popen(
-            [sys.executable, "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        group.admit(process.pid)
-        assert process.stdin is not None
-        print(json.dumps({"secret": self._secret.hex(), **said}), file=process.stdin, flush=True)
-        self._started.append(WalkProcess(name, process, group))
+        self._started.append(WalkProcess(name, group, {"secret": self._secret, **options}))
         return self._started[-1]
 
+    def _feeder(self, number: int) -> WalkProcess:
+        return self._start(f"data-worker-{number}", role="feeder")
+
+    def _attach(self) -> WalkProcess:
+        member = self._reserve.pop() if self._reserve else self._feeder(len(self._started) + RESERVE)
+        address = member.worker.ask("round", what="address")["address"]
+        self._trainer.worker.ask("round", what="attach", name=member.name, address=address)
+        return member
+
     def _until_fed(self) -> None:
-        """All are connected and one has made something: greeting the trainer with a CPU would take seconds."""
-        until, made = time.monotonic() + END_S, self._words[-1].state.made if self._words else 0
+        """All are connected and one has made something: with the CPU of a data worker that would take seconds."""
+        until = time.monotonic() + END_S
+        made = max((now.state.made for now in self.words()), default=0)
         while time.monotonic() < until:
-            last = self._words[-1].state if self._words else FeedState()
-            if last.workers == len(self._feeders) and last.made > made:
+            if any(now.state.workers == len(self._feeders) and now.state.made > made for now in self.words()[-3:]):
                 return
             time.sleep(0.05)
 
-    def _recruit(self) -> WalkProcess:
-        self._count += 1
-        return self._start(f"data-worker-{self._count}", "springtide_lab.bench.dataworkers.walk.feeder", {})
-
-    def _address(self, member: WalkProcess) -> str:
-        assert member.process.stdout is not None
-        line = member.process.stdout.readline()
-        if not line:
-            raise errors.JobFailed(f"{member.name} of the walk has ended with {member.process.wait()}")
-        return str(json.loads(line)["address"])
-
-    def _join(self) -> WalkProcess:
-        member = self._reserve.pop() if self._reserve else self._recruit()
-        address = self._addresses.get(member.name) or self._address(member)
-        assert self._trainer.process.stdin is not None
-        print(json.dumps({"attach": member.name, "address": address}), file=self._trainer.process.stdin, flush=True)
-        return member
-
-    def _let_go(self, member: WalkProcess) -> None:
-        """Its input ends: a data worker hands out what it has, the trainer stops. With all the CPU it wants."""
-        assert member.process.stdin is not None
+    def _end(self, member: WalkProcess) -> None:
         with contextlib.suppress(OSError):
             member.group.hold_to(ProcessLimits(cpu=1.0))
-            member.process.stdin.close()
-
-    def _end(self, member: WalkProcess) -> None:
-        self._let_go(member)
-        assert member.process.stdout is not None
-        try:
-            member.process.wait(END_S)
-        except subprocess.TimeoutExpired:
-            member.process.kill()
-            member.process.wait()
-        member.process.stdout.close()
+        member.worker.close()
         self._groups.remove(member.group)
         self._started.remove(member)
-
-    def _hear(self) -> None:
-        for word in _lines(self._trainer.process):
-            self._words.append(word)
-
-
-def _lines(process: "subprocess.Popen[str]") -> Iterator[TrainerReport]:
-    assert process.stdout is not None
-    with contextlib.suppress(ValueError):  # closed at the end
-        for line in process.stdout:
-            said = json.loads(line)
-            yield TrainerReport(said["at"], msgspec.convert(said["state"], FeedState))
 
 
 TRAINER_CPU = 8.0
@@ -322,7 +269,7 @@ def bench(options: Options) -> report.Result:
             f"without data workers {first.steps_per_s:.0f} steps/s, in the end {last.steps_per_s:.0f}, "
             f"{last.steps_per_s / first.steps_per_s:.2f} times as many; a trainer with all its CPUs "
             f"that never waits for data would do {best or 0.0:.0f}, the device alone {1 / step_s:.0f}",
-            f"a CPU is {CPU:g} of a core; a batch of {clicks.BATCH} clicks costs {1e3 * batch_s:.1f} ms of a core; "
+            f"a CPU is {CPU:g} of a core; a batch of {LogLines.BATCH} clicks costs {1e3 * batch_s:.1f} ms of a core; "
             f"the device is a wait of {1e3 * step_s:.1f} ms a step, so that {WORKERS_NEEDED:g} data workers of "
             f"{TRAINER_CPU:g} CPUs would just feed it",
             *(f"{one.at:.0f} s: {one.why}" for one in taken),
@@ -374,12 +321,11 @@ def ideal(taken: Sequence[TunedStep]) -> float | None:
 
 def cost(times: int = 30) -> float:
     """Seconds of a core to make a mini-batch."""
-    make = clicks.WalkClicks()
-    indices = np.arange(clicks.BATCH, dtype=np.int64)
+    make, indices = LogLines(), np.arange(LogLines.BATCH, dtype=np.int64)
     make(indices)
     began = time.process_time()
     for turn in range(times):
-        make(indices + turn * clicks.BATCH)
+        make(indices + turn * LogLines.BATCH)
     return (time.process_time() - began) / times
 
 

@@ -2,7 +2,7 @@
 
 In: what of the program may move, and where the job's package goes. Out: a job as `st.join()` would give it, whose
 batches come from the data workers that it is told of. Everything but the master is what a job has: the split, the
-package, the feed. Next: dataworkers/fed_trainer.py and dataworkers/fed_worker.py.
+package, the feed. Next: dataworkers/fed_process.py.
 """
 
 import pathlib

@@ -1,8 +1,10 @@
-"""A click model as users write it: strings hashed in collate, buckets, crosses and unique in forward(). Bare import.
+"""Click models and logs as users write them: strings hashed in collate, buckets, crosses and unique in forward().
 
-Nothing here knows of data workers. `make(cheap=True)`: the same model on ids that are ready, without crosses or unique.
+Nothing of the models knows of data workers. `Ready` and `PlainModel` are on ids that are ready, without crosses or
+unique. `LogLines` makes batches of text lines, the load of the walk. Also imported by its bare name.
 """
 
+import random
 import zlib
 from typing import Any
 
@@ -56,7 +58,6 @@ class TextModel(nn.Module):
         )
 
     def forward(self, columns: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        """Scores of a batch."""
         crosses = columns[:, self.first] * 0x9E3779B1 + columns[:, self.second]
         for shift in (33, 29, 32):
             crosses = (crosses ^ (crosses >> shift)) * 0x2545F4914F6CDD1D
@@ -104,7 +105,6 @@ class PlainModel(nn.Module):
         )
 
     def forward(self, ids: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-        """Scores of a batch."""
         scores: torch.Tensor = self.top(torch.cat([self.rows(ids).flatten(1), numbers], dim=1)).squeeze(1)
         return scores
 
@@ -121,3 +121,44 @@ def train(model: nn.Module, optimizers: list[torch.optim.Optimizer], batch: Any)
 
 def optimizers(model: Any) -> list[torch.optim.Optimizer]:
     return [torch.optim.Adagrad(model.top.parameters(), lr=0.01), torch.optim.SGD(model.rows.parameters(), lr=0.05)]
+
+
+class LogLines:
+    """A log of some thousand lines that is read again and again: a label, 13 counts and 26 words, some missing.
+
+    A batch of it: split, counts to buckets, words to ids by a fixed hash, pairs of words crossed, distinct ids.
+    """
+
+    BATCH, LINES, COUNTS, WORDS, ROWS = 96, 4096, 13, 26, 100_000
+    CROSSES = tuple((first, first + 1) for first in range(0, 25, 2))
+
+    def __init__(self, seed: int = 7) -> None:
+        chance = random.Random(seed)
+        self._lines = [_line(chance) for _ in range(self.LINES)]
+        self._edges = torch.logspace(0, 4, 32)
+
+    def __call__(self, indices: Any) -> dict[str, Any]:
+        rows = [self._lines[index % self.LINES].split("\t") for index in indices.tolist()]
+        labels = torch.tensor([float(row[0]) for row in rows])
+        counts = torch.tensor([[float(text) if text else 0.0 for text in row[1 : self.COUNTS + 1]] for row in rows])
+        buckets = torch.bucketize(counts, self._edges)
+        words = [row[self.COUNTS + 1 :] for row in rows]
+        ids = [[zlib.crc32(word.encode()) % self.ROWS for word in row] for row in words]
+        crossed = [[zlib.crc32(f"{row[a]}:{row[b]}".encode()) % self.ROWS for a, b in self.CROSSES] for row in words]
+        sparse = torch.tensor([mine + others for mine, others in zip(ids, crossed, strict=True)])
+        distinct, places = torch.unique(sparse + torch.arange(sparse.shape[1]) * self.ROWS, return_inverse=True)
+        return {"label": labels, "dense": torch.log1p(counts), "buckets": buckets, "ids": distinct, "places": places}
+
+
+def _line(chance: random.Random) -> str:
+    counts = [str(int(chance.expovariate(0.01))) if chance.random() > 0.1 else "" for _ in range(LogLines.COUNTS)]
+    drawn = (f"{int(chance.paretovariate(0.6)) % 2**32:08x}" for _ in range(LogLines.WORDS))
+    words = [word if chance.random() > 0.05 else "" for word in drawn]
+    return "\t".join([str(int(chance.random() < 0.25)), *counts, *words])
+
+
+def log_pipeline() -> Any:
+    """What data workers of the walk run, and its trainer while it has none."""
+    from springtide.dataworker.feed.worker import Pipeline, PipelineStage
+
+    return Pipeline((PipelineStage("clicks", LogLines()),))

@@ -1,15 +1,12 @@
 """What it takes to bring a batch from one process to another: 29 tensors, 3.5 MB, one outstanding.
 
-In: dataworker/transport/channel.py over shared memory and TCP. Held to a raw copy into and out of shared memory and to
-a raw sendmsg loop, between the same two processes, by programs that know every shape beforehand; beside them one
-message a tensor, pickle, torch.save and, where installed, Arrow. Also a model of 141 small tensors, trained: one
-message a batch against one a tensor, with a core for the trainer and with half of one. Out: `shm_vs_raw_copy`,
-`tcp_vs_raw`. The two sides: dataworkers/transfer_sender.py, dataworkers/transfer_receiver.py.
+In: dataworker/transport/channel.py over shared memory and TCP. Held to raw copies by programs that know every shape
+beforehand (`shm_vs_raw_copy`, `tcp_vs_raw`); beside them one message a tensor, and pickle. Also a model of 141 small
+tensors, trained, with a core for the trainer and with half of one. The sides: transfer_process.py.
 """
 
 import contextlib
 import functools
-import importlib.util
 import os
 from typing import Any
 
@@ -22,31 +19,29 @@ SINGLY_SHM, SINGLY_TCP = "one message a tensor, shared memory", "one message a t
 SIZES = {"tensors": 29, "rows": 13_000}
 MANY = {"tensors": 141, "rows": 512}
 
-Cost = dict[str, list[float]]
-
 
 def bench(options: Options) -> report.Result:
     seconds, rounds = (0.05, 2) if options.quick else (0.3, 14)
-    slow = ["pickle", "torch.save", *(["arrow"] if importlib.util.find_spec("pyarrow") else [])]
     with contextlib.ExitStack() as stack:
-        sender = stack.enter_context(peers.Worker("dataworkers/transfer_sender", options={}))
+        sender = stack.enter_context(peers.Worker("dataworkers/transfer_process", options={"role": "sender"}))
         addresses = sender.ask("round", what="addresses")
-        receiver = stack.enter_context(peers.Worker("dataworkers/transfer_receiver", options=addresses))
-        cpu: Cost = {}
-        ways = [SHM, RAW_SHM, TCP, RAW_TCP, SINGLY_SHM, SINGLY_TCP, *slow]
-        measured = harness.alternate(
-            [contestant(sender, receiver, way, SIZES, seconds, cpu, train=False) for way in ways], rounds=rounds
+        receiver = stack.enter_context(
+            peers.Worker("dataworkers/transfer_process", options={"role": "receiver", **addresses})
         )
+        ways = [SHM, RAW_SHM, TCP, RAW_TCP, SINGLY_SHM, SINGLY_TCP, "pickle"]
+        fetch = functools.partial(one, sender, receiver)
+        sides = {way: functools.partial(fetch, way=way, seconds=seconds, train=False, **SIZES) for way in ways}
+        measured = harness.alternate(sides, rounds=rounds)
         trained = {}
         for name, cores in placings().items():
             sender.ask("round", what="pin", cores=cores["sender"])
             receiver.ask("round", cores=cores["receiver"])
-            fed = [
-                contestant(sender, receiver, way, MANY, 2 * seconds, cpu, train=True, label=f"{way}, {name}")
+            fed = {
+                f"{way}, {name}": functools.partial(fetch, way=way, seconds=2 * seconds, train=True, **MANY)
                 for way in (TCP, SINGLY_TCP)
-            ]
+            }
             trained[name] = harness.alternate(fed, rounds=max(2, rounds // 2))
-    return judge(measured, trained, cpu)
+    return judge(measured, trained)
 
 
 def placings() -> dict[str, dict[str, list[int]]]:
@@ -56,36 +51,20 @@ def placings() -> dict[str, dict[str, list[int]]]:
     return {"a core each": {"sender": second, "receiver": first}, "half a core": {"sender": first, "receiver": first}}
 
 
-def contestant(
-    sender: peers.Worker,
-    receiver: peers.Worker,
-    way: str,
-    sizes: dict[str, int],
-    seconds: float,
-    cpu: Cost,
-    *,
-    train: bool,
-    label: str = "",
-) -> harness.Contestant:
-    """Batches a second by one way; CPU seconds of both processes a batch go to `cpu`."""
-    spent = cpu.setdefault(label or way, [])
-    measure = functools.partial(one, sender, receiver, spent, way=way, seconds=seconds, train=train, **sizes)
-    return harness.Contestant(name=label or way, measure=measure)
-
-
-def one(sender: peers.Worker, receiver: peers.Worker, spent: list[float], **request: Any) -> float:
+def one(sender: peers.Worker, receiver: peers.Worker, **request: Any) -> dict[str, float]:
+    """Batches a second by one way, and CPU seconds a batch of both processes."""
     before = sender.figure(what="cpu")
     answer = receiver.ask("round", **request)
-    spent.append((sender.figure(what="cpu") - before) / answer["batches"] + answer["cpu_s"])
-    return float(answer["figure"])
+    used = (sender.figure(what="cpu") - before) / answer["batches"] + answer["cpu_s"]
+    return {"figure": answer["figure"], "cpu_s": used}
 
 
-def judge(measured: harness.Rounds, trained: dict[str, harness.Rounds], cpu: Cost) -> report.Result:
+def judge(measured: harness.Rounds, trained: dict[str, harness.Rounds]) -> report.Result:
     goals = (
         report.goal("shm_vs_raw_copy", measured.ratio(SHM, RAW_SHM), target=0.85),
         report.goal("tcp_vs_raw", measured.ratio(TCP, RAW_TCP), target=0.8),
     )
-    spent = harness.Rounds(figures={name: figures for name, figures in cpu.items()})
+    spent = measured.part("cpu_s")
     rows: list[tuple[str | float | None, ...]] = [
         (way, 1e3 / measured.median(way), 1e3 * spent.median(way), 3.5e-3 * measured.median(way))
         for way in measured.figures
@@ -95,7 +74,7 @@ def judge(measured: harness.Rounds, trained: dict[str, harness.Rounds], cpu: Cos
         fused, singly = f"{TCP}, {name}", f"{SINGLY_TCP}, {name}"
         fusing[name] = rounds.ratio(fused, singly)
         rows += [
-            (f"141 tensors, trained: {way}", 1e3 / rounds.median(way), 1e3 * spent.median(way), None)
+            (f"141 tensors, trained: {way}", 1e3 / rounds.median(way), 1e3 * rounds.part("cpu_s").median(way), None)
             for way in (fused, singly)
         ]
     gains = "; ".join(f"{name}: {ratio}" for name, ratio in fusing.items())

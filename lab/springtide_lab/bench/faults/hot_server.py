@@ -13,13 +13,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from springtide import errors
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import GuardRules, JobSpec
 from springtide.testing.cluster import LocalCluster
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import harness, report, step_times
-from springtide_lab.bench.faults import recovery, rescale
+from springtide_lab.bench.core import harness, jobs, report
+from springtide_lab.bench.faults import rescale
 
 TARGET = 0.2
 LOOK_S, PATIENCE_S = 0.5, 300.0
@@ -69,7 +68,7 @@ class HotServerRun:
 
 def bench(options: Options) -> report.Result:
     sizes = HotServerSizes(rows=5_000, before_s=3.0, idle_s=3.0, work_s=8.0) if options.quick else HotServerSizes()
-    delays = delays_of(options)
+    delays = jobs.delays_of(options.delays, USUAL_DELAYS)
     runs: dict[float, dict[str, HotServerRun]] = {}
     with harness.bar("a job with a slow server", total=2 * len(CASES)) as step:
         for case in CASES:
@@ -81,17 +80,9 @@ def bench(options: Options) -> report.Result:
     return judge(runs, delays, sizes)
 
 
-def delays_of(options: Options) -> dict[str, float]:
-    for name in options.delays:
-        if name not in USUAL_DELAYS:
-            raise errors.UnknownName("delay", name, USUAL_DELAYS)
-    return {**USUAL_DELAYS, **options.delays}
-
-
 def started(
     folder: pathlib.Path, case: HotServerCase, sizes: HotServerSizes, rules: CheckpointRules, *, guarded: bool
 ) -> LocalCluster:
-    (folder / "train.py").write_text(step_times.SCRIPT)
     spec = JobSpec(
         name="hot",
         servers=2,
@@ -101,12 +92,12 @@ def started(
         checkpoints=rules,
         guards=GuardRules(servers=guarded),
     )
-    arguments = [str(folder), str(sizes.rows), str(DIM), str(IDS), str(PAUSE_S)]
-    return LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs", grace_s=60.0)
+    arguments = [folder, sizes.rows, DIM, IDS, PAUSE_S]
+    return jobs.prepared(folder, jobs.SCRIPT, arguments, spec, grace_s=60.0)
 
 
 def ours(case: HotServerCase, sizes: HotServerSizes) -> HotServerRun:
-    rules = CheckpointRules(every_s=recovery.EVERY_S)
+    rules = CheckpointRules(every_s=jobs.EVERY_S)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         with started(folder, case, sizes, rules, guarded=True) as job:
@@ -119,7 +110,7 @@ def ours(case: HotServerCase, sizes: HotServerSizes) -> HotServerRun:
         noticed = [float(str(event["at"])) - since for event in told if VICTIM in str(event["what"])]
         return HotServerRun(
             full=full,
-            below_s=rescale.seconds_below(step_times.merged(folder), since, ended, full),
+            below_s=rescale.seconds_below(jobs.merged(folder), since, ended, full),
             took_s=ended - since,
             noticed_s=min(noticed, default=0.0),
             decisions=tuple(str(e["what"]) for e in told),
@@ -128,7 +119,7 @@ def ours(case: HotServerCase, sizes: HotServerSizes) -> HotServerRun:
 
 def baselines(case: HotServerCase, sizes: HotServerSizes, *, notice_s: float) -> tuple[HotServerRun, HotServerRun]:
     """The same job without guards: left alone for a while; then, throttled once more, stopped and started again."""
-    rules = CheckpointRules(every_s=recovery.EVERY_S)
+    rules = CheckpointRules(every_s=jobs.EVERY_S)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         with started(folder, case, sizes, rules, guarded=False) as job:
@@ -136,28 +127,28 @@ def baselines(case: HotServerCase, sizes: HotServerSizes, *, notice_s: float) ->
             work = round(full * sizes.work_s)
             since = throttle(job, case.cpu * case.share)
             job.until(lambda _: time.time() > since + sizes.idle_s)
-            slow = max(rescale.rate(step_times.merged(folder), since + 1.0, time.time()), 1e-3)
+            slow = max(rescale.rate(jobs.merged(folder), since + 1.0, time.time()), 1e-3)
             nothing = HotServerRun(full=full, took_s=work / slow, below_s=work / slow if slow < 0.9 * full else 0.0)
             throttle(job, case.cpu)
             full = full_rate(job, folder, sizes)
             since = throttle(job, case.cpu * case.share)
             job.until(lambda _: time.time() > since + notice_s)
-            again = recovery.stop(job)
+            again = jobs.stop_job(job)
         with started(folder, case, sizes, again, guarded=False) as job:
             ended = until_done(job, folder, since, work)
             job.stop("measured")
             job.wait()
-        below_s = rescale.seconds_below(step_times.merged(folder), since, ended, full)
+        below_s = rescale.seconds_below(jobs.merged(folder), since, ended, full)
         return nothing, HotServerRun(full=full, below_s=below_s, took_s=ended - since, noticed_s=notice_s)
 
 
 def full_rate(job: LocalCluster, folder: pathlib.Path, sizes: HotServerSizes) -> float:
     """Steps a second of the undisturbed job, once it is under way."""
-    known = len(step_times.merged(folder))
-    wait(job, lambda: len(step_times.merged(folder)) > known + 150)
+    known = len(jobs.merged(folder))
+    wait(job, lambda: len(jobs.merged(folder)) > known + 150)
     began = time.time()
     job.until(lambda _: time.time() > began + sizes.before_s)
-    return rescale.rate(step_times.merged(folder), began, time.time())
+    return rescale.rate(jobs.merged(folder), began, time.time())
 
 
 def wait(job: LocalCluster, true: Callable[[], bool]) -> None:
@@ -176,14 +167,13 @@ def pause(job: LocalCluster, seconds: float) -> None:
 def throttle(job: LocalCluster, cpu: float) -> float:
     """Hold the server to so many cores; the moment."""
     since = time.time()
-    if not job.throttle(VICTIM, cpu):
-        raise errors.BadInput("this benchmark needs CPU quotas: run it where control groups may be made, as root")
+    jobs.hold(job, {VICTIM: cpu})
     return since
 
 
 def until_done(job: LocalCluster, folder: pathlib.Path, since: float, work: int) -> float:
-    wait(job, lambda: rescale.done_at(step_times.merged(folder), since, work) is not None)
-    ended = rescale.done_at(step_times.merged(folder), since, work)
+    wait(job, lambda: rescale.done_at(jobs.merged(folder), since, work) is not None)
+    ended = rescale.done_at(jobs.merged(folder), since, work)
     assert ended is not None
     return ended
 
@@ -215,7 +205,7 @@ def judge(runs: dict[float, dict[str, HotServerRun]], delays: dict[str, float], 
             *notes,
             f"work: {sizes.work_s:g} s at full rate, {worst['ours'].full:.0f} steps/s; servers of {cpu}",
             f"{sizes.rows:,} rows of {DIM} floats, Adagrad; nothing: its pace over {sizes.idle_s:g} s, carried on",
-            "delays: " + ", ".join(f"{name} {seconds:g} s" for name, seconds in delays.items()),
+            jobs.delays_text(delays),
         ),
         details={"runs": {f"{share:g}": some for share, some in runs.items()}, "delays": delays},
     )

@@ -1,6 +1,6 @@
 """How fast slots move at rest: one server hands all its slots to another, against plain TCP over loopback.
 
-In: two server processes with tables of some hundred MB (faults/slot_mover.py). Out: `bandwidth_vs_loopback`, bytes of
+In: two server processes with tables of some hundred MB (core/server_process.py). Out: `bandwidth_vs_loopback`, bytes of
 slot data a second by the limit that one TCP stream between the same two processes reaches in the same round. The data
 goes there and back, again and again; rows have optimizer state. What a slot costs while training goes on: rescale.py.
 """
@@ -17,12 +17,11 @@ TARGET = 0.5
 
 
 def bench(options: Options) -> report.Result:
-    """Rounds of a plain stream and of a handover, each way in turn."""
     rows, rounds = (20_000, 2) if options.quick else (ROWS, 8)
-    given = [{"index": index, "slots": SLOTS} for index in (0, 1)]
+    given = [{"index": index, "slots": SLOTS} for index in (0, 1)]  # server 0 has all slots at first
     with (
-        peers.Worker("faults/slot_mover", options=given[0]) as first,
-        peers.Worker("faults/slot_mover", options=given[1]) as second,
+        peers.Worker("core/server_process", options=given[0]) as first,
+        peers.Worker("core/server_process", options=given[1]) as second,
     ):
         servers = (first, second)
         addresses = [str(server.ask("round")["address"]) for server in servers]
@@ -34,7 +33,7 @@ def bench(options: Options) -> report.Result:
                 source, target = servers[turn % 2 ^ 1], servers[turn % 2]  # turn -1 warms up: 0 to 1
                 other = 1 if target is second else 0
                 given_away = source.ask("round", what="give", server=other, address=addresses[other])
-                port = int(target.ask("round", what="drain")["figure"])
+                port = int(target.ask("round", what="sink")["figure"])
                 stream = float(source.ask("round", what="send", port=port, bytes=given_away["bytes"])["figure"])
                 if turn >= 0:
                     moved.append(given_away)

@@ -9,65 +9,13 @@ import pathlib
 import statistics
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
-from springtide import errors
-from springtide.checkpoint.format import checkpoint_io
 from springtide.data import shards
-from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.testing.cluster import LocalCluster
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import harness, report
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Delays:
-    """Seconds that stopping and restarting takes, besides training."""
-
-    notice_s: float = 0.0
-    """Until the straggler is noticed; training goes on meanwhile."""
-    save_s: float = 0.0
-    """A checkpoint to remote storage."""
-    pull_s: float = 0.0
-    """The image, on the new machine."""
-    start_s: float = 0.0
-    """Pods scheduled, processes started, everyone joined."""
-    load_s: float = 0.0
-    """The checkpoint again."""
-
-    @staticmethod
-    def of(given: Mapping[str, float]) -> "Delays":
-        """What the user gave over what is usual on a cluster: minutes until all is back."""
-        usual = {"notice": 30.0, "save": 30.0, "pull": 60.0, "start": 60.0, "load": 30.0}
-        for name in given:
-            if name not in usual:
-                raise errors.UnknownName("delay", name, usual)
-        return Delays(**{f"{name}_s": seconds for name, seconds in {**usual, **given}.items()})
-
-    @property
-    def idle_s(self) -> float:
-        return self.save_s + self.pull_s + self.start_s + self.load_s
-
-    def __str__(self) -> str:
-        return "delays: " + ", ".join(
-            f"{one.name.removesuffix('_s')} {getattr(self, one.name):g} s" for one in fields(self)
-        )
-
-
-EVERY_S = 3600.0
-"""Between checkpoints that nobody asks for: none of them falls into what is measured."""
-
-
-def stop(job: LocalCluster) -> CheckpointRules:
-    """Let workers finish the batch in hand, write the last checkpoint, end all processes."""
-    job.stop("to be started again")
-    last = job.wait().checkpoint
-    folder = str((job.files.root / "checkpoints").absolute())
-    run = checkpoint_io.read(folder, last).run
-    return CheckpointRules(every_s=EVERY_S, resume=folder, resume_number=last, resume_run=run)
-
+from springtide_lab.bench.core import harness, jobs, report
 
 BATCH = 64
 SHARD_BATCHES = shards.LARGEST
@@ -113,15 +61,12 @@ class RecoveredJob:
 
 
 def bench(options: Options) -> report.Result:
-    """Kill a worker a few times, one after the other, in one job."""
     kills, pause_s = (1, 0.005) if options.quick else (7, 0.02)
     spec = JobSpec(name="recovery", workers=WORKERS, relaunches=1000, backoff_s=0.0)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        (folder / "train.py").write_text(SCRIPT)
-        arguments = [name, str(10**9), str(pause_s)]
         seconds: list[float] = []
-        with LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs", grace_s=5.0) as job:
+        with jobs.prepared(folder, SCRIPT, [name, 10**9, pause_s], spec) as job:
             with harness.bar("kill -9 of a worker", total=kills) as step:
                 for kill in range(kills):
                     seconds.append(one(job, folder, f"worker-{1 + kill % (WORKERS - 1)}"))

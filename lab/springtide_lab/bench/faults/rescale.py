@@ -25,12 +25,9 @@ from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.model.tables import OptimSpec, TableSpec
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.embedding.lookup.specs import native_spec
-from springtide.platforms.local.fork_server import ForkServerClient
 from springtide.testing.cluster import LocalCluster
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import harness, report, warm_start
-from springtide_lab.bench.core import step_times as stepping
-from springtide_lab.bench.faults import recovery
+from springtide_lab.bench.core import harness, jobs, report
 
 BUCKET_S = 0.5
 """Rates are those of half seconds: long enough to hold a few dozen steps, short against what is looked for."""
@@ -39,7 +36,6 @@ SHARE = 0.9
 
 
 def rate(times: Sequence[float], begin: float, end: float) -> float:
-    """Steps a second between two moments."""
     return float(np.count_nonzero((np.asarray(times) >= begin) & (np.asarray(times) < end))) / (end - begin)
 
 
@@ -75,30 +71,22 @@ class Span:
     end: float
 
 
-def started(
-    folder: pathlib.Path, sizes: RescaleSizes, spec: JobSpec, warm: ForkServerClient | None = None
-) -> LocalCluster:
-    arguments = [str(folder), str(sizes.rows), str(DIM)]
-    return LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs", grace_s=5.0, warm=warm)
-
-
 def bench(options: Options) -> report.Result:
-    """One job with servers that come and go; then the same stopped and started again."""
     sizes = RescaleSizes(5_000, 2.0) if options.quick else RescaleSizes(400_000, 15.0)
     with tempfile.TemporaryDirectory() as name, harness.bar("rescaling", total=3) as step:
         folder = pathlib.Path(name)
-        (folder / "train.py").write_text(stepping.SCRIPT)
-        rules = CheckpointRules(every_s=recovery.EVERY_S)
-        with warm_start.warmed_up() as warm, started(folder, sizes, spec(2, rules), warm) as job:
+        arguments = [folder, sizes.rows, DIM]
+        rules = CheckpointRules(every_s=jobs.EVERY_S)
+        with jobs.warmed_up() as warm, jobs.prepared(folder, jobs.SCRIPT, arguments, spec(2, rules), warm=warm) as job:
             before, during, moves = live(job, folder, sizes)
             step()
             stopped = float(time.time())
-            again = recovery.stop(job)
-        with started(folder, sizes, spec(3, again)) as job:
-            job.until(lambda _: job.story and stepping.merged(folder)[-1] > max(stopped + 0.5, resumed_at(job)))
-            first = next(at for at in stepping.merged(folder) if at > resumed_at(job))
+            again = jobs.stop_job(job)
+        with jobs.prepared(folder, jobs.SCRIPT, arguments, spec(3, again)) as job:
+            job.until(lambda _: job.story and jobs.merged(folder)[-1] > max(stopped + 0.5, resumed_at(job)))
+            first = next(at for at in jobs.merged(folder) if at > resumed_at(job))
             step()
-        restart_s = first - max(at for at in stepping.merged(folder) if at < first)
+        restart_s = first - max(at for at in jobs.merged(folder) if at < first)
         pause_s = flash_pause_s(sizes)
         step()
         return judge(folder, before, during, moves, restart_s, pause_s, options, sizes)
@@ -114,7 +102,7 @@ def live(
     job: LocalCluster, folder: pathlib.Path, sizes: RescaleSizes
 ) -> tuple[Span, list[Span], list[dict[str, object]]]:
     """Train, add a server, remove one: when each was, and what moved."""
-    job.until(lambda _: len(stepping.merged(folder)) > 200)
+    job.until(lambda _: len(jobs.merged(folder)) > 200)
     began = time.time()
     job.until(lambda _: time.time() - began > sizes.before_s)
     before = Span(began, time.time())
@@ -134,7 +122,7 @@ def resumed_at(job: LocalCluster) -> float:
 def step_times(folder: pathlib.Path, spans: Sequence[Span]) -> list[float]:
     return [
         end - begin
-        for worker in stepping.steps(folder)
+        for worker in jobs.steps(folder)
         for begin, end in itertools.pairwise(worker)
         if any(span.begin <= end <= span.end for span in spans)
     ]
@@ -142,7 +130,7 @@ def step_times(folder: pathlib.Path, spans: Sequence[Span]) -> list[float]:
 
 def longest_gap(folder: pathlib.Path, spans: Sequence[Span]) -> float:
     """The longest time within these spans in which nobody completed a step."""
-    times = stepping.merged(folder)
+    times = jobs.merged(folder)
     return max(
         end - begin for begin, end in itertools.pairwise(times) if any(span.begin <= end <= span.end for span in spans)
     )
@@ -201,7 +189,7 @@ def judge(
         notes=(
             f"{WORKERS} workers, 2 servers to 3 and back; {sizes.rows:,} rows of {DIM} floats, Adagrad, {SLOTS} slots",
             f"{slots} slots moved, none without an owner for longer than {freeze:.2f} ms",
-            "delays given: " + ", ".join(f"{name} {seconds:g} s" for name, seconds in delays.items()),
+            jobs.delays_text(delays),
             f"the changes took {took}, with the start of a server",
         ),
         details={

@@ -3,8 +3,7 @@
 Options: kind, file (int64 ids), shape [batches, tables, batch], rows, dim, threads, lr. A round: seconds -> M rows/s.
 """
 
-import importlib.metadata
-import time
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +11,6 @@ import line
 import torch
 
 Step = Callable[[torch.Tensor], None]
-Round = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 def embedding_bag(options: dict[str, Any]) -> Step:
@@ -67,31 +65,21 @@ KINDS: dict[str, Callable[[dict[str, Any]], Step]] = {
 }
 
 
-def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
-    """Make the tables; a round trains batches for some seconds."""
+def start(options: dict[str, Any]) -> line.Round:
     torch.set_num_threads(options["threads"])
     torch.manual_seed(0)
     batches, tables, batch = options["shape"]
     ids = torch.from_file(options["file"], size=batches * tables * batch, dtype=torch.int64)
     ids = ids.reshape(batches, tables, batch)
     step = KINDS[options["kind"]](options)
-    done = 0
+    following = itertools.cycle(ids)
 
     def measure(request: dict[str, Any]) -> dict[str, Any]:
-        nonlocal done
-        began = time.perf_counter()
-        times = 0
-        while (took := time.perf_counter() - began) < request["seconds"] or not times:
-            step(ids[done % batches])
-            done += 1
-            times += 1
-        return {"figure": times * tables * batch / took / 1e6}
+        done = line.repeat(lambda: step(next(following)), request["seconds"])
+        return {"figure": done.times * tables * batch / done.seconds / 1e6}
 
-    versions = {"torch": str(torch.__version__)}
-    if options["kind"].startswith("tbe"):
-        versions["fbgemm-gpu-cpu"] = importlib.metadata.version("fbgemm-gpu-cpu")
-    return measure, versions
+    return measure
 
 
 if __name__ == "__main__":
-    line.serve(start)
+    line.serve(start, ("torch", "fbgemm-gpu-cpu"))

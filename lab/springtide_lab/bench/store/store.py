@@ -1,13 +1,16 @@
 """Tables alone and behind the public module, against the bare bound and against peers.
 
-In: store_probe.py (native tables against a loop that reads one index cell and then the row) and store_modules.py
-(lookup, backward and update through `st.EmbeddingBags` against nn.EmbeddingBag and FBGEMM). Out: five goals.
+In: native tables against a loop that reads one index cell and then the row; lookup, backward and update through
+`st.EmbeddingBags` against nn.EmbeddingBag and FBGEMM. Out: five goals.
 """
 
+import contextlib
+import functools
 import itertools
 import os
 import pathlib
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent import futures
 from dataclasses import dataclass, field
@@ -25,6 +28,10 @@ from springtide_lab.bench.core import growth, harness, peers, report
 TARGETS = {"embeddingbag_sgd": 4.0, "tbe_sgd": 1.5, "tbe_rowwise_adagrad": 5.0}
 OURS = {"embeddingbag_sgd": "sgd", "tbe_sgd": "sgd", "tbe_rowwise_adagrad": "rowwise_adagrad"}
 THREADS = (1, 2)
+GROWN_DIM = 8
+ROW_BYTES = 4 * GROWN_DIM  # SGD keeps no state
+CELL_BYTES = 24  # what a row may cost beside its floats
+ODD = np.uint64(0x9E3779B97F4A7C15)  # times an odd number is one to one: distinct keys all over the range
 TABLES, DIM, BATCH, LR = 26, 16, 512, 0.01
 
 
@@ -66,16 +73,17 @@ def measure(*, quick: bool) -> Modules:
         seconds = 0.05 if quick else 0.5
         for threads in THREADS:
             torch.set_num_threads(threads)
-            contestants = [ours(kind, batches, rows, seconds) for kind in ("sgd", "rowwise_adagrad")]
             options = {"file": str(file), "shape": drawn.shape, "rows": rows, "dim": DIM, "threads": threads, "lr": LR}
-            contestants += list(theirs(options, seconds, modules))
             label = f"modules, {threads} thread{'s' if threads > 1 else ''}"
-            modules.rounds[threads] = harness.alternate(contestants, rounds=3 if quick else 9, label=label)
+            with contextlib.ExitStack() as stack:
+                sides = {f"ours {kind}": ours(kind, batches, rows, seconds) for kind in ("sgd", "rowwise_adagrad")}
+                sides |= theirs(stack, options, seconds, modules)
+                modules.rounds[threads] = harness.alternate(sides, rounds=3 if quick else 9, label=label)
     torch.set_num_threads(before)
     return modules
 
 
-def ours(optimizer: str, batches: list[torch.Tensor], rows: int, seconds: float) -> harness.Contestant:
+def ours(optimizer: str, batches: list[torch.Tensor], rows: int, seconds: float) -> harness.Measure:
     """Our module as a user has it: alone in this process, with autograd and a torch.optim optimizer."""
     model: torch.nn.Module = st.EmbeddingBags([DIM] * TABLES, optimizer=optimizer)
     nothing = TensorDataset(torch.zeros(1, 1))
@@ -94,14 +102,16 @@ def ours(optimizer: str, batches: list[torch.Tensor], rows: int, seconds: float)
         if len(ids_of_all) == BATCH:
             step(ids_of_all.unsqueeze(1).expand(BATCH, TABLES).contiguous())
     following = harness.cycle(batches)
-    rate = harness.rate(lambda: step(following()), units=BATCH * TABLES / 1e6, seconds=seconds)
-    return harness.Contestant(name=f"ours {optimizer}", measure=rate)
+    return harness.rate(lambda: step(following()), units=BATCH * TABLES / 1e6, seconds=seconds)
 
 
-def theirs(options: dict[str, object], seconds: float, modules: Modules) -> Iterator[harness.Contestant]:
+def theirs(
+    stack: contextlib.ExitStack, options: dict[str, object], seconds: float, modules: Modules
+) -> dict[str, harness.Measure]:
     """Every peer that can be had; for the others `modules.why` says why not."""
     python: pathlib.Path | None = None
     failed = ""
+    sides: dict[str, harness.Measure] = {}
     try:
         python = peers.environment()
     except peers.PeerFailed as error:
@@ -113,14 +123,14 @@ def theirs(options: dict[str, object], seconds: float, modules: Modules) -> Iter
             modules.why[kind] = failed
             continue
         try:
-            worker = peers.Worker(
-                "store/bags", python=python if needs_peers else None, options={**options, "kind": kind}
-            )
+            own = python if needs_peers else None
+            worker = stack.enter_context(peers.Worker("store/bags", python=own, options={**options, "kind": kind}))
         except peers.PeerFailed as error:
             modules.why[kind] = str(error)
             continue
         modules.versions.update(worker.versions)
-        yield worker.contestant(kind, seconds=seconds)
+        sides[kind] = functools.partial(worker.figure, seconds=seconds)
+    return sides
 
 
 PROBE_BATCH = 13_312  # 512 samples x 26 features
@@ -206,11 +216,8 @@ def probe(case: ProbeCase, *, quick: bool) -> Measured:
         "probe update": lambda: _native.probe_scatter(probe, following()[2], gradients.reshape(matrix.shape), hyper),
     }
     seconds = 0.02 if quick else 0.08  # 50 batches and more a round; the whole in minutes
-    contestants = [
-        harness.Contestant(name=name, measure=harness.rate(work, units=count / 1e6, seconds=seconds))
-        for name, work in works.items()
-    ]
-    rounds = harness.alternate(contestants, rounds=3 if quick else 9, label=case.name)
+    rates = {name: harness.rate(work, units=count / 1e6, seconds=seconds) for name, work in works.items()}
+    rounds = harness.alternate(rates, rounds=3 if quick else 9, label=case.name)
     return Measured(
         name=case.name,
         rates={name: rounds.median(name) for name in works},
@@ -257,7 +264,6 @@ def draw(case: ProbeCase, store: _native.Store, rng: np.random.Generator, count:
 
 
 def bench(options: Options) -> report.Result:
-    """Both halves; the goals are the worst of all cases."""
     cases = [probe(case, quick=options.quick) for case in probe_cases(quick=options.quick)]
     modules = measure(quick=options.quick)
     goals = (
@@ -297,3 +303,81 @@ def row(
 ) -> tuple[str | float | None, ...]:
     first = lookup_ratio.value if lookup_ratio else None
     return (name, lookup, first, update, update_ratio.value if update_ratio else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Growth:
+    """One run: seconds of every batch, and what is resident in the end."""
+
+    seconds: NDArray[np.float64]
+    batch: int
+    rows: int
+    resident: int
+    arenas: int
+
+    def settled(self, skip_rows: int) -> NDArray[np.float64]:
+        """Batches after the first `skip_rows` rows."""
+        return self.seconds[skip_rows // self.batch :]
+
+
+def growth_bench(options: Options) -> report.Result:
+    """Does a table grow evenly? Insert 50 M keys of dim 8: rate over time, latency of batches, bytes a row.
+
+    Out: `rate_flat` (slowest tenth over mean), `p999_vs_p50` of batch latency, both after the first 5 M, and
+    `bytes_vs_payload` (resident over payload + state + 24 B a row).
+    """
+    rows, skip = (1_000_000, 100_000) if options.quick else (50_000_000, 5_000_000)
+    grown = grow(rows=rows, batch=8192)
+    settled = grown.settled(skip)
+    tenths = [float(grown.batch * len(part) / part.sum()) for part in np.array_split(settled, 10)]
+    mean = grown.batch * len(settled) / float(settled.sum())
+    p50, p999 = (float(np.quantile(settled, q)) for q in (0.5, 0.999))
+    allowed = grown.rows * (ROW_BYTES + CELL_BYTES)
+    goals = (
+        report.goal("rate_flat", min(tenths) / mean, target=0.8),
+        report.goal("p999_vs_p50", p999 / p50, target=5, better="lower"),
+        report.goal("bytes_vs_payload", grown.resident / allowed, target=1.25, better="lower"),
+    )
+    table = (
+        ("rows inserted, M", grown.rows / 1e6),
+        ("mean rate, M rows/s", mean / 1e6),
+        ("slowest tenth, M rows/s", min(tenths) / 1e6),
+        (f"batch of {grown.batch}, p50, ms", 1e3 * p50),
+        (f"batch of {grown.batch}, p99.9, ms", 1e3 * p999),
+        (f"batch of {grown.batch}, worst, ms", 1e3 * float(settled.max())),
+        ("resident, bytes a row", grown.resident / grown.rows),
+        ("arenas, bytes a row", grown.arenas / grown.rows),
+    )
+    details = {"tenths_rows_per_s": tenths, "skip_rows": skip}
+    return report.Result(goals=goals, rounds=1, columns=("what", "value"), rows=table, details=details)
+
+
+def grow(*, rows: int, batch: int) -> Growth:
+    """Push a gradient to `rows` keys that were never seen before, a batch at a time."""
+    store = _native.Store(slots=1024, seed=0, threads=1)
+    store.declare(_native.TableSpec(id=0, name="grown", dim=GROWN_DIM, optimizer="sgd"))
+    tables = np.zeros(batch, dtype=np.uint16)
+    gradients = np.full(batch * GROWN_DIM, 0.01, dtype=np.float32)
+    hyper = [(0, _native.Hyper(lr=0.1))]
+    count = rows // batch
+    seconds = np.zeros(count)
+    before = resident_bytes()
+    with harness.bar(f"{rows / 1e6:g} M inserts", total=count) as step:
+        for index in range(count):
+            keys = (np.arange(index * batch, (index + 1) * batch, dtype=np.uint64) * ODD).view(np.int64)
+            began = time.perf_counter()
+            store.push(tables, keys, gradients, hyper, clock=index, unique=True, check_finite=False)
+            seconds[index] = time.perf_counter() - began
+            step()
+    return Growth(
+        seconds=seconds,
+        batch=batch,
+        rows=store.rows(),
+        resident=resident_bytes() - before,
+        arenas=store.resident_bytes(),
+    )
+
+
+def resident_bytes() -> int:
+    pages = int(pathlib.Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")

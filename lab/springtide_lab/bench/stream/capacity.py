@@ -192,7 +192,6 @@ def judge(taken: Mapping[SyncMode, Sequence[Round]]) -> report.Result:
 
 
 def _off(rounds: Sequence[Round]) -> tuple[float, float]:
-    """How far single windows are from the median of their shape: what a figure of one round would be made of."""
     middle = {(one.workers, one.servers): one.throughput for one in typical(rounds)}
     all_of = [one for some in rounds for one in some]
     judged = throughput_curves.judged(
@@ -206,7 +205,6 @@ def _rows(job: str, found: Mapping[str, CapacityErrors]) -> list[tuple[str | flo
 
 
 def _left_out(seen: Sequence[SurfaceSample]) -> dict[throughput_curves.Kind, CapacityErrors]:
-    """Ours and Optimus' by workers and servers; Ernest's knows one number only."""
     found: dict[throughput_curves.Kind, CapacityErrors] = {}
     kinds: tuple[throughput_curves.Kind, ...] = ("shared", "async", "optimus-async")
     for kind in kinds:

@@ -33,7 +33,6 @@ Lags = Mapping[str, tuple[float, float, int]]
 
 
 def bench(options: Options) -> report.Result:
-    """Everything in turn; without a broker the log alone, and the goal is not measured."""
     counts = {"click": 20_000, "small": 20_000} if options.quick else {"click": 150_000, "small": 250_000}
     rounds = 2 if options.quick else 4
     lack = kafka_broker.missing()
@@ -53,7 +52,6 @@ def bench(options: Options) -> report.Result:
 def compare(
     kind: str, count: int, folder: pathlib.Path, broker: kafka_broker.KafkaBroker | None, rounds: int
 ) -> harness.Rounds:
-    """Records a second, each way."""
     rows = stream_readers.draw(kind, count, seed=8)
     file = folder / f"{kind}.bin"
     rows.tofile(file)
@@ -79,8 +77,7 @@ def compare(
             },
             **ways,
         }
-    contestants = [harness.Contestant(name=name, measure=way) for name, way in ways.items()]
-    return harness.alternate(contestants, rounds=rounds, label=f"{kind} records")
+    return harness.alternate(ways, rounds=rounds, label=f"{kind} records")
 
 
 def latencies(folder: pathlib.Path, broker: kafka_broker.KafkaBroker | None, seconds: float) -> Lags:
@@ -131,7 +128,6 @@ def append_steadily(stream: Stream, seconds: float) -> None:
 
 
 def judge(measured: Mapping[str, harness.Rounds], counts: Mapping[str, int], lags: Lags, lack: str) -> report.Result:
-    """The goal is held to the faster of the bare loops, for the kind of record that does worse."""
     ratios = {}
     for kind, rounds in measured.items():
         if OURS in rounds.figures:

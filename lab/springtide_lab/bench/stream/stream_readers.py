@@ -105,7 +105,6 @@ class Pace:
 
     @property
     def rate(self) -> float:
-        """Records a second."""
         return (self.got - self.first) / (self.ended - self.began)
 
 

@@ -26,8 +26,7 @@ class StreamModel(torch.nn.Module):
         return loss
 
 
-def start(options: dict[str, Any]) -> tuple[line.Round, dict[str, str]]:
-    """Ready to train; the stream is read from now on."""
+def start(options: dict[str, Any]) -> line.Round:
     import springtide
     from springtide.data.stream.decode import Fixed
     from springtide_lab.bench.stream.stream_readers import CLICK
@@ -54,7 +53,7 @@ def start(options: dict[str, Any]) -> tuple[line.Round, dict[str, str]]:
         p50, p99 = np.quantile(np.concatenate(lags), (0.5, 0.99)).tolist()
         return {"figure": p50, "p50_s": p50, "p99_s": p99, "records": sum(map(len, lags))}
 
-    return one_round, {}
+    return one_round
 
 
 if __name__ == "__main__":

@@ -14,13 +14,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from springtide import errors
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.testing.cluster import LocalCluster
 from springtide.zoo import demo
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import harness, report
+from springtide_lab.bench.core import harness, jobs, report
 
 MOST_DIFFERENCE = 0.0006
 """In all of DLRover's experiments (its section 6.2) xDeepFM's AUC lay within 0.0006, Wide & Deep's within 0.0004."""
@@ -99,7 +98,6 @@ def compare(options: Options, model: str) -> report.Result:
     found: dict[str, list[Trained]] = {"undisturbed": [], "disturbed": []}
     with tempfile.TemporaryDirectory() as name, harness.bar("runs", total=2 * len(seeds)) as step:
         folder = pathlib.Path(name)
-        (folder / "train.py").write_text(SCRIPT)
         demo.log(samples, folder=folder / "clicks")
         for seed in seeds:
             for kind in list(found) if seed % 2 == 0 else reversed(list(found)):
@@ -119,17 +117,14 @@ def trained(
         checkpoints=CheckpointRules(every_s=3.0),
         backoff_s=0.0,
     )
-    arguments = [str(folder / "clicks"), str(samples), str(seed), model]
     done = []
-    with LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs") as job:
+    with jobs.prepared(folder, SCRIPT, [folder / "clicks", samples, seed, model], spec) as job:
         for part, what, act in acts:
             if not reached(job, part * 0.9 * samples):
                 break
             act(job)
             done.append(what)
-        status = job.wait()
-    if status.phase is not JobPhase.FINISHED:
-        raise errors.JobFailed(f"{spec.name} {status.phase}: {status.why}")
+        status = jobs.finished(job)
     told = status.metrics
     return Trained(
         auc=told["test_auc"],

@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 
 import springtide as st
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import growth, harness, report, served_worker
+from springtide_lab.bench.core import growth, harness, jobs, report
 
 ROWS = 100_000
 LINEAR = 1.1  # an exponent measured on a shared machine strays by about this much
@@ -76,7 +76,7 @@ def step_seconds(sizes: GrowthSizes, *, steps: int) -> float:
     drawn = growth.batches(3, batches=steps, tables=sizes.tables, rows=ROWS, batch=sizes.batch)
     samples = torch.from_numpy(drawn.transpose(0, 2, 1).reshape(-1, sizes.tables).copy())
     labels = (samples.sum(dim=1) % 2).float()
-    with served_worker.running(servers=sizes.servers) as job:
+    with jobs.running(servers=sizes.servers) as job:
         model = torch.nn.Sequential(
             st.EmbeddingBags([sizes.dim] * sizes.tables), torch.nn.Linear(sizes.dim * sizes.tables, 1)
         )

@@ -13,12 +13,10 @@ import tempfile
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from springtide import errors
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from springtide.testing.cluster import LocalCluster
+from springtide.domain.spec.job_spec import JobSpec
 from springtide_lab.bench import Options
-from springtide_lab.bench.core import harness, report
+from springtide_lab.bench.core import harness, jobs, report
 
 BATCH, WARM = 512, 3
 RANK = "rank-order"
@@ -76,7 +74,6 @@ if not job.leaving:
 
 
 def bench(options: Options) -> report.Result:
-    """Each order in turn, some rounds of it; then once more with another number of workers."""
     ways, rounds = {way: WARM + (4 if options.quick else steps) for way, steps in STEPS.items()}, 3
     models: dict[str, set[str]] = {way: set() for way in ways}
 
@@ -85,8 +82,8 @@ def bench(options: Options) -> report.Result:
         models[way].update(one["model"] for one in told)
         return float(min(one["rate"] for one in told))
 
-    contestants = [harness.Contestant(name=way, measure=functools.partial(measure, way)) for way in ways]
-    measured = harness.alternate(contestants, rounds=1 if options.quick else rounds, warmup=0, label="reduction")
+    orders = {way: functools.partial(measure, way) for way in ways}
+    measured = harness.alternate(orders, rounds=1 if options.quick else rounds, warmup=0, label="reduction")
     for way in ways:
         measure(way, workers=3)
     return judge(measured, models)
@@ -117,10 +114,6 @@ def trained(way: str, *, workers: int, steps: int) -> list[dict[str, Any]]:
     spec = JobSpec(name="reduction", workers=workers, servers=1, sync="bsp", checkpoints=CheckpointRules(every_s=600.0))
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        (folder / "train.py").write_text(SCRIPT)
-        arguments = [str(folder), way, str(BATCH), str(steps), str(WARM)]
-        with LocalCluster(folder / "train.py", arguments, spec=spec, folder=folder / "runs") as job:
-            status = job.wait()
-        if status.phase is not JobPhase.FINISHED:
-            raise errors.JobFailed(f"{spec.name} {status.phase}: {status.why}")
+        with jobs.prepared(folder, SCRIPT, [folder, way, BATCH, steps, WARM], spec) as job:
+            jobs.finished(job)
         return [json.loads((folder / f"told-{rank}").read_text()) for rank in range(workers)]

@@ -2,14 +2,13 @@
 
 Options: kind (pytorch, springtide), model, rows, dim, batch, batches, threads, lr, addresses (of servers), history
 (ranges that slots remember at the start). A round: seconds, identities (on or off) -> samples/s, steps, CPU seconds,
-for springtide where the time went, and with `times` when each step ended.
+for springtide where the time went, and with `times` when the round began and each of its steps ended.
 """
 
 import dataclasses
 import itertools
-import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import line
@@ -19,9 +18,8 @@ from torch.utils.data import Dataset
 
 from springtide import zoo
 from springtide.zoo.layers import ClickBatch
-from springtide_lab.bench.core import growth, served_worker
+from springtide_lab.bench.core import growth, jobs
 
-Round = Callable[[dict[str, Any]], dict[str, Any]]
 TABLES, DENSE = 26, 13
 OLD_SHARD, HISTORY_A_PUSH = 1 << 31, 100  # ranges that never join, of a shard that is none of the loop
 
@@ -47,13 +45,7 @@ class LoopClicks(Dataset[Any]):
         return self.made[int(indices[0]) // self.size]
 
 
-def cpu_s() -> float:
-    """CPU seconds of this process so far, all threads."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
+def start(options: dict[str, Any]) -> line.Round:
     torch.set_num_threads(options["threads"])
     torch.manual_seed(0)
     data = LoopClicks(options)
@@ -62,7 +54,7 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
     job = None
     feed: Iterator[Any] = itertools.cycle(data.made)
     if options["kind"] == "springtide":
-        job = served_worker.job(options["addresses"])
+        job = jobs.job(options["addresses"])
         model, optimizer, batches = job.prepare(
             model, optimizer, data, batch_size=data.size, epochs=1_000_000, shuffle=False
         )
@@ -75,16 +67,18 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
     def measure(request: dict[str, Any]) -> dict[str, Any]:
         if job:
             step.named = request.get("identities", True)
-        before, used = job.meter.collect() if job else None, cpu_s()
-        began, steps, times = time.perf_counter(), 0, []
-        while (took := time.perf_counter() - began) < request["seconds"] or not steps:
+        before, times = job.meter.collect() if job else None, [time.perf_counter()]
+
+        def train() -> None:
             x, y = next(feed)
             optimizer.zero_grad()
             zoo.loss(model(x), y).backward()
             optimizer.step()
-            steps += 1
             times.append(time.perf_counter())
-        answer: dict[str, Any] = {"figure": steps * data.size / took, "steps": steps, "cpu_s": cpu_s() - used}
+
+        done = line.repeat(train, request["seconds"])
+        rate = done.times * data.size / done.seconds
+        answer: dict[str, Any] = {"figure": rate, "steps": done.times, "cpu_s": done.cpu_s}
         if request.get("times"):
             answer["times"] = times
         if job and before:
@@ -92,8 +86,8 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
             answer["spent"] = {name: value - getattr(before, name) for name, value in spent.items()}
         return answer
 
-    return measure, {"torch": str(torch.__version__)}
+    return measure
 
 
 if __name__ == "__main__":
-    line.serve(start)
+    line.serve(start, ("torch",))

@@ -4,18 +4,15 @@ Options: rows, dim, batch, batches, threads, lr, file (int64 ids), shape [batche
 widths of the model. A round: seconds -> samples/s. Runs in the peers' environment, without springtide.
 """
 
-import importlib.metadata
 import itertools
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import line
 import torch
 from torch import distributed, nn
 
-Round = Callable[[dict[str, Any]], dict[str, Any]]
 DENSE = 13
 
 
@@ -53,7 +50,7 @@ class DLRM(nn.Module):
         return logit
 
 
-def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
+def start(options: dict[str, Any]) -> line.Round:
     import torchrec
     from torch.distributed import optim
     from torchrec.distributed import DistributedModelParallel
@@ -90,19 +87,18 @@ def start(options: dict[str, Any]) -> tuple[Round, dict[str, str]]:
     ]
     feed = itertools.cycle(made)
 
-    def measure(request: dict[str, Any]) -> dict[str, Any]:
-        began, steps = time.perf_counter(), 0
-        while (took := time.perf_counter() - began) < request["seconds"] or not steps:
-            dense, sparse, label = next(feed)
-            optimizer.zero_grad()
-            torch.autograd.backward(nn.functional.binary_cross_entropy_with_logits(model(dense, sparse), label))
-            optimizer.step()
-            steps += 1
-        return {"figure": steps * batch / took}
+    def step() -> None:
+        dense, sparse, label = next(feed)
+        optimizer.zero_grad()
+        torch.autograd.backward(nn.functional.binary_cross_entropy_with_logits(model(dense, sparse), label))
+        optimizer.step()
 
-    versions = {name: importlib.metadata.version(name) for name in ("torchrec", "fbgemm-gpu-cpu")}
-    return measure, versions
+    def measure(request: dict[str, Any]) -> dict[str, Any]:
+        done = line.repeat(step, request["seconds"])
+        return {"figure": done.times * batch / done.seconds}
+
+    return measure
 
 
 if __name__ == "__main__":
-    line.serve(start)
+    line.serve(start, ("torchrec", "fbgemm-gpu-cpu"))

@@ -1,20 +1,24 @@
-"""The worker's end of the JSON-line protocol of lab/springtide_lab/bench/core/peers.py. Imported by the scripts beside
-it by its bare name.
+"""The worker's end of the JSON-line protocol of bench/core/peers.py. Scripts import it by its bare name.
+
+A script has `start(options)`, which prepares and returns the function that does a round.
 """
 
+import importlib.metadata
 import json
 import os
+import resource
 import socket
 import ssl
 import sys
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 Round = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def serve(start: Callable[[dict[str, Any]], tuple[Round, dict[str, str]]]) -> None:
-    """Answer requests until told to stop. `start(options)` returns what does a round, and versions.
+def serve(start: Callable[[dict[str, Any]], Round], packages: Sequence[str] = ()) -> None:
+    """Answer requests until told to stop, with the versions of `packages` first.
 
     Whatever libraries print goes to stderr, so that stdout holds answers only.
     """
@@ -27,8 +31,8 @@ def serve(start: Callable[[dict[str, Any]], tuple[Round, dict[str, str]]]) -> No
             return
         try:
             if request["do"] == "start":
-                measure, versions = start(request)
-                answer: dict[str, Any] = {"ready": True, "versions": versions}
+                measure = start(request)
+                answer: dict[str, Any] = {"ready": True, "versions": versions(packages)}
             elif measure is None:
                 answer = {"error": "asked for a round before the start"}
             else:
@@ -36,6 +40,39 @@ def serve(start: Callable[[dict[str, Any]], tuple[Round, dict[str, str]]]) -> No
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}".replace("\n", " ")[:400]}
         answers.write(json.dumps(answer) + "\n")
+
+
+def versions(packages: Sequence[str]) -> dict[str, str]:
+    installed = {}
+    for name in packages:
+        try:
+            installed[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return installed
+
+
+def cpu_s() -> float:
+    """CPU seconds of this process so far, all threads."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+class Repeated(NamedTuple):
+    """How often something was done, in how many seconds and CPU seconds."""
+
+    times: int
+    seconds: float
+    cpu_s: float
+
+
+def repeat(work: Callable[[], object], seconds: float) -> Repeated:
+    """Do it again and again for about `seconds`, once at least."""
+    used, began, times = cpu_s(), time.perf_counter(), 0
+    while (took := time.perf_counter() - began) < seconds or not times:
+        work()
+        times += 1
+    return Repeated(times, took, cpu_s() - used)
 
 
 def fill(peer: socket.socket, view: memoryview) -> bool:
@@ -47,13 +84,3 @@ def fill(peer: socket.socket, view: memoryview) -> bool:
             return False
         have += came
     return True
-
-
-def tls_context(folder: str, *, server: bool) -> ssl.SSLContext:
-    """As anybody would make one of Python's own, with certificates on both sides."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_REQUIRED
-    context.load_cert_chain(f"{folder}/tls.crt", f"{folder}/tls.key")
-    context.load_verify_locations(f"{folder}/ca.crt")
-    return context

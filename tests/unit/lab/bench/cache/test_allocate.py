@@ -14,9 +14,9 @@ def small(samples, seed=0):
     return id_streams.IdStream(name="small", ids=ids, rows=(200,) * 4, said="a few ids")
 
 
-def sent(way, stream, **changed):
-    batches = stream.batches(64)
-    return allocate.run_scheme(way, batches, **{"workers": 4, "capacity_rows": 800, "warmup": 2, **changed})
+def sent(way, stream, *, workers=4, warmup=2):
+    settings = way.settings(workers=workers, capacity_rows=800)
+    return allocate.run_scheme(settings, stream.batches(64), warmup=warmup)
 
 
 def test_every_step_of_the_comparison_saves_something():
@@ -45,13 +45,15 @@ def test_a_file_of_ids_stands_in_for_the_streams(tmp_path):
     [stream] = allocate.given(bench.Options(ids=tmp_path / "ids.npy"), samples=10_000)
     assert stream.name == "ids.npy" and stream.ids.shape == (3000, 4)
     np.save(tmp_path / "few.npy", small(100).ids)
-    with pytest.raises(errors.BadInput, match="has 100 samples, wanted 2048"):
+    with pytest.raises(errors.BadInput, match="has 100 samples; at least 2048"):
         allocate.given(bench.Options(ids=tmp_path / "few.npy"), samples=10_000)
 
 
 def test_goals_take_the_worst_comparison_of_like_with_like():
     of = {
-        way.name: allocate.TransmittedRows(pull=p, push=0, p2p=0, largest=1, hit_rate=0, allocate_p50_ms=1)
+        way.name: allocate.SentRows(
+            pull=p, push=0, p2p=0, largest=1, largest_pull=1, largest_push=1, hit_rate=0, allocate_p50_ms=1
+        )
         for way, p in zip(allocate.WAYS, (20, 18, 10, 8, 9.5, 7.9, 6), strict=True)
     }
     quality = [

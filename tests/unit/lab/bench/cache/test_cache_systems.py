@@ -12,8 +12,8 @@ import pytest
 from springtide.domain.model.tables import Init, OptimSpec, TableSpec
 from springtide.embedding.lookup.table_client import TableClient
 from springtide.server.server import ServerRole
-from springtide_lab.bench.cache import cache, cache_systems, shaped_net
-from springtide_lab.bench.core import served_worker
+from springtide_lab.bench.cache import cache, cache_systems
+from springtide_lab.bench.core import jobs
 
 RANKS, DIM, LR, STEPS = 2, 3, 0.5, 12
 ROWS = (30, 12)
@@ -64,9 +64,7 @@ def batches():
 def work(name, address, group, rank):
     """One rank: reads must be -LR times the count of all samples of the steps before."""
     made, starts = batches()
-    client = TableClient.connect(
-        [address], secret=served_worker.SECRET, placement=[0] * served_worker.SLOTS, epoch=1, rank=rank
-    )
+    client = TableClient.connect([address], secret=jobs.SECRET, placement=[0] * jobs.SLOTS, epoch=1, rank=rank)
     client.declare(
         TableSpec(id=at, name=f"t{at}", dim=DIM, init=Init(kind="zeros"), optim=OptimSpec(kind="sgd")) for at in (0, 1)
     )
@@ -103,10 +101,8 @@ def work(name, address, group, rank):
 @pytest.mark.parametrize("name", cache.SYSTEMS)
 def test_every_way_reads_the_latest_version_of_every_row(name):
     with contextlib.ExitStack() as stack:
-        role = stack.enter_context(
-            ServerRole(index=0, slots=served_worker.SLOTS, seed=0, workers=RANKS, secret=served_worker.SECRET)
-        )
-        role.place(served_worker.placement(1))
+        role = stack.enter_context(ServerRole(index=0, slots=jobs.SLOTS, seed=0, workers=RANKS, secret=jobs.SECRET))
+        role.place(jobs.placement(1))
         host, _, port = role.address.rpartition(":")
         group = Threads()
         pool = stack.enter_context(concurrent.futures.ThreadPoolExecutor(RANKS))
@@ -117,12 +113,12 @@ def test_every_way_reads_the_latest_version_of_every_row(name):
 def test_a_network_that_cannot_be_made_says_why(monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     monkeypatch.setattr("shutil.which", lambda tool: f"/sbin/{tool}")
-    assert shaped_net.refusal() == "network namespaces need root"
+    assert cache.refusal() == "network namespaces need root"
     monkeypatch.setattr("shutil.which", lambda tool: None)
-    assert "ip and tc" in shaped_net.refusal()
+    assert "ip and tc" in cache.refusal()
 
 
 def test_without_permission_the_benchmark_is_skipped_with_its_reason(monkeypatch):
-    monkeypatch.setattr(shaped_net, "refusal", lambda: "no root here")
+    monkeypatch.setattr(cache, "refusal", lambda: "no root here")
     result = cache.bench(cache.Options(quick=True))
     assert [goal.why for goal in result.goals] == ["no root here"] * 3 and not any(goal.met for goal in result.goals)

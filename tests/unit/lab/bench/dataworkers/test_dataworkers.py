@@ -6,8 +6,9 @@ from springtide_lab.bench.dataworkers import dataworkers, transfer
 TOLD = {"wanted": 0, "decisions": 5, "why": "too little to pay for them"}
 
 
-def rounds(**figures):
-    return harness.Rounds(figures={name.replace("_", " "): values for name, values in figures.items()})
+def rounds(parts=None, **figures):
+    named = {name.replace("_", " "): values for name, values in figures.items()}
+    return harness.Rounds(figures=named, parts=parts or {})
 
 
 def judged(told=TOLD, **changes):
@@ -21,7 +22,7 @@ def judged(told=TOLD, **changes):
     } | changes
     cpu = {name.replace("_", " "): [0.01] * 3 for name in paces if name != "a_core_alone"}
     cheap = rounds(auto=[0.0101] * 3, off=[0.01] * 3)
-    result = dataworkers.judge(rounds(**paces), cpu, "60 operations move", (cheap, told))
+    result = dataworkers.judge(rounds({"cpu_s": cpu}, **paces), "60 operations move", (cheap, told))
     return {goal.id: goal for goal in result.goals}
 
 
@@ -44,8 +45,11 @@ def test_a_tuner_that_wants_data_workers_for_a_cheap_job_has_no_overhead_to_show
 def test_a_transfer_is_held_to_the_raw_way_of_its_kind():
     ways = {transfer.SHM: [900.0], transfer.RAW_SHM: [1000.0], transfer.TCP: [300.0], transfer.RAW_TCP: [400.0]}
     trained = {f"{transfer.TCP}, half a core": [13.0], f"{transfer.SINGLY_TCP}, half a core": [10.0]}
-    cpu = {name: [0.001] for name in (*ways, *trained)}
-    result = transfer.judge(harness.Rounds(figures=ways), {"half a core": harness.Rounds(figures=trained)}, cpu)
+    measured, fed = (
+        harness.Rounds(figures=figures, parts={"cpu_s": {name: [0.001] for name in figures}})
+        for figures in (ways, trained)
+    )
+    result = transfer.judge(measured, {"half a core": fed})
     assert [(goal.id, goal.value, goal.met) for goal in result.goals] == [
         ("shm_vs_raw_copy", 0.9, True),
         ("tcp_vs_raw", 0.75, False),

@@ -6,7 +6,7 @@ import torch
 from springtide.domain.data.data_workers import FeedState, FeedTarget
 from springtide.planning.dataworkers.observation import Cores, StageCores, TrainerReport
 from springtide_lab.bench.dataworkers import dataworkers_walk
-from springtide_lab.bench.dataworkers.walk import clicks
+from springtide_lab.bench.dataworkers.text_clicks import LogLines
 
 
 class Paper:
@@ -57,10 +57,10 @@ def test_the_walk_is_the_papers_where_the_job_is() -> None:
 
 
 def test_a_batch_of_clicks_is_the_same_whoever_makes_it() -> None:
-    indices = np.arange(5000, 5000 + clicks.BATCH)
-    first, again = clicks.WalkClicks()(indices), clicks.WalkClicks()(indices)
+    indices = np.arange(5000, 5000 + LogLines.BATCH)
+    first, again = LogLines()(indices), LogLines()(indices)
     assert all(torch.equal(first[name], again[name]) for name in first)
-    assert first["places"].shape == (clicks.BATCH, clicks.WORDS + len(clicks.CROSSES))
+    assert first["places"].shape == (LogLines.BATCH, LogLines.WORDS + len(LogLines.CROSSES))
     assert torch.equal(first["ids"][first["places"]].flatten().unique(), first["ids"])
 
 

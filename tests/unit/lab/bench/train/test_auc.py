@@ -6,7 +6,7 @@ import msgspec
 
 from springtide_lab.bench.train import auc
 from springtide_lab.bench.train.auc import ACTS, Trained
-from springtide_lab.reproduce.dlrover_rm import trained
+from springtide_lab.reproduce.dlrover_rm import testbed
 
 DONE = tuple(what for _, what, _ in ACTS)
 
@@ -37,10 +37,10 @@ def test_worse_models_lost_samples_and_unfinished_disturbance_show():
 
 def test_a_published_result_fills_the_rows_of_the_papers(tmp_path):
     path = tmp_path / "auc.json"
-    assert all(row.ours is None for row in trained.rows(tmp_path))
+    assert all(row.ours is None for row in testbed.trained(tmp_path))
     told = auc.judge(runs([0.750, 0.752], [0.7503, 0.7518]), "widedeep", 1000)
     path.write_text(json.dumps({**msgspec.to_builtins(told), "date": "2026-11-16"}))
-    fig_8, spread, *others = trained.rows(tmp_path)
+    fig_8, spread, *others = testbed.trained(tmp_path)
     assert fig_8.ours == 0.0 and fig_8.seeds == 2 and fig_8.spread == (-0.0002, 0.0003)
     assert spread.met and "2026-11-16" in spread.why
     assert [row.ours for row in others] == [None, None], "xDeepFM has a file of its own"
@@ -50,6 +50,6 @@ def test_a_quick_or_broken_result_fills_nothing(tmp_path):
     path = tmp_path / "auc.json"
     told = auc.judge(runs([0.750, 0.752], [0.7503, 0.7518]), "widedeep", 1000)
     path.write_text(json.dumps({**msgspec.to_builtins(told), "quick": True}))
-    assert trained.rows(tmp_path)[0].ours is None
+    assert testbed.trained(tmp_path)[0].ours is None
     path.write_text("{")
-    assert trained.rows(tmp_path)[0].ours is None
+    assert testbed.trained(tmp_path)[0].ours is None

@@ -1,1 +1,0 @@
-"""One job on local processes, Ray and Kubernetes, side by side."""

@@ -1,0 +1,183 @@
+"""Ways to start what a benchmark measures: a real job on this machine, or a worker with servers but without a master.
+
+`prepared` makes a job of a script; `SCRIPT` is one that writes down when each step was done. `job` is what `st.join()`
+would give, connected to servers (core/server_process.py). `warmed_up` forks processes from a warm interpreter.
+`delays_of` are the times that a cluster adds to a restart.
+"""
+
+import contextlib
+import pathlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from springtide import config, errors
+from springtide.checkpoint.format import checkpoint_io
+from springtide.domain.core.resources import ProcessLimits
+from springtide.domain.core.roles import Placement
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import JobPhase, JobSpec, SyncMode
+from springtide.platforms.agent import run_plan
+from springtide.platforms.agent.run_plan import RunPlan
+from springtide.platforms.local.fork_server import ForkServerClient
+from springtide.rpc.messages.messages import JobStatus, WorkerWelcome
+from springtide.testing.cluster import LocalCluster
+from springtide.worker.job import Job
+from springtide.worker.link.local_master import LocalMaster
+from springtide.worker.link.master_link import local_link
+from springtide_lab.bench.core import peers
+
+SECRET = b"no secret between processes of one benchmark"
+SLOTS = 1024
+
+
+class ServedMaster(LocalMaster):
+    """A local master of a worker whose tables are on servers."""
+
+    def __init__(self, settings: config.Settings, addresses: Sequence[str], sync: SyncMode) -> None:
+        super().__init__(settings)
+        self._addresses, self._sync = tuple(addresses), sync
+
+    def welcome(self) -> WorkerWelcome:
+        return msgspec.structs.replace(
+            super().welcome(),
+            servers=self._addresses,
+            placement=placement(len(self._addresses)),
+            slots=SLOTS,
+            sync=self._sync,
+            secret=SECRET,
+        )
+
+
+def placement(servers: int) -> Placement:
+    return Placement(epoch=1, servers=servers, server_of_slot=tuple(slot % servers for slot in range(SLOTS)))
+
+
+def job(addresses: Sequence[str], *, sync: SyncMode = "async") -> Job:
+    settings = config.load()
+    return Job(settings, local_link(settings, ServedMaster(settings, addresses, sync)))
+
+
+def start(stack: contextlib.ExitStack, servers: int = 1) -> list[peers.Worker]:
+    return [
+        stack.enter_context(peers.Worker("core/server_process", options={"index": index, "servers": servers}))
+        for index in range(servers)
+    ]
+
+
+@contextlib.contextmanager
+def running(*, servers: int) -> Iterator[Job]:
+    with contextlib.ExitStack() as stack:
+        yield job([str(server.ask("round")["address"]) for server in start(stack, servers)])
+
+
+SCRIPT = """
+import os, pathlib, sys, time
+import torch
+import springtide as st
+
+folder, rows, dim = pathlib.Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
+ids, pause_s = (int(sys.argv[4]), float(sys.argv[5])) if len(sys.argv) > 5 else (8, 0.0)
+torch.set_num_threads(1)
+
+
+class Ids(torch.utils.data.Dataset):
+    def __len__(self):
+        return 10**9
+
+    def __getitem__(self, index):
+        return (index * 7919 + torch.arange(ids) * 104729) % rows
+
+
+job = st.join()
+model = torch.nn.EmbeddingBag(rows, dim, mode="sum")
+optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
+model, optimizer, batches = job.prepare(model, optimizer, Ids(), batch_size=64, shuffle=False)
+steps = os.open(folder / f"steps-{job.rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+for x in batches:
+    time.sleep(pause_s)
+    optimizer.zero_grad()
+    model(x).sum().backward()
+    optimizer.step()
+    os.write(steps, f"{time.time()}\\n".encode())
+"""
+
+
+def steps(folder: pathlib.Path) -> list[list[float]]:
+    """When each worker's steps were done; the last line may be half written."""
+    files = sorted(folder.glob("steps-*"))
+    return [[float(line) for line in path.read_text().splitlines()[:-1]] for path in files]
+
+
+def merged(folder: pathlib.Path) -> list[float]:
+    return sorted(at for worker in steps(folder) for at in worker)
+
+
+WITHIN_S = 60.0
+
+
+@contextlib.contextmanager
+def warmed_up() -> Iterator[ForkServerClient]:
+    plan = RunPlan(spec=JobSpec(name="bench"), script="train.py")
+    environment = config.child_environment({}, run_plan.environment_of(plan, ProcessLimits()))
+    with contextlib.closing(ForkServerClient()) as warm:
+        warm.begin(environment)
+        deadline = time.monotonic() + WITHIN_S
+        while not warm.suits(environment) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield warm
+
+
+def delays_of(given: Mapping[str, float], usual: Mapping[str, float]) -> dict[str, float]:
+    """Seconds that a cluster adds to a restart: what the user gave (`--delay`) over what is usual."""
+    for name in given:
+        if name not in usual:
+            raise errors.UnknownName("delay", name, usual)
+    return {**usual, **given}
+
+
+def delays_text(delays: Mapping[str, float]) -> str:
+    return "delays: " + ", ".join(f"{name} {seconds:g} s" for name, seconds in delays.items())
+
+
+EVERY_S = 3600.0
+"""Between checkpoints that nobody asks for: none of them falls into what is measured."""
+
+
+def stop_job(job: LocalCluster) -> CheckpointRules:
+    """Let workers finish the batch in hand, write the last checkpoint, end all processes."""
+    job.stop("to be started again")
+    last = job.wait().checkpoint
+    folder = str((job.files.root / "checkpoints").absolute())
+    run = checkpoint_io.read(folder, last).run
+    return CheckpointRules(every_s=EVERY_S, resume=folder, resume_number=last, resume_run=run)
+
+
+def prepared(
+    folder: pathlib.Path,
+    script: str,
+    arguments: Sequence[object],
+    spec: JobSpec,
+    *,
+    grace_s: float = 5.0,
+    warm: ForkServerClient | None = None,
+) -> LocalCluster:
+    """A job of this script, to be entered; its runs are in `folder`."""
+    (folder / "train.py").write_text(script)
+    words = [str(argument) for argument in arguments]
+    return LocalCluster(folder / "train.py", words, spec=spec, folder=folder / "runs", grace_s=grace_s, warm=warm)
+
+
+def finished(job: LocalCluster, within_s: float | None = None) -> JobStatus:
+    """Wait for a job's end; raise if it has not finished."""
+    status = job.wait() if within_s is None else job.wait(within_s=within_s)
+    if status.phase is not JobPhase.FINISHED:
+        raise errors.JobFailed(f"the job of the benchmark has {status.phase}: {status.why}")
+    return status
+
+
+def hold(job: LocalCluster, cores: Mapping[str, float]) -> None:
+    for role, cpu in cores.items():
+        if not job.throttle(role, cpu):
+            raise errors.BadInput("this benchmark needs CPU quotas: run it where control groups may be made, as root")

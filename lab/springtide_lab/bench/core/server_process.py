@@ -1,0 +1,190 @@
+"""A parameter server without a master, in a process of its own: it serves, saves itself and hands its slots over.
+
+Options: index, servers; host, slots, workers of a bsp group; for saves folder and megabytes (of rows that no loop
+touches). A round without more -> address, rows, CPU seconds, what its slots remember. {"what": "fill", "rows", "dim"};
+{"what": "give", "server", "address"} hands all slots over; {"what": "sink"} -> port of a socket that swallows bytes;
+{"what": "send", "port", "bytes"} -> bytes a second; {"what": "save", "after_s", "hurry", "full", "folder"} saves,
+{"what": "saving"} -> 1 while it runs, {"what": "saved"} waits for it.
+"""
+
+import pathlib
+import shutil
+import socket
+import threading
+import time
+from typing import Any
+
+import line
+import numpy as np
+
+BALLAST, DIM = 16_000, 64
+CHUNK = 1 << 18
+PIECE = 4 << 20
+
+
+def fill_ballast(store: Any, megabytes: float) -> None:
+    from springtide.domain.model.tables import TableSpec
+    from springtide.embedding.lookup.specs import native_spec
+
+    store.declare(native_spec(TableSpec(id=BALLAST, name="ballast", dim=DIM)))
+    rows, first = int(megabytes * 2**20 / (4 * DIM)), 0
+    values = np.random.default_rng(0).standard_normal(CHUNK * DIM).astype(np.float32)
+    while first < rows:
+        count = min(CHUNK, rows - first)
+        tables = np.full(count, BALLAST, dtype=np.uint16)
+        store.assign(tables, np.arange(first, first + count, dtype=np.int64), values[: count * DIM])
+        first += count
+
+
+class Saves:
+    """One save after the other, each after the one before; in a thread, like a server's own."""
+
+    def __init__(self, role: Any, folder: pathlib.Path) -> None:
+        from springtide.server import checkpoints
+
+        self._role, self._folder, self._make = role, folder, checkpoints.SlotSaver
+        self._saver = checkpoints.SlotSaver(role, folder, "server-0.0", run="bench")
+        self._number, self._thread, self._done = 0, threading.Thread(), dict[str, Any]()
+
+    def begin(self, request: dict[str, Any]) -> None:
+        self._thread = threading.Thread(target=self._save, args=(request,))
+        self._thread.start()
+
+    def runs(self) -> bool:
+        return self._thread.is_alive()
+
+    def wait(self) -> dict[str, Any]:
+        self._thread.join()
+        return self._done
+
+    def _save(self, request: dict[str, Any]) -> None:
+        from springtide.rpc.messages import messages
+
+        time.sleep(request.get("after_s", 0.0))
+        saver, base = self._saver, self._number
+        if request.get("full"):
+            folder = pathlib.Path(request.get("folder") or self._folder)
+            saver, base = self._make(self._role, folder, "full-0.0", run="bench"), 0
+        else:
+            self._number += 1
+        order = messages.SaveOrder(1, base + 1, base, bool(request.get("hurry")))
+        began = time.perf_counter()
+        said = saver.save(order)
+        ended = time.perf_counter()
+        assert said.written is not None, said.error
+        self._done = {
+            "figure": ended - began,
+            "began": began,
+            "ended": ended,
+            "bytes": said.written.size,
+            "cpu_s": said.cpu_s,
+            "full": all(not piece.since for piece in said.written.pieces),
+        }
+        if request.get("full"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def fill_rows(store: Any, rows: int, dim: int) -> None:
+    import numpy as np
+
+    from springtide import _native
+    from springtide.domain.model.tables import OptimSpec, TableSpec
+    from springtide.embedding.lookup.specs import native_spec
+
+    store.declare(native_spec(TableSpec(id=0, name="rows", dim=dim, optim=OptimSpec(kind="adagrad"))))
+    step = 1 << 16
+    for first in range(0, rows, step):
+        keys = np.arange(first, min(rows, first + step), dtype=np.int64)
+        tables = np.zeros(len(keys), dtype=np.uint16)
+        grads = np.full(len(keys) * dim, 0.5, dtype=np.float32)
+        store.push(tables, keys, grads, hyper=[(0, _native.Hyper(0.1, 0.0, 1))], clock=0, unique=True)
+
+
+def sink() -> int:
+    """A socket that swallows one connection's bytes and says so at their end; its port."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def swallow() -> None:
+        with listener, listener.accept()[0] as peer:
+            room = bytearray(PIECE)
+            while peer.recv_into(room):
+                pass
+            peer.sendall(b"!")
+
+    threading.Thread(target=swallow, daemon=True).start()
+    return int(listener.getsockname()[1])
+
+
+def send(port: int, count: int) -> float:
+    """Bytes a second of one plain TCP stream over loopback: written, read, and nothing else."""
+    piece = memoryview(bytearray(PIECE))
+    with socket.create_connection(("127.0.0.1", port)) as peer:
+        began = time.perf_counter()
+        for _ in range(max(1, count // PIECE)):
+            peer.sendall(piece)
+        peer.shutdown(socket.SHUT_WR)
+        peer.recv(1)
+        return max(1, count // PIECE) * PIECE / (time.perf_counter() - began)
+
+
+def start(options: dict[str, Any]) -> line.Round:
+    from springtide.server import server
+    from springtide_lab.bench.core import jobs
+
+    slots, servers = options.get("slots", jobs.SLOTS), options.get("servers", 1)
+    role = server.ServerRole(
+        index=options["index"],
+        slots=slots,
+        seed=0,
+        secret=jobs.SECRET,
+        workers=options.get("workers", 1),
+        host=options.get("host", "127.0.0.1"),
+    )
+    role.set_owners(1, [slot % servers for slot in range(slots)])
+    if "megabytes" in options:
+        fill_ballast(role.store, options["megabytes"])
+    address = role.start()
+    saves = Saves(role, pathlib.Path(options["folder"])) if "folder" in options else None
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        match request.get("what"), saves:
+            case "fill", _:
+                fill_rows(role.store, request["rows"], request["dim"])
+            case "give", _:
+                return give(role, request["server"], request["address"])
+            case "sink", _:
+                return {"figure": sink()}
+            case "send", _:
+                return {"figure": send(request["port"], request["bytes"])}
+            case "save", Saves():
+                saves.begin(request)
+            case "saving", Saves():
+                return {"figure": int(saves.runs())}
+            case "saved", Saves():
+                return saves.wait()
+        remembered = role.store.identity_stats()
+        return {
+            "address": address,
+            "figure": role.store.rows(),
+            "cpu_s": line.cpu_s(),
+            "sets": remembered.sets,
+            "ranges": remembered.runs,
+            "bytes": remembered.bytes,
+        }
+
+    return answer
+
+
+def give(role: Any, server: int, address: str) -> dict[str, Any]:
+    handed = role.hand_over(role.owned(), server, address)
+    if handed.why or role.owned():
+        raise RuntimeError(handed.why or "slots were left")
+    return {
+        "figure": handed.bytes / handed.seconds,
+        "bytes": handed.bytes,
+        "longest_freeze_s": handed.longest_freeze_s,
+    }
+
+
+if __name__ == "__main__":
+    line.serve(start)

@@ -1,0 +1,195 @@
+"""The trainer of `bench dataworkers` and its data workers, each held to one core.
+
+Options: role (trainer, worker), folder, core, batch, samples; of a trainer way, other (where readers of a DataLoader
+run), hidden; of a worker fake: every answer is the first batch again. Rounds of a trainer: {"what": "split"} -> what
+moves; {"what": "train", "seconds", "warm", "addresses", "fake"} -> steps a second, CPU and blocked seconds a step,
+batches made by data workers. Rounds of a worker: {"what": "address"}; {"what": "alone", "seconds"} -> batches a second
+that this core can make with nobody to send them to. Ways "off" and "auto" are of a job whose preprocessing is cheap.
+"""
+
+import gc
+import itertools
+import os
+import pathlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import line
+import numpy as np
+import text_clicks
+import torch
+
+CHEAP = ("off", "auto")
+
+
+class Trainer:
+    """The user's loop, run as far as a round asks for."""
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        from springtide.domain.data.data_workers import FeedRules
+        from springtide_lab.bench.dataworkers import fed_job
+
+        way = options["way"]
+        rules = {"data set": FeedRules(workers=1, split="off"), "automatic": FeedRules(workers=1), "auto": FeedRules()}
+        self.job = fed_job.FedJob(rules.get(way, FeedRules(workers=0)), pathlib.Path(options["folder"]))
+        torch.manual_seed(0)
+        model: Any = (text_clicks.PlainModel if way in CHEAP else text_clicks.TextModel)(options["hidden"])
+        self.model, self.optimizer, self.batches = self.job.prepare(
+            model,
+            torch.optim.Adagrad(model.parameters(), lr=0.01),
+            data(options),
+            batch_size=options["batch"],
+            epochs=10_000,
+            **({"collate_fn": text_clicks.collate} if way not in (*CHEAP, "DataLoader") else {}),
+        )
+        self.steps = self.loop()
+        self.tuned = TunedFeed(self.job) if way == "auto" else None
+
+    def loop(self) -> Iterator[None]:
+        """A step for every time that it is asked for one."""
+        for one in self.batches:
+            text_clicks.train(self.model, [self.optimizer], one)
+            yield
+
+    def split(self) -> dict[str, Any]:
+        self.job.want()
+        while not self.job.master.packaged.is_set():
+            next(self.steps)
+        assert self.job._splitting is not None
+        made = self.job._splitting.make()
+        return {"moved": made.explanation.summary if made.explanation is not None else made.why}
+
+    def compare(self, some: bool) -> None:
+        """Whether some of the batches of data workers are compared, as in every job."""
+        from springtide.worker.split import received_batches
+
+        if self.job._splitting is not None:
+            self.job._splitting.received.every = received_batches.CHECKED if some else sys.maxsize
+
+    def train(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Some steps that do not count, then some seconds that do."""
+        if "addresses" in request:
+            self.job.feed_from(request["addresses"])
+        self.compare(False)  # with what forward() makes: fake batches, of which some may be queued, would be given up
+        for _ in range(request["warm"]):
+            next(self.steps)
+        self.compare(not request.get("fake"))
+        made, ready = self.made(), ready_s()
+        done = line.repeat(lambda: next(self.steps), request["seconds"])
+        blocked = max(0.0, done.seconds - (ready_s() - ready))
+        told = {"figure": done.times / done.seconds, "cpu_s": done.cpu_s / done.times, "steps": done.times}
+        told |= {"blocked_s": blocked / done.times, "made": self.made() - made}
+        tuned = self.tuned
+        return told | ({"wanted": tuned.wanted, "decisions": tuned.decisions, "why": tuned.why} if tuned else {})
+
+    def made(self) -> int:
+        state = self.job.feeding.state if self.job.feeding is not None else None
+        return state.made if state is not None else 0
+
+
+def ready_s() -> float:
+    """Seconds so far that this thread ran, or could have if others had not; all others it was blocked."""
+    _, queued, _ = pathlib.Path("/proc/thread-self/schedstat").read_text().split()
+    return time.thread_time() + int(queued) / 1e9
+
+
+def data(options: dict[str, Any]) -> Any:
+    """The data set of this way; with a DataLoader its reader is on the other core."""
+    if options["way"] in CHEAP:
+        return text_clicks.Ready(options["samples"])
+    clicks = text_clicks.TextClicks(options["samples"])
+    if options["way"] != "DataLoader":
+        return clicks
+    return torch.utils.data.DataLoader(
+        clicks,
+        batch_size=options["batch"],
+        shuffle=True,
+        collate_fn=text_clicks.collate,
+        num_workers=1,
+        worker_init_fn=lambda number: os.sched_setaffinity(0, [options["other"]]),
+    )
+
+
+class TunedFeed:
+    """The master's part of tuning, beside the loop and at its cost: a word and a decision every second."""
+
+    def __init__(self, job: Any) -> None:
+        from springtide.domain.data.data_workers import FeedRules
+        from springtide.planning.dataworkers import tuner
+
+        self.job, self.tuning = job, tuner.begin(FeedRules(every_s=1.0))
+        self.wanted = self.decisions = 0
+        """Data workers that were wanted at any time."""
+        self.why = ""
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self) -> None:
+        from springtide.planning.dataworkers import observation, tuner
+
+        words: list[observation.TrainerReport] = []
+        while True:
+            time.sleep(1.0)
+            at = time.monotonic()
+            words = [*words[-3:], observation.TrainerReport(at, self.job.feeding.state)]
+            seen = observation.see({"trainer": words}, observation.Cores(free_cpu=1.0), at=at, since=at - 2.5)
+            if seen is not None:
+                self.tuning, target = tuner.decide(self.tuning, seen)
+                self.wanted = max(self.wanted, target.data_workers)
+                self.decisions += 1
+                self.why = target.why
+
+
+class Again:
+    """Makes one batch, and gives it again for whatever is asked."""
+
+    def __init__(self, run: Any) -> None:
+        self.run = run
+        self.made: Any = None
+
+    def __call__(self, indices: Any) -> Any:
+        if self.made is None:
+            self.made = self.run(indices)
+        return self.made
+
+
+def start_trainer(options: dict[str, Any]) -> line.Round:
+    trainer = Trainer(options)
+    return lambda request: trainer.split() if request["what"] == "split" else trainer.train(request)
+
+
+def start_worker(options: dict[str, Any]) -> line.Round:
+    from springtide.dataworker.feed.worker import DataWorker, Pipeline, PipelineStage
+    from springtide.dataworker.processes import job_package
+    from springtide_lab.bench.dataworkers import fed_job
+
+    pipeline = job_package.load(pathlib.Path(options["folder"]), secret=fed_job.SECRET)
+    gc.freeze()  # as dataworker/processes/__main__.py does
+    if options["fake"]:
+        pipeline = Pipeline((PipelineStage("fake", Again(pipeline)),))
+    serving = DataWorker(pipeline, 0, fed_job.SECRET, threads=1)
+    firsts = itertools.cycle(range(0, options["samples"], options["batch"]))
+
+    def make() -> None:
+        first = next(firsts)
+        pipeline(np.arange(first, first + options["batch"]))
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        if request["what"] == "address":
+            return {"address": serving.address}
+        done = line.repeat(make, request["seconds"])
+        return {"figure": done.times / done.seconds}
+
+    return answer
+
+
+def start(options: dict[str, Any]) -> line.Round:
+    os.sched_setaffinity(0, [options["core"]])
+    torch.set_num_threads(1)
+    return start_trainer(options) if options["role"] == "trainer" else start_worker(options)
+
+
+if __name__ == "__main__":
+    line.serve(start)

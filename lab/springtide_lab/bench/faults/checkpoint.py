@@ -1,0 +1,305 @@
+"""What checkpoints cost: a job that saves itself while it trains, and the caller of `Checkpointer.save`.
+
+In: nothing but the options. Out: the goals and rows of all parts, each measured in a room of its own. Next:
+checkpoint_job.py, checkpoint_blocking.py.
+"""
+
+import contextlib
+import functools
+import itertools
+import pathlib
+import statistics
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from springtide_lab.bench import Options
+from springtide_lab.bench.core import harness, peers, report, versions
+from springtide_lab.bench.train import train
+
+LOCAL = ("memcpy", "springtide", "torch.save", "async_save")
+
+
+def blocking(options: Options) -> report.Result:
+    """Each size by itself, so that memory is there for it."""
+    sizes, rounds = ((0.05,), 2) if options.quick else ((1.0, 2.0), 5)
+    notes: list[str] = []
+    measured = {size: saved(size, rounds, options, notes) for size in sizes}
+    ratio = report.worst([one.ratio("springtide", "memcpy") for one in measured.values()], better="lower")
+    rows = tuple(
+        (f"{way}, {size:g} GB", one.median(way), size * 1.073741824 / one.median(way))
+        for size, one in measured.items()
+        for way in one.figures
+    )
+    return report.Result(
+        goals=(report.goal("blocking_vs_memcpy", ratio, target=1.15, better="lower"),),
+        rounds=rounds,
+        columns=("a save holds its caller", "seconds", "GB/s"),
+        rows=rows,
+        notes=tuple(notes),
+    )
+
+
+def saved(gigabytes: float, rounds: int, options: Options, notes: list[str]) -> harness.Rounds:
+    """All ways in turn; the first two rounds make pages and do not count."""
+    with contextlib.ExitStack() as stack:
+        local = stack.enter_context(
+            peers.Worker("faults/checkpoint_blocking", options={"kind": "local", "gigabytes": gigabytes})
+        )
+        sides = [(way, local) for way in LOCAL]
+        if not options.quick:
+            try:
+                python = peers.environment_of(
+                    "dlrover with torch", ".venv-dlrover-torch", versions.DLROVER, first=(versions.TORCH,)
+                )
+                sides.append(("dlrover", dlrover(stack, python, gigabytes)))
+            except peers.PeerFailed as error:
+                notes.append(f"dlrover was not measured: {error}")
+                harness.say(notes[-1])
+        ways = {way: functools.partial(worker.figure, way=way) for way, worker in sides}
+        return harness.alternate(ways, rounds=rounds, warmup=2, label=f"saves of {gigabytes:g} GB")
+
+
+def dlrover(stack: contextlib.ExitStack, python: pathlib.Path, gigabytes: float) -> peers.Worker:
+    """DLRover with its first save made; it is tried twice, since its saver's process now and then does not come up."""
+    for last in (False, True):
+        options = {"kind": "dlrover", "gigabytes": gigabytes}
+        try:
+            with contextlib.ExitStack() as own:
+                worker = own.enter_context(peers.Worker("faults/checkpoint_blocking", python=python, options=options))
+                worker.figure(way="dlrover")
+                stack.push(own.pop_all())
+                return worker
+        except peers.PeerFailed as error:
+            if last:
+                raise
+            harness.say(f"dlrover is tried once more: {error}")
+    raise AssertionError("one of two tries returns or raises")
+
+
+EVERY_S = 30.0
+SIZES_MB = (1024, 4096, 8192)
+LEAST_MB = 256
+PAPERS_MB = 20480
+"""DLRover-RM saves 20 GB in under a second: with room for so many, the speed of a save is told for them."""
+SHARED = "/dev/shm/springtide-bench"
+BLOCKED = ("pull_wait_s", "push_wait_s")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """Steps beside one full save."""
+
+    megabytes: int
+    p99_s: float
+    longest_without_s: float
+    longest_s: float
+    save_s: float
+    cpu_s: float
+    gigabytes: float
+    hurried_gb_s: float
+    memory_gb_s: float | None
+
+    @property
+    def ratio(self) -> float:
+        return self.longest_s / self.p99_s
+
+    @property
+    def best_gb_s(self) -> float:
+        """Of a save that is waited for: to memory where there was room, or to files whose pages stay there."""
+        return max(self.hurried_gb_s, self.memory_gb_s or 0.0)
+
+
+def saving(options: Options) -> report.Result:
+    sizes = (32, 64) if options.quick else sizes_for(harness.available_bytes())
+    stalls = []
+    share: float | None = None
+    rows: list[tuple[str | float | None, ...]] = []
+    for size in sizes:
+        with started(options, size) as (server, worker):
+            harness.say(f"a full save of {size} MB of tables beside the loop")
+            stalls.append(stall(options, server, worker, size))
+            if size == sizes[0]:
+                harness.say("checkpoints every 30 s, and none, in turn")
+                share, rows = cost_share(options, server, worker)
+    for one in stalls:
+        of = f"tables of {one.gigabytes:.2f} GB"
+        rows += [
+            (f"{of}: p99 step", one.p99_s, None),
+            (f"{of}: longest gap without a save", one.longest_without_s, None),
+            (f"{of}: longest gap while saving", one.longest_s, None),
+            (f"{of}: the save", one.save_s, one.gigabytes / one.save_s),
+            (f"{of}: its CPU", one.cpu_s, None),
+            (f"{of}: in a hurry, to disk", one.gigabytes / one.hurried_gb_s, one.hurried_gb_s),
+        ]
+        if one.memory_gb_s:
+            rows.append((f"{of}: in a hurry, to memory", one.gigabytes / one.memory_gb_s, one.memory_gb_s))
+    speed = largest(options, stalls)
+    rows.append((f"the largest save that fits: {speed['gigabytes']:.2f} GB", speed["seconds"], speed["gb_s"]))
+    worst = max((one.ratio for one in stalls), default=None)
+    missing = [size for size in SIZES_MB if not options.quick and size not in sizes]
+    return report.Result(
+        goals=(
+            report.goal("cost_share", share, target=0.03, better="lower"),
+            report.goal("stall_vs_p99_step", worst, target=1.5, better="lower"),
+        ),
+        rounds=len(stalls),
+        columns=("a job that saves itself", "seconds", "GB/s"),
+        rows=tuple(rows),
+        notes=(
+            "the paper saves a model of 20 GB in under 1 s (its servers together); ours is one thread of one server",
+            *(
+                [f"no room for {missing} MB of tables beside their copy: the largest is {sizes[-1]} MB"]
+                if missing
+                else []
+            ),
+        ),
+        details={
+            "stalls": [
+                {"megabytes": one.megabytes, "ratio": round(one.ratio, 3), "gb_s": round(one.best_gb_s, 3)}
+                for one in stalls
+            ],
+            "largest_save": speed,
+        },
+    )
+
+
+def largest(options: Options, stalls: Sequence[Stall]) -> dict[str, float]:
+    """Size, seconds and GB/s of the largest full save that fits here, of one server, while somebody waits for it."""
+    if not options.quick and fits(PAPERS_MB, harness.available_bytes()):
+        with started(options, PAPERS_MB) as (server, _):
+            harness.say(f"a full save of {PAPERS_MB} MB of tables, waited for")
+            speeds = [hurry(server), *([hurry(server, folder=SHARED)] if roomy(PAPERS_MB) else [])]
+        gigabytes, best = PAPERS_MB * 2**20 / 1e9, max(speeds)
+    else:
+        gigabytes, best = stalls[-1].gigabytes, stalls[-1].best_gb_s
+    return {"gigabytes": round(gigabytes, 3), "seconds": round(gigabytes / best, 3), "gb_s": round(best, 3)}
+
+
+@contextlib.contextmanager
+def started(options: Options, megabytes: int) -> Any:
+    """A server with so many rows and a loop that has warmed up."""
+    sizes = train.SIZES | ({"rows": 2_000, "batches": 8} if options.quick else {})
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(dir=options.folder.absolute()))
+        server = stack.enter_context(
+            peers.Worker("core/server_process", options={"index": 0, "folder": folder, "megabytes": megabytes})
+        )
+        loop = {
+            **sizes,
+            "kind": "springtide",
+            "model": "widedeep",
+            "threads": 1,
+            "addresses": [server.ask("round")["address"]],
+        }
+        worker = stack.enter_context(peers.Worker("train/train_loop", options=loop))
+        worker.ask("round", seconds=0.3 if options.quick else 3.0)
+        yield server, worker
+
+
+def stall(options: Options, server: peers.Worker, worker: peers.Worker, megabytes: int) -> Stall:
+    """Steps of a while without a save, then beside one; then one in a hurry, for its speed."""
+    quiet_s = 0.5 if options.quick else 10.0
+    steps = sorted(length for _, length in gaps(worker.ask("round", seconds=quiet_s, times=True)["times"]))
+    server.ask("round", what="save", after_s=0.1)
+    beside: list[tuple[float, float]] = []
+    runs = 1.0
+    while runs:  # the loop goes on for as long as the save does, however long that is
+        beside += gaps(worker.ask("round", seconds=quiet_s / 2, times=True)["times"])
+        runs = server.figure(what="saving")
+    saved = server.ask("round", what="saved")
+    during = [length for at, length in beside if at >= saved["began"] and at - length <= saved["ended"]]
+    hurried = hurry(server)
+    in_memory = hurry(server, folder=SHARED) if roomy(megabytes) else None
+    return Stall(
+        megabytes=megabytes,
+        p99_s=steps[int(0.99 * len(steps))],
+        longest_without_s=steps[-1],
+        longest_s=max(during or [length for _, length in beside]),
+        save_s=saved["figure"],
+        cpu_s=saved["cpu_s"],
+        gigabytes=saved["bytes"] / 1e9,
+        hurried_gb_s=hurried,
+        memory_gb_s=in_memory,
+    )
+
+
+def hurry(server: peers.Worker, folder: str = "") -> float:
+    server.ask("round", what="save", hurry=True, full=True, folder=folder)
+    saved = server.ask("round", what="saved")
+    return float(saved["bytes"] / saved["figure"] / 1e9)
+
+
+def gaps(times: list[float]) -> list[tuple[float, float]]:
+    """When each step ended and how long after the one before."""
+    return [(after, after - before) for before, after in itertools.pairwise(times)]
+
+
+def cost_share(
+    options: Options, server: peers.Worker, worker: peers.Worker
+) -> tuple[float, list[tuple[str | float | None, ...]]]:
+    """Rounds of 30 s with one checkpoint and without, in turn; the parts of the cost, and the rows that show them."""
+    seconds, rounds = (1.0, 2) if options.quick else (EVERY_S, 3)
+    costs: dict[bool, list[dict[str, float]]] = {True: [], False: []}
+    for turn in range(2 * rounds):
+        saves = turn % 2 == 1
+        before = server.ask("round")["cpu_s"]
+        if saves:
+            server.ask("round", what="save", after_s=seconds / 10)
+        answer = worker.ask("round", seconds=seconds)
+        saved = server.ask("round", what="saved") if saves else {"cpu_s": 0.0, "bytes": 0}
+        costs[saves].append(
+            {
+                "cpu": answer["cpu_s"] + server.ask("round")["cpu_s"] - before - saved["cpu_s"],
+                "blocked": sum(answer["spent"][name] for name in BLOCKED),
+                "saver": saved["cpu_s"],
+                "megabytes": saved["bytes"] / 1e6,
+                "samples/s": answer["figure"],
+            }
+        )
+    middle = {
+        saves: {part: statistics.median(one[part] for one in costs[saves]) for part in costs[saves][0]}
+        for saves in costs
+    }
+    on, off = middle[True], middle[False]
+    blocked = max(0.0, on["blocked"] - off["blocked"])
+    share = (on["saver"] + blocked) / (off["cpu"] + off["blocked"])
+    return share, [
+        (f"CPU of the job in {seconds:g} s", off["cpu"], None),
+        ("blocked without checkpoints", off["blocked"], None),
+        (f"CPU of a checkpoint of {on['megabytes']:.0f} MB", on["saver"], None),
+        ("blocked more with one", blocked, None),
+    ]
+
+
+def sizes_for(available: int) -> tuple[int, ...]:
+    """Sizes of tables to measure: those that fit, and where the largest does not, the most whole GB that do."""
+    fitting = [size for size in SIZES_MB if fits(size, available)]
+    if fitting != list(SIZES_MB):
+        between = range(max(fitting, default=0) + 1024, SIZES_MB[-1], 1024)
+        fitting += [size for size in between if fits(size, available)][-1:]
+    return tuple(fitting) or (LEAST_MB,)
+
+
+def fits(megabytes: int, available: int) -> bool:
+    """Whether there is room for tables of this size and the pages of their copy."""
+    return available > 2.3 * megabytes * 2**20 + 2**31
+
+
+def roomy(megabytes: int) -> bool:
+    """Whether a second copy fits into memory that nothing can be written out of."""
+    shm = pathlib.Path("/dev/shm")
+    return shm.is_dir() and harness.available_bytes() > 1.3 * megabytes * 2**20 + 2**31
+
+
+def bench(options: Options) -> report.Result:
+    parts = (saving(options), blocking(options))
+    return report.Result(
+        goals=tuple(goal for part in parts for goal in part.goals),
+        rounds=max(part.rounds for part in parts),
+        columns=("what", "seconds", "GB/s"),
+        rows=tuple(row for part in parts for row in part.rows),
+        notes=tuple(note for part in parts for note in part.notes),
+        details={name: value for part in parts for name, value in part.details.items()},
+    )

@@ -1,1 +1,0 @@
-"""One worker of four is throttled."""

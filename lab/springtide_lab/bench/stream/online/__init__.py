@@ -1,1 +1,0 @@
-"""A day of a stream in five minutes, on this machine: what `springtide bench online` is made of."""

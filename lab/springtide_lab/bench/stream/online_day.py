@@ -1,0 +1,396 @@
+"""A day of traffic in five minutes: a real job on a log follows it with its workers, by forecast and measurement.
+
+In: seven generated days as history, an eighth to be played; workers held to a part of a core by control groups. Out:
+the figures of Kale's section 4.1, in the day's own time, a picture of traffic, forecast, workers and lag, and whether
+every record was trained exactly once. Beside it: as many workers all day as the peak needs (`Adequate` in the paper).
+"""
+
+import pathlib
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide import errors
+from springtide.data.stream.log.layout import LogSettings
+from springtide.data.stream.log.stream import create
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import GuardRules, JobSpec
+from springtide.domain.spec.online_job import OnlineJob, OnlinePoint, OnlineRules, OnlineState, TrafficStep
+from springtide.planning.online.traffic import DAY_S
+from springtide.platforms.local import process_group
+from springtide.rpc.messages.messages import JobStatus
+from springtide.telemetry.time_series import read
+from springtide.testing.cluster import LocalCluster
+from springtide_lab import charts
+from springtide_lab.bench import Options
+from springtide_lab.bench.core import harness, jobs, report
+from springtide_lab.charts import BLUE, GREEN, GREY, ORANGE, RED, Curve, Panel
+
+STEPS = 288
+"""Of a day: five minutes each."""
+RATIO = 7.65
+DAY_NOISE, STEP_NOISE, STAYS = 0.05, 0.04, 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Days:
+    """Several days in a row, from one in the past to today."""
+
+    shares: NDArray[np.float64]
+    """[days, steps]; the last row is today."""
+
+    def at(self, day: float) -> float:
+        """Share of the usual peak, `day` days after today's midnight (below 0: before)."""
+        place = (day + len(self.shares) - 1) * STEPS
+        flat = self.shares.ravel()
+        return float(np.interp(place, np.arange(len(flat)) + 0.5, flat))
+
+
+def read_days(count: int, *, seed: int) -> Days:
+    """So many days; noise of a step stays for a while, a whole day may be higher or lower than others."""
+    rng = np.random.default_rng(seed)
+    noise = np.zeros(count * STEPS)
+    for step in range(1, len(noise)):
+        noise[step] = STAYS * noise[step - 1] + rng.normal(0, STEP_NOISE) * np.sqrt(1 - STAYS**2)
+    level = np.repeat(1 + rng.normal(0, DAY_NOISE, count), STEPS)
+    whole = np.tile(usual(), count) * level * (1 + noise)
+    return Days(np.maximum(whole, 0.5 / RATIO).reshape(count, STEPS))
+
+
+def usual() -> NDArray[np.float64]:
+    """A day without noise, from midnight on: its night, its noon and its evening."""
+    hour = (np.arange(STEPS) + 0.5) * 24 / STEPS
+    humps = 0.6 * _hump(hour, at=12.0, wide=2.8) + _hump(hour, at=20.0, wide=2.6)
+    humps = (humps - humps.min()) / (humps.max() - humps.min())
+    return np.asarray(1 / RATIO + (1 - 1 / RATIO) * humps)
+
+
+def _hump(hour: NDArray[np.float64], *, at: float, wide: float) -> NDArray[np.float64]:
+    away = (hour - at + 12) % 24 - 12
+    return np.exp(-((away / wide) ** 2) / 2)
+
+
+def draw(points: Sequence[OnlinePoint], path: pathlib.Path, *, lasts_s: float, slo_s: float) -> None:
+    began = points[0].at if points else 0.0
+
+    def curve(value: Callable[[OnlinePoint], float | None], label: str, colour: str, style: str = "-") -> Curve:
+        known = [((point.at - began) * 24 / lasts_s, y) for point in points if (y := value(point)) is not None]
+        return Curve([hour for hour, _ in known], [y for _, y in known], label, colour, style)
+
+    traffic = (
+        curve(lambda point: point.arriving, "came", BLUE),
+        curve(lambda point: point.trained, "trained", GREEN),
+        curve(lambda point: point.forecast, "forecast", ORANGE, "--"),
+        curve(lambda point: point.high, "at most", ORANGE, ":"),
+        curve(lambda point: point.capacity, "workers could train", GREY, "steps"),
+    )
+    workers = (
+        curve(lambda point: point.wanted, "wanted", ORANGE, "steps"),
+        curve(lambda point: point.workers, "there", GREEN, "steps"),
+    )
+    lag = curve(lambda point: point.lag_s / 60, "", RED)
+    panels = (
+        Panel(y="records a second", curves=traffic, y_limits=(0, None)),
+        Panel(y="workers", curves=workers, y_limits=(0, None)),
+        Panel(x="hours of the day", y="lag, minutes", curves=[lag], y_limits=(0, None), lines=(("y", slo_s / 60),)),
+    )
+    charts.draw(path, "", panels, size=(8, 7), stacked=True)
+
+
+PARTITIONS, BATCH, KEYS = 8, 64, 997
+EVERY_S = 0.05  # between two appends
+
+SCRIPT = """
+import pathlib, sys, time
+import numpy as np
+import torch
+from torch import nn
+import springtide as st
+
+torch.set_num_threads(1)
+folder, url = pathlib.Path(sys.argv[1]), sys.argv[2]
+batch, work, pause_s = int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
+
+
+class Counter(nn.Module):  # zeros, SGD at rate 1, a gradient of -1 an occurrence: rows count what was trained
+    def __init__(self):
+        super().__init__()
+        self.often = st.EmbeddingBag(1, init="zeros")
+        self.seen = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x):
+        return self.often(x[:, None])[:, 0].sum() + self.seen.sum() * len(x)
+
+
+def decode(bodies):
+    return torch.from_numpy(np.frombuffer(b"".join(bodies), dtype=np.int64).copy())
+
+
+job = st.join()
+model = Counter()
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+data = st.stream(url, decode=decode, linger_s=0.2)
+model, optimizer, batches = job.prepare(model, optimizer, data, batch_size=batch)
+a, b = torch.ones(128, 128), torch.ones(128, 128)
+for x in batches:
+    for _ in range(work):  # what a real model would compute
+        a @ b
+    time.sleep(pause_s)
+    optimizer.zero_grad()
+    (-model(x)).backward()
+    optimizer.step()
+if not job.leaving:
+    state = model.state_dict()
+    part = folder / f"counts-{job.rank}.npz"
+    np.savez(part, keys=state["often.keys"], rows=state["often.rows"], seen=state["seen"])
+    part.rename(folder / "counts.npz")
+"""
+
+
+class Producer:
+    """Appends records to a new log, as many a second as traffic says; knows what it has appended."""
+
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        traffic: Callable[[float], float],
+        *,
+        partitions: int = PARTITIONS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`traffic`: records a second at a time of day; `clock`: what stamps are of."""
+        self._stream = create(folder / "log", LogSettings(partitions=partitions))
+        self.url = self._stream.url
+        self._traffic, self._partitions, self._clock = traffic, partitions, clock
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="producer", daemon=True)  # Ctrl-C ends it too
+        self.appended = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def seal(self) -> None:
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._stream.seal()
+        self._stream.close()
+
+    def _run(self) -> None:
+        writer, owed, before = self._stream.writer(), 0.0, time.time()
+        while not self._ended.wait(EVERY_S):
+            now = time.time()
+            owed, before = owed + self._traffic(now) * (now - before), now
+            count = int(owed)
+            owed -= count
+            keys = (np.arange(self.appended, self.appended + count) % KEYS).astype(np.int64)
+            for number in range(self._partitions):
+                mine = keys[number :: self._partitions]
+                if len(mine):
+                    ends = 8 * np.arange(1, len(mine) + 1, dtype=np.int64)
+                    writer.append(number, mine.tobytes(), ends, at=self._clock())
+            self.appended += count
+        writer.close()
+
+
+class Held:
+    """Workers get a whole core until they train, so that imports take no minutes, and so many from then on."""
+
+    def __init__(self, job: LocalCluster, cpu: float) -> None:
+        self._job, self._cpu = job, cpu
+        self._done: set[tuple[str, int]] = set()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="held")
+
+    def __enter__(self) -> "Held":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ended.wait(EVERY_S):
+            for member in self._job.status.members:
+                life = (str(member.role), member.incarnation)
+                trains = member.role.kind is RoleKind.WORKER and member.alive and member.joined
+                if trains and life not in self._done and not self._job.over:
+                    self._done.add(life)
+                    self._job.throttle(life[0], self._cpu)
+
+
+def job_of(
+    folder: pathlib.Path,
+    producer: Producer,
+    online: OnlineJob,
+    *,
+    work: int = 0,
+    pause_s: float = 0.0,
+    cpu: float | None = 1.0,
+    name: str = "day",
+    workers: int = 1,
+    checkpoint_s: float = 5.0,
+) -> LocalCluster:
+    spec = JobSpec(
+        name=name,
+        workers=workers,
+        servers=1,
+        worker_cpu=cpu,
+        heartbeat_s=0.2,
+        slots=64,
+        online=online,
+        guards=GuardRules(memory=False, servers=False),
+        checkpoints=CheckpointRules(every_s=checkpoint_s),
+    )
+    return jobs.prepared(folder, SCRIPT, [folder, producer.url, BATCH, work, pause_s], spec)
+
+
+def miscounted(folder: pathlib.Path, appended: int) -> int:
+    counts = np.load(folder / "counts.npz")
+    held = dict(zip(counts["keys"].tolist(), counts["rows"][:, 0].tolist(), strict=True))
+    wrong = 0.0
+    for key in range(KEYS):
+        due = len(range(key, appended, KEYS))
+        wrong += abs(held.pop(key, 0.0) - due)
+    return int(wrong + sum(map(abs, held.values())) + abs(float(counts["seen"][0]) - appended) * (wrong == 0))
+
+
+DAY_LASTS_S, QUICK_S = 300.0, 40.0
+BEFORE = 7
+SEED = 8
+CPU, MOST = 0.15, 4
+PEAK = 3.2
+"""Times what one worker trains: four keep up with it, three do not."""
+WORK = 60
+VIOLATION, DOWN_MIN, OF_ADEQUATE = 0.026, 1.0, 0.85
+
+
+def bench(options: Options) -> report.Result:
+    if why := process_group.why_not():
+        raise errors.BadInput(f"this benchmark needs CPU quotas: {why}")
+    lasts_s = QUICK_S if options.quick else DAY_LASTS_S
+    with tempfile.TemporaryDirectory(prefix="springtide-online-") as name:
+        folder = pathlib.Path(name)
+        pace = one_worker(folder / "one")
+        harness.say(f"one worker of {CPU:g} cores trains {pace:,.0f} records a second; the day begins")
+        status, points, wrong = play(folder / "day", peak=PEAK * pace, lasts_s=lasts_s)
+    assert status.online is not None
+    drawn = options.folder / "online.png"
+    draw(points, drawn, lasts_s=lasts_s, slo_s=status.online.slo_lag_s)
+    return told(status.online, points, wrong, pace, str(drawn), lasts_s)
+
+
+def told(
+    state: OnlineState, points: Sequence[OnlinePoint], wrong: int, pace: float, drawn: str, lasts_s: float
+) -> report.Result:
+    adequate = MOST * state.hours
+    off = [abs(one.forecast - one.arriving) for one in points if one.forecast is not None]
+    came = [one.arriving for one in points if one.forecast is not None]
+    return report.Result(
+        goals=(
+            report.goal("online_violation", state.violation, target=VIOLATION, better="lower"),
+            report.goal("online_downtime_min", state.down_min, target=DOWN_MIN, better="lower"),
+            report.goal(
+                "online_worker_hours_vs_adequate", state.worker_hours / adequate, target=OF_ADEQUATE, better="lower"
+            ),
+            report.goal("online_lost_or_repeated", float(wrong), target=0.0, better="lower"),
+        ),
+        rounds=1,
+        columns=("scheme", "violation", "lag min", "down min", "worker-h", "changes"),
+        rows=(
+            (
+                "this job",
+                f"{state.violation:.2%}",
+                state.lag_min,
+                state.down_min,
+                state.worker_hours,
+                float(state.scalings),
+            ),
+            (f"{MOST} workers all day (reckoned)", None, None, 0.0, adequate, 0.0),
+        ),
+        notes=(
+            f"a day in {lasts_s:g} s: every second is {DAY_S / lasts_s / 60:.1f} min, so the promise "
+            f"of {state.slo_lag_s / 60:g} min is kept within {state.slo_lag_s * lasts_s / DAY_S:.1f} s of the clock",
+            f"one worker of {CPU:g} cores trains {pace:,.0f}/s; {state.records:,} records came, peak "
+            f"{max((one.arriving for one in points), default=0.0):,.0f}/s; the forecast for now was "
+            f"{sum(off) / max(sum(came), 1e-9):.1%} off",
+            f"picture: {drawn}",
+        ),
+        details={
+            "points": [msgspec.to_builtins(one) for one in points],
+            "online": msgspec.to_builtins(state),
+            "pace": pace,
+            "lasts_s": lasts_s,
+        },
+    )
+
+
+def one_worker(folder: pathlib.Path, *, records: int = 40_000, seconds: float = 8.0) -> float:
+    """Records a second that one worker trains when it never waits."""
+    folder.mkdir()
+    producer = Producer(folder, lambda _: records / EVERY_S / 4)
+    producer.start()
+    time.sleep(5 * EVERY_S)
+    with job_of(folder, producer, OnlineJob(), work=WORK, name="one") as job, Held(job, CPU):
+        job.until(lambda status: status.samples > 20 * BATCH)
+        first, began = job.status, time.monotonic()
+        while time.monotonic() < began + seconds and job.status.samples < records * 0.9:
+            time.sleep(0.1)
+        last, gone = job.status, time.monotonic() - began
+    producer.seal()
+    return (last.samples - first.samples) / gone
+
+
+def play(
+    folder: pathlib.Path,
+    *,
+    peak: float,
+    lasts_s: float,
+    cpu: float = CPU,
+    most: int = MOST,
+    work: int = WORK,
+    say: Callable[[str], None] = harness.say,
+) -> tuple[JobStatus, list[OnlinePoint], int]:
+    """One day to a job; how it was at the day's end, its points, and records that were lost or trained twice."""
+    folder.mkdir()
+    days = read_days(BEFORE + 1, seed=SEED)
+    midnight = time.time()
+    producer = Producer(folder, lambda wall: peak * days.at((wall - midnight) / lasts_s))
+    history = folder / "before.jsonl"
+    history.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in past(days, peak, midnight, lasts_s)))
+    online = OnlineJob(
+        on=True, rules=OnlineRules(most=most), speedup=DAY_S / lasts_s, every_s=120.0, history=str(history)
+    )
+    with job_of(folder, producer, online, work=work) as job, Held(job, cpu):
+        job.until(lambda status: status.online is not None)
+        producer.start()
+        began, said = time.time(), ""
+        status = job.status
+        while time.time() < midnight + lasts_s or time.time() < began + 0.8 * lasts_s:
+            status = job.status
+            if status.decision_why != said and status.online is not None:
+                said = status.decision_why
+                say(f"{time.time() - midnight:5.0f} s  {status.workers_wanted} workers: {said}")
+            assert not job.over, f"the job has ended: {status.why}"
+            time.sleep(0.1)
+        producer.seal()
+        jobs.finished(job, within_s=120)
+        points = read(job.files.online, OnlinePoint)
+    return status, points, miscounted(folder, producer.appended)
+
+
+def past(days: Days, peak: float, midnight: float, lasts_s: float) -> list[TrafficStep]:
+    """The days before, as an earlier run would have kept them."""
+    step_s = lasts_s / 144
+    return [
+        TrafficStep(at=midnight - step_s * back, seconds=step_s, samples=step_s * peak * days.at((0.5 - back) / 144))
+        for back in range(BEFORE * 144, 0, -1)
+    ]

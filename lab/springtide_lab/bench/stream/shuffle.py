@@ -1,0 +1,395 @@
+"""Global shuffling as in §4.3 of Kale: one of many partitions gets ten times what the others get; who trains it?
+
+In: a producer, a log and eight workers, real processes (shuffle_process.py); only training is a wait of known length.
+Out: how long a backlog takes to drain under three strategies, bytes between workers, CPU, a picture of lags. *backlog*
+comes in one moment, *burst* builds up while they train; the worse counts. Extra traffic: bytes between workers for each
+byte read from the stream, from two seconds before a burst to six seconds after it, the most of all scenes.
+"""
+
+import contextlib
+import dataclasses
+import os
+import pathlib
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent import futures
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide import errors
+from springtide.data.stream.log.layout import LogSettings
+from springtide.data.stream.log.stream import LogStream, create
+from springtide_lab import charts
+from springtide_lab.bench import Options
+from springtide_lab.bench.core import harness, peers, report
+from springtide_lab.charts import BLUE, GREY, ORANGE, Curve, Panel
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+RECORD_BYTES = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """One stream and the workers that train it."""
+
+    name: str
+    partitions: int
+    workers: int = 8
+    capacity: float = 2000.0
+    """Records a second that a worker trains: a wait of known length, no computing."""
+    load: float = 0.8
+    """Of all workers' capacity, what comes to each worker while all partitions are alike."""
+    hot: int = 1
+    """Partitions that get more than the others, all of one worker."""
+    times: float = 10.0
+    """A hot partition's rate during the burst, in rates of another."""
+    begins_s: float = 2.0
+    burst_s: float = 4.0
+    ends_s: float = 20.0
+    """When the scene is over."""
+    at_once: bool = False
+    """What the burst brings beyond the usual comes in one moment: the same backlog whatever is done about it."""
+    batch: int = 100
+    linger_s: float = 0.5
+
+    @property
+    def rate(self) -> float:
+        return self.load * self.capacity * self.workers / self.partitions
+
+    @property
+    def quiet_from_s(self) -> float:
+        return self.begins_s if self.at_once else self.begins_s + self.burst_s
+
+    def due(self, partition: int, at_s: float) -> int:
+        count = self.rate * max(0.0, at_s)
+        if self.owner(partition) == 0 and partition < self.hot * self.workers:
+            in_burst = min(max(0.0, at_s - self.begins_s), self.burst_s)
+            if self.at_once and at_s > self.begins_s:
+                in_burst = self.burst_s
+            count += self.rate * (self.times - 1) * in_burst
+        return int(count)
+
+    def owner(self, partition: int) -> int:
+        return partition % self.workers
+
+    def alone_s(self) -> float:
+        """How long after it is quiet the worker of hot partitions would need, if nobody helped: by arithmetic."""
+        return self._needs_s((1 - self.load) * self.capacity)
+
+    def together_s(self) -> float:
+        """The same, if all workers did nothing but help and nothing were lost on the way."""
+        return self._needs_s((1 - self.load) * self.capacity * self.workers)
+
+    def _needs_s(self, spare: float) -> float:
+        extra = self.rate * (self.times - 1) * self.hot
+        return (extra if self.at_once else max(0.0, extra - spare)) * self.burst_s / spare
+
+
+def lags(times: Floats, offsets: Ints, appended: Floats) -> Floats:
+    """At each time, how long the oldest record of a partition has waited that is not trained; 0 when there is none.
+
+    times: when somebody looked. offsets: how far the partition was trained then. appended: when each record came.
+    """
+    there = np.searchsorted(appended, times, side="right")
+    waiting_times = offsets < there
+    first = np.where(waiting_times, np.minimum(offsets, max(0, len(appended) - 1)), 0)
+    return np.where(waiting_times, times - appended[first], 0.0) if len(appended) else np.zeros(len(times))
+
+
+def waiting_times(times: Floats, offsets: Ints, appended: Floats) -> Ints:
+    """At each time, how many records of a partition have come and are not trained."""
+    there: Ints = np.searchsorted(appended, times, side="right").astype(np.int64)
+    waits: Ints = np.maximum(there - offsets, np.int64(0))
+    return waits
+
+
+def drained_at(times: Floats, amount: Floats, *, since: float, calm: float) -> float | None:
+    """From when on, of the times since then, the amount stays within `calm`; None: not to the end."""
+    restless = np.flatnonzero((amount > calm) & (times >= since))
+    if not len(restless):
+        return since
+    last = int(restless[-1])
+    return float(times[last + 1]) if last + 1 < len(times) else None
+
+
+STEP_S = 0.25
+"""Between two columns of a picture."""
+CALM = 1.3
+"""So many times what usually waits is no backlog: it varies by some tenths, as batches fill and linger."""
+START_S = 1.0
+"""From the moment when all workers know each other to the first record."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShuffleReport:
+    """One run of one strategy."""
+
+    strategy: str
+    times: Floats
+    """Seconds of the scene."""
+    lag_s: Floats
+    """Partitions by times."""
+    waiting: Floats
+    """Records that have come and are not trained, all partitions together, by times."""
+    trained: int
+    read_bytes: int
+    sent_bytes: int
+    """Between workers: batches and all words."""
+    forwarded: int
+    came_home: int
+    cpu_s: float
+    late_s: float
+    """How late the producer was in the end: more than a moment, and the machine was too small for the scene."""
+
+    @property
+    def extra_traffic(self) -> float:
+        """Bytes between workers for each byte that they read from the stream."""
+        return self.sent_bytes / max(1, self.read_bytes)
+
+    def usual(self, scene: Scene) -> float:
+        """Records that wait in the last second before the burst: batches that fill, and queues."""
+        before = (self.times >= scene.begins_s - 1.0) & (self.times < scene.begins_s)
+        return float(self.waiting[before].mean())
+
+    def drain_s(self, scene: Scene) -> float | None:
+        """Seconds after it is quiet until no more records wait than usual, or little more; None: not before the end."""
+        since = scene.quiet_from_s
+        at = drained_at(self.times, self.waiting, since=since, calm=CALM * self.usual(scene))
+        return None if at is None else at - since
+
+
+class ShuffleProcesses:
+    """One producer and some workers, for one run after the other; `with` starts and ends them."""
+
+    def __init__(self, workers: int) -> None:
+        self._count = workers
+        self._open = contextlib.ExitStack()
+
+    def __enter__(self) -> "ShuffleProcesses":
+        with contextlib.ExitStack() as stack, futures.ThreadPoolExecutor() as pool:
+            roles = ["producer", *["worker"] * self._count]
+            started = pool.map(lambda role: peers.Worker("stream/shuffle_process", options={"role": role}), roles)
+            self._producer, *self._workers = (stack.enter_context(process) for process in started)
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def run(self, scene: Scene, strategy: str) -> ShuffleReport:
+        with tempfile.TemporaryDirectory(prefix="springtide-shuffle-") as place:
+            folder = pathlib.Path(place)
+            create(folder / "log", LogSettings(partitions=scene.partitions)).close()
+            self._prepare(scene, strategy, folder)
+            began, log = time.time() + START_S, str(folder / "log")
+            produced = self._producer.ask("round", folder=log, scene=asdict(scene), begins_at=began)
+            words = self._ask_all("end")
+            if failures := [word["failure"] for word in words if word["failure"] != "''"]:
+                raise errors.JobFailed(f"a worker of the benchmark has failed: {failures[0]}")
+            times, lag_s, waiting = _looks(scene, folder, began)
+        summed = ("trained", "read_bytes", "sent_bytes", "forwarded", "came_home", "cpu_s")
+        return ShuffleReport(
+            strategy=strategy,
+            times=times,
+            lag_s=lag_s,
+            waiting=waiting,
+            late_s=produced["late_s"],
+            **{key: sum(word[key] for word in words) for key in summed},
+        )
+
+    def _prepare(self, scene: Scene, strategy: str, folder: pathlib.Path) -> None:
+        shared = {
+            "scene": asdict(scene),
+            "strategy": strategy,
+            "secret": os.urandom(32).hex(),
+            "folder": str(folder / "log"),
+            "url": f"log://{folder}/log",
+        }
+        addresses = {}
+        for rank, worker in enumerate(self._workers):
+            own = [each for each in range(scene.partitions) if scene.owner(each) == rank]
+            seen = str(folder / f"{rank}.npz")
+            begun = worker.ask("round", what="begin", rank=rank, partitions=own, seen=seen, **shared)
+            addresses[f"worker-{rank}.0"] = begun["address"]
+        self._ask_all("meet", addresses=addresses)
+
+    def _ask_all(self, what: str, **more: Any) -> list[dict[str, Any]]:
+        with futures.ThreadPoolExecutor(len(self._workers)) as pool:
+            return list(pool.map(lambda worker: worker.ask("round", what=what, **more), self._workers))
+
+
+def _looks(scene: Scene, folder: pathlib.Path, began: float) -> tuple[Floats, Floats, Floats]:
+    times = np.arange(0.0, scene.ends_s, STEP_S)
+    lag_s, waiting = np.zeros((scene.partitions, len(times))), np.zeros(len(times))
+    appended = _appended(folder / "log", scene.partitions)
+    for rank in range(scene.workers):
+        seen = np.load(folder / f"{rank}.npz")
+        nearest = np.clip(np.searchsorted(seen["times"], began + times), 0, len(seen["times"]) - 1)
+        at = seen["times"][nearest]
+        for column, partition in enumerate(seen["own"].tolist()):
+            offsets = seen["offsets"][nearest, column]
+            lag_s[partition] = lags(at, offsets, appended[partition])
+            waiting += waiting_times(at, offsets, appended[partition])
+    return times, lag_s, waiting
+
+
+def _appended(folder: pathlib.Path, partitions: int) -> list[Floats]:
+    stream = LogStream(folder)
+    reader, found = stream.open(), [list[Floats]() for _ in range(partitions)]
+    reader.assign(dict.fromkeys(range(partitions), 0))
+    while chunks := reader.poll(0.0, 2**20):
+        for chunk in chunks:
+            found[chunk.partition].append(chunk.records.appended_at)
+    reader.close()
+    stream.close()
+    return [np.concatenate(parts) if parts else np.empty(0) for parts in found]
+
+
+def draw(runs: Sequence[ShuffleReport], path: pathlib.Path) -> None:
+    """The longest lag of a partition, the mean lag, and the records that wait, by strategy."""
+    figures: dict[str, Callable[[ShuffleReport], Floats]] = {
+        "longest lag, s": lambda run: run.lag_s.max(axis=0),
+        "mean lag, s": lambda run: run.lag_s.mean(axis=0),
+        "records that wait": lambda run: run.waiting,
+    }
+    panels = [
+        Panel(
+            x="seconds",
+            y=what,
+            y_limits=(0, None),
+            curves=[
+                Curve(run.times.tolist(), values(run).tolist(), run.strategy, colour)
+                for run, colour in zip(runs, (GREY, ORANGE, BLUE), strict=True)
+            ],
+        )
+        for what, values in figures.items()
+    ]
+    charts.draw(path, "", panels, size=(7, 7), stacked=True)
+
+
+STRATEGIES = ("none", "basic", "advanced")
+BACKLOG = Scene(name="backlog", partitions=64, at_once=True, ends_s=24.0)
+BURST = Scene(name="burst", partitions=64, ends_s=20.0)
+MANY = Scene(name="burst of 800", partitions=800, hot=10, begins_s=3.0, ends_s=21.0, linger_s=1.0)
+"""Ten of the hundred partitions of one worker at ten times their rate: one of them alone is less than a tenth more."""
+SOONER_S = 13.0
+"""When a scene is over with shuffling, six seconds after the burst. Later, the extra traffic would be less."""
+QUICK_WORKERS = 2
+PAPER = "paper: 905 MB without, 1097 basic (+21%), 948 advanced (+4.8%), all traffic of a job; 10 times in production"
+
+
+def bench(options: Options) -> report.Result:
+    return measure(options, [BACKLOG, BURST, MANY])
+
+
+def backlog(options: Options) -> report.Result:
+    """One scene of `bench shuffle` by itself, a backlog that came in one moment: a minute instead of three."""
+    return measure(options, [BACKLOG])
+
+
+def burst(options: Options) -> report.Result:
+    """One scene of `bench shuffle` by itself, a burst: a minute instead of three."""
+    return measure(options, [BURST])
+
+
+def many_partitions(options: Options) -> report.Result:
+    """One scene of `bench shuffle` by itself, a burst in ten of 800 partitions: a minute instead of three."""
+    return measure(options, [MANY])
+
+
+def measure(options: Options, scenes: Sequence[Scene]) -> report.Result:
+    found: dict[Scene, list[ShuffleReport]] = {}
+    pictures: list[pathlib.Path] = []
+    with ShuffleProcesses(QUICK_WORKERS if options.quick else scenes[0].workers) as workers:
+        for scene in map(_short, scenes) if options.quick else scenes:
+            found[scene] = [_run(workers, scene, strategy) for strategy in STRATEGIES]
+            pictures.append(options.folder / f"shuffle-{scene.name.replace(' ', '-')}.png")
+            draw(found[scene], pictures[-1])
+    return _result(found, pictures)
+
+
+def _run(workers: ShuffleProcesses, scene: Scene, strategy: str) -> ShuffleReport:
+    harness.say(f"{scene.name}: {strategy}")
+    if strategy != "none":
+        scene = dataclasses.replace(scene, ends_s=min(scene.ends_s, SOONER_S))
+    return workers.run(scene, strategy)
+
+
+def _short(scene: Scene) -> Scene:
+    return dataclasses.replace(scene, begins_s=1.0, burst_s=1.0, ends_s=4.0, workers=QUICK_WORKERS)
+
+
+def _result(found: dict[Scene, list[ShuffleReport]], pictures: list[pathlib.Path]) -> report.Result:
+    faster = {scene: _times_faster(scene, runs) for scene, runs in found.items()}
+    slowest = None if None in faster.values() else min(each for each in faster.values() if each is not None)
+    extra = max(runs[-1].extra_traffic for runs in found.values())
+    late = max(run.late_s for runs in found.values() for run in runs)
+    return report.Result(
+        goals=(
+            report.goal("drain_vs_none", slowest, target=5.0, why="" if slowest else "a backlog was not drained"),
+            report.goal("extra_traffic", extra, target=0.10, better="lower"),
+        ),
+        rounds=1,
+        columns=("scene", "strategy", "drained s", "longest lag s", "extra traffic", "CPU s", "came home"),
+        rows=tuple(
+            (
+                scene.name,
+                run.strategy,
+                run.drain_s(scene),
+                float(run.lag_s.max()),
+                f"{run.extra_traffic:.2%}",
+                run.cpu_s,
+                float(run.came_home),
+            )
+            for scene, runs in found.items()
+            for run in runs
+        ),
+        notes=(
+            *(_note(scene, faster[scene]) for scene in found),
+            f"the producer was {late:.1f} s late at the most; {PAPER}",
+            *(f"picture: {path}" for path in pictures),
+        ),
+        details={
+            "calm": CALM,
+            "scenes": {scene.name: dataclasses.asdict(scene) for scene in found},
+            "runs": {scene.name: {run.strategy: _detail(scene, run) for run in runs} for scene, runs in found.items()},
+        },
+    )
+
+
+def _times_faster(scene: Scene, runs: list[ShuffleReport]) -> float | None:
+    none, ours = runs[0].drain_s(scene), runs[-1].drain_s(scene)
+    return None if none is None or ours is None else none / max(ours, STEP_S)
+
+
+def _note(scene: Scene, faster: float | None) -> str:
+    share = (1 + scene.hot * (scene.times - 1) / scene.partitions) * scene.load
+    return (
+        f"{scene.name}: {scene.partitions} partitions, {scene.workers} workers of {scene.capacity:.0f} records/s "
+        f"(a wait), loaded {scene.load:.0%}, {share:.0%} with {scene.hot} of them at {scene.times:g} times the rate; "
+        f"by arithmetic one worker needs {scene.alone_s():.1f} s afterwards, all of them {scene.together_s():.1f}; "
+        + ("not drained" if faster is None else f"drained {faster:.1f} times sooner with advanced than without")
+    )
+
+
+def _detail(scene: Scene, run: ShuffleReport) -> dict[str, float | int | None]:
+    return {
+        "drain_s": run.drain_s(scene),
+        "usual": run.usual(scene),
+        "most": float(run.waiting.max()),
+        "longest_lag_s": float(run.lag_s.max()),
+        "mean_lag_s": float(run.lag_s.mean()),
+        "trained": run.trained,
+        "read_bytes": run.read_bytes,
+        "sent_bytes": run.sent_bytes,
+        "forwarded": run.forwarded,
+        "came_home": run.came_home,
+        "cpu_s": run.cpu_s,
+        "late_s": run.late_s,
+    }

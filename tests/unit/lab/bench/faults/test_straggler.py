@@ -1,0 +1,68 @@
+"""What `bench straggler` makes of what its jobs noted, and that the models it trains are the zoo's."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from springtide.data.source import as_batch
+from springtide.zoo.models import WideDeep, XDeepFM
+from springtide_lab.bench.core import jobs
+from springtide_lab.bench.faults import straggler
+from springtide_lab.bench.faults.straggler import KINDS, LOG, SLOW, WORKERS, Baseline
+
+
+def run(slow, took_s):
+    """A job of 100 s of one healthy worker's work."""
+    return straggler.StragglerRun(slow=slow, paces=(10.0,) * WORKERS, left=1000, took_s=took_s, noticed_s=20.0)
+
+
+def test_ideal_is_what_was_left_over_the_capacity_that_was_left():
+    assert run(0.25, 32.0).ideal_s == pytest.approx(1000 / 32.5)
+
+
+def test_a_pace_is_the_better_of_both_phases_and_the_slow_one_would_be_as_quick_as_its_peers():
+    def at(pace, begin, end):
+        return np.arange(begin, end, 1 / pace).tolist()
+
+    times = [at(10, 0, 10) + at(12, 10, 60) for _ in range(WORKERS)]
+    times[SLOW] = at(11, 0, 10) + at(1, 10, 60)
+    assert straggler.full_paces(times, 0.0, 10.0) == pytest.approx((12.0,) * WORKERS, rel=0.01)
+    assert straggler.full_paces(times, 10.0, 10.0) == pytest.approx((12.0,) * WORKERS, rel=0.01), "from the start on"
+
+
+def test_every_case_is_shown_beside_both_baselines_and_the_papers_figures_stand_apart():
+    outcomes = [
+        straggler.StragglerOutcome(
+            case=case,
+            runs=(run(case.slow, 1.1 * run(case.slow, 1).ideal_s),),
+            parts=Baseline(slow=case.slow, took_s=110.0, ideal_s=50.0),
+            restart=Baseline(slow=case.slow, took_s=55.0, ideal_s=50.0),
+        )
+        for case in (straggler.HARD, *straggler.MODELS)
+    ]
+    told = straggler.judge(
+        outcomes, jobs.delays_of({"pull": 0, "start": 0, "save": 55, "load": 0}, straggler.USUAL_DELAYS)
+    )
+    assert [(goal.id, goal.value, goal.met) for goal in told.goals] == [("jct_vs_ideal", 1.1, True)]
+    shown = {row[0]: row[2:] for row in told.rows}
+    assert shown["3%: equal parts, of less work"] == (2.2, "-50%", "-48.5%")
+    assert shown["3%: restart"] == (2.2, "-50%", "-37%")
+    assert shown["25% WideDeep: equal parts"] == (2.2, "-50%", "-24%")
+    assert shown["25% xDeepFM: equal parts"] == (2.2, "-50%", "-42%")
+    assert shown["25% xDeepFM: restart, delays 0"] == (1.1, "+0%", "")
+    assert all(len(row) == len(told.columns) for row in told.rows)
+
+
+@pytest.mark.parametrize(("kind", "model"), [("WideDeep", WideDeep), ("xDeepFM", XDeepFM)])
+def test_a_model_trains_on_a_log_that_begins_anew_after_its_last_sample(tmp_path, kind, model):
+    work = KINDS[kind]
+    trained, data = work.model(), work.data(tmp_path, 2 * LOG)
+    assert type(trained) is model and len(data) == 2 * LOG
+    first, again = (data.batch(np.arange(begin, begin + work.batch)) for begin in (0, LOG))
+    assert torch.equal(first[1], again[1])
+    loss = work.loss(trained, as_batch(first))
+    loss.backward()
+    grads = list(itertools.islice((param.grad for param in trained.parameters()), 3))
+    assert loss.item() > 0 and all(grad is not None for grad in grads)

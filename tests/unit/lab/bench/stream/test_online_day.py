@@ -1,0 +1,54 @@
+"""Traffic of days for the benchmark of the closed loop, and what it reads off a day."""
+
+import numpy as np
+import pytest
+
+from springtide.domain.spec.online_job import OnlinePoint, OnlineState
+from springtide_lab.bench.stream import online_day
+
+
+def test_a_usual_day_has_its_trough_at_night_and_its_peak_in_the_evening():
+    usual = online_day.usual()
+    assert usual.max() == pytest.approx(1.0) and usual.min() == pytest.approx(1 / online_day.RATIO)
+    assert 19 <= usual.argmax() * 24 / online_day.STEPS <= 21 and usual.argmin() * 24 / online_day.STEPS < 6
+
+
+def test_days_are_alike_but_not_the_same_and_the_same_for_the_same_seed():
+    days = online_day.read_days(4, seed=1)
+    assert np.array_equal(days.shares, online_day.read_days(4, seed=1).shares)
+    assert not np.allclose(days.shares[0], days.shares[1])
+    assert np.abs(days.shares.mean(axis=0) - online_day.usual()).mean() < 0.08
+    assert days.at(0.5) == pytest.approx(days.shares[-1, online_day.STEPS // 2], rel=0.2)
+    assert days.at(-1 + 0.5) == pytest.approx(days.shares[-2, online_day.STEPS // 2], rel=0.2)
+
+
+def test_the_days_before_end_where_the_day_begins():
+    days = online_day.read_days(online_day.BEFORE + 1, seed=2)
+    steps = online_day.past(days, peak=100.0, midnight=1000.0, lasts_s=288.0)
+    assert len(steps) == online_day.BEFORE * 144
+    assert steps[-1].at + steps[-1].seconds == pytest.approx(1000.0)
+    assert steps[-1].samples / steps[-1].seconds == pytest.approx(100 * days.at(-0.5 / 144))
+
+
+def test_the_figures_are_those_of_the_job_beside_as_many_workers_all_day():
+    state = OnlineState(
+        lag_s=1.0,
+        slo_lag_s=1200.0,
+        backlog=0,
+        arriving=1.0,
+        trained=1.0,
+        utilization=0.5,
+        hours=24.0,
+        violation=0.01,
+        worker_hours=48.0,
+        down_min=0.0,
+        records=10,
+    )
+    point = OnlinePoint(
+        at=0.0, arriving=100.0, trained=90.0, lag_s=0.0, backlog=0.0, workers=1, wanted=1, forecast=110.0, high=120.0
+    )
+    result = online_day.told(state, [point], 0, 500.0, "x.png", 300.0)
+    goals = {goal.id: goal for goal in result.goals}
+    assert goals["online_violation"].met and goals["online_lost_or_repeated"].met
+    assert goals["online_worker_hours_vs_adequate"].value == pytest.approx(48 / (4 * 24))
+    assert any("10.0% off" in note for note in result.notes)
