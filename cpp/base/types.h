@@ -6,6 +6,9 @@
 #include <stdexcept>
 #include <string>
 
+// Statistics are declared by one list of names, from which their fields and Python dicts are made.
+#define SPRINGTIDE_FIGURE(name) uint64_t name = 0;
+
 namespace springtide {
 
 using Key = int64_t;       // 64 bits end to end; every value is legal
@@ -24,6 +27,8 @@ constexpr uint32_t kStripes = 64;  // lock stripes of a store; the slots of one 
 
 enum class DType : uint8_t { f32 = 0, f16 = 1, bf16 = 2 };
 enum class InitKind : uint8_t { zeros = 0, uniform = 1, normal = 2, xavier = 3 };
+// Which cached row goes first: the longest unused, or the least used (among them the oldest).
+enum class EvictOrder : uint8_t { lru = 0, lfu = 1 };
 enum class OptimKind : uint8_t { sgd = 0, adagrad = 1, rowwise_adagrad = 2, adam = 3, rmsprop = 4, ftrl = 5 };
 
 // The value of a missing row, a function of (seed, table, key).
@@ -34,7 +39,7 @@ struct InitSpec {
   bool operator==(const InitSpec&) const = default;
 };
 
-// Constant for the life of a table. What a learning-rate scheduler may change is in Hyper.
+// Constant for the life of a table. What a learning-rate scheduler may change is in TableHyper.
 struct OptimSpec {
   OptimKind kind = OptimKind::sgd;
   float momentum = 0, dampening = 0;    // sgd
@@ -62,12 +67,16 @@ struct TableSpec {
   bool operator==(const TableSpec&) const = default;
 };
 
-// Hyperparameters of one table, sent with each push.
-struct Hyper {
+// Hyperparameters of one table, sent with each push. On the wire as in memory.
+struct TableHyper {
+  TableId table = 0;
+  uint16_t reserved = 0;
   float lr = 0;
   float weight_decay = 0;
+  uint32_t reserved2 = 0;
   uint64_t step = 0;  // count for adam's bias correction; 0: the row's own
 };
+static_assert(sizeof(TableHyper) == 24);
 
 // Identity of trained batches: samples of a shard, or offsets of a stream's partition. The number of a shard
 // is unique in the job, over epochs and data sets.

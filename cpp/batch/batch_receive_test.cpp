@@ -1,6 +1,4 @@
 // A message comes off a socket whole, or as far as it is as expected, however it was cut on its way.
-#include "batch/batch_receive.h"
-
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -9,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "batch/batch_payload.h"
 #include "testing/check.h"
 
 using namespace springtide;

@@ -1,5 +1,5 @@
 // Sorted distinct integers with counts and inverse, like torch.unique, in a few passes over memory.
-// Next: bindings/batch/distinct.cpp, dataworker/split/program/moved_program.py.
+// Next: bindings/records.cpp, dataworker/split/program/moved_program.py.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,7 @@ struct DistinctOut {
   int64_t* counts;   // may be null
 };
 
-// How many distinct ones there are; they and what else is wanted are written to `out`. Fewer than 2^32 are
-// given.
+// How many distinct ones there are; they and what else is wanted are written to `out`. Fewer than 2^32 are given.
 uint64_t distinct(std::span<const int64_t> given, const DistinctOut& out);
 
 }  // namespace springtide

@@ -1,11 +1,17 @@
 // Validates the envelopes of a batch of stream records: presence, checksum, event time. Layout:
-// springtide/data/stream/records.py. Next: bindings/batch/envelope.cpp.
+// springtide/data/stream/records.py. Next: bindings/records.cpp.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
 namespace springtide {
+
+// CRC-32 of zlib, gzip and Ethernet (polynomial 0xEDB88320), by the CPU's instruction where it has one.
+uint32_t crc32(std::span<const uint8_t> bytes);
+
+// The same by tables, whatever the machine has: what the other is tested against.
+uint32_t crc32_by_tables(std::span<const uint8_t> bytes);
 
 enum EnvelopeState : uint8_t { kBare = 0, kWhole = 1, kDamaged = 2 };
 

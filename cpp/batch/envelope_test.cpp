@@ -1,12 +1,10 @@
-// Envelopes of records and their checksums: known values, both ways to count them, and records beyond the
-// payload.
+// Envelopes of records and their checksums: known values, both ways to count them, and records beyond the payload.
 #include "batch/envelope.h"
 
 #include <random>
 #include <string>
 #include <vector>
 
-#include "base/crc32.h"
 #include "base/types.h"
 #include "testing/check.h"
 

@@ -1,6 +1,6 @@
 // Kafka messages as columns per partition, without a Python object per record and without the GIL.
 // In: a librdkafka queue and the addresses of three functions of the library that confluent-kafka has loaded.
-// Out: payload, ends, offsets and times per partition, and errors. Next: bindings/batch/messages.cpp.
+// Out: payload, ends, offsets and times per partition, and errors. Next: bindings/records.cpp.
 #pragma once
 
 #include <sys/types.h>

@@ -6,25 +6,47 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <span>
+
 namespace nb = nanobind;
 
 // Every array argument is bound with .noconvert(): a silent copy of an output would be filled and dropped.
-using KeyArray = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using TableArray = nb::ndarray<const uint16_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using FloatArray = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using ConstFloatArray = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+template <class T>
+using Array = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using KeyArray = Array<const int64_t>;
+using TableArray = Array<const uint16_t>;
+using ByteArray = Array<const uint8_t>;
+using FloatArray = Array<float>;
+using ConstFloatArray = Array<const float>;
 
-void bind_errors(nb::module_& m);      // errors.cpp: types.h exceptions -> springtide.errors
-void bind_table_spec(nb::module_& m);  // table_spec.cpp: TableSpec, Hyper
-void bind_store(nb::module_& m);       // store.cpp: Store and, first, the specs
-void bind_probe_loop(nb::module_& m);  // probe_loop.cpp: the bound of the store's benchmark
-void bind_server(nb::module_& m);      // server.cpp: Server
-void bind_client(nb::module_& m);      // client.cpp: backends, StepRows, Pending
-void bind_schedule(nb::module_& m);    // schedule.cpp: Scheduler, Scheduled, CachePlan
-void bind_cache(nb::module_& m);       // cache.cpp: CachedBackend, VersionedBackend
-void bind_fused(nb::module_& m);       // fused.cpp: pieces of a batch, copied or sent
-void bind_secure(nb::module_& m);      // secure.cpp: TLS on a socket of Python
-void bind_tensors(nb::module_& m);     // tensors.cpp: tensors by DLPack's table of functions
-void bind_distinct(nb::module_& m);    // distinct.cpp: distinct integers, as torch.unique gives them
-void bind_messages(nb::module_& m);    // messages.cpp: messages of a Kafka consumer, as columns
-void bind_envelope(nb::module_& m);    // envelope.cpp: envelopes of a stream's records
+template <class T>
+std::span<const T> span_of(const Array<const T>& values) {
+  return {values.data(), values.size()};
+}
+
+// Hands a vector's memory to NumPy without a copy, in rows of `width` if that is not 0.
+template <class T>
+nb::object to_numpy(std::vector<T> values, size_t width = 0) {
+  auto* kept = new std::vector<T>(std::move(values));
+  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  if (width == 0) return nb::cast(nb::ndarray<nb::numpy, T>(kept->data(), {kept->size()}, owner));
+  return nb::cast(nb::ndarray<nb::numpy, T>(kept->data(), {kept->size() / width, width}, owner));
+}
+
+namespace springtide {
+enum class EvictOrder : uint8_t;
+}
+springtide::EvictOrder order_called(const std::string& name);  // BadInput with the names there are
+
+// Of a dict `out` of the figures in `stats`.
+#define SPRINGTIDE_ENTRY(name) out[#name] = stats.name;
+
+void bind_table_spec(nb::module_& m);  // TableSpec, Hyper
+void bind_store(nb::module_& m);       // Store and, first, the specs
+void bind_probe_loop(nb::module_& m);  // the bound of the store's benchmark
+void bind_server(nb::module_& m);
+void bind_client(nb::module_& m);    // backends, StepRows, Pending
+void bind_schedule(nb::module_& m);  // Scheduler, Scheduled, CachePlan
+void bind_cache(nb::module_& m);     // CachedBackend, VersionedBackend
+void bind_payload(nb::module_& m);   // payloads of data workers
+void bind_records(nb::module_& m);   // distinct integers, envelopes, Kafka messages

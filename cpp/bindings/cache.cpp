@@ -12,75 +12,35 @@ namespace st = springtide;
 namespace {
 
 nb::dict stats_of(const st::CachedBackend& cache) {
-  const st::CacheStats stats = cache.stats();
+  const auto stats = cache.stats();
   nb::dict out;
-  out["rows"] = stats.rows;
-  out["bytes"] = stats.bytes;
-  out["dirty_rows"] = stats.dirty_rows;
-  out["dirty_bytes"] = stats.dirty_bytes;
-  out["hits"] = stats.hits;
-  out["pulled_values"] = stats.pulled_values;
-  out["pulled_images"] = stats.pulled_images;
-  out["received_rows"] = stats.received_rows;
-  out["sent_rows"] = stats.sent_rows;
-  out["pushed_gradients"] = stats.pushed_gradients;
-  out["pushed_images"] = stats.pushed_images;
-  out["trained_rows"] = stats.trained_rows;
-  out["dropped_rows"] = stats.dropped_rows;
-  out["bytes_pulled"] = stats.bytes_pulled;
-  out["bytes_pushed"] = stats.bytes_pushed;
-  out["flushes"] = stats.flushes;
+  SPRINGTIDE_CACHE_STATS(SPRINGTIDE_ENTRY)
   return out;
 }
 
 nb::list arrays_of(std::vector<st::CachedBackend::RankBuffer> parcels) {
   nb::list out;
-  for (auto& parcel : parcels)
-    out.append(
-        nb::make_tuple(parcel.peer, owned_array(std::make_unique<std::vector<float>>(std::move(parcel.floats)))));
+  for (auto& parcel : parcels) out.append(nb::make_tuple(parcel.peer, to_numpy(std::move(parcel.floats))));
   return out;
 }
 
 nb::dict versioned_stats(const st::VersionedBackend& cache) {
-  const st::VersionedStats stats = cache.stats();
+  const auto stats = cache.stats();
   nb::dict out;
-  out["rows"] = stats.rows;
-  out["bytes"] = stats.bytes;
-  out["hits"] = stats.hits;
-  out["misses"] = stats.misses;
-  out["stale"] = stats.stale;
-  out["evicted"] = stats.evicted;
-  out["staleness_sum"] = stats.staleness_sum;
-  out["staleness_max"] = stats.staleness_max;
-  out["pushed_gradients"] = stats.pushed_gradients;
-  out["trained_rows"] = stats.trained_rows;
-  out["bytes_pulled"] = stats.bytes_pulled;
-  out["bytes_pushed"] = stats.bytes_pushed;
+  SPRINGTIDE_VERSIONED_STATS(SPRINGTIDE_ENTRY)
   return out;
 }
 
-st::CacheOrder order_called(const std::string& name) {
-  if (name == "lru") return st::CacheOrder::lru;
-  if (name == "lfu") return st::CacheOrder::lfu;
-  throw st::BadInput("no order of eviction is called '" + name + "'; there are: lfu, lru");
-}
-
 void bind_versioned(nb::module_& m) {
-  nb::class_<st::VersionedBackend, st::Backend>(m, "VersionedBackend")
+  nb::class_<st::VersionedBackend, st::CachingBackend>(m, "VersionedBackend")
       .def(
           "__init__",
           [](st::VersionedBackend* self, std::shared_ptr<st::Backend> inner, uint64_t capacity_bytes,
              const std::string& order, uint32_t staleness) {
-            new (self) st::VersionedBackend(std::move(inner), {capacity_bytes, order_called(order), staleness});
+            new (self) st::VersionedBackend(std::move(inner), {capacity_bytes, ::order_called(order), staleness});
           },
           nb::arg("inner"), nb::kw_only(), nb::arg("capacity_bytes"), nb::arg("order") = "lru",
           nb::arg("staleness") = 0)
-      .def_prop_ro("inner", &st::VersionedBackend::inner)
-      .def(
-          "cache_tables",
-          [](st::VersionedBackend& cache, const std::vector<st::TableId>& tables) { cache.cache_tables(tables); },
-          nb::arg("tables"))
-      .def("image_bytes", &st::VersionedBackend::image_bytes, nb::arg("table"))
       .def("resize", &st::VersionedBackend::resize, nb::arg("capacity_bytes"))
       .def("clear", &st::VersionedBackend::clear)
       .def("stats", &versioned_stats);
@@ -89,23 +49,19 @@ void bind_versioned(nb::module_& m) {
 }  // namespace
 
 void bind_cache(nb::module_& m) {
-  bind_versioned(m);
-  nb::class_<st::CachedBackend, st::Backend>(m, "CachedBackend")
-      .def(nb::init<std::shared_ptr<st::Backend>>(), nb::arg("inner"))
-      .def_prop_ro("inner", &st::CachedBackend::inner)
+  nb::class_<st::CachingBackend, st::Backend>(m, "CachingBackend")
+      .def_prop_ro("inner", &st::CachingBackend::inner)
       .def(
           "cache_tables",
-          [](st::CachedBackend& cache, const std::vector<st::TableId>& tables) { cache.cache_tables(tables); },
+          [](st::CachingBackend& cache, const std::vector<st::TableId>& tables) { cache.cache_tables(tables); },
           nb::arg("tables"))
+      .def("image_bytes", &st::CachingBackend::image_bytes, nb::arg("table"));
+  bind_versioned(m);
+  nb::class_<st::CachedBackend, st::CachingBackend>(m, "CachedBackend")
+      .def(nb::init<std::shared_ptr<st::Backend>>(), nb::arg("inner"))
       .def_static(
           "cacheable", [](const st::TableSpec& spec) { return st::CachedTables::refusal_of(spec).empty(); },
           nb::arg("spec"))
-      .def(
-          "image_bytes",
-          [](const st::CachedBackend& cache, st::TableId table) {
-            return st::RowCache::row_bytes(cache.image_floats(table));
-          },
-          nb::arg("table"))
       .def(
           "set_plan",
           [](st::CachedBackend& cache, uint64_t step, const st::CachePlan& plan) { cache.set_plan(step, plan); },

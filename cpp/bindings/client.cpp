@@ -26,7 +26,8 @@ st::PushMeta push_meta(uint64_t step, bool bsp, bool unique, uint64_t clock, con
   meta.unique = unique;
   meta.clock = clock;
   for (const auto& [samples, shard, first, count] : batches) meta.batches.push_back({samples, shard, first, count});
-  for (const auto& [table, lr, decay, count] : hyper) meta.hyper.push_back({table, {lr, decay, count}});
+  for (const auto& [table, lr, decay, count] : hyper)
+    meta.hyper.push_back({.table = table, .lr = lr, .weight_decay = decay, .step = count});
   return meta;
 }
 
@@ -55,13 +56,13 @@ void assign(st::Backend& backend, const std::vector<PyPart>& parts, bool keep) {
 }
 
 nb::tuple scan(st::Backend& backend, uint16_t table) {
-  auto keys = std::make_unique<std::vector<int64_t>>();
-  auto rows = std::make_unique<std::vector<float>>();
+  std::vector<st::Key> keys;
+  std::vector<float> rows;
   {
     nb::gil_scoped_release release;
-    backend.scan(table, *keys, *rows);
+    backend.scan(table, keys, rows);
   }
-  return nb::make_tuple(owned_array(std::move(keys)), owned_array(std::move(rows)));
+  return nb::make_tuple(to_numpy(std::move(keys)), to_numpy(std::move(rows)));
 }
 
 void bind_backend(nb::module_& m) {
@@ -107,19 +108,7 @@ void make_remote(st::RemoteBackend* self, std::vector<std::string> hosts, std::v
 nb::dict remote_stats(const st::RemoteBackend& backend) {
   const st::RemoteStats stats = backend.stats();
   nb::dict out;
-  out["pulls"] = stats.pulls;
-  out["pushes"] = stats.pushes;
-  out["pulled_keys"] = stats.pulled_keys;
-  out["pushed_keys"] = stats.pushed_keys;
-  out["bytes_in"] = stats.bytes_in;
-  out["bytes_out"] = stats.bytes_out;
-  out["lookup_ns"] = stats.lookup_ns;
-  out["update_ns"] = stats.update_ns;
-  out["sync_ns"] = stats.sync_ns;
-  out["step_wait_ns"] = stats.step_wait_ns;
-  out["wait_ns"] = stats.wait_ns;
-  out["reconnects"] = stats.reconnects;
-  out["read_by_caller"] = stats.read_by_caller;
+  SPRINGTIDE_REMOTE_STATS(SPRINGTIDE_ENTRY)
   out["transports"] = stats.transports;
   return out;
 }

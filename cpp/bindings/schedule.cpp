@@ -10,18 +10,17 @@
 using namespace nb::literals;
 using namespace springtide;
 
+EvictOrder order_called(const std::string& name) {
+  if (name == "lru") return EvictOrder::lru;
+  if (name == "lfu") return EvictOrder::lfu;
+  throw BadInput("no order of eviction is called '" + name + "'; there are: lfu, lru");
+}
+
 namespace {
 
 using Feature = std::tuple<TableId, KeyArray, std::optional<KeyArray>>;
 
-template <class T>
-nb::object copied(const std::vector<T>& values) {
-  auto* kept = new std::vector<T>(values);
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::cast(nb::ndarray<nb::numpy, T>(kept->data(), {kept->size()}, owner));
-}
-
-nb::tuple pairs(const PlanKeys& keys) { return nb::make_tuple(copied(keys.tables), copied(keys.keys)); }
+nb::tuple pairs(const PlanKeys& keys) { return nb::make_tuple(to_numpy(keys.tables), to_numpy(keys.keys)); }
 
 nb::list peers(const std::vector<PeerRows>& all) {
   nb::list found;
@@ -34,12 +33,6 @@ P2P p2p_called(const std::string& name) {
   if (name == "rows") return P2P::rows;
   if (name == "gradients") return P2P::gradients;
   throw BadInput("nothing goes from worker to worker that is called '" + name + "'; there are: gradients, off, rows");
-}
-
-EvictOrder order_called(const std::string& name) {
-  if (name == "lru") return EvictOrder::lru;
-  if (name == "lfu") return EvictOrder::lfu;
-  throw BadInput("no order of eviction is called '" + name + "'; there are: lfu, lru");
 }
 
 std::vector<BatchFeature> spans_of(const std::vector<Feature>& features) {
@@ -66,8 +59,7 @@ Considered consider(Scheduler& scheduler, const std::vector<Feature>& features, 
   return scheduler.consider(spans, samples, policy, {.scored = scored, .effort = effort});
 }
 
-// Rows of one worker's cache, next victim first: tables, keys, and whether only the worker has the latest
-// row.
+// Rows of one worker's cache, next victim first: tables, keys, and whether only the worker has the latest row.
 nb::tuple cached(const Scheduler& scheduler, uint32_t worker) {
   if (worker >= scheduler.options().workers)
     throw BadInput("worker " + std::to_string(worker) + " of " + std::to_string(scheduler.options().workers));
@@ -78,7 +70,7 @@ nb::tuple cached(const Scheduler& scheduler, uint32_t worker) {
     keys.add(row.table, row.key);
     dirty.push_back(scheduler.dirty(row));
   }
-  return nb::make_tuple(copied(keys.tables), copied(keys.keys), copied(dirty));
+  return nb::make_tuple(to_numpy(keys.tables), to_numpy(keys.keys), to_numpy(dirty));
 }
 
 void bind_plan(nb::module_& m) {
@@ -107,7 +99,7 @@ void bind_plan(nb::module_& m) {
   nb::class_<Scheduled>(m, "Scheduled")
       .def_ro("step", &Scheduled::step)
       .def_ro("distinct", &Scheduled::distinct)
-      .def_prop_ro("rank_of_sample", [](const Scheduled& s) { return copied(s.rank_of_sample); })
+      .def_prop_ro("rank_of_sample", [](const Scheduled& s) { return to_numpy(s.rank_of_sample); })
       .def_ro("plans", &Scheduled::plans)
       .def_prop_ro("seconds", [](const Scheduled& s) {
         static constexpr const char* kNames[kStages] = {"read", "profile", "look_up", "allocate", "plan", "snapshot"};
@@ -122,7 +114,7 @@ void bind_plan(nb::module_& m) {
 void bind_schedule(nb::module_& m) {
   bind_plan(m);
   nb::class_<Considered>(m, "Considered")
-      .def_prop_ro("rank_of_sample", [](const Considered& c) { return copied(c.rank_of_sample); })
+      .def_prop_ro("rank_of_sample", [](const Considered& c) { return to_numpy(c.rank_of_sample); })
       .def_ro("transmissions", &Considered::transmissions)
       .def_ro("at_least", &Considered::at_least);
   nb::class_<Scheduler>(m, "Scheduler")

@@ -13,19 +13,12 @@ namespace st = springtide;
 namespace {
 
 nb::dict stats_of(const st::Server& server) {
-  const st::ServerStats s = server.stats();
-  nb::dict d;
-  d["pulls"] = s.pulls, d["pushes"] = s.pushes, d["assigns"] = s.assigns, d["scans"] = s.scans;
-  d["declares"] = s.declares, d["pulled_keys"] = s.pulled_keys, d["pushed_keys"] = s.pushed_keys;
-  d["bytes_in"] = s.bytes_in, d["bytes_out"] = s.bytes_out;
-  d["lookup_ns"] = s.lookup_ns, d["update_ns"] = s.update_ns, d["step_wait_ns"] = s.step_wait_ns;
-  d["created"] = s.created, d["evicted"] = s.evicted;
-  d["connections"] = s.connections, d["accepted"] = s.accepted, d["shared"] = s.shared;
-  d["refused"] = s.refused, d["bad_frames"] = s.bad_frames, d["stalled"] = s.stalled;
-  d["wrong_owner_keys"] = s.wrong_owner_keys, d["repeated_keys"] = s.repeated_keys;
-  d["applied_step"] = s.applied_step;
-  d["staleness_p50"] = s.staleness_p50, d["staleness_max"] = s.staleness_max;
-  return d;
+  const st::ServerStats stats = server.stats();
+  nb::dict out;
+  SPRINGTIDE_SERVER_COUNTS(SPRINGTIDE_ENTRY)
+  out["applied_step"] = stats.applied_step;
+  out["staleness_p50"] = stats.staleness_p50, out["staleness_max"] = stats.staleness_max;
+  return out;
 }
 
 nb::dict hand_over(st::Server& server, const std::string& host, uint16_t port, uint16_t index,

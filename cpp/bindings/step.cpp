@@ -109,22 +109,22 @@ nb::ndarray<nb::numpy, float, nb::ndim<1>> grads_of(Rows& self) {
 
 // What a push would send of it, row after row: tables, keys, floats of each row, gradients. Copies.
 nb::tuple pushed(st::StepRows& self) {
-  auto tables = std::make_unique<std::vector<st::TableId>>();
-  auto keys = std::make_unique<std::vector<st::Key>>();
-  auto dims = std::make_unique<std::vector<uint32_t>>();
-  auto grads = std::make_unique<std::vector<float>>();
+  std::vector<st::TableId> tables;
+  std::vector<st::Key> keys;
+  std::vector<uint32_t> dims;
+  std::vector<float> grads;
   {
     nb::gil_scoped_release release;
     const st::Part part = self.push_part();
     const st::Routed& routed = *part.routed;
-    *tables = routed.tables;
-    *keys = routed.keys;
-    dims->reserve(routed.keys.size());
-    for (size_t i = 0; i < routed.keys.size(); ++i) dims->push_back(routed.row_offset[i + 1] - routed.row_offset[i]);
-    grads->assign(part.rows, part.rows + (routed.keys.empty() ? 0 : routed.row_offset[routed.keys.size()]));
+    tables = routed.tables;
+    keys = routed.keys;
+    dims.reserve(keys.size());
+    for (size_t i = 0; i < keys.size(); ++i) dims.push_back(routed.row_offset[i + 1] - routed.row_offset[i]);
+    grads.assign(part.rows, part.rows + (keys.empty() ? 0 : routed.row_offset[keys.size()]));
   }
-  return nb::make_tuple(owned_array(std::move(tables)), owned_array(std::move(keys)), owned_array(std::move(dims)),
-                        owned_array(std::move(grads)));
+  return nb::make_tuple(to_numpy(std::move(tables)), to_numpy(std::move(keys)), to_numpy(std::move(dims)),
+                        to_numpy(std::move(grads)));
 }
 
 template <typename Rows>

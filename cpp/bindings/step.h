@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "bindings/bindings.h"
-#include "step/dense_rows.h"
 #include "step/step_rows.h"
 
 // A StepRows or a DenseRows in a list of parts.
@@ -28,13 +27,6 @@ struct PyPending {
   ~PyPending();
   void wait();
 };
-
-template <typename T>
-auto owned_array(std::unique_ptr<std::vector<T>> values) {
-  auto* vector = values.release();
-  nb::capsule owner(vector, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::ndarray<nb::numpy, T, nb::ndim<1>>(vector->data(), {vector->size()}, owner);
-}
 
 void bind_step(nb::module_& m);
 

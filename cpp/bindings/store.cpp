@@ -4,10 +4,11 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
-#include "base/file_write.h"
 #include "base/hash.h"
 #include "bindings/bindings.h"
 #include "slots/slot_copy.h"
@@ -19,11 +20,7 @@ using namespace springtide;
 namespace {
 
 using Matrix = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using ConstMatrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using HyperList = std::vector<std::pair<TableId, Hyper>>;
-
-std::span<const Key> span_of(const KeyArray& keys) { return {keys.data(), keys.size()}; }
-std::span<const TableId> span_of(const TableArray& tables) { return {tables.data(), tables.size()}; }
+using HyperList = std::vector<std::pair<TableId, TableHyper>>;
 
 void check_flat(const char* call, const Store& store, std::span<const TableId> tables, size_t keys, size_t floats) {
   if (tables.size() != keys) {
@@ -39,31 +36,20 @@ void check_flat(const char* call, const Store& store, std::span<const TableId> t
 
 template <class Array>
 void check_matrix(const char* call, const Store& store, TableId table, size_t keys, const Array& rows) {
-  uint32_t dim = store.table(table).dim;
+  uint32_t dim = store.spec(table).dim;
   if (rows.shape(0) == keys && rows.shape(1) == dim) return;
-  throw BadInput(std::string(call) + ": table '" + store.table(table).name + "' needs rows of shape (" +
+  throw BadInput(std::string(call) + ": table '" + store.spec(table).name + "' needs rows of shape (" +
                  std::to_string(keys) + ", " + std::to_string(dim) + "), got (" + std::to_string(rows.shape(0)) + ", " +
                  std::to_string(rows.shape(1)) + ")");
 }
 
-PushStats push(Store& store, std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
-               const HyperList& hyper, uint64_t clock, bool unique, bool check_finite) {
-  std::vector<TableId> ids;
-  std::vector<Hyper> values;
-  for (const auto& [id, value] : hyper) {
-    ids.push_back(id);
-    values.push_back(value);
+std::vector<TableHyper> named(const HyperList& hyper) {
+  std::vector<TableHyper> all;
+  for (const auto& [id, values] : hyper) {
+    all.push_back(values);
+    all.back().table = id;
   }
-  nb::gil_scoped_release release;
-  return store.push(tables, keys, grads, ids, values, clock, unique, check_finite);
-}
-
-// Hands a vector's memory to NumPy without a copy.
-template <class T>
-nb::object to_numpy(std::vector<T>&& values, std::initializer_list<size_t> shape) {
-  auto* kept = new std::vector<T>(std::move(values));
-  nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
-  return nb::cast(nb::ndarray<nb::numpy, T>(kept->data(), shape, owner));
+  return all;
 }
 
 nb::tuple scan(Store& store, TableId table, uint32_t slot) {
@@ -73,8 +59,7 @@ nb::tuple scan(Store& store, TableId table, uint32_t slot) {
     nb::gil_scoped_release release;
     store.scan(table, slot, keys, rows);
   }
-  size_t count = keys.size(), dim = store.table(table).dim;
-  return nb::make_tuple(to_numpy(std::move(keys), {count}), to_numpy(std::move(rows), {count, dim}));
+  return nb::make_tuple(to_numpy(std::move(keys)), to_numpy(std::move(rows), store.spec(table).dim));
 }
 
 nb::bytes export_slot(Store& store, uint32_t slot, uint64_t since_cut) {
@@ -92,10 +77,6 @@ void import_slot(Store& store, const nb::bytes& image) {
   store.import_slot(bytes);
 }
 
-using ByteArray = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-std::span<const uint8_t> span_of(const ByteArray& bytes) { return {bytes.data(), bytes.size()}; }
-
 void import_array(Store& store, const ByteArray& image) {
   nb::gil_scoped_release release;
   store.import_slot(span_of(image));
@@ -104,6 +85,18 @@ void import_array(Store& store, const ByteArray& image) {
 bool copy_slot(Store& store, uint32_t slot, uint64_t since_cut, SlotCopy& into, size_t part_bytes) {
   nb::gil_scoped_release release;
   return store.copy_slot(slot, since_cut, into, part_bytes);
+}
+
+// All of it, or an errno.
+int write_at(int file, uint64_t offset, std::span<const uint8_t> bytes) {
+  while (!bytes.empty()) {
+    const ssize_t wrote = ::pwrite(file, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return wrote < 0 ? errno : ENOSPC;
+    bytes = bytes.subspan(static_cast<size_t>(wrote));
+    offset += static_cast<uint64_t>(wrote);
+  }
+  return 0;
 }
 
 // So many more bytes of the copy into an open file, where `offset` is the place of the whole; what comes
@@ -126,35 +119,21 @@ bool write_on(SlotCopy& copy, int file, uint64_t offset, size_t count) {
   throw nb::python_error();
 }
 
-nb::list tables_of(const Store& store) {
-  nb::list found;
-  for (uint32_t id = 0; id < UINT16_MAX; ++id) {
-    if (store.has_table(static_cast<TableId>(id))) found.append(store.table(static_cast<TableId>(id)));
-  }
-  return found;
-}
-
 using BatchTuple = std::tuple<uint32_t, uint32_t, uint64_t,
                               uint64_t>;  // samples of the shard (0: not known), shard, first, count
-using MaskArray = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 OnceStats push_once(Store& store, TableArray tables, KeyArray keys, ConstFloatArray grads, const HyperList& hyper,
-                    const std::vector<BatchTuple>& named, std::optional<MaskArray> covers, uint64_t clock,
+                    const std::vector<BatchTuple>& ranges, std::optional<ByteArray> covers, uint64_t clock,
                     bool unique) {
   check_flat("push_once", store, span_of(tables), keys.size(), grads.size());
-  std::vector<TableId> ids;
-  std::vector<Hyper> values;
-  for (const auto& [id, value] : hyper) {
-    ids.push_back(id);
-    values.push_back(value);
-  }
+  const std::vector<TableHyper> values = named(hyper);
   std::vector<BatchRange> batches;
-  for (const auto& [samples, shard, first, count] : named) batches.push_back({samples, shard, first, count});
+  for (const auto& [samples, shard, first, count] : ranges) batches.push_back({samples, shard, first, count});
   std::span<const uint8_t> mask;
-  if (covers) mask = {covers->data(), covers->size()};
+  if (covers) mask = span_of(*covers);
   const RowRun run{keys.size(), grads.data()};
   nb::gil_scoped_release release;
-  return store.push_once({span_of(tables), span_of(keys), {&run, 1}}, ids, values, clock, unique, {batches, mask});
+  return store.push_once({span_of(tables), span_of(keys), {&run, 1}}, values, clock, unique, {batches, mask});
 }
 
 // Ranges of samples: first shard, first sample of it, last shard, end in that one (None: all of it).
@@ -173,28 +152,19 @@ nb::object slots_of(const Store& store, TableId table, const KeyArray& keys) {
   for (size_t i = 0; i < keys.size(); ++i) {
     slots[i] = slot_of(hash_key(table, keys.data()[i]), store.slots());
   }
-  size_t count = slots.size();
-  return to_numpy(std::move(slots), {count});
+  return to_numpy(std::move(slots));
 }
 
 void bind_numbers(nb::module_& m) {
   nb::class_<SlotLoad>(m, "SlotLoad")
       .def_ro("rows", &SlotLoad::rows)
       .def_ro("bytes", &SlotLoad::bytes)
-      .def_ro("requests", &SlotLoad::requests)
-      .def("__repr__", [](const SlotLoad& l) {
-        return "SlotLoad(rows=" + std::to_string(l.rows) + ", bytes=" + std::to_string(l.bytes) +
-               ", requests=" + std::to_string(l.requests) + ")";
-      });
+      .def_ro("requests", &SlotLoad::requests);
   nb::class_<PushStats>(m, "PushStats")
       .def_ro("applied", &PushStats::applied)
       .def_ro("created", &PushStats::created)
       .def_ro("waiting", &PushStats::waiting)
-      .def_ro("evicted", &PushStats::evicted)
-      .def("__repr__", [](const PushStats& p) {
-        return "PushStats(applied=" + std::to_string(p.applied) + ", created=" + std::to_string(p.created) +
-               ", waiting=" + std::to_string(p.waiting) + ", evicted=" + std::to_string(p.evicted) + ")";
-      });
+      .def_ro("evicted", &PushStats::evicted);
 }
 
 void bind_identities(nb::module_& m, nb::class_<Store>& store) {
@@ -242,20 +212,12 @@ void bind_rows(nb::class_<Store>& store) {
           [](Store& s, TableArray tables, KeyArray keys, ConstFloatArray grads, const HyperList& hyper, uint64_t clock,
              bool unique, bool check_finite) {
             check_flat("push", s, span_of(tables), keys.size(), grads.size());
-            return push(s, span_of(tables), span_of(keys), grads.data(), hyper, clock, unique, check_finite);
+            const std::vector<TableHyper> values = named(hyper);
+            nb::gil_scoped_release release;
+            return s.push(span_of(tables), span_of(keys), grads.data(), values, clock, unique, check_finite);
           },
           "tables"_a.noconvert(), "keys"_a.noconvert(), "grads"_a.noconvert(), "hyper"_a, "clock"_a = 0,
           "unique"_a = false, "check_finite"_a = true)
-      .def(
-          "push_table",
-          [](Store& s, TableId table, KeyArray keys, ConstMatrix grads, const Hyper& hyper, uint64_t clock, bool unique,
-             bool check_finite) {
-            check_matrix("push_table", s, table, keys.size(), grads);
-            std::vector<TableId> tables(keys.size(), table);
-            return push(s, tables, span_of(keys), grads.data(), {{table, hyper}}, clock, unique, check_finite);
-          },
-          "table"_a, "keys"_a.noconvert(), "grads"_a.noconvert(), "hyper"_a, "clock"_a = 0, "unique"_a = false,
-          "check_finite"_a = true)
       .def(
           "assign",
           [](Store& s, TableArray tables, KeyArray keys, ConstFloatArray rows, bool keep) {
@@ -305,7 +267,7 @@ void bind_store(nb::module_& m) {
   bind_rows(store);
   bind_identities(m, store);
   store.def("declare", &Store::declare, "spec"_a)
-      .def("table", &Store::table, "table"_a, nb::rv_policy::copy)
+      .def("table", &Store::spec, "table"_a, nb::rv_policy::copy)
       .def("has_table", &Store::has_table, "table"_a)
       .def_prop_ro("slots", &Store::slots)
       .def("evict", &Store::evict, "clock"_a, nb::call_guard<nb::gil_scoped_release>())
@@ -314,7 +276,7 @@ void bind_store(nb::module_& m) {
       .def("import_slot", import_slot, "image"_a)
       .def("import_slot", import_array, "image"_a)
       .def("copy_slot", copy_slot, "slot"_a, "since_cut"_a, "into"_a, "part_bytes"_a = SIZE_MAX)
-      .def("tables", tables_of)
+      .def("tables", &Store::tables)
       .def("is_open", &Store::is_open, nb::arg("slot"), nb::call_guard<nb::gil_scoped_release>())
       .def("clear_slot", &Store::clear_slot, "slot"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("cut", &Store::cut)

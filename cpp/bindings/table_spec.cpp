@@ -49,18 +49,16 @@ nb::tuple init_tuple(const TableSpec& t) {
 }
 
 void bind_hyper(nb::module_& m) {
-  nb::class_<Hyper>(m, "Hyper")
+  nb::class_<TableHyper>(m, "Hyper")
       .def(
           "__init__",
-          [](Hyper* self, float lr, float weight_decay, uint64_t step) { new (self) Hyper{lr, weight_decay, step}; },
+          [](TableHyper* self, float lr, float weight_decay, uint64_t step) {
+            new (self) TableHyper{.lr = lr, .weight_decay = weight_decay, .step = step};
+          },
           "lr"_a, "weight_decay"_a = 0.0f, "step"_a = 0)
-      .def_rw("lr", &Hyper::lr)
-      .def_rw("weight_decay", &Hyper::weight_decay)
-      .def_rw("step", &Hyper::step)
-      .def("__repr__", [](const Hyper& h) {
-        return "Hyper(lr=" + std::to_string(h.lr) + ", weight_decay=" + std::to_string(h.weight_decay) +
-               ", step=" + std::to_string(h.step) + ")";
-      });
+      .def_rw("lr", &TableHyper::lr)
+      .def_rw("weight_decay", &TableHyper::weight_decay)
+      .def_rw("step", &TableHyper::step);
 }
 
 }  // namespace
@@ -120,9 +118,5 @@ void bind_table_spec(nb::module_& m) {
       .def_ro("min_count", &TableSpec::min_count)
       .def_ro("ttl", &TableSpec::ttl)
       .def_ro("capacity_rows", &TableSpec::capacity_rows)
-      .def("__eq__", [](const TableSpec& a, const TableSpec& b) { return a == b; })
-      .def("__repr__", [](const TableSpec& t) {
-        return "TableSpec(id=" + std::to_string(t.id) + ", name='" + t.name + "', dim=" + std::to_string(t.dim) +
-               ", optimizer='" + kOptimizers[static_cast<size_t>(t.optim.kind)] + "')";
-      });
+      .def("__eq__", [](const TableSpec& a, const TableSpec& b) { return a == b; });
 }

@@ -1,12 +1,11 @@
 // What one worker's cache does around one step, decided by the scheduler for all workers alike.
 // In: schedule.h makes one of these per rank and step. Out: a cache executes it and decides nothing itself.
 //
-// A row is cached by one worker at most, always as its image (weights and optimizer state): the worker that
-// trained it last and kept it. A row that several workers train in one step is summed on the server, and a
-// cached copy of it is stale from then on; or, with P2P::gradients, it is summed by its keeper, one of them,
-// in rank order, who has the gradients of the others sent to it. So a cached row is dirty from the moment it
-// is trained until it is written back, and it is written back when it is trained elsewhere next, when it is
-// evicted, or with a flush.
+// A row is cached by one worker at most, always as its image (weights and optimizer state): the worker that trained it
+// last and kept it. A row that several workers train in one step is summed on the server, and a cached copy of it is
+// stale from then on; or, with P2P::gradients, it is summed by its keeper, one of them, in rank order, who has the
+// gradients of the others sent to it. So a cached row is dirty from the moment it is trained until it is written back,
+// and it is written back when it is trained elsewhere next, when it is evicted, or with a flush.
 //
 // The order in which a rank executes the plan of step s:
 //   1. with the push of step s - 1, after that step's rows were trained: write_back, sends, value_sends and
@@ -18,8 +17,7 @@
 //   and
 //      pass_pull are pushed; those of hold_hit, hold_pull and `receives`, summed with what gradient_receives
 //      brings, are applied in the cache
-// The keys that a rank trains are in exactly one of hold_hit, hold_pull, receives, value_receives, pass_hit,
-// pass_pull.
+// The keys that a rank trains are in exactly one of hold_hit, hold_pull, receives, value_receives, pass_hit, pass_pull.
 #pragma once
 
 #include <cstdint>

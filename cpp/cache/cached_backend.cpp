@@ -1,29 +1,21 @@
-// Tables, plans and rows of a cache. Pulls and pushes: cached_requests.cpp; between ranks:
-// cached_exchange.cpp.
+// Tables, plans and rows of a cache. Pulls and pushes: cached_requests.cpp; between ranks: cached_exchange.cpp.
 #include "cache/cached_backend.h"
 
 #include <algorithm>
 
+#include "store/kernels/finite.h"
+
 namespace springtide {
 
-CachedBackend::CachedBackend(std::shared_ptr<Backend> inner)
-    : inner_(std::move(inner)), staging_(std::make_shared<StagingPool>(inner_)) {}
+namespace {
 
-void CachedBackend::declare(std::span<const TableSpec> tables) {
-  inner_->declare(tables);
-  const std::lock_guard lock(mutex_);
-  tables_.declared(tables);
+const PlanKeys* keys_of(const std::vector<PeerRows>& all, uint32_t peer) {
+  for (const PeerRows& one : all)
+    if (one.peer == peer) return &one.rows;
+  return nullptr;
 }
 
-void CachedBackend::cache_tables(std::span<const TableId> tables) {
-  const std::lock_guard lock(mutex_);
-  tables_.keep(tables);
-}
-
-uint32_t CachedBackend::image_floats(TableId table) const {
-  const std::lock_guard lock(mutex_);
-  return tables_.known(table).image_floats();
-}
+}  // namespace
 
 void CachedBackend::set_plan(uint64_t step, CachePlan plan) {
   auto planned = std::make_unique<Planned>(std::move(plan));
@@ -105,6 +97,169 @@ CacheStats CachedBackend::stats() const {
   now.dirty_rows = rows_.dirty_rows();
   now.dirty_bytes = rows_.dirty_bytes();
   return now;
+}
+
+// Exchange of rows and gradients between the caches of two ranks. A part of CachedBackend.
+const CachedBackend::Planned& CachedBackend::known_plan(uint64_t step) const {
+  if (const Planned* planned = plan_of(step)) return *planned;
+  throw BadInput("step " + std::to_string(step) + " has no plan, so nothing comes from other ranks for it");
+}
+
+// Images have a float more than they are long. Of the others, gradients have one too, values have none:
+// `others` of a plan's gradient_receives come without images.
+CachedBackend::Sizes CachedBackend::sizes(const std::vector<PeerRows>& images,
+                                          const std::vector<PeerRows>& others) const {
+  std::map<uint32_t, size_t> by_rank;
+  for (const PeerRows& one : images)
+    for (const TableId table : one.rows.tables) by_rank[one.peer] += tables_.known(table).image_floats() + 1;
+  for (const PeerRows& one : others)
+    for (const TableId table : one.rows.tables) by_rank[one.peer] += tables_.known(table).spec.dim;
+  return {by_rank.begin(), by_rank.end()};
+}
+
+// After the rows of the step before were trained, before any of them leaves.
+void CachedBackend::pack(Planned& planned) {
+  const CachePlan& plan = planned.plan;
+  for (const auto& [peer, floats] : sizes(plan.sends, plan.value_sends)) {
+    RankBuffer& parcel = planned.sends.emplace_back(RankBuffer{peer, {}});
+    parcel.floats.reserve(floats);
+    if (const PlanKeys* keys = keys_of(plan.value_sends, peer)) {
+      for (size_t i = 0; i < keys->size(); ++i) {
+        const CachedRow& row = row_of("value_sends", keys->tables[i], keys->keys[i]);
+        parcel.floats.insert(parcel.floats.end(), row.image, row.image + tables_.known(row.table).spec.dim);
+      }
+      count_.sent_rows += keys->size();
+    }
+    if (const PlanKeys* keys = keys_of(plan.sends, peer)) {
+      for (size_t i = 0; i < keys->size(); ++i) {
+        CachedRow& row = row_of("sends", keys->tables[i], keys->keys[i]);
+        parcel.floats.insert(parcel.floats.end(), row.image, row.image + row.floats);
+        parcel.floats.push_back(row.dirty ? 1.0f : 0.0f);
+        rows_.set_dirty(row, false);  // it is the receiver's from now on
+      }
+      count_.sent_rows += keys->size();
+    }
+  }
+}
+
+std::vector<CachedBackend::RankBuffer> CachedBackend::sends(uint64_t step) {
+  const std::lock_guard lock(mutex_);
+  Planned* planned = plan_of(step);
+  if (planned == nullptr) return {};
+  begin(*planned);
+  return std::move(planned->sends);
+}
+
+CachedBackend::Sizes CachedBackend::receives(uint64_t step) const {
+  const std::lock_guard lock(mutex_);
+  const Planned* planned = plan_of(step);
+  return planned == nullptr ? Sizes() : sizes(planned->plan.receives, planned->plan.value_receives);
+}
+
+CachedBackend::Sizes CachedBackend::gradient_receives(uint64_t step) const {
+  const std::lock_guard lock(mutex_);
+  const Planned* planned = plan_of(step);
+  if (planned == nullptr) return {};
+  Sizes all = sizes({}, planned->plan.gradient_receives);
+  for (auto& [peer, floats] : all) floats += keys_of(planned->plan.gradient_receives, peer)->size();
+  return all;
+}
+
+namespace {
+
+void check_size(const CachedBackend::Sizes& wanted, uint64_t step, uint32_t peer, size_t floats) {
+  const auto of_peer = std::find_if(wanted.begin(), wanted.end(), [&](auto& one) { return one.first == peer; });
+  const size_t planned = of_peer == wanted.end() ? 0 : of_peer->second;
+  if (of_peer != wanted.end() && planned == floats) return;
+  throw BadInput("rank " + std::to_string(peer) + " sent " + std::to_string(floats) + " floats for step " +
+                 std::to_string(step) + "; the plan has " + std::to_string(planned));
+}
+
+}  // namespace
+
+void CachedBackend::received(uint64_t step, uint32_t peer, std::span<const float> floats) {
+  check_size(receives(step), step, peer, floats.size());
+  const std::lock_guard lock(mutex_);
+  static_cast<void>(known_plan(step));
+  Planned& planned = *plan_of(step);
+  begin(planned);  // room first
+  const float* at = floats.data();
+  if (const PlanKeys* keys = keys_of(planned.plan.value_receives, peer)) {
+    for (size_t i = 0; i < keys->size(); ++i) {
+      CachedRow& row = borrowed_.insert(keys->tables[i], keys->keys[i], tables_.known(keys->tables[i]).spec.dim);
+      std::copy_n(at, row.floats, row.image);
+      at += row.floats;
+    }
+    count_.received_rows += keys->size();
+  }
+  if (const PlanKeys* keys = keys_of(planned.plan.receives, peer)) {
+    for (size_t i = 0; i < keys->size(); ++i) {
+      CachedRow& row = rows_.insert(keys->tables[i], keys->keys[i], tables_.known(keys->tables[i]).image_floats());
+      std::copy_n(at, row.floats, row.image);
+      rows_.set_dirty(row, at[row.floats] != 0);
+      at += row.floats + 1;
+    }
+    count_.received_rows += keys->size();
+  }
+}
+
+std::vector<CachedBackend::RankBuffer> CachedBackend::gradient_sends(uint64_t step, std::span<const Part> parts) const {
+  const std::lock_guard lock(mutex_);
+  const Planned* planned = plan_of(step);
+  std::vector<RankBuffer> all;
+  if (planned == nullptr || planned->plan.gradient_sends.empty()) return all;
+  std::map<std::pair<TableId, Key>, const float*> own;
+  for (const Part& part : parts) {
+    const Routed& routed = *part.routed;
+    for (size_t r = 0; r < routed.keys.size(); ++r) {
+      if (!planned->index.given(routed.tables[r], routed.keys[r])) continue;
+      if (!own.emplace(std::pair(routed.tables[r], routed.keys[r]), part.rows + routed.row_offset[r]).second)
+        refuse("has two gradients in a step that gives them to another rank", routed.tables[r], routed.keys[r]);
+    }
+  }
+  for (const PeerRows& to : planned->plan.gradient_sends) {
+    RankBuffer& parcel = all.emplace_back(RankBuffer{to.peer, {}});
+    for (size_t i = 0; i < to.rows.size(); ++i) {
+      const uint32_t dim = tables_.known(to.rows.tables[i]).spec.dim;
+      const auto found = own.find({to.rows.tables[i], to.rows.keys[i]});
+      parcel.floats.push_back(found == own.end() ? 0.0f : 1.0f);
+      if (found == own.end()) {
+        parcel.floats.resize(parcel.floats.size() + dim);
+      } else if (all_finite(found->second, dim)) {
+        parcel.floats.insert(parcel.floats.end(), found->second, found->second + dim);
+      } else {
+        throw_non_finite(to.rows.keys[i], tables_.known(to.rows.tables[i]));
+      }
+    }
+  }
+  std::sort(all.begin(), all.end(), [](const RankBuffer& a, const RankBuffer& b) { return a.peer < b.peer; });
+  return all;
+}
+
+void CachedBackend::gradients_received(uint64_t step, uint32_t peer, std::span<const float> floats) {
+  check_size(gradient_receives(step), step, peer, floats.size());
+  const std::lock_guard lock(mutex_);
+  static_cast<void>(known_plan(step));
+  plan_of(step)->gradients[peer].assign(floats.begin(), floats.end());
+}
+
+// Ranks one after the other, this one at its place: so a sum is the one that a server would make.
+void CachedBackend::add_received(const Planned& planned, bool before_own, RowTraining& training) const {
+  std::map<uint32_t, const PlanKeys*> by_rank;
+  for (const PeerRows& from : planned.plan.gradient_receives)
+    if ((from.peer < planned.plan.rank) == before_own) by_rank[from.peer] = &from.rows;
+  for (const auto& [peer, keys] : by_rank) {
+    const auto parcel = planned.gradients.find(peer);
+    if (parcel == planned.gradients.end())
+      throw BadInput("gradients of rank " + std::to_string(peer) + " have not come for step " +
+                     std::to_string(planned.plan.step) + "; take them before the push");
+    const float* at = parcel->second.data();
+    for (size_t i = 0; i < keys->size(); ++i) {
+      const CachedTable& table = tables_.known(keys->tables[i]);
+      if (*at != 0) training.add(row_of("hold", keys->tables[i], keys->keys[i]), table, at + 1, false);
+      at += 1 + table.spec.dim;
+    }
+  }
 }
 
 }  // namespace springtide

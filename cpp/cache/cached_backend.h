@@ -5,6 +5,7 @@
 // inner backend. Protocol: docs/design/caching.md.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -12,8 +13,8 @@
 #include <string>
 #include <vector>
 
+#include "base/hash.h"
 #include "cache/cache_plan.h"
-#include "cache/plan_index.h"
 #include "cache/row_cache.h"
 #include "cache/row_training.h"
 #include "step/backend.h"
@@ -21,26 +22,82 @@
 
 namespace springtide {
 
-// Rows, and bytes of rows and keys as they cross the wire, since the beginning; but for the first four.
+// Lookup of a key in the lists of a CachePlan. Used by cached_backend.h for every key of a step.
+enum class PlannedUse : uint8_t {
+  none,  // the plan does not speak of it
+  hold,  // trained here: the image is in the cache, or received from another rank before the step
+  hold_pull,
+  value,  // trained here, kept by another rank, whose value was received before the step
+  pass_hit,
+  pass_pull,
+};
+
+class PlanIndex {
+ public:
+  explicit PlanIndex(const CachePlan& plan) {
+    const size_t keys =
+        plan.hits() + plan.pulls() + CachePlan::rows_of(plan.receives) + CachePlan::rows_of(plan.value_receives);
+    cells_.resize(std::bit_ceil(2 * keys + 2));
+    add(plan.hold_hit, PlannedUse::hold);
+    for (const PeerRows& from : plan.receives) add(from.rows, PlannedUse::hold);
+    for (const PeerRows& from : plan.value_receives) add(from.rows, PlannedUse::value);
+    add(plan.hold_pull, PlannedUse::hold_pull);
+    add(plan.pass_hit, PlannedUse::pass_hit);
+    add(plan.pass_pull, PlannedUse::pass_pull);
+    for (const PeerRows& to : plan.gradient_sends) {
+      for (size_t i = 0; i < to.rows.size(); ++i)
+        cells_[place_of(hash_key(to.rows.tables[i], to.rows.keys[i]), to.rows.tables[i])].given = true;
+    }
+  }
+
+  PlannedUse of(TableId table, Key key) const { return at(table, key).use; }
+  // Whether its gradient goes to the rank that keeps the row.
+  bool given(TableId table, Key key) const { return at(table, key).given; }
+
+ private:
+  struct Cell {
+    uint64_t hash = 0;
+    TableId table = 0;
+    PlannedUse use = PlannedUse::none;
+    bool given = false;
+  };
+
+  const Cell& at(TableId table, Key key) const { return cells_[place_of(hash_key(table, key), table)]; }
+  size_t place_of(uint64_t hash, TableId table) const {
+    const size_t mask = cells_.size() - 1;
+    size_t at = hash & mask;
+    while (cells_[at].use != PlannedUse::none && (cells_[at].hash != hash || cells_[at].table != table))
+      at = (at + 1) & mask;
+    return at;
+  }
+  void add(const PlanKeys& rows, PlannedUse use) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const uint64_t hash = hash_key(rows.tables[i], rows.keys[i]);
+      cells_[place_of(hash, rows.tables[i])] = {hash, rows.tables[i], use};
+    }
+  }
+
+  std::vector<Cell> cells_;
+};
+
+// Rows, and bytes of rows and keys as they cross the wire, since the beginning; but for the first four, which are now.
+// hits: rows that were read here; received, sent: from and to other ranks; pushed: to servers.
+// clang-format off
+#define SPRINGTIDE_CACHE_STATS(F) \
+  F(rows) F(bytes) F(dirty_rows) F(dirty_bytes) F(hits) F(pulled_values) F(pulled_images) F(received_rows) \
+  F(sent_rows) F(pushed_gradients) F(pushed_images) F(trained_rows) F(dropped_rows) F(bytes_pulled) \
+  F(bytes_pushed) F(flushes)
+// clang-format on
+
 struct CacheStats {
-  uint64_t rows = 0, bytes = 0, dirty_rows = 0, dirty_bytes = 0;  // now
-  uint64_t hits = 0;                                              // rows that were read here
-  uint64_t pulled_values = 0, pulled_images = 0;                  // and from servers
-  uint64_t received_rows = 0, sent_rows = 0;                      // from and to other ranks
-  uint64_t pushed_gradients = 0, pushed_images = 0;               // to servers
-  uint64_t trained_rows = 0, dropped_rows = 0;
-  uint64_t bytes_pulled = 0, bytes_pushed = 0, flushes = 0;
+  SPRINGTIDE_CACHE_STATS(SPRINGTIDE_FIGURE)
 };
 
 struct PullInFlight;
 
-class CachedBackend final : public Backend {
+class CachedBackend final : public CachingBackend {
  public:
-  explicit CachedBackend(std::shared_ptr<Backend> inner);
-
-  // The tables that plans speak of, declared before (row_training.h).
-  void cache_tables(std::span<const TableId> tables);
-  uint32_t image_floats(TableId table) const;  // of one of these
+  using CachingBackend::CachingBackend;
 
   // What is done around `step` (as in PushMeta). Before the step's first pull, and before the push of the
   // step before it: a push that does not find the next plan writes everything back.
@@ -68,15 +125,11 @@ class CachedBackend final : public Backend {
   void gradients_received(uint64_t step, uint32_t peer, std::span<const float> floats);
 
   CacheStats stats() const;
-  const std::shared_ptr<Backend>& inner() const { return inner_; }
 
-  std::shared_ptr<const Placement> placement() const override { return inner_->placement(); }
-  void declare(std::span<const TableSpec> tables) override;
   std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) override;
   std::unique_ptr<Pending> push(std::span<const Part> parts, const PushMeta& meta) override;
   void assign(std::span<const Part> parts, bool keep) override;
   void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) override;
-  std::shared_ptr<float> buffer(size_t floats) override { return inner_->buffer(floats); }
 
  private:
   friend struct PullInFlight;
@@ -104,14 +157,7 @@ class CachedBackend final : public Backend {
   void add_received(const Planned& planned, bool before_own, RowTraining& training) const;
   std::unique_ptr<RowSelection> write_back(const Planned* next);  // all that is dirty when it is null
   void enter(const RowSelection& images);                         // those that came from servers
-  std::unique_ptr<RowSelection> selection(uint64_t version) const {
-    return std::make_unique<RowSelection>(staging_, version);
-  }
 
-  std::shared_ptr<Backend> inner_;
-  std::shared_ptr<StagingPool> staging_;
-  mutable std::mutex mutex_;  // of all that follows
-  CachedTables tables_;
   RowCache rows_;
   RowCache borrowed_;  // values of rows that other ranks keep, for one step
   std::map<uint64_t, std::unique_ptr<Planned>> plans_;

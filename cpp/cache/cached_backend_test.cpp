@@ -1,6 +1,5 @@
-// A group that trains through caches and one that does not read the same values at every step and end with
-// the same rows and the same optimizer state, bit for bit: any optimizer, servers, ranks, capacity, flushes
-// or none.
+// A group that trains through caches and one that does not read the same values at every step and end with the same
+// rows and the same optimizer state, bit for bit: any optimizer, servers, ranks, capacity, flushes or none.
 #include "cache/cached_backend.h"
 
 #include "client/local_backend.h"
@@ -30,7 +29,7 @@ std::vector<Pair> trained_of(const std::vector<Pair>& own, uint64_t step) {
   return trained;
 }
 
-void exchange(std::vector<std::unique_ptr<CachedBackend>>& caches, uint64_t step) {
+void exchange_rows(std::vector<std::unique_ptr<CachedBackend>>& caches, uint64_t step) {
   for (uint32_t r = 0; r < caches.size(); ++r)
     for (const auto& parcel : caches[r]->sends(step)) caches[parcel.peer]->received(step, r, parcel.floats);
 }
@@ -62,7 +61,7 @@ void train_both(const Setting& how) {
   };
   auto batch = random_batch(random, how.ranks, 24, 10, kKeySpace);
   plan_next(1, batch);
-  exchange(caches, 1);
+  exchange_rows(caches, 1);
   for (uint64_t step = 1; step <= how.steps; ++step) {
     const auto following = random_batch(random, how.ranks, 24, 10, kKeySpace);
     const bool last = step == how.steps, unseen = last || random() % 6 == 0, flush = random() % 5 == 0;
@@ -99,7 +98,7 @@ void train_both(const Setting& how) {
       if (!CHECK(stats.rows <= how.capacity && ((!flush && !unseen) || stats.dirty_rows == 0))) return;
     }
     if (unseen && !last) plan_next(step + 1, following);
-    exchange(caches, step + 1);
+    exchange_rows(caches, step + 1);
     if ((flush || unseen) && !CHECK(same_bits(everything(plain, specs), everything(cached, specs)))) return;
     batch = following;
   }

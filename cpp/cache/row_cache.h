@@ -2,17 +2,18 @@
 // owner, cached_backend.h or versioned_backend.h, decides what to keep.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/types.h"
 
 namespace springtide {
-
-enum class CacheOrder : uint8_t { lru = 0, lfu = 1 };  // who goes first: the longest unused, the least used
 
 struct CachedRow {
   uint64_t hash = 0;  // stands for the key, as in cell.h
@@ -24,25 +25,86 @@ struct CachedRow {
   uint64_t uses = 0;     // lfu
   CachedRow *older = nullptr, *newer = nullptr;
 
-  Key key() const;
+  Key key() const { return key_of(table, hash); }
 };
 
 class RowCache {
  public:
-  explicit RowCache(CacheOrder order = CacheOrder::lru) : order_(order) {}
+  explicit RowCache(EvictOrder order = EvictOrder::lru) : order_(order) {}
   RowCache(const RowCache&) = delete;
   RowCache& operator=(const RowCache&) = delete;
 
-  CachedRow* find(TableId table, Key key) const;  // nullptr: not here
+  // nullptr: not here
+  CachedRow* find(TableId table, Key key) const {
+    if (count_ == 0) return nullptr;
+    const uint32_t row = index_[place_of(hash_key(table, key), table)];
+    return row == kFree ? nullptr : const_cast<CachedRow*>(&rows_[row]);
+  }
   // A row that is not here yet, the newest of all, clean; its image holds anything. Stays where it is until
   // it is erased.
-  CachedRow& insert(TableId table, Key key, uint32_t floats);
-  void erase(CachedRow& row);
-  void clear();
+  CachedRow& insert(TableId table, Key key, uint32_t floats) {
+    if (2 * (count_ + 1) > index_.size()) grow();
+    const uint64_t hash = hash_key(table, key);
+    const size_t at = place_of(hash, table);
+    if (index_[at] != kFree) throw BadInput("key " + std::to_string(key) + " is cached already");
+    if (free_rows_.empty()) {
+      free_rows_.push_back(static_cast<uint32_t>(rows_.size()));
+      rows_.emplace_back();
+    }
+    index_[at] = free_rows_.back();
+    free_rows_.pop_back();
+    CachedRow& row = rows_[index_[at]];
+    row = CachedRow{.hash = hash, .table = table, .floats = floats, .image = take(floats)};
+    ++count_;
+    image_bytes_ += floats * sizeof(float);
+    link(row);
+    return row;
+  }
+  void erase(CachedRow& row) {
+    set_dirty(row, false);
+    unlink(row);
+    size_t hole = place_of(row.hash, row.table);
+    free_rows_.push_back(index_[hole]);
+    slabs_[row.floats].free.push_back(row.image);
+    image_bytes_ -= row.floats * sizeof(float);
+    --count_;
+    row.image = nullptr;
+    // Those behind it move up, so that no search ends at the hole.
+    const size_t mask = index_.size() - 1;
+    for (size_t at = (hole + 1) & mask; index_[at] != kFree; at = (at + 1) & mask) {
+      const size_t home = rows_[index_[at]].hash & mask;
+      if (((at - home) & mask) < ((at - hole) & mask)) continue;
+      index_[hole] = index_[at];
+      hole = at;
+    }
+    index_[hole] = kFree;
+  }
+  void clear() {
+    rows_.clear();
+    free_rows_.clear();
+    index_.clear();
+    slabs_.clear();
+    rings_.clear();
+    count_ = dirty_ = 0;
+    image_bytes_ = dirty_bytes_ = 0;
+  }
 
-  void set_dirty(CachedRow& row, bool dirty);
-  void touch(CachedRow& row);      // it was used just now
-  CachedRow* next_victim() const;  // by the order; nullptr when it is empty
+  void set_dirty(CachedRow& row, bool dirty) {
+    if (row.dirty == dirty) return;
+    row.dirty = dirty;
+    const uint64_t bytes = row.floats * sizeof(float);
+    dirty ? ++dirty_ : --dirty_;
+    dirty_bytes_ += dirty ? bytes : 0 - bytes;
+  }
+  // it was used just now
+  void touch(CachedRow& row) {
+    if (order_ == EvictOrder::lru && row.newer == nullptr) return;
+    unlink(row);
+    if (order_ == EvictOrder::lfu) ++row.uses;
+    link(row);
+  }
+  // by the order; nullptr when it is empty
+  CachedRow* next_victim() const { return rings_.empty() ? nullptr : rings_.begin()->second.oldest; }
 
   // In a repeatable order, that of insertion into free places. `visit` may erase none.
   template <class Visit>
@@ -55,7 +117,12 @@ class RowCache {
   size_t dirty_rows() const { return dirty_; }
   uint64_t bytes() const { return image_bytes_ + count_ * kRowBytes; }
   uint64_t dirty_bytes() const { return dirty_bytes_ + dirty_ * kRowBytes; }
-  uint64_t resident_bytes() const;  // slack of slabs and index included
+  // slack of slabs and index included
+  uint64_t resident_bytes() const {
+    uint64_t bytes = index_.size() * sizeof(uint32_t) + rows_.size() * sizeof(CachedRow);
+    for (const auto& [floats, slab] : slabs_) bytes += slab.bytes;
+    return bytes;
+  }
   // What one more row of that size is counted as, index and all.
   static uint64_t row_bytes(uint32_t floats) { return kRowBytes + floats * uint64_t{sizeof(float)}; }
 
@@ -74,13 +141,50 @@ class RowCache {
     CachedRow *oldest = nullptr, *newest = nullptr;
   };
 
-  size_t place_of(uint64_t hash, TableId table) const;
-  void grow();
-  float* take(uint32_t floats);
-  void link(CachedRow& row);
-  void unlink(CachedRow& row);
+  // Where it is in the index, or the empty cell where it would be put.
+  size_t place_of(uint64_t hash, TableId table) const {
+    const size_t mask = index_.size() - 1;
+    size_t at = hash & mask;
+    while (index_[at] != kFree && (rows_[index_[at]].hash != hash || rows_[index_[at]].table != table))
+      at = (at + 1) & mask;
+    return at;
+  }
+  void grow() {
+    index_.assign(std::max<size_t>(64, index_.size() * 2), kFree);
+    for (size_t i = 0; i < rows_.size(); ++i)
+      if (rows_[i].image != nullptr) index_[place_of(rows_[i].hash, rows_[i].table)] = static_cast<uint32_t>(i);
+  }
+  float* take(uint32_t floats) {
+    Slab& slab = slabs_[floats];
+    if (slab.free.empty()) {
+      const size_t row = std::max<size_t>(floats, 1);
+      // A cache of a few rows takes little; one that grows takes more at a time.
+      const size_t had = slab.bytes / (row * sizeof(float));
+      const size_t most = std::max<size_t>(1, kSlabBytes / (row * sizeof(float)));
+      const size_t wanted = std::clamp<size_t>(had, 1, most);
+      slab.pieces.push_back(std::make_unique<float[]>(wanted * row));
+      slab.bytes += wanted * row * sizeof(float);
+      for (size_t i = wanted; i-- > 0;) slab.free.push_back(slab.pieces.back().get() + i * row);
+    }
+    float* image = slab.free.back();
+    slab.free.pop_back();
+    return image;
+  }
+  void link(CachedRow& row) {
+    Ring& ring = rings_[row.uses];
+    row.older = ring.newest;
+    row.newer = nullptr;
+    (ring.newest == nullptr ? ring.oldest : ring.newest->newer) = &row;
+    ring.newest = &row;
+  }
+  void unlink(CachedRow& row) {
+    const auto ring = rings_.find(row.uses);
+    (row.older == nullptr ? ring->second.oldest : row.older->newer) = row.newer;
+    (row.newer == nullptr ? ring->second.newest : row.newer->older) = row.older;
+    if (ring->second.oldest == nullptr) rings_.erase(ring);
+  }
 
-  CacheOrder order_;
+  EvictOrder order_;
   std::deque<CachedRow> rows_;       // never moved; those without an image are free
   std::vector<uint32_t> free_rows_;  // places in rows_
   std::vector<uint32_t> index_;      // open addressing: a place in rows_

@@ -65,7 +65,7 @@ TEST(memory_of_rows_that_left_is_used_again) {
 }
 
 TEST(the_longest_unused_row_goes_first) {
-  RowCache cache(CacheOrder::lru);
+  RowCache cache(EvictOrder::lru);
   for (Key key = 0; key < 4; ++key) cache.insert(0, key, 2);
   cache.touch(*cache.find(0, 0));
   cache.touch(*cache.find(0, 3));
@@ -77,7 +77,7 @@ TEST(the_longest_unused_row_goes_first) {
 }
 
 TEST(the_least_used_row_goes_first_and_of_equals_the_longest_unused) {
-  RowCache cache(CacheOrder::lfu);
+  RowCache cache(EvictOrder::lfu);
   for (Key key = 0; key < 4; ++key) cache.insert(0, key, 2);
   for (const Key key : {0, 0, 0, 1, 3}) cache.touch(*cache.find(0, key));
   for (const Key key : {2, 1, 3, 0}) {

@@ -2,17 +2,22 @@
 // In: images in a worker's cache, gradients of a step. Out: the updated images.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/half.h"
 #include "base/types.h"
 #include "cache/row_cache.h"
 #include "step/backend.h"
+#include "step/row_selection.h"
+#include "store/kernels/finite.h"
 #include "store/kernels/optimizer.h"
 
 namespace springtide {
@@ -20,7 +25,16 @@ namespace springtide {
 struct CachedTable {
   explicit CachedTable(const TableSpec& s) : spec(s), optimizer(s.optim, s.dim, s.name) {}
   uint32_t image_floats() const { return spec.dim + optimizer.state_floats(); }
-  void train(const StepArgs& args, float* image, const float* grad) const;
+  // A 16-bit row is as wide here as a store makes it for the step, and as rounded afterwards.
+  void train(const StepArgs& args, float* image, const float* grad) const {
+    float* vectors = image + spec.dim;
+    optimizer.kernel()(args, image, vectors, vectors + optimizer.vector_floats(), grad, spec.dim);
+    if (spec.dtype == DType::f32) return;
+    thread_local std::vector<uint16_t> stored;
+    stored.resize(spec.dim);
+    narrow(spec.dtype, image, stored.data(), spec.dim);
+    widen(spec.dtype, stored.data(), image, spec.dim);
+  }
 
   TableSpec spec;
   Optimizer optimizer;
@@ -29,30 +43,78 @@ struct CachedTable {
 // The tables whose rows a worker keeps.
 class CachedTables {
  public:
-  void declared(std::span<const TableSpec> tables);
+  void declared(std::span<const TableSpec> tables) {
+    for (const TableSpec& spec : tables) declared_[spec.id] = spec;
+  }
   // BadInput for one that was not declared, or whose rows cannot be trained outside a store.
-  void keep(std::span<const TableId> tables);
+  void keep(std::span<const TableId> tables) {
+    for (const TableId id : tables) {
+      const auto spec = declared_.find(id);
+      if (spec == declared_.end())
+        throw BadInput("table " + std::to_string(id) + " is to be cached but was never declared");
+      if (const std::string why = refusal_of(spec->second); !why.empty())
+        throw BadInput("table '" + spec->second.name + "' cannot be cached: " + why);
+      if (kept_.size() <= id) kept_.resize(id + size_t{1});
+      if (!kept_[id]) kept_[id] = std::make_unique<CachedTable>(spec->second);
+    }
+  }
   // Why rows of this table cannot be trained by a worker; empty when they can.
-  static std::string refusal_of(const TableSpec& spec);
+  // What happens to such rows depends on when and how often a store sees gradients of them.
+  static std::string refusal_of(const TableSpec& spec) {
+    if (spec.min_count > 1) return "it admits keys by how often they were trained (min_count)";
+    if (spec.ttl != 0) return "its rows age (ttl)";
+    if (spec.capacity_rows != 0) return "its rows are bounded (capacity_rows)";
+    return {};
+  }
 
   const CachedTable* of(TableId id) const { return id < kept_.size() ? kept_[id].get() : nullptr; }
-  const CachedTable& known(TableId id) const;  // BadInput for one that is not kept
-  bool any_of(const Routed& routed) const;     // whether a request speaks of one
+  // BadInput for one that is not kept
+  const CachedTable& known(TableId id) const {
+    if (const CachedTable* table = of(id)) return *table;
+    throw BadInput("table " + std::to_string(id) + " is not cached");
+  }
+  // whether a request speaks of one
+  bool any_of(const Routed& routed) const {
+    return std::any_of(routed.tables.begin(), routed.tables.end(),
+                       [this](TableId table) { return of(table) != nullptr; });
+  }
   size_t ids() const { return kept_.size(); }
-  std::string name_of(TableId id) const;
+  std::string name_of(TableId id) const {
+    const auto spec = declared_.find(id);
+    return spec == declared_.end() ? std::to_string(id) : "'" + spec->second.name + "'";
+  }
 
  private:
   std::map<TableId, TableSpec> declared_;
   std::vector<std::unique_ptr<CachedTable>> kept_;  // by id; null: not kept
 };
 
-[[noreturn]] void throw_non_finite(Key key, const CachedTable& table);
+[[noreturn]] inline void throw_non_finite(Key key, const CachedTable& table) {
+  throw NonFinite("the gradient of key " + std::to_string(key) + " of table '" + table.spec.name +
+                  "' holds NaN or infinity; nothing of this push was applied");
+}
 
 // Gradients of one step that are applied to cached rows. Those of one key are summed in the order they came.
 class RowTraining {
  public:
   // NonFinite, naming the key. `unique`: no key comes twice.
-  void add(CachedRow& row, const CachedTable& table, const float* grad, bool unique);
+  void add(CachedRow& row, const CachedTable& table, const float* grad, bool unique) {
+    const uint32_t dim = table.spec.dim;
+    if (!all_finite(grad, dim)) throw_non_finite(row.key(), table);
+    if (!unique) {
+      const auto [at, fresh] = place_.try_emplace(&row, rows_.size());
+      if (!fresh) {
+        Row& first = rows_[at->second];
+        if (first.summed == nullptr) {
+          sums_.emplace_back(first.grad, first.grad + dim);
+          first.grad = first.summed = sums_.back().data();
+        }
+        for (uint32_t k = 0; k < dim; ++k) first.summed[k] += grad[k];
+        return;
+      }
+    }
+    rows_.push_back({&row, &table, grad, nullptr});
+  }
   // BadInput, with nothing done, when a table has no learning rate. Afterwards `done(row)` is told of each.
   template <class Done>
   void apply(const CachedTables& tables, const PushMeta& meta, Done done) const {
@@ -71,11 +133,62 @@ class RowTraining {
     const float* grad;
     float* summed;  // where `grad` is not the caller's
   };
-  std::vector<StepArgs> prepare(const CachedTables& tables, const PushMeta& meta) const;  // by table
+  // by table
+  std::vector<StepArgs> prepare(const CachedTables& tables, const PushMeta& meta) const {
+    std::vector<StepArgs> args(tables.ids());
+    std::vector<uint8_t> named(tables.ids(), 0);
+    for (const TableHyper& hyper : meta.hyper) {
+      const CachedTable* table = tables.of(hyper.table);
+      if (table == nullptr || named[hyper.table] != 0) continue;  // of two the first counts, as on a server
+      args[hyper.table] = table->optimizer.prepare(hyper);
+      named[hyper.table] = 1;
+    }
+    for (const Row& one : rows_)
+      if (named[one.row->table] == 0)
+        throw BadInput("the push holds keys of table '" + one.table->spec.name + "' but no learning rate for it");
+    return args;
+  }
 
   std::vector<Row> rows_;
   std::map<CachedRow*, size_t> place_;   // in rows_, where keys may come twice
   std::deque<std::vector<float>> sums_;  // deque: rows_ point into them
+};
+
+// A backend that keeps rows of some tables in front of another backend.
+class CachingBackend : public Backend {
+ public:
+  explicit CachingBackend(std::shared_ptr<Backend> inner)
+      : inner_(std::move(inner)), staging_(std::make_shared<StagingPool>(inner_)) {}
+
+  // The tables whose rows are kept, declared before.
+  void cache_tables(std::span<const TableId> tables) {
+    const std::lock_guard lock(mutex_);
+    tables_.keep(tables);
+  }
+  // Memory of a row of one of these, with its state.
+  size_t image_bytes(TableId table) const {
+    const std::lock_guard lock(mutex_);
+    return RowCache::row_bytes(tables_.known(table).image_floats());
+  }
+  const std::shared_ptr<Backend>& inner() const { return inner_; }
+
+  std::shared_ptr<const Placement> placement() const override { return inner_->placement(); }
+  void declare(std::span<const TableSpec> tables) override {
+    inner_->declare(tables);
+    const std::lock_guard lock(mutex_);
+    tables_.declared(tables);
+  }
+  std::shared_ptr<float> buffer(size_t floats) override { return inner_->buffer(floats); }
+
+ protected:
+  std::unique_ptr<RowSelection> selection(uint64_t version) const {
+    return std::make_unique<RowSelection>(staging_, version);
+  }
+
+  const std::shared_ptr<Backend> inner_;
+  const std::shared_ptr<StagingPool> staging_;
+  mutable std::mutex mutex_;  // of all that a cache holds
+  CachedTables tables_;
 };
 
 }  // namespace springtide

@@ -6,9 +6,8 @@
 
 namespace springtide {
 
-// First the counts of all keys, with the images of those that are not here; then the images of copies that
-// are too old. What a count says was true before its image was read, so a row is never taken for newer than
-// it is.
+// First the counts of all keys, with the images of those that are not here; then the images of copies that are too old.
+// What a count says was true before its image was read, so a row is never taken for newer than it is.
 class VersionedPull final : public Pending {
  public:
   VersionedPull(VersionedBackend& backend, PullMeta meta) : backend_(backend), meta_(meta) {}
@@ -127,27 +126,8 @@ class VersionedPull final : public Pending {
 };
 
 VersionedBackend::VersionedBackend(std::shared_ptr<Backend> inner, const VersionedOptions& options)
-    : inner_(std::move(inner)),
-      options_(options),
-      staging_(std::make_shared<StagingPool>(inner_)),
-      rows_(options.order) {
+    : CachingBackend(std::move(inner)), options_(options), rows_(options.order) {
   if (options.staleness > INT32_MAX) throw BadInput("a staleness of at most 2^31 - 1 can be told from none");
-}
-
-void VersionedBackend::declare(std::span<const TableSpec> tables) {
-  inner_->declare(tables);
-  const std::lock_guard lock(mutex_);
-  tables_.declared(tables);
-}
-
-void VersionedBackend::cache_tables(std::span<const TableId> tables) {
-  const std::lock_guard lock(mutex_);
-  tables_.keep(tables);
-}
-
-size_t VersionedBackend::image_bytes(TableId table) const {
-  const std::lock_guard lock(mutex_);
-  return RowCache::row_bytes(tables_.known(table).image_floats());
 }
 
 void VersionedBackend::resize(uint64_t capacity_bytes) {
@@ -179,8 +159,7 @@ VersionedStats VersionedBackend::stats() const {
 bool VersionedBackend::use_copy(TableId table, Key key, uint32_t count, bool settled, float* home) {
   CachedRow* row = rows_.find(table, key);
   if (row == nullptr) return false;  // it had to go meanwhile
-  // Below zero: a push of this worker was counted here already and is on its way there. After a step nothing
-  // is.
+  // Below zero: a push of this worker was counted here already and is on its way there. After a step nothing is.
   const auto lacks = static_cast<int32_t>(count - static_cast<uint32_t>(row->version));
   if (lacks > static_cast<int32_t>(options_.staleness) || lacks < (settled ? 0 : -kOwnUnderWay)) return false;
   std::copy_n(row->image, tables_.known(table).spec.dim, home);

@@ -18,49 +18,40 @@ namespace springtide {
 
 struct VersionedOptions {
   uint64_t capacity_bytes = 64ULL << 20;
-  CacheOrder order = CacheOrder::lru;
+  EvictOrder order = EvictOrder::lru;
   uint32_t staleness = 0;  // trainings by others that a copy may lack
 };
 
-// Rows since the beginning, but for the first two; bytes as they cross the wire.
+// Rows since the beginning, but for the first two, which are now; bytes as they cross the wire. stale: copies that were
+// too old, and pulled again. staleness: trainings that hits lacked.
+// clang-format off
+#define SPRINGTIDE_VERSIONED_STATS(F) \
+  F(rows) F(bytes) F(hits) F(misses) F(stale) F(evicted) F(staleness_sum) F(staleness_max) F(pushed_gradients) \
+  F(trained_rows) F(bytes_pulled) F(bytes_pushed)
+// clang-format on
+
 struct VersionedStats {
-  uint64_t rows = 0, bytes = 0;  // now
-  uint64_t hits = 0;             // copies that were used
-  uint64_t misses = 0;           // rows that were not here
-  uint64_t stale = 0;            // copies that were too old, and pulled again
-  uint64_t evicted = 0;
-  uint64_t staleness_sum = 0, staleness_max = 0;  // of hits: trainings that they lacked
-  uint64_t pushed_gradients = 0, trained_rows = 0;
-  uint64_t bytes_pulled = 0, bytes_pushed = 0;
+  SPRINGTIDE_VERSIONED_STATS(SPRINGTIDE_FIGURE)
 };
 
-class VersionedBackend final : public Backend {
+class VersionedBackend final : public CachingBackend {
  public:
   VersionedBackend(std::shared_ptr<Backend> inner, const VersionedOptions& options);
 
-  void cache_tables(std::span<const TableId> tables);  // declared before (row_training.h)
-  size_t image_bytes(TableId table) const;             // of a row of a kept table, with its state
-  void resize(uint64_t capacity_bytes);                // what is too much goes
+  void resize(uint64_t capacity_bytes);  // what is too much goes
   void clear();
   VersionedStats stats() const;
-  const std::shared_ptr<Backend>& inner() const { return inner_; }
 
-  std::shared_ptr<const Placement> placement() const override { return inner_->placement(); }
-  void declare(std::span<const TableSpec> tables) override;
   std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) override;
   std::unique_ptr<Pending> push(std::span<const Part> parts, const PushMeta& meta) override;
   void assign(std::span<const Part> parts, bool keep) override;
   void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) override {
     inner_->scan(table, keys, rows);
   }
-  std::shared_ptr<float> buffer(size_t floats) override { return inner_->buffer(floats); }
 
  private:
   friend class VersionedPull;
 
-  std::unique_ptr<RowSelection> selection(uint64_t version) const {
-    return std::make_unique<RowSelection>(staging_, version);
-  }
   // Pushes of this worker that a count may not know of yet: one is on its way, a few at most.
   static constexpr int32_t kOwnUnderWay = 1024;
 
@@ -70,11 +61,7 @@ class VersionedBackend final : public Backend {
   void enter(TableId table, Key key, uint32_t count, const float* image);
   void reserve_more(uint64_t bytes);
 
-  std::shared_ptr<Backend> inner_;
   VersionedOptions options_;  // its capacity: under the lock
-  std::shared_ptr<StagingPool> staging_;
-  mutable std::mutex mutex_;  // of all that follows
-  CachedTables tables_;
   RowCache rows_;
   VersionedStats count_;
 };

@@ -1,5 +1,4 @@
-// A cache that asks how old its copies are: exact in a bsp group where none may be old, within its bound
-// elsewhere.
+// A cache that asks how old its copies are: exact in a bsp group where none may be old, within its bound elsewhere.
 #include "cache/versioned_backend.h"
 
 #include "client/local_backend.h"
@@ -14,7 +13,7 @@ struct Setting {
   uint16_t servers;
   uint32_t ranks;
   uint64_t capacity_bytes;
-  CacheOrder order;
+  EvictOrder order;
   bool shared;
   uint64_t seed;
 };
@@ -71,18 +70,16 @@ struct Two {
     inner = std::make_shared<RemoteBackend>(cluster.options(false));
     other = std::make_unique<RemoteBackend>(cluster.options(false, 1));
     cache = std::make_unique<VersionedBackend>(
-        inner, VersionedOptions{.capacity_bytes = capacity_bytes, .order = CacheOrder::lru, .staleness = staleness});
+        inner, VersionedOptions{.capacity_bytes = capacity_bytes, .order = EvictOrder::lru, .staleness = staleness});
     const std::vector<TableSpec> specs = {table(0, 4), table(1, 9)};
     cache->declare(specs);
     other->declare(specs);
     const TableId id = 0;
     cache->cache_tables(std::span(&id, 1));
   }
-  std::vector<float> read(Backend& from, Key key) {
-    return values_of(from, plan(cluster.placement, {{0, key}}, 4, 9), 0);
-  }
+  std::vector<float> read(Backend& from, Key key) { return values_of(from, plan(cluster.placement, {{0, key}}), 0); }
   void train(Backend& by, Key key) {
-    const Routed row = plan(cluster.placement, {{0, key}}, 4, 9);
+    const Routed row = plan(cluster.placement, {{0, key}});
     std::vector<float> grad(4, 1.0f);
     const Part part{&row, grad.data()};
     by.push(std::span(&part, 1), sgd())->wait();
@@ -97,12 +94,12 @@ struct Two {
 }  // namespace
 
 TEST(in_a_bsp_group_that_allows_no_staleness_it_is_bit_identical) {
-  const VersionedStats large = train_both({2, 3, 1 << 20, CacheOrder::lru, true, 1});
+  const VersionedStats large = train_both({2, 3, 1 << 20, EvictOrder::lru, true, 1});
   CHECK(large.hits > 0 && large.stale > 0 && large.evicted == 0);
-  for (const CacheOrder order : {CacheOrder::lru, CacheOrder::lfu})
+  for (const EvictOrder order : {EvictOrder::lru, EvictOrder::lfu})
     CHECK(train_both({1, 2, 5000, order, false, 2}).evicted > 0);
-  CHECK(train_both({3, 1, 1 << 20, CacheOrder::lru, false, 3}).stale == 0);  // nobody else trains
-  CHECK(train_both({1, 2, 10, CacheOrder::lru, false, 4}).hits == 0);        // not one row fits
+  CHECK(train_both({3, 1, 1 << 20, EvictOrder::lru, false, 3}).stale == 0);  // nobody else trains
+  CHECK(train_both({1, 2, 10, EvictOrder::lru, false, 4}).hits == 0);        // not one row fits
 }
 
 TEST(copies_lack_at_most_as_many_trainings_as_allowed) {
@@ -127,7 +124,7 @@ TEST(own_trainings_are_in_the_copy_and_make_it_no_older) {
     CHECK(same_bits(two.read(*two.cache, 5), two.read(*two.other, 5)));
   }
   CHECK(two.cache->stats().hits == 10 && two.cache->stats().stale == 0 && two.cache->stats().trained_rows == 10);
-  const Routed row = plan(two.cluster.placement, {{0, 5}}, 4, 9);
+  const Routed row = plan(two.cluster.placement, {{0, 5}});
   std::vector<float> rows(4);
   const Part part{&row, rows.data()};
   const auto ahead = two.cache->pull(std::span(&part, 1), {});  // asked for before the push, as a prefetch is
@@ -145,7 +142,7 @@ TEST(rows_that_went_elsewhere_or_were_assigned_are_pulled_again) {
   two.cluster.stores[0]->import_slot(image);  // as it comes from another server
   CHECK(same_bits(two.read(*two.cache, 5), two.read(*two.other, 5)));
   CHECK(two.cache->stats().stale == 1);
-  const Routed row = plan(two.cluster.placement, {{0, 5}}, 4, 9);
+  const Routed row = plan(two.cluster.placement, {{0, 5}});
   std::vector<float> sevens(4, 7.0f);
   const Part part{&row, sevens.data()};
   two.cache->assign(std::span(&part, 1), false);

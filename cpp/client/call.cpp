@@ -45,8 +45,7 @@ uint8_t* piece_of(Call& call, uint64_t bytes, uint64_t& offset) {
   return call.shared->window.at(offset, bytes, 8);
 }
 
-// Where the floats of each slice lie in the window: where they are, or in a piece that they are copied into
-// or out of.
+// Where the floats of each slice lie in the window: where they are, or in a piece that they are copied into or out of.
 bool place_floats(Call& call, std::span<const Slice> slices, std::vector<FloatSpan>& spans) {
   const bool pull = call.header.kind == static_cast<uint8_t>(Kind::pull);
   for (const Slice& slice : slices) {
@@ -98,8 +97,7 @@ void give_back(Call& call) {
 }  // namespace
 
 Call::~Call() {
-  // After a failure the server may still be writing there: such a piece is lost with the connection, not
-  // reused.
+  // After a failure the server may still be writing there: such a piece is lost with the connection, not reused.
   if (shared && (!error || answered)) give_back(*this);
 }
 

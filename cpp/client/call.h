@@ -15,8 +15,7 @@
 
 namespace springtide {
 
-// The client's window and what is free of it; shared by all servers on this host and by the buffers handed
-// out.
+// The client's window and what is free of it; shared by all servers on this host and by the buffers handed out.
 struct SharedWindow {
   explicit SharedWindow(uint64_t bytes) : window(Window::create(bytes)), heap(window.valid() ? bytes : 0) {}
   Window window;
@@ -77,7 +76,7 @@ uint64_t count_keys(std::span<const Slice> slices);
 // What a push says beside its rows; empty for the others.
 struct Message {
   std::span<const BatchRange> batches;
-  std::span<const HyperRecord> hypers;
+  std::span<const TableHyper> hypers;
   std::span<const uint16_t> slots;  // the only ones it speaks for, when its flags say that it names them
 };
 
@@ -86,8 +85,7 @@ struct Message {
 void compose(Call& call, std::span<const Slice> slices, const Message& message,
              const std::shared_ptr<SharedWindow>& shared);
 void compose_small(Call& call, std::vector<uint8_t> body);
-// Whether a copy of it does no harm: everything but a push that neither names its batches nor is a part of a
-// step.
+// Whether a copy of it does no harm: everything but a push that neither names its batches nor is a part of a step.
 bool may_repeat(const Call& call);
 
 }  // namespace springtide

@@ -1,7 +1,7 @@
-// Backend of tables in this process: for a job of one process, and for tests of several servers without
-// sockets.
+// Backend of tables in this process: for a job of one process, and for tests of several servers without sockets.
 #pragma once
 
+#include <bit>
 #include <memory>
 #include <vector>
 
@@ -10,29 +10,129 @@
 
 namespace springtide {
 
+class Done final : public Pending {
+ public:
+  inline void wait() override {}
+  inline bool done() override { return true; }
+};
+
+// The share of one server in a routed plan.
+struct Share {
+  std::span<const TableId> tables;
+  std::span<const Key> keys;
+  float* rows;
+  size_t floats;
+};
+
+inline Share share_of(const Part& part, size_t server) {
+  const Routed& routed = *part.routed;
+  const uint32_t begin = routed.server_begin.at(server), end = routed.server_begin.at(server + 1);
+  const uint32_t first = routed.row_offset[begin];
+  return {std::span(routed.tables).subspan(begin, end - begin), std::span(routed.keys).subspan(begin, end - begin),
+          part.rows + first, routed.row_offset[end] - first};
+}
+
 class LocalBackend final : public Backend {
  public:
   // Slots are shared out over the stores in runs, one store a "server".
-  LocalBackend(const StoreOptions& options, uint16_t servers);
+  LocalBackend(const StoreOptions& options, uint16_t servers) {
+    if (!std::has_single_bit(options.slots) || options.slots < kStripes || options.slots > 65536)
+      throw BadInput("slots is " + std::to_string(options.slots) + "; it must be a power of two between 64 and 65536");
+    if (servers == 0 || servers > options.slots)
+      throw BadInput(std::to_string(servers) + " servers for " + std::to_string(options.slots) +
+                     " slots; wanted 1 to " + std::to_string(options.slots));
+    placement_.servers = servers;
+    placement_.server_of_slot.resize(options.slots);
+    for (size_t slot = 0; slot < options.slots; ++slot)
+      placement_.server_of_slot[slot] = static_cast<uint16_t>(slot * servers / options.slots);
+    for (size_t s = 0; s < servers; ++s) {
+      stores_.push_back(std::make_unique<Store>(options));
+      std::vector<uint8_t> own;
+      for (const uint16_t server : placement_.server_of_slot) own.push_back(server == s ? 1 : 0);
+      own_slots_.push_back(servers == 1 ? std::vector<uint8_t>() : std::move(own));
+    }
+  }
   LocalBackend(const LocalBackend&) = delete;
   LocalBackend& operator=(const LocalBackend&) = delete;
 
   std::shared_ptr<const Placement> placement() const override { return std::make_shared<const Placement>(placement_); }
-  void declare(std::span<const TableSpec> tables) override;
-  std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta& meta) override;
-  std::unique_ptr<Pending> push(std::span<const Part> parts, const PushMeta& meta) override;
-  void assign(std::span<const Part> parts, bool keep) override;
-  void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) override;
+  void declare(std::span<const TableSpec> tables) override {
+    for (const auto& store : stores_)
+      for (const TableSpec& spec : tables) store->declare(spec);
+  }
+  std::unique_ptr<Pending> pull(std::span<const Part> parts, const PullMeta&) override {
+    for (const Part& part : parts)
+      for (size_t s = 0; s < stores_.size(); ++s) {
+        const Share share = share_of(part, s);
+        if (!share.keys.empty()) stores_[s]->pull(share.tables, share.keys, share.rows);
+      }
+    return std::make_unique<Done>();
+  }
+  // Gradients were checked when the parts were made; a store need not look again.
+  std::unique_ptr<Pending> push(std::span<const Part> all, const PushMeta& meta) override {
+    std::vector<Part> parts, images;
+    for (const Part& part : all) (part.holds_images() ? images : parts).push_back(part);
+    const bool summed = !meta.unique && parts.size() > 1, once = !meta.batches.empty() && !meta.bsp;
+    for (size_t s = 0; s < stores_.size(); ++s) {
+      if (once) push_once(s, parts, meta);
+      if (summed && !once) push_summed(s, parts, meta);
+      if (once || summed) continue;
+      for (const Part& part : parts) {
+        const Share share = share_of(part, s);
+        if (!share.keys.empty())
+          stores_[s]->push(share.tables, share.keys, share.rows, meta.hyper, meta.clock, meta.unique, false);
+      }
+    }
+    assign(images, false);
+    return std::make_unique<Done>();
+  }
+  void assign(std::span<const Part> parts, bool keep) override {
+    for (const Part& part : parts)
+      for (size_t s = 0; s < stores_.size(); ++s) {
+        const Share share = share_of(part, s);
+        if (!share.keys.empty()) stores_[s]->assign(share.tables, share.keys, share.rows, nullptr, keep);
+      }
+  }
+  void scan(TableId table, std::vector<Key>& keys, std::vector<float>& rows) override {
+    for (size_t slot = 0; slot < placement_.server_of_slot.size(); ++slot) {
+      std::vector<Key> slot_keys;
+      std::vector<float> slot_rows;
+      stores_[placement_.server_of_slot[slot]]->scan(table, static_cast<uint32_t>(slot), slot_keys, slot_rows);
+      keys.insert(keys.end(), slot_keys.begin(), slot_keys.end());
+      rows.insert(rows.end(), slot_rows.begin(), slot_rows.end());
+    }
+  }
 
   Store& store(size_t server) { return *stores_.at(server); }
   size_t servers() const { return stores_.size(); }
 
  private:
-  void push_summed(size_t server, std::span<const Part> parts, std::span<const TableId> hyper_tables,
-                   std::span<const Hyper> hyper, uint64_t clock);
-
-  void push_once(size_t server, std::span<const Part> parts, std::span<const TableId> hyper_tables,
-                 std::span<const Hyper> hyper, const PushMeta& meta);
+  void push_summed(size_t server, std::span<const Part> parts, const PushMeta& meta) {
+    std::vector<TableId> tables;
+    std::vector<Key> keys;
+    std::vector<float> grads;
+    for (const Part& part : parts) {
+      const Share share = share_of(part, server);
+      tables.insert(tables.end(), share.tables.begin(), share.tables.end());
+      keys.insert(keys.end(), share.keys.begin(), share.keys.end());
+      grads.insert(grads.end(), share.rows, share.rows + share.floats);
+    }
+    if (!keys.empty()) stores_[server]->push(tables, keys, grads.data(), meta.hyper, meta.clock, false, false);
+  }
+  void push_once(size_t server, std::span<const Part> parts, const PushMeta& meta) {
+    std::vector<TableId> tables;
+    std::vector<Key> keys;
+    std::vector<RowRun> runs;
+    for (const Part& part : parts) {
+      const Share share = share_of(part, server);
+      tables.insert(tables.end(), share.tables.begin(), share.tables.end());
+      keys.insert(keys.end(), share.keys.begin(), share.keys.end());
+      runs.push_back({share.keys.size(), share.rows});
+    }
+    const OnceStats stats = stores_[server]->push_once({tables, keys, runs}, meta.hyper, meta.clock, meta.unique,
+                                                       {meta.batches, own_slots_[server]});
+    if (!stats.torn.empty()) throw PartlyApplied(describe_torn(*stores_[server], meta.batches, stats.torn));
+  }
 
   Placement placement_;
   std::vector<std::unique_ptr<Store>> stores_;

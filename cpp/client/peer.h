@@ -1,6 +1,6 @@
 // A client's connection to one server: requests and replies in order, while the caller computes. A broken
 // connection is reopened, to the same server or to its restarted successor, and unanswered requests are sent
-// again in order (peer_reopen.cpp). Which thread reads replies: peer_receive.cpp. Next: remote_backend.h.
+// again in order (peer_reopen.cpp). Next: remote_backend.h.
 #pragma once
 
 #include <atomic>
@@ -16,8 +16,8 @@
 #include "client/call.h"
 #include "client/remote_backend.h"
 #include "net/handshake.h"
-#include "net/link.h"
 #include "net/socket.h"
+#include "net/tls_session.h"
 
 namespace springtide {
 

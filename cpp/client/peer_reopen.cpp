@@ -3,7 +3,6 @@
 // Duplicates are harmless: servers recognize a push by its batches, or by its step and rank.
 #include <algorithm>
 
-#include "base/fork_guard.h"
 #include "client/peer.h"
 
 namespace springtide {

@@ -71,7 +71,7 @@ TEST(a_push_without_batches_is_not_sent_again) {
   Proxied cluster(1);
   RemoteBackend backend(cluster.through_proxies());
   declare(backend);
-  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}}, 4, 9);
+  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}});
   std::vector<float> ones(routed.row_offset.back(), 1.0f);
   const Part part{&routed, ones.data()};
   cluster.proxies[0]->cut_replies_after(0);
@@ -90,7 +90,7 @@ TEST(a_server_that_cannot_be_reached_again_is_named_after_a_bounded_time) {
   options.reconnect_s = 0.4;
   RemoteBackend backend(options);
   declare(backend);
-  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}, {0, 4}, {0, 5}}, 4, 9);
+  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}, {0, 4}, {0, 5}});
   std::vector<float> ones(routed.row_offset.back(), 1.0f);
   const Part part{&routed, ones.data()};
   cluster.proxies[1]->refuse(true);
@@ -115,7 +115,7 @@ TEST(another_server_at_the_same_address_is_not_taken_for_the_old_one) {
   declare(backend);
   cluster.proxies[0]->send_to(another[0].port());
   cluster.proxies[0]->cut();
-  const Routed routed = plan(cluster.placement, {{0, 1}}, 4, 9);
+  const Routed routed = plan(cluster.placement, {{0, 1}});
   try {
     pulled(backend, routed);
     CHECK(false);
@@ -186,7 +186,7 @@ TEST(a_slot_that_nobody_has_is_looked_for_in_vain_and_that_is_told) {
     moved[slot_of(hash_key(0, 1), kSlots)] = s ^ 1;
     cluster[s].set_placement(4, moved);
   }
-  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}}, 4, 9);
+  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}});
   std::vector<float> ones(routed.row_offset.back(), 1.0f);
   const Part part{&routed, ones.data()};
   CHECK_THROWS(WrongOwner, backend.push(std::span(&part, 1), named_push(1, 0))->wait());

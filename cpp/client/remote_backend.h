@@ -18,7 +18,7 @@ struct RemoteOptions {
   std::vector<std::string> hosts;  // of server 0, 1, ...
   std::vector<uint16_t> ports;
   std::string secret;  // of the job; never sent, only proved
-  std::string tls;     // folder of this client's certificates (tls_context.h); empty: no TLS
+  std::string tls;     // folder of this client's certificates (tls_session.h); empty: no TLS
   Placement placement;
   uint32_t rank = 0;
   uint32_t incarnation = 0;  // how often this rank was started again
@@ -34,26 +34,25 @@ struct RemoteOptions {
   uint32_t generation = 0;      // bsp: raised when the group goes back to a checkpoint
 };
 
-// What this client has seen of all servers since it connected. Times are sums, so that a reader takes
-// differences.
+// What this client has seen of all servers since it connected; times are sums in ns, so that a reader takes
+// differences. Requests count one a server. lookup, update: servers' own time in pulls and pushes, as they report it.
+// sync: from a request's first byte to its reply's last, less the server's own time. step_wait: pulls that waited on
+// servers for the bsp step before. wait: callers blocked in Pending::wait. read_by_caller: replies that the one who
+// waited for them took off the socket.
+// clang-format off
+#define SPRINGTIDE_REMOTE_STATS(F) \
+  F(pulls) F(pushes) F(pulled_keys) F(pushed_keys) F(bytes_in) F(bytes_out) F(lookup_ns) F(update_ns) F(sync_ns) \
+  F(step_wait_ns) F(wait_ns) F(reconnects) F(read_by_caller)
+// clang-format on
+
 struct RemoteStats {
-  uint64_t pulls = 0, pushes = 0;  // requests, one a server
-  uint64_t pulled_keys = 0, pushed_keys = 0;
-  uint64_t bytes_in = 0, bytes_out = 0;
-  uint64_t lookup_ns = 0;               // servers' own time in pulls, as they report it
-  uint64_t update_ns = 0;               // and in pushes
-  uint64_t sync_ns = 0;                 // from a request's first byte to its reply's last, less the server's own time
-  uint64_t step_wait_ns = 0;            // bsp: pulls that waited on servers for the step before
-  uint64_t wait_ns = 0;                 // callers blocked in Pending::wait
-  uint64_t reconnects = 0;              // connections that broke and were opened again
-  uint64_t read_by_caller = 0;          // replies that the one who waited for them took off the socket
+  SPRINGTIDE_REMOTE_STATS(SPRINGTIDE_FIGURE)
   std::vector<std::string> transports;  // "tcp" or "shm", server by server
 };
 
 class RemoteBackend final : public Backend {
  public:
-  // Connects to every server and proves the secret both ways; PeerLost names the server that did not come up
-  // in time.
+  // Connects to every server and proves the secret both ways; PeerLost names the server that did not come up in time.
   explicit RemoteBackend(const RemoteOptions& options);
   ~RemoteBackend() override;  // waits for what is under way, then closes
 

@@ -2,6 +2,9 @@
 // Next: remote_pending.h (one request), peer.h (one connection).
 #pragma once
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <condition_variable>
 #include <map>
 #include <memory>
@@ -11,9 +14,19 @@
 
 #include "client/peer.h"
 #include "client/remote_backend.h"
-#include "wire/refusal.h"
+#include "wire/wire.h"
 
 namespace springtide {
+
+// Address space; a frame that finds no room goes over the socket. ThreadSanitizer leaves a program little of it on ARM.
+#if defined(__SANITIZE_THREAD__)
+constexpr uint64_t kWindowBytes = 1ULL << 30;
+#else
+constexpr uint64_t kWindowBytes = 8ULL << 30;
+#endif
+
+// A server that a refusal names may be dead already, and its next life elsewhere: look again rather than wait.
+constexpr double kReachS = 1.0;
 
 // A placement with what requests need of it.
 struct Routes {
@@ -23,35 +36,204 @@ struct Routes {
   bool must_name() const { return placement.version != 0 || placement.epoch > 1; }
 };
 
+inline std::shared_ptr<const Routes> routes_by(Placement placement) {
+  auto routes = std::make_shared<Routes>();
+  routes->slots_of.resize(placement.servers);
+  for (size_t slot = 0; slot < placement.server_of_slot.size(); ++slot)
+    routes->slots_of.at(placement.server_of_slot[slot]).push_back(static_cast<uint16_t>(slot));
+  routes->placement = std::move(placement);
+  return routes;
+}
+
 struct RemoteLinks {
-  explicit RemoteLinks(const RemoteOptions& o);
+  explicit RemoteLinks(const RemoteOptions& o) : options(o), owner(getpid()), generation_(o.generation) {
+    const size_t servers = o.hosts.size();
+    if (servers == 0 || servers != o.ports.size() || servers != o.placement.servers) {
+      throw BadInput("a client of " + std::to_string(o.placement.servers) + " servers got " + std::to_string(servers) +
+                     " hosts and " + std::to_string(o.ports.size()) + " ports");
+    }
+    for (const uint16_t server : o.placement.server_of_slot) {
+      if (server >= servers || o.hosts[server].empty())
+        throw BadInput("the placement names server " + std::to_string(server) + " of " + std::to_string(servers));
+    }
+    if (options.shared_memory) shared = std::make_shared<SharedWindow>(kWindowBytes);
+    routes_ = routes_by(options.placement);
+    for (size_t i = 0; i < servers; ++i) {
+      // A rank that has left has no address, and one without slots need not be there yet.
+      const bool needed = !o.hosts[i].empty() && (servers == 1 || !routes_->slots_of[i].empty());
+      peers_.push_back(
+          needed ? std::make_shared<Peer>(options, static_cast<uint16_t>(i), o.hosts[i], o.ports[i], shared) : nullptr);
+    }
+  }
 
-  void check_process() const;  // BadInput in a forked child
-  std::shared_ptr<Call> call_for(const Peer& peer, Kind kind) const;
+  // BadInput in a forked child
+  void check_process() const {
+    if (getpid() != owner) {
+      throw BadInput("connections to servers belong to process " + std::to_string(owner) +
+                     "; a forked process (a data loader's worker) cannot use them");
+    }
+  }
+  std::shared_ptr<Call> call_for(const Peer& peer, Kind kind) const {
+    auto call = std::make_shared<Call>();
+    call->header = peer.header(kind);
+    call->timeout_s = options.request_timeout_s;
+    return call;
+  }
   // Sends to one server and waits. For what is not on a step's path.
-  std::shared_ptr<Call> ask(Peer& peer, Kind kind, std::vector<uint8_t> body, uint64_t step) const;
+  std::shared_ptr<Call> ask(Peer& peer, Kind kind, std::vector<uint8_t> body, uint64_t step) const {
+    auto call = call_for(peer, kind);
+    call->header.step = step;
+    compose_small(*call, std::move(body));
+    peer.submit(call);
+    peer.wait(*call);
+    return call;
+  }
 
-  Peer& peer(size_t server) const;   // stays where it is: a rank is one server for the whole of a job
-  Peer* find(size_t server) const;   // null when it was never needed here
-  std::vector<Peer*> peers() const;  // those that have slots
-  std::shared_ptr<const Routes> routes() const;
+  // stays where it is: a rank is one server for the whole of a job
+  Peer& peer(size_t server) const {
+    if (Peer* found = find(server)) return *found;
+    throw PeerLost("server " + std::to_string(server) + " is not known here");
+  }
+  // null when it was never needed here
+  Peer* find(size_t server) const {
+    const std::lock_guard lock(mutex_);
+    return server < peers_.size() ? peers_[server].get() : nullptr;
+  }
+  // those that have slots
+  std::vector<Peer*> peers() const {
+    const std::lock_guard lock(mutex_);
+    std::vector<Peer*> found;
+    for (size_t i = 0; i < peers_.size(); ++i) {
+      const bool used = peers_.size() == 1 || (i < routes_->slots_of.size() && !routes_->slots_of[i].empty());
+      if (peers_[i] && used) found.push_back(peers_[i].get());
+    }
+    return found;
+  }
+  std::shared_ptr<const Routes> routes() const {
+    const std::lock_guard lock(mutex_);
+    return routes_;
+  }
 
-  void declare(std::span<const TableSpec> tables);  // also to servers that come later
+  // also to servers that come later
+  void declare(std::span<const TableSpec> tables) {
+    {
+      const std::lock_guard lock(mutex_);
+      for (const TableSpec& spec : tables) {
+        const auto same = [&](const TableSpec& known) { return known.id == spec.id; };
+        if (std::none_of(declared_.begin(), declared_.end(), same)) declared_.push_back(spec);
+      }
+    }
+    for (Peer* each : peers()) ask(*each, Kind::declare, encode_tables(tables), 0);
+  }
   // BadInput unless it is no older and names as many slots, and servers that are known or have an address.
-  void reroute(Placement placement, const std::map<uint16_t, std::string>& addresses);
+  void reroute(Placement placement, const std::map<uint16_t, std::string>& addresses) {
+    const auto now = routes();
+    if (placement.epoch < now->placement.epoch) {
+      throw BadInput("placement epoch " + std::to_string(placement.epoch) + " is older than " +
+                     std::to_string(now->placement.epoch));
+    }
+    if (placement.server_of_slot.size() != now->placement.server_of_slot.size()) {
+      throw BadInput("a placement of " + std::to_string(placement.server_of_slot.size()) + " slots for a job of " +
+                     std::to_string(now->placement.server_of_slot.size()));
+    }
+    std::vector<uint8_t> used(UINT16_MAX + 1, 0);
+    for (const uint16_t server : placement.server_of_slot) used[server] = 1;
+    for (const auto& [server, address] : addresses) {
+      if (used[server] != 0 && !reach(server, address)) {
+        throw PeerLost("server " + std::to_string(server) + " at " + address + " cannot be reached");
+      }
+    }
+    const std::lock_guard lock(mutex_);
+    for (const uint16_t server : placement.server_of_slot) {
+      if (server >= peers_.size() || !peers_[server])
+        throw BadInput("the placement names server " + std::to_string(server) + " of " + std::to_string(peers_.size()));
+    }
+    put(std::move(placement));
+  }
   // Whether the refusal says where to go instead; then that is where the slots are from now on.
-  bool follow(const Refusal& refusal);
-  void set_generation(uint32_t generation);                    // of all servers, also of those that come later
-  void wait_for_news(uint64_t version, Clock::duration most);  // until the map has changed
-  void add_to(RemoteStats& stats) const;
+  bool follow(const Refusal& refusal) {
+    bool all = true;
+    for (const auto& [server, address] : refusal.addresses) all = reach(server, address) && all;
+    const std::lock_guard lock(mutex_);
+    Placement placement = routes_->placement;
+    const size_t slots = placement.server_of_slot.size();
+    for (size_t i = 0; i < refusal.slots.size(); ++i) {
+      const uint16_t slot = refusal.slots[i], to = refusal.owners[i];
+      if (slot >= slots) throw PeerLost("a server refused a slot that does not exist");
+      if (to < peers_.size() && peers_[to]) {
+        placement.server_of_slot[slot] = to;
+      } else {
+        all = false;
+      }
+    }
+    if (placement.server_of_slot != routes_->placement.server_of_slot) put(std::move(placement));
+    return all;
+  }
+  // of all servers, also of those that come later
+  void set_generation(uint32_t generation) {
+    const std::lock_guard lock(mutex_);
+    generation_ = generation;
+    for (const auto& peer : peers_) {
+      if (peer) peer->set_generation(generation);
+    }
+  }
+  // until the map has changed
+  void wait_for_news(uint64_t version, Clock::duration most) {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, most, [&] { return routes_->placement.version != version; });
+  }
+  void add_to(RemoteStats& stats) const {
+    const std::lock_guard lock(mutex_);
+    for (const auto& peer : peers_) {
+      if (peer) peer->add_to(stats);
+    }
+  }
 
   const RemoteOptions options;  // its placement is the first one
   const pid_t owner;
   std::shared_ptr<SharedWindow> shared;
 
  private:
-  bool reach(uint16_t server, const std::string& address);  // false: it cannot be reached now
-  void put(Placement placement);
+  // false: it cannot be reached now
+  bool reach(uint16_t server, const std::string& address) {
+    const std::lock_guard one(reaching_);
+    const size_t colon = address.rfind(':');
+    if (colon == std::string::npos) return false;
+    std::string host = address.substr(0, colon);
+    if (host.size() > 1 && host.front() == '[' && host.back() == ']') host = host.substr(1, host.size() - 2);
+    const auto port = static_cast<uint16_t>(std::stoul(address.substr(colon + 1)));
+    std::vector<TableSpec> declared;
+    uint32_t generation = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      if (server < peers_.size() && peers_[server]) return true;  // where its next life is the master says
+      declared = declared_;
+      generation = generation_;
+    }
+    try {
+      auto fresh = std::make_shared<Peer>(options, server, host, port, shared, kReachS);
+      fresh->set_generation(generation);
+      fresh->wait_for_next_life(false);  // nobody could tell it where that is, as long as it is not among peers_
+      if (!declared.empty()) ask(*fresh, Kind::declare, encode_tables(declared), 0);
+      const std::lock_guard lock(mutex_);
+      if (!fresh->wait_for_next_life(true)) return false;
+      fresh->set_generation(generation_);
+      if (peers_.size() <= server) peers_.resize(server + size_t{1});
+      peers_[server] = std::move(fresh);
+      Placement placement = routes_->placement;
+      if (placement.servers < peers_.size()) put(std::move(placement));
+    } catch (const PeerLost&) {
+      return false;
+    }
+    return true;
+  }
+  void put(Placement placement) {
+    const bool same = placement.server_of_slot == routes_->placement.server_of_slot;
+    placement.servers = static_cast<uint16_t>(peers_.size());
+    placement.version = routes_->placement.version + (same && placement.servers == routes_->placement.servers ? 0 : 1);
+    routes_ = routes_by(std::move(placement));
+    changed_.notify_all();
+  }
 
   std::mutex reaching_;  // one new connection at a time
   mutable std::mutex mutex_;

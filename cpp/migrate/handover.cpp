@@ -1,6 +1,7 @@
 #include "migrate/handover.h"
 
 #include <poll.h>
+#include <sys/prctl.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,40 +10,175 @@
 #include <set>
 
 #include "migrate/slot_stream.h"
-#include "migrate/slot_target.h"
-#include "migrate/throttled_handover.h"
 #include "net/frame_io.h"
 #include "server/requests/server_state.h"
 #include "slots/slot_batch.h"
 #include "slots/slot_image.h"
-#include "wire/wire_tables.h"
+#include "wire/wire.h"
 
 namespace springtide {
+
 namespace {
+
+// In one batch: a large slot goes with few others. None of them can be used until all of them are there.
+constexpr size_t kSlotsABatch = 1024;
+constexpr uint64_t kBytesABatch = 32 << 20;
+
+double since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
+
+// The target may read this process meanwhile, where a process must permit that (Yama).
+class PermitReading {
+ public:
+  explicit PermitReading(const SlotTarget& target) : reader_(target.local() ? peer_process(target.fd()) : 0) {
+    if (given()) prctl(PR_SET_PTRACER, reader_, 0, 0, 0);
+  }
+  ~PermitReading() {
+    if (given()) prctl(PR_SET_PTRACER, 0, 0, 0, 0);
+  }
+  PermitReading(const PermitReading&) = delete;
+  PermitReading& operator=(const PermitReading&) = delete;
+  bool given() const { return reader_ != 0; }
+
+ private:
+  const int reader_;
+};
+
+// The slots that an attempt has closed, and what becomes of them.
+class Attempt {
+ public:
+  Attempt(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome)
+      : state_(state), to_(to), outcome_(outcome) {}
+
+  std::set<uint16_t> closed;  // and no answer yet
+
+ protected:
+  bool declare(SlotTarget& target, std::span<const uint16_t> slots) {
+    FrameHeader answer;
+    target.send(Kind::declare, 0, encode_tables(state_.store.tables()));
+    const std::string why = target.receive(answer);
+    if (why.empty()) return true;
+    for (const uint16_t slot : slots) keep(slot, why);
+    return false;
+  }
+  void record_given(std::span<const uint16_t> slots) {
+    state_.record_given(slots, to_.server, to_.host + ":" + std::to_string(to_.port));
+  }
+  void keep(uint16_t slot, const std::string& why) {
+    if (state_.ownership()->mine[slot] == 0) {  // closed now or by an earlier try, and the target has it not
+      state_.store.open_slot(slot);
+      state_.record_received(slot);
+    }
+    outcome_.kept.push_back(slot);
+    outcome_.why = why;
+  }
+  void settle(std::span<const uint16_t> offered, const BatchAnswer& answer) {
+    for (const uint16_t slot : answer.taken) {
+      if (closed.erase(slot) == 0) throw PeerLost("accepted a slot that was not offered");
+      state_.store.clear_slot(slot);
+      outcome_.moved.push_back(slot);
+    }
+    for (const uint16_t slot : offered) {
+      if (closed.erase(slot) != 0) keep(slot, answer.why);
+    }
+  }
+
+  ServerState& state_;
+  const HandoverOptions& to_;
+  HandoverOutcome& outcome_;
+};
+
+// Hands over the slots of a CPU-throttled server at the least cost to it. Slots are closed in large batches and sent
+// whole, without a first pass while they serve: clients would wait for this server anyway, and wait at request_pause.h
+// instead. A target on the same host reads the rows out of this process.
+class ThrottledMover : public Attempt {
+ public:
+  ThrottledMover(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome)
+      : Attempt(state, to, outcome), target_(state, to) {
+    outcome_.local = target_.local();
+  }
+
+  // Throws PeerLost in the middle. Requests go on as soon as slots are the target's; here they are cleared then.
+  void give(std::span<const uint16_t> slots, RequestPause::Scope& pause) {
+    if (!declare(target_, slots)) return;
+    const PermitReading permit(target_);
+    bool by_reference = permit.given();
+    while (!slots.empty()) {
+      const Clock::time_point at = Clock::now();
+      const std::span<const uint16_t> some = slots.first(few(slots));
+      close(some);
+      BatchAnswer answer = say(some, by_reference);
+      if (by_reference && answer.taken.empty()) {  // it cannot read here: it gets the rows themselves
+        by_reference = false;
+        answer = say(some, false);
+      }
+      outcome_.longest_freeze_s = std::max(outcome_.longest_freeze_s, since(at));
+      pause.release_waiting();
+      settle(some, answer);
+      slots = slots.subspan(some.size());
+    }
+  }
+
+ private:
+  // How many of the first ones make a batch.
+  size_t few(std::span<const uint16_t> slots) {
+    uint64_t bytes = 0;
+    size_t count = 0;
+    while (count < slots.size() && count < kSlotsABatch && (count == 0 || bytes < kBytesABatch)) {
+      bytes += state_.store.load(slots[count++]).bytes;
+    }
+    return count;
+  }
+
+  void close(std::span<const uint16_t> some) {
+    for (const uint16_t slot : some) {
+      closed.insert(slot);
+      state_.store.close_slot(slot);
+    }
+    record_given(some);
+  }
+
+  BatchAnswer say(std::span<const uint16_t> some, bool by_reference) {
+    BatchWriter batch(by_reference);
+    for (const uint16_t slot : some) {
+      batch.begin(slot, state_.transfer_ids.at(slot));
+      if (by_reference) {
+        state_.store.refer(slot, reference_);
+        encode(reference_, batch.bytes());
+      } else {
+        state_.store.export_slot(slot, 0, image_);
+        batch.add(image_.bytes());
+      }
+      batch.end();
+    }
+    outcome_.bytes += batch.bytes().size();
+    target_.send(Kind::own_all, 0, batch.bytes());
+    FrameHeader header;
+    std::vector<uint8_t> body;
+    const std::string why = target_.receive(header, body);
+    return why.empty() ? decode_answer(body) : BatchAnswer{{}, why};
+  }
+
+  SlotTarget target_;
+  ImageWriter image_;
+  SlotReference reference_;
+};
 
 constexpr uint64_t kFewRows = 32;  // changed since the image: they can come with the last remainder
 constexpr size_t kTogether = 32;   // slots that change hands by one frame: requests meet a closed one once
 
-double since(Clock::time_point then) { return std::chrono::duration<double>(Clock::now() - then).count(); }
-
 // Whole images go over one connection, by a thread of their own; later changes and ownership over another, so that a
 // closed slot never waits behind images. Slots are closed in batches: a worker's step touches most slots, so closing
 // them one by one would delay it again and again.
-class Mover {
+class Mover : public Attempt {
  public:
   Mover(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome)
-      : state_(state), to_(to), images_(state, to), control_(state, to), outcome_(outcome) {
+      : Attempt(state, to, outcome), images_(state, to), control_(state, to) {
     outcome_.local = images_.local() && control_.local();
   }
 
   // Throws PeerLost in the middle; `outcome` then says what is certain.
   void move(const std::vector<uint16_t>& slots) {
-    FrameHeader answer;
-    control_.send(Kind::declare, 0, encode_tables(state_.store.tables()));
-    if (const std::string why = control_.receive(answer); !why.empty()) {
-      for (const uint16_t slot : slots) keep(slot, why);
-      return;
-    }
+    if (!declare(control_, slots)) return;
     SlotStream stream(state_, images_, slots);
     size_t images = slots.size();  // whose answers are still to come
     try {
@@ -64,8 +200,6 @@ class Mover {
     }
   }
 
-  std::set<uint16_t> closed;  // and no answer yet
-
  private:
   struct Ready {
     bool image = false, word = false;
@@ -83,7 +217,7 @@ class Mover {
     Clock::time_point at;
   };
 
-  // A large image may take its time as long as the connection takes its bytes (slot_stream.cpp sees to that).
+  // A large image may take its time as long as the connection takes its bytes (SlotStream sees to that).
   Ready wait(bool for_images, SlotStream& stream) {
     pollfd fds[2] = {{pending_.empty() ? -1 : control_.fd(), POLLIN, 0}, {for_images ? images_.fd() : -1, POLLIN, 0}};
     const uint64_t sent = stream.sends();
@@ -130,7 +264,8 @@ class Mover {
     pending_.pop_front();
     if (said.kind == Kind::own_all) {
       outcome_.longest_freeze_s = std::max(outcome_.longest_freeze_s, since(said.at));
-      return settle(why.empty() ? decode_answer(answered_) : BatchAnswer{{}, why});
+      settle(closing_, why.empty() ? decode_answer(answered_) : BatchAnswer{{}, why});
+      return batch_.clear();
     }
     if (!why.empty() || answer.step != 0) {
       std::erase_if(batch_, [&](const SentImage& one) { return one.slot == said.slot; });
@@ -148,54 +283,31 @@ class Mover {
     if (batch_.empty()) return;
     const Clock::time_point at = Clock::now();
     BatchWriter batch(false);
-    std::vector<uint16_t> slots;
+    closing_.clear();
     for (const SentImage& one : batch_) {
       closed.insert(one.slot);
       state_.store.close_and_export(one.slot, one.cut, image_);
-      slots.push_back(one.slot);
+      closing_.push_back(one.slot);
       batch.begin(one.slot, state_.transfer_ids.at(one.slot));
       batch.add(image_.bytes());
       batch.end();
     }
-    state_.record_given(slots, to_.server, to_.host + ":" + std::to_string(to_.port));
+    record_given(closing_);
     outcome_.bytes += batch.bytes().size();
     pending_.push_back({0, Kind::own_all, at});
     control_.send(Kind::own_all, 0, batch.bytes());
   }
 
-  void settle(const BatchAnswer& answer) {
-    for (const uint16_t slot : answer.taken) {
-      if (closed.erase(slot) == 0) throw PeerLost("accepted a slot that was not offered");
-      state_.store.clear_slot(slot);
-      outcome_.moved.push_back(slot);
-    }
-    for (const SentImage& one : batch_) {
-      if (closed.erase(one.slot) != 0) keep(one.slot, answer.why);
-    }
-    batch_.clear();
-  }
-
-  void keep(uint16_t slot, const std::string& why) {
-    if (state_.ownership()->mine[slot] == 0) {  // closed by an earlier try: the target has it not, so it is ours
-      state_.store.open_slot(slot);
-      state_.record_received(slot);
-    }
-    outcome_.kept.push_back(slot);
-    outcome_.why = why;
-  }
-
   // It has the slot already: an answer of an earlier try was lost.
   void gone(uint16_t slot) {
     state_.store.close_slot(slot);
-    state_.record_given(slot, to_.server, to_.host + ":" + std::to_string(to_.port));
+    record_given({&slot, 1});
     state_.store.clear_slot(slot);
     outcome_.moved.push_back(slot);
   }
 
-  ServerState& state_;
-  const HandoverOptions& to_;
   SlotTarget images_, control_;
-  HandoverOutcome& outcome_;
+  std::vector<uint16_t> closing_;         // slots of `batch_`
   std::vector<SentImage> ready_, batch_;  // to change hands with the next batch, with this one
   std::deque<Request> pending_;
   ImageWriter image_;
@@ -221,12 +333,13 @@ std::vector<uint16_t> movable_slots(ServerState& state, const HandoverOptions& t
   return ours;
 }
 
-void move_all(ServerState& state, const HandoverOptions& to, const std::vector<uint16_t>& ours,
-              HandoverOutcome& outcome) {
+// The caller holds `state.handover_mutex`. Slots without a reply are in doubt afterwards.
+template <class Mover, class Move>
+void attempt(ServerState& state, const HandoverOptions& to, HandoverOutcome& outcome, Move move) {
   try {
     Mover mover(state, to, outcome);
     try {
-      mover.move(ours);
+      move(mover);
     } catch (const std::exception& e) {
       for (const uint16_t slot : mover.closed) state.mark_in_doubt(slot, to.server);
       outcome.why = e.what();
@@ -248,9 +361,10 @@ HandoverOutcome hand_over(ServerState& state, const HandoverOptions& to, std::sp
   const std::lock_guard one(state.handover_mutex);
   const std::vector<uint16_t> ours = movable_slots(state, to, slots, outcome);
   if (to.hurry) {
-    hand_over_throttled(state, to, ours, outcome);
+    RequestPause::Scope pause(state.request_pause);
+    attempt<ThrottledMover>(state, to, outcome, [&](ThrottledMover& mover) { mover.give(ours, pause); });
   } else {
-    move_all(state, to, ours, outcome);
+    attempt<Mover>(state, to, outcome, [&](Mover& mover) { mover.move(ours); });
   }
   for (const uint16_t slot : outcome.moved) state.clear_in_doubt(slot);
   for (const uint16_t slot : outcome.kept) state.clear_in_doubt(slot);

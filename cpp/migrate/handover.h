@@ -23,7 +23,7 @@ struct HandoverOptions {
   uint16_t port = 0;
   uint16_t server = 0;  // index of the target
   double timeout_s = 30;
-  bool hurry = false;  // this server is CPU-throttled (throttled_handover.h)
+  bool hurry = false;  // this server is CPU-throttled (ThrottledMover)
 };
 
 struct HandoverOutcome {

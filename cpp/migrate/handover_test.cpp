@@ -6,11 +6,11 @@
 #include <atomic>
 #include <thread>
 
-#include "migrate/slot_target.h"
+#include "migrate/slot_stream.h"
 #include "slots/slot_batch.h"
 #include "testing/check.h"
 #include "testing/cluster.h"
-#include "wire/refusal.h"
+#include "wire/wire.h"
 
 using namespace springtide;
 
@@ -76,7 +76,7 @@ void count_while_moving(bool shared, uint64_t seed) {
       std::vector<std::pair<TableId, Key>> pairs;  // each worker has keys of its own, so it knows their counts
       for (Key key = 0; key < static_cast<Key>(kKeys); ++key) pairs.emplace_back(key % 2, key * kWorkers + rank);
       // Planned by the map of now or of a while ago: slots move at any moment.
-      const Routed routed = plan(*backend.placement(), pairs, 4, 9);
+      const Routed routed = plan(*backend.placement(), pairs);
       for (const float value : pulled(backend, routed)) wrong += value == static_cast<float>(step) ? 0 : 1;
       const std::vector<float> minus(routed.row_offset.back(), -1.0f);
       const Part part{&routed, const_cast<float*>(minus.data())};
@@ -177,7 +177,7 @@ TEST(a_target_with_other_tables_refuses_and_the_slot_is_served_as_before) {
   RemoteBackend backend(cluster.of_two(false, 0));
   declare(backend);
   cluster.stores[2]->declare(table(0, 5));
-  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}}, 4, 9);
+  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}});
   for (const bool hurried : {false, true}) {
     const HandoverOutcome outcome = cluster.move(0, 2, cluster[0].owned(), hurried);
     CHECK(outcome.moved.empty() && outcome.kept.size() == kSlots / 2);
@@ -270,7 +270,7 @@ TEST(a_slot_that_changes_much_while_its_image_travels_is_complete_where_it_arriv
   backend.declare(tables);
   std::vector<std::pair<TableId, Key>> pairs;
   for (Key key = 0; key < 60000; ++key) pairs.emplace_back(0, key);  // some 900 rows a slot
-  const Routed routed = plan(cluster.placement, pairs, 4, 9);
+  const Routed routed = plan(cluster.placement, pairs);
   const std::vector<float> minus(routed.row_offset.back(), -1.0f);
   const Part part{&routed, const_cast<float*>(minus.data())};
   std::atomic<bool> over = false;

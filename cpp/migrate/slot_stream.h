@@ -1,19 +1,190 @@
-// A thread that copies whole slots and sends them one after the other, while its owner reads the replies:
-// copying, sending and importing overlap. Used by handover.cpp.
+// Sends slots to another server: a connection to it, and a thread that copies whole slots and sends them one after the
+// other, while its owner reads the replies: copying, sending and importing overlap. Used by handover.cpp.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <cstring>
+#include <ctime>
 #include <deque>
 #include <exception>
 #include <mutex>
+#include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
-#include "migrate/slot_target.h"
+#include "migrate/handover.h"
+#include "net/frame_io.h"
+#include "net/handshake.h"
+#include "net/socket.h"
+#include "net/tls_session.h"
+#include "net/window.h"
+#include "server/requests/server_state.h"
+#include "slots/slot_image.h"
+#include "wire/wire.h"
 
 namespace springtide {
+
+constexpr uint64_t kReplyBytes = 1 << 16;
+
+// A connection that stays within this host, to the same life of the same server; invalid where it is on another.
+inline Fd within_host(const ServerState& state, const HandoverOptions& to, const FrameHeader& who,
+                      const Welcome& terms) {
+  if (!state.options.shared_memory || terms.local_name[0] == '\0') return Fd();
+  Fd local = connect_local(terms.local_name.data());
+  if (!local) return Fd();
+  set_timeouts(local.get(), to.timeout_s, to.timeout_s);
+  try {
+    return offer_handshake(local.get(), state.options.secret, who).instance == terms.instance ? std::move(local) : Fd();
+  } catch (const PeerLost&) {  // the name is someone else's: the connection we have is good
+    return Fd();
+  }
+}
+
+// A connection to the server that receives slots: TCP, or a Unix socket where both servers are on one host. Replies
+// come in the order of the requests.
+class SlotTarget {
+ public:
+  // PeerLost
+  SlotTarget(const ServerState& state, const HandoverOptions& to) {
+    const auto deadline =
+        Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(to.timeout_s));
+    Fd fd = connect_tcp(to.host, to.port, deadline);
+    if (!fd) throw PeerLost(std::string("cannot be reached: ") + std::strerror(errno));
+    tune_tcp(fd.get());
+    // Exact: handover.cpp polls for answers.
+    link_ = Link(std::move(fd), {state.options.tls, TlsSide::caller, "server", to.timeout_s, true});
+    set_timeouts(link_.line(), to.timeout_s, to.timeout_s);
+    FrameHeader who;
+    who.rank = state.options.index;
+    who.generation = state.generation;
+    const Welcome terms = offer_handshake(link_.line(), state.options.secret, who);
+    if (terms.server_index != to.server) {
+      throw PeerLost("says it is server " + std::to_string(terms.server_index));
+    }
+    if (terms.slots != state.store.slots()) throw PeerLost("has another number of slots");
+    generation_ = terms.generation;
+    if (Fd local = within_host(state, to, who, terms)) {
+      link_ = std::move(local);
+      local_ = true;
+    }
+  }
+
+  // PeerLost when it is gone. What lies in the window is not sent: the target reads it there, and it must stay until
+  // the answer.
+  void send(Kind kind, uint64_t slot, std::span<const uint8_t> body, uint64_t transfer = 0) {
+    FrameHeader header;
+    header.kind = static_cast<uint8_t>(kind);
+    header.request = ++sent_;
+    header.step = slot;
+    header.clock = transfer;
+    header.generation = generation_;
+    if (const auto offset = window_.offset_of(body.data(), body.size())) {
+      header.flags |= kInWindow;
+      header.window_offset = *offset;
+      header.body_bytes = body.size();
+      seal(header);
+      std::vector<iovec> buffers = {{&header, sizeof header}};
+      if (send_all(link_.line(), buffers) != Io::ok) throw PeerLost("went away");
+      return;
+    }
+    if (send_frame(link_.line(), header, body) != Io::ok) throw PeerLost("went away");
+  }
+  // Returns why the target refused, or an empty string. PeerLost when no reply came. `body`: the reply's.
+  std::string receive(FrameHeader& answer) {
+    std::vector<uint8_t> body;
+    return receive(answer, body);
+  }
+  std::string receive(FrameHeader& answer, std::vector<uint8_t>& body) {
+    std::string why;
+    if (const Io io = receive_frame(link_.line(), answer, body, kReplyBytes, why); io != Io::ok || !why.empty()) {
+      throw PeerLost(why.empty() ? describe(io, link_.line()) : why);
+    }
+    if (answer.request != ++received_) throw PeerLost("sent a reply without a request");
+    return answer.status == static_cast<uint16_t>(Status::ok) ? "" : text_of(body) + " ";
+  }
+
+  // Shared memory for images; invalid where the target is on another host. Call it once, before anything is sent.
+  const Window& share(uint64_t bytes) {
+    if (!local_) return window_;
+    Window window = Window::create(bytes);
+    if (!window.valid()) return window_;
+    FrameHeader header;
+    header.kind = static_cast<uint8_t>(Kind::window);
+    header.request = ++sent_;
+    header.generation = generation_;
+    header.body_bytes = sizeof bytes;
+    seal(header);
+    std::vector<iovec> buffers = {{&header, sizeof header}};
+    const auto* claimed = reinterpret_cast<const uint8_t*>(&bytes);
+    if (send_all(link_.line(), buffers) != Io::ok ||
+        send_with_fd(link_.get(), {claimed, sizeof bytes}, window.fd()) != Io::ok) {
+      throw PeerLost("went away");
+    }
+    FrameHeader answer;
+    if (receive(answer).empty()) window_ = std::move(window);
+    return window_;
+  }
+
+  int fd() const { return link_.get(); }
+  bool local() const { return local_; }
+  // makes send and receive throw PeerLost; any thread
+  void cut() { shut_both(link_.get()); }
+
+ private:
+  Link link_;
+  bool local_ = false;
+  Window window_;
+  uint32_t generation_ = 0;
+  uint64_t sent_ = 0, received_ = 0;
+};
+
+constexpr double kSleepPerWork = 3;       // a quarter of a core here, and as much at the target
+constexpr double kShortestSleep = 0.001;  // seconds; shorter sleeps are added up
+constexpr double kLongestSleep = 0.2;     // seconds; bounds the wait for a thread that has to stop
+
+inline double cpu_seconds() {
+  timespec used{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+  return static_cast<double>(used.tv_sec) + 1e-9 * static_cast<double>(used.tv_nsec);
+}
+
+// Limits the CPU share of a thread that copies slots while the server serves requests.
+class CopyThrottle {
+ public:
+  explicit CopyThrottle(const ServerState& state)
+      : state_(state), requests_before_(requests()), cpu_before_(cpu_seconds()) {}
+
+  // Sleeps after a piece of work and returns the seconds slept: 0 while too little CPU time was used, or no
+  // request came since the last call.
+  double pause() {
+    const double now = cpu_seconds(), sleep = std::min(kSleepPerWork * (now - cpu_before_), kLongestSleep);
+    if (sleep < kShortestSleep) return 0;
+    cpu_before_ = now;
+    const uint64_t requests_now = requests();
+    if (requests_now == requests_before_) return 0;
+    requests_before_ = requests_now;
+    std::this_thread::sleep_for(std::chrono::duration<double>(sleep));
+    return sleep;
+  }
+
+ private:
+  uint64_t requests() const { return state_.count.pulls + state_.count.pushes; }
+
+  const ServerState& state_;
+  uint64_t requests_before_;
+  double cpu_before_;  // CPU seconds of this thread at the last pause
+};
+
+constexpr size_t kSlotsAhead = 16;          // whose images travel before the first of them is closed
+constexpr uint64_t kBytesAhead = 64 << 20;  // of images: a large slot goes with few others
+constexpr size_t kSlotsACut = 16;
+constexpr uint64_t kRoom = 4 << 20;  // in shared memory for one image; a larger one goes through the socket
 
 class SlotStream {
  public:
@@ -23,25 +194,83 @@ class SlotStream {
     uint64_t bytes = 0;
   };
 
-  SlotStream(ServerState& state, SlotTarget& to, std::vector<uint16_t> slots);
-  ~SlotStream();  // stops sending; cuts the connection unless all was sent
+  SlotStream(ServerState& state, SlotTarget& to, std::vector<uint16_t> slots)
+      : state_(state), to_(to), slots_(std::move(slots)), window_(to.share(kSlotsAhead * kRoom)) {
+    for (const uint16_t slot : slots_) transfer_ids_.push_back(state.transfer_ids.at(slot));
+    thread_ = std::thread([this] { send_all(); });
+  }
+  // Stops sending; cuts the connection unless all was sent.
+  ~SlotStream() {
+    {
+      const std::lock_guard hold(mutex_);
+      over_ = true;
+      if (!all_sent_) to_.cut();
+    }
+    room_.notify_all();
+    thread_.join();
+  }
   SlotStream(const SlotStream&) = delete;
   SlotStream& operator=(const SlotStream&) = delete;
 
   // The image whose reply has come; call it once per reply.
-  Sent arrived();
+  Sent arrived() {
+    const std::lock_guard hold(mutex_);
+    if (under_way_.empty()) throw PeerLost("sent a reply without a request");
+    const Sent oldest = under_way_.front();
+    under_way_.pop_front();
+    bytes_under_way_ -= oldest.bytes;
+    room_.notify_all();
+    return oldest;
+  }
   // Sends begun plus sends ended: odd while an image is being sent.
   uint64_t sends() const { return sends_; }
   // Rethrows what ended the thread early.
-  void rethrow();
+  void rethrow() {
+    const std::lock_guard hold(mutex_);
+    if (failure_) std::rethrow_exception(failure_);
+  }
 
  private:
-  void send_all();
+  void send_all() {
+    try {
+      ImageWriter image;  // its memory is used again and again
+      CopyThrottle throttle(state_);
+      uint64_t cut = 0;
+      for (size_t i = 0; i < slots_.size(); ++i) {
+        {
+          std::unique_lock hold(mutex_);
+          room_.wait(hold,
+                     [&] { return over_ || (under_way_.size() < kSlotsAhead && bytes_under_way_ < kBytesAhead); });
+          if (over_) return;
+        }
+        if (i % kSlotsACut == 0) cut = state_.store.cut();
+        if (window_.valid()) {  // whoever used this part last is answered: no more than so many are ahead
+          image.write_into({window_.at(i % kSlotsAhead * kRoom, kRoom, 64), kRoom});
+        }
+        state_.store.export_slot(slots_[i], 0, image);
+        {
+          const std::lock_guard hold(mutex_);
+          under_way_.push_back({slots_[i], cut, image.bytes().size()});
+          bytes_under_way_ += image.bytes().size();
+        }
+        ++sends_;
+        to_.send(Kind::take, slots_[i], image.bytes(), transfer_ids_[i]);
+        ++sends_;
+        throttle.pause();
+      }
+      const std::lock_guard hold(mutex_);
+      all_sent_ = true;
+    } catch (...) {
+      const std::lock_guard hold(mutex_);
+      failure_ = std::current_exception();
+      to_.cut();  // whoever waits for an answer hears of it
+    }
+  }
 
   ServerState& state_;
   SlotTarget& to_;
   const std::vector<uint16_t> slots_;
-  const std::vector<uint64_t> transfer_ids_;  // by position in slots_
+  std::vector<uint64_t> transfer_ids_;  // by position in slots_
   std::atomic<uint64_t> sends_{0};
   std::mutex mutex_;  // guards the members below
   std::condition_variable room_;
@@ -50,7 +279,7 @@ class SlotStream {
   const Window& window_;  // one part per image in flight
   bool over_ = false, all_sent_ = false;
   std::exception_ptr failure_;
-  std::thread thread_;  // last member: it uses the others
+  std::thread thread_;
 };
 
 }  // namespace springtide

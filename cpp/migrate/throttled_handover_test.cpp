@@ -3,9 +3,8 @@
 
 #include <unistd.h>
 
-#include "migrate/slot_target.h"
+#include "migrate/slot_stream.h"
 #include "slots/slot_batch.h"
-#include "slots/slot_reference.h"
 #include "testing/check.h"
 #include "testing/cluster.h"
 
@@ -29,9 +28,8 @@ std::unique_ptr<Store> filled() {
     keys.push_back(key);
     grads.insert(grads.end(), key % 2 == 0 ? 4 : 9, static_cast<float>(key) / 1000);
   }
-  const std::vector<TableId> named = {0, 1};
-  const std::vector<Hyper> hyper = {{0.1f, 0, 1}, {0.1f, 0, 1}};
-  store->push(tables, keys, grads.data(), named, hyper, 7, true, false);
+  const std::vector<TableHyper> hyper = {{.table = 0, .lr = 0.1f, .step = 1}, {.table = 1, .lr = 0.1f, .step = 1}};
+  store->push(tables, keys, grads.data(), hyper, 7, true, false);
   return store;
 }
 
@@ -60,8 +58,8 @@ TEST(an_open_slot_has_no_reference_and_a_closed_one_keeps_its_rows_where_they_ar
   const std::vector<TableId> tables = {0};
   const std::vector<Key> keys = {1};
   const std::vector<float> grads(4, 1.0f);
-  const std::vector<Hyper> hyper = {{0.1f, 0, 1}};
-  store->push(tables, keys, grads.data(), tables, hyper, 1, true, false);
+  const std::vector<TableHyper> hyper = {{.table = 0, .lr = 0.1f, .step = 1}};
+  store->push(tables, keys, grads.data(), hyper, 1, true, false);
   SlotReference said;
   CHECK_THROWS(BadInput, store->refer(0, said));
   for (uint32_t slot = 0; slot < kSlots; ++slot) store->close_slot(slot);

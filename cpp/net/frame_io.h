@@ -1,5 +1,4 @@
-// Whole small frames on a socket: handshakes, declarations, refusals. Rows take their own way (row_runs.h,
-// peer.h).
+// Whole small frames on a socket: handshakes, declarations, refusals. Rows take their own way (row_runs.h, peer.h).
 #pragma once
 
 #include <cstdint>

@@ -8,6 +8,7 @@
 #include "net/frame_io.h"
 
 namespace springtide {
+
 namespace {
 
 constexpr size_t kNonce = 32;
@@ -122,5 +123,4 @@ Welcome offer_handshake(Line line, const std::string& secret, FrameHeader who) {
   welcome.local_name.back() = '\0';
   return welcome;
 }
-
 }  // namespace springtide

@@ -1,5 +1,4 @@
-// How a connection starts: both sides prove the job's secret over fresh random numbers, then the server says
-// its terms.
+// How a connection starts: both sides prove the job's secret over fresh random numbers, then the server says its terms.
 //
 //   client                                   server
 //   hello(nonce c)                  ─►
@@ -11,6 +10,8 @@
 #include <array>
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <mutex>
 #include <string>
 
 #include "net/socket.h"
@@ -42,10 +43,54 @@ struct HandshakeRefused : PeerLost {
 // told so). `busy` is asked once it has proved that: why there is no place for it; empty: there is.
 std::string accept_handshake(Line line, const std::string& secret, const Welcome& welcome, FrameHeader& who,
                              const std::function<std::string()>& busy);
-// Client's side. `who` carries rank, incarnation, generation, epoch. PeerLost or HandshakeRefused say what
-// went wrong.
+// Client's side. `who` carries rank, incarnation, generation, epoch. PeerLost or HandshakeRefused say what went wrong.
 Welcome offer_handshake(Line line, const std::string& secret, FrameHeader who);
 
 std::string random_bytes(size_t count);
+
+// Limits connections that have not completed the handshake: a maximum number and one deadline each. Overdue
+// ones, and the oldest when there are too many, are shut down. Authenticated connections are not counted
+// here. The same in Python: springtide/rpc/transport/handshake_limits.py.
+class PendingHandshakes {
+ public:
+  PendingHandshakes(size_t most, double within_s) : most_(most), within_s_(within_s) {}
+
+  // its ticket
+  uint64_t begin(int fd) {
+    const std::lock_guard lock(mutex_);
+    while (pending_.size() >= most_) shut_oldest();
+    const auto within = std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(within_s_));
+    pending_[++last_ticket_] = {fd, Clock::now() + within};
+    return last_ticket_;
+  }
+  // It has proved itself, or is over; to be called before its socket is closed, once or more. False: it was
+  // shut down before.
+  bool end(uint64_t ticket) {
+    const std::lock_guard lock(mutex_);
+    return pending_.erase(ticket) != 0;
+  }
+  // Shuts down those that have taken too long. When the next one has: Clock::time_point::max() if there is none.
+  Clock::time_point shut_overdue() {
+    const std::lock_guard lock(mutex_);
+    while (!pending_.empty() && pending_.begin()->second.deadline <= Clock::now()) shut_oldest();
+    return pending_.empty() ? Clock::time_point::max() : pending_.begin()->second.deadline;
+  }
+
+ private:
+  struct Pending {
+    int fd;
+    Clock::time_point deadline;
+  };
+  void shut_oldest() {
+    shut_both(pending_.begin()->second.fd);
+    pending_.erase(pending_.begin());
+  }
+
+  const size_t most_;
+  const double within_s_;
+  std::mutex mutex_;  // of what follows
+  uint64_t last_ticket_ = 0;
+  std::map<uint64_t, Pending> pending_;  // the oldest first
+};
 
 }  // namespace springtide

@@ -5,26 +5,39 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <climits>
 #include <cmath>
 #include <cstring>
 #include <memory>
+#include <mutex>
 
 #include "base/types.h"
 #include "net/tls_session.h"
 
 namespace springtide {
+
 namespace {
 
-// One receive call may take this much: its timeout then bounds a slow link by rate, not by the size of a
-// frame.
+// Plain cells, for the child of a process with threads may neither lock nor allocate. 0: free, else fd + 1.
+std::array<std::atomic<int>, 4096> guarded{};
+
+void close_all() {
+  for (auto& cell : guarded) {
+    const int fd = cell.exchange(0) - 1;
+    if (fd >= 0) close(fd);
+  }
+}
+
+// One receive call may take this much: its timeout then bounds a slow link by rate, not by the size of a frame.
 constexpr size_t kReceiveAtOnce = 4 << 20;
 
 struct FreeAddresses {
@@ -68,6 +81,30 @@ msghdr message_of(std::vector<iovec>& buffers) {
   message.msg_iovlen = std::min<size_t>(buffers.size(), IOV_MAX);
   return message;
 }
+
+Io send_plain(int fd, std::vector<iovec>& buffers, int flags, Io if_full) {
+  while (!buffers.empty()) {
+    const msghdr message = message_of(buffers);
+    const ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL | flags);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) return errno == EAGAIN ? if_full : Io::failed;
+    advance(buffers, static_cast<size_t>(sent));
+  }
+  return Io::ok;
+}
+
+// One buffer, and room for a descriptor.
+struct WithFd {
+  alignas(cmsghdr) std::array<uint8_t, CMSG_SPACE(sizeof(int))> control{};
+  iovec body;
+  msghdr message{};
+  WithFd(void* bytes, size_t count) : body{bytes, count} {
+    message.msg_iov = &body;
+    message.msg_iovlen = 1;
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+  }
+};
 
 bool finish_connect(int fd, Clock::time_point deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -177,30 +214,12 @@ void set_timeouts(Line line, double receive_s, double send_s) {
 
 Io send_all(Line line, std::vector<iovec>& buffers) {
   if (line.tls != nullptr) return line.tls->send(buffers, true);
-  while (!buffers.empty()) {
-    const msghdr message = message_of(buffers);
-    const ssize_t sent = sendmsg(line.fd, &message, MSG_NOSIGNAL);
-    if (sent < 0) {
-      if (errno == EINTR) continue;
-      return errno == EAGAIN ? Io::stalled : Io::failed;
-    }
-    advance(buffers, static_cast<size_t>(sent));
-  }
-  return Io::ok;
+  return send_plain(line.fd, buffers, 0, Io::stalled);
 }
 
 Io send_some(Line line, std::vector<iovec>& buffers) {
   if (line.tls != nullptr) return line.tls->send(buffers, false);
-  while (!buffers.empty()) {
-    const msghdr message = message_of(buffers);
-    const ssize_t sent = sendmsg(line.fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0) {
-      if (errno == EINTR) continue;
-      return errno == EAGAIN ? Io::ok : Io::failed;
-    }
-    advance(buffers, static_cast<size_t>(sent));
-  }
-  return Io::ok;
+  return send_plain(line.fd, buffers, MSG_DONTWAIT, Io::ok);
 }
 
 Io receive_all(Line line, void* out, size_t bytes) {
@@ -241,33 +260,21 @@ Io receive_all(Line line, std::vector<iovec>& buffers) {
 }
 
 Io send_with_fd(int fd, std::span<const uint8_t> bytes, int passed) {
-  alignas(cmsghdr) std::array<uint8_t, CMSG_SPACE(sizeof(int))> control{};
-  iovec body{const_cast<uint8_t*>(bytes.data()), bytes.size()};
-  msghdr message{};
-  message.msg_iov = &body;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  cmsghdr* entry = CMSG_FIRSTHDR(&message);
+  WithFd with(const_cast<uint8_t*>(bytes.data()), bytes.size());
+  cmsghdr* entry = CMSG_FIRSTHDR(&with.message);
   entry->cmsg_level = SOL_SOCKET;
   entry->cmsg_type = SCM_RIGHTS;
   entry->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(entry), &passed, sizeof passed);
-  const ssize_t sent = sendmsg(fd, &message, MSG_NOSIGNAL);
+  const ssize_t sent = sendmsg(fd, &with.message, MSG_NOSIGNAL);
   return sent == static_cast<ssize_t>(bytes.size()) ? Io::ok : Io::failed;
 }
 
 Io receive_with_fd(int fd, void* out, size_t bytes, Fd& passed) {
-  alignas(cmsghdr) std::array<uint8_t, CMSG_SPACE(sizeof(int))> control{};
-  iovec body{out, bytes};
-  msghdr message{};
-  message.msg_iov = &body;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t got = recvmsg(fd, &message, MSG_WAITALL | MSG_CMSG_CLOEXEC);
+  WithFd with(out, bytes);
+  const ssize_t got = recvmsg(fd, &with.message, MSG_WAITALL | MSG_CMSG_CLOEXEC);
   if (got < 0) return errno == EAGAIN ? Io::idle : Io::failed;
-  for (cmsghdr* entry = CMSG_FIRSTHDR(&message); entry != nullptr; entry = CMSG_NXTHDR(&message, entry)) {
+  for (cmsghdr* entry = CMSG_FIRSTHDR(&with.message); entry != nullptr; entry = CMSG_NXTHDR(&with.message, entry)) {
     if (entry->cmsg_level != SOL_SOCKET || entry->cmsg_type != SCM_RIGHTS) continue;
     int received = -1;
     std::memcpy(&received, CMSG_DATA(entry), sizeof received);
@@ -299,6 +306,22 @@ size_t total_bytes(std::span<const iovec> buffers) {
   size_t bytes = 0;
   for (const iovec& buffer : buffers) bytes += buffer.iov_len;
   return bytes;
+}
+
+void close_in_children(int fd) {
+  static std::once_flag once;
+  std::call_once(once, [] { pthread_atfork(nullptr, nullptr, close_all); });
+  for (auto& cell : guarded) {
+    int free = 0;
+    if (cell.compare_exchange_strong(free, fd + 1)) return;
+  }
+}
+
+void forget_in_children(int fd) {
+  for (auto& cell : guarded) {
+    int mine = fd + 1;
+    if (cell.compare_exchange_strong(mine, 0)) return;
+  }
 }
 
 }  // namespace springtide

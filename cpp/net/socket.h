@@ -1,5 +1,4 @@
-// Sockets with deadlines. Results tell a peer that stopped mid-message from one that closed. Next:
-// handshake.h.
+// Sockets with deadlines. Results tell a peer that stopped mid-message from one that closed. Next: handshake.h.
 #pragma once
 
 #include <sys/uio.h>
@@ -48,8 +47,7 @@ class Fd {
 
 class TlsSession;
 
-// What bytes go over: a socket, and TLS where there is some (link.h owns both). A plain number is a socket
-// without.
+// What bytes go over: a socket, and TLS where there is some (Link owns both). A plain number is a socket without.
 struct Line {
   Line(int socket, TlsSession* session = nullptr) : fd(socket), tls(session) {}  // NOLINT
   int fd;
@@ -82,8 +80,7 @@ Io send_all(Line line, std::vector<iovec>& buffers);
 Io send_some(Line line, std::vector<iovec>& buffers);
 Io receive_all(Line line, void* out, size_t bytes);
 Io receive_all(Line line, std::vector<iovec>& buffers);
-// A frame's bytes with one descriptor attached, and back. receive_with_fd leaves `passed` invalid when none
-// came.
+// A frame's bytes with one descriptor attached, and back. receive_with_fd leaves `passed` invalid when none came.
 Io send_with_fd(int fd, std::span<const uint8_t> bytes, int passed);
 Io receive_with_fd(int fd, void* out, size_t bytes, Fd& passed);
 
@@ -91,10 +88,14 @@ int peer_process(int fd);  // of a local connection; 0 where it is not one, or o
 
 void shut_reading(int fd);
 void shut_both(int fd);
-// Ends our side and reads what the peer still sends for a moment, so that our last words are not lost to a
-// reset.
+// Ends our side and reads what the peer still sends for a moment, so that our last words are not lost to a reset.
 void close_gently(int fd);
 size_t total_bytes(std::span<const iovec> buffers);
 void advance(std::vector<iovec>& buffers, size_t bytes);  // drops the first `bytes` of the list
+
+// Closes inherited sockets in forked children (data loader workers). Connections belong to the process that
+// made them: a server then notices when the parent exits.
+void close_in_children(int fd);  // from now until forget_in_children
+void forget_in_children(int fd);
 
 }  // namespace springtide

@@ -17,7 +17,7 @@ constexpr size_t kLongest = kRecordHeader + kRecord + 256;            // and one
 
 enum class RecordKind : uint8_t { alert = 21, handshake = 22, data = 23 };
 
-// What a handshake gives: filled in by OpenSSL's callback (tls_context.cpp).
+// What a handshake gives: filled in by OpenSSL's callback (tls_session.cpp).
 struct TlsSecrets {
   Digest caller{}, listener{};
   bool has_caller = false, has_listener = false;

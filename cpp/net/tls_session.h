@@ -14,13 +14,39 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "net/openssl.h"
 #include "net/socket.h"
-#include "net/tls_context.h"
 #include "net/tls_records.h"
 
 namespace springtide {
+
+// Loads this process's certificates (ca.crt, tls.crt, tls.key) from a folder, again when the files change, and reads
+// the name springtide:JOB/ROLE in tls.crt. The same in Python: springtide/rpc/transport/tls.py. Next: tls_session.h.
+struct TlsName {
+  std::string job;   // as it is written there, escapes and all
+  std::string role;  // worker, server, ...
+};
+
+constexpr int kSecrets = 0;  // of an Ssl's own data: its TlsSecrets, filled in while it shakes hands
+
+struct TlsContext {
+  explicit TlsContext(SslCtx* made) : ctx(made) {}
+  ~TlsContext();
+  TlsContext(const TlsContext&) = delete;
+  TlsContext& operator=(const TlsContext&) = delete;
+
+  SslCtx* ctx;
+  TlsName own;
+};
+
+// As the files are now. BadInput when they are missing, or do not belong together.
+std::shared_ptr<const TlsContext> tls_context(const std::string& folder);
+
+TlsName name_in(X509* certificate);  // empty where it has none
+std::string tls_error();             // what OpenSSL has against the last call of this thread
 
 enum class TlsSide : uint8_t { caller, listener };
 
@@ -98,6 +124,27 @@ class TlsSession {
   mutable std::mutex mutex_;                // of the next two
   std::string why_;
   bool refused_ = false;
+};
+
+// Owns a socket and, in a job with certificates, its TLS session. Calls that move bytes take its `Line` (socket.h).
+class Link {
+ public:
+  Link() = default;
+  Link(Fd fd) : fd_(std::move(fd)) {}  // NOLINT: a socket is a link without TLS
+  // Does the handshake where there are certificates; it throws what TlsSession does.
+  Link(Fd fd, const TlsOptions& tls) : fd_(std::move(fd)) { begin(tls); }
+
+  void begin(const TlsOptions& tls) {
+    if (!tls.folder.empty()) tls_ = std::make_unique<TlsSession>(fd_.get(), tls);
+  }
+  int get() const { return fd_.get(); }
+  Line line() const { return {fd_.get(), tls_.get()}; }
+  const TlsSession* tls() const { return tls_.get(); }
+  explicit operator bool() const { return static_cast<bool>(fd_); }
+
+ private:
+  Fd fd_;
+  std::unique_ptr<TlsSession> tls_;  // ends before its socket
 };
 
 }  // namespace springtide

@@ -11,7 +11,6 @@
 
 #include "net/frame_io.h"
 #include "net/handshake.h"
-#include "net/link.h"
 #include "testing/certificates.h"
 #include "testing/check.h"
 #include "testing/cluster.h"

@@ -1,5 +1,4 @@
-// The shared window: pieces never overlap, offsets of a peer never reach outside, a window that can shrink is
-// refused.
+// The shared window: pieces never overlap, offsets of a peer never reach outside, a window that can shrink is refused.
 #include "net/window.h"
 
 #include <fcntl.h>

@@ -2,18 +2,19 @@
 // identical copy, so no messages are needed. A row has at most one owner (cache_plan.h). Used by schedule.h.
 #pragma once
 
+#include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "base/prefetch.h"
+#include "base/cpu.h"
+#include "base/hash.h"
 #include "base/types.h"
 #include "store/index/arena.h"
 
 namespace springtide {
-
-enum class EvictOrder : uint8_t { lru = 0, lfu = 1 };  // lfu: fewest uses while cached, among them the oldest
 
 using RowAt = uint32_t;
 constexpr RowAt kNoRow = UINT32_MAX;
@@ -30,7 +31,17 @@ class Directory {
     uint16_t padding;
   };
 
-  Directory(uint32_t workers, uint64_t capacity_rows, EvictOrder order);
+  Directory(uint32_t workers, uint64_t capacity_rows, EvictOrder order)
+      : capacity_(capacity_rows),
+        levels_(order == EvictOrder::lru ? 1 : kLevels),
+        words_((levels_ + 63) / 64),
+        row_memory_("rows of the scheduler's directory", address_space(workers, capacity_rows)),
+        rows_(reinterpret_cast<Row*>(row_memory_.base())),
+        chains_(workers * levels_),
+        filled_(workers * words_),
+        count_(workers) {
+    make_cells(kFewestCells);
+  }
 
   RowAt find(TableId table, Key key, uint64_t hash) const {
     for (size_t at = home(tag_of(hash));; at = (at + 1) & mask_) {
@@ -59,16 +70,100 @@ class Directory {
   uint32_t workers() const { return static_cast<uint32_t>(count_.size()); }
 
   // A row that nobody caches yet, in the hands of `owner` but not in its order: link() comes next.
-  RowAt add(TableId table, Key key, uint64_t hash, uint32_t owner);
-  void forget(RowAt at);  // unlinked before
+  RowAt add(TableId table, Key key, uint64_t hash, uint32_t owner) {
+    if (2 * (live_ + 1) > mask_) grow();
+    RowAt at;
+    if (free_.empty()) {
+      row_memory_.take(sizeof(Row), alignof(Row));
+      at = static_cast<RowAt>(made_++);
+    } else {
+      at = free_.back();
+      free_.pop_back();
+    }
+    rows_[at] = {key, 0, kNoRow, kNoRow, table, static_cast<uint16_t>(owner), 0, 0};
+    place(tag_of(hash), at);
+    ++live_;
+    if (table >= by_table_.size()) by_table_.resize(size_t{table} + 1);
+    ++by_table_[table];
+    return at;
+  }
+  // unlinked before
+  // No tombstones: what follows the hole and could stand in it moves there.
+  void forget(RowAt at) {
+    const Row& row = rows_[at];
+    size_t hole = home(tag_of(hash_key(row.table, row.key)));
+    while (cells_[hole].row != at) hole = (hole + 1) & mask_;
+    for (size_t next = (hole + 1) & mask_; cells_[next].row != kNoRow; next = (next + 1) & mask_) {
+      const size_t from_home = (next - home(cells_[next].tag)) & mask_;
+      if (from_home < ((next - hole) & mask_)) continue;
+      cells_[hole] = cells_[next];
+      hole = next;
+    }
+    cells_[hole].row = kNoRow;
+    --by_table_[row.table];
+    --live_;
+    free_.push_back(at);
+  }
   // Takes a row out of its owner's order, or puts it there as the youngest, trained in `step`.
-  void unlink(RowAt at);
-  void link(RowAt at, uint32_t owner, uint64_t step);
-  RowAt oldest(uint32_t worker) const;                 // the next victim; kNoRow: it caches nothing
-  std::vector<RowAt> order_of(uint32_t worker) const;  // all its rows, next victim first
-  void clear();
+  void unlink(RowAt at) {
+    const Row& row = rows_[at];
+    const size_t level = this->level(row);
+    Chain& chain = chains_[row.owner * levels_ + level];
+    (row.before == kNoRow ? chain.youngest : rows_[row.before].after) = row.after;
+    (row.after == kNoRow ? chain.oldest : rows_[row.after].before) = row.before;
+    if (chain.oldest == kNoRow) filled_[row.owner * words_ + level / 64] &= ~(uint64_t{1} << level % 64);
+    --count_[row.owner];
+  }
+  void link(RowAt at, uint32_t owner, uint64_t step) {
+    Row& row = rows_[at];
+    if (row.owner != owner) row.uses = 0;  // uses count in one cache
+    row.owner = static_cast<uint16_t>(owner);
+    row.trained = step;
+    row.uses = static_cast<uint16_t>(std::min<size_t>(row.uses + 1, kLevels - 1));
+    const size_t level = this->level(row);
+    Chain& chain = chains_[owner * levels_ + level];
+    row.before = kNoRow;
+    row.after = chain.youngest;
+    (chain.youngest == kNoRow ? chain.oldest : rows_[chain.youngest].before) = at;
+    chain.youngest = at;
+    filled_[owner * words_ + level / 64] |= uint64_t{1} << level % 64;
+    ++count_[owner];
+  }
+  // the next victim; kNoRow: it caches nothing
+  RowAt oldest(uint32_t worker) const {
+    for (size_t word = 0; word < words_; ++word) {
+      const uint64_t bits = filled_[worker * words_ + word];
+      if (bits != 0) return chains_[worker * levels_ + word * 64 + std::countr_zero(bits)].oldest;
+    }
+    return kNoRow;
+  }
+  // all its rows, next victim first
+  std::vector<RowAt> order_of(uint32_t worker) const {
+    std::vector<RowAt> found;
+    for (size_t level = 0; level < levels_; ++level) {
+      RowAt at = chains_[worker * levels_ + level].oldest;
+      for (; at != kNoRow; at = rows_[at].before) found.push_back(at);
+    }
+    return found;
+  }
+  void clear() {
+    std::fill_n(cells_, mask_ + 1, Cell{0, kNoRow});
+    std::fill(chains_.begin(), chains_.end(), Chain{});
+    std::fill(filled_.begin(), filled_.end(), 0);
+    std::fill(count_.begin(), count_.end(), 0);
+    std::fill(by_table_.begin(), by_table_.end(), 0);
+    free_.clear();
+    for (size_t row = made_; row > 0; --row) free_.push_back(static_cast<RowAt>(row - 1));
+    live_ = 0;
+  }
 
  private:
+  static constexpr size_t kLevels = 256;        // uses beyond this count alike
+  static constexpr size_t kFewestCells = 1024;  // a power of two
+  static size_t address_space(uint32_t workers, uint64_t capacity_rows) {
+    const uint64_t most = std::min<uint64_t>(capacity_rows, (kNoRow - 1) / workers) * workers;
+    return static_cast<size_t>(std::min<uint64_t>(most * sizeof(Row), machine_memory()));
+  }
   struct Cell {
     uint32_t tag;
     RowAt row;
@@ -78,9 +173,26 @@ class Directory {
   };
   static uint32_t tag_of(uint64_t hash) { return static_cast<uint32_t>(hash >> 32); }
   size_t home(uint32_t tag) const { return tag & mask_; }
-  void make_cells(size_t cells);
-  void grow();
-  void place(uint32_t tag, RowAt row);
+  void make_cells(size_t cells) {
+    cell_memory_ = std::make_unique<Arena>("index of the scheduler's directory", cells * sizeof(Cell));
+    cells_ = reinterpret_cast<Cell*>(cell_memory_->base() + cell_memory_->take(cells * sizeof(Cell), kLine));
+    mask_ = cells - 1;
+    std::fill_n(cells_, cells, Cell{0, kNoRow});
+  }
+  void grow() {
+    const std::unique_ptr<Arena> kept = std::move(cell_memory_);
+    const Cell* old = cells_;
+    const size_t cells = mask_ + 1;
+    make_cells(cells * 2);
+    for (size_t at = 0; at < cells; ++at) {
+      if (old[at].row != kNoRow) place(old[at].tag, old[at].row);
+    }
+  }
+  void place(uint32_t tag, RowAt row) {
+    size_t at = home(tag);
+    while (cells_[at].row != kNoRow) at = (at + 1) & mask_;
+    cells_[at] = {tag, row};
+  }
   size_t level(const Row& row) const { return levels_ == 1 ? 0 : row.uses; }
 
   const uint64_t capacity_;

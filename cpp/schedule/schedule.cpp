@@ -4,8 +4,6 @@
 #include <chrono>
 #include <map>
 
-#include "schedule/allocate/allocate_cost.h"
-
 namespace springtide {
 
 namespace {

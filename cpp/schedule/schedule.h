@@ -73,8 +73,7 @@ class Scheduler {
   // What `policy` would do with that batch; it is not scheduled by this.
   Considered consider(std::span<const BatchFeature> features, uint32_t samples, const std::string& policy,
                       const ScheduleWish& wish = {});
-  // All rows trained up to `step` are on the servers: a flush. The plan of the step after it may exist
-  // already.
+  // All rows trained up to `step` are on the servers: a flush. The plan of the step after it may exist already.
   void flushed(uint64_t step);
   // All caches are empty, as after a return to a checkpoint. Steps go on counting.
   void clear();

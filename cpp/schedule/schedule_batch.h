@@ -1,10 +1,13 @@
 // A batch for the scheduler: its distinct keys, and every sample as a list of them. Next: schedule.h.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/thread_pool.h"
 #include "base/types.h"
 #include "step/dedup.h"
@@ -21,7 +24,16 @@ struct BatchFeature {
 class ScheduleBatch {
  public:
   // Takes a batch in the place of the one before; memory is used again. BadInput when a feature does not fit.
-  void read(std::span<const BatchFeature> features, uint32_t samples, ThreadPool& crew);
+  void read(std::span<const BatchFeature> features, uint32_t samples, ThreadPool& crew) {
+    samples_ = samples;
+    check(features);
+    group(features);
+    crew.run(static_cast<uint32_t>(used_), [&](uint32_t t) { find_units(by_table_[t], features); });
+    join();
+    uniform_ = used_ == features.size() &&
+               std::all_of(features.begin(), features.end(), [](const BatchFeature& f) { return f.offsets.empty(); });
+    uniform_ ? lay_out_uniform(features) : lay_out_bags(features);
+  }
 
   uint32_t samples() const { return samples_; }
   size_t size() const { return keys_.size(); }  // distinct keys
@@ -43,12 +55,117 @@ class ScheduleBatch {
     std::vector<uint64_t> hashes;
     uint32_t base = 0;
   };
-  void check(std::span<const BatchFeature> features) const;
-  void group(std::span<const BatchFeature> features);
-  void find_units(TableOfBatch& table, std::span<const BatchFeature> features);
-  void join();
-  void lay_out_uniform(std::span<const BatchFeature> features);
-  void lay_out_bags(std::span<const BatchFeature> features);
+  void check(std::span<const BatchFeature> features) const {
+    for (size_t f = 0; f < features.size(); ++f) {
+      const auto& [table, ids, offsets] = features[f];
+      const std::string which = "feature " + std::to_string(f) + " (table " + std::to_string(table) + ")";
+      if (ids.size() > UINT32_MAX / 2) throw BadInput(which + " has too many ids for one batch");
+      if (offsets.empty()) {
+        if (ids.size() != samples_)
+          throw BadInput(which + " has " + std::to_string(ids.size()) + " ids for " + std::to_string(samples_) +
+                         " samples; give offsets when a sample has not exactly one id");
+        continue;
+      }
+      if (offsets.size() != size_t{samples_} + 1 || offsets.front() != 0 ||
+          offsets.back() != static_cast<int64_t>(ids.size()) || !std::is_sorted(offsets.begin(), offsets.end()))
+        throw BadInput(which + ": offsets must rise from 0 to the number of ids (" + std::to_string(ids.size()) +
+                       ") with one more than there are samples (" + std::to_string(samples_) + ")");
+    }
+  }
+  // Features of one table are one set of keys.
+  void group(std::span<const BatchFeature> features) {
+    used_ = 0;
+    feature_tables_.clear();
+    table_of_feature_.clear();
+    feature_begin_.assign(1, 0);
+    for (uint32_t f = 0; f < features.size(); ++f) {
+      feature_begin_.push_back(feature_begin_.back() + features[f].ids.size());
+      feature_tables_.push_back(features[f].table);
+      size_t t = 0;
+      while (t < used_ && by_table_[t].table != features[f].table) ++t;
+      if (t == used_) {
+        if (by_table_.size() == used_) by_table_.emplace_back();
+        by_table_[t].table = features[f].table;
+        by_table_[t].features.clear();
+        ++used_;
+      }
+      by_table_[t].features.push_back(f);
+      table_of_feature_.push_back(static_cast<uint32_t>(t));
+    }
+    occurrences_.resize(feature_begin_.back());
+  }
+  void find_units(TableOfBatch& table, std::span<const BatchFeature> features) {
+    size_t ids = 0;
+    for (uint32_t f : table.features) ids += features[f].ids.size();
+    table.keys.resize(ids);
+    table.hashes.resize(ids);
+    // One index a thread for all its tables: it stays in the first levels of the processor's cache.
+    thread_local KeyIndex shared;
+    const KeyIndex::Filling index = shared.begin(ids);
+    uint32_t count = 0;
+    for (uint32_t f : table.features) {
+      uint32_t* out = occurrences_.data() + feature_begin_[f];
+      for (Key key : features[f].ids) {
+        const uint64_t hash = hash_key(table.table, key);
+        const uint32_t unit = index.find_or_add(key, hash, count);
+        // Written whether new or not, so that nothing branches on it: the last place is overwritten by the next.
+        table.keys[count] = key;
+        table.hashes[count] = hash;
+        count += unit == count;
+        *out++ = unit;
+      }
+    }
+    table.keys.resize(count);
+    table.hashes.resize(count);
+  }
+  void join() {
+    size_t total = 0;
+    for (size_t t = 0; t < used_; ++t) {
+      by_table_[t].base = static_cast<uint32_t>(total);
+      total += by_table_[t].keys.size();
+    }
+    keys_.clear();
+    hashes_.clear();
+    tables_.clear();
+    for (size_t t = 0; t < used_; ++t) {
+      keys_.insert(keys_.end(), by_table_[t].keys.begin(), by_table_[t].keys.end());
+      hashes_.insert(hashes_.end(), by_table_[t].hashes.begin(), by_table_[t].hashes.end());
+      tables_.insert(tables_.end(), by_table_[t].keys.size(), by_table_[t].table);
+    }
+  }
+  void lay_out_uniform(std::span<const BatchFeature> features) {
+    const size_t width = features.size();
+    sample_begin_.resize(size_t{samples_} + 1);
+    for (uint32_t i = 0; i <= samples_; ++i) sample_begin_[i] = static_cast<uint32_t>(i * width);
+    units_.resize(samples_ * width);
+    for (size_t f = 0; f < width; ++f) {
+      const uint32_t base = by_table_[table_of_feature_[f]].base;
+      const uint32_t* from = occurrences_.data() + feature_begin_[f];
+      uint32_t* to = units_.data() + f;
+      for (uint32_t i = 0; i < samples_; ++i, to += width) *to = base + from[i];
+    }
+  }
+  void lay_out_bags(std::span<const BatchFeature> features) {
+    seen_.assign(size(), UINT32_MAX);
+    sample_begin_.clear();
+    units_.clear();
+    for (uint32_t i = 0; i < samples_; ++i) {
+      sample_begin_.push_back(static_cast<uint32_t>(units_.size()));
+      for (size_t f = 0; f < features.size(); ++f) {
+        const auto& offsets = features[f].offsets;
+        const size_t first = offsets.empty() ? i : static_cast<size_t>(offsets[i]);
+        const size_t end = offsets.empty() ? i + 1 : static_cast<size_t>(offsets[i + 1]);
+        const uint32_t base = by_table_[table_of_feature_[f]].base;
+        for (size_t at = first; at < end; ++at) {
+          const uint32_t unit = base + occurrences_[feature_begin_[f] + at];
+          if (seen_[unit] == i) continue;
+          seen_[unit] = i;
+          units_.push_back(unit);
+        }
+      }
+    }
+    sample_begin_.push_back(static_cast<uint32_t>(units_.size()));
+  }
 
   uint32_t samples_ = 0;
   bool uniform_ = true;

@@ -1,7 +1,6 @@
-// The scheduler on random streams: plans are carried out on caches and servers that know of each row how
-// often it was trained. Nobody reads a row that lacks a training, every key of a sample is in one list of its
-// rank's plan, gradients of a row that is kept all come to its keeper, and two schedulers that see the same
-// batches come to the same plans.
+// The scheduler on random streams: plans are carried out on caches and servers that know of each row how often it was
+// trained. Nobody reads a row that lacks a training, every key of a sample is in one list of its rank's plan, gradients
+// of a row that is kept all come to its keeper, and two schedulers that see the same batches come to the same plans.
 #include "schedule/schedule.h"
 
 #include <algorithm>

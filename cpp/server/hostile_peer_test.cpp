@@ -13,7 +13,7 @@
 #include "net/window.h"
 #include "server/server.h"
 #include "testing/check.h"
-#include "wire/wire_tables.h"
+#include "wire/wire.h"
 
 using namespace springtide;
 
@@ -114,7 +114,7 @@ Bytes valid_frame(std::mt19937_64& random, const Window* window) {
   } else if (kind != Kind::stats) {
     frame.header.keys = static_cast<uint32_t>(random() % 20);
     const uint64_t floats = frame.header.keys * 16;
-    const HyperRecord hyper{.table = 0, .lr = 0.1f};
+    const TableHyper hyper{.table = 0, .lr = 0.1f};
     const FloatSpan span{4096, floats};
     const bool in_window = window != nullptr && random() % 2 == 0;
     frame.body = encode_prefix(frame.header, {}, std::span(&hyper, 1), std::span(&span, in_window ? 1 : 0), {});
@@ -197,7 +197,7 @@ std::pair<Status, std::string> answer_to(const Target& target, Kind kind, uint8_
   header.flags = flags;
   header.step = 1;
   header.keys = 2;
-  const HyperRecord hyper{.table = 0, .lr = 0.1f};
+  const TableHyper hyper{.table = 0, .lr = 0.1f};
   std::vector<uint8_t> body = encode_prefix(header, {}, std::span(&hyper, 1), {}, {});
   const BodyLayout at = layout_of(header);
   body.resize(at.floats + floats * sizeof(float));

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "migrate/handover.h"
-#include "server/requests/server_options.h"
+#include "server/requests/server_state.h"
 #include "store/store.h"
 
 namespace springtide {

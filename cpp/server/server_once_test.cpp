@@ -133,7 +133,7 @@ TEST(a_push_that_names_no_slots_does_not_speak_for_one_that_came_later_and_a_nam
   std::vector<uint16_t> moved = cluster.placement.server_of_slot;
   moved[slot] = to;
   for (size_t s = 0; s < 2; ++s) cluster[s].set_placement(4, moved);
-  const Routed elsewhere = plan(cluster.placement, {}, 4, 9);
+  const Routed elsewhere = plan(cluster.placement, {});
   const Part nothing{&elsewhere, nullptr};
   old.push(std::span(&nothing, 1), named(1, 0))->wait();
   CHECK(cluster.stores[to]->applied(slot).runs().empty());

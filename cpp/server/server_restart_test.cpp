@@ -82,7 +82,7 @@ TEST(a_server_that_hangs_is_left_for_its_next_life) {
     RemoteBackend other(cluster.options(false));
     declare(other);
   }
-  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}, {0, 4}}, 4, 9);
+  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}, {0, 4}});
   std::vector<float> ones(routed.row_offset.back(), 1.0f);
   const Part part{&routed, ones.data()};
   for (uint16_t server = 0; server < 2; ++server) {
@@ -104,7 +104,7 @@ TEST(a_server_that_nobody_brings_back_is_named_after_the_wait) {
     options.recovery_s = 0.3, options.reconnect_s = 0;
     RemoteBackend backend(options);
     declare(backend);
-    const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}, {0, 4}}, 4, 9);
+    const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}, {0, 4}});
     kill(cluster, 1);
     std::string said;
     try {

@@ -108,7 +108,7 @@ TEST(bsp_sums_in_rank_order) {
     ranks.push_back(std::make_unique<RemoteBackend>(cluster.options(r == 1, r)));
   }
   declare(*ranks[0]);
-  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}, {1, 4}}, 4, 9);
+  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}, {1, 4}});
   const std::vector<float> start = pulled(*ranks[0], routed);
   const float piece[workers] = {1.0f, 1e8f, -1e8f};  // the order of these shows in the sum
   for (const uint32_t r : {2u, 0u, 1u}) {
@@ -138,9 +138,9 @@ TEST(mistakes_are_told_and_nothing_breaks) {
   declare(backend);
   const std::vector<TableSpec> other = {table(0, 5)};
   CHECK_THROWS(BadInput, backend.declare(other));
-  const Routed unknown = plan(cluster.placement, {{7, 1}}, 4, 9);
+  const Routed unknown = plan(cluster.placement, {{7, 1}});
   CHECK_THROWS(BadInput, pulled(backend, unknown));
-  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}, {0, 4}}, 4, 9);
+  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}, {0, 4}});
   const std::vector<float> before = pulled(backend, routed);
   std::vector<float> grads(routed.row_offset.back(), 1.0f);
   grads.back() = NAN;
@@ -174,7 +174,7 @@ TEST(a_lost_server_is_named) {
   RemoteOptions options = cluster.options(false);
   RemoteBackend backend(options);
   declare(backend);
-  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}, {0, 4}, {0, 5}, {0, 6}}, 4, 9);
+  const Routed routed = plan(cluster.placement, {{0, 1}, {0, 2}, {0, 3}, {0, 4}, {0, 5}, {0, 6}});
   cluster[1].stop(1);
   try {
     pulled(backend, routed);

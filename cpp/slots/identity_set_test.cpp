@@ -6,7 +6,6 @@
 #include <set>
 #include <tuple>
 
-#include "slots/slot_identities.h"
 #include "testing/check.h"
 
 using namespace springtide;

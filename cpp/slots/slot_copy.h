@@ -4,8 +4,8 @@
 //   a mark ─► part 1 ─► part 2 ─► ... ─► what changed after the mark, and the batches that the slot has
 //   applied
 //
-// slot_merge.h overlays the parts with the later changes: the result is the slot at the moment of the last
-// call.
+// merge() overlays the parts, without copying rows, with the later changes: the result is the slot at the moment of the
+// last call.
 #pragma once
 
 #include <algorithm>
@@ -15,11 +15,22 @@
 #include <vector>
 
 #include "slots/slot_image.h"
-#include "slots/slot_merge.h"
 #include "store/index/slot_index.h"
 #include "store/keys/age_clock.h"
 
 namespace springtide {
+
+// An image in several places: one after the other these bytes are it, less its sum. Good as long as what it
+// was made of is.
+struct ScatteredImage {
+  std::vector<std::span<const uint8_t>> pieces;
+  uint64_t bytes = 0;
+  ImageHeads heads;
+};
+
+// `later`: what takes the place of rows in the parts, and as gone those that the whole has no more. `end`:
+// what the whole says of itself, and the tombstones it carries. No row is in two parts.
+void merge(std::span<const SlotImage> parts, const SlotImage& later, const SlotImage& end, ScatteredImage& to);
 
 // One that is used again keeps its memory. What it says is good when the copy is complete.
 class SlotCopy {
@@ -35,7 +46,7 @@ class SlotCopy {
   uint64_t checksum() const { return sum_.value(); }
 
  private:
-  friend class StoreImpl;
+  friend class Store;
 
   bool goes_on(uint32_t slot, uint64_t since_cut) const {
     return parts_ != 0 && slot == slot_ && since_cut == since_cut_;

@@ -76,8 +76,7 @@ class World {
       t.ttl = pick(2) * 5;
       t.capacity_rows = pick(3) == 0 ? kSlots * 150 : 0;
       store.declare(t);
-      hyper_.push_back({0.1f, 0.01f, 1});
-      ids_.push_back(id);
+      hyper_.push_back({.table = id, .lr = 0.1f, .weight_decay = 0.01f, .step = 1});
     }
   }
 
@@ -94,7 +93,7 @@ class World {
     for (float& x : floats) x = static_cast<float>(pick(100)) / 64 - 0.5f;
     const RowRun run{keys.size(), floats.data()};
     const BatchRange batch{0, shard_, batches_++, 1};
-    store.push_once({tables, keys, {&run, 1}}, ids_, hyper_, clock_ += pick(2), false, {{&batch, 1}, {}});
+    store.push_once({tables, keys, {&run, 1}}, hyper_, clock_ += pick(2), false, {{&batch, 1}, {}});
   }
 
   // Any of what others may do to the slot meanwhile. What is rare is rare here too.
@@ -111,8 +110,7 @@ class World {
 
  private:
   std::mt19937_64 random_;
-  std::vector<TableId> ids_;
-  std::vector<Hyper> hyper_;
+  std::vector<TableHyper> hyper_;
   uint64_t clock_ = 0;
   uint64_t batches_ = 0;
   uint32_t shard_ = 0;
@@ -163,15 +161,15 @@ TEST(copies_made_while_others_train_have_rows_and_batches_of_one_moment) {
   Store store(small());
   store.declare(spec(0, 16, OptimKind::sgd));
   constexpr size_t kKeys = 20'000;
-  const std::vector<TableId> ids{0}, tables(kKeys, 0);
-  const std::vector<Hyper> hyper{{1.0f, 0.0f, 0}};
+  const std::vector<TableId> tables(kKeys, 0);
+  const std::vector<TableHyper> hyper{{.table = 0, .lr = 1.0f}};
   const std::vector<float> ones(kKeys * 16, -1.0f);
   std::vector<Key> keys(kKeys);
   for (size_t i = 0; i < kKeys; ++i) keys[i] = static_cast<Key>(i);
   const RowRun run{kKeys, ones.data()};
   const auto train = [&](uint32_t shard, uint64_t first) {
     const BatchRange batch{0, shard, first, 1};
-    store.push_once({tables, keys, {&run, 1}}, ids, hyper, first, true, {{&batch, 1}, {}});
+    store.push_once({tables, keys, {&run, 1}}, hyper, first, true, {{&batch, 1}, {}});
   };
   train(0, 0);
   std::atomic<bool> over{false};

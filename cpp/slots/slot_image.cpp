@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <string>
 #include <utility>
 
+#include "base/byte_stream.h"
 #include "base/half.h"
 #include "base/hash.h"
 
@@ -39,46 +39,22 @@ struct TableHead {
 };
 #pragma pack(pop)
 
-class Reader {
- public:
-  explicit Reader(std::span<const uint8_t> bytes) : rest_(bytes) {}
-  template <class T>
-  T get() {
-    T value;
-    std::memcpy(&value, take(sizeof value), sizeof value);
-    return value;
-  }
-  // The size is checked before anything is allocated for it, or read.
+constexpr const char* kTorn = "slot image: cut short or damaged; fetch it again";
+
+[[noreturn]] void torn() { throw BadInput(kTorn); }
+
+struct Reader : ByteReader<BadInput> {
+  explicit Reader(std::span<const uint8_t> bytes) : ByteReader{bytes, kTorn} {}
   template <class T>
   Column<T> column(uint64_t count) {
-    if (count > rest_.size() / sizeof(T)) torn();
-    return {take(count * sizeof(T)), count};
+    if (count > rest.size() / sizeof(T)) throw BadInput(kTorn);
+    return {take(count * sizeof(T)).data(), count};
   }
-  template <class T>
-  std::vector<T> all(uint64_t count) {
-    const Column<T> from = column<T>(count);
-    std::vector<T> values(count);
-    if (count != 0) std::memcpy(values.data(), from.at, count * sizeof(T));
-    return values;
-  }
-  void finish() const {
-    if (!rest_.empty()) torn();
-  }
-  [[noreturn]] static void torn() { throw BadInput("slot image: cut short or damaged; fetch it again"); }
-
- private:
-  const uint8_t* take(size_t bytes) {
-    if (bytes > rest_.size()) torn();
-    const uint8_t* at = rest_.data();
-    rest_ = rest_.subspan(bytes);
-    return at;
-  }
-  std::span<const uint8_t> rest_;
 };
 
 TableImage read_table(Reader& r) {
   auto head = r.get<TableHead>();
-  if (head.dtype > 2 || head.optimizer > 5) Reader::torn();
+  if (head.dtype > 2 || head.optimizer > 5) torn();
   TableImage t;
   t.id = head.id;
   t.dim = head.dim;
@@ -88,9 +64,9 @@ TableImage read_table(Reader& r) {
   uint64_t weight_bytes = uint64_t{head.dim} * bytes_of(t.dtype), state_bytes = uint64_t{head.state_floats} * 4;
   t.rows = r.column<uint64_t>(head.rows);
   t.row_ages = r.column<uint64_t>(head.rows);
-  if (weight_bytes != 0 && head.rows > UINT64_MAX / weight_bytes) Reader::torn();
+  if (weight_bytes != 0 && head.rows > UINT64_MAX / weight_bytes) torn();
   t.weights = r.column<uint8_t>(head.rows * weight_bytes);
-  if (state_bytes != 0 && head.rows > UINT64_MAX / state_bytes) Reader::torn();
+  if (state_bytes != 0 && head.rows > UINT64_MAX / state_bytes) torn();
   t.state = r.column<uint8_t>(head.rows * state_bytes);
   t.waiting = r.column<uint64_t>(head.waiting);
   t.waiting_ages = r.column<uint64_t>(head.waiting);
@@ -102,7 +78,9 @@ TableImage read_table(Reader& r) {
 SlotImage read_slot(Reader& r) {
   auto slot = r.get<SlotHead>();
   SlotImage image{slot.slot, slot.slots, slot.seed, slot.clock, slot.full != 0, {}, {}};
-  image.identities = IdentitySet(r.all<SampleRun>(slot.runs));
+  std::vector<SampleRun> runs;
+  r.elements(runs, slot.runs);
+  image.identities = IdentitySet(std::move(runs));
   for (uint32_t i = 0; i < slot.tables; ++i) image.tables.push_back(read_table(r));
   return image;
 }
@@ -114,7 +92,7 @@ size_t bytes_in(const std::vector<T>& values) {
 
 void check_home(const SlotImage& image, const Column<uint64_t>& hashes) {
   for (size_t i = 0; i < hashes.size(); ++i) {
-    if (slot_of(hashes[i], image.slots) != image.slot) Reader::torn();
+    if (slot_of(hashes[i], image.slots) != image.slot) torn();
   }
 }
 
@@ -179,21 +157,17 @@ void ImageWriter::reserve_more(size_t bytes) {
 
 ImageHeads heads_of(const SlotImage& about, std::span<const TableShape> shapes) {
   const std::vector<SampleRun>& runs = about.identities.runs();
-  const auto put = [](std::vector<uint8_t>& to, const void* from, size_t bytes) {
-    const auto* first = static_cast<const uint8_t*>(from);
-    to.insert(to.end(), first, first + bytes);
-  };
   ImageHeads heads;
   heads.slot.resize(sizeof(Head));
   const SlotHead slot{
       about.slot, about.slots, about.seed, about.clock, about.full, static_cast<uint32_t>(shapes.size()), runs.size()};
-  put(heads.slot, &slot, sizeof slot);
-  put(heads.slot, runs.data(), bytes_in(runs));
+  ByteWriter{heads.slot}.field(slot);
+  ByteWriter{heads.slot}.put(runs.data(), bytes_in(runs));
   for (const TableShape& t : shapes) {
     const TableHead table{
         t.id,      t.dim, static_cast<uint8_t>(t.dtype), static_cast<uint8_t>(t.optimizer), t.state_floats, t.rows,
         t.waiting, t.gone};
-    put(heads.tables.emplace_back(), &table, sizeof table);
+    ByteWriter{heads.tables.emplace_back()}.field(table);
   }
   return heads;
 }
@@ -263,9 +237,9 @@ SlotImage decode(std::span<const uint8_t> bytes) {
   Reader r(bytes);
   Head head = head_of(r);
   std::span<const uint8_t> body = bytes.subspan(sizeof head);
-  if (head.bytes != body.size() || head.checksum != checksum(body)) Reader::torn();
+  if (head.bytes != body.size() || head.checksum != checksum(body)) torn();
   SlotImage image = read_slot(r);
-  if (image.slots < kStripes || !std::has_single_bit(image.slots) || image.slot >= image.slots) Reader::torn();
+  if (image.slots < kStripes || !std::has_single_bit(image.slots) || image.slot >= image.slots) torn();
   for (const TableImage& table : image.tables) {
     check_home(image, table.rows);
     check_home(image, table.waiting);

@@ -1,5 +1,5 @@
 // The binary image of one slot, for migration and checkpoints: versioned, checksummed, sizes checked.
-// Written by store_export.cpp, read by store_import.cpp; BadInput on malformed input.
+// Written by store_export.cpp, read by store_slots.cpp; BadInput on malformed input.
 #pragma once
 
 #include <array>

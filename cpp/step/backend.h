@@ -1,6 +1,5 @@
-// Backend: the interface between a training step and its tables, in this process (local_backend.h) or on
-// servers (remote_backend.h). In: unique keys routed to servers (step_rows.h). Out: rows, or completion of a
-// push.
+// Backend: the interface between a training step and its tables, in this process (local_backend.h) or on servers
+// (remote_backend.h). In: unique keys routed to servers (step_rows.h). Out: rows, or completion of a push.
 #pragma once
 
 #include <cstdint>
@@ -50,7 +49,7 @@ struct PushMeta {
   bool unique = true;               // no key twice over all parts; else the store sums duplicates first
   uint64_t clock = 0;               // age clock: steps or event time
   std::vector<BatchRange> batches;  // identities of the batches that this push trains
-  std::vector<std::pair<TableId, Hyper>> hyper;
+  std::vector<TableHyper> hyper;
   std::vector<uint64_t> seen = {};  // by server: pushes applied there when the oldest rows were read; kNotSeen: none
 };
 constexpr uint64_t kNotSeen = ~uint64_t{0};

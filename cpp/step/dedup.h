@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/branchless.h"
+#include "base/cpu.h"
 #include "base/hash.h"
 #include "base/types.h"
 

@@ -1,9 +1,8 @@
 #include "step/pooling.h"
 
 #include <cstring>
-#include <type_traits>
 
-#include "base/target_clones.h"
+#include "base/cpu.h"
 #include "base/types.h"
 
 namespace springtide {
@@ -252,69 +251,31 @@ uint32_t dim_of_all(std::span<const Occurrences> features) {
 
 SPRINGTIDE_CLONES
 void pool(const float* rows, const Occurrences& ids, const Bag& bag, float* out, int64_t out_stride) {
-  switch (ids.dim) {
-    case 8:
-      return pool_as<8>(rows, ids, bag, out, out_stride);
-    case 16:
-      return pool_as<16>(rows, ids, bag, out, out_stride);
-    case 32:
-      return pool_as<32>(rows, ids, bag, out, out_stride);
-    case 64:
-      return pool_as<64>(rows, ids, bag, out, out_stride);
-    default:
-      return pool_as<0>(rows, ids, bag, out, out_stride);
-  }
+  by_dim(ids.dim, [&](auto dim) __attribute__((always_inline)) { pool_as<dim()>(rows, ids, bag, out, out_stride); });
 }
 
 SPRINGTIDE_CLONES
 bool accumulate(float* grads, const float* rows, const Occurrences& ids, const Bag& bag, const float* grad_out,
                 int64_t grad_stride, float* grad_weights) {
-  switch (ids.dim) {
-    case 8:
-      return accumulate_as<8>(grads, rows, ids, bag, grad_out, grad_stride, grad_weights);
-    case 16:
-      return accumulate_as<16>(grads, rows, ids, bag, grad_out, grad_stride, grad_weights);
-    case 32:
-      return accumulate_as<32>(grads, rows, ids, bag, grad_out, grad_stride, grad_weights);
-    case 64:
-      return accumulate_as<64>(grads, rows, ids, bag, grad_out, grad_stride, grad_weights);
-    default:
-      return accumulate_as<0>(grads, rows, ids, bag, grad_out, grad_stride, grad_weights);
-  }
+  return by_dim(ids.dim, [&](auto dim) __attribute__((always_inline)) {
+    return accumulate_as<dim()>(grads, rows, ids, bag, grad_out, grad_stride, grad_weights);
+  });
 }
 
 SPRINGTIDE_CLONES
 void pool_side_by_side(const float* rows, std::span<const Occurrences> features, int64_t first, int64_t last,
                        float* out, int64_t out_stride) {
-  switch (dim_of_all(features)) {
-    case 8:
-      return pool_rows<8>(rows, features, first, last, out, out_stride);
-    case 16:
-      return pool_rows<16>(rows, features, first, last, out, out_stride);
-    case 32:
-      return pool_rows<32>(rows, features, first, last, out, out_stride);
-    case 64:
-      return pool_rows<64>(rows, features, first, last, out, out_stride);
-    default:
-      return pool_rows<0>(rows, features, first, last, out, out_stride);
-  }
+  by_dim(dim_of_all(features), [&](auto dim) __attribute__((always_inline)) {
+    pool_rows<dim()>(rows, features, first, last, out, out_stride);
+  });
 }
 
 SPRINGTIDE_CLONES
 bool accumulate_side_by_side(float* grads, std::span<const Occurrences> features, const float* grad_out,
                              int64_t grad_stride) {
-  switch (dim_of_all(features)) {
-    case 8:
-      return accumulate_rows<8>(grads, features, grad_out, grad_stride);
-    case 16:
-      return accumulate_rows<16>(grads, features, grad_out, grad_stride);
-    case 32:
-      return accumulate_rows<32>(grads, features, grad_out, grad_stride);
-    case 64:
-      return accumulate_rows<64>(grads, features, grad_out, grad_stride);
-    default:
-      return accumulate_rows<0>(grads, features, grad_out, grad_stride);
-  }
+  return by_dim(dim_of_all(features), [&](auto dim) __attribute__((always_inline)) {
+    return accumulate_rows<dim()>(grads, features, grad_out, grad_stride);
+  });
 }
 
 void check_bag(const Bag& bag, int64_t occurrences, const std::string& feature) {

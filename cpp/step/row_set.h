@@ -1,5 +1,5 @@
 // Rows of one request: unique keys routed to servers, their values, their gradients. Base of what a step
-// pulls and pushes: step_rows.h (tables), dense_rows.h (chunks of dense tensors).
+// pulls and pushes: step_rows.h.
 //
 // Two layouts. On the wire rows lie in (server, slot) order, as Routed says. The caller sees them in groups,
 // one a parameter, each group's rows together. With a single group both layouts are the same memory.
@@ -138,8 +138,7 @@ class RowSet {
   bool touched(size_t group) const { return touched_.at(group) != 0; }
   void drop_grads();                   // zero again, and no group touched
   void suspect() { suspect_ = true; }  // a gradient was seen that is not finite
-  // The gradients of touched groups as a part of a push. Throws NonFinite naming `name_of(table)` and the
-  // key.
+  // The gradients of touched groups as a part of a push. Throws NonFinite naming `name_of(table)` and the key.
   Part push_part(const std::vector<std::pair<TableId, std::string>>& names, bool always_check);
   // The values of rows() in wire order, for Backend::assign.
   Part assign_part();

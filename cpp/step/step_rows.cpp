@@ -2,12 +2,18 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 
+#include "base/hash.h"
 #include "store/kernels/finite.h"
 
 namespace springtide {
 
 namespace {
+
+void add_row(float* to, const float* from, uint32_t dim) {
+  for (uint32_t d = 0; d < dim; ++d) to[d] += from[d];
+}
 
 // Ids are hashed this many ahead of the probe, so that multiplications and cache misses overlap.
 constexpr int64_t kBlock = 32;
@@ -185,8 +191,7 @@ void StepRows::pool_columns(int64_t bags, float* out, int64_t stride) {
   });
 }
 
-// Features of one table add to the same rows, so threads share out features only where each has its own
-// table.
+// Features of one table add to the same rows, so threads share out features only where each has its own table.
 void StepRows::accumulate_columns(int64_t bags, const float* grad, int64_t stride) {
   const std::vector<Occurrences> features = columns(bags);
   for (const FeatureSpec& feature : plan_->features) set_->touch(feature.group);
@@ -207,6 +212,84 @@ void StepRows::accumulate_columns(int64_t bags, const float* grad, int64_t strid
 bool StepRows::finite() {
   const std::span<const float> grads = set_->grads();
   return all_finite(grads.data(), grads.size());
+}
+
+// Merges the gradients of two backward passes before one push (step_rows.h).
+StepRows::StepRows(RowSource& source, std::shared_ptr<const StepPlan> plan, std::span<StepRows* const> parts,
+                   std::span<const std::vector<int>> groups)
+    : plan_(std::move(plan)), pool_(source.crew()), set_(source.take()), at_(set_->occurrence_offsets()) {
+  at_.clear();
+  begin_.assign(plan_->features.size() + 1, 0);
+  padding_at_.assign(plan_->features.size(), kPadding);
+  std::vector<std::vector<uint32_t>> here(parts.size());  // index in this set of each part's unique keys
+  for (size_t p = 0; p < parts.size(); ++p) here[p].assign(parts[p]->set_->unique().room, kPadding);
+  std::vector<size_t> touched;
+  KeyIndex index;
+  UniqueKeys& mine = set_->unique();
+  for (const auto& [table, name] : plan_->names) {
+    size_t most = 0;
+    for (StepRows* part : parts)
+      for (const auto& run : part->set_->unique().runs) most += run.table == table ? run.size() : 0;
+    const KeyIndex::Filling filling = index.begin(most);
+    UniqueKeys::Run* into = nullptr;
+    for (size_t p = 0; p < parts.size(); ++p) {
+      const UniqueKeys& theirs = parts[p]->set_->unique();
+      for (const auto& run : theirs.runs) {
+        const int group = groups[p].at(run.group);
+        if (run.table != table || group < 0) continue;
+        if (!into) mine.add_run(table, run.dim, static_cast<uint16_t>(group), most);
+        into = &mine.runs.back();
+        touched.push_back(static_cast<size_t>(group));
+        for (uint32_t i = run.begin; i < run.end; ++i) {
+          here[p][i] = filling.find_or_add(theirs.keys[i], theirs.hashes[i], into->end);
+          if (here[p][i] == into->end) mine.add(*into, theirs.keys[i], theirs.hashes[i]);
+        }
+      }
+    }
+  }
+  set_->route(source, plan_->groups);
+  const auto to = set_->user_offset();
+  float* rows = set_->rows().data();
+  float* grads = set_->grads().data();
+  for (size_t p = 0; p < parts.size(); ++p) {
+    RowSet& part = *parts[p]->set_;
+    part.wait();
+    set_->join_basis(part);
+    const float* part_grads = part.grads().data();
+    for (const auto& run : part.unique().runs)
+      for (uint32_t i = run.begin; i < run.end; ++i) {
+        if (here[p][i] == kPadding) continue;
+        const uint32_t from = part.user_offset()[i], at = to[here[p][i]];
+        std::memcpy(rows + at, part.rows().data() + from, run.dim * sizeof(float));
+        add_row(grads + at, part_grads + from, run.dim);
+      }
+    set_->suspect();  // sums of finite numbers may overflow; the push looks once more
+    part.drop_grads();
+  }
+  for (size_t group : touched) set_->touch(group);
+}
+
+// Two groups, the second one empty, keep the rows in the caller's order instead of the wire's.
+DenseRows::DenseRows(RowSource& source, std::span<const TableId> tables, std::span<const Key> keys,
+                     std::span<const uint32_t> dims)
+    : set_(source.take()) {
+  if (tables.size() != keys.size() || dims.size() != keys.size())
+    throw BadInput(std::to_string(tables.size()) + " tables, " + std::to_string(keys.size()) + " keys and " +
+                   std::to_string(dims.size()) + " dims; there must be as many of each");
+  UniqueKeys& unique = set_->unique();
+  for (size_t begin = 0, end = 0; begin < keys.size(); begin = end) {
+    while (end < keys.size() && tables[end] == tables[begin] && dims[end] == dims[begin]) ++end;
+    unique.add_run(tables[begin], dims[begin], 0, end - begin);
+    for (size_t i = begin; i < end; ++i) unique.add(unique.runs.back(), keys[i], hash_key(tables[i], keys[i]));
+  }
+  set_->route(source, 2);
+  set_->follow(source.weak_from_this());
+}
+
+Part DenseRows::push_part() {
+  set_->touch(0);
+  set_->touch(1);
+  return set_->push_part({}, true);
 }
 
 }  // namespace springtide

@@ -1,6 +1,5 @@
-// One batch's rows: which unique keys it needs, where they lie, how they pool, how gradients come back
-// together. In: ids per feature. Out: pooled rows; then one gradient per unique key. Tables are reached
-// through backend.h.
+// One batch's rows: which unique keys it needs, where they lie, how they pool, how gradients come back together. In:
+// ids per feature. Out: pooled rows; then one gradient per unique key. Tables are reached through backend.h.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +16,7 @@
 
 namespace springtide {
 
-// What stays the same of a feature from step to step. Features may share a table; then they share unique
-// rows.
+// What stays the same of a feature from step to step. Features may share a table; then they share unique rows.
 struct FeatureSpec {
   std::string name;  // for messages
   TableId table = 0;
@@ -99,6 +97,21 @@ class StepRows {
   std::vector<uint32_t>& at_;         // of all occurrences, feature by feature; memory of set_
   std::vector<size_t> begin_;         // of each feature in at_
   std::vector<uint32_t> padding_at_;  // of each feature
+};
+
+// Rows with known, unique keys: chunks of dense tensors, or keys named by the caller. Values and gradients
+// are in the caller's order.
+class DenseRows {
+ public:
+  DenseRows(RowSource& source, std::span<const TableId> tables, std::span<const Key> keys,
+            std::span<const uint32_t> dims);
+
+  const std::shared_ptr<RowSet>& set() const { return set_; }
+  // All gradients as a part of a push; NonFinite names the table's number and the key.
+  Part push_part();
+
+ private:
+  std::shared_ptr<RowSet> set_;
 };
 
 }  // namespace springtide

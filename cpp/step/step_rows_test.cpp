@@ -1,5 +1,4 @@
-// Rows of a step against plain loops: dedup, routing over servers, pooling, gradients, merging, what is
-// refused.
+// Rows of a step against plain loops: dedup, routing over servers, pooling, gradients, merging, what is refused.
 #include "step/step_rows.h"
 
 #include <algorithm>
@@ -10,7 +9,6 @@
 
 #include "base/hash.h"
 #include "client/local_backend.h"
-#include "step/dense_rows.h"
 #include "testing/check.h"
 
 using namespace springtide;

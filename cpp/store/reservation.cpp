@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
-#include "store/store_impl.h"
+#include "store/store.h"
 
 namespace springtide {
 
-Reservation::Reservation(StoreImpl& store, std::span<const Item> keys, Admission admission)
-    : store_(store), keys_(keys) {
+Reservation::Reservation(Store& store, std::span<const Item> keys, Admission admission) : store_(store), keys_(keys) {
   try {
     for (const Item& item : keys_) expect(item, admission);
   } catch (...) {

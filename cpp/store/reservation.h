@@ -9,14 +9,14 @@
 
 namespace springtide {
 
-class StoreImpl;
+class Store;
 
 class Reservation {
  public:
   enum class Admission : uint8_t { counted, at_once };
 
   // BadInput or bad_alloc: nothing has changed.
-  Reservation(StoreImpl& store, std::span<const Item> keys, Admission admission);
+  Reservation(Store& store, std::span<const Item> keys, Admission admission);
   // Gives back what was not used. Keys that were not applied leave no trace.
   ~Reservation() { settle(); }
   Reservation(const Reservation&) = delete;
@@ -31,7 +31,7 @@ class Reservation {
   void settle() noexcept;
   void take_out(const Item& item) noexcept;
 
-  StoreImpl& store_;
+  Store& store_;
   std::span<const Item> keys_;
   bool used_ = false;
 };

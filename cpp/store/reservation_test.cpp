@@ -45,6 +45,10 @@ void operator delete(void* at) noexcept { std::free(at); }
 void operator delete(void* at, size_t) noexcept { std::free(at); }
 void operator delete(void* at, std::align_val_t) noexcept { std::free(at); }
 void operator delete(void* at, size_t, std::align_val_t) noexcept { std::free(at); }
+// Of arrays too: a sanitizer has its own, which do not come here and never fail.
+void* operator new[](size_t bytes) { return operator new(bytes); }
+void operator delete[](void* at) noexcept { std::free(at); }
+void operator delete[](void* at, size_t) noexcept { std::free(at); }
 
 namespace {
 
@@ -66,8 +70,7 @@ struct Scene {
       keys.push_back(key);
     }
     grads.resize(store.row_floats(tables), -1.0f);
-    hyper_tables.push_back(table.id);
-    hyper.push_back({1.0f, 0.0f, 0});
+    hyper.push_back({.table = table.id, .lr = 1.0f});
   }
   OnceStats push(uint32_t shard, uint64_t batch, std::span<const uint8_t> covers = {}, uint64_t clock = 0,
                  bool unique = true) {
@@ -80,7 +83,7 @@ struct Scene {
     const std::span some_tables = std::span(tables).first(count);
     const size_t first = count / 3, floats = store.row_floats(some_tables.first(first));
     const std::vector<RowRun> runs{{first, grads.data()}, {count - first, grads.data() + floats}};
-    return store.push_once({some_tables, std::span(keys).first(count), runs}, hyper_tables, hyper, clock, unique,
+    return store.push_once({some_tables, std::span(keys).first(count), runs}, hyper, clock, unique,
                            {{&range, 1}, covers});
   }
   std::vector<float> rows() {
@@ -123,8 +126,7 @@ struct Scene {
   std::vector<TableId> tables;
   std::vector<Key> keys;
   std::vector<float> grads;
-  std::vector<TableId> hyper_tables;
-  std::vector<Hyper> hyper;
+  std::vector<TableHyper> hyper;
 };
 
 template <class Body>

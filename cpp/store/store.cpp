@@ -4,16 +4,15 @@
 
 #include <bit>
 #include <cmath>
-#include <string>
 
 #include "base/hash.h"
-#include "store/store_impl.h"
+#include "store/store.h"
 
 namespace springtide {
 
 namespace {
 
-// Rises in every forked child: table memory is not inherited (arena.cpp), so a store there must refuse.
+// Rises in every forked child: table memory is not inherited (arena.h), so a store there must refuse.
 std::atomic<uint64_t> process_generation{1};
 
 uint64_t this_process() {
@@ -90,7 +89,7 @@ std::string difference(const TableSpec& a, const TableSpec& b) {
 
 }  // namespace
 
-StoreImpl::StoreImpl(const StoreOptions& wanted)
+Store::Store(const StoreOptions& wanted)
     : options(checked(wanted)),
       slot_shift_(64 - static_cast<uint32_t>(std::countr_zero(options.slots))),
       extents_(reserve(options)),
@@ -103,9 +102,7 @@ StoreImpl::StoreImpl(const StoreOptions& wanted)
   for (Stripe& stripe : stripes_) stripe.identities = SlotIdentities(slots_a_stripe());
 }
 
-StoreImpl::~StoreImpl() = default;
-
-void StoreImpl::declare(const TableSpec& spec) {
+void Store::declare(const TableSpec& spec) {
   check_process();
   check_spec(spec);
   std::lock_guard hold(declare_lock_);
@@ -119,132 +116,54 @@ void StoreImpl::declare(const TableSpec& spec) {
   tables_[spec.id].store(owned_.back().get(), std::memory_order_release);
 }
 
-Table& StoreImpl::table(TableId id) const {
+Table& Store::table(TableId id) const {
   if (Table* known = find_table(id)) return *known;
   throw BadInput("table " + std::to_string(id) + " was never declared to this store");
 }
 
-void StoreImpl::check_slot(uint32_t slot) const {
+void Store::check_slot(uint32_t slot) const {
   check_process();
   if (slot < options.slots) return;
   throw BadInput("slot " + std::to_string(slot) + " is not one of 0 to " + std::to_string(options.slots - 1));
 }
 
-void StoreImpl::check_process() const {
+void Store::check_process() const {
   if (process_ == this_process()) return;
   throw BadInput("a store cannot be used in a forked child; make it there, or start the process by spawn");
 }
 
-void StoreImpl::for_stripes(size_t keys, const std::function<void(uint32_t)>& work) {
+void Store::for_stripes(size_t keys, const std::function<void(uint32_t)>& work) {
   if (worth_sharing(keys)) return pool_.run(kStripes, work);
   for (uint32_t s = 0; s < kStripes; ++s) work(s);
 }
 
-Store::Store(const StoreOptions& options) : impl_(std::make_unique<StoreImpl>(options)) {}
-Store::~Store() = default;
-void Store::declare(const TableSpec& spec) { impl_->declare(spec); }
-const TableSpec& Store::table(TableId id) const { return impl_->table(id).spec; }
-bool Store::has_table(TableId id) const { return impl_->find_table(id) != nullptr; }
-uint32_t Store::slots() const { return impl_->options.slots; }
-
-uint64_t Store::row_floats(std::span<const TableId> tables) const {
+uint64_t Store::row_floats(std::span<const TableId> ids) const {
   uint64_t floats = 0;
-  for (TableId id : tables) floats += impl_->floats_of(id);
+  for (const TableId id : ids) {
+    const Table& known = table(is_image(id) || is_count(id) ? table_of(id) : id);
+    floats += is_count(id) ? 1 : is_image(id) ? known.image_floats() : known.dim;
+  }
   return floats;
 }
 
-uint32_t Store::image_floats(TableId id) const { return impl_->table(id).image_floats(); }
-
-void Store::pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
-                 std::vector<uint16_t>* refused) {
-  impl_->pull(tables, keys, out, refused);
-}
-
-void Store::pull(std::span<const TableId> tables, std::span<const Key> keys, float* out, std::vector<uint16_t>& refused,
-                 bool helped, const std::function<void(size_t)>& ready) {
-  impl_->pull(tables, keys, out, &refused, helped, ready);
-}
-
-PushStats Store::push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
-                      std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t clock, bool unique,
-                      bool check_finite, std::vector<uint16_t>* refused) {
-  return impl_->push(tables, keys, grads, hyper_tables, hyper, clock, unique, check_finite, refused);
-}
-
-OnceStats Store::push_once(const PushRows& rows, std::span<const TableId> hyper_tables, std::span<const Hyper> hyper,
-                           uint64_t clock, bool unique, const PushIdentity& identity) {
-  return impl_->push_once(rows, hyper_tables, hyper, clock, unique, identity);
-}
-
-IdentityStats Store::identity_stats() const { return impl_->identity_stats(); }
-IdentitySet Store::applied(uint32_t slot) const { return impl_->applied(slot); }
-
-void Store::assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,
-                   std::vector<uint16_t>* refused, bool keep) {
-  impl_->assign(tables, keys, rows, refused, keep);
-}
-
-uint64_t Store::evict(uint64_t clock) { return impl_->evict(clock); }
-
-bool Store::scan(TableId table, uint32_t slot, std::vector<Key>& keys, std::vector<float>& rows) {
-  return impl_->scan(table, slot, keys, rows);
-}
-
-std::vector<uint8_t> Store::export_slot(uint32_t slot, uint64_t since_cut) {
-  ImageWriter image;
-  export_slot(slot, since_cut, image);
-  return {image.bytes().begin(), image.bytes().end()};
-}
-
-void Store::export_slot(uint32_t slot, uint64_t since_cut, ImageWriter& to) {
-  impl_->write_image(slot, since_cut, to);
-  to.finish();
-}
-
-bool Store::copy_slot(uint32_t slot, uint64_t since_cut, SlotCopy& to, size_t part_bytes) {
-  return impl_->copy_slot(slot, since_cut, to, part_bytes);
-}
-
-void Store::import_slot(std::span<const uint8_t> image) { impl_->import_image(decode(image), StoreImpl::Into::any); }
-void Store::clear_slot(uint32_t slot) { impl_->clear_slot(slot); }
-void Store::close_slot(uint32_t slot) { impl_->set_closed(slot, true); }
-void Store::open_slot(uint32_t slot) { impl_->set_closed(slot, false); }
-bool Store::is_open(uint32_t slot) const { return impl_->is_open(slot); }
-
-void Store::close_and_export(uint32_t slot, uint64_t since_cut, ImageWriter& to) {
-  impl_->write_image(slot, since_cut, to, true);
-  to.finish();
-}
-
-void Store::refer(uint32_t slot, SlotReference& to) { impl_->refer(slot, to); }
-
-void Store::import_closed(uint32_t slot, std::span<const uint8_t> image, bool open) {
-  const SlotImage decoded = decode(image);
-  if (decoded.slot != slot) {
-    throw BadInput("an image of slot " + std::to_string(decoded.slot) + " came as that of slot " +
-                   std::to_string(slot));
-  }
-  impl_->import_image(decoded, open ? StoreImpl::Into::closed_then_open : StoreImpl::Into::closed);
-}
-std::vector<TableSpec> Store::tables() const { return impl_->specs(); }
-
 uint64_t Store::cut() {
-  impl_->check_process();
-  return impl_->clock.cut();
+  check_process();
+  return clock.cut();
 }
-
-uint64_t Store::dirty_rows(uint32_t slot, uint64_t since_cut) { return impl_->dirty_rows(slot, since_cut); }
-SlotLoad Store::load(uint32_t slot) { return impl_->load(slot); }
 
 uint64_t Store::rows() const {
+  const std::lock_guard hold(declare_lock_);
   uint64_t sum = 0;
-  for (uint32_t id = 0; id < kTables; ++id) {
-    if (Table* table = impl_->find_table(static_cast<TableId>(id))) sum += static_cast<uint64_t>(table->count.load());
-  }
+  for (const auto& owned : owned_) sum += static_cast<uint64_t>(owned->count.load());
   return sum;
 }
 
-uint64_t Store::rows(TableId table) const { return static_cast<uint64_t>(impl_->table(table).count.load()); }
-uint64_t Store::resident_bytes() const { return impl_->resident(); }
+std::vector<TableSpec> Store::tables() const {
+  const std::lock_guard hold(declare_lock_);
+  std::vector<TableSpec> specs;
+  for (const auto& owned : owned_) specs.push_back(owned->spec);
+  std::ranges::sort(specs, {}, &TableSpec::id);
+  return specs;
+}
 
 }  // namespace springtide

@@ -1,23 +1,34 @@
 // The tables of one server, or of a job of one process: slots of every table in shared huge-page arenas.
-// In: (table, key) pairs and gradients. Out: rows. Oracle: tests/oracles/reference.py.
+// In: (table, key) pairs and gradients. Out: rows. Its files: store.cpp (tables), store_pull.cpp, store_push.cpp,
+// store_once.cpp (pushes by identity), store_evict.cpp, store_slots.cpp (scan, loads, import), store_export.cpp.
+// Oracle: tests/oracles/reference.py.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "base/thread_pool.h"
 #include "base/types.h"
 #include "slots/identity_set.h"
+#include "slots/slot_image.h"
+#include "store/index/slot_index.h"
+#include "store/keys/age_clock.h"
+#include "store/keys/call_plan.h"
+#include "store/keys/row_counts.h"
+#include "store/keys/table.h"
 
 namespace springtide {
 
-class ImageWriter;
 class SlotCopy;
 struct SlotReference;
-class StoreImpl;
+struct StreamedItems;
 
 struct StoreOptions {
   uint32_t slots = 1024;  // of the job, a power of two, 64 to 65536
@@ -69,47 +80,63 @@ struct IdentityStats {
   uint64_t bytes = 0;
 };
 
+// An eviction that an export since a cut must tell of.
+struct Tombstone {
+  uint64_t hash;
+  TableId table;
+  uint32_t tick;
+};
+
+// What a slot remembers beside its cells.
+struct SlotHistory {
+  std::vector<Tombstone> gone;  // oldest first; kept only once a cut was made
+  uint32_t complete_from = 0;   // exports since a boundary before this tick must be full
+  size_t expected = 0;          // more that go, for which there must be room
+};
+
+struct alignas(64) Stripe {
+  std::mutex lock;
+  uint64_t sweep_credit = 0;
+  uint32_t sweep_slot = 0, sweep_entry = 0;
+  uint32_t closed = 0;  // of its slots
+  SlotIdentities identities;
+};
+
 class Store {
  public:
   explicit Store(const StoreOptions& options);
-  ~Store();
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
 
   // Idempotent. BadInput names the field that differs from an earlier spec.
   void declare(const TableSpec& spec);
-  const TableSpec& table(TableId id) const;  // BadInput when it was never declared
-  bool has_table(TableId id) const;
-  uint32_t slots() const;
+  const TableSpec& spec(TableId id) const { return table(id).spec; }  // BadInput when it was never declared
+  bool has_table(TableId id) const { return find_table(id) != nullptr; }
+  uint32_t slots() const { return options.slots; }
   uint64_t row_floats(std::span<const TableId> tables) const;  // floats in the rows of these tables, one each
-  uint32_t image_floats(TableId id) const;                     // in the image of a row (types.h)
+  uint32_t image_floats(TableId id) const { return table(id).image_floats(); }  // in the image of a row (types.h)
 
-  // Rows of keys[i] in tables[i], one after the other in `out` (float32 whatever the storage). Never writes
-  // to a table: a missing row reads as its init. Any order; fastest when keys come in slot order, since a
-  // stripe is locked once a run. Of a table with kImage the row's image is read; a missing row's is the one
-  // it would be created with.
-  // `refused`: slots among them that are closed are added here; what `out` then holds for these means
-  // nothing.
+  // Rows of keys[i] in tables[i], one after the other in `out` (float32 whatever the storage). Never writes to a table:
+  // a missing row reads as its init. Any order; fastest when keys come in slot order, since a stripe is locked once a
+  // run. Of a table with kImage the row's image is read; a missing row's is the one it would be created with.
+  // `refused`: slots among them that are closed are added here; what `out` then holds for these means nothing.
+  // `ready(n)` is called in the caller's thread when the rows of the first n keys are complete and their closed slots
+  // noted, the last time with all keys. `helped`: use the store's threads.
   void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
-            std::vector<uint16_t>* refused = nullptr);
+            std::vector<uint16_t>* refused = nullptr, bool helped = true,
+            const std::function<void(size_t)>& ready = {});
 
-  // Like above, in pieces: calls `ready(n)` in the caller's thread when the rows of the first n keys are complete and
-  // their closed slots noted, the last time with all keys. `helped`: use the store's threads.
-  void pull(std::span<const TableId> tables, std::span<const Key> keys, float* out, std::vector<uint16_t>& refused,
-            bool helped, const std::function<void(size_t)>& ready);
-
-  // Applies gradients laid out like pull's output. hyper[k] belongs to table hyper_tables[k]; every table
-  // pushed to must be named. `unique` promises that no (table, key) comes twice; else duplicates are summed
-  // first, in order. `check_finite` scans first and throws NonFinite with nothing applied. Keys of closed
-  // slots are left out, and their slots added to `refused`.
+  // Applies gradients laid out like pull's output. Every table pushed to must be named in `hyper`. `unique` promises
+  // that no (table, key) comes twice; else duplicates are summed first, in order. `check_finite` scans first and throws
+  // NonFinite with nothing applied. Keys of closed slots are left out, and their slots added to `refused`.
   PushStats push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
-                 std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t clock, bool unique,
-                 bool check_finite, std::vector<uint16_t>* refused = nullptr);
+                 std::span<const TableHyper> hyper, uint64_t clock, bool unique, bool check_finite,
+                 std::vector<uint16_t>* refused = nullptr);
 
   // Exactly-once push: each covered slot applies it and records its batches in one critical section, unless it has
   // applied them before. Gradients must be finite. BadInput, with nothing applied, when the batches overlap.
-  OnceStats push_once(const PushRows& rows, std::span<const TableId> hyper_tables, std::span<const Hyper> hyper,
-                      uint64_t clock, bool unique, const PushIdentity& identity);
+  OnceStats push_once(const PushRows& rows, std::span<const TableHyper> hyper, uint64_t clock, bool unique,
+                      const PushIdentity& identity);
   IdentitySet applied(uint32_t slot) const;
   IdentityStats identity_stats() const;
 
@@ -136,13 +163,13 @@ class Store {
   bool copy_slot(uint32_t slot, uint64_t since_cut, SlotCopy& to, size_t part_bytes);
   // A full image replaces the slot's rows, one since a cut is applied on top. BadInput, with nothing changed, on a
   // malformed image. Out of memory leaves the slot empty and closed.
-  void import_slot(std::span<const uint8_t> image);
+  void import_slot(std::span<const uint8_t> image) { import_image(decode(image), Into::any); }
   void clear_slot(uint32_t slot);
 
   // A closed slot belongs to another store, or is about to: pushes and assignments skip it, and pulls report it. All
   // slots are open at first. Atomic with respect to pulls and pushes.
-  void close_slot(uint32_t slot);
-  void open_slot(uint32_t slot);
+  void close_slot(uint32_t slot) { set_closed(slot, true); }
+  void open_slot(uint32_t slot) { set_closed(slot, false); }
   bool is_open(uint32_t slot) const;
   // Closes the slot and copies the changes since the cut, atomically.
   void close_and_export(uint32_t slot, uint64_t since_cut, ImageWriter& to);
@@ -152,7 +179,7 @@ class Store {
   // Imports into a closed slot and, with `open`, opens it. BadInput when the image is of another slot, or the slot is
   // open.
   void import_closed(uint32_t slot, std::span<const uint8_t> image, bool open);
-  std::vector<TableSpec> tables() const;  // in the order they were declared
+  std::vector<TableSpec> tables() const;  // by id
 
   // Starts a new cut: rows changed later are dirty with respect to it.
   uint64_t cut();
@@ -160,11 +187,125 @@ class Store {
 
   SlotLoad load(uint32_t slot);
   uint64_t rows() const;
-  uint64_t rows(TableId table) const;
-  uint64_t resident_bytes() const;  // of the arenas
+  uint64_t rows(TableId id) const { return static_cast<uint64_t>(table(id).count.load()); }
+  AgeClock clock;                                                                      // tests bring its end nearer
+  uint64_t resident_bytes() const { return extents_.resident() + index_.resident(); }  // of the arenas
 
  private:
-  std::unique_ptr<StoreImpl> impl_;
+  friend class Reservation;
+  friend class SlotExport;
+
+  Table* find_table(TableId id) const { return !is_plain(id) ? nullptr : tables_[id].load(std::memory_order_acquire); }
+  Table& table(TableId id) const;
+  // What is asked for or given under this id; BadInput for bits that mean nothing.
+  TableUse use_of(TableId id) const { return {table(is_image(id) || is_count(id) ? table_of(id) : id), id}; }
+  void check_slot(uint32_t slot) const;
+  void check_process() const;  // a forked child has no tables
+  uint32_t slot_number(uint64_t hash) const { return static_cast<uint32_t>(hash >> slot_shift_); }
+  uint32_t stripe_of_number(uint32_t slot) const { return slot >> (58 - slot_shift_); }
+  Stripe& stripe_of_slot(uint32_t slot) const { return stripes_[stripe_of_number(slot)]; }
+  static uint32_t stripe_number(uint64_t hash) { return static_cast<uint32_t>(hash >> 58); }
+  bool expired(uint64_t meta, const Table& table) const {
+    return table.spec.ttl != 0 && clock.expired(stamp_of(meta), table.spec.ttl);
+  }
+  bool is_row(const Cell* cell, const TableUse& use) const {
+    return cell != nullptr && !is_candidate(cell->meta) && (!use.ages || !expired(cell->meta, *use.table));
+  }
+  // More shares than threads: one whose core is taken from it for a while holds nobody up for long.
+  static constexpr uint32_t kSharesAThread = 4;
+  // Under some thousand keys a second thread costs more than it brings.
+  bool worth_sharing(size_t keys) const { return keys >= 4096 && pool_.threads() > 1; }
+  void for_stripes(size_t keys, const std::function<void(uint32_t)>& work);
+
+  CallPlan& plan_push(std::span<const TableId> tables, std::span<const Key> keys, std::span<const TableHyper> hyper);
+  void begin_push(uint64_t at);
+  PushStats push_in_order(const CallPlan& plan, std::span<const TableId> tables, std::span<const Key> keys,
+                          const float* grads, std::vector<uint16_t>* refused);
+  void push_uniform(StreamedItems& source, PushStats& stats, std::vector<uint16_t>& refused);
+  template <class Source>
+  void push_stripe(uint32_t number, Source& source, PushStats& stats, std::vector<uint16_t>& refused);
+  // `piece(p)`: the items of this stripe in the p-th of the push's pieces.
+  using Pieces = std::function<std::span<const Item>(size_t)>;
+  void push_stripe_once(uint32_t number, size_t pieces, const Pieces& piece, std::span<const SampleSpan> spans,
+                        std::span<const uint8_t> covers, OnceStats& stats);
+  struct OnceWork;
+  std::span<const uint8_t> covered_and_open(uint32_t number, std::span<const uint8_t> covers, OnceWork& work,
+                                            OnceStats& stats);
+  void note_refused(uint32_t number, const OnceWork& work, OnceStats& stats);
+  void sort_out(uint32_t number, std::span<const Item> items, OnceWork& work, OnceStats& stats);
+  void find_rows(std::span<const Item> items, OnceWork& work);
+  void apply(OnceWork& work, PushStats& stats) noexcept;
+  uint32_t slots_a_stripe() const { return options.slots / kStripes; }
+  void set_closed(uint32_t slot, bool closed);
+  // An image that lacks its sum. Returns 0, or with nothing written the size of one larger than `most_bytes`.
+  uint64_t write_image(uint32_t slot, uint64_t since_cut, ImageWriter& to, bool close = false,
+                       uint64_t most_bytes = UINT64_MAX);
+  enum class Into : uint8_t { any, closed, closed_then_open };
+  void import_image(const SlotImage& image, Into into);
+  void copy_part(SlotCopy& to);
+  bool copy_end(SlotCopy& to);
+
+  // Each is under the stripe's lock.
+  void mark_closed(uint32_t slot, bool closed);
+  // What of the source lies in open slots; the others' slots are noted.
+  template <class Source>
+  std::span<const Item> open_items(Source& source, std::vector<uint16_t>& refused);
+  template <class Source>
+  void push_rows(uint32_t number, Source& source, PushStats& stats);
+  void push_items(uint32_t number, std::span<const Item> items, PushStats& stats);
+  const IdentitySet& identities_of(uint32_t slot) const {
+    return stripe_of_slot(slot).identities.of(slot % slots_a_stripe());
+  }
+  void remember(uint32_t slot, IdentitySet set) {
+    stripe_of_slot(slot).identities.put(slot % slots_a_stripe(), std::move(set));
+  }
+  template <class Source>
+  void pull_rows(Source& source);
+  void pull_uniform(StreamedItems& source);
+  template <uint32_t kDim>
+  void pull_uniform_of(StreamedItems& source);
+  void apply_rest(std::span<const Item> rest, uint32_t tick, PushStats& stats);  // keys without a row
+  // Of a key that is in a Reservation.
+  void apply_one(const Item& item, uint32_t tick, PushStats& stats) noexcept;
+  RowHandle create(const Item& item, Cell* cell, uint32_t tick);  // with its init
+  // Its memory holds anything. The cell of a key that waited, if there is one, becomes the row's.
+  RowHandle make_row(Table& table, uint64_t hash, Cell* cell, uint32_t tick);
+  void update(const Item& item, RowHandle row);
+  void assign_one(const Item& item, uint32_t tick, bool keep);
+
+  // Leaves room in a table with a capacity. Whether cells have moved.
+  bool evict_for_one(Table& table, uint32_t slot_number, PushStats& stats);
+  void evict_oldest(Table& table, uint32_t slot_number);
+  // A row, or a key that waits, leaves. With nothing changed if there is no memory for it.
+  void drop(uint32_t slot_number, Cell* cell, Table& table, bool remember);
+  void reserve_drop(uint32_t slot_number,
+                    Table& table);  // then the next cannot fail; settle() comes after it
+  void drop_reserved(uint32_t slot_number, Cell* cell, Table& table, bool remember);
+  void settle(uint32_t slot_number, Table& table) noexcept;
+  void reserve_erase(uint32_t slot_number);  // then the next cannot fail
+  void erase_rows(uint32_t slot_number) noexcept;
+  void abandon(uint32_t slot_number) noexcept;
+  void import_table(uint32_t slot_number, const TableImage& part);
+  void import_rows(uint32_t slot_number, const TableImage& part, Table& into);
+  void record_tombstone(uint32_t slot_number, uint64_t hash, TableId table);
+  uint64_t drop_expired(uint32_t slot_number, const std::vector<Cell>& found);
+  void sweep(Stripe& stripe, uint32_t number, size_t items, PushStats& stats);
+  void renumber_ticks();
+
+  const StoreOptions options;
+  RowCounts counts{options.slots};
+  uint32_t slot_shift_;
+  ExtentArena extents_;
+  SlotIndex index_;
+  mutable std::array<Stripe, kStripes> stripes_;
+  std::vector<SlotHistory> histories_;
+  std::vector<uint8_t> closed_;  // by slot, each under its stripe's lock
+  std::unique_ptr<std::atomic<Table*>[]> tables_;
+  mutable std::mutex declare_lock_;
+  std::vector<std::unique_ptr<Table>> owned_;
+  std::atomic<bool> any_ttl_{false};
+  ThreadPool pool_;
+  uint64_t process_;
 };
 
 // A sentence that says why a push was not applied to these slots.

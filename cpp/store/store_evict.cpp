@@ -3,7 +3,7 @@
 
 #include "base/hash.h"
 #include "base/vector_reserve.h"
-#include "store/store_impl.h"
+#include "store/store.h"
 
 namespace springtide {
 
@@ -17,25 +17,25 @@ bool older(const Victim& a, const Victim& b) { return a.age != b.age ? a.age < b
 
 }  // namespace
 
-void StoreImpl::drop(uint32_t number, Cell* cell, Table& table, bool remember) {
+void Store::drop(uint32_t number, Cell* cell, Table& table, bool remember) {
   reserve_drop(number, table);
   drop_reserved(number, cell, table, remember);
   settle(number, table);
 }
 
-void StoreImpl::reserve_drop(uint32_t number, Table& table) {
+void Store::reserve_drop(uint32_t number, Table& table) {
   table.rows.expect_back(stripe_of_number(number));
   SlotHistory& history = histories_[number];
   springtide::reserve_more(history.gone, ++history.expected);
 }
 
-void StoreImpl::settle(uint32_t number, Table& table) noexcept {
+void Store::settle(uint32_t number, Table& table) noexcept {
   table.rows.settle(stripe_of_number(number));
   if (table.share != 0) table.quotas[number].expected = 0;
   histories_[number].expected = 0;
 }
 
-void StoreImpl::drop_reserved(uint32_t number, Cell* cell, Table& table, bool remember) {
+void Store::drop_reserved(uint32_t number, Cell* cell, Table& table, bool remember) {
   Slot& slot = index_.slot(number);
   uint64_t hash = cell->hash;
   if (!is_candidate(cell->meta)) {
@@ -50,7 +50,7 @@ void StoreImpl::drop_reserved(uint32_t number, Cell* cell, Table& table, bool re
 }
 
 // Kept in bounds: what is forgotten makes exports since older cuts full ones.
-void StoreImpl::record_tombstone(uint32_t number, uint64_t hash, TableId table) {
+void Store::record_tombstone(uint32_t number, uint64_t hash, TableId table) {
   if (!clock.has_cuts()) return;
   SlotHistory& history = histories_[number];
   size_t most = std::max<size_t>(kLeastGone, index_.slot(number).cells);
@@ -62,7 +62,7 @@ void StoreImpl::record_tombstone(uint32_t number, uint64_t hash, TableId table) 
   history.gone.push_back({hash, table, clock.tick()});
 }
 
-bool StoreImpl::evict_for_one(Table& table, uint32_t number, PushStats& stats) {
+bool Store::evict_for_one(Table& table, uint32_t number, PushStats& stats) {
   if (table.share == 0) return false;
   const uint64_t before = stats.evicted;
   while (table.quotas[number].rows >= table.share) {
@@ -74,7 +74,7 @@ bool StoreImpl::evict_for_one(Table& table, uint32_t number, PushStats& stats) {
 
 // A scan of the slot finds several victims at once. A row touched since has another stamp and is passed over;
 // rows not on the list were no older then and only get younger, so the order is exactly by age.
-void StoreImpl::evict_oldest(Table& table, uint32_t number) {
+void Store::evict_oldest(Table& table, uint32_t number) {
   Slot& slot = index_.slot(number);
   std::vector<Victim>& list = table.quotas[number].oldest_last;
   while (!list.empty()) {
@@ -95,14 +95,13 @@ void StoreImpl::evict_oldest(Table& table, uint32_t number) {
   std::reverse(list.begin(), list.end());
   Victim oldest = list.back();
   list.pop_back();
-  // Of equally old rows made in the meantime one might have to go first, so those of this very age are not
-  // kept.
+  // Of equally old rows made in the meantime one might have to go first, so those of this very age are not kept.
   uint64_t age = clock.age_at(clock.tick());
   std::erase_if(list, [age](const Victim& v) { return v.age >= age; });
   drop_reserved(number, index_.find(slot, oldest.hash, table.spec.id), table, true);
 }
 
-uint64_t StoreImpl::drop_expired(uint32_t number, const std::vector<Cell>& found) {
+uint64_t Store::drop_expired(uint32_t number, const std::vector<Cell>& found) {
   uint64_t rows = 0;
   for (const Cell& copy : found) {
     Table& owner = table(index_.table_of(copy.meta));
@@ -112,7 +111,7 @@ uint64_t StoreImpl::drop_expired(uint32_t number, const std::vector<Cell>& found
   return rows;
 }
 
-void StoreImpl::sweep(Stripe& stripe, uint32_t number, size_t items, PushStats& stats) {
+void Store::sweep(Stripe& stripe, uint32_t number, size_t items, PushStats& stats) {
   uint32_t slots = options.slots / kStripes;
   std::vector<Cell> found;
   stripe.sweep_credit += items;
@@ -138,7 +137,7 @@ void StoreImpl::sweep(Stripe& stripe, uint32_t number, size_t items, PushStats& 
   }
 }
 
-uint64_t StoreImpl::evict(uint64_t at) {
+uint64_t Store::evict(uint64_t at) {
   check_process();
   clock.advance(at);
   std::atomic<uint64_t> evicted{0};
@@ -156,7 +155,7 @@ uint64_t StoreImpl::evict(uint64_t at) {
 }
 
 // All stripes stop while every cell gets the new number of its stamp: once in millions of ticks.
-void StoreImpl::renumber_ticks() {
+void Store::renumber_ticks() {
   std::vector<std::unique_lock<std::mutex>> holds;
   for (Stripe& stripe : stripes_) holds.emplace_back(stripe.lock);
   if (!clock.nearly_full()) return;  // another thread did it

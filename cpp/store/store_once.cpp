@@ -2,14 +2,12 @@
 // skipped, the rest is recorded and applied under the same lock, all of it or, without memory, nothing. In: a
 // push. Out: what became of it by slot.
 #include <algorithm>
-#include <string>
 
 #include "base/hash.h"
 #include "base/vector_reserve.h"
-#include "store/keys/grouped_run.h"
 #include "store/keys/row_pipeline.h"
 #include "store/reservation.h"
-#include "store/store_impl.h"
+#include "store/store.h"
 
 namespace springtide {
 
@@ -47,8 +45,8 @@ struct CountAtEnd {
 };
 
 // Memory is kept from call to call.
-std::vector<GroupedRun>& runs_of_this_thread() {
-  thread_local std::vector<GroupedRun> runs;
+std::vector<GroupedKeys>& runs_of_this_thread() {
+  thread_local std::vector<GroupedKeys> runs;
   return runs;
 }
 
@@ -76,23 +74,23 @@ std::string describe_torn(const Store& store, std::span<const BatchRange> batche
          std::to_string(torn.size()) + " slots. Accumulate over the same batches whenever they are trained again";
 }
 
-OnceStats StoreImpl::push_once(const PushRows& rows, std::span<const TableId> hyper_tables,
-                               std::span<const Hyper> hyper, uint64_t at, bool unique, const PushIdentity& identity) {
+OnceStats Store::push_once(const PushRows& rows, std::span<const TableHyper> hyper, uint64_t at, bool unique,
+                           const PushIdentity& identity) {
   check_rows(rows, identity, options.slots);
   const std::vector<SampleSpan> spans = spans_of(identity.batches);
-  CallPlan& plan = plan_push(rows.tables, rows.keys, hyper_tables, hyper);
-  std::vector<GroupedRun>& runs = runs_of_this_thread();
+  CallPlan& plan = plan_push(rows.tables, rows.keys, hyper);
+  std::vector<GroupedKeys>& runs = runs_of_this_thread();
   if (unique) {
     if (runs.size() < rows.runs.size()) runs.resize(rows.runs.size());
     size_t first = 0;
     for (size_t r = 0; r < rows.runs.size(); ++r) {
       const size_t keys = rows.runs[r].keys;
-      runs[r].fill(rows.tables.subspan(first, keys), rows.keys.subspan(first, keys),
-                   const_cast<float*>(rows.runs[r].floats), plan.use_by_id());
+      const DataRun run{keys, const_cast<float*>(rows.runs[r].floats)};
+      runs[r].fill(rows.tables.subspan(first, keys), rows.keys.subspan(first, keys), {&run, 1}, plan.use_by_id());
       first += keys;
     }
   } else {
-    std::vector<CallPlan::DataRun> data;
+    std::vector<DataRun> data;
     for (const RowRun& run : rows.runs) data.push_back({run.keys, const_cast<float*>(run.floats)});
     plan.group(rows.tables, rows.keys, data);
     plan.sum_duplicates();
@@ -121,7 +119,7 @@ constexpr size_t kNear = 256;  // of more rows the first have left the nearest c
 constexpr size_t kAhead = 6;   // rows that are then asked for once more
 
 // What a push does in one stripe, found out before anything is done.
-struct StoreImpl::OnceWork {
+struct Store::OnceWork {
   static OnceWork& of_this_thread() {
     thread_local OnceWork mine;
     mine.items = 0;
@@ -142,8 +140,8 @@ struct StoreImpl::OnceWork {
 
 // Nothing is changed before everything that can fail has been done: a batch that is remembered and has no
 // rows would be lost, rows without a name would be trained twice.
-void StoreImpl::push_stripe_once(uint32_t number, size_t pieces, const Pieces& piece, std::span<const SampleSpan> spans,
-                                 std::span<const uint8_t> covers, OnceStats& stats) {
+void Store::push_stripe_once(uint32_t number, size_t pieces, const Pieces& piece, std::span<const SampleSpan> spans,
+                             std::span<const uint8_t> covers, OnceStats& stats) {
   OnceWork& work = OnceWork::of_this_thread();
   Stripe& stripe = stripes_[number];
   std::lock_guard hold(stripe.lock);
@@ -164,7 +162,7 @@ void StoreImpl::push_stripe_once(uint32_t number, size_t pieces, const Pieces& p
   if (work.items != 0 && any_ttl_.load(std::memory_order_relaxed)) sweep(stripe, number, work.items, stats);
 }
 
-void StoreImpl::note_refused(uint32_t number, const OnceWork& work, OnceStats& stats) {
+void Store::note_refused(uint32_t number, const OnceWork& work, OnceStats& stats) {
   for (uint32_t slot = 0; slot < slots_a_stripe(); ++slot) {
     if (work.verdict(slot) == Verdict::torn)
       stats.torn.push_back(static_cast<uint16_t>(number * slots_a_stripe() + slot));
@@ -173,10 +171,9 @@ void StoreImpl::note_refused(uint32_t number, const OnceWork& work, OnceStats& s
   stats.foreign.erase(std::unique(stats.foreign.begin(), stats.foreign.end()), stats.foreign.end());
 }
 
-// Which of its slots the push speaks for and may change; those that are another's by now are told, keys or
-// not.
-std::span<const uint8_t> StoreImpl::covered_and_open(uint32_t number, std::span<const uint8_t> covers, OnceWork& work,
-                                                     OnceStats& stats) {
+// Which of its slots the push speaks for and may change; those that are another's by now are told, keys or not.
+std::span<const uint8_t> Store::covered_and_open(uint32_t number, std::span<const uint8_t> covers, OnceWork& work,
+                                                 OnceStats& stats) {
   const uint32_t slots = slots_a_stripe(), first = number * slots;
   const auto spoken = covers.empty() ? covers : covers.subspan(first, slots);
   if (stripes_[number].closed == 0) return spoken;
@@ -190,7 +187,7 @@ std::span<const uint8_t> StoreImpl::covered_and_open(uint32_t number, std::span<
   return work.open;
 }
 
-void StoreImpl::sort_out(uint32_t number, std::span<const Item> items, OnceWork& work, OnceStats& stats) {
+void Store::sort_out(uint32_t number, std::span<const Item> items, OnceWork& work, OnceStats& stats) {
   work.mine.clear();
   for (const Item& item : items) {
     const uint32_t slot = slot_number(item.hash);
@@ -214,7 +211,7 @@ void StoreImpl::sort_out(uint32_t number, std::span<const Item> items, OnceWork&
 
 // Rows are asked for here and used by apply(). They are stamped already: a stamp without a change does no
 // harm, and cells move when the index grows for others.
-void StoreImpl::find_rows(std::span<const Item> items, OnceWork& work) {
+void Store::find_rows(std::span<const Item> items, OnceWork& work) {
   springtide::reserve_more(work.updates, items.size());
   springtide::reserve_more(work.rest, items.size());
   uint32_t widest = 0;  // of rows of 16 bits
@@ -242,7 +239,7 @@ void StoreImpl::find_rows(std::span<const Item> items, OnceWork& work) {
   if (widest != 0) half_row(widest);
 }
 
-void StoreImpl::apply(OnceWork& work, PushStats& stats) noexcept {
+void Store::apply(OnceWork& work, PushStats& stats) noexcept {
   const size_t count = work.updates.size(), ahead = count > kNear ? kAhead : count;
   for (size_t i = 0; i < count; ++i) {
     const RowUpdate& update = work.updates[i];
@@ -258,13 +255,13 @@ void StoreImpl::apply(OnceWork& work, PushStats& stats) noexcept {
   for (const Item& item : work.rest) apply_one(item, work.tick, stats);
 }
 
-IdentitySet StoreImpl::applied(uint32_t slot) {
+IdentitySet Store::applied(uint32_t slot) const {
   check_slot(slot);
   std::lock_guard hold(stripe_of_slot(slot).lock);
   return identities_of(slot);
 }
 
-IdentityStats StoreImpl::identity_stats() {
+IdentityStats Store::identity_stats() const {
   IdentityStats sum;
   for (Stripe& stripe : stripes_) {
     std::lock_guard hold(stripe.lock);

@@ -30,9 +30,8 @@ struct Tables {
   OnceStats push(uint32_t shard, uint64_t batch, std::span<const uint8_t> covers = {}, uint64_t batches = 1) {
     const BatchRange range{kShard, shard, batch * 4, batches * 4};
     const std::vector<RowRun> runs{{700, grads.data()}, {kKeys - 700, grads.data() + 1400}};
-    const Hyper plain{1.0f, 0.0f, 0};
-    const TableId table = 0;
-    return store.push_once({tables, keys, runs}, {&table, 1}, {&plain, 1}, 0, true, {{&range, 1}, covers});
+    const TableHyper plain{.table = 0, .lr = 1.0f};
+    return store.push_once({tables, keys, runs}, {&plain, 1}, 0, true, {{&range, 1}, covers});
   }
   std::vector<float> rows() {
     std::vector<float> out(2 * kKeys);
@@ -71,7 +70,7 @@ TEST(a_push_is_applied_once_and_its_copies_are_skipped) {
 TEST(an_empty_push_is_remembered_by_slots_without_keys) {
   Tables t;
   const BatchRange range{0, 1, 0, 4};
-  t.store.push_once({}, {}, {}, 0, true, {{&range, 1}, {}});
+  t.store.push_once({}, {}, 0, true, {{&range, 1}, {}});
   CHECK(t.push(1, 0).applied == 0);
   CHECK(t.all_rows_are(0));
 }

@@ -3,8 +3,7 @@
 
 #include "base/hash.h"
 #include "store/keys/row_pipeline.h"
-#include "store/keys/uniform_rows.h"
-#include "store/store_impl.h"
+#include "store/store.h"
 
 namespace springtide {
 namespace {
@@ -13,8 +12,8 @@ constexpr size_t kReadyKeys = 1024;  // a share of a call that is told of the fi
 
 }  // namespace
 
-void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys, float* out,
-                     std::vector<uint16_t>* refused, bool helped, const std::function<void(size_t)>& ready) {
+void Store::pull(std::span<const TableId> tables, std::span<const Key> keys, float* out, std::vector<uint16_t>* refused,
+                 bool helped, const std::function<void(size_t)>& ready) {
   std::mutex noting;
   std::vector<uint16_t> noted;
   const auto note = [&](uint64_t hash) {  // under the stripe's lock
@@ -74,24 +73,13 @@ void StoreImpl::pull(std::span<const TableId> tables, std::span<const Key> keys,
   tell(keys.size());
 }
 
-void StoreImpl::pull_uniform(StreamedItems& source) {
-  switch (source.use_by_id[source.tables[source.at]]->dim) {
-    case 8:
-      return pull_uniform_of<8>(source);
-    case 16:
-      return pull_uniform_of<16>(source);
-    case 32:
-      return pull_uniform_of<32>(source);
-    case 64:
-      return pull_uniform_of<64>(source);
-    default:
-      return pull_uniform_of<0>(source);
-  }
+void Store::pull_uniform(StreamedItems& source) {
+  by_dim(source.use_by_id[source.tables[source.at]]->dim, [&](auto dim) { pull_uniform_of<dim()>(source); });
 }
 
 // `kDim`: of all rows; 0: any.
 template <uint32_t kDim>
-void StoreImpl::pull_uniform_of(StreamedItems& source) {
+void Store::pull_uniform_of(StreamedItems& source) {
   const TableUse& any = *source.use_by_id[source.tables[source.at]];
   const uint32_t dim = kDim != 0 ? kDim : any.dim;
   const size_t bytes = dim * sizeof(float);
@@ -113,7 +101,7 @@ void StoreImpl::pull_uniform_of(StreamedItems& source) {
 }
 
 template <class Source>
-void StoreImpl::pull_rows(Source& source) {
+void Store::pull_rows(Source& source) {
   auto locate = [this](InFlight& f, const Cell* cell) {
     const TableUse& use = *f.item.use;
     f.weights = nullptr;

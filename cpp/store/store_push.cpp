@@ -1,14 +1,12 @@
 // Applying gradients. In each stripe rows that exist are updated first, in a pipeline like the pull's; then
 // the keys that have no row yet, in their order: only these change the index.
 #include <cmath>
-#include <string>
 
 #include "base/hash.h"
 #include "store/kernels/finite.h"
 #include "store/keys/row_pipeline.h"
-#include "store/keys/uniform_rows.h"
 #include "store/reservation.h"
-#include "store/store_impl.h"
+#include "store/store.h"
 
 namespace springtide {
 
@@ -35,10 +33,10 @@ PushStats& operator+=(PushStats& a, const PushStats& b) {
 
 }  // namespace
 
-PushStats StoreImpl::push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
-                          std::span<const TableId> hyper_tables, std::span<const Hyper> hyper, uint64_t at, bool unique,
-                          bool check_finite, std::vector<uint16_t>* refused) {
-  CallPlan& plan = plan_push(tables, keys, hyper_tables, hyper);
+PushStats Store::push(std::span<const TableId> tables, std::span<const Key> keys, const float* grads,
+                      std::span<const TableHyper> hyper, uint64_t at, bool unique, bool check_finite,
+                      std::vector<uint16_t>* refused) {
+  CallPlan& plan = plan_push(tables, keys, hyper);
   if (check_finite && !all_finite(grads, plan.floats())) {
     plan.group(tables, keys, const_cast<float*>(grads));
     say_where(plan.items());
@@ -72,8 +70,8 @@ PushStats StoreImpl::push(std::span<const TableId> tables, std::span<const Key> 
 
 // Keys in slot order: each thread takes some stripes, as they lie in the caller's arrays. What lies elsewhere
 // than the order says waits until all others are done, so that the outcome does not depend on who was first.
-PushStats StoreImpl::push_in_order(const CallPlan& plan, std::span<const TableId> tables, std::span<const Key> keys,
-                                   const float* grads, std::vector<uint16_t>* refused) {
+PushStats Store::push_in_order(const CallPlan& plan, std::span<const TableId> tables, std::span<const Key> keys,
+                               const float* grads, std::vector<uint16_t>* refused) {
   struct Share {
     PushStats stats;
     std::vector<uint16_t> refused;
@@ -114,14 +112,14 @@ PushStats StoreImpl::push_in_order(const CallPlan& plan, std::span<const TableId
   return sum;
 }
 
-CallPlan& StoreImpl::plan_push(std::span<const TableId> tables, std::span<const Key> keys,
-                               std::span<const TableId> hyper_tables, std::span<const Hyper> hyper) {
+CallPlan& Store::plan_push(std::span<const TableId> tables, std::span<const Key> keys,
+                           std::span<const TableHyper> hyper) {
   check_process();
   CallPlan& plan = CallPlan::of_this_thread();
   plan.begin();
-  for (size_t i = 0; i < hyper_tables.size(); ++i) {
-    Table& named = table(hyper_tables[i]);
-    plan.use(hyper_tables[i], TableUse(named, named.optimizer.kernel(), named.optimizer.prepare(hyper[i])));
+  for (const TableHyper& values : hyper) {
+    Table& named = table(values.table);
+    plan.use(values.table, TableUse(named, named.optimizer.kernel(), named.optimizer.prepare(values)));
   }
   plan.name_tables(tables, keys, [this](TableId id) -> TableUse {
     throw BadInput("push to table '" + table(id).spec.name + "' without a learning rate: name the table in hyper");
@@ -129,20 +127,20 @@ CallPlan& StoreImpl::plan_push(std::span<const TableId> tables, std::span<const 
   return plan;
 }
 
-void StoreImpl::begin_push(uint64_t at) {
+void Store::begin_push(uint64_t at) {
   if (clock.nearly_full()) renumber_ticks();
   clock.advance(at);
 }
 
 template <class Source>
-void StoreImpl::push_stripe(uint32_t number, Source& source, PushStats& stats, std::vector<uint16_t>& refused) {
+void Store::push_stripe(uint32_t number, Source& source, PushStats& stats, std::vector<uint16_t>& refused) {
   std::lock_guard hold(stripes_[number].lock);
   if (stripes_[number].closed == 0) return push_rows(number, source, stats);
   push_items(number, open_items(source, refused), stats);
 }
 
 template <class Source>
-std::span<const Item> StoreImpl::open_items(Source& source, std::vector<uint16_t>& refused) {
+std::span<const Item> Store::open_items(Source& source, std::vector<uint16_t>& refused) {
   thread_local std::vector<Item> mine;
   mine.clear();
   InFlight keys[kGroup];
@@ -159,13 +157,13 @@ std::span<const Item> StoreImpl::open_items(Source& source, std::vector<uint16_t
   return mine;
 }
 
-void StoreImpl::push_items(uint32_t number, std::span<const Item> items, PushStats& stats) {
+void Store::push_items(uint32_t number, std::span<const Item> items, PushStats& stats) {
   GroupedItems source{items};
   push_rows(number, source, stats);
 }
 
 template <class Source>
-void StoreImpl::push_rows(uint32_t number, Source& source, PushStats& stats) {
+void Store::push_rows(uint32_t number, Source& source, PushStats& stats) {
   thread_local std::vector<Item> rest;  // keys without a row
   rest.clear();
   uint32_t tick = clock.tick();
@@ -197,7 +195,7 @@ void StoreImpl::push_rows(uint32_t number, Source& source, PushStats& stats) {
   if (any_ttl_.load(std::memory_order_relaxed)) sweep(stripes_[number], number, items, stats);
 }
 
-void StoreImpl::push_uniform(StreamedItems& source, PushStats& stats, std::vector<uint16_t>& refused) {
+void Store::push_uniform(StreamedItems& source, PushStats& stats, std::vector<uint16_t>& refused) {
   const uint32_t number = source.stripe;
   std::lock_guard hold(stripes_[number].lock);
   if (stripes_[number].closed != 0) return push_items(number, open_items(source, refused), stats);
@@ -246,7 +244,7 @@ void StoreImpl::push_uniform(StreamedItems& source, PushStats& stats, std::vecto
   if (any_ttl_.load(std::memory_order_relaxed)) sweep(stripes_[number], number, source.at - before, stats);
 }
 
-void StoreImpl::apply_rest(std::span<const Item> rest, uint32_t tick, PushStats& stats) {
+void Store::apply_rest(std::span<const Item> rest, uint32_t tick, PushStats& stats) {
   if (rest.empty()) return;
   Reservation room(*this, rest, Reservation::Admission::counted);
   room.use();
@@ -254,7 +252,7 @@ void StoreImpl::apply_rest(std::span<const Item> rest, uint32_t tick, PushStats&
 }
 
 // A key with no row, one that waits for admission, or one whose row is past its ttl.
-void StoreImpl::apply_one(const Item& item, uint32_t tick, PushStats& stats) noexcept {
+void Store::apply_one(const Item& item, uint32_t tick, PushStats& stats) noexcept {
   Table& table = *item.use->table;
   uint32_t number = slot_number(item.hash);
   Slot& slot = index_.slot(number);
@@ -286,13 +284,13 @@ void StoreImpl::apply_one(const Item& item, uint32_t tick, PushStats& stats) noe
   ++stats.created;
 }
 
-RowHandle StoreImpl::create(const Item& item, Cell* cell, uint32_t tick) {
+RowHandle Store::create(const Item& item, Cell* cell, uint32_t tick) {
   RowHandle row = make_row(*item.use->table, item.hash, cell, tick);
   item.use->table->write_init(row, item.hash);
   return row;
 }
 
-RowHandle StoreImpl::make_row(Table& table, uint64_t hash, Cell* cell, uint32_t tick) {
+RowHandle Store::make_row(Table& table, uint64_t hash, Cell* cell, uint32_t tick) {
   uint32_t number = slot_number(hash);
   Slot& slot = index_.slot(number);
   RowHandle row = table.rows.take(stripe_number(hash));
@@ -308,12 +306,12 @@ RowHandle StoreImpl::make_row(Table& table, uint64_t hash, Cell* cell, uint32_t 
   return row;
 }
 
-void StoreImpl::update(const Item& item, RowHandle row) {
+void Store::update(const Item& item, RowHandle row) {
   item.use->step(item.use->weights(row), item.use->vectors(row), item.use->number(row), item.data);
 }
 
-void StoreImpl::assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,
-                       std::vector<uint16_t>* refused, bool keep) {
+void Store::assign(std::span<const TableId> tables, std::span<const Key> keys, const float* rows,
+                   std::vector<uint16_t>* refused, bool keep) {
   check_process();
   CallPlan& plan = CallPlan::of_this_thread();
   plan.begin();
@@ -336,7 +334,7 @@ void StoreImpl::assign(std::span<const TableId> tables, std::span<const Key> key
   }
 }
 
-void StoreImpl::assign_one(const Item& item, uint32_t tick, bool keep) {
+void Store::assign_one(const Item& item, uint32_t tick, bool keep) {
   Table& table = *item.use->table;
   uint32_t number = slot_number(item.hash);
   if (keep && identities_of(number).has(first_values_of(table.spec.id)) == IdentitySet::Has::all) return;

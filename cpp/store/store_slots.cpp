@@ -1,11 +1,54 @@
-// Whole slots: scanning, accounting, forgetting, opening and closing. Copying out: store_export.cpp; in:
-// store_import.cpp.
+// Whole slots: scanning, accounting, forgetting, opening, closing and copying in, from an image that is read where it
+// lies: the index is given its size first, then rows go through by bunches, found or made and asked for before they are
+// written. Copying out: store_export.cpp.
+#include "base/cpu.h"
 #include "base/hash.h"
-#include "store/store_impl.h"
+#include "store/store.h"
 
 namespace springtide {
 
-bool StoreImpl::scan(TableId id, uint32_t number, std::vector<Key>& keys, std::vector<float>& rows) {
+namespace {
+
+std::string of(const TableSpec& spec) {
+  return "slot image: table " + std::to_string(spec.id) + " ('" + spec.name + "')";
+}
+
+constexpr size_t kBunch = 16;  // rows asked for before the first of them is written
+
+// Most rows of an image have the age of the one before.
+class Ticks {
+ public:
+  explicit Ticks(AgeClock& clock) : clock_(clock) {}
+  uint32_t of(uint64_t age) {
+    if (tick_ == 0 || age != age_) {
+      tick_ = clock_.tick_for(age);
+      age_ = age;
+    }
+    return tick_;
+  }
+
+ private:
+  AgeClock& clock_;
+  uint64_t age_ = 0;
+  uint32_t tick_ = 0;  // 0 is nobody's
+};
+
+void check_table(const TableImage& image, const Table& table) {
+  if (image.dim != table.dim) {
+    throw BadInput(of(table.spec) + " has dim " + std::to_string(image.dim) + " there and " +
+                   std::to_string(table.dim) + " here");
+  }
+  if (image.dtype != table.spec.dtype) throw BadInput(of(table.spec) + " has another dtype there than here");
+  if (image.optimizer != table.spec.optim.kind || image.state_floats != table.optimizer.state_floats()) {
+    throw BadInput(of(table.spec) + " was trained by " + name_of(image.optimizer) + " with " +
+                   std::to_string(image.state_floats) + " floats of state a row; here it is " +
+                   name_of(table.spec.optim.kind) + " with " + std::to_string(table.optimizer.state_floats()));
+  }
+}
+
+}  // namespace
+
+bool Store::scan(TableId id, uint32_t number, std::vector<Key>& keys, std::vector<float>& rows) {
   check_slot(number);
   Table& wanted = table(id);
   std::lock_guard hold(stripe_of_slot(number).lock);
@@ -20,7 +63,7 @@ bool StoreImpl::scan(TableId id, uint32_t number, std::vector<Key>& keys, std::v
   return true;
 }
 
-void StoreImpl::reserve_erase(uint32_t number) {
+void Store::reserve_erase(uint32_t number) {
   const uint32_t stripe = stripe_of_number(number);
   index_.for_each(index_.slot(number), [&](const Cell& cell) {
     if (!is_candidate(cell.meta)) table(index_.table_of(cell.meta)).rows.expect_back(stripe);
@@ -28,7 +71,7 @@ void StoreImpl::reserve_erase(uint32_t number) {
 }
 
 // No list of what went: exports since an earlier cut become full ones instead.
-void StoreImpl::erase_rows(uint32_t number) noexcept {
+void Store::erase_rows(uint32_t number) noexcept {
   Slot& slot = index_.slot(number);
   uint32_t stripe = stripe_of_number(number);
   index_.for_each(slot, [&](const Cell& cell) {
@@ -46,7 +89,7 @@ void StoreImpl::erase_rows(uint32_t number) noexcept {
   histories_[number] = SlotHistory{.gone = {}, .complete_from = clock.tick(), .expected = 0};
 }
 
-void StoreImpl::clear_slot(uint32_t number) {
+void Store::clear_slot(uint32_t number) {
   check_slot(number);
   std::lock_guard hold(stripe_of_slot(number).lock);
   reserve_erase(number);
@@ -55,7 +98,7 @@ void StoreImpl::clear_slot(uint32_t number) {
   counts.renew(number);
 }
 
-SlotLoad StoreImpl::load(uint32_t number) {
+SlotLoad Store::load(uint32_t number) {
   check_slot(number);
   std::lock_guard hold(stripe_of_slot(number).lock);
   const Slot& slot = index_.slot(number);
@@ -64,30 +107,123 @@ SlotLoad StoreImpl::load(uint32_t number) {
 
 // A store answers for open slots only. Closing is part of the critical section that copies a slot for the
 // last time, opening of the one that imports it, so that no change is lost between two owners.
-void StoreImpl::mark_closed(uint32_t slot, bool closed) {
+void Store::mark_closed(uint32_t slot, bool closed) {
   if ((closed_[slot] != 0) == closed) return;
   closed_[slot] = closed ? 1 : 0;
   Stripe& stripe = stripe_of_slot(slot);
   stripe.closed = closed ? stripe.closed + 1 : stripe.closed - 1;
 }
 
-void StoreImpl::set_closed(uint32_t slot, bool closed) {
+void Store::set_closed(uint32_t slot, bool closed) {
   check_slot(slot);
   std::lock_guard hold(stripe_of_slot(slot).lock);
   mark_closed(slot, closed);
 }
 
-bool StoreImpl::is_open(uint32_t slot) {
+bool Store::is_open(uint32_t slot) const {
   check_slot(slot);
   std::lock_guard hold(stripe_of_slot(slot).lock);
   return closed_[slot] == 0;
 }
 
-std::vector<TableSpec> StoreImpl::specs() {
-  std::lock_guard hold(declare_lock_);
-  std::vector<TableSpec> specs;
-  for (const auto& table : owned_) specs.push_back(table->spec);
-  return specs;
+void Store::import_closed(uint32_t slot, std::span<const uint8_t> image, bool open) {
+  const SlotImage decoded = decode(image);
+  if (decoded.slot != slot) {
+    throw BadInput("an image of slot " + std::to_string(decoded.slot) + " came as that of slot " +
+                   std::to_string(slot));
+  }
+  import_image(decoded, open ? Into::closed_then_open : Into::closed);
+}
+
+// Everything is checked before the slot is touched.
+void Store::import_image(const SlotImage& image, Into into) {
+  check_process();
+  if (image.slots != options.slots) {
+    throw BadInput("slot image: made with " + std::to_string(image.slots) + " slots, this store has " +
+                   std::to_string(options.slots));
+  }
+  if (image.seed != options.seed) {
+    throw BadInput("slot image: made with seed " + std::to_string(image.seed) + ", this store has " +
+                   std::to_string(options.seed) + ": rows that do not exist yet would change");
+  }
+  for (const TableImage& part : image.tables) check_table(part, table(part.id));
+  if (clock.nearly_full()) renumber_ticks();  // every age in the image may need a tick of its own
+  clock.advance(image.clock);
+  std::lock_guard hold(stripe_of_slot(image.slot).lock);
+  if (into != Into::any && closed_[image.slot] == 0) {
+    throw BadInput("slot " + std::to_string(image.slot) + " is open here already: it has one owner");
+  }
+  counts.renew(image.slot);
+  if (image.full) {
+    reserve_erase(image.slot);
+    erase_rows(image.slot);
+  }
+  try {
+    uint64_t cells = 0;
+    for (const TableImage& part : image.tables) cells += part.rows.size() + part.waiting.size();
+    index_.reserve(index_.slot(image.slot), cells);
+    for (const TableImage& part : image.tables) import_table(image.slot, part);
+    remember(image.slot, image.identities);
+  } catch (...) {
+    abandon(image.slot);
+    throw;
+  }
+  if (into == Into::closed_then_open) mark_closed(image.slot, false);
+}
+
+// There was no memory for all of an image, and half of a slot is not to be used: nobody is served by it until
+// another comes. If not even the rest can be cleared away, the process ends.
+void Store::abandon(uint32_t slot) noexcept {
+  mark_closed(slot, true);
+  reserve_erase(slot);
+  remember(slot, {});
+  erase_rows(slot);
+}
+
+void Store::import_table(uint32_t number, const TableImage& part) {
+  Table& into = table(part.id);
+  Slot& slot = index_.slot(number);
+  for (size_t i = 0; i < part.gone.size(); ++i) {
+    if (Cell* cell = index_.find(slot, part.gone[i], part.id)) drop(number, cell, into, true);
+  }
+  if (into.share != 0) into.quotas[number].oldest_last.clear();
+  import_rows(number, part, into);
+  Ticks ticks(clock);
+  for (size_t i = 0; i < part.waiting.size(); ++i) {
+    Cell* cell = index_.find(slot, part.waiting[i], part.id);
+    if (cell != nullptr) drop(number, cell, into, false);
+    uint32_t count = std::min(part.waiting_counts[i], kMaxCount);
+    index_.insert(slot, part.waiting[i], candidate_meta(part.id, count, ticks.of(part.waiting_ages[i])));
+  }
+}
+
+void Store::import_rows(uint32_t number, const TableImage& part, Table& into) {
+  Slot& slot = index_.slot(number);
+  Ticks ticks(clock);
+  const size_t state_bytes = size_t{into.vector_bytes} + into.number_bytes;
+  std::array<RowHandle, kBunch> rows;
+  for (size_t first = 0; first < part.rows.size(); first += kBunch) {
+    const size_t some = std::min(kBunch, part.rows.size() - first);
+    for (size_t i = 0; i < some; ++i) {
+      const uint64_t hash = part.rows[first + i];
+      const uint32_t tick = ticks.of(part.row_ages[first + i]);
+      Cell* cell = index_.find(slot, hash, part.id);
+      if (cell != nullptr && !is_candidate(cell->meta)) {
+        rows[i] = handle_of(cell->meta);
+        cell->meta = row_meta(rows[i], tick);
+      } else {
+        rows[i] = make_row(into, hash, cell, tick);
+      }
+      prefetch_lines_to_write(into.rows.weights(rows[i]), into.weight_bytes);
+      if (into.vector_bytes != 0) prefetch_lines_to_write(into.rows.vectors(rows[i]), into.vector_bytes);
+    }
+    for (size_t i = 0; i < some; ++i) {
+      const uint8_t* state = part.state.at + (first + i) * state_bytes;
+      std::memcpy(into.rows.weights(rows[i]), part.weights.at + (first + i) * into.weight_bytes, into.weight_bytes);
+      if (into.vector_bytes != 0) std::memcpy(into.rows.vectors(rows[i]), state, into.vector_bytes);
+      if (into.number_bytes != 0) std::memcpy(into.rows.number(rows[i]), state + into.vector_bytes, into.number_bytes);
+    }
+  }
 }
 
 }  // namespace springtide

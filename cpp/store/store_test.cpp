@@ -32,14 +32,12 @@ Batch batch(const Store& store, std::mt19937_64& random, size_t count, Key range
   return b;
 }
 
-const Hyper kPlain{1.0f, 0.0f, 0};
+const std::vector<TableHyper> kPlain{{.table = 0, .lr = 1.0f}, {.table = 1, .lr = 1.0f}};
 
 }  // namespace
 
 TEST(counts_are_right_whatever_the_threads) {
   Store store(small(3));
-  std::vector<TableId> ids{0, 1};
-  std::vector<Hyper> hyper{kPlain, kPlain};
   store.declare(spec(0, 8, OptimKind::sgd));
   store.declare(spec(1, 5, OptimKind::sgd));
   constexpr int kThreads = 4, kRounds = 6;
@@ -51,20 +49,20 @@ TEST(counts_are_right_whatever_the_threads) {
       std::mt19937_64 random(static_cast<uint64_t>(t));
       for (int round = 0; round < kRounds; ++round) {
         Batch b = batch(store, random, 5000, kRange, 2);
-        store.push(b.tables, b.keys, b.floats.data(), ids, hyper, 0, false, true);
+        store.push(b.tables, b.keys, b.floats.data(), kPlain, 0, false, true);
         store.pull(b.tables, b.keys, b.floats.data());
         for (size_t i = 0; i < b.keys.size(); ++i) ++seen[t][b.tables[i] * kRange + b.keys[i]];
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
-  for (TableId table : ids) {
+  for (const TableId table : {TableId{0}, TableId{1}}) {
     std::vector<TableId> tables(kRange, table);
     std::vector<Key> keys(kRange);
     for (Key k = 0; k < kRange; ++k) keys[k] = k;
     std::vector<float> rows(store.row_floats(tables));
     store.pull(tables, keys, rows.data());
-    size_t dim = store.table(table).dim;
+    size_t dim = store.spec(table).dim;
     for (Key k = 0; k < kRange; ++k) {
       uint64_t wanted = 0;
       for (const auto& counts : seen) wanted += counts[table * kRange + k];
@@ -82,8 +80,6 @@ TEST(everything_at_once_is_free_of_races) {
   bounded.capacity_rows = 1000;
   store.declare(aged);
   store.declare(bounded);
-  std::vector<TableId> ids{0, 1};
-  std::vector<Hyper> hyper{kPlain, kPlain};
   std::atomic<uint64_t> clock{0};
   std::vector<std::thread> threads;
   for (uint64_t t = 0; t < 3; ++t) {
@@ -91,7 +87,7 @@ TEST(everything_at_once_is_free_of_races) {
       std::mt19937_64 random(t);
       for (int round = 0; round < 10; ++round) {
         Batch b = batch(store, random, 4500, 20000, 2);
-        store.push(b.tables, b.keys, b.floats.data(), ids, hyper, ++clock, false, true);
+        store.push(b.tables, b.keys, b.floats.data(), kPlain, ++clock, false, true);
         store.pull(b.tables, b.keys, b.floats.data());
       }
     });
@@ -124,18 +120,18 @@ TEST(equal_hashes_of_different_tables_are_told_apart) {
   constexpr TableId kTables = 40;
   std::vector<TableId> tables;
   std::vector<Key> keys;
-  std::vector<Hyper> hyper;
+  std::vector<TableHyper> hyper;
   uint64_t hash = hash_key(0, 12345);
   for (TableId id = 0; id < kTables; ++id) {
     store.declare(spec(id, 1 + id % 3, OptimKind::sgd));
     tables.push_back(id);
     keys.push_back(key_of(id, hash));
-    hyper.push_back(kPlain);
+    hyper.push_back({.table = id, .lr = 1.0f});
     CHECK(hash_key(id, keys.back()) == hash);
   }
   std::vector<float> grads;
   for (TableId id = 0; id < kTables; ++id) grads.insert(grads.end(), 1 + id % 3, -static_cast<float>(id + 1));
-  store.push(tables, keys, grads.data(), tables, hyper, 0, true, true);
+  store.push(tables, keys, grads.data(), hyper, 0, true, true);
   std::vector<float> rows(grads.size());
   store.pull(tables, keys, rows.data());
   for (size_t i = 0; i < rows.size(); ++i) CHECK(rows[i] == -grads[i]);
@@ -149,9 +145,7 @@ TEST(any_damage_to_an_image_is_noticed_and_changes_nothing) {
   for (Key k = 0; k < 300; ++k) keys.push_back(k * k - 1000);
   std::vector<TableId> tables(keys.size(), 0);
   std::vector<float> grads(keys.size() * 3, 0.5f);
-  std::vector<TableId> ids{0};
-  std::vector<Hyper> hyper{kPlain};
-  store.push(tables, keys, grads.data(), ids, hyper, 0, true, true);
+  store.push(tables, keys, grads.data(), std::span(kPlain).first(1), 0, true, true);
   uint32_t slot = slot_of(hash_key(0, keys[0]), 64);
   std::vector<uint8_t> image = store.export_slot(slot);
   std::mt19937_64 random(3);
@@ -192,7 +186,7 @@ TEST(rows_that_are_said_to_be_ready_are_those_of_a_plain_pull) {
       std::vector<uint16_t> refused;
       size_t told = 0;
       bool right = true;
-      store.pull(b.tables, b.keys, got.data(), refused, true, [&](size_t keys) {
+      store.pull(b.tables, b.keys, got.data(), &refused, true, [&](size_t keys) {
         const uint64_t floats = store.row_floats(std::span(b.tables).first(keys));
         right = right && keys >= told && std::equal(got.begin(), got.begin() + floats, wanted.begin());
         told = keys;

@@ -1,6 +1,5 @@
-// Plans that are legal and otherwise made at random: which keys a rank trains, what fits, what goes from rank
-// to rank. In: a seed. Out: per step and rank the keys with a plan. The schedules that jobs run by:
-// schedule.h.
+// Plans that are legal and otherwise made at random: which keys a rank trains, what fits, what goes from rank to rank.
+// In: a seed. Out: per step and rank the keys with a plan. The schedules that jobs run by: schedule.h.
 #pragma once
 
 #include <algorithm>

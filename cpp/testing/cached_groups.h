@@ -4,7 +4,6 @@
 
 #include <cstring>
 #include <random>
-#include <tuple>
 #include <vector>
 
 #include "testing/cache_plans.h"
@@ -38,24 +37,7 @@ inline std::vector<TableSpec> all_optimizers() {
 }
 
 inline Routed routed(const Placement& placement, const std::vector<TableSpec>& specs, std::vector<Pair> pairs) {
-  const auto slots = static_cast<uint32_t>(placement.server_of_slot.size());
-  const auto place = [&](const Pair& pair) {
-    const uint32_t slot = slot_of(hash_key(pair.first, pair.second), slots);
-    return std::tuple(placement.server_of_slot[slot], slot, pair);
-  };
-  std::sort(pairs.begin(), pairs.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
-  Routed out;
-  out.version = placement.version;
-  out.row_offset = {0};
-  out.server_begin.assign(placement.servers + size_t{1}, 0);
-  for (const Pair& pair : pairs) {
-    out.tables.push_back(pair.first);
-    out.keys.push_back(pair.second);
-    out.row_offset.push_back(out.row_offset.back() + specs[pair.first].dim);
-    ++out.server_begin[std::get<0>(place(pair)) + size_t{1}];
-  }
-  for (size_t s = 0; s < placement.servers; ++s) out.server_begin[s + 1] += out.server_begin[s];
-  return out;
+  return plan(placement, std::move(pairs), [&](TableId table) { return specs[table].dim; });
 }
 
 inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
@@ -98,8 +80,9 @@ inline PushMeta meta_of(uint64_t step, const std::vector<TableSpec>& specs) {
   meta.step = step;
   meta.bsp = true;
   meta.clock = step;
+  const float lr = 0.1f / static_cast<float>(1 + step % 3);
   for (const TableSpec& spec : specs)
-    meta.hyper.push_back({spec.id, {0.1f / static_cast<float>(1 + step % 3), 0.01f, spec.id == 5 ? step : 0}});
+    meta.hyper.push_back({.table = spec.id, .lr = lr, .weight_decay = 0.01f, .step = spec.id == 5 ? step : 0});
   return meta;
 }
 

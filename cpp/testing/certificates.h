@@ -1,6 +1,5 @@
-// Certificates for native tests, good for a hundred years: of a job "mine", of another authority with a job
-// of the same name, and two of mine's authority that are not to be let in. Keys that anybody can read here
-// protect nothing.
+// Certificates for native tests, good for a hundred years: of a job "mine", of another authority with a job of the same
+// name, and two of mine's authority that are not to be let in. Keys that anybody can read here protect nothing.
 #pragma once
 
 #include <filesystem>

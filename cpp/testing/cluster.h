@@ -1,5 +1,4 @@
-// Servers in this process for native tests, with plans as a client makes them. Two tables: 0 of dim 4, 1 of
-// dim 9.
+// Servers in this process for native tests, with plans as a client makes them. Two tables: 0 of dim 4, 1 of dim 9.
 #pragma once
 
 #include <algorithm>
@@ -81,11 +80,14 @@ inline TableSpec table(TableId id, uint32_t dim) {
   return spec;
 }
 
+inline uint32_t dim_of_table(TableId table) { return table == 0 ? 4 : 9; }
+
 // Keys in the order a client plans them: by server, then slot.
-inline Routed plan(const Placement& placement, std::vector<std::pair<TableId, Key>> pairs, uint32_t dim_of_first,
-                   uint32_t dim_of_others) {
+template <class DimOf = uint32_t (*)(TableId)>
+Routed plan(const Placement& placement, std::vector<std::pair<TableId, Key>> pairs, DimOf dim_of = dim_of_table) {
   const auto place = [&](const auto& pair) {
-    const uint32_t slot = slot_of(hash_key(pair.first, pair.second), kSlots);
+    const uint32_t slot =
+        slot_of(hash_key(pair.first, pair.second), static_cast<uint32_t>(placement.server_of_slot.size()));
     return std::tuple(placement.server_of_slot[slot], slot, pair);
   };
   std::sort(pairs.begin(), pairs.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
@@ -96,7 +98,7 @@ inline Routed plan(const Placement& placement, std::vector<std::pair<TableId, Ke
   for (const auto& pair : pairs) {
     routed.tables.push_back(pair.first);
     routed.keys.push_back(pair.second);
-    routed.row_offset.push_back(routed.row_offset.back() + (pair.first == 0 ? dim_of_first : dim_of_others));
+    routed.row_offset.push_back(routed.row_offset.back() + dim_of(pair.first));
     ++routed.server_begin[std::get<0>(place(pair)) + size_t{1}];
   }
   for (size_t s = 0; s < placement.servers; ++s) routed.server_begin[s + 1] += routed.server_begin[s];
@@ -108,7 +110,7 @@ inline Routed random_plan(const Placement& placement, std::mt19937_64& random, s
   for (size_t i = 0; i < keys; ++i) pairs.emplace_back(random() % 2, static_cast<Key>(random() % (8 * keys)));
   std::sort(pairs.begin(), pairs.end());
   pairs.erase(std::unique(pairs.begin(), pairs.end()), pairs.end());
-  return plan(placement, pairs, 4, 9);
+  return plan(placement, pairs);
 }
 
 inline std::vector<float> pulled(RemoteBackend& backend, const Routed& routed, uint64_t after_step = 0) {
@@ -120,7 +122,7 @@ inline std::vector<float> pulled(RemoteBackend& backend, const Routed& routed, u
 
 inline PushMeta sgd() {
   PushMeta meta;
-  meta.hyper = {{0, {1.0f, 0, 0}}, {1, {1.0f, 0, 0}}};
+  meta.hyper = {{.table = 0, .lr = 1.0f}, {.table = 1, .lr = 1.0f}};
   return meta;
 }
 

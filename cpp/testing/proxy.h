@@ -1,5 +1,4 @@
-// A TCP proxy in front of a server, for tests: it can cut connections, at once or after so many bytes of
-// replies.
+// A TCP proxy in front of a server, for tests: it can cut connections, at once or after so many bytes of replies.
 #pragma once
 
 #include <sys/socket.h>

@@ -3,15 +3,35 @@
 #include <array>
 #include <cstring>
 
+#include "base/byte_stream.h"
 #include "base/hash.h"
 
 namespace springtide {
+
 namespace {
+
+// The one list of fields, walked by both directions.
+template <class Walker, class Spec>
+void walk(Walker& w, Spec& spec) {
+  w.field(spec.id), w.template counted<uint32_t>(spec.name), w.field(spec.dim), w.field(spec.dtype);
+  w.field(spec.init.kind), w.field(spec.init.a), w.field(spec.init.b);
+  auto& o = spec.optim;
+  w.field(o.kind), w.field(o.momentum), w.field(o.dampening), w.field(o.nesterov), w.field(o.beta1), w.field(o.beta2);
+  w.field(o.eps_outside), w.field(o.decoupled_decay), w.field(o.eps), w.field(o.alpha), w.field(o.ftrl_beta);
+  w.field(o.l1), w.field(o.l2), w.field(o.initial_accumulator);
+  w.field(spec.min_count), w.field(spec.ttl), w.field(spec.capacity_rows);
+}
+
+void check(const TableSpec& spec) {
+  if (spec.name.size() > kMaxTableName) throw BadInput("a table's name is longer than 4096 bytes");
+  if (spec.dtype > DType::bf16 || spec.init.kind > InitKind::xavier || spec.optim.kind > OptimKind::ftrl) {
+    throw BadInput("table '" + spec.name + "' is declared with a dtype, init or optimizer that does not exist");
+  }
+}
 
 constexpr uint64_t round_up(uint64_t bytes) { return (bytes + 7) / 8 * 8; }
 
-// A torn or shifted stream is not a header by chance: four random bytes in two billion pass this and the
-// magic.
+// A torn or shifted stream is not a header by chance: four random bytes in two billion pass this and the magic.
 uint32_t check_of(const FrameHeader& header) {
   constexpr size_t words = (sizeof(FrameHeader) - sizeof header.check) / 4;
   std::array<uint32_t, words> word;
@@ -37,7 +57,7 @@ BodyLayout layout_of(const FrameHeader& header) {
   // Counts are at most 32 bits wide, so none of these sums can overflow 64.
   BodyLayout at{};
   at.hypers = at.batches + header.batches * uint64_t{sizeof(BatchRange)};
-  at.spans = at.hypers + header.hypers * uint64_t{sizeof(HyperRecord)};
+  at.spans = at.hypers + header.hypers * uint64_t{sizeof(TableHyper)};
   at.slots = at.spans + header.spans * uint64_t{sizeof(FloatSpan)};
   at.keys = round_up(at.slots + header.slots * uint64_t{sizeof(uint16_t)});
   at.tables = at.keys + header.keys * uint64_t{sizeof(Key)};
@@ -70,7 +90,7 @@ std::string parse_body(const FrameHeader& header, std::span<const uint8_t> body,
            " keys, " + std::to_string(header.batches) + " batches and " + std::to_string(header.hypers) + " tables";
   }
   view.batches = section<BatchRange>(body, at.batches, header.batches);
-  view.hypers = section<HyperRecord>(body, at.hypers, header.hypers);
+  view.hypers = section<TableHyper>(body, at.hypers, header.hypers);
   view.spans = section<FloatSpan>(body, at.spans, header.spans);
   view.slots = section<uint16_t>(body, at.slots, header.slots);
   view.keys = section<Key>(body, at.keys, header.keys);
@@ -80,7 +100,7 @@ std::string parse_body(const FrameHeader& header, std::span<const uint8_t> body,
 }
 
 std::vector<uint8_t> encode_prefix(FrameHeader& header, std::span<const BatchRange> batches,
-                                   std::span<const HyperRecord> hypers, std::span<const FloatSpan> spans,
+                                   std::span<const TableHyper> hypers, std::span<const FloatSpan> spans,
                                    std::span<const uint16_t> slots) {
   constexpr size_t most = UINT16_MAX;
   if (hypers.size() > most || spans.size() > most || slots.size() > most || batches.size() > UINT32_MAX) {
@@ -105,6 +125,51 @@ const char* name_of(Kind kind) {
       "assignment", "scan",  "request for figures", "step",  "regrouping", "take",   "batch of slots"};
   const auto at = static_cast<size_t>(kind);
   return at < names.size() ? names[at] : "unknown request";
+}
+
+std::vector<uint8_t> encode(const Refusal& refusal) {
+  std::vector<uint8_t> out;
+  ByteWriter w{out};
+  w.field(static_cast<uint32_t>(refusal.slots.size()));
+  w.field(static_cast<uint32_t>(refusal.addresses.size()));
+  w.put(refusal.slots.data(), refusal.slots.size() * sizeof(uint16_t));
+  w.put(refusal.owners.data(), refusal.owners.size() * sizeof(uint16_t));
+  for (const auto& [server, address] : refusal.addresses) {
+    w.field(server);
+    w.counted<uint16_t>(address);
+  }
+  return out;
+}
+
+Refusal decode_refusal(std::span<const uint8_t> body) {
+  Refusal refusal;
+  ByteReader<PeerLost> r{body, "a wrong_owner reply is malformed"};
+  const auto slots = r.get<uint32_t>(), addresses = r.get<uint32_t>();
+  r.elements(refusal.slots, slots);
+  r.elements(refusal.owners, slots);
+  for (uint32_t i = 0; i < addresses; ++i) r.counted<uint16_t>(refusal.addresses[r.get<uint16_t>()]);
+  r.finish();
+  return refusal;
+}
+
+std::vector<uint8_t> encode_tables(std::span<const TableSpec> tables) {
+  std::vector<uint8_t> out;
+  ByteWriter w{out};
+  w.field(static_cast<uint32_t>(tables.size()));
+  for (const TableSpec& spec : tables) walk(w, spec);
+  return out;
+}
+
+std::vector<TableSpec> decode_tables(std::span<const uint8_t> bytes) {
+  ByteReader<BadInput> r{bytes, "a declaration of tables ends in the middle of a field, or has bytes after its end"};
+  const auto count = r.get<uint32_t>();
+  std::vector<TableSpec> tables;
+  for (uint32_t i = 0; i < count; ++i) {  // grows with what is really there, whatever the count claims
+    walk(r, tables.emplace_back());
+    check(tables.back());
+  }
+  r.finish();
+  return tables;
 }
 
 }  // namespace springtide

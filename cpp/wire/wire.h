@@ -4,6 +4,7 @@
 
 #include <bit>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -35,7 +36,7 @@ enum class Kind : uint8_t {
             // ranks goes on after `step`
   take,     // handover.h: an image of slot `step`, which stays closed; reply: `step` 1 when it is the server's
             // already
-  own_all,  // handover.h, throttled_handover.h: last parts or whole slots, many at once (slot_batch.h), which
+  own_all,  // handover.h: last parts or whole slots, many at once (slot_batch.h), which
             // are the server's from now on
   last = own_all,
 };
@@ -44,7 +45,7 @@ enum class Status : uint16_t {
   ok = 0,
   bad_input,         // invalid request; the body is a message, the connection stays open
   non_finite,        // NaN or infinity in a push, nothing applied; a sentence
-  wrong_owner,       // refusal.h: slots that are not the server's, and whose they are; pushes and assignments
+  wrong_owner,       // Refusal: slots that are not the server's, and whose they are; pushes and assignments
                      // were applied to the others
   stale_generation,  // the group has gone back to a checkpoint since; a sentence
   step_missing,      // bsp: not every rank's part came in time; a sentence
@@ -84,7 +85,7 @@ struct FrameHeader {
   uint64_t clock = 0;      // push: the age clock; take: the transfer's id; reply: ns spent waiting for a step
   uint64_t server_ns = 0;  // reply: the server's own time in its tables; push: see kSeen
   uint16_t status = 0;
-  uint16_t hypers = 0;   // HyperRecord[]
+  uint16_t hypers = 0;   // TableHyper[]
   uint16_t spans = 0;    // FloatSpan[]
   uint16_t slots = 0;    // uint16_t[]
   uint32_t batches = 0;  // BatchRange[]
@@ -97,15 +98,7 @@ static_assert(sizeof(FrameHeader) == 96);
 
 constexpr uint64_t kSlotsLeft = 1ULL << 63;
 
-struct HyperRecord {
-  uint16_t table = 0;
-  uint16_t reserved = 0;
-  float lr = 0;
-  float weight_decay = 0;
-  uint32_t reserved2 = 0;
-  uint64_t step = 0;
-};
-static_assert(sizeof(HyperRecord) == 24 && sizeof(BatchRange) == 24);
+static_assert(sizeof(BatchRange) == 24);
 
 // A run of floats in the shared window: the rows of the next keys, as many as fit exactly.
 struct FloatSpan {
@@ -122,7 +115,7 @@ BodyLayout layout_of(const FrameHeader& header);
 // A body taken apart. The spans point into the bytes that were given.
 struct BodyView {
   std::span<const BatchRange> batches;
-  std::span<const HyperRecord> hypers;
+  std::span<const TableHyper> hypers;
   std::span<const FloatSpan> spans;
   std::span<const uint16_t> slots;
   std::span<const Key> keys;
@@ -133,15 +126,39 @@ struct BodyView {
 void seal(FrameHeader& header);  // fills in `check`; call it last before sending
 // Returns what is wrong with the header, or an empty string. `limit` bounds body_bytes.
 std::string header_error(const FrameHeader& header, uint64_t limit);
-// Empty, and `view` filled, when the body's size is exactly what the header's counts ask for. `body` is
-// aligned to 8.
+// Empty, and `view` filled, when the body's size is exactly what the header's counts ask for. `body` is aligned to 8.
 std::string parse_body(const FrameHeader& header, std::span<const uint8_t> body, BodyView& view);
 
 // All sections of a body before its keys.
 std::vector<uint8_t> encode_prefix(FrameHeader& header, std::span<const BatchRange> batches,
-                                   std::span<const HyperRecord> hypers, std::span<const FloatSpan> spans,
+                                   std::span<const TableHyper> hypers, std::span<const FloatSpan> spans,
                                    std::span<const uint16_t> slots);
 
 const char* name_of(Kind kind);
+
+// The body of a wrong_owner reply: slots that the server does not own, their owners and addresses, so that a
+// client can retry without asking the master.
+constexpr uint16_t kNoOwner = UINT16_MAX;  // the owner is not known here: ask again soon
+
+struct Refusal {
+  std::vector<uint16_t> slots;
+  std::vector<uint16_t> owners;               // of each; kNoOwner where unknown
+  std::map<uint16_t, std::string> addresses;  // host:port, of owners that the client may never have heard of
+};
+
+// What a client gets: WrongOwner, and where to go instead.
+struct Refused : WrongOwner {
+  Refused(const std::string& why, Refusal what) : WrongOwner(why), refusal(std::move(what)) {}
+  Refusal refusal;
+};
+
+std::vector<uint8_t> encode(const Refusal& refusal);
+Refusal decode_refusal(std::span<const uint8_t> body);  // PeerLost when it is none
+
+// Table specs as bytes, the body of a declare frame. Decoding checks every length.
+constexpr size_t kMaxTableName = 4096;
+
+std::vector<uint8_t> encode_tables(std::span<const TableSpec> tables);
+std::vector<TableSpec> decode_tables(std::span<const uint8_t> bytes);  // BadInput when they are anything else
 
 }  // namespace springtide

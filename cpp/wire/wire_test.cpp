@@ -1,5 +1,4 @@
-// Frames: what goes in comes out, and what was damaged on the way is refused before anything is read past its
-// end.
+// Frames: what goes in comes out, and what was damaged on the way is refused before anything is read past its end.
 #include "wire/wire.h"
 
 #include <cstring>
@@ -7,7 +6,6 @@
 
 #include "base/sha256.h"
 #include "testing/check.h"
-#include "wire/wire_tables.h"
 
 using namespace springtide;
 
@@ -61,7 +59,7 @@ TEST(a_body_comes_apart_as_it_was_put_together) {
   header.kind = static_cast<uint8_t>(Kind::push);
   header.keys = 2;
   const std::vector<BatchRange> batches = {{1, 2, 3, 4}, {5, 6, 7, 8}};
-  const std::vector<HyperRecord> hypers = {{.table = 9, .lr = 0.5f, .weight_decay = 0.25f, .step = 11}};
+  const std::vector<TableHyper> hypers = {{.table = 9, .lr = 0.5f, .weight_decay = 0.25f, .step = 11}};
   const std::vector<FloatSpan> spans = {{64, 8}};
   const std::vector<uint16_t> slots = {3, 1, 4};
   std::vector<uint8_t> body = encode_prefix(header, batches, hypers, spans, slots);

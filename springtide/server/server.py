@@ -140,7 +140,7 @@ class ServerRole:
     ) -> HandedOver:
         """Hand over slots to another server while both serve; afterwards redirect clients to that server.
 
-        With `hurry`, use the least CPU of this throttled server (cpp/migrate/throttled_handover.h).
+        With `hurry`, use the least CPU of this throttled server (cpp/migrate/handover.cpp).
         """
         host, port = addresses.parse(address)
         done = self._server.hand_over(host, port, server, list(slots), timeout_s, hurry)

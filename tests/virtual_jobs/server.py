@@ -262,7 +262,7 @@ class SlotHandover:
         self.leaves = False
         """True once this server accepts no more slots."""
         self.settled: dict[int, bool] = {}
-        """Verdict on each incoming transfer, by id, as in cpp/server/requests/gifts.h."""
+        """Verdict on each incoming transfer, by id, as in cpp/server/requests/server_state.h."""
         self._gifts: dict[int, int] = {}
         """Id of the last transfer of each slot. An unconfirmed transfer is repeated with the same id."""
         self.moved = 0

@@ -1,6 +1,6 @@
 // Annealing allocator: searches the even allocation whose plan has the fewest transmissions.
 //
-// It visits samples in turn, takes one out, computes its cost at every worker (anneal_nets.h) and puts it
+// It visits samples in turn, takes one out, computes its cost at every worker (AnnealNets) and puts it
 // back by a heat bath: the cheapest worker wins against noise that fades from sweep to sweep, so that groups
 // of samples can move. While this goes on, an overfull worker costs more; at the end capacities are enforced.
 //
@@ -8,17 +8,17 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <vector>
 
 #include "base/hash.h"
 #include "schedule/allocate/allocate.h"
-#include "schedule/allocate/allocate_cost.h"
-#include "schedule/allocate/anneal_nets.h"
 
 namespace springtide {
 
 namespace {
 
+constexpr uint32_t kEverywhere = 4;  // samples of a key a worker, from which on every worker has it
+
+constexpr int32_t kUnit = 256;
 constexpr int32_t kHot = kUnit;             // noise at the first sweep, in transmissions
 constexpr int32_t kCold = kUnit / 8;        // and at the last but one; the last has none
 constexpr int32_t kPrice = kUnit * 3 / 10;  // of a sample more than a worker has room for
@@ -26,6 +26,105 @@ constexpr uint32_t kDefaultSweeps = 8;
 constexpr uint32_t kFewestVisits = 2048;  // small batches are searched longer: it costs nothing
 constexpr uint32_t kSmallBatch = 64;      // and several times by other chances, exchanges and all
 constexpr uint32_t kSmallRounds = 4;
+
+// Cost of a sample at each worker, given the positions of all others; kUnit per transmission, constants left out.
+//
+// Keys of one sample only are summed once. Keys of several samples ("nets", as in hypergraph partitioning)
+// are counted by worker. Keys of very many samples end up at every worker and are ignored.
+class AnnealNets {
+ public:
+  explicit AnnealNets(const AllocationTask& task)
+      : cost_(task),
+        stride_((task.workers + kLanes - 1) / kLanes * kLanes),
+        begin_(task.samples + 1),
+        alone_(size_t(task.samples) * stride_),
+        costs_(stride_) {
+    const std::vector<uint32_t> samples = count_samples(task);
+    const uint32_t many = std::max(kEverywhere * task.workers, 2u);
+    constexpr uint32_t kNone = UINT32_MAX;
+    std::vector<uint32_t> net_at(task.owner.size(), kNone);
+    for (uint32_t unit = 0; unit < samples.size(); ++unit) {
+      if (samples[unit] < 2 || samples[unit] > many) continue;
+      net_at[unit] = static_cast<uint32_t>(nets_.size());
+      nets_.push_back({.owner = task.owner[unit], .dirty = task.dirty[unit] != 0});
+    }
+    samples_at_.resize(nets_.size() * stride_);
+    net_of_.reserve(task.units.size());
+    for (uint32_t i = 0; i < task.samples; ++i) {
+      int32_t* alone = &alone_[size_t(i) * stride_];
+      for (uint32_t k = task.sample_begin[i]; k < task.sample_begin[i + 1]; ++k) {
+        const uint32_t unit = task.units[k];
+        const uint16_t owner = task.owner[unit];
+        if (net_at[unit] != kNone) {
+          net_of_.push_back(net_at[unit]);
+        } else if (samples[unit] == 1 && owner != kNoOwner) {
+          alone[owner] -= kUnit * cost_.sole(owner, task.dirty[unit] != 0, kNoOwner - 1);
+        }
+      }
+      begin_[i + 1] = static_cast<uint32_t>(net_of_.size());
+    }
+  }
+
+  std::span<const int32_t> alone(uint32_t sample) const { return {&alone_[size_t(sample) * stride_], stride_}; }
+  void take(uint32_t sample, uint32_t worker) {
+    for (uint32_t at = begin_[sample]; at < begin_[sample + 1]; ++at) {
+      if (--samples_at_[size_t(net_of_[at]) * stride_ + worker] > 0) continue;
+      --nets_[net_of_[at]].trainers;
+      nets_[net_of_[at]].sum -= worker;
+    }
+  }
+  void put(uint32_t sample, uint32_t worker) {
+    for (uint32_t at = begin_[sample]; at < begin_[sample + 1]; ++at) {
+      if (samples_at_[size_t(net_of_[at]) * stride_ + worker]++ > 0) continue;
+      ++nets_[net_of_[at]].trainers;
+      nets_[net_of_[at]].sum += worker;
+    }
+  }
+  // By worker, for a sample that is taken out while all others are in; good until the next call.
+  std::span<const int32_t> costs(uint32_t sample) {
+    int32_t* const costs = costs_.data();
+    std::copy_n(&alone_[size_t(sample) * stride_], stride_, costs);
+    for (uint32_t at = begin_[sample]; at < begin_[sample + 1]; ++at) {
+      const Net& net = nets_[net_of_[at]];
+      const uint16_t* const samples_at = &samples_at_[size_t(net_of_[at]) * stride_];
+      const int32_t joins = kUnit * cost_.joins(net.trainers, net.owner, net.dirty, static_cast<uint16_t>(net.sum));
+      for (uint32_t group = 0; group < stride_; group += kLanes) {
+        for (uint32_t lane = group; lane < group + kLanes; ++lane) costs[lane] += samples_at[lane] == 0 ? joins : 0;
+      }
+      if (net.owner != kNoOwner && samples_at[net.owner] == 0) costs[net.owner] -= kUnit * KeyCost::kOwnerSaves;
+    }
+    return costs_;
+  }
+
+ private:
+  static constexpr uint32_t kLanes = 8;  // workers added up at once
+  struct Net {
+    uint16_t owner = kNoOwner;
+    uint16_t trainers = 0;
+    uint32_t sum = 0;  // of the ranks that train it: the trainer, when there is one
+    bool dirty = false;
+  };
+  // By unit; 0 for those that are not to count.
+  static std::vector<uint32_t> count_samples(const AllocationTask& task) {
+    std::vector<uint32_t> samples(task.owner.size());
+    if (task.positions.empty()) {
+      for (uint32_t unit : task.units) samples[unit] += task.scored.empty() || task.scored[unit];
+      return samples;
+    }
+    for (uint32_t i = 0; i < task.samples; ++i) {
+      for (uint32_t position : task.positions) ++samples[task.units[task.sample_begin[i] + position]];
+    }
+    return samples;
+  }
+
+  const KeyCost cost_;
+  const uint32_t stride_;  // workers, rounded up to lanes
+  std::vector<Net> nets_;
+  std::vector<uint16_t> samples_at_;      // [net][worker]
+  std::vector<uint32_t> begin_, net_of_;  // sample i has nets net_of_[begin_[i]] … net_of_[begin_[i + 1] - 1]
+  std::vector<int32_t> alone_;            // [sample][worker]
+  std::vector<int32_t> costs_;
+};
 
 // -ln(-ln u) for evenly spaced u: adding it to a score and taking the best draws by exp(score).
 std::array<int32_t, 1024> noise_table() {
@@ -121,8 +220,7 @@ class Anneal {
     }
   }
 
-  // Even allocations differ by exchanges: in small batches, where a price says little, try them all until
-  // none pays.
+  // Even allocations differ by exchanges: in small batches, where a price says little, try them all until none pays.
   void swap_neighbours() {
     if (task_.samples > kSmallBatch) return;
     for (bool better = true; better;) {
@@ -192,5 +290,4 @@ void allocate_anneal(const AllocationTask& task, std::span<int32_t> rank_of_samp
     std::copy(again.begin(), again.end(), rank_of_sample.begin());
   }
 }
-
 }  // namespace springtide

@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
-#include <vector>
 
 #include "schedule/allocate/allocate.h"
-#include "schedule/allocate/allocate_cost.h"
 
 namespace springtide {
 

@@ -6,7 +6,6 @@
 #include <random>
 #include <vector>
 
-#include "schedule/allocate/allocate_cost.h"
 #include "testing/check.h"
 
 using namespace springtide;

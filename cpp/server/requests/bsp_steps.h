@@ -1,9 +1,10 @@
-// Bulk-synchronous steps on one server. Parts of a step are buffered until every rank's has arrived; then the
-// step is complete. It is applied on request, once it is complete on all servers, with gradients summed in
-// rank order. A step that is complete on some servers only, because a rank was lost, can therefore be dropped
-// by all.
+// Bulk-synchronous steps on one server. Parts of a step are buffered until every rank's has arrived; then the step is
+// complete. It is applied on request, once it is complete on all servers, with gradients summed in rank order. A step
+// that is complete on some servers only, because a rank was lost, can therefore be dropped by all.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
@@ -29,11 +30,32 @@ struct StepRowsIn {
 struct StepPart {
   StepRowsIn grads;
   StepRowsIn images;  // of rows that a worker has trained itself: laid down after the sums
-  std::vector<TableId> hyper_tables;
-  std::vector<Hyper> hyper;
+  std::vector<TableHyper> hyper;
   uint64_t clock = 0;
   bool unique = true;
 };
+
+inline void append(StepRowsIn& all, const StepRowsIn& rows) {
+  all.tables.insert(all.tables.end(), rows.tables.begin(), rows.tables.end());
+  all.keys.insert(all.keys.end(), rows.keys.begin(), rows.keys.end());
+  all.floats.insert(all.floats.end(), rows.floats.begin(), rows.floats.end());
+}
+
+// Ranks one after the other: the store sums duplicates in the order it finds them.
+inline StepPart joined(const std::map<uint32_t, StepPart>& parts) {
+  StepPart all;
+  all.unique = parts.size() == 1 && parts.begin()->second.unique;
+  for (const auto& [rank, part] : parts) {
+    append(all.grads, part.grads);
+    append(all.images, part.images);
+    all.clock = std::max(all.clock, part.clock);
+    for (const TableHyper& values : part.hyper) {
+      const auto same = [&](const TableHyper& known) { return known.table == values.table; };
+      if (std::none_of(all.hyper.begin(), all.hyper.end(), same)) all.hyper.push_back(values);
+    }
+  }
+  return all;
+}
 
 class BspSteps {
  public:
@@ -42,35 +64,165 @@ class BspSteps {
   // Keeps the part. One that is there already, or of a step applied already, is skipped; one of a group that
   // is over is not taken (false), however long before that its frame was looked at. Ranks are those of the
   // job: a group may lack some of them. BadInput for one rank more than the group has.
-  bool add(uint64_t step, uint32_t rank, uint32_t generation, StepPart part);
+  bool add(uint64_t step, uint32_t rank, uint32_t generation, StepPart part) {
+    const std::lock_guard lock(mutex_);
+    if (!stopped_.empty()) throw StepMissing(stopped_);
+    if (generation < generation_) return false;
+    if (step <= applied_) return true;
+    if (step > applied_ + kAhead) {
+      throw BadInput("rank " + std::to_string(rank) + " pushed step " + std::to_string(step) + " while step " +
+                     std::to_string(applied_ + 1) + " is not applied yet" + missing(applied_ + 1));
+    }
+    auto& parts = parts_[step];
+    if (parts.size() == workers_ && !parts.contains(rank)) {
+      throw BadInput("rank " + std::to_string(rank) + " pushed a part of step " + std::to_string(step) + ", but all " +
+                     std::to_string(workers_) + " workers of the group have done so");
+    }
+    parts.try_emplace(rank, std::move(part));
+    if (is_complete(step)) moved_.notify_all();
+    return true;
+  }
   // Whether every rank's part of `step` comes within `timeout_s`; false also when the group is formed anew.
-  bool await_complete(uint64_t step, double timeout_s);
+  bool await_complete(uint64_t step, double timeout_s) {
+    std::unique_lock lock(mutex_);
+    const uint64_t resets = resets_;
+    const auto ready = [&] { return is_complete(step) || !stopped_.empty() || resets_ != resets; };
+    const bool came = moved_.wait_for(lock, std::chrono::duration<double>(timeout_s), ready);
+    if (!stopped_.empty()) throw StepMissing(stopped_);
+    return came && is_complete(step);
+  }
   // Applies all steps up to this one; the caller knows that they are complete on every server. Returns the
   // nanoseconds spent in the store. StepMissing when they are not complete even here.
-  uint64_t apply(uint64_t step);
+  uint64_t apply(uint64_t step) {
+    const std::lock_guard lock(mutex_);
+    if (!stopped_.empty()) throw StepMissing(stopped_);
+    return apply_up_to(step);
+  }
   // The last step up to which all are complete here.
-  uint64_t complete() const;
-  // The group is formed anew: steps up to `step` are applied, later parts dropped. `at_rest`: all ranks are
-  // after that step, so one that is not complete here was before this server had any slots. StepMissing when
-  // more is applied here.
-  uint64_t settle(uint64_t step, uint32_t workers, uint32_t generation, bool at_rest = false);
-  // Blocks until `step` is complete and applies it; StepMissing after `timeout_s`, naming the ranks that are
-  // missing.
-  void wait(uint64_t step, double timeout_s);
+  uint64_t complete() const {
+    const std::lock_guard lock(mutex_);
+    uint64_t step = applied_;
+    while (is_complete(step + 1)) ++step;
+    return step;
+  }
+  // The group is formed anew: steps up to `step` are applied, later parts dropped. `at_rest`: all ranks are after that
+  // step, so one that is not complete here was before this server had any slots. StepMissing when more is applied here.
+  uint64_t settle(uint64_t step, uint32_t workers, uint32_t generation, bool at_rest = false) {
+    const std::lock_guard lock(mutex_);
+    if (!stopped_.empty()) throw StepMissing(stopped_);
+    if (at_rest && applied_ > step) {  // parts of the steps between would be taken for applied, and dropped
+      throw StepMissing("a group cannot go on after step " + std::to_string(step) + " here, where step " +
+                        std::to_string(applied_) + " is applied");
+    }
+    if (at_rest && parts_.empty()) applied_ = step;
+    const uint64_t spent = apply_up_to(step);
+    workers_ = workers;
+    generation_ = std::max(generation_, generation);
+    parts_.clear();
+    ++resets_;
+    moved_.notify_all();
+    return spent;
+  }
+  // Blocks until `step` is complete and applies it; StepMissing after `timeout_s`, naming the ranks that are missing.
+  void wait(uint64_t step, double timeout_s) {
+    std::unique_lock lock(mutex_);
+    const uint64_t resets = resets_;
+    const auto ready = [&] { return applied_ >= step || is_complete(step) || !stopped_.empty() || resets_ != resets; };
+    const bool came = moved_.wait_for(lock, std::chrono::duration<double>(timeout_s), ready);
+    if (applied_ >= step) return;
+    if (resets_ != resets) throw StepMissing("the group was formed anew while this pull waited");
+    if (!stopped_.empty()) throw StepMissing(stopped_);
+    if (!came) {
+      throw StepMissing("step " + std::to_string(applied_ + 1) + " was not complete after " +
+                        std::to_string(static_cast<int64_t>(timeout_s)) + " s" + missing(applied_ + 1) +
+                        "; are these workers running? see their logs");
+    }
+    apply_up_to(step);  // who asks for what comes after it knows that it is complete everywhere
+  }
   // The group goes back: nothing is applied, what is buffered is dropped, those who wait are told. After
   // which step it goes on, `settle` says.
-  void reset(uint32_t workers, uint32_t generation);
-  void cancel(const std::string& why);  // for good: the server stops
-  uint64_t applied() const;
+  void reset(uint32_t workers, uint32_t generation) {
+    const std::lock_guard lock(mutex_);
+    applied_ = 0;
+    workers_ = workers;
+    generation_ = std::max(generation_, generation);
+    parts_.clear();
+    stopped_.clear();
+    half_applied_ = false;
+    ++resets_;
+    moved_.notify_all();
+  }
+  // for good: the server stops
+  void cancel(const std::string& why) {
+    const std::lock_guard lock(mutex_);
+    stopped_ = why;
+    moved_.notify_all();
+  }
+  uint64_t applied() const {
+    const std::lock_guard lock(mutex_);
+    return applied_;
+  }
   // A step failed in the middle. Slots that have a part of it must not be served, here or elsewhere, until
   // the group has gone back to a checkpoint.
-  bool half_applied() const;
+  bool half_applied() const {
+    const std::lock_guard lock(mutex_);
+    return half_applied_;
+  }
 
  private:
   // These with the lock held.
-  bool is_complete(uint64_t step) const;
-  uint64_t apply_up_to(uint64_t step);
-  std::string missing(uint64_t step) const;
+  bool is_complete(uint64_t step) const {
+    if (step <= applied_) return true;
+    const auto there = parts_.find(step);
+    return there != parts_.end() && there->second.size() == workers_;
+  }
+  uint64_t apply_up_to(uint64_t step) {
+    const auto start = std::chrono::steady_clock::now();
+    bool any = false;
+    while (applied_ < step) {
+      if (!is_complete(applied_ + 1)) {
+        throw StepMissing("step " + std::to_string(applied_ + 1) + " is to be applied" + missing(applied_ + 1));
+      }
+      const auto next = parts_.find(applied_ + 1);
+      const StepPart all = joined(next->second);
+      parts_.erase(next);
+      any = true;
+      try {
+        const auto& [tables, keys, grads] = all.grads;
+        if (!keys.empty()) {
+          store_.push(tables, keys, grads.data(), all.hyper, all.clock, all.unique, false);
+        }
+        if (!all.images.keys.empty()) {
+          store_.assign(all.images.tables, all.images.keys, all.images.floats.data());
+        }
+      } catch (const std::exception& e) {
+        half_applied_ = true;
+        stopped_ = "step " + std::to_string(applied_ + 1) + " could not be applied: " + e.what();
+        moved_.notify_all();
+        throw;
+      }
+      ++applied_;
+      moved_.notify_all();
+    }
+    if (!any) return 0;
+    const auto spent = std::chrono::steady_clock::now() - start;
+    return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(spent).count());
+  }
+  std::string missing(uint64_t step) const {
+    static const std::map<uint32_t, StepPart> none;
+    const auto found = parts_.find(step);
+    const auto& there = found != parts_.end() ? found->second : none;
+    std::string ranks;
+    const auto list = [&](uint32_t rank) { ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank); };
+    if (!there.empty() && there.rbegin()->first >= workers_) {  // ranks have gaps: who is missing is not known
+      for (const auto& [rank, part] : there) list(rank);
+      return ": parts of rank " + ranks + " only, of " + std::to_string(workers_) + " workers";
+    }
+    for (uint32_t rank = 0; rank < workers_; ++rank) {
+      if (!there.contains(rank)) list(rank);
+    }
+    return ": no part of rank " + ranks;
+  }
 
   // A rank can run ahead only on a server that none of its keys touch; this many steps of memory at most.
   static constexpr uint64_t kAhead = 64;

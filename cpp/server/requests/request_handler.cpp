@@ -3,16 +3,18 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
-#include <string>
 
 #include "base/hash.h"
 #include "net/frame_io.h"
-#include "server/requests/row_runs.h"
-#include "wire/refusal.h"
-#include "wire/wire_tables.h"
 
 namespace springtide {
+
 namespace {
+
+// Of a reply to a pull so much is in memory at once, and rows are sent by so many bytes as soon as they and
+// all before them are there: the peer copies some while others are looked up, and they are still in the cache
+// when the kernel copies them.
+constexpr size_t kPieceBytes = 2 << 20, kSendBytes = 128 << 10;
 
 constexpr size_t kScanBytes = 8 << 20;  // a reply to a scan stops at the first slot past this
 
@@ -24,15 +26,6 @@ struct Serving {
   Serving& operator=(const Serving&) = delete;
   std::atomic<uint32_t>& count;
 };
-
-std::pair<std::vector<TableId>, std::vector<Hyper>> hyper_of(const BodyView& body) {
-  std::pair<std::vector<TableId>, std::vector<Hyper>> all;
-  for (const HyperRecord& record : body.hypers) {
-    all.first.push_back(record.table);
-    all.second.push_back({record.lr, record.weight_decay, record.step});
-  }
-  return all;
-}
 
 // A frame of a group that has been formed anew since.
 struct GroupOver : std::runtime_error {
@@ -101,13 +94,13 @@ bool RequestHandler::dispatch(const FrameHeader& header, std::span<const uint8_t
 
 void RequestHandler::check_push(const FrameHeader& header, const BodyView& body) {
   std::vector<uint8_t> named(UINT16_MAX + 1, 0);
-  for (const HyperRecord& record : body.hypers) named[state_.store.table(record.table).id] = 1;
+  for (const TableHyper& record : body.hypers) named[state_.store.spec(record.table).id] = 1;
   for (const TableId table : body.tables) {
     if (is_count(table)) throw BadInput("update counts of rows cannot be pushed, only pulled");
     if (is_image(table)) {
       if ((header.flags & kBsp) == 0) throw BadInput("images of rows are pushed with a step of a bsp group");
     } else if (named[table] == 0) {
-      throw BadInput("the push holds keys of table '" + state_.store.table(table).name +
+      throw BadInput("the push holds keys of table '" + state_.store.spec(table).name +
                      "' but no learning rate for it");
     }
   }
@@ -149,10 +142,9 @@ bool RequestHandler::push_once(const FrameHeader& header, const BodyView& body, 
                                const SlotOwnership& owned) {
   const uint64_t start = now_ns();
   const std::vector<uint8_t> covered = covered_slots(header, body, owned);
-  const auto [tables, hyper] = hyper_of(body);
   std::vector<RowRun> rows;
   for (const Run& run : runs) rows.push_back({run.keys, run.floats});
-  const OnceStats stats = state_.store.push_once({body.tables, body.keys, rows}, tables, hyper, header.clock,
+  const OnceStats stats = state_.store.push_once({body.tables, body.keys, rows}, body.hypers, header.clock,
                                                  (header.flags & kUnique) != 0, {body.batches, covered});
   const uint64_t spent = now_ns() - start;
   ++state_.count.pushes;
@@ -183,12 +175,10 @@ void RequestHandler::note_applied(const FrameHeader& header, uint64_t keys) {
 
 uint64_t RequestHandler::apply(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
                                std::span<const uint8_t> keep, std::vector<uint16_t>& refused) {
-  auto [tables, hyper] = hyper_of(body);
   const bool unique = (header.flags & kUnique) != 0;
   if ((header.flags & kBsp) != 0) {
     StepPart part = gathered(body, runs, keep, dims_);
-    part.hyper_tables = std::move(tables);
-    part.hyper = std::move(hyper);
+    part.hyper.assign(body.hypers.begin(), body.hypers.end());
     part.clock = header.clock;
     part.unique = unique;
     if (!state_.steps.add(header.step, header.rank, header.generation, std::move(part))) {
@@ -204,11 +194,11 @@ uint64_t RequestHandler::apply(const FrameHeader& header, const BodyView& body, 
   if (keep.empty() && (unique || runs.size() <= 1)) {
     for (const Run& run : runs) {
       count(state_.store.push(body.tables.subspan(run.first, run.keys), body.keys.subspan(run.first, run.keys),
-                              run.floats, tables, hyper, header.clock, unique, false, &refused));
+                              run.floats, body.hypers, header.clock, unique, false, &refused));
     }
   } else {
     const StepPart part = gathered(body, runs, keep, dims_);
-    count(state_.store.push(part.grads.tables, part.grads.keys, part.grads.floats.data(), tables, hyper, header.clock,
+    count(state_.store.push(part.grads.tables, part.grads.keys, part.grads.floats.data(), body.hypers, header.clock,
                             unique, false, &refused));
   }
   return now_ns() - start;
@@ -297,6 +287,158 @@ bool RequestHandler::refuse_slots(const FrameHeader& request, std::vector<uint16
   answer.epoch = owned->epoch;
   answer.server_ns = server_ns;
   return reply(answer, encode(refusal));
+}
+
+// Pulls: rows are looked up and sent piece by piece, or written to the client's window. A part of RequestHandler.
+
+// A reply under way.
+struct RowReply {
+  explicit RowReply(const FrameHeader& header) : head(header), out{{&head, sizeof head}} {}
+  RowReply(const RowReply&) = delete;
+  RowReply& operator=(const RowReply&) = delete;
+  void add(const float* rows, size_t from, size_t to) {  // bytes of it
+    if (from != to) out.push_back({const_cast<uint8_t*>(reinterpret_cast<const uint8_t*>(rows)) + from, to - from});
+  }
+
+  FrameHeader head;
+  std::vector<iovec> out;      // not sent yet
+  std::vector<uint16_t> left;  // slots that moved away after they were looked at
+  uint64_t spent = 0;          // ns in the tables
+};
+
+bool RequestHandler::pull(const FrameHeader& header, const BodyView& body) {
+  const std::vector<Run> runs = reply_runs(header, body, window_, dims_);
+  uint64_t waited = 0;
+  if (header.step != 0) {
+    const uint64_t start = now_ns();
+    state_.steps.wait(header.step, state_.options.step_wait_s);
+    waited = now_ns() - start;
+    state_.count.step_wait_ns += waited;
+  }
+  const auto owned = state_.ownership();
+  const auto foreign = foreign_slots(body, *owned, state_.store.slots(), keep_);
+  state_.count.wrong_owner_keys += static_cast<uint64_t>(std::count(keep_.begin(), keep_.end(), 0));
+  if (!foreign.empty()) return refuse_slots(header, foreign, 0);
+  ++state_.count.pulls;
+  state_.count.pulled_keys += body.keys.size();
+  return runs.empty() ? stream(header, body, waited) : fill_window(header, body, runs, waited);
+}
+
+bool RequestHandler::stream(const FrameHeader& header, const BodyView& body, uint64_t waited_ns) {
+  RowReply reply(reply_to(header));
+  reply.head.flags |= kTimed;
+  reply.head.clock = waited_ns;
+  reply.head.step = state_.staleness.applied();
+  uint32_t common = 0;
+  reply.head.body_bytes = sizeof(float) * dims_.floats(body.tables, common) + sizeof reply.spent;
+  seal(reply.head);
+  const bool alone = state_.serving == 1;  // beside other requests helpers would only take turns with them
+  const size_t total = body.keys.size();
+  for (size_t at = 0; at < total;) {
+    size_t bytes = 0;
+    const size_t end = piece_end(body.tables, at, common, bytes);
+    if (rows_.size() * sizeof(float) < bytes) rows_.resize(bytes / sizeof(float));
+    if (!look_up(body, at, end, alone, common, reply)) return false;
+    if (!reply.left.empty() && !mid_reply_) return refuse_slots(header, reply.left, reply.spent);
+    at = end;
+  }
+  mid_reply_ = false;
+  state_.count.lookup_ns += reply.spent;
+  if (!reply.left.empty()) reply.spent |= kSlotsLeft;
+  reply.out.push_back({&reply.spent, sizeof reply.spent});
+  state_.count.bytes_out += sizeof reply.head + reply.head.body_bytes;
+  return send_all(line_, reply.out) == Io::ok;
+}
+
+// One piece of the reply, sent as its rows come; what is left at the end goes with the trailer.
+bool RequestHandler::look_up(const BodyView& body, size_t first, size_t end, bool helped, uint32_t common,
+                             RowReply& reply) {
+  const auto tables = body.tables.subspan(first, end - first);
+  size_t told = 0, at = 0, sent = 0;  // keys; bytes there, bytes sent
+  bool gone = false;
+  uint64_t since = now_ns();
+  const bool last = end == body.keys.size();
+  state_.store.pull(tables, body.keys.subspan(first, end - first), rows_.data(), &reply.left, helped, [&](size_t keys) {
+    at += sizeof(float) * (common != 0 ? common * (keys - told) : dims_.floats(tables.subspan(told, keys - told)));
+    told = keys;
+    const bool whole = keys == tables.size();
+    if (gone || (!reply.left.empty() && !mid_reply_)) return;
+    if (whole ? last : at - sent < kSendBytes) return;
+    reply.spent += now_ns() - since;
+    reply.add(rows_.data(), sent, at);
+    sent = at;
+    mid_reply_ = true;
+    gone = send_all(line_, reply.out) != Io::ok;
+    since = now_ns();
+  });
+  reply.spent += now_ns() - since;
+  reply.add(rows_.data(), sent, at);
+  return !gone;
+}
+
+size_t RequestHandler::piece_end(std::span<const TableId> tables, size_t at, uint32_t common, size_t& bytes) {
+  const size_t total = tables.size();
+  if (common != 0) {  // the usual case, without a look at every key
+    const size_t row = sizeof(float) * common;
+    const size_t end = std::min(total, at + (kPieceBytes + row - 1) / row);
+    bytes = (end - at) * row;
+    return end;
+  }
+  size_t end = at;
+  while (end < total && bytes < kPieceBytes) bytes += sizeof(float) * dims_.of(tables[end++]);
+  return end;
+}
+
+bool RequestHandler::fill_window(const FrameHeader& header, const BodyView& body, std::span<const Run> runs,
+                                 uint64_t waited_ns) {
+  const uint64_t start = now_ns();
+  const uint64_t applied = state_.staleness.applied();
+  uint64_t bytes = 0;
+  std::vector<uint16_t> left;
+  for (const Run& run : runs) {
+    const auto tables = body.tables.subspan(run.first, run.keys);
+    state_.store.pull(tables, body.keys.subspan(run.first, run.keys), run.floats, &left);
+  }
+  if (!left.empty()) return refuse_slots(header, left, now_ns() - start);
+  for (const FloatSpan& span : body.spans) bytes += span.bytes;
+  FrameHeader answer = reply_to(header);
+  answer.flags |= kInWindow;
+  answer.clock = waited_ns;
+  answer.step = applied;
+  answer.server_ns = now_ns() - start;
+  state_.count.lookup_ns += answer.server_ns;
+  state_.count.bytes_out += bytes;
+  return reply(answer, {});
+}
+
+// Requests of a bsp group: wait for a step, apply it, regroup. A part of RequestHandler.
+// Steps: bsp_steps.h. Protocol: docs/design/training.md.
+bool RequestHandler::step(const FrameHeader& header) {
+  FrameHeader answer = reply_to(header);
+  // Whatever the frame says, no longer than a pull would wait: longer times do not fit a clock.
+  const double wait_s = std::min(static_cast<double>(header.clock) / 1000, state_.options.step_wait_s);
+  if ((header.flags & kBsp) != 0) {
+    answer.server_ns = state_.steps.apply(header.step);
+    state_.count.update_ns += answer.server_ns;
+  } else if (!state_.steps.await_complete(header.step, wait_s)) {
+    return fail(
+        header, Status::step_missing,
+        "step " + std::to_string(header.step) + " is not complete on server " + std::to_string(state_.options.index));
+  }
+  return reply(answer, {});
+}
+
+bool RequestHandler::regroup(const FrameHeader& header) {
+  FrameHeader answer = reply_to(header);
+  if ((header.flags & kBsp) != 0) {
+    if (header.keys == 0) throw BadInput("workers is 0; a group needs at least 1");
+    const bool at_rest = (header.flags & kAtRest) != 0;
+    state_.count.update_ns += state_.steps.settle(header.step, header.keys, header.generation, at_rest);
+  } else {
+    state_.raise_generation(header.generation);
+    answer.step = state_.steps.complete();
+  }
+  return reply(answer, {});
 }
 
 }  // namespace springtide

@@ -1,5 +1,5 @@
 // Serves the requests of one connection: pull, push, assign, declare, scan, stats, bsp steps, and slots from
-// peers. In: frames with checked headers (connection.h). Out: a reply on the socket.
+// peers. In: frames with checked headers (server.cpp). Out: a reply on the socket.
 #pragma once
 
 #include <cstdint>
@@ -31,11 +31,10 @@ class RequestHandler {
 
  private:
   bool dispatch(const FrameHeader& header, std::span<const uint8_t> body);
-  bool pull(const FrameHeader& header, const BodyView& body);  // this and the next four: pull_requests.cpp
+  bool pull(const FrameHeader& header, const BodyView& body);
   bool stream(const FrameHeader& header, const BodyView& body, uint64_t waited_ns);
   bool look_up(const BodyView& body, size_t first, size_t end, bool helped, uint32_t common, RowReply& reply);
-  // Where the piece that starts at `at` ends, and its bytes. `common`: the dim of all tables, 0 when they
-  // differ.
+  // Where the piece that starts at `at` ends, and its bytes. `common`: the dim of all tables, 0 when they differ.
   size_t piece_end(std::span<const TableId> tables, size_t at, uint32_t common, size_t& bytes);
   bool fill_window(const FrameHeader& header, const BodyView& body, std::span<const Run> runs, uint64_t waited_ns);
   bool push(const FrameHeader& header, const BodyView& body);
@@ -49,8 +48,8 @@ class RequestHandler {
   bool declare(const FrameHeader& header, std::span<const uint8_t> body);
   bool scan(const FrameHeader& header, std::span<const uint8_t> body);
   bool stats(const FrameHeader& header);
-  bool step(const FrameHeader& header);         // group_requests.cpp
-  bool regroup(const FrameHeader& header);      // group_requests.cpp
+  bool step(const FrameHeader& header);
+  bool regroup(const FrameHeader& header);
   uint32_t checked_slot(uint64_t named) const;  // this and the next five: slot_requests.cpp
   bool has_or_had(uint32_t slot, uint64_t transfer) const;
   void check_importable(uint32_t slot) const;

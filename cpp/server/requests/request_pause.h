@@ -2,7 +2,7 @@
 //
 // A CPU quota is shared by all threads of the process, whatever their priority. Threads that serve requests
 // would use it up, and the thread that hands slots over would wait for the next period after each of its
-// frames. Used by throttled_handover.cpp and request_handler.cpp.
+// frames. Used by handover.cpp and request_handler.cpp.
 #pragma once
 
 #include <atomic>

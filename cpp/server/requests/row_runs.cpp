@@ -121,7 +121,7 @@ void check_finite(const BodyView& body, std::span<const Run> runs, Dims& dims, c
       const uint32_t dim = dims.of(tables[i]);
       if (!is_image(tables[i]) && !all_finite(row, dim)) {
         throw NonFinite("the gradient of key " + std::to_string(body.keys[run.first + i]) + " of table '" +
-                        store.table(tables[i]).name + "' holds NaN or infinity; nothing of this push was applied");
+                        store.spec(tables[i]).name + "' holds NaN or infinity; nothing of this push was applied");
       }
       row += dim;
     }

@@ -38,16 +38,14 @@ class Dims {
   std::vector<uint32_t> known_;
 };
 
-// BadInput unless the floats given are exactly those of the keys: inline after the keys, or where the spans
-// say.
+// BadInput unless the floats given are exactly those of the keys: inline after the keys, or where the spans say.
 std::vector<Run> runs_of(const FrameHeader& header, const BodyView& body, const Window& window, Dims& dims);
 // The runs of a pull's reply in the window; empty when it goes over the socket.
 std::vector<Run> reply_runs(const FrameHeader& header, const BodyView& body, const Window& window, Dims& dims);
 
-// The slots that a push with batch identities covers, as a mask for Store::push_once; empty: all slots. A
-// push covers the slots that it names, or else all that this server had at the push's epoch. Of the latter
-// the server records only those that it has owned ever since: the sender's keys of a slot that came later
-// went elsewhere.
+// The slots that a push with batch identities covers, as a mask for Store::push_once; empty: all slots. A push covers
+// the slots that it names, or else all that this server had at the push's epoch. Of the latter the server records only
+// those that it has owned ever since: the sender's keys of a slot that came later went elsewhere.
 std::vector<uint8_t> covered_slots(const FrameHeader& header, const BodyView& body, const SlotOwnership& owned);
 
 // Slots of keys that this server does not own, ascending; `keep[i]` says which keys it does.

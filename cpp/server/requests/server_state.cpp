@@ -1,8 +1,9 @@
 #include "server/requests/server_state.h"
 
 #include <algorithm>
+#include <random>
 
-#include "wire/refusal.h"
+#include "wire/wire.h"
 
 namespace springtide {
 
@@ -57,17 +58,11 @@ void ServerState::mark_owner_unknown(uint32_t slot) {
 
 ServerStats ServerState::stats() const {
   ServerStats s;
-  s.pulls = count.pulls, s.pushes = count.pushes, s.assigns = count.assigns, s.scans = count.scans;
-  s.declares = count.declares, s.pulled_keys = count.pulled_keys, s.pushed_keys = count.pushed_keys;
-  s.bytes_in = count.bytes_in, s.bytes_out = count.bytes_out;
-  s.lookup_ns = count.lookup_ns, s.update_ns = count.update_ns, s.step_wait_ns = count.step_wait_ns;
-  s.created = count.created, s.evicted = count.evicted;
-  s.connections = count.connections, s.accepted = count.accepted, s.shared = count.shared;
-  s.refused = count.refused, s.bad_frames = count.bad_frames, s.stalled = count.stalled;
-  s.wrong_owner_keys = count.wrong_owner_keys, s.repeated_keys = count.repeated_keys;
+#define SPRINGTIDE_READ(name) s.name = count.name;
+  SPRINGTIDE_SERVER_COUNTS(SPRINGTIDE_READ)
+#undef SPRINGTIDE_READ
   s.applied_step = steps.applied();
   s.staleness_p50 = staleness.median(), s.staleness_max = staleness.most();
   return s;
 }
-
 }  // namespace springtide

@@ -1,26 +1,152 @@
 // State shared by all connections of one server: the tables, slot ownership, bsp steps, counters.
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <random>
 #include <shared_mutex>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "net/pending_handshakes.h"
+#include "net/handshake.h"
 #include "server/requests/bsp_steps.h"
 #include "server/requests/request_pause.h"
-#include "server/requests/server_options.h"
-#include "server/requests/transfer_log.h"
-#include "store/keys/staleness.h"
 #include "store/store.h"
 
 namespace springtide {
+
+struct ServerOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 0;  // 0: a free one
+  std::string secret;
+  std::string tls;       // folder of this server's certificates (tls_session.h); empty: no TLS
+  uint32_t index = 0;    // of this server in the job
+  uint32_t workers = 1;  // bsp: parts per step
+  uint32_t threads = 1;  // of the store: sizes the pieces of a pull
+  bool shared_memory = true;
+  uint32_t max_connections = 1024;  // after the handshake; pending handshakes have their own limit
+  uint64_t max_frame_bytes = 1ULL << 30;
+  double handshake_s = 10;  // whole handshake, from accept() on
+  double stall_s = 30;      // drop a peer that stops mid-frame or reads no reply for this long
+  double step_wait_s = 300;
+  uint32_t credit_requests = 64;  // requests in flight per client
+  uint64_t credit_bytes = 256ULL << 20;
+};
+
+// Totals since the start. `connections`: open now; `shared`: of those accepted; `refused`: bad version or secret, or
+// too many; `bad_frames`: malformed, truncated or oversized; `stalled`: dropped after stall_s; `repeated_keys`: pushed
+// again and skipped, since their slots had these batches.
+// clang-format off
+#define SPRINGTIDE_SERVER_COUNTS(F) \
+  F(pulls) F(pushes) F(assigns) F(scans) F(declares) F(pulled_keys) F(pushed_keys) F(bytes_in) F(bytes_out) \
+  F(lookup_ns) F(update_ns) F(step_wait_ns) F(created) F(evicted) F(connections) F(accepted) F(shared) \
+  F(refused) F(bad_frames) F(stalled) F(wrong_owner_keys) F(repeated_keys)
+// clang-format on
+
+// The field order is also the body of a Kind::stats reply.
+struct ServerStats {
+  SPRINGTIDE_SERVER_COUNTS(SPRINGTIDE_FIGURE)
+  uint64_t applied_step = 0;  // bsp
+  // Pushes applied between the read of a push's rows and its own application.
+  uint64_t staleness_p50 = 0, staleness_max = 0;
+};
+
+// Decisions on slot transfers that peers have offered to this server.
+//
+// A source that got no reply offers the slot again, and its first frame may still be on its way; by then this
+// server may have passed the slot on. So every transfer has an id, the same in each attempt, and is accepted
+// or refused once. Used by slot_requests.cpp; handover.cpp draws the ids.
+
+class TransferLog {
+ public:
+  enum class Outcome { unknown, accepted, refused };
+
+  // random, never 0
+  static uint64_t new_id() {
+    std::random_device random;
+    uint64_t id = 0;
+    while (id == 0) id = static_cast<uint64_t>(random()) << 32 | random();
+    return id;
+  }
+
+  // Hold it from `outcome` to `record`: the same transfer may arrive over two connections at once.
+  std::unique_lock<std::mutex> lock(uint32_t slot) { return std::unique_lock(stripes_[slot % stripes_.size()]); }
+  // unknown for id 0, a transfer without an id
+  Outcome outcome(uint32_t slot, uint64_t id) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = entries_.find(slot);
+    if (id == 0 || found == entries_.end()) return Outcome::unknown;
+    const auto& all = found->second;
+    const auto entry = std::find_if(all.begin(), all.end(), [&](const Entry& e) { return e.id == id; });
+    return entry == all.end() ? Outcome::unknown : entry->outcome;
+  }
+  // the first record of an id stays
+  void record(uint32_t slot, uint64_t id, Outcome outcome) {
+    if (id == 0 || this->outcome(slot, id) != Outcome::unknown) return;
+    const std::lock_guard lock(mutex_);
+    auto& all = entries_[slot];
+    all.push_back({id, outcome});
+    if (all.size() > kEntriesPerSlot) all.pop_front();
+  }
+
+ private:
+  // A source repeats an offer for a heartbeat or two, until it hears of the newest placement. A slot does not arrive
+  // here this often in that time.
+  static constexpr size_t kEntriesPerSlot = 64;
+  struct Entry {
+    uint64_t id;
+    Outcome outcome;
+  };
+  std::array<std::mutex, 64> stripes_;
+  mutable std::mutex mutex_;  // guards entries_
+  std::map<uint32_t, std::deque<Entry>> entries_;
+};
+
+// Staleness of pushes: how many other pushes were applied between the read of a push's rows and its
+// application. Out: median and maximum, for the server's statistics.
+class Staleness {
+ public:
+  // Pushes that have changed rows of this server so far: what a pull's reply tells and a push tells back.
+  uint64_t applied() const { return applied_.load(std::memory_order_relaxed); }
+
+  void push_applied() { applied_.fetch_add(1, std::memory_order_relaxed); }
+  // The same, of a push whose rows were read when `seen` pushes had been applied.
+  void push_applied(uint64_t seen) {
+    const uint64_t before = applied_.fetch_add(1, std::memory_order_relaxed);
+    const uint64_t lag = before - std::min(before, seen);
+    pushes_[std::min<uint64_t>(lag, kCounted)].fetch_add(1, std::memory_order_relaxed);
+    uint64_t most = most_.load(std::memory_order_relaxed);
+    while (most < lag && !most_.compare_exchange_weak(most, lag, std::memory_order_relaxed)) {
+    }
+  }
+
+  uint64_t median() const {
+    uint64_t all = 0;
+    for (const auto& count : pushes_) all += count.load(std::memory_order_relaxed);
+    uint64_t below = 0;
+    for (size_t lag = 0; lag <= kCounted; ++lag) {
+      below += pushes_[lag].load(std::memory_order_relaxed);
+      if (2 * below >= all) return lag;
+    }
+    return kCounted;
+  }
+  uint64_t most() const { return most_.load(std::memory_order_relaxed); }
+
+ private:
+  static constexpr size_t kCounted = 1024;  // lags from here on count as this one for the median
+
+  std::atomic<uint64_t> applied_{0}, most_{0};
+  std::array<std::atomic<uint64_t>, kCounted + 1> pushes_{};  // by lag
+};
 
 // A snapshot of which slots this server owns and who owns the others. The store's open slots are the truth
 // about its own; snapshots follow them.
@@ -38,9 +164,9 @@ constexpr size_t kMaxPendingHandshakes = 64;  // each has a thread; a handshake 
 constexpr uint32_t kNamedOnly = UINT32_MAX;   // only a push that names the slot covers it
 
 struct ServerCounters {
-  std::atomic<uint64_t> pulls{0}, pushes{0}, assigns{0}, scans{0}, declares{0}, pulled_keys{0}, pushed_keys{0},
-      bytes_in{0}, bytes_out{0}, lookup_ns{0}, update_ns{0}, step_wait_ns{0}, created{0}, evicted{0}, connections{0},
-      accepted{0}, shared{0}, refused{0}, bad_frames{0}, stalled{0}, wrong_owner_keys{0}, repeated_keys{0};
+#define SPRINGTIDE_COUNTER(name) std::atomic<uint64_t> name{0};
+  SPRINGTIDE_SERVER_COUNTS(SPRINGTIDE_COUNTER)
+#undef SPRINGTIDE_COUNTER
 };
 
 struct ServerState {

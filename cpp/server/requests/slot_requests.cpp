@@ -1,9 +1,8 @@
 // Slots from peer servers: import an image, take ownership of a batch of slots. A part of RequestHandler. An
-// image is imported whole or refused. Senders: handover.h, throttled_handover.h.
+// image is imported whole or refused. Sender: handover.h.
 #include "net/frame_io.h"
 #include "server/requests/request_handler.h"
 #include "slots/slot_batch.h"
-#include "slots/slot_reference.h"
 
 namespace springtide {
 
@@ -112,7 +111,7 @@ bool RequestHandler::take_all(const FrameHeader& header, const SlotBatch& batch,
 
 // Before memory is set aside for its rows: are they as long there as here?
 void RequestHandler::check_row(const TableReference& table) const {
-  const TableSpec& here = state_.store.table(table.shape.id);
+  const TableSpec& here = state_.store.spec(table.shape.id);
   if (table.shape.dim == here.dim && table.shape.state_floats <= 4 * here.dim + 4) return;  // no optimizer keeps more
   throw BadInput("table '" + here.name + "' has rows of another length there");
 }

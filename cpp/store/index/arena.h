@@ -1,31 +1,69 @@
 // Reserved address space, handed out in pieces that never move and are backed by huge pages.
-// Above it: segment_pool.h (index), row_pool.h (rows).
+// Above it: slot_index.h, row_pool.h.
 #pragma once
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <string>
 
+#include "base/types.h"
+
 namespace springtide {
 
 class Arena {
  public:
   // Takes less when the system refuses this much address space, down to 1/64 of it; then BadInput.
-  Arena(std::string name, size_t bytes);
-  ~Arena();
+  Arena(std::string name, size_t bytes) : name_(std::move(name)) {
+    size_t wanted = round_up(std::max(bytes, kHugePage), kHugePage);
+    for (size_t least = wanted / 64; wanted >= least; wanted /= 2) {
+      map_bytes_ = wanted + kHugePage;
+      void* got = mmap(nullptr, map_bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (got == MAP_FAILED) continue;
+      map_ = static_cast<uint8_t*>(got);
+      base_ = reinterpret_cast<uint8_t*>(round_up(reinterpret_cast<uintptr_t>(got), kHugePage));
+      capacity_ = wanted / kHugePage * kHugePage;
+      madvise(base_, capacity_, MADV_HUGEPAGE);  // advice: without it tables are slower, not wrong
+      // A forked data loader never reads tables; sharing them would make every later write here copy a page.
+      madvise(base_, capacity_, MADV_DONTFORK);
+      return;
+    }
+    throw BadInput("cannot reserve " + std::to_string(bytes >> 20) + " MiB of address space for the " + name_ +
+                   "; check `ulimit -v` and vm.overcommit_memory, or give a smaller reserve_bytes");
+  }
+  ~Arena() { munmap(map_, map_bytes_); }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
   // Zeroed memory at the returned offset. BadInput when the arena is full.
-  size_t take(size_t bytes, size_t align);
+  size_t take(size_t bytes, size_t align) {
+    std::lock_guard hold(lock_);
+    size_t at = round_up(used_, align);
+    if (pieces_left_ == 0 || at + bytes > capacity_) {
+      throw BadInput("the " + name_ + " of this store are full: " + std::to_string(capacity_ >> 20) +
+                     " MiB were reserved; raise reserve_bytes, add servers, or give tables a ttl or a capacity");
+    }
+    if (pieces_left_ != UINT64_MAX) --pieces_left_;
+    used_ = at + bytes;
+    return at;
+  }
   uint8_t* base() const { return base_; }
   size_t capacity() const { return capacity_; }
-  size_t resident() const;                                            // whole huge pages up to the last byte handed out
+  // whole huge pages up to the last byte handed out
+  size_t resident() const {
+    std::lock_guard hold(lock_);
+    return round_up(used_, kHugePage);
+  }
   static void full_after(uint64_t pieces) { pieces_left_ = pieces; }  // for tests: then all arenas are full
 
  private:
+  static constexpr size_t kHugePage = size_t{2} << 20;
+  static constexpr size_t round_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
   static inline std::atomic<uint64_t> pieces_left_{UINT64_MAX};
 
   std::string name_;
@@ -37,6 +75,8 @@ class Arena {
   size_t used_ = 0;
 };
 
-size_t machine_memory();
+inline size_t machine_memory() {
+  return static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGE_SIZE));
+}
 
 }  // namespace springtide

@@ -3,15 +3,47 @@
 // caller holds the slot's stripe lock. Design: docs/design/slot-tables.md.
 #pragma once
 
+#include <array>
 #include <bit>
 #include <cstdint>
+#include <mutex>
 #include <vector>
 
-#include "base/branchless.h"
+#include "base/cpu.h"
+#include "store/index/arena.h"
 #include "store/index/cell.h"
-#include "store/index/segment_pool.h"
 
 namespace springtide {
+
+// Buddy allocator of index segments: power-of-two blocks of 256 B and up in one arena. Above it: slot_index.h.
+class SegmentPool {
+ public:
+  static constexpr size_t kUnit = 256;
+
+  explicit SegmentPool(size_t reserve_bytes);
+
+  uint32_t take(uint32_t size_class);  // zeroed, kUnit << size_class bytes
+  void give_back(uint32_t unit, uint32_t size_class);
+  uint8_t* at(uint32_t unit) const { return arena_.base() + unit * kUnit; }
+  size_t resident() const;
+
+ private:
+  static constexpr uint32_t kClasses = 24;     // up to 2 GiB: a directory of half a billion segments
+  static constexpr uint32_t kChunkClass = 12;  // what is taken from the arena at once: 1 MiB
+
+  struct FreeBlock {  // lies in the free block itself
+    uint32_t next, prev;
+  };
+  FreeBlock& links(uint32_t unit) { return *reinterpret_cast<FreeBlock*>(at(unit)); }
+  void push_free(uint32_t unit, uint32_t size_class);
+  void remove_free(uint32_t unit, uint32_t size_class);
+
+  Arena arena_;
+  Arena tags_arena_;
+  uint8_t* tags_;  // a unit: size class + 1 where a free block starts, else 0
+  std::mutex lock_;
+  std::array<uint32_t, kClasses> free_{};  // 0: none; unit 0 is never given out
+};
 
 // One cache line, with the directory of all but very large slots in it.
 struct alignas(64) Slot {
@@ -43,8 +75,7 @@ class SlotIndex {
   const Cell* home(Slot& slot, uint64_t hash) const {
     return cells_at(segment_unit(slot, hash)) + (hash & slot.bucket_mask) * kBucket;
   }
-  // What the home line alone tells: the cell, or that there is none, or that other lines must be asked
-  // (`later`).
+  // What the home line alone tells: the cell, or that there is none, or that other lines must be asked (`later`).
   Cell* find_home(uint64_t hash, TableId table, const Cell* home, bool& later) const {
     unsigned hits = match(home, hash);
     if (hits != 0) [[likely]] {
@@ -96,8 +127,7 @@ class SlotIndex {
   }
   void erase(Slot& slot, Cell* cell);  // moves other cells of its segment
   void clear(Slot& slot);
-  // An empty slot gets room for so many cells at once; as dense as growing would leave it, so some may still
-  // grow.
+  // An empty slot gets room for so many cells at once; as dense as growing would leave it, so some may still grow.
   void reserve(Slot& slot, uint64_t cells);
 
   const TableId* extent_table() const { return extent_table_; }

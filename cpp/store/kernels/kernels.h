@@ -16,15 +16,11 @@ struct Bias {
 };
 
 // What is the same for all rows of a table in one push.
-struct StepArgs {
+struct StepArgs : OptimSpec {
   float lr = 0, decay = 0;
-  float momentum = 0, undamped = 1;  // 1 - dampening
-  bool nesterov = false;
-  float beta1 = 0, beta2 = 0, rest1 = 0, rest2 = 0;  // rest = 1 - beta
-  bool eps_outside = true, decoupled = false;
-  float eps = 0, alpha = 0, rest_alpha = 0;
-  float ftrl_beta = 0, l1 = 0, l2 = 0;
-  const Bias* bias = nullptr;  // bias[t], t <= bias_steps; beyond that the corrections are computed
+  float undamped = 1;                          // 1 - dampening
+  float rest1 = 0, rest2 = 0, rest_alpha = 0;  // 1 - beta1, 1 - beta2, 1 - alpha
+  const Bias* bias = nullptr;                  // bias[t], t <= bias_steps; beyond that the corrections are computed
   uint32_t bias_steps = 0;
   bool fixed_step = false;  // all rows are at the step that `fixed` was computed for
   Bias fixed{};

@@ -1,6 +1,5 @@
-// Included by kernels_*.cpp inside a namespace of their own; see kernels.h. D is the row length, 0: any.
-// Nothing from the standard library is used here: an inline function compiled for AVX must not leak to
-// others.
+// Included by kernels_*.cpp inside a namespace of their own; see kernels.h. D is the row length, 0: any. Nothing from
+// the standard library is used here: an inline function compiled for AVX must not leak to others.
 
 template <uint32_t D>
 void sgd(const StepArgs& a, float* __restrict w, float*, float*, const float* __restrict grad, uint32_t dim) {
@@ -52,8 +51,7 @@ void adagrad(const StepArgs& a, float* __restrict w, float* __restrict sum, floa
   }
 }
 
-// Sixteen partial sums, folded in halves. Written out: a loop over the halves would send every fold through
-// memory.
+// Sixteen partial sums, folded in halves. Written out: a loop over the halves would send every fold through memory.
 inline float folded(float (&part)[16]) {
   for (uint32_t j = 0; j < 8; ++j) part[j] += part[j + 8];
   for (uint32_t j = 0; j < 4; ++j) part[j] += part[j + 4];
@@ -86,8 +84,8 @@ void rowwise_adagrad(const StepArgs& a, float* __restrict w, float*, float* __re
 
 inline void adam_row(const StepArgs& a, float* __restrict w, float* __restrict m, float* __restrict v,
                      const float* __restrict grad, uint32_t n, float size, float scale) {
-  float shrink = a.decoupled ? 1.0f - a.lr * a.decay : 1.0f;
-  float decay = a.decoupled ? 0.0f : a.decay;
+  float shrink = a.decoupled_decay ? 1.0f - a.lr * a.decay : 1.0f;
+  float decay = a.decoupled_decay ? 0.0f : a.decay;
   for (uint32_t i = 0; i < n; ++i) {
     float x = w[i] * shrink;
     float g = grad[i] + decay * x;

@@ -90,7 +90,7 @@ void Optimizer::reset(float* vectors, float* number) const {
   if (has_number_) *number = spec_.kind == OptimKind::rowwise_adagrad ? start : 0.0f;
 }
 
-StepArgs Optimizer::prepare(const Hyper& hyper) const {
+StepArgs Optimizer::prepare(const TableHyper& hyper) const {
   if (!std::isfinite(hyper.lr) || !std::isfinite(hyper.weight_decay)) {
     throw BadInput("push to table '" + table_ + "': lr and weight_decay must be finite, got " +
                    std::to_string(hyper.lr) + " and " + std::to_string(hyper.weight_decay));
@@ -99,24 +99,13 @@ StepArgs Optimizer::prepare(const Hyper& hyper) const {
     throw BadInput("push to table '" + table_ + "': ftrl divides by lr, which must be above 0, got " +
                    std::to_string(hyper.lr));
   }
-  StepArgs args;
+  StepArgs args{spec_};
   args.lr = hyper.lr;
   args.decay = hyper.weight_decay;
-  args.momentum = spec_.momentum;
   args.undamped = 1.0f - spec_.dampening;
-  args.nesterov = spec_.nesterov;
-  args.beta1 = spec_.beta1;
-  args.beta2 = spec_.beta2;
   args.rest1 = static_cast<float>(1.0 - spec_.beta1);
   args.rest2 = static_cast<float>(1.0 - spec_.beta2);
-  args.eps_outside = spec_.eps_outside;
-  args.decoupled = spec_.decoupled_decay;
-  args.eps = spec_.eps;
-  args.alpha = spec_.alpha;
   args.rest_alpha = static_cast<float>(1.0 - spec_.alpha);
-  args.ftrl_beta = spec_.ftrl_beta;
-  args.l1 = spec_.l1;
-  args.l2 = spec_.l2;
   args.bias = bias_.data();
   args.bias_steps = bias_.empty() ? 0 : static_cast<uint32_t>(bias_.size()) - 1;
   args.fixed_step = hyper.step != 0;

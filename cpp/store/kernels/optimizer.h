@@ -1,5 +1,5 @@
-// A table's optimizer: how much state a row has, how it starts, and what a push's Hyper makes of it.
-// In: OptimSpec, Hyper. Out: StepArgs and a kernel for each row (kernels.h).
+// A table's optimizer: how much state a row has, how it starts, and what the hyperparameters of a push make of it.
+// In: OptimSpec, TableHyper. Out: StepArgs and a kernel for each row (kernels.h).
 #pragma once
 
 #include <vector>
@@ -17,7 +17,7 @@ class Optimizer {
   bool has_number() const { return has_number_; }
   uint32_t state_floats() const { return vector_floats_ + (has_number_ ? 1 : 0); }
   void reset(float* vectors, float* number) const;  // of a new row
-  StepArgs prepare(const Hyper& hyper) const;       // BadInput on a rate that cannot be used
+  StepArgs prepare(const TableHyper& hyper) const;  // BadInput on a rate that cannot be used
   Kernel kernel() const { return kernel_; }
 
  private:

@@ -1,14 +1,15 @@
-// One stamp a row serves two questions: how old is it (ttl, capacity), and did it change after a cut
-// (checkpoints). A stamp is a tick. A tick stands for an age between two cuts: it rises when the age clock
-// moves by a granule and at every cut. In: clocks of pushes, cuts. Out: the tick to stamp with; ages and cut
-// boundaries of ticks.
+// One stamp a row serves two questions: how old is it (ttl, capacity), and did it change after a cut (checkpoints). A
+// stamp is a tick. A tick stands for an age between two cuts: it rises when the age clock moves by a granule and at
+// every cut. In: clocks of pushes, cuts. Out: the tick to stamp with; ages and cut boundaries of ticks.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -18,12 +19,31 @@ namespace springtide {
 
 class AgeClock {
  public:
-  AgeClock();
+  AgeClock() { tick_ = new_tick(0); }
 
   // A table with this ttl or a capacity came: ages must be this fine from now on.
-  void refine(uint64_t ttl, bool has_capacity);
+  void refine(uint64_t ttl, bool has_capacity) {
+    if (ttl == 0 && !has_capacity) return;
+    std::lock_guard hold(lock_);
+    uint64_t wanted = has_capacity ? 1 : std::max<uint64_t>(1, ttl / kGranulesPerTtl);
+    granule_ = granule_ == 0 ? wanted : std::min(granule_, wanted);
+    uint64_t age = granular(now_);
+    auto known = since_cut_.find(age);
+    tick_ = known != since_cut_.end() ? known->second : new_tick(age);
+  }
 
-  void advance(uint64_t clock);  // never goes back
+  // never goes back
+  void advance(uint64_t clock) {
+    if (clock <= now()) return;
+    std::lock_guard hold(lock_);
+    if (clock <= now_) return;
+    uint64_t age = granular(clock);
+    if (age != age_at(tick_)) {
+      auto known = since_cut_.find(age);
+      tick_ = known != since_cut_.end() ? known->second : new_tick(age);
+    }
+    now_ = clock;  // last: without memory for a tick the clock stays where it was
+  }
   uint64_t now() const { return now_.load(std::memory_order_acquire); }
   // To be read under the stripe's lock: a cut that comes before it is then also before what gets this stamp.
   uint32_t tick() const { return tick_.load(std::memory_order_acquire); }
@@ -35,33 +55,95 @@ class AgeClock {
   }
 
   // A tick of today for rows that come from elsewhere with their own age. Under the stripe's lock.
-  uint32_t tick_for(uint64_t age);
+  uint32_t tick_for(uint64_t age) {
+    std::lock_guard hold(lock_);
+    auto known = since_cut_.find(age);
+    return known != since_cut_.end() ? known->second : new_tick(age);
+  }
 
-  uint64_t cut();
+  uint64_t cut() {
+    std::lock_guard hold(lock_);
+    boundaries_.push_back(leave_behind());
+    return boundaries_.size();
+  }
   // Whether somebody may ask what went since then.
   bool has_cuts() const { return has_cuts_.load(std::memory_order_acquire); }
-  uint32_t boundary(uint64_t cut);  // what is stamped later than this changed after the cut; BadInput: no such cut
+  // what is stamped later than this changed after the cut; BadInput: no such cut
+  uint32_t boundary(uint64_t cut) {
+    std::lock_guard hold(lock_);
+    if (cut == 0 || cut > boundaries_.size()) {
+      throw BadInput("no cut numbered " + std::to_string(cut) + ": this store has made " +
+                     std::to_string(boundaries_.size()));
+    }
+    return boundaries_[cut - 1];
+  }
   // A cut that is not kept: its boundary, good until ticks are renumbered. Under the stripe's lock.
   struct Mark {
     uint32_t boundary = 0;
     uint64_t numbering = 0;
   };
-  Mark mark();
+  Mark mark() {
+    std::lock_guard hold(lock_);
+    return {leave_behind(), numbering_};
+  }
   bool knows(const Mark& mark) const { return mark.numbering == numbering_; }  // under a stripe's lock
 
   // When the ticks run out the store renumbers the ones still in use (keeping order): old tick -> new tick.
   bool nearly_full() const { return tick() > last_tick_ - last_tick_ / 8; }
-  void renumber(const std::vector<bool>& used, std::vector<uint32_t>& new_tick);
+  void renumber(const std::vector<bool>& used, std::vector<uint32_t>& new_tick) {
+    std::lock_guard hold(lock_);
+    ++numbering_;
+    std::vector<uint64_t> ages{0};
+    new_tick.assign(used.size(), 0);
+    std::vector<uint32_t> below(newest_ + 2, 0);  // kept ticks up to and with this one
+    for (uint32_t t = 1; t <= newest_; ++t) {
+      bool keep = (t < used.size() && used[t]) || t == tick_;
+      if (keep) ages.push_back(age_at(t));
+      below[t] = static_cast<uint32_t>(ages.size()) - 1;
+      if (keep && t < used.size()) new_tick[t] = below[t];
+    }
+    for (uint32_t& boundary : boundaries_) boundary = below[std::min(boundary, newest_)];
+    uint32_t last_boundary = boundaries_.empty() ? 0 : boundaries_.back();
+    tick_ = below[tick_];
+    newest_ = static_cast<uint32_t>(ages.size()) - 1;
+    since_cut_.clear();
+    for (uint32_t t = 1; t <= newest_; ++t) {
+      set_age(t, ages[t]);
+      if (t > last_boundary) since_cut_.emplace(ages[t], t);
+    }
+  }
   void set_last_tick(uint32_t last) { last_tick_ = last; }  // tests bring the end nearer
 
  private:
+  static constexpr uint64_t kGranulesPerTtl = 4096;  // a row lives at most 1/4096 longer than its ttl
   static constexpr uint32_t kChunkBits = 12;
   static constexpr uint32_t kChunkMask = (1u << kChunkBits) - 1;
 
-  uint64_t granular(uint64_t clock) const;
-  uint32_t new_tick(uint64_t age);
-  uint32_t leave_behind();  // all ticks up to the one returned
-  void set_age(uint32_t tick, uint64_t age);
+  // The end of the granule: a row is never taken for older than it is.
+  uint64_t granular(uint64_t clock) const {
+    if (granule_ == 0) return 0;
+    uint64_t start = clock / granule_ * granule_;
+    return start > UINT64_MAX - granule_ ? UINT64_MAX : start + (granule_ - 1);
+  }
+  uint32_t new_tick(uint64_t age) {
+    if (newest_ >= last_tick_) throw BadInput("the age clock of this store ran out of ticks");
+    set_age(newest_ + 1, age);
+    since_cut_.emplace(age, newest_ + 1);
+    return ++newest_;
+  }
+  // all ticks up to the one returned
+  uint32_t leave_behind() {
+    const uint32_t last = newest_;
+    since_cut_.clear();
+    tick_ = new_tick(granular(now_));
+    has_cuts_ = true;
+    return last;
+  }
+  void set_age(uint32_t tick, uint64_t age) {
+    auto& chunk = ages_[tick >> kChunkBits];
+    if (!chunk) chunk = std::make_unique<uint64_t[]>(size_t{1} << kChunkBits);
+    chunk[tick & kChunkMask] = age;
+  }
 
   std::mutex lock_;
   std::atomic<uint64_t> now_{0};

@@ -7,7 +7,7 @@
 
 #include "slots/slot_copy.h"
 #include "slots/slot_image.h"
-#include "store/store_impl.h"
+#include "store/store.h"
 #include "testing/check.h"
 
 using namespace springtide;
@@ -38,17 +38,11 @@ struct Tables {
   }
   PushStats push(std::span<const TableId> tables, std::span<const Key> keys, uint64_t at) {
     const std::vector<float> grads(2 * keys.size(), -1.0f);
-    const TableId ids[] = {0, 1, 2};
-    const Hyper hyper[] = {{1.0f, 0, 0}, {1.0f, 0, 0}, {1.0f, 0, 0}};
-    return store.push(tables, keys, grads.data(), ids, hyper, at, false, false, nullptr);
+    const TableHyper hyper[] = {{.table = 0, .lr = 1.0f}, {.table = 1, .lr = 1.0f}, {.table = 2, .lr = 1.0f}};
+    return store.push(tables, keys, grads.data(), hyper, at, false, false, nullptr);
   }
-  std::vector<uint8_t> image(uint32_t slot, uint64_t since_cut) {
-    ImageWriter to;
-    store.write_image(slot, since_cut, to);
-    to.finish();
-    return {to.bytes().begin(), to.bytes().end()};
-  }
-  StoreImpl store;
+  std::vector<uint8_t> image(uint32_t slot, uint64_t since_cut) { return store.export_slot(slot, since_cut); }
+  Store store;
 };
 
 }  // namespace
@@ -150,7 +144,7 @@ TEST(images_of_many_ages_find_ticks_in_a_store_that_is_nearly_full) {
     for (uint32_t slot = 0; slot < kSlots; ++slot) {
       const std::vector<uint8_t> bytes = from.image(slot, 0);
       to.store.clock.cut();  // what comes after a cut needs ticks of its own
-      to.store.import_image(decode(bytes), StoreImpl::Into::any);
+      to.store.import_slot(bytes);
       CHECK(to.image(slot, 0) == bytes);
     }
   }

@@ -17,9 +17,6 @@ void CallPlan::begin() {
   for (TableId id : used_ids_) use_by_id_[id] = nullptr, dims_[id] = 0;
   used_ids_.clear();
   uses_.clear();
-  count_ = 0;
-  end_.fill(0);
-  begin_.fill(0);
   sums_.clear();
 }
 
@@ -99,41 +96,37 @@ std::vector<KeyRange> CallPlan::cut_at_stripes(std::span<const TableId> tables, 
   return ranges;
 }
 
-void CallPlan::group(std::span<const TableId> tables, std::span<const Key> keys, std::span<const DataRun> runs) {
-  size_t n = keys.size();
-  count_ = n;
-  if (unordered_.size() < n) unordered_.resize(n);
+void GroupedKeys::fill(std::span<const TableId> tables, std::span<const Key> keys, std::span<const DataRun> runs,
+                       const TableUse* const* use_by_id) {
+  const size_t n = count_ = keys.size();
   if (items_.size() < n) items_.resize(n);
-  if (hash_all(tables, keys, runs)) {
-    std::swap(items_, unordered_);  // the caller had them in slot order already
-    return;
-  }
-  for (uint32_t s = 0; s < kStripes; ++s) end_[s] = begin_[s];
-  for (size_t i = 0; i < n; ++i) items_[end_[stripe_of(unordered_[i].hash)]++] = unordered_[i];
-}
-
-// Fills unordered_ and the bounds of the stripes; says whether the items already lie by stripe.
-bool CallPlan::hash_all(std::span<const TableId> tables, std::span<const Key> keys, std::span<const DataRun> runs) {
   std::array<uint32_t, kStripes> count{};
-  uint32_t last_stripe = 0;
+  uint32_t last = 0;
   bool ordered = true;
   size_t i = 0;
   for (const DataRun& run : runs) {
     float* data = run.data;
     for (const size_t end = i + run.keys; i < end; ++i) {
-      const TableUse* use = use_by_id_[tables[i]];
-      uint64_t hash = hash_key(tables[i], keys[i]);
-      uint32_t stripe = stripe_of(hash);
+      const TableUse* use = use_by_id[tables[i]];
+      const uint64_t hash = hash_key(tables[i], keys[i]);
+      const uint32_t stripe = stripe_of(hash);
       ++count[stripe];
-      ordered &= stripe >= last_stripe;
-      last_stripe = stripe;
-      unordered_[i] = Item{hash, use, data};
+      ordered &= stripe >= last;
+      last = stripe;
+      items_[i] = Item{hash, use, data};
       data += use->dim;
     }
   }
-  begin_[0] = 0;
-  for (uint32_t s = 0; s < kStripes; ++s) begin_[s + 1] = end_[s] = begin_[s] + count[s];
-  return ordered;
+  uint32_t next = 0;
+  for (uint32_t s = 0; s < kStripes; ++s) {
+    begin_[s] = next;
+    end_[s] = next += count[s];
+  }
+  if (ordered) return;  // the caller had them in slot order already
+  std::swap(items_, unordered_);
+  if (items_.size() < n) items_.resize(n);
+  std::array<uint32_t, kStripes> at = begin_;
+  for (size_t k = 0; k < n; ++k) items_[at[stripe_of(unordered_[k].hash)]++] = unordered_[k];
 }
 
 void CallPlan::sum_duplicates() {
@@ -144,9 +137,9 @@ void CallPlan::sum_duplicates() {
 }
 
 void CallPlan::sum_stripe(uint32_t number) {
-  uint32_t n = end_[number] - begin_[number];
+  const std::span<Item> items = grouped_.stripe(number);
+  const auto n = static_cast<uint32_t>(items.size());
   if (n < 2) return;
-  Item* items = items_.data() + begin_[number];
   size_t mask = std::bit_ceil(size_t{n} * 2) - 1;
   places_.assign(mask + 1, UINT32_MAX);
   uint32_t kept = 0;
@@ -170,7 +163,7 @@ void CallPlan::sum_stripe(uint32_t number) {
     }
     for (uint32_t k = 0; k < dim; ++k) first.data[k] += item.data[k];
   }
-  end_[number] = begin_[number] + kept;
+  grouped_.shorten(number, kept);
 }
 
 }  // namespace springtide

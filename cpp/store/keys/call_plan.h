@@ -1,6 +1,5 @@
-// One call's keys, hashed and grouped by lock stripe in the order they came, so that each stripe is locked
-// once. In: tables, keys, where each row's floats are. Out: items per stripe for store_pull.cpp and
-// store_push.cpp.
+// One call's keys, hashed and grouped by lock stripe in the order they came, so that each stripe is locked once. In:
+// tables, keys, where each row's floats are. Out: items per stripe for store_pull.cpp and store_push.cpp.
 #pragma once
 
 #include <array>
@@ -74,6 +73,31 @@ struct Item {
   float* data;  // pull: filled; push and assign: read only
 };
 
+// The rows of the next `keys` keys of a call lie one after the other at `data`.
+struct DataRun {
+  size_t keys;
+  float* data;
+};
+
+// Keys hashed and grouped by lock stripe in the order they came. A push of several runs (tables, dense chunks) keeps
+// one of these per run: a single run is mostly in slot order already.
+class GroupedKeys {
+ public:
+  void fill(std::span<const TableId> tables, std::span<const Key> keys, std::span<const DataRun> runs,
+            const TableUse* const* use_by_id);
+  std::span<const Item> stripe(uint32_t number) const {
+    return {items_.data() + begin_[number], items_.data() + end_[number]};
+  }
+  std::span<Item> stripe(uint32_t number) { return {items_.data() + begin_[number], items_.data() + end_[number]}; }
+  void shorten(uint32_t number, uint32_t kept) { end_[number] = begin_[number] + kept; }
+  std::span<const Item> items() const { return {items_.data(), count_}; }
+
+ private:
+  std::vector<Item> items_, unordered_;  // never shrink
+  size_t count_ = 0;
+  std::array<uint32_t, kStripes> begin_{}, end_{};
+};
+
 // Keys that one thread goes through.
 struct KeyRange {
   size_t first, end;
@@ -104,31 +128,23 @@ class CallPlan {
     const DataRun all{keys.size(), data};
     group(tables, keys, {&all, 1});
   }
-  // The rows of the next `keys` keys lie one after the other at `data`.
-  struct DataRun {
-    size_t keys;
-    float* data;
-  };
-  void group(std::span<const TableId> tables, std::span<const Key> keys, std::span<const DataRun> runs);
+  void group(std::span<const TableId> tables, std::span<const Key> keys, std::span<const DataRun> runs) {
+    grouped_.fill(tables, keys, runs, use_by_id_.data());
+  }
   // Gradients of equal (table, key) are added in the order they came; one item remains.
   void sum_duplicates();
 
-  std::span<const Item> stripe(uint32_t number) const {
-    return {items_.data() + begin_[number], items_.data() + end_[number]};
-  }
-  std::span<const Item> items() const { return {items_.data(), count_}; }
+  std::span<const Item> stripe(uint32_t number) const { return grouped_.stripe(number); }
+  std::span<const Item> items() const { return grouped_.items(); }
   std::span<const float> sums() const { return sums_; }
 
  private:
   void sum_stripe(uint32_t number);
-  bool hash_all(std::span<const TableId> tables, std::span<const Key> keys, std::span<const DataRun> runs);
 
-  std::vector<Item> items_, unordered_;  // never shrink
-  size_t count_ = 0, floats_ = 0;
+  GroupedKeys grouped_;
+  size_t floats_ = 0;
   bool uniform_ = false;
   uint32_t common_dim_ = 0;  // of all keys; 0: they differ
-  std::array<uint32_t, kStripes + 1> begin_{};
-  std::array<uint32_t, kStripes> end_{};
   std::deque<TableUse> uses_;
   std::vector<const TableUse*> use_by_id_;
   std::vector<TableId> used_ids_;

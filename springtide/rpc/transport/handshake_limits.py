@@ -4,7 +4,7 @@ In: connections that a listener has just accepted. Out: at most `MOST` of them a
 the oldest. Each connection has one deadline for the whole handshake, however slowly its bytes arrive. Authenticated
 peers do not count, so strangers never take their places. Used by `rpc.transport.listener`,
 `worker.online.shuffling.peers` and `dataworker.transport.handshake`. The data plane has its own limits in
-cpp/net/pending_handshakes.h.
+cpp/net/handshake.h.
 """
 
 import asyncio

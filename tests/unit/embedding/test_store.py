@@ -30,6 +30,10 @@ def pulled(tables_, keys, dim, table=0):
     return out
 
 
+def push_table(made, keys, grads, hyper, **options):
+    made.push(np.zeros(len(keys), np.uint16), keys, grads.reshape(-1), [(0, hyper)], **options)
+
+
 KEYS = np.arange(6, dtype=np.int64)
 
 
@@ -144,7 +148,7 @@ def test_many_keys_grow_without_losing_one(rng):
     rng.shuffle(keys)
     before = pulled(made, keys, 2)
     for part in np.array_split(keys, 7):
-        made.push_table(0, part, np.full((len(part), 2), -1, np.float32), _native.Hyper(1.0), unique=True)
+        push_table(made, part, np.full((len(part), 2), -1, np.float32), _native.Hyper(1.0), unique=True)
     np.testing.assert_array_equal(pulled(made, keys, 2), before + np.float32(1))
     assert made.rows() == len(keys) == sum(made.load(slot).rows for slot in range(64))
     other = store(spec(dim=2, init=("uniform", -1, 1)), slots=64)
@@ -162,7 +166,7 @@ def test_cleared_memory_is_used_again():
     grads = np.ones((len(keys), 64), np.float32)
     sizes = []
     for _ in range(4):
-        made.push_table(0, keys, grads, _native.Hyper(0.1), unique=True)
+        push_table(made, keys, grads, _native.Hyper(0.1), unique=True)
         sizes.append(made.resident_bytes())
         for slot in range(64):
             made.clear_slot(slot)
@@ -184,7 +188,7 @@ def test_a_forked_child_is_told_that_tables_stay_with_the_parent():
 
 def test_an_image_of_another_job_is_refused():
     made = store(spec(), seed=5)
-    made.push_table(0, KEYS, np.ones((6, 4), np.float32), _native.Hyper(0.1))
+    push_table(made, KEYS, np.ones((6, 4), np.float32), _native.Hyper(0.1))
     image = made.export_slot(int(made.slot_of(0, KEYS)[0]))
     for other, says in [
         (store(spec(), seed=6), "made with seed 5, this store has 6"),
@@ -231,7 +235,7 @@ def test_the_optimizers_are_torchs(fields, make, dim, rng):
         grads = rng.standard_normal((6, dim)).astype(np.float32)
         weight.grad = torch.from_numpy(grads)
         optimizer.step()
-        made.push_table(0, KEYS, grads, hyper)
+        push_table(made, KEYS, grads, hyper)
     np.testing.assert_allclose(pulled(made, KEYS, dim), weight.detach().numpy(), rtol=2e-5, atol=2e-6)
 
 
@@ -247,7 +251,7 @@ def test_sparse_adam_counts_the_optimizers_steps(rng):
         optimizer.zero_grad()
         (bag(torch.from_numpy(keys)[:, None]) * torch.from_numpy(grads)).sum().backward()
         optimizer.step()
-        made.push_table(0, keys, grads, _native.Hyper(0.01, 0.0, step))
+        push_table(made, keys, grads, _native.Hyper(0.01, 0.0, step))
     np.testing.assert_allclose(pulled(made, KEYS, 16), bag.weight.detach().numpy(), rtol=1e-5, atol=1e-7)
 
 
@@ -291,7 +295,7 @@ def test_long_rows_work_too(rng):
     made = store(spec(dim=70_000, optimizer="adam"))
     grads = rng.standard_normal((3, 70_000)).astype(np.float32)
     grads += np.copysign(np.float32(0.1), grads)  # adam's first step is the sign where a gradient is far above eps
-    made.push_table(0, np.array([1, 2, 3]), grads, _native.Hyper(0.5))
+    push_table(made, np.array([1, 2, 3]), grads, _native.Hyper(0.5))
     rows = pulled(made, [3, 1, 4], 70_000)
     np.testing.assert_allclose(rows[:2], -0.5 * np.sign(grads[[2, 0]]), rtol=1e-2, atol=1e-3)
     assert not rows[2].any()
@@ -310,6 +314,6 @@ def test_ever_new_keys_leave_soon_after_their_time_in_small_tables_too():
     most = 0
     for tick in range(400):  # 100 keys a tick, 1,000 of them alive
         keys = np.arange(100 * tick, 100 * tick + 100, dtype=np.int64)
-        made.push_table(0, keys, np.ones((100, 2), np.float32), _native.Hyper(0.1), clock=tick)
+        push_table(made, keys, np.ones((100, 2), np.float32), _native.Hyper(0.1), clock=tick)
         most = max(most, made.rows(0))
     assert most < 16_000  # 1,000, and those that come while every slot is looked at once: 16 keys a slot

@@ -1,0 +1,346 @@
+// Payloads of data workers: pieces of a batch sent or copied, messages received, torch tensors read and created.
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "base/types.h"
+#include "batch/batch_payload.h"
+#include "bindings/bindings.h"
+#include "net/tls_session.h"
+
+using namespace nb::literals;
+using namespace springtide;
+
+namespace {
+
+// Pieces of a payload: (offset, address, size) each. Python owns the memory.
+struct Pieces {
+  std::vector<Piece> all;
+};
+
+std::vector<Piece> listed(nb::list told) {
+  std::vector<Piece> pieces;
+  pieces.reserve(told.size());
+  for (nb::handle one : told) {
+    const auto fields = nb::cast<nb::tuple>(one);
+    if (fields.size() != 3) throw BadInput("a piece: wanted (offset, address, size)");
+    pieces.push_back({nb::cast<uint64_t>(fields[0]), reinterpret_cast<const std::byte*>(nb::cast<uintptr_t>(fields[1])),
+                      nb::cast<uint64_t>(fields[2])});
+  }
+  return pieces;
+}
+
+nb::list told(const Pieces& pieces) {
+  nb::list all;
+  for (const Piece& one : pieces.all) {
+    all.append(nb::make_tuple(one.offset, reinterpret_cast<uintptr_t>(one.data), one.size));
+  }
+  return all;
+}
+
+// BadInput unless they fit.
+std::vector<Piece> read_pieces(nb::handle told, uint64_t capacity) {
+  std::vector<Piece> pieces =
+      nb::isinstance<Pieces>(told) ? nb::cast<const Pieces&>(told).all : listed(nb::cast<nb::list>(told));
+  if (!pieces_fit(pieces, capacity)) {
+    throw BadInput("pieces that overlap, or end after the " + std::to_string(capacity) + " bytes that there are");
+  }
+  return pieces;
+}
+
+std::span<const std::byte> span_of(const nb::bytes& data) {
+  return {static_cast<const std::byte*>(data.data()), data.size()};
+}
+
+nb::bytes bytes_of(std::span<const std::byte> data) { return nb::bytes(data.data(), data.size()); }
+
+nb::tuple receive(int socket, nb::bytes begins, uint32_t most_fields, uint32_t most_header, nb::bytes header,
+                  uintptr_t into, uint64_t size) {
+  const Expected expected{
+      span_of(begins), most_fields, most_header, span_of(header), {reinterpret_cast<std::byte*>(into), size}};
+  ReceivedMessage taken;
+  {
+    nb::gil_scoped_release release;
+    taken = receive_message(socket, expected);
+  }
+  const std::span<const std::byte> text = taken.text;
+  const bool read = taken.came != ReceivedMessage::Progress::head && taken.error == 0;
+  const size_t fields = read ? taken.head.fields() : 0;
+  return nb::make_tuple(taken.error, bytes_of(taken.head.bytes), bytes_of(text.first(fields)),
+                        bytes_of(text.subspan(fields)), taken.came == ReceivedMessage::Progress::whole);
+}
+
+void bind_pieces(nb::module_& m) {
+  nb::class_<Pieces>(m, "Pieces", "Buffers that make up one payload.")
+      .def("told", &told, "(offset, address, size) of each.");
+  m.def(
+      "gather_pieces",
+      [](nb::handle told, uintptr_t into, uint64_t capacity) {
+        const std::vector<Piece> pieces = read_pieces(told, capacity);
+        nb::gil_scoped_release release;
+        gather(pieces, reinterpret_cast<std::byte*>(into));
+      },
+      "pieces"_a, "into"_a, "capacity"_a, "Copy (offset, address, size) pieces to their places at an address.");
+  m.def(
+      "send_pieces",
+      [](int socket, nb::bytes prefix, nb::handle told, uint64_t payload, int passed) {
+        const std::vector<Piece> pieces = read_pieces(told, payload);
+        const auto first = span_of(prefix);
+        nb::gil_scoped_release release;
+        return send_pieces(socket, first, pieces, passed);
+      },
+      "socket"_a, "prefix"_a, "pieces"_a, "payload"_a, "passed"_a = -1,
+      "Send a prefix and pieces over a blocking socket, a file descriptor with them; 0, or an errno.");
+  m.def("receive_message", &receive, "socket"_a, "begins"_a, "most_fields"_a, "most_header"_a, "header"_a, "into"_a,
+        "size"_a,
+        "The next message of a blocking socket: an errno (0: none, -1: closed), head, fields, header, and whether its "
+        "payload is at `into`: if header and size are as told. Nothing after the head: it is not one of ours.");
+}
+
+using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// TLS on a socket that Python owns (dataworker/transport/channel.py) and keeps open meanwhile.
+struct SecureSocket {
+  SecureSocket(int socket, const std::string& folder, bool listens, const std::string& role, double within_s)
+      : fd(socket), session(socket, {folder, listens ? TlsSide::listener : TlsSide::caller, role, within_s, true}) {}
+
+  int fd;
+  TlsSession session;
+};
+
+void bind_secure(nb::module_& m) {
+  nb::class_<SecureSocket>(m, "SecureSocket")
+      .def(nb::init<int, const std::string&, bool, const std::string&, double>(), "socket"_a, "folder"_a, "listens"_a,
+           "role"_a, "within_s"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "The handshake. ServerUnreachable says why the other side is not one to speak to.")
+      .def(
+          "set_timeout", [](SecureSocket& self, double s) { self.session.set_timeouts(s, s); }, "seconds"_a,
+          "0: forever.")
+      .def(
+          "receive",
+          [](SecureSocket& self, Bytes into) {
+            nb::gil_scoped_release release;
+            const Io io = self.session.receive(into.data(), into.size());
+            if (io == Io::ok) return 0;
+            return io == Io::closed || io == Io::torn ? -1 : io == Io::failed ? errno : ETIMEDOUT;
+          },
+          "into"_a.noconvert(), "Fill all of it; 0, -1 when the other side has closed, or an errno.")
+      .def(
+          "send_pieces",
+          [](SecureSocket& self, nb::bytes prefix, nb::handle told, uint64_t payload) {
+            const std::vector<Piece> pieces = read_pieces(told, payload);
+            const auto first = span_of(prefix);
+            nb::gil_scoped_release release;
+            return send_pieces(Line(self.fd, &self.session), first, pieces, -1);
+          },
+          "prefix"_a, "pieces"_a, "payload"_a, "Send a prefix and pieces; 0, or an errno.");
+}
+
+// Torch tensors without linking torch, through DLPack's exchange API (torch.Tensor.__dlpack_c_exchange_api__,
+// torch 2.10 and later). dataworker/transport/layout.py has a Python path for older versions.
+using View = nb::dlpack::dltensor;
+constexpr int32_t kCpu = 1;
+constexpr uint32_t kMajor = 1;
+
+struct Managed {  // DLManagedTensorVersioned
+  uint32_t major, minor;
+  void* context;
+  void (*deleter)(Managed*);
+  uint64_t flags;
+  View view;
+};
+
+struct Table {  // DLPackExchangeAPI
+  uint32_t major, minor;
+  Table* before;
+  void* allocate;
+  void* managed_of;
+  int (*tensor_of)(Managed*, void**);
+  int (*view_of)(void*, View*);
+};
+
+const Table& table_of(nb::handle capsule) {
+  auto* table = static_cast<const Table*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
+  if (table == nullptr) throw nb::python_error();
+  if (table->major != kMajor || table->tensor_of == nullptr || table->view_of == nullptr) {
+    throw BadInput("a table of DLPack " + std::to_string(table->major) + "; wanted " + std::to_string(kMajor));
+  }
+  return *table;
+}
+
+bool dense(const View& view) {
+  if (view.strides == nullptr) return true;
+  int64_t step = 1;
+  for (int32_t axis = view.ndim; axis-- > 0;) {
+    if (view.shape[axis] == 0) return true;
+    if (view.shape[axis] != 1 && view.strides[axis] != step) return false;
+    step *= view.shape[axis];
+  }
+  return true;
+}
+
+// Dtypes and shapes as bytes, equal only for equal ones, and the tensors' addresses as bytes too; None if one is not
+// dense memory of the CPU. Whether values are as they lie there (no negation put off) is not known here.
+nb::object look(nb::handle capsule, nb::list tensors) {
+  const Table& table = table_of(capsule);
+  std::vector<int64_t> key;
+  key.reserve(4 * tensors.size());
+  std::vector<uint64_t> addresses;
+  addresses.reserve(tensors.size());
+  for (nb::handle tensor : tensors) {
+    View view = {};
+    if (table.view_of(tensor.ptr(), &view) != 0) {
+      PyErr_Clear();
+      return nb::none();
+    }
+    if (view.device.device_type != kCpu || !dense(view)) return nb::none();
+    int32_t type = 0;
+    std::memcpy(&type, &view.dtype, sizeof(type));
+    key.push_back(int64_t{type} << 32 | view.ndim);
+    key.insert(key.end(), view.shape, view.shape + view.ndim);
+    addresses.push_back(reinterpret_cast<uintptr_t>(view.data) + view.byte_offset);
+  }
+  return nb::make_tuple(nb::bytes(key.data(), key.size() * sizeof(int64_t)),
+                        nb::bytes(addresses.data(), addresses.size() * sizeof(uint64_t)));
+}
+
+// Where the tensors of a batch go in its payload: those that have bytes.
+class Layout {
+ public:
+  // told: (place among the tensors, offset, bytes) of each.
+  explicit Layout(nb::list told) {
+    for (nb::handle one : told) {
+      const auto fields = nb::cast<nb::tuple>(one);
+      places_.push_back(nb::cast<size_t>(fields[0]));
+      pieces_.push_back({nb::cast<uint64_t>(fields[1]), nullptr, nb::cast<uint64_t>(fields[2])});
+    }
+  }
+
+  // None if one of them has no memory: zeros that nobody has written anywhere.
+  nb::object at(nb::bytes addresses) const {
+    const auto* all = static_cast<const std::byte*>(addresses.data());
+    Pieces pieces{pieces_};
+    for (size_t number = 0; number < places_.size(); ++number) {
+      if ((places_[number] + 1) * sizeof(uint64_t) > addresses.size()) throw BadInput("fewer addresses than tensors");
+      uint64_t address = 0;
+      std::memcpy(&address, all + places_[number] * sizeof(uint64_t), sizeof(address));
+      if (address == 0) return nb::none();
+      pieces.all[number].data = reinterpret_cast<const std::byte*>(address);
+    }
+    return nb::cast(std::move(pieces));
+  }
+
+ private:
+  std::vector<size_t> places_;
+  std::vector<Piece> pieces_;
+};
+
+struct Part {
+  uint64_t offset;
+  nb::dlpack::dtype type;
+  std::vector<int64_t> shape, strides;
+};
+
+// The tensors of one payload: they hold its memory together, and free it with the last of them, in whatever thread.
+struct Shelf {
+  std::shared_ptr<const std::vector<Part>> parts;
+  PyObject* holder;
+  std::vector<Managed> managed;
+  std::atomic<size_t> left;
+
+  static void drop(Managed* one) {
+    auto* shelf = static_cast<Shelf*>(one->context);
+    if (shelf->left.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    if (Py_IsInitialized()) {
+      nb::gil_scoped_acquire hold;
+      Py_DECREF(shelf->holder);
+    }
+    delete shelf;
+  }
+};
+
+// Where tensors lie in a payload. Offsets were checked against its size by who made the list.
+class TensorPlan {
+ public:
+  // `like`: tensors of the dtypes in question; told: (place in `like`, shape, offset) of each tensor.
+  TensorPlan(nb::handle capsule, nb::list like, nb::list told, uint64_t size)
+      : table_(table_of(capsule)), size_(size), parts_(std::make_shared<std::vector<Part>>()) {
+    for (nb::handle one : told) {
+      const auto fields = nb::cast<nb::tuple>(one);
+      View view = {};
+      if (table_.view_of(like[nb::cast<size_t>(fields[0])].ptr(), &view) != 0) throw nb::python_error();
+      Part part{nb::cast<uint64_t>(fields[2]), view.dtype, nb::cast<std::vector<int64_t>>(fields[1]), {}};
+      part.strides.resize(part.shape.size());
+      uint64_t elements = 1;
+      for (size_t axis = part.shape.size(); axis-- > 0;) {
+        part.strides[axis] = static_cast<int64_t>(elements);
+        if (part.shape[axis] < 0) throw BadInput("a tensor of a negative length");
+        elements *= static_cast<uint64_t>(part.shape[axis]);
+      }
+      const uint64_t bytes = elements * (view.dtype.bits * view.dtype.lanes / 8);
+      if (part.offset > size || bytes > size - part.offset) {
+        throw BadInput("a tensor that ends after the " + std::to_string(size) + " bytes that there are");
+      }
+      parts_->push_back(std::move(part));
+    }
+  }
+
+  nb::list make(nb::handle payload) const {
+    Py_buffer buffer;
+    if (PyObject_GetBuffer(payload.ptr(), &buffer, PyBUF_WRITABLE) != 0) throw nb::python_error();
+    auto* begin = static_cast<std::byte*>(buffer.buf);
+    const auto there = static_cast<uint64_t>(buffer.len);
+    PyBuffer_Release(&buffer);
+    if (there < size_)
+      throw BadInput("a payload of " + std::to_string(there) + " bytes; wanted " + std::to_string(size_));
+    nb::list made;
+    if (parts_->empty()) return made;
+    auto* shelf = new Shelf{parts_, payload.inc_ref().ptr(), std::vector<Managed>(parts_->size()), parts_->size()};
+    for (size_t place = 0; place < parts_->size(); ++place) {
+      Managed& one = shelf->managed[place];
+      const Part& part = (*parts_)[place];
+      one.major = table_.major;
+      one.minor = table_.minor;
+      one.context = shelf;
+      one.deleter = Shelf::drop;
+      one.view.data = begin + part.offset;
+      one.view.device = {kCpu, 0};
+      one.view.ndim = static_cast<int32_t>(part.shape.size());
+      one.view.dtype = part.type;
+      one.view.shape = const_cast<int64_t*>(part.shape.data());  // torch copies both
+      one.view.strides = const_cast<int64_t*>(part.strides.data());
+      void* tensor = nullptr;
+      if (table_.tensor_of(&one, &tensor) != 0) throw nb::python_error();  // the rest stays allocated: no second free
+      made.append(nb::steal(static_cast<PyObject*>(tensor)));
+    }
+    return made;
+  }
+
+ private:
+  const Table& table_;
+  uint64_t size_;
+  std::shared_ptr<std::vector<Part>> parts_;
+};
+
+void bind_tensors(nb::module_& m) {
+  m.def("look_at_tensors", &look, "table"_a, "tensors"_a,
+        "Dtypes and shapes as a key, and addresses (uint64 each); None if one is not dense memory of the CPU.");
+  nb::class_<Layout>(m, "Layout")
+      .def(nb::init<nb::list>(), "told"_a, "Of tensors (place, offset, bytes) in a payload.")
+      .def("at", &Layout::at, "addresses"_a, nb::sig("def at(self, addresses: bytes) -> Pieces | None"),
+           "What tensors at these addresses are in the payload; None: one has no memory.");
+  nb::class_<TensorPlan>(m, "TensorPlan")
+      .def(nb::init<nb::handle, nb::list, nb::list, uint64_t>(), "table"_a, "like"_a, "told"_a, "size"_a,
+           "Of tensors (place of its dtype in `like`, shape, offset) in a payload of that size.")
+      .def("make", &TensorPlan::make, "payload"_a, "Tensors over a writable buffer, each with a storage of its own.");
+}
+
+}  // namespace
+
+void bind_payload(nb::module_& m) {
+  bind_pieces(m);
+  bind_secure(m);
+  bind_tensors(m);
+}

@@ -1,0 +1,175 @@
+#include "slots/slot_copy.h"
+
+#include <bit>
+#include <map>
+
+#include "base/half.h"
+
+namespace springtide {
+namespace {
+
+// Hashes are as good as random, so their own bits say where they lie.
+class HashSet {
+ public:
+  void add_all(const Column<uint64_t>& hashes) {
+    for (size_t i = 0; i < hashes.size(); ++i) added_.push_back(hashes[i]);
+  }
+  void settle() {
+    cells_.assign(std::bit_ceil(added_.size() * 4 + 1), 0);
+    for (const uint64_t hash : added_) {
+      if (hash == 0) has_zero_ = true;
+      size_t at = hash & (cells_.size() - 1);
+      while (cells_[at] != 0 && cells_[at] != hash) at = (at + 1) & (cells_.size() - 1);
+      cells_[at] = hash;
+    }
+  }
+  bool has(uint64_t hash) const {
+    if (hash == 0) return has_zero_;
+    for (size_t at = hash & (cells_.size() - 1); cells_[at] != 0; at = (at + 1) & (cells_.size() - 1)) {
+      if (cells_[at] == hash) return true;
+    }
+    return false;
+  }
+  bool empty() const { return added_.empty(); }
+
+ private:
+  std::vector<uint64_t> added_, cells_;
+  bool has_zero_ = false;
+};
+
+// Entries of a table's columns that stay, side by side.
+struct Run {
+  size_t first = 0, count = 0;
+};
+
+std::vector<Run> staying(const Column<uint64_t>& hashes, const HashSet& stale) {
+  if (stale.empty()) return {{0, hashes.size()}};
+  std::vector<Run> runs;
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    if (stale.has(hashes[i])) continue;
+    if (runs.empty() || runs.back().first + runs.back().count != i) runs.push_back({i, 0});
+    ++runs.back().count;
+  }
+  return runs;
+}
+
+uint64_t total(const std::vector<Run>& runs) {
+  uint64_t sum = 0;
+  for (const Run& run : runs) sum += run.count;
+  return sum;
+}
+
+// What stays of one image's part of a table.
+struct Source {
+  TableImage table;
+  std::vector<Run> rows, waiting;
+};
+
+struct Merged {
+  TableShape shape;
+  HashSet stale;
+  std::vector<Source> sources;
+  Column<uint64_t> gone;
+
+  void know(const TableImage& t) { shape = {t.id, t.dim, t.dtype, t.optimizer, t.state_floats, 0, 0, 0}; }
+
+  void count() {
+    for (const Source& source : sources) {
+      shape.rows += total(source.rows);
+      shape.waiting += total(source.waiting);
+    }
+    shape.gone = gone.size();
+  }
+
+  // Its columns, each in as many pieces as there are.
+  void write(ScatteredImage& to) const {
+    const size_t weight_bytes = size_t{shape.dim} * bytes_of(shape.dtype), state_bytes = size_t{shape.state_floats} * 4;
+    each(to, &Source::rows, 8, [](const TableImage& t) { return t.rows.at; });
+    each(to, &Source::rows, 8, [](const TableImage& t) { return t.row_ages.at; });
+    each(to, &Source::rows, weight_bytes, [](const TableImage& t) { return t.weights.at; });
+    each(to, &Source::rows, state_bytes, [](const TableImage& t) { return t.state.at; });
+    each(to, &Source::waiting, 8, [](const TableImage& t) { return t.waiting.at; });
+    each(to, &Source::waiting, 8, [](const TableImage& t) { return t.waiting_ages.at; });
+    each(to, &Source::waiting, 4, [](const TableImage& t) { return t.waiting_counts.at; });
+    if (gone.size() != 0) to.pieces.push_back({gone.at, gone.size() * 8});
+  }
+
+ private:
+  template <class Column>
+  void each(ScatteredImage& to, std::vector<Run> Source::* runs, size_t width, Column column) const {
+    if (width == 0) return;
+    for (const Source& source : sources) {
+      for (const Run& run : source.*runs) {
+        if (run.count != 0) to.pieces.push_back({column(source.table) + run.first * width, run.count * width});
+      }
+    }
+  }
+};
+
+}  // namespace
+
+void merge(std::span<const SlotImage> parts, const SlotImage& later, const SlotImage& end, ScatteredImage& to) {
+  std::map<TableId, Merged> tables;
+  for (const TableImage& t : later.tables) {
+    Merged& merged = tables[t.id];
+    merged.know(t);
+    merged.stale.add_all(t.rows);
+    merged.stale.add_all(t.waiting);
+    merged.stale.add_all(t.gone);
+    merged.stale.settle();
+  }
+  for (const SlotImage& part : parts) {
+    for (const TableImage& t : part.tables) {
+      Merged& merged = tables[t.id];
+      merged.know(t);
+      merged.sources.push_back({t, staying(t.rows, merged.stale), staying(t.waiting, merged.stale)});
+    }
+  }
+  for (const TableImage& t : later.tables) {
+    tables[t.id].sources.push_back({t, {{0, t.rows.size()}}, {{0, t.waiting.size()}}});
+  }
+  for (const TableImage& t : end.tables) {
+    tables[t.id].know(t);
+    tables[t.id].gone = t.gone;
+  }
+  std::vector<TableShape> shapes;
+  for (auto& [id, merged] : tables) {
+    merged.count();
+    const TableShape& shape = merged.shape;
+    if (shape.rows + shape.waiting + shape.gone != 0) shapes.push_back(shape);
+  }
+  to.heads = heads_of(end, shapes);
+  to.pieces.assign(1, to.heads.slot);
+  size_t at = 0;
+  for (const auto& [id, merged] : tables) {
+    if (at == shapes.size() || shapes[at].id != id) continue;
+    to.pieces.push_back(to.heads.tables[at++]);
+    merged.write(to);
+  }
+  to.bytes = 0;
+  for (const auto piece : to.pieces) to.bytes += piece.size();
+}
+
+std::span<const uint8_t> SlotCopy::next(size_t count) {
+  if (given_ == 0) count = std::max(count, kUnsummed);
+  std::span<const uint8_t> found;
+  together_.clear();
+  while (piece_ != image_.pieces.size() && together_.size() < count) {
+    const auto rest = image_.pieces[piece_].subspan(inside_);
+    if (rest.size() >= kAlone && !together_.empty()) break;
+    const auto some = rest.first(std::min(rest.size(), count - together_.size()));
+    inside_ += some.size();
+    if (some.size() == rest.size()) ++piece_, inside_ = 0;
+    if (rest.size() >= kAlone) {
+      found = some;
+      break;
+    }
+    together_.insert(together_.end(), some.begin(), some.end());
+  }
+  if (found.empty()) found = together_;
+  sum_.add(given_ == 0 ? found.subspan(std::min(kUnsummed, found.size())) : found);
+  given_ += found.size();
+  return found;
+}
+
+}  // namespace springtide
