@@ -20,7 +20,7 @@ from springtide.checkpoint.format import checkpoint_io, group_model
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.checkpoint.format.storage import FileStore, FolderStore, UrlStore
 from springtide.domain.model.tables import DenseOutline, Outline, TableOutline, TableSpec
-from springtide.embedding.lookup.specs import native_spec
+from springtide.embedding.lookup.table_client import native_spec
 from springtide.export import export_folder, table_files
 from springtide.export.export_folder import ExportCard, TableFile
 from springtide.export.table_files import Format, Keys, Rows, Spool, TableSpool

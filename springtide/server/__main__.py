@@ -21,7 +21,7 @@ from springtide.checkpoint.transfer.file_transfer import ScatteredStore
 from springtide.domain.core.roles import RoleKind
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import channel
-from springtide.server import checkpoints, recovery, slot_loads, upload
+from springtide.server import checkpoints, recovery, slot_loads
 from springtide.server import mirror as mirroring
 from springtide.server.migration import SlotHandover
 from springtide.server.server import ServerRole
@@ -83,10 +83,9 @@ def saves(
     settings: config.Settings,
     over: threading.Event,
 ) -> Iterator[FileStore | None]:
-    """Save checkpoints on the master's orders, to the job's folder or a local disk, if the job has checkpoints.
+    """Save checkpoints on the master's orders, if the job has any; yield the store to restore slots from.
 
-    The server also stores the mirror files of other servers. It serves files on a local disk to other servers, and
-    uploads them to storage. Yields the store to restore slots from.
+    The server also keeps mirror files of other servers, and serves and uploads files of a local disk.
     """
     if not welcome.checkpoints:
         yield None
@@ -112,7 +111,7 @@ def saves(
         if disk.node:
             stack.callback(thread.join, TIDY_S)
             log.info("%s is not seen from here: this part of checkpoints is in %s", welcome.checkpoints, disk.folder)
-            upload.start(disk.folder, link.ask, over)
+            mirroring.start_uploads(disk.folder, link.ask, over)
         scattered = ScatteredStore(welcome.checkpoints, disk.folder, link.ask, secret, certificates=tls)
         yield stack.enter_context(contextlib.closing(scattered))
 
@@ -125,29 +124,27 @@ def serve_job(
     usage: OwnUsage,
     scattered: FileStore | None = None,
 ) -> None:
-    """Restore the slots of an earlier incarnation, report the address, learn the slots, and wait for the end of the
-    job.
-    """
+    """Restore an earlier incarnation's slots, report the address, learn the slots, wait for the end of the job."""
 
-    def take_pulse(pulse: messages.HeartbeatReply) -> None:
-        role.hurried = pulse.hurry
-        if pulse.stop or pulse.fenced:
+    def on_reply(reply: messages.HeartbeatReply) -> None:
+        role.hurried = reply.hurry
+        if reply.stop or reply.fenced:
             over.set()
-        if pulse.goal is not None:
-            handing.heed(pulse.goal)
+        if reply.goal is not None:
+            handing.heed(reply.goal)
 
     def now() -> messages.Heartbeat:
         speaks_of_slots = placed_at.is_set() and not handing.hurried
         return beat(role, handing.holding if speaks_of_slots else None, usage)
 
     def answer() -> None:
-        pulse = link.ask(now)
-        assert isinstance(pulse, messages.HeartbeatReply)
-        take_pulse(pulse)
+        reply = link.ask(now)
+        assert isinstance(reply, messages.HeartbeatReply)
+        on_reply(reply)
 
     placed_at = threading.Event()
     handing = SlotHandover(role, link.ask, answer)
-    link.start_heartbeat(welcome.heartbeat_s, now, take_pulse, over.set)
+    link.start_heartbeat(welcome.heartbeat_s, now, on_reply, over.set)
     source = recovery.RestoredFrom("", 0)
     if welcome.restore is not None:
         try:
@@ -176,7 +173,6 @@ def serve_job(
 
 
 def beat(role: ServerRole, holding: messages.SlotHoldings | None, usage: OwnUsage) -> messages.Heartbeat:
-    """Return a heartbeat with the server's counters and, once it knows them, its slots."""
     counts = slot_loads.pack(role.slot_counts()) if holding is not None else b""
     report = messages.MemberReport(counters=role.counters())
     return messages.Heartbeat(report, slots=counts, holding=holding, usage=usage.read())

@@ -1,9 +1,8 @@
 """Write a server's part of a checkpoint: copy its slots into a segment file while it serves.
 
-In: save orders, which a separate thread requests from the master. Out: a segment file in the job's folder or on a local
-disk, and a `SaveReport` with the position of each slot. The native store copies each slot, and then the thread writes
-the copy. Both steps work in small pieces without the GIL. Between two pieces the thread sleeps without a lock, so that
-training gets the CPU and the slot. Next: `master.checkpoint.round`.
+In: save orders of the master. Out: a segment file, and a `SaveReport` with the position of each slot. The thread copies
+and writes small pieces without the GIL, and sleeps between them, so that training gets the CPU and the slot. Next:
+`master.checkpoint.round`.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ from springtide import _native, errors
 from springtide.checkpoint.format.checkpoint_io import SegmentWriter
 from springtide.checkpoint.transfer.file_transfer import SegmentCopies
 from springtide.domain.model.checkpoints import SlotExtent
-from springtide.embedding.lookup.specs import plain_spec
+from springtide.embedding.lookup.table_client import plain_spec
 from springtide.rpc.messages import messages
 from springtide.server import mirror
 
@@ -59,9 +58,7 @@ class Chain:
     """Bytes of the increments after the full image."""
 
     def long(self, slot: int) -> bool:
-        """Return True if the next save must be a full image: there are many increments, or they exceed the full
-        image.
-        """
+        """Return True if the next save must be a full image, because the increments are many or large."""
         return self.links >= MOST_LINKS + slot % MOST_LINKS or self.more_bytes > self.full_bytes
 
 
@@ -80,11 +77,7 @@ class SlotSaver:
         sweep: Callable[[Collection[str], int], object] | None = None,
         rest: Callable[[float], object] = time.sleep,
     ) -> None:
-        """Create the saver.
-
-        `node` is set if the folder is on this machine's local disk. `sweep` deletes unneeded files there, including
-        those of other servers.
-        """
+        """Create the saver. `node` is set if the folder is on a local disk, where `sweep` deletes unneeded files."""
         self._role, self._folder, self._life, self._run, self._rest = role, folder, life, run, rest
         self._mirror, self._node = mirror, node
         self._home = life.rpartition(".")[0] if mirror or node else ""
@@ -100,9 +93,7 @@ class SlotSaver:
         """Buffer that all slots share, one after the other."""
 
     def save(self, order: messages.SaveOrder) -> messages.SaveReport:
-        """Write the slots that the order names. Report errors instead of raising them, because the master waits for the
-        report.
-        """
+        """Write the slots that the order names. Report errors instead of raising them."""
         try:
             with behind():
                 return self._save(order)
@@ -155,9 +146,8 @@ class SlotSaver:
             lost=lost,
         )
 
-    def tidy(self, pulse: messages.HeartbeatReply) -> None:
-        """Delete unneeded files from this machine's disk, because the job is over."""
-        if self._node and pulse.tidy:
+    def tidy(self, reply: messages.HeartbeatReply) -> None:
+        if self._node and reply.tidy:
             shutil.rmtree(self._folder / self._home, ignore_errors=True)
             with contextlib.suppress(OSError):
                 self._folder.rmdir()  # fails if another server uses the folder, too
@@ -174,9 +164,7 @@ class SlotSaver:
                 self._keep_if_ours(file, slot, grown(since, piece, order.number, cut, file.path.name))
 
     def _write_slots(self, order: messages.SaveOrder, file: SegmentWriter, pace: "WritePace") -> None:
-        """Write full images of the ordered slots that this server owns by now; no other server has them in this
-        checkpoint.
-        """
+        """Write full images of the ordered slots that this server owns by now; nobody else has them."""
         cut = self._role.store.cut()
         for slot in filter(self._role.owns, order.slots):
             piece = self._append(file, slot, None, pace)
@@ -235,10 +223,7 @@ def grown(since: Chain | None, piece: SlotExtent, number: int, cut: int, file: s
 
 @contextlib.contextmanager
 def behind() -> Iterator[None]:
-    """Lower this thread's priority: after a wake-up it preempts no serving or training thread.
-
-    It keeps its share if all CPUs are busy, so that it soon releases a lock that it holds.
-    """
+    """Lower this thread's priority: it preempts no serving or training thread, but keeps its share."""
     if sys.platform != "linux":
         yield
         return
@@ -253,9 +238,7 @@ def behind() -> Iterator[None]:
 
 
 class WritePace:
-    """Throttle that sleeps between pieces of work to limit their share of the time. It never sleeps during an urgent
-    checkpoint.
-    """
+    """Throttle that sleeps between pieces of work to limit their share of the time, unless the checkpoint is urgent."""
 
     def __init__(self, share: float, rest: Callable[[float], object], *, waited_for: Callable[[], bool]) -> None:
         self._rest, self._owed, self._factor = rest, 0.0, (1 - share) / share
@@ -285,7 +268,6 @@ def start(
     takes_copies_at: str = "",
     node: str = "",
 ) -> threading.Thread:
-    """Run the master's save orders in a thread until the server leaves."""
 
     def attend() -> None:
         term = number = part = 0

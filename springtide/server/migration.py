@@ -1,8 +1,7 @@
 """Hand over slots to other servers as the master's goal says, and report the moves.
 
 In: goals, which arrive with heartbeat replies. Out: slots at their new owners, and `SlotsMoved` to the master. The
-native core moves slots while both servers serve (cpp/migrate/handover.h). This module orders the steps. Design:
-docs/design/migration.md.
+native core moves slots while both servers serve (cpp/migrate/handover.h). Design: docs/design/migration.md.
 """
 
 import contextlib
@@ -45,9 +44,7 @@ class SlotHandover:
         self._thread.start()
 
     def heed(self, goal: messages.SlotGoal) -> None:
-        """Take the newest goal without blocking. Replies arrive through two threads, so an overtaken goal is
-        ignored.
-        """
+        """Take the newest goal without blocking. Replies arrive through two threads, so one may be overtaken."""
         with self._news:
             if self._goal is not None and overtaken(goal, self._goal):
                 return
@@ -61,10 +58,7 @@ class SlotHandover:
 
     @property
     def holding(self) -> messages.SlotHoldings:
-        """Return the newest roll call heard while no handover ran, the slots in doubt, and whether the server leaves.
-
-        Read it before the owned slots: a leaving server gets no further slots.
-        """
+        """Return the newest roll call heard while no handover ran, the slots in doubt, and whether it leaves."""
         return messages.SlotHoldings(self._call, dict(self._role.in_doubt), self._role.leaves)
 
     def stop(self) -> None:
@@ -93,9 +87,7 @@ class SlotHandover:
                 self.hurried = self.hurried and self._goal is not goal
 
     def _heed_call(self, goal: messages.SlotGoal) -> None:
-        """Answer a roll call. No handover from this server is running now, and handovers from servers that missed the
-        call are refused.
-        """
+        """Answer a roll call. No handover from here is running, and servers that missed the call are refused."""
         if goal.call > self._call:
             self._role.expect_anew()
             self._call = goal.call
@@ -130,8 +122,7 @@ class SlotHandover:
     def _settle_doubts(self, goal: messages.SlotGoal) -> list[messages.SlotParcel]:
         """Return the handovers to retry for slots that were closed for a server that never answered.
 
-        If another server owns the slot by now, the copy here is outdated and dropped. If the target is still there, ask
-        it again. If the target has left for good, this server serves the slot again.
+        A slot that another server owns by now is dropped here. If the target has left for good, serve the slot again.
         """
         ask: list[messages.SlotParcel] = []
         for slot, server in dict(self._role.in_doubt).items():
@@ -147,16 +138,12 @@ class SlotHandover:
 
 
 def overtaken(goal: messages.SlotGoal, known: messages.SlotGoal) -> bool:
-    """Pure. Return True if the goal is older than the known goal. Placement epochs and call numbers only grow; call 0
-    means none.
-    """
+    """Pure. Return True if the goal is older than the known one. Epochs and calls only grow; call 0 means none."""
     return goal.placement.epoch < known.placement.epoch or 0 < goal.call < known.call
 
 
 def step_back() -> None:
-    """Give native serving threads the lowest priority, below the Python thread that hands over slots. It is permanent,
-    because the server leaves.
-    """
+    """Give native serving threads the lowest priority for good, below the thread that hands over slots."""
     ours = {thread.native_id for thread in threading.enumerate()}
     for task in pathlib.Path("/proc/self/task").iterdir():
         if int(task.name) not in ours:

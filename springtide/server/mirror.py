@@ -1,31 +1,34 @@
-"""Mirror checkpoints: each server sends its segment files to another server, and stores copies for other servers.
+"""Copy a server's checkpoint files: to another server (mirror), and from a local disk to storage (upload).
 
-In: files that `server.checkpoints` has written, and the buddy server that the master names in its order. Out: a
-`Written` that names the copies. A server listens for copies in a separate thread, and reports its port to the master
-with every request for orders. Files travel over the network, so buddies may be on different hosts.
-
-Next: `checkpoint.transfer.file_transfer` stores the copies. It also serves files at the same port, for the next
-incarnation of a server that does not find them on its disk.
+In: files that `server.checkpoints` has written, and orders of the master. Out: a `Written` that names the mirrored
+copies, or a `CopyReport`. A server listens for copies in a thread, and serves files at the same port for the next
+incarnation of a server that does not find them on its disk (`checkpoint.transfer.file_transfer`).
 """
 
 import asyncio
+import contextlib
 import logging
 import pathlib
+import subprocess
+import sys
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 
-from springtide import errors
+import msgspec
+
+from springtide import config, errors
 from springtide.checkpoint.format.manifest import number_in
 from springtide.checkpoint.transfer.file_transfer import FilePart, SegmentCopies, parts
+from springtide.checkpoint.transfer.upload import Uploaded
 from springtide.domain.model.checkpoints import Buddy, Written
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import channel
 from springtide.rpc.transport.listener import Peer, RpcListener
 
 log = logging.getLogger(__name__)
-
 CONNECT_S = 5.0
+ENDS_S = 10.0  # seconds to wait for the end of a process that has reported its result
 
 
 class Mirror:
@@ -69,9 +72,7 @@ class Mirror:
     def _send(
         self, buddy: Buddy, *, needed: tuple[int, int | None], pace: AbstractContextManager[None]
     ) -> tuple[str, ...]:
-        """Send all files that the buddy lacks; return the names of the files it has. Files of abandoned checkpoints are
-        left out.
-        """
+        """Send all files that the buddy lacks, except those of abandoned checkpoints; return the names that it has."""
         base, newest = needed
         own = sorted((path.name, path.stat().st_size) for path in self._own.glob(self._files))
         own = [(name, size) for name, size in own if (number := number_in(name) or 0) <= base or number == newest]
@@ -128,3 +129,51 @@ class MirrorServer:
                 case messages.ReadFile(name, offset, length):
                     return messages.FileRun(*await asyncio.to_thread(self._copies.run, name, offset, length))
         raise errors.BadInput(f"a server takes and gives files; {type(request).__name__} is for the master")
+
+
+def upload_part(folder: pathlib.Path, order: messages.CopyOrder) -> messages.CopyReport:
+    files = msgspec.json.encode(order.files).decode()
+    command = [sys.executable, "-m", "springtide.checkpoint.transfer.upload"]
+    environment = config.with_arguments(["part", str(folder), order.url, files])
+    try:
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        assert process.stdout is not None and process.stdin is not None
+        said = next((line for line in process.stdout if line.startswith(b"{")), b"")
+        code: int | None = None
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process that hangs in a mount cannot be killed
+            code = process.wait(ENDS_S)
+        process.stdin.close()
+        process.stdout.close()
+        done = (
+            msgspec.json.decode(said, type=Uploaded)
+            if said
+            else Uploaded(error=f"its process ended with status {code}")
+        )
+    except (OSError, msgspec.MsgspecError) as error:
+        done = Uploaded(error=f"its process failed: {error}")
+    if done.error:
+        log.warning("copies to %s: %s", order.url, done.error)
+    return messages.CopyReport(order.id, done.files, done.bytes, done.lacks, done.error)
+
+
+def start_uploads(
+    folder: pathlib.Path, ask: Callable[[messages.Request], messages.Reply], over: threading.Event
+) -> threading.Thread:
+
+    def attend() -> None:
+        done = 0
+        try:
+            while not over.is_set():
+                order = ask(messages.CopyRequest(done))
+                if isinstance(order, messages.HeartbeatReply):  # the job is over
+                    return
+                if isinstance(order, messages.CopyOrder):
+                    done = order.id
+                    ask(upload_part(folder, order))
+        except errors.SpringtideError as error:
+            if not over.is_set():
+                log.warning("no more copies to storage: %s", error)
+
+    thread = threading.Thread(target=attend, name="springtide-copies", daemon=True)
+    thread.start()
+    return thread

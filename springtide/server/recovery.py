@@ -1,22 +1,23 @@
 """Restore a lost server's slots from the newest complete checkpoint, before its next incarnation serves.
 
 In: the checkpoint and the slots that the master names. Out: the store with these slots, and the checkpoint that was
-used. If a checkpoint is damaged, the restore falls back to an older one, or to a copy in storage. Next:
-`server.__main__` tells the master, whose ledger returns to that checkpoint.
+used: if one is damaged, an older one, or a copy in storage. Next: `server.__main__` tells the master, whose ledger
+returns to that checkpoint.
 """
 
 import logging
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from springtide import _native, errors
 from springtide.checkpoint.format import checkpoint_io
-from springtide.checkpoint.format.storage import FileStore
+from springtide.checkpoint.format.storage import FileStore, open_store
+from springtide.domain.model.checkpoints import Lineage
+from springtide.embedding.lookup.table_client import native_spec
 from springtide.rpc.messages import messages
-from springtide.server import restore
 
 log = logging.getLogger(__name__)
-
 NO_COPY = (
     ". Files on a disk that only one server sees are lost with it, unless there is a mirror, or a checkpoint URL: "
     "what is on the disks of the other servers is still there"
@@ -35,10 +36,9 @@ class RestoredFrom(NamedTuple):
 
 
 def bring_back(store: _native.Store, wanted: messages.RestoreOrder, scattered: FileStore | None = None) -> RestoredFrom:
-    """Import the slots from the named checkpoint, or else from the newest readable checkpoint.
+    """Import the slots from the named checkpoint, or else from the newest readable one.
 
-    The named folder is in memory if its pages have outlived the server; `fallback` is storage. If servers have local
-    disks, `scattered` replaces the folder.
+    The named folder may be in memory; `fallback` is storage. With local disks, `scattered` replaces the folder.
     """
     places: dict[str, str | FileStore] = {where: where for where in (wanted.where, wanted.fallback) if where}
     if scattered is not None and wanted.where == scattered.where:
@@ -70,7 +70,7 @@ def _import(
     store: _native.Store, source: RestoredFrom, wanted: messages.RestoreOrder, places: Mapping[str, str | FileStore]
 ) -> RestoredFrom:
     place = places[source.where]
-    done = restore.restore(store, place, source.number, wanted.slots, wanted.lineage)
+    done = restore(store, place, source.number, wanted.slots, wanted.lineage)
     log.info("restored from checkpoint %d in %s: %s", source.number, source.where, done)
     spared = tuple(f"{file} was read from its mirror: {why}" for file, why in done.spared.items())
     for each in spared:
@@ -81,7 +81,40 @@ def _import(
 def _learn_tables(store: _native.Store, wanted: messages.RestoreOrder, place: str | FileStore) -> RestoredFrom:
     """Declare the tables for a server without slots. It restores nothing, so the ledger need not roll back."""
     try:
-        restore.restore(store, place, wanted.number, (), wanted.lineage)
+        restore(store, place, wanted.number, (), wanted.lineage)
     except (errors.BadInput, OSError) as error:
         log.warning("checkpoint %d in %s: its tables cannot be read: %s", wanted.number, wanted.where, error)
     return RestoredFrom("", 0)
+
+
+class Restored(NamedTuple):
+    """Amount of data that a restore has read, and its duration."""
+
+    slots: int
+    bytes: int
+    seconds: float
+    spared: dict[str, str]
+    """Errors of damaged files, by file name. The restore read the mirrors of these files."""
+
+    def __str__(self) -> str:
+        return f"{self.slots} slots, {self.bytes / 2**20:.1f} MiB in {self.seconds:.2f} s"
+
+
+def restore(
+    store: _native.Store, where: str | FileStore, number: int, slots: Iterable[int], lineage: Lineage | None = None
+) -> Restored:
+    """Declare the tables of the checkpoint and import these slots; BadInput if it is torn or of another run."""
+    began = time.monotonic()
+    place = open_store(where) if isinstance(where, str) else where
+    slots = tuple(slots)
+    manifest = checkpoint_io.read(place, number, slots, lineage=lineage)
+    for spec in manifest.tables:
+        store.declare(native_spec(spec))
+    count = size = 0
+    spared: dict[str, str] = {}
+    for slot in slots:
+        for image in checkpoint_io.images(place, manifest, slot, spared):
+            store.import_slot(image)
+            size += len(image)
+        count += 1
+    return Restored(count, size, time.monotonic() - began, spared)

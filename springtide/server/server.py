@@ -22,9 +22,7 @@ DRAIN_S = 10.0
 """Time limit in seconds to answer the requests that have arrived when a server stops."""
 
 LOOKUP_THREADS = 4
-"""Limit on the threads that share one large request, if this process may use that many cores. The request does not wait
-for a busy core.
-"""
+"""Limit on the threads that share one large request."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,11 +50,7 @@ class HandedOver:
 
 
 def lookup_threads() -> int:
-    """Return the threads for one large request, at most the cores that this process may use.
-
-    A process bound to two of sixteen cores gains nothing from more threads, which would compete with the sending
-    thread.
-    """
+    """Return the threads for one large request; more than the usable cores would compete with the sender."""
     return min(LOOKUP_THREADS, usage.cores())
 
 
@@ -111,7 +105,6 @@ class ServerRole:
         self.set_owners(placement.epoch, placement.server_of_slot)
 
     def set_owners(self, epoch: int, server_of_slot: Sequence[int] | npt.NDArray[np.uint16]) -> None:
-        """Apply a placement given as the server number of each slot."""
         owners = np.ascontiguousarray(server_of_slot, dtype=np.uint16)
         self._server.set_placement(epoch, owners)
         self._placed = True
@@ -126,9 +119,7 @@ class ServerRole:
         return tuple(self._server.owned()) if self._placed else ()
 
     def owns(self, slot: int) -> bool:
-        """Return True if this server owns the slot: False before it is placed, and from the final phase of a
-        handover.
-        """
+        """Return True if this server owns the slot: not before it is placed, nor in the last phase of a handover."""
         return self._placed and bool(self.store.is_open(slot))
 
     def slot_counts(self) -> list[SlotCount]:
@@ -138,10 +129,7 @@ class ServerRole:
     def hand_over(
         self, slots: Sequence[int], server: int, address: str, *, timeout_s: float = 30.0, hurry: bool = False
     ) -> HandedOver:
-        """Hand over slots to another server while both serve; afterwards redirect clients to that server.
-
-        With `hurry`, use the least CPU of this throttled server (cpp/migrate/handover.cpp).
-        """
+        """Hand over slots while both servers serve, then redirect clients; with `hurry`, at the least CPU."""
         host, port = addresses.parse(address)
         done = self._server.hand_over(host, port, server, list(slots), timeout_s, hurry)
         doubtful = set(done["in_doubt"])
@@ -157,7 +145,6 @@ class ServerRole:
         )
 
     def take_back(self, slot: int) -> bool:
-        """Serve a slot again that was closed for a lost server that never answered."""
         self.in_doubt.pop(slot, None)
         return bool(self._server.take_back(slot))
 
@@ -167,7 +154,6 @@ class ServerRole:
         return bool(self._server.let_go(slot))
 
     def take_no_more(self) -> None:
-        """Refuse further slots from now on."""
         self._server.take_no_more(True)
         self.leaves = True
 
@@ -191,7 +177,6 @@ class ServerRole:
         }
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Block until `stop` is called; return False after a timeout."""
         return self._stopped.wait(timeout_s)
 
     def stop(self, drain_s: float = DRAIN_S) -> None:

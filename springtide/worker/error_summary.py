@@ -1,24 +1,22 @@
 """Summarize an error of the user's script: the error, the user's line, a traceback without Springtide's frames.
 
-In: an exception and the script. Out: messages for worker/runner.py, worker/explain_split.py and worker/excepthook.py.
+In a job, worker/runner.py reports the summary to the master. Without a cluster, an excepthook prints user errors
+without a traceback, unless a debugger, a notebook or other code has set its own hook.
 """
 
 import os
 import runpy
+import sys
 import traceback
 from types import TracebackType
 
 from springtide import errors
 
 RUNNER = os.path.join(os.path.dirname(__file__), "runner.py")  # not imported, because it runs as `__main__`
-
-
 NO_BATCH = (
     ": no batch was left for this worker, since others had trained them all, so its loop never ran. "
     "Define before the loop what is used after it"
 )
-
-
 RESTARTED = (
     "; this worker was {started}: its script began anew, and its loop had only what was left of that epoch. What it "
     "needs of earlier epochs goes into job.register"
@@ -28,8 +26,7 @@ RESTARTED = (
 def first_line(error: BaseException, script: str, *, unneeded: bool = False, started_late: str = "") -> str:
     """Return the error with its line in the user's code: `ValueError: no such column (train.py:12)`.
 
-    unneeded: the worker's loop got no batch, so names that it defines are missing and counts are zero. started_late:
-    text with the epoch of the restart, if the script has not passed that epoch.
+    unneeded: the loop got no batch, so names that it defines are missing. started_late: the epoch of the restart.
     """
     if isinstance(error, SyntaxError):
         where = os.path.basename(error.filename or script) + (f":{error.lineno}" if error.lineno else "")
@@ -60,9 +57,7 @@ def users_lines(trace: TracebackType | None, script: str) -> list[str]:
 
 
 def is_all_ours(error: BaseException, script: str) -> bool:
-    """Return True if Springtide raised the error, and no line of the user's code raised an earlier error in its
-    chain.
-    """
+    """Return True if Springtide raised the error, and the user's code raised no earlier error in its chain."""
     at = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     before = error.__cause__ or error.__context__
     while before is not None:
@@ -77,8 +72,35 @@ def is_ours(path: str) -> bool:
 
 
 def users_part(trace: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without the frames of the runner and runpy at its top."""
     ours = {RUNNER, runpy.__file__, "<frozen runpy>"}
     while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename in ours:
         trace = trace.tb_next
     return trace
+
+
+def show_briefly() -> None:
+    if sys.excepthook is sys.__excepthook__ and not hasattr(sys, "ps1") and not sys.flags.interactive:
+        sys.excepthook = _show
+
+
+def show_all() -> None:
+    if sys.excepthook is _show:
+        sys.excepthook = sys.__excepthook__
+
+
+def _show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if script is None or not is_plain(error, os.path.abspath(script)):
+        sys.__excepthook__(kind, error, trace)
+        return
+    print(f"error: {error} ({place(trace, os.path.abspath(script))})", file=sys.stderr)
+    print("SPRINGTIDE_DEBUG=1 shows the traceback", file=sys.stderr)
+
+
+def is_plain(error: BaseException, script: str) -> bool:
+    """Return True if the message alone suffices: the error is invalid input, and no user code raised it."""
+    if not isinstance(error, errors.UserError) or isinstance(error, errors.UserCodeFailed):
+        return False
+    if error.__cause__ is None and (error.__context__ is None or error.__suppress_context__):
+        return True
+    return is_all_ours(error, script)

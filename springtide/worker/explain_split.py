@@ -1,8 +1,7 @@
 """Run a user's script for a few batches, and report the work that data workers could do for it.
 
-Usage: `python -m springtide.worker.explain_split REPORT train.py ...`. The script runs as `__main__`, as under
-`springtide run`. Out: a `ScriptReport` as JSON in the file REPORT. The process then ends in the middle of the script's
-loop. Next: cli/lab/explain_split.py shows the report.
+Usage: `python -m springtide.worker.explain_split REPORT train.py ...`. Out: a `ScriptReport` as JSON in the file
+REPORT. The process then ends in the middle of the script's loop. Next: cli/lab/explain_split.py.
 """
 
 import os
@@ -17,6 +16,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+import springtide
 from springtide import errors
 from springtide.data.source import SampleSource
 from springtide.dataworker.split.program import arguments
@@ -24,7 +24,7 @@ from springtide.dataworker.split.program.payload import FirstStage
 from springtide.dataworker.split.report import ScriptReport
 from springtide.telemetry import logs
 from springtide.worker import error_summary
-from springtide.worker.job import Job
+from springtide.worker.job import open_job
 from springtide.worker.split.controller import Made, Splitting
 
 ITERABLE = (
@@ -42,14 +42,15 @@ class ScriptExplainer:
         self._file, self._end = file, end
         self._shown: tuple[Splitting, SampleSource] | None = None
 
-    def prepared(self, splitting: Splitting | None, source: SampleSource) -> None:
-        """Start observing when `job.prepare` is called."""
+    def on_prepared(self, splitting: Splitting | None, source: SampleSource) -> None:
         if splitting is None:
             self.leave(ScriptReport(why=ITERABLE))
             return
         self._shown = (splitting, source)
-        splitting.when_ready = lambda: self.leave(self.explain())
         splitting.watch()
+
+    def on_ready(self) -> None:
+        self.leave(self.explain())
 
     def explain(self) -> ScriptReport:
         if self._shown is None:
@@ -104,7 +105,7 @@ def read_seconds(source: SampleSource) -> float:
 def main(file: str, given: list[str], end: Callable[[int], Any] = os._exit) -> None:
     script = os.path.abspath(given[0])
     explaining = ScriptExplainer(file, end)
-    Job.witness = explaining.prepared
+    springtide.join = lambda **settings: open_job(settings, explaining)  # what the script calls as st.join()
     logs.log_quietly(debug=False)
     sys.argv = given
     sys.path[0] = os.path.dirname(script)

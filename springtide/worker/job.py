@@ -6,7 +6,7 @@ worker/input/batches.py (the batches), worker/link/optimizer.py (the optimizer),
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -22,33 +22,24 @@ from springtide.domain.model import cache_rules
 from springtide.domain.spec import schema
 from springtide.domain.spec.job_spec import unit_of
 from springtide.embedding.lookup import compile_guard
-from springtide.worker import excepthook, setup, user_objects
-from springtide.worker.bsp.batch_order import unsupported
-from springtide.worker.epochs import user_loops
+from springtide.worker import error_summary, setup
+from springtide.worker.bsp import batch_order
+from springtide.worker.epochs import user_loops, user_objects
 from springtide.worker.epochs.epochs import EpochTracker
-from springtide.worker.epochs.repeats import Repeats
-from springtide.worker.epochs.schedules import NAME as SCHEDULES
-from springtide.worker.epochs.schedules import Schedules
-from springtide.worker.input import (
-    accumulation,
-    bad_samples,
-    batch_plan,
-    batches,
-    feed_switch,
-    iterable,
-    lease_prefetch,
-    read_batch,
-)
-from springtide.worker.input.iterable_bsp import IterableRounds
-from springtide.worker.input.readahead import BatchReadahead
+from springtide.worker.epochs.user_objects import NAME as SCHEDULES
+from springtide.worker.epochs.user_objects import Schedules
+from springtide.worker.input import batch_plan, batches, feed_switch, feeds, iterable, lease_prefetch, reader
+from springtide.worker.input.batches import Repeats
+from springtide.worker.input.feeds import BatchReadahead
+from springtide.worker.input.iterable import IterableRounds
 from springtide.worker.link import master_link, progress
-from springtide.worker.link.step_timer import StepMeter
-from springtide.worker.load_guard import LoadGuard
+from springtide.worker.link.progress import StepMeter
 from springtide.worker.online import stream_setup as online
 from springtide.worker.online.bsp_batches import BspStreamFeed
 from springtide.worker.online.stream_batches import StreamFeed
+from springtide.worker.setup import LoadGuard
 from springtide.worker.split.controller import Splitting
-from springtide.worker.step.step import NoListener, StepListener
+from springtide.worker.step.step import StepListener
 
 One = torch.optim.Optimizer
 Registered = TypeVar("Registered")
@@ -66,29 +57,54 @@ def join(**settings: Any) -> "Job":
 
     `settings` are fields of `springtide.config.Settings` and override the environment.
     """
+    return open_job(settings)
+
+
+class PrepareObserver(Protocol):
+    """Observer of `job.prepare` and of the loop, for worker/explain_split.py."""
+
+    def on_prepared(self, splitting: Splitting | None, source: sources.SampleSource) -> None:
+        """Handle the end of `job.prepare`; `splitting` is None if samples have no indices."""
+
+    def on_ready(self) -> None:
+        """Handle the moment from which the loop was observed long enough for a split."""
+
+
+def open_job(settings: Mapping[str, Any], observer: PrepareObserver | None = None) -> "Job":
     compile_guard.wait_for_compiler()
-    excepthook.show_briefly()
-    loaded = config.load(settings)
+    error_summary.show_briefly()
+    loaded = config.load(dict(settings))
     if loaded.debug:
-        excepthook.show_all()
+        error_summary.show_all()
     # without a cluster every call starts a new job, so that a notebook can start over
-    return Job(loaded, master_link.current(loaded) if loaded.master else master_link.local_link(loaded))
+    return Job(loaded, master_link.current(loaded) if loaded.master else master_link.local_link(loaded), observer)
+
+
+class PreparedData(NamedTuple):
+    """Data set of `job.prepare`, with the master's description of it."""
+
+    source: sources.SampleSource
+    card: DatasetCard
+    parts: int
+    """Batches of the loop that form one batch of the card."""
+    each: int | None
+    """Samples per rank, in a bsp group whose batch grows with it."""
 
 
 class Job:
     """This worker's membership in its job."""
 
-    witness: "ClassVar[Callable[[Splitting | None, sources.SampleSource], None] | None]" = None
-    """Observer of every `prepare` in this process (worker/explain_split.py). It gets None as the splitting if samples
-    have no indices.
-    """
-
-    def __init__(self, settings: config.Settings, to_master: master_link.MasterLink) -> None:
-        self._settings = settings
-        self._link = to_master
+    def __init__(
+        self,
+        settings: config.Settings,
+        to_master: master_link.MasterLink,
+        observer: PrepareObserver | None = None,
+    ) -> None:
+        self._settings, self._link, self._observer = settings, to_master, observer
         self._welcome = to_master.join()
         self._wired: setup.Wired | None = None
-        self._splitting: Splitting | None = None
+        self._input: reader.BatchReader | StreamFeed | BspStreamFeed | None = None
+        self._observed: Splitting | None = None
         self.rank: int = self._welcome.rank
         """Number of this worker, from 0."""
         self.workers: int = self._welcome.workers
@@ -99,7 +115,7 @@ class Job:
         """Paths or URLs by name, from the job's spec: `job.data["train"]`."""
         self.meter = StepMeter()
         """Timings of each step; `job.meter.collect()` returns their sums."""
-        self._reports = progress.ProgressReporter(to_master, self.meter, every_s=settings.report_every_s)
+        self._reports = progress.ProgressReporter(to_master, self.meter, self._use, every_s=settings.report_every_s)
         to_master.before_finish(self._reports.send)
         place = self._welcome.place
         self._registry = user_objects.ObjectRegistry(
@@ -171,20 +187,19 @@ class Job:
         """
         mode = self._mode(sync, accumulate)
         how: Any = {"batch_size": batch_size, "shuffle": shuffle, "drop_last": drop_last, "num_workers": num_workers}
-        opened = self._opened(sources.open_source(dataset, collate_fn=collate_fn, **how))
+        source = self._explained(sources.open_source(dataset, collate_fn=collate_fn, **how))
         given: Any = optimizer
         own: list[Any] = list(given) if isinstance(given, list | tuple) else [given]
-        shared = self._shared(opened, mode, cache, cache_staleness, allocation, reduction)
-        card = self._card(opened, mode, scaling, epochs, self._settings.seed if seed is None else seed, accumulate)
-        each = opened.batch_size if mode == "bsp" and scaling == "worker_batch" else None
-        feed = None if opened.online is None else self._stream_feed(opened.online, card, accumulate, each)
-        wired = self._wire(model, own, mode, max_staleness, shared, NoListener() if feed is None else feed)
-        if feed is None:
-            loop = self._batches(opened, card, mode, wired, accumulate, each)
-        else:
-            loop = online.batches_of(feed, wired, self.meter, self._registry.rest)
+        shared = self._shared(source, mode, cache, cache_staleness, allocation, reduction)
+        card = self._card(source, mode, scaling, epochs, self._settings.seed if seed is None else seed, accumulate)
+        each = source.batch_size if mode == "bsp" and scaling == "worker_batch" else None
+        data = PreparedData(source, card, accumulate, each)
+        stream = None if source.online is None else self._stream_feed(source.online, data)
+        wired = self._wire(model, own, mode, max_staleness, shared, StepListener() if stream is None else stream)
         back: Any = type(given)(wired.step.optimizers) if isinstance(given, list | tuple) else wired.step.optimizers[0]
-        return wired.model, back, loop
+        if stream is None:
+            return wired.model, back, self._batches(data, mode, wired)
+        return wired.model, back, online.batches_of(stream, wired, self.meter, self._registry.rest)
 
     @takes_numbers("self")
     def epochs(self, total: int) -> Iterator[int]:
@@ -233,7 +248,7 @@ class Job:
 
     def _shared(
         self,
-        opened: sources.SampleSource,
+        source: sources.SampleSource,
         mode: setup.Mode,
         cache: str | int | float | None,
         staleness: int | None,
@@ -245,7 +260,7 @@ class Job:
         if mode == "bsp" and staleness is not None:
             raise errors.BadInput('cache_staleness= needs sync="async": in step, no row that is used lacks anything')
         rules = cache_rules.rules(cache, allocation=allocation, staleness=staleness, base=self._welcome.cache)
-        return setup.SharingOptions(opened, rules, unit_of(reduction))
+        return setup.SharingOptions(source, rules, unit_of(reduction))
 
     def _wire(
         self,
@@ -256,24 +271,22 @@ class Job:
         shared: setup.SharingOptions,
         listener: StepListener,
     ) -> setup.Wired:
-        told = self._reports.step
-        wired = setup.wire(
-            model, own, mode, self._link, self._settings, self.meter, told, max_staleness, shared, listener
+        on_step = self._reports.step
+        wired = self._wired = setup.wire(
+            model, own, mode, self._link, self._settings, self.meter, on_step, max_staleness, shared, listener
         )
-        self._keep(wired)
-        return wired
-
-    def _keep(self, wired: setup.Wired) -> None:
-        self._wired = wired
         self._tracker.schedules = Schedules(wired.step.optimizers, self._registry.holds)
         self._registry.add(self._tracker.schedules, SCHEDULES)
-        if wired.sharing is not None:
-            self._reports.cache = wired.sharing.use
-        if (kept := wired.copies) is not None:
-            self._reports.cache = kept.use
         self._link.before_finish(wired.step.retire)
         if not self.alone:
             LoadGuard(wired.model)
+        return wired
+
+    def _use(self) -> progress.MemberUse:
+        cache = None if self._wired is None else self._wired.cache_use
+        if isinstance(self._input, reader.BatchReader):
+            return progress.MemberUse(cache, feed=self._input.state)
+        return progress.MemberUse(cache, stream=None if self._input is None else self._input.report())
 
     def _mode(self, sync: str | None, accumulate: int = 1) -> setup.Mode:
         if self._wired is not None:
@@ -284,7 +297,7 @@ class Job:
         if asked not in ("async", "bsp"):
             raise errors.UnknownName("sync mode", asked, ["async", "bsp"])
         mode: setup.Mode = "alone" if self.alone else "bsp" if asked == "bsp" else "async"
-        accumulation.check(accumulate, in_step=mode == "bsp")
+        feeds.check(accumulate, in_step=mode == "bsp")
         if mode == "bsp" and self._welcome.certificates and not self._settings.plain_groups:
             raise errors.BadInput(
                 'sync="bsp" in a job with TLS: a group sums dense gradients over torch\'s gloo, which has no TLS. '
@@ -292,144 +305,161 @@ class Job:
             )
         return mode
 
-    def _opened(self, source: sources.SampleSource) -> sources.SampleSource:
-        """Return the data set as this job reads it."""
+    def _explained(self, source: sources.SampleSource) -> sources.SampleSource:
         skips = self._welcome.feeding.poison == "skip"
-        return bad_samples.telling(source) if skips and source.samples is None and source.online is None else source
+        return reader.explain_errors(source) if skips and source.samples is None and source.online is None else source
 
     def _card(
         self,
-        opened: sources.SampleSource,
+        source: sources.SampleSource,
         mode: setup.Mode,
         scaling: str | None,
         epochs: int,
         seed: int,
         accumulate: int,
     ) -> DatasetCard:
-        """Return the master's description of the data. For the master and the servers, an accumulated sum of batches is
-        one batch.
-        """
+        """Return the master's description of the data, where an accumulated sum of batches is one batch."""
         epochs = validation.number(epochs, "epochs", "a whole number, 1 or more", least=1)
         self._tracker.epochs_a_loop = epochs
         seed = validation.number(seed, "seed", "a whole number that fits into 64 bits", least=-validation.LARGEST)
-        batch_size = opened.batch_size * accumulate
-        if opened.online is not None:
-            return online.card_of(opened.online, batch_size, mode, epochs=epochs, scaling=scaling, workers=self.workers)
+        batch_size = source.batch_size * accumulate
+        if source.online is not None:
+            return online.card_of(source.online, batch_size, mode, epochs=epochs, scaling=scaling, workers=self.workers)
         scaling = scaling or ("global_batch" if mode == "bsp" else "worker_batch")
         if scaling not in SCALINGS:
             raise errors.UnknownName("scaling", scaling, SCALINGS)
         if mode == "bsp" and scaling == "worker_batch":
             batch_size *= self.workers
         if mode == "async" and scaling == "global_batch":
-            if opened.batch_size < self.workers:
+            if source.batch_size < self.workers:
                 raise errors.BadInput(
-                    f"batch_size={opened.batch_size} cannot be shared by {self.workers} workers; raise it"
+                    f"batch_size={source.batch_size} cannot be shared by {self.workers} workers; raise it"
                 )
-            batch_size = opened.batch_size // self.workers * accumulate
+            batch_size = source.batch_size // self.workers * accumulate
         card = DatasetCard(
-            samples=opened.samples or 0,
+            samples=source.samples or 0,
             batch_size=batch_size,
             epochs=epochs,
-            shuffle=opened.shuffle,
+            shuffle=source.shuffle,
             seed=seed,
-            drop_last=opened.drop_last,
+            drop_last=source.drop_last,
             in_step=mode == "bsp",
         )
         return card if card.in_step else dataclasses.replace(card, shard_batches=shards.batches_a_shard(card.batches))
 
-    def _stream_feed(
-        self, dataset: StreamDataset, card: DatasetCard, accumulate: int, each: int | None
-    ) -> StreamFeed | BspStreamFeed:
+    def _stream_feed(self, dataset: StreamDataset, data: PreparedData) -> StreamFeed | BspStreamFeed:
         if not self.alone:
             feed_switch.refuse(self._link, online.NO_DATA_WORKERS)
-        return online.open_feed(dataset, card, self._link, self._reports, parts=accumulate, each=each)
+        idle = self._reports.step
+        stream = self._input = online.open_feed(dataset, data.card, self._link, idle, parts=data.parts, each=data.each)
+        return stream
 
-    def _batches(
-        self, opened: sources.SampleSource, card: DatasetCard, mode: setup.Mode, wired: setup.Wired, accumulate: int,
-        each: int | None,
-    ) -> batches.Batches:  # fmt: skip
-        in_step = mode == "bsp"
-        group = self.workers if in_step else 1
-        cutting = wired.cutting
-        unit = 1 if cutting is None else cutting.unit
+    def _batches(self, data: PreparedData, mode: setup.Mode, wired: setup.Wired) -> batches.Batches:
+        source, card, parts, _ = data
+        in_step, cutting = mode == "bsp", wired.cutting
+        group, unit = self.workers if in_step else 1, 1 if cutting is None else cutting.unit
         if cutting is not None:
-            unsupported.refuse_batch(min(card.batch_size, card.samples_used), unit, group)
-        together = wired.group
-        place = None if together is None else lambda: together.place
-        if opened.samples is not None:
+            batch_order.refuse_batch(min(card.batch_size, card.samples_used), unit, group)
+        if source.samples is not None:
             card = batch_plan.fit_to_group(card, group * unit)
-            self._splitting = self._splits(opened, wired)
-        reader = self._reader(opened)
-        if Job.witness is not None:
-            Job.witness(self._splitting, opened)
+            data = data._replace(card=card)
+        read_from = self._reader(source, wired)
+        if self._observer is not None:
+            if self.alone and source.samples is not None:
+                self._observed = self._splits(source, wired, self._observer.on_ready)
+            self._observer.on_prepared(self._splitting, source)
 
-        def feed(passes: int) -> Iterator[read_batch.ReadBatch]:
-            first = passes * card.epochs
-            epochs = range(first, first + card.epochs)
-            if opened.samples is None and in_step:
-                return IterableRounds(opened, rank=self.rank, workers=self.workers).shared(
-                    wired.sharing, wired.group, epochs
-                )
-            if opened.samples is None:
-                return iterable.leased(opened, card, epochs, self._link, alone=self.alone, parts=accumulate)
-            this_pass = dataclasses.replace(card, first_epoch=first)
-            ask, tracker = self._link.leases.lease, self._link.leases.tracker
-            direct = in_step or self.alone
-            source = lease_prefetch.DirectLeases(ask) if direct else lease_prefetch.PrefetchedLeases(ask, tracker)
-            draining = lambda: self._link.draining  # noqa: E731
-            wanted = batch_plan.leased(source, tracker, this_pass, unit=unit, each=each, place=place, draining=draining)
-            sharing = wired.sharing
-            if together is None or sharing is None:
-                back = None if direct else tracker
-                if accumulate == 1:
-                    return batches.read(reader, wanted, back, draining=draining, plain=cutting is None)
-                sized = accumulation.split(wanted, card.batch_size // accumulate)
-                return accumulation.complete(batches.read(reader, sized, back, draining=draining))
-            sharing.restart(together.place)
-            allotting = sharing.allotting
-            whole = batches.read(reader, wanted, wholes=lambda: allotting.wholes, plain=cutting is None)
-            return iter(BatchReadahead(whole, allotting.make_ready, allotting.review, sharing.read))
+        def feed(passes: int) -> Iterator[batch_plan.ReadBatch]:
+            handed = self._feed(data, mode, wired, read_from, passes)
+            return handed if cutting is None else cutting.cut(handed)
 
-        repeats = Repeats(opened, card, wired.model, wired.step, parts=accumulate, unit=unit)
-        fixed = opened.samples is not None and (in_step or self.workers == 1) and cutting is None
-        size = card.batch_size // accumulate
-        length = card.epochs * len(batch_plan.batch_bounds(card.samples_used, size, group)) if fixed else None
+        fixed = source.samples is not None and (in_step or self.workers == 1) and cutting is None
+        bounds = batch_plan.batch_bounds(card.samples_used, card.batch_size // parts, group) if fixed else []
         return batches.Batches(
-            feed if cutting is None else lambda passes: cutting.cut(feed(passes)), wired.step, self.meter,
-            ahead=wired.ahead, length=length, splitting=self._splitting, at_rest=self._at_rest(reader),
-            tracker=self._tracker, repeats=repeats, epochs=card.epochs,
-        )  # fmt: skip
+            feed,
+            wired.step,
+            self.meter,
+            ahead=wired.ahead,
+            length=card.epochs * len(bounds) if fixed else None,
+            splitting=lambda: self._splitting,
+            at_rest=self._at_rest,
+            tracker=self._tracker,
+            repeats=Repeats(source, card, wired.model, wired.step, parts=parts, unit=unit),
+            epochs=card.epochs,
+        )
 
-    def _splits(self, opened: sources.SampleSource, wired: setup.Wired) -> Splitting:
-        """Build the search for the part of forward() that data workers can compute, unless a job option forbids the
-        split.
-        """
+    def _feed(
+        self,
+        data: PreparedData,
+        mode: setup.Mode,
+        wired: setup.Wired,
+        read_from: sources.SampleSource | reader.BatchReader,
+        passes: int,
+    ) -> Iterator[batch_plan.ReadBatch]:
+        source, card, parts, each = data
+        first, link, in_step = passes * card.epochs, self._link, mode == "bsp"
+        if source.samples is None:
+            epochs = range(first, first + card.epochs)
+            if not in_step:
+                return iterable.leased(source, card, epochs, link, alone=self.alone, parts=parts)
+            rounds = IterableRounds(source, rank=self.rank, workers=self.workers)
+            return rounds.shared(wired.sharing, wired.group, epochs)
+        tracker, direct, plain = link.leases.tracker, in_step or self.alone, wired.cutting is None
+        leases = lease_prefetch.open_leases(link.leases, direct=direct)
+        group, sharing = wired.group, wired.sharing
+        orders = batch_plan.leased(
+            leases,
+            tracker,
+            dataclasses.replace(card, first_epoch=first),
+            unit=1 if wired.cutting is None else wired.cutting.unit,
+            each=each,
+            place=None if group is None else lambda: group.place,
+            draining=lambda: link.draining,
+        )
+        if group is not None and sharing is not None:
+            sharing.restart(group.place)
+            allotting = sharing.allotting
+            whole = feeds.read(read_from, orders, wholes=lambda: allotting.wholes, plain=plain)
+            return iter(BatchReadahead(whole, allotting.make_ready, allotting.review, sharing.read))
+        back = None if direct else tracker
+        if parts == 1:
+            return feeds.read(read_from, orders, back, draining=lambda: link.draining, plain=plain)
+        sized = feeds.split(orders, card.batch_size // parts)
+        return feeds.complete(feeds.read(read_from, sized, back, draining=lambda: link.draining))
+
+    @property
+    def _splitting(self) -> Splitting | None:
+        return self._input.splitting if isinstance(self._input, reader.BatchReader) else self._observed
+
+    def _splits(
+        self, source: sources.SampleSource, wired: setup.Wired, on_ready: Callable[[], None] = lambda: None
+    ) -> Splitting:
+        """Build the search for the part of forward() that data workers can compute, unless an option forbids it."""
         how: Any = {}
         if wired.cutting is not None:
             how = {"forbidden": lambda: IN_ORDER}
         elif (sharing := wired.sharing) is not None:
             how = {"forbidden": lambda: sharing.forbids_split, "on_split": sharing.give_up_cache}
-        return Splitting(wired.model, opened, seed=self._welcome.seed, mode=self._welcome.feeding.split, **how)
+        mode = self._welcome.feeding.split
+        return Splitting(wired.model, source, seed=self._welcome.seed, mode=mode, on_ready=on_ready, **how)
 
-    def _at_rest(self, reader: "sources.SampleSource | feed_switch.Feeding") -> Callable[[], None]:
-        """Return the function to call between two batches, in the loop's thread."""
-        if not isinstance(reader, feed_switch.Feeding):
-            return self._registry.rest
+    def _at_rest(self) -> None:
+        self._registry.rest()
+        if isinstance(self._input, reader.BatchReader):
+            self._input.between_batches()
 
-        def at_rest() -> None:
-            self._registry.rest()
-            reader.between_batches()
-
-        return at_rest
-
-    def _reader(self, opened: sources.SampleSource) -> "sources.SampleSource | feed_switch.Feeding":
-        """Return the reader of batches. With a master and samples with indices, data workers may take over."""
+    def _reader(self, source: sources.SampleSource, wired: setup.Wired) -> sources.SampleSource | reader.BatchReader:
         if self.alone:
-            return opened
-        if self._splitting is None:
+            return source
+        if source.samples is None:
             feed_switch.refuse(self._link, feed_switch.NO_INDICES)
-            return opened
-        fed = feed_switch.Feeding(opened, self._splitting, self._link, self._welcome)
-        self._reports.feed = lambda: fed.state
-        self._link.before_finish(fed.close)
-        return fed
+            return source
+        return self._batch_reader(source, wired)
+
+    def _batch_reader(self, source: sources.SampleSource, wired: setup.Wired) -> reader.BatchReader:
+        def open_feed() -> feed_switch.DataWorkerFeed:
+            return feed_switch.DataWorkerFeed(self._splits(source, wired), self._link, self._welcome)
+
+        made = self._input = reader.BatchReader(source, self._link, self._welcome, open_feed)
+        self._link.before_finish(made.close)
+        return made

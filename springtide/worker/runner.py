@@ -1,8 +1,7 @@
 """Run the worker process: `python -m springtide.worker.runner train.py ...` runs the user's script as `__main__`.
 
-In: the script. Its arguments come through the environment (`config.own_arguments`), which other users cannot read. Out:
-a report of the end to the master: finished, or failed with the user's error on the first line. The script sees the same
-`__name__`, `__file__`, `sys.argv` and `sys.path[0]` as under `python train.py`.
+The script's arguments come through the environment, which other users cannot read (`config.own_arguments`). Out: a
+report of the end to the master. The script sees the same `__name__`, `sys.argv` and `sys.path[0]` as under `python`.
 """
 
 import builtins
@@ -37,12 +36,12 @@ def main(arguments: list[str]) -> int:
         run(script, arguments[0])
     except SystemExit as end:
         if end.code not in (None, 0):
-            return tell(end, script)
+            return report_error(end, script)
     except errors.Fenced as error:
         log.warning("left: %s", error)
         return FENCED
     except BaseException as error:
-        return tell(error, script)
+        return report_error(error, script)
     here = master_link.opened()
     if here is not None:
         here.finish()
@@ -72,7 +71,7 @@ def run(script: str, given: str) -> None:
         sys.modules["__main__"] = before
 
 
-def tell(error: BaseException, script: str) -> int:
+def report_error(error: BaseException, script: str) -> int:
     """Report an exception to the master, and write the full traceback to the log."""
     trace = "".join(traceback.format_exception(type(error), error, error_summary.users_part(error.__traceback__)))
     print(f"{logs.SCRIPT_RAISED}\n{redactor.redact(trace)}", file=sys.stderr, flush=True)

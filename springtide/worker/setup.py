@@ -1,52 +1,51 @@
 """Wire a model to its tables: serve embeddings, place dense parameters, give all workers the same start.
 
-In: the user's model and optimizers, from job.py. Out: a `Wired` for the loop. Next: worker/step/step.py.
+In: the user's model and optimizers, from job.py. Out: a `Wired` for the loop, and the model's outline at the master,
+for exports without the script. Next: worker/step/step.py.
 """
 
 import functools
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import msgspec
 import torch
 from torch import nn
 
 from springtide import _native, config, errors
 from springtide.data.source import SampleSource
 from springtide.domain.core import validation
-from springtide.domain.model.cache_rules import CacheRules
+from springtide.domain.model.cache_rules import CacheRules, CacheUse
+from springtide.domain.model.tables import SHARED_KEY, DenseOutline, Outline, TableOutline
 from springtide.domain.spec import job_spec, schema
 from springtide.embedding.lookup import compile_guard
 from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.lookup.table_client import BeforeRead, Behind, TableClient
 from springtide.embedding.lookup.tables import ServedTable
-from springtide.embedding.modules import convert, spec_overrides
-from springtide.embedding.modules.served import NOT_PICKLED
+from springtide.embedding.modules import convert
+from springtide.embedding.modules.served import LOAD_BEFORE, NOT_PICKLED
 from springtide.embedding.modules.table_weight import TableWeight
-from springtide.worker import model_outline
-from springtide.worker.bsp import allreduce_header, connect, group_state
+from springtide.worker import connect
+from springtide.worker.bsp import allreduce, batch_order, model_state
 from springtide.worker.bsp.allreduce import Reducer
-from springtide.worker.bsp.batch_order import unsupported
-from springtide.worker.bsp.batch_order.dense_sums import OrderedReducer
-from springtide.worker.bsp.batch_order.unit_gradients import UnitGradients
-from springtide.worker.bsp.batch_order.units import UnitSplitter
-from springtide.worker.bsp.group import BspGroup, GroupModel
-from springtide.worker.cache import row_cache, stale_cache
-from springtide.worker.cache.coordinator import CacheCoordinator
+from springtide.worker.bsp.batch_order import OrderedReducer, UnitGradients, UnitSplitter
+from springtide.worker.bsp.group import BspGroup
+from springtide.worker.bsp.model_state import GroupModel
+from springtide.worker.cache import stale_cache
+from springtide.worker.cache.coordinator import CacheCoordinator, open_coordinator
 from springtide.worker.cache.stale_cache import StaleRowCache
-from springtide.worker.input.subset import SourcePicker
+from springtide.worker.input.batch_rows import SourcePicker
 from springtide.worker.link import master_link
 from springtide.worker.link.optimizer import JobOptimizer
-from springtide.worker.link.step_timer import StepMeter
-from springtide.worker.step import served_dense
+from springtide.worker.link.progress import StepMeter
+from springtide.worker.step import dense
 from springtide.worker.step.async_step import AsyncStep
 from springtide.worker.step.bsp_step import BspStep
-from springtide.worker.step.dense_api import Dense
+from springtide.worker.step.dense import Dense, DenseGroup, DenseSlot, LocalDense, ServedDense
 from springtide.worker.step.hyperparams import TableRates
-from springtide.worker.step.local_dense import LocalDense
-from springtide.worker.step.push_identity import UnsteppedGradients
-from springtide.worker.step.served_dense import DenseGroup
-from springtide.worker.step.step import StepContext, StepListener, TrainingStep
+from springtide.worker.step.step import StepContext, StepListener, TrainingStep, UnsteppedGradients
 
 Mode = Literal["alone", "async", "bsp"]
 
@@ -67,6 +66,11 @@ class Wired:
     cutting: UnitSplitter | None = None
     """Splitter of batches into units in a bsp group that sums gradients in batch order, or None."""
 
+    @property
+    def cache_use(self) -> CacheUse | None:
+        cache = self.sharing or self.copies
+        return None if cache is None else cache.use()
+
 
 @dataclass(frozen=True, slots=True)
 class SharingOptions:
@@ -78,24 +82,9 @@ class SharingOptions:
     """Samples per unit, if gradients are summed in batch order."""
 
     def refuse(self, mode: Mode, model: nn.Module) -> None:
-        """Raise BadInput for models and modes that cannot be summed in batch order, if the user asked for it."""
         if self.unit:
-            unsupported.refuse_mode(mode, indexed=self.source.samples is not None)
-            unsupported.refuse_model(model)
-
-    def coordinator(
-        self,
-        model: nn.Module,
-        lookups: Lookups,
-        served: Sequence[ServedTable],
-        reducer: Reducer,
-        group: BspGroup,
-        meter: StepMeter,
-        to_master: master_link.MasterLink,
-    ) -> CacheCoordinator | None:
-        """Return the coordinator that allocates the group's batches and caches rows, or None."""
-        rules, unit = row_cache.for_model(self.rules, model), max(1, self.unit)
-        return row_cache.share_out(rules, self.source, lookups, served, reducer, group, meter, to_master.join(), unit)
+            batch_order.refuse_mode(mode, indexed=self.source.samples is not None)
+            batch_order.refuse_model(model)
 
     def in_group(self, mode: Mode) -> bool:
         """Return True if batches may be allocated. A stream or an IterableDataset needs an explicit request."""
@@ -124,12 +113,14 @@ def wire(
         if sharing is not None:
             sharing.check_read(tables)
 
-    client = client_of(to_master, settings, cache_of(shared, mode, copied), check_read)
+    client = connected(to_master, settings, cache_of(shared, mode, copied), check_read)
     lookups = Lookups(client)
     meter.spent = connect.spending(client)
-    served = tables_of(model, lookups, settings)
+    served = convert.convert(model, lookups)
+    convert.grant(served, schema.tables_of(settings.tables))
     rates = TableRates(own, served)
     groups = dense_groups(model, own, [table.weight for table in served])
+    named = [member for each in groups for member in each.members]
     client.declare([table.spec for table in served])
     assign = functools.partial(assign_tables, client, served)
     group, reducer = None, None
@@ -139,23 +130,22 @@ def wire(
         placed: Dense = serve_dense(client, model, groups, rates, to_master, max_staleness)
         to_master.shared.once("springtide: first weights of tables", assign)
     else:
-        named = [member for each in groups for member in each.members]
         reducer = reducer_of(named, served, ordered=bool(shared.unit)) if mode == "bsp" else None
         placed = LocalDense(named, reducer, own)
         if reducer is None:
             assign()
         else:
-            group_state.declare(client)
+            model_state.declare(client)
             held = GroupModel(model, list(own), lambda: [tensor for _, tensor in state_tensors(model)], assign)
             group = BspGroup(to_master, client, held, reducer)
             if shared.in_group(mode):
-                sharing = shared.coordinator(model, lookups, served, reducer, group, meter, to_master)
-    model_outline.tell(to_master, model_outline.outline(model, served, placed, state_tensors(model) if group else ()))
+                given = shared.rules, model, shared.source, lookups, served, reducer, group, meter
+                sharing = open_coordinator(*given, to_master.join(), max(1, shared.unit))
+    share_outline(to_master, outline(model, served, placed, state_tensors(model) if group else ()))
     context = StepContext(lookups, served, placed, rates, to_master, meter, on_step, listener)
     model.register_forward_hook(_ForwardMark(meter))
     if group is None:
-        unstepped = unstepped_gradients(lookups, groups, served) if mode == "async" else None
-        return wired_alone(model, context, own, mode, settings, max_staleness, copied, unstepped)
+        return wired_alone(model, context, own, mode, settings, max_staleness, copied, named)
     units = UnitGradients(client, reducer) if isinstance(reducer, OrderedReducer) else None
     step = BspStep(context, own, group, coordinator=sharing, units=units, named=settings.identities)
     group.form(step)
@@ -171,46 +161,35 @@ def wired_alone(
     settings: config.Settings,
     max_staleness: int | None,
     copies: StaleRowCache | None,
-    unstepped: UnsteppedGradients | None,
+    dense: Sequence[tuple[str, nn.Parameter]],
 ) -> Wired:
-    """Wire a worker that steps without a group."""
-    served, bound = mode == "async", max_staleness if mode == "async" else None
-    step = AsyncStep(context, own, served=served, named=settings.identities, max_staleness=bound, unstepped=unstepped)
-    return Wired(model, step, ahead=served and bound is None, copies=copies)
+    if mode == "alone":
+        return Wired(model, AsyncStep(context, own, served=False, named=settings.identities), ahead=False)
+    params = [param for _, param in dense]
+    unstepped = UnsteppedGradients(context.lookups, params, tables=bool(context.tables))
+    step = AsyncStep(
+        context, own, served=True, named=settings.identities, max_staleness=max_staleness, unstepped=unstepped
+    )
+    return Wired(model, step, ahead=max_staleness is None, copies=copies)
 
 
-def client_of(
+def connected(
     to_master: master_link.MasterLink, settings: config.Settings, behind: Behind | None, before_read: BeforeRead
 ) -> TableClient:
+    """Connect to the tables, and follow their servers to other addresses and placements."""
     client = connect.to_tables(to_master, settings, behind=behind, before_read=before_read)
     to_master.news.follow_servers(lambda servers: client.readdress(servers.addresses, servers.lives))
     to_master.news.slots.follow(client.reroute)
     return client
 
 
-def tables_of(model: nn.Module, lookups: Lookups, settings: config.Settings) -> list[ServedTable]:
-    """Serve the model's tables and apply the job's settings to each."""
-    served = convert.convert(model, lookups)
-    spec_overrides.grant(served, schema.tables_of(settings.tables))
-    return served
-
-
-def unstepped_gradients(
-    lookups: Lookups, groups: Sequence[DenseGroup], served: Sequence[ServedTable]
-) -> UnsteppedGradients:
-    return UnsteppedGradients(lookups, [param for each in groups for _, param in each.members], tables=bool(served))
-
-
 def reducer_of(named: Sequence[tuple[str, nn.Parameter]], served: Sequence[ServedTable], *, ordered: bool) -> Reducer:
     """Return the reducer of a bsp group's dense gradients; `ordered` sums unit by unit in batch order."""
-    said = allreduce_header.length(
-        [table.spec.id for table in served]
-    )  # with or without a cache, so that sums are equal
-    return (OrderedReducer if ordered else Reducer)([param for _, param in named], None, words=said)
+    words = allreduce.words_needed([table.spec.id for table in served])  # even without a cache, so that sums are equal
+    return (OrderedReducer if ordered else Reducer)([param for _, param in named], None, words=words)
 
 
 def cache_of(shared: SharingOptions, mode: Mode, kept: StaleRowCache | None) -> Behind | None:
-    """Return the function that wraps the tables in a cache, if workers may cache rows."""
     if kept is not None:
         return kept.wrap
     return _native.CachedBackend if shared.in_group(mode) and not shared.rules.off else None
@@ -218,7 +197,7 @@ def cache_of(shared: SharingOptions, mode: Mode, kept: StaleRowCache | None) -> 
 
 def refuse(model: nn.Module, own: Sequence[torch.optim.Optimizer], max_staleness: int | None) -> None:
     if not isinstance(model, nn.Module):
-        raise errors.BadInput(f"model is a {type(model).__name__}: wanted a torch.nn.Module")
+        raise errors.BadInput(f"model is a {type(model).__name__}: expected a torch.nn.Module")
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel)
     wrapped = next((type(one).__name__ for one in model.modules() if isinstance(one, wrappers)), None)
     if wrapped:
@@ -233,8 +212,8 @@ def refuse(model: nn.Module, own: Sequence[torch.optim.Optimizer], max_staleness
             raise errors.BadInput("this optimizer came from job.prepare: pass the torch.optim one it was made of")
         if not isinstance(one, torch.optim.Optimizer):
             raise errors.BadInput(
-                f"optimizer is a {type(one).__name__}: wanted a torch.optim.Optimizer of the model's parameters, or a "
-                "list of them"
+                f"optimizer is a {type(one).__name__}: expected a torch.optim.Optimizer of the model's parameters, "
+                "or a list of them"
             )
         if isinstance(one, torch.optim.LBFGS):
             raise errors.BadInput(
@@ -278,25 +257,13 @@ def serve_dense(
     to_master: master_link.MasterLink,
     max_staleness: int | None,
 ) -> Dense:
-    """Serve dense parameters of an async job, starting from the first worker's values.
-
-    A worker that joins later, or restarts, takes the trained values.
-    """
-    held = served_dense.declare(client, groups, rates)
+    """Serve dense parameters of an async job: the first worker's values, later the trained ones."""
+    held = dense.declare(client, groups, rates)
     frozen = [(name, param) for name, param in model.named_parameters() if not param.requires_grad]
     trained = {id(one.param) for one in held}
-    still = served_dense.FrozenDense(
-        client, [(name, one) for name, one in state_tensors(model) if id(one) not in trained]
-    )
-    served = served_dense.ServedDense(client, held, frozen=frozen, bounded=max_staleness is not None, still=still)
-
-    def begin() -> None:
-        served.assign()
-        still.assign()
-
-    to_master.shared.once("springtide: first values of dense parameters", begin)
-    served.settle()
-    still.settle()
+    still = dense.declare_still(client, [(name, one) for name, one in state_tensors(model) if id(one) not in trained])
+    served = dense.ServedDense(client, held, frozen=frozen, bounded=max_staleness is not None, still=still)
+    served.begin(functools.partial(to_master.shared.once, "springtide: first values of dense parameters"))
     return served
 
 
@@ -309,8 +276,7 @@ def state_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
 def assign_tables(client: TableClient, served: Sequence[ServedTable]) -> None:
     """Assign the embeddings' initial weights to the tables, once per job.
 
-    A stopped worker may resume this after it was given up and rows are trained. So existing rows are kept, and slots
-    remember that all initial values were assigned.
+    A stopped worker may resume this after rows are trained, so existing rows are kept and slots remember the end.
     """
     given = []
     for table in served:
@@ -326,9 +292,8 @@ class _ForwardMark:
 
     def __init__(self, meter: StepMeter) -> None:
         self._done = meter.forward_done
-        self._outside = compile_guard.outside_graphs(
-            lambda: meter.forward_done()
-        )  # a compiled graph cannot read a clock
+        # a compiled graph cannot read a clock
+        self._outside = compile_guard.outside_graphs(lambda: meter.forward_done())
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if module.training:
@@ -339,3 +304,62 @@ class _ForwardMark:
 
     def __reduce__(self) -> Any:
         raise errors.BadInput(NOT_PICKLED)
+
+
+class LoadGuard:
+    """Hook that refuses to load a watched model after `job.prepare`: every worker would overwrite trained rows."""
+
+    def __init__(self, model: nn.Module | None = None) -> None:
+        self._watched: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        for module in () if model is None else model.modules():
+            self._watched.add(module)
+            module.register_load_state_dict_pre_hook(self)
+
+    def __call__(self, module: nn.Module, *_: Any) -> None:
+        if module in self._watched:
+            raise errors.BadInput(LOAD_BEFORE)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "LoadGuard":
+        return self
+
+    def __reduce__(self) -> Any:
+        return LoadGuard, ()  # a part of the model that is sent elsewhere may be loaded there
+
+
+def outline(
+    model: nn.Module, tables: Sequence[ServedTable], placed: Any, group: Sequence[tuple[str, torch.Tensor]] = ()
+) -> Outline:
+    """Return which parts of this model servers hold; `group` lists the tensors of a bsp group, in order."""
+    held: list[DenseSlot] = []
+    if isinstance(placed, ServedDense):
+        held = placed.held + [one for one in placed.still if isinstance(one.param, nn.Parameter)]
+    known = {id(one.param) for one in held} | {id(table.weight) for table in tables} | {id(one) for _, one in group}
+    state = [*model.named_parameters(), *model.named_buffers()]
+    fleeting = {
+        f"{path}.{name}" if path else name
+        for path, module in model.named_modules()
+        for name in module._non_persistent_buffers_set
+    }
+    return Outline(
+        tables=tuple(
+            TableOutline(name=table.name, paths=table.paths, rows=table.request.rows, dim=table.spec.dim)
+            for table in tables
+        ),
+        dense=tuple(
+            DenseOutline(
+                name=one.name,
+                shape=tuple(one.param.shape),
+                dtype=str(one.param.dtype).removeprefix("torch."),
+                table=one.table,
+                first=one.first,
+                chunks=one.chunks,
+            )
+            for one in held
+        ),
+        group=tuple("" if name in fleeting else name for name, _ in group),
+        in_workers=tuple(name for name, tensor in state if id(tensor) not in known),
+    )
+
+
+def share_outline(to_master: master_link.MasterLink, made: Outline) -> None:
+    to_master.shared.share(SHARED_KEY, msgspec.msgpack.encode(made))

@@ -16,7 +16,7 @@ NOTING = """
 import os as _os
 import pathlib as _pathlib
 import sys as _sys
-import springtide.worker.online.shuffling.shuffle_unit as _unit
+import springtide.worker.online.shuffle_unit as _unit
 
 _took = _unit.ShuffleUnit.peer_sent
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import optimize
 
 from springtide import errors
-from springtide.embedding.placement import fewest_moves, heuristic, placement
+from springtide.embedding.placement import placement
 from springtide.embedding.placement.placement import ServerCapacity, SlotLoad
 
 SLOTS = 64
@@ -19,7 +19,7 @@ SLOTS = 64
 def _time_enough():
     """What the solver finds must not depend on how busy the machine is."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(fewest_moves, "SECONDS", 240.0)
+        patched.setattr(placement, "SECONDS", 240.0)
         yield
 
 
@@ -94,7 +94,7 @@ def test_no_further_move_would_help(old, servers, load):
         for rank in servers:
             other = list(now)
             other[slot] = rank
-            assert sum(excess(other, servers, load).values()) > whole - heuristic.MIN_GAIN - 1e-9, (slot, rank)
+            assert sum(excess(other, servers, load).values()) > whole - placement.MIN_GAIN - 1e-9, (slot, rank)
 
 
 @settings(max_examples=40, deadline=None)
@@ -192,8 +192,8 @@ def test_the_bound_counts_what_must_leave_and_what_must_arrive():
 
     def bound(*before):
         share = np.full((2, 2), 0.5)
-        problem = heuristic.PlacementProblem(before=np.array(before), part=part, share=share, tolerance=0.1)
-        return fewest_moves.at_least(problem)
+        problem = placement.PlacementProblem(before=np.array(before), part=part, share=share, tolerance=0.1)
+        return placement.at_least(problem)
 
     assert bound(0, 1, 1, 1, 0, 0) == 0
     assert bound(0, 0, 0, 0, 0, 0) == 2  # 0.45 of all must arrive at the other: 0.4 is too little
@@ -207,17 +207,17 @@ def test_of_too_many_slots_the_ones_that_matter_are_laid_anew():
     load = [SlotLoad(bytes=1 + b, requests=1 + r) for b, r in rng.pareto(2.5, (1024, 2))]
     old = placement.even(1024, 7).server_of_slot
     problem = placement._problem(old, {rank: ServerCapacity() for rank in range(8)}, load, placement.TOLERANCE)
-    quick = heuristic.settled(problem, least=fewest_moves.at_least(problem))
-    better = fewest_moves.fewer(problem, quick)
+    quick = placement.settled(problem, least=placement.at_least(problem))
+    better = placement.fewer(problem, quick)
     assert problem.balanced(quick) and problem.balanced(better)
     assert problem.moves(better) == 37 < problem.moves(quick)
 
 
 def test_without_time_the_quick_layout_stays():
     part, share = np.repeat(np.full((16, 1), 1 / 16), 2, axis=1), np.full((2, 2), 0.5)
-    problem = heuristic.PlacementProblem(before=np.zeros(16, dtype=np.int64), part=part, share=share, tolerance=0.1)
+    problem = placement.PlacementProblem(before=np.zeros(16, dtype=np.int64), part=part, share=share, tolerance=0.1)
     quick = np.array([0, 1] * 8)
-    assert (fewest_moves.fewer(problem, quick, seconds=0.0) == quick).all()
+    assert (placement.fewer(problem, quick, seconds=0.0) == quick).all()
 
 
 @pytest.mark.parametrize("servers", [2, 3, 4, 8])

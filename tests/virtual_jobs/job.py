@@ -24,7 +24,7 @@ from springtide.domain.spec.job_spec import GuardRules, JobPhase, JobSpec, Strag
 from springtide.domain.spec.planning_config import PlanRules
 from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
-from springtide.server import restore
+from springtide.server import recovery
 from springtide.sim.world.world import TrueJob
 from tests.virtual_jobs import counting_oracle
 from tests.virtual_jobs.machines import Machines, Program
@@ -230,7 +230,7 @@ class VirtualJob:
                 found[slot] = server.store
         if saved is not None and (lost := [slot for slot in range(SLOTS) if slot not in found]):
             last = counting_oracle.new_store(SLOTS)
-            restore.restore(last, str(self._folder), saved, lost)
+            recovery.restore(last, str(self._folder), saved, lost)
             found |= dict.fromkeys(lost, last)
         return found
 

@@ -1,6 +1,6 @@
 """Encodes a bsp group's model in a checkpoint: dense parameters, buffers and optimizers as rows of one table.
 
-In: `worker.bsp.model_state` packs the model, and `worker.bsp.group_state` stores the rows on servers. Out: the same
+In: `worker.bsp.model_state` packs the model, and stores its rows on servers. Out: the same
 bytes and tensors, for the leader of a group that resumes and for `export.exporter`. Nothing is unpickled.
 
 Key 0 holds the number of bytes and their checksum. The bytes follow in rows of 4 KiB. No optimizer ever updates them.

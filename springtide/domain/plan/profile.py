@@ -1,6 +1,6 @@
 """Pure. Step timings of workers: four waits for users, and four terms for the performance model.
 
-In: worker/link/step_timer.py creates one StepTiming per step. Next: heartbeats carry their sums to the master.
+In: worker/link/progress.py creates one StepTiming per step. Next: heartbeats carry their sums to the master.
 `planning.perf_model.profiles` builds one `Profile` per window. `planning.perf_model.fit` fits a model to the profiles.
 """
 

@@ -21,9 +21,7 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 Ids = tuple[int, int, int]
 """Address, count and stride (in ids) of int64 ids."""
 Bag = tuple[int, int, int, int, bool, int]
-"""Pooling mode, number of bags, ids per bag, address of offsets, whether the offsets include the end, and address of
-per-sample weights.
-"""
+"""Pooling mode, bags, ids per bag, address of offsets, whether offsets include the end, address of weights."""
 
 
 @dataclass(slots=True, eq=False)
@@ -63,7 +61,7 @@ def as_ids(ids: torch.Tensor, who: str) -> torch.Tensor:
     if ids.dtype == torch.int64 and ids.is_cpu:
         return ids
     if ids.dtype not in INTEGERS:
-        raise errors.BadInput(f"{who}: ids are {ids.dtype}; wanted int64 or int32. Cast them with .long()")
+        raise errors.BadInput(f"{who}: ids are {ids.dtype}; expected int64 or int32. Cast them with .long()")
     if not ids.is_cpu:
         raise errors.BadInput(f"{who}: ids are on {ids.device}; served tables take ids on the CPU: call .cpu()")
     return ids.long()
@@ -71,9 +69,9 @@ def as_ids(ids: torch.Tensor, who: str) -> torch.Tensor:
 
 def _check_tensor(given: Any, what: str, who: str) -> None:
     if not isinstance(given, torch.Tensor):
-        raise errors.BadInput(f"{who}: {what} are a {type(given).__name__}; wanted a tensor, as of torch.as_tensor")
+        raise errors.BadInput(f"{who}: {what} are a {type(given).__name__}; expected a tensor, as of torch.as_tensor")
     if given.layout is not torch.strided:
-        raise errors.BadInput(f"{who}: {what} are {given.layout}; wanted a plain tensor: call .to_dense()")
+        raise errors.BadInput(f"{who}: {what} are {given.layout}; expected a plain tensor: call .to_dense()")
 
 
 def flat_ids(ids: torch.Tensor) -> tuple[Ids, torch.Tensor]:
@@ -117,7 +115,7 @@ def bag_call(
         bags, per_bag = ids.shape
         bag = (pooling, bags, per_bag, 0, False, address)
     elif ids.dim() != 1:
-        raise errors.BadInput(f"{who}: ids have shape {tuple(ids.shape)}; wanted 1-D with offsets, or 2-D")
+        raise errors.BadInput(f"{who}: ids have shape {tuple(ids.shape)}; expected 1-D with offsets, or 2-D")
     elif offsets is None:
         bags = ids.shape[0]
         bag = (pooling, bags, 1, 0, False, address)
@@ -142,9 +140,9 @@ def row_call(feature: LookupFeature, ids: torch.Tensor) -> LookupCall:
 def _checked_offsets(offsets: torch.Tensor, who: str, closed: bool) -> torch.Tensor:
     _check_tensor(offsets, "offsets", who)
     if offsets.dtype not in (torch.int64, torch.int32):
-        raise errors.BadInput(f"{who}: offsets are {offsets.dtype}; wanted int64 or int32. Cast them with .long()")
+        raise errors.BadInput(f"{who}: offsets are {offsets.dtype}; expected int64 or int32. Cast them with .long()")
     if offsets.dim() != 1:
-        raise errors.BadInput(f"{who}: offsets have shape {tuple(offsets.shape)}; wanted 1-D")
+        raise errors.BadInput(f"{who}: offsets have shape {tuple(offsets.shape)}; expected 1-D")
     if closed and offsets.shape[0] == 0:
         raise errors.BadInput(f"{who}: offsets are empty; with include_last_offset there is one entry at least")
     return offsets.to(device="cpu", dtype=torch.int64).contiguous()
@@ -156,6 +154,6 @@ def _checked_weights(weights: torch.Tensor, ids: torch.Tensor, mode: Mode, who: 
     _check_tensor(weights, "per_sample_weights", who)
     if weights.shape != ids.shape:
         raise errors.BadInput(
-            f"{who}: per_sample_weights have shape {tuple(weights.shape)}; wanted the ids' {tuple(ids.shape)}"
+            f"{who}: per_sample_weights have shape {tuple(weights.shape)}; expected the ids' {tuple(ids.shape)}"
         )
     return weights.float().contiguous()

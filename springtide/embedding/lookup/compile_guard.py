@@ -1,13 +1,7 @@
-"""Defer loading torch's compiler until the script compiles something, which halves a worker's start time.
+"""Defer loading torch's compiler until the script compiles something; loading it takes 1.5 s of one core per worker.
 
-torch.optim and `torch.compiler.disable` mark functions that must not be compiled. Marking a function loads
-`torch._dynamo`, which costs 1.5 s of one core in every worker. This module runs such functions unmarked until other
-code loads the compiler. From then on torch behaves as usual.
-
-The first `step` of torch's own dense optimizers also loads the compiler. Workers of async jobs never call that `step`,
-because servers update their dense parameters. In a bsp group, or without a cluster, the load is only delayed.
-
-In: functions. Called by `st.join()`, and for our own modules in a model.
+torch.optim and `torch.compiler.disable` mark functions that must not be compiled, and marking loads `torch._dynamo`.
+This module runs such functions unmarked until other code loads the compiler. Then torch behaves as usual.
 """
 
 import importlib.abc

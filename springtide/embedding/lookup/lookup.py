@@ -7,30 +7,27 @@ gradients for the push (`pending_parts`). Next: embedding/lookup/row_batch.py pu
 import itertools
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import torch
 import torch.overrides
 
 from springtide import _native
-from springtide.embedding.lookup import columns, compile_guard, id_routes
-from springtide.embedding.lookup.call_cache import CallCache, FoundCall
+from springtide.embedding.lookup import compile_guard, id_routes, row_batch
 from springtide.embedding.lookup.calls import LookupCall
+from springtide.embedding.lookup.id_routes import CallCache, FoundCall
 from springtide.embedding.lookup.row_batch import Gathered, Pooled, RowPlan
 from springtide.embedding.lookup.table_client import TableClient
 
 log = logging.getLogger(__name__)
 
 TRIES = 3
-"""Misses after which a module's ids count as computed by the model. Also the number of unused prefetches after which a
-route is dropped.
-"""
+"""Misses after which ids count as computed by the model, and unused prefetches after which a route is dropped."""
 
 
 class Crossed(NamedTuple):
-    """Batch with the results that data workers computed from it. Those results include ids that forward() would have
-    computed.
-    """
+    """Batch with the results that data workers computed from it, including ids that forward() would have computed."""
 
     batch: Any
     crossing: tuple[Any, ...]
@@ -38,9 +35,7 @@ class Crossed(NamedTuple):
 
 @runtime_checkable
 class LookupRecording(Protocol):
-    """Torch function mode that records torch calls (dataworker/split/recorder/call_recorder.py). It does not record the
-    calls inside a lookup.
-    """
+    """Torch function mode of dataworker/split/recorder/call_recorder.py, which does not record inside a lookup."""
 
     def at_lookup(self, table: str, inputs: Sequence[Any]) -> None: ...
 
@@ -51,42 +46,36 @@ class Caller(Protocol):
     def call(self, *inputs: Any) -> LookupCall: ...
 
 
-class _Prefetched:
-    """Lookup call of a batch whose rows were requested before the module was called."""
-
-    __slots__ = ("call", "first", "learnt", "outs", "used")
-
-    def __init__(self, first: int, call: LookupCall, learnt: "_Learnt") -> None:
-        self.first = first
-        self.call = call
-        self.learnt = learnt
-        self.used = False
-        self.outs: tuple[torch.Tensor, ...] | None = None
-
-
-class LookupHandle:
-    """Batch whose rows have been requested."""
-
-    __slots__ = ("batch", "calls", "gathered", "pooled")
-
-    def __init__(self, batch: Any) -> None:
-        self.batch = batch
-        self.gathered: Gathered | None = None
-        self.calls: dict[tuple[Any, ...], _Prefetched] = {}
-        self.pooled = False
-
-
+@dataclass(slots=True, eq=False)
 class _Learnt:
     """Knowledge about one module's nth call in a step: the routes to its ids, and its misses."""
 
-    __slots__ = ("inputs", "misses", "module", "tables", "unused")
+    module: Caller
+    tables: set[int]
+    inputs: tuple[id_routes.Route | None, ...] | None = None
+    misses: int = 0
+    unused: int = 0
 
-    def __init__(self, module: Caller, tables: set[int]) -> None:
-        self.module = module
-        self.tables = tables
-        self.inputs: tuple[id_routes.Route | None, ...] | None = None
-        self.misses = 0
-        self.unused = 0
+
+@dataclass(slots=True, eq=False)
+class _Prefetched:
+    """Lookup call of a batch whose rows were requested before the module was called."""
+
+    first: int
+    call: LookupCall
+    learnt: _Learnt
+    used: bool = False
+    outs: tuple[torch.Tensor, ...] | None = None
+
+
+@dataclass(slots=True, eq=False)
+class LookupHandle:
+    """Batch whose rows have been requested."""
+
+    batch: Any
+    gathered: Gathered | None = None
+    calls: dict[tuple[Any, ...], _Prefetched] = field(default_factory=dict)
+    pooled: bool = False
 
 
 class Lookups:
@@ -98,9 +87,7 @@ class Lookups:
         self._eagerly = compile_guard.outside_graphs(lambda *call, **weights: self.run(*call, **weights))
         self._plans: dict[tuple[int, ...], RowPlan] = {}
         self._learnt: dict[tuple[int, int, bool], _Learnt] = {}
-        """Knowledge by module, number of the call in a step, and whether the batch was `Crossed`. The ids of a
-        `Crossed` batch come from elsewhere.
-        """
+        """Knowledge by module, number of the call in a step, and whether the batch was `Crossed`."""
         self._replays = {False: CallCache(), True: CallCache()}
         self._counts: dict[int, int] = {}
         self._active: LookupHandle | None = None
@@ -141,7 +128,6 @@ class Lookups:
         return bool(known) and all(one.inputs is not None or one.misses >= TRIES for one in known)
 
     def computed(self) -> set[int]:
-        """Return the tables for which the model computes some ids, as far as known."""
         calls = [one for one in list(self._learnt.values()) if one.inputs is None]
         return {table for one in calls for table in one.tables}
 
@@ -223,9 +209,7 @@ class Lookups:
         return plan
 
     def _grouped(self, handle: LookupHandle, ready: _Prefetched) -> tuple[torch.Tensor, ...]:
-        """Return the outputs of one prefetched call. The first caller pools all calls, and each output is handed out
-        once.
-        """
+        """Return the outputs of one prefetched call. The first caller pools all calls; an output is handed out once."""
         assert handle.gathered is not None
         if torch.is_grad_enabled() and not handle.pooled:
             handle.pooled = True
@@ -241,8 +225,8 @@ class Lookups:
         return mine
 
     def _pool(self, gathered: Gathered, calls: Sequence[tuple[int, LookupCall]]) -> tuple[torch.Tensor, ...]:
-        if len(calls) == 1 and columns.fits(gathered, calls[0][1]):
-            return (columns.PooledColumns.apply(self._anchor, gathered, calls[0][1], self._after_backward),)  # type: ignore[no-untyped-call]
+        if len(calls) == 1 and row_batch.fits(gathered, calls[0][1]):
+            return (row_batch.PooledColumns.apply(self._anchor, gathered, calls[0][1], self._after_backward),)  # type: ignore[no-untyped-call]
         with torch._C.DisableTorchFunctionSubclass():
             trained = any(weight.requires_grad for weight in gathered.plan.weights)
         anchor = self._anchor if trained else self._anchor.detach()

@@ -1,7 +1,7 @@
 """Pull the rows of several calls together, pool their outputs and reduce their gradients in one native call.
 
 In: the calls of a step (embedding/lookup/calls.py). Out: output tensors with autograd, and gradients in `weight.grad`
-until the push. Each direction takes one native call for all tables. Next: cpp/step/step_rows.h.
+until the push. `PooledColumns` is the fast path for one [batch, tables] id tensor. Next: cpp/step/step_rows.h.
 """
 
 import itertools
@@ -12,10 +12,11 @@ import torch
 from torch.autograd.function import once_differentiable
 
 from springtide import _native
-from springtide.embedding.lookup.calls import LookupCall, LookupFeature
+from springtide.embedding.lookup.calls import Bag, Ids, LookupCall, LookupFeature
 from springtide.embedding.lookup.table_client import TableClient
 
 FLOAT_BYTES = 4
+ID_BYTES = 8
 
 
 def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,9 +122,7 @@ class Gathered:
 
 
 class Pooled(torch.autograd.Function):
-    """Autograd function for the outputs of all calls over one Gathered. Its first input only makes autograd run
-    backward.
-    """
+    """Autograd function for the outputs of all calls over one Gathered; the first input only triggers backward."""
 
     @staticmethod
     def forward(
@@ -134,9 +133,7 @@ class Pooled(torch.autograd.Function):
         after: Callable[[Gathered, list[int]], None],
         *weights: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
-        """Pool all calls. Each call comes with the index of its first feature in the plan; `weights` are per-sample
-        weights.
-        """
+        """Pool all calls; each comes with the index of its first feature in the plan."""
         outs = tuple(torch.empty(shape) for _, call in calls for shape in call.shapes)
         bags, places = [], []
         first_out = 0
@@ -195,3 +192,77 @@ def as_rows(grad: torch.Tensor) -> torch.Tensor:
     if grad.stride(1) != 1 and grad.shape[1] != 1:
         grad = grad.contiguous()
     return grad
+
+
+class ColumnsCall(LookupCall):
+    """Lookup with one column of ids per feature; it lists addresses only when it is grouped with other calls."""
+
+    __slots__ = ("dims", "ids_tensor", "pooling")
+
+    def __init__(
+        self, features: tuple[LookupFeature, ...], ids: torch.Tensor, pooling: int, dims: tuple[int, ...]
+    ) -> None:
+        self.features = features
+        self.ids_tensor = ids
+        self.pooling = pooling
+        self.dims = dims
+        self.keep = (ids,)
+        self.weights = None
+        self.shapes = [(ids.shape[0], sum(dims))]
+
+    def gather(self, client: TableClient, plan: _native.StepPlan, after_step: int) -> _native.StepRows:
+        rows, columns = self.ids_tensor.stride()
+        return client.gather(
+            plan, self.ids_tensor.data_ptr(), self.ids_tensor.shape[0], rows, columns, after_step=after_step
+        )
+
+    @property
+    def ids(self) -> list[Ids]:  # type: ignore[override]
+        address, count, (rows, columns) = self.ids_tensor.data_ptr(), self.ids_tensor.shape[0], self.ids_tensor.stride()
+        return [(address + i * columns * ID_BYTES, count, rows) for i in range(len(self.dims))]
+
+    @property
+    def bags(self) -> list[Bag]:  # type: ignore[override]
+        return [(self.pooling, self.ids_tensor.shape[0], 1, 0, False, 0)] * len(self.dims)
+
+    @property
+    def places(self) -> list[tuple[int, int, int]]:  # type: ignore[override]
+        total = sum(self.dims)
+        return [(0, sum(self.dims[:i]), total) for i in range(len(self.dims))]
+
+
+class PooledColumns(torch.autograd.Function):
+    """Autograd function for a ColumnsCall that shares its rows with no other call."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        anchor: torch.Tensor,
+        gathered: Gathered,
+        call: ColumnsCall,
+        after: Callable[[Gathered, list[int]], None],
+    ) -> torch.Tensor:
+        batch, total = call.shapes[0]
+        out = torch.empty(batch, total)
+        gathered.step.pool_columns(batch, out.data_ptr(), total)
+        ctx.gathered, ctx.batch, ctx.after = gathered, batch, after
+        return out
+
+    @staticmethod
+    @differentiable_once
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None, None, None]:
+        gathered: Gathered = ctx.gathered
+        grad = as_rows(grad)
+        gathered.step.accumulate_columns(ctx.batch, grad.data_ptr(), grad.stride(0))
+        ctx.after(gathered, [0])
+        return None, None, None, None
+
+
+def fits(gathered: Gathered, call: LookupCall) -> bool:
+    """Return True if the call can use the fast path: it owns all rows, under one trained parameter."""
+    return (
+        isinstance(call, ColumnsCall)
+        and gathered.plan.features == call.features
+        and len(gathered.plan.weights) == 1
+        and gathered.plan.weights[0].requires_grad
+    )

@@ -4,7 +4,8 @@ In: table specs, addresses of ids, parts of a step. Out: rows, and the acknowled
 embedding/lookup/lookup.py uses the client for a model's lookups. worker/step uses it for dense chunks and pushes.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ import numpy.typing as npt
 from springtide import _native, errors
 from springtide.domain.core.roles import Placement
 from springtide.domain.model import tables
-from springtide.embedding.lookup.specs import native_spec
 from springtide.rpc.transport.addresses import parse as parse_address
 
 Part = _native.StepRows | _native.DenseRows
@@ -21,14 +21,22 @@ Keys = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 Behind = Callable[[_native.Backend], _native.Backend]
 BeforeRead = Callable[[Sequence[int]], None]
-
 READ_CHUNK_ROWS = 1 << 18
 READ_CHUNK_BYTES = 1 << 26
-"""Limits on the rows (READ_CHUNK_ROWS) and bytes of one read or assign request. They bound the frame size and the
-memory of a table-sized call.
-"""
+"""Limits on the rows and bytes of one read or assign request, which bound frames and memory."""
 WHOLE_TABLE_BYTES = 1 << 29
 """Default limit in bytes on a table that may be read whole through its `weight`."""
+
+
+CONNECT_OPTIONS: dict[str, Any] = {
+    "epoch": 0,
+    "rank": 0,
+    "incarnation": 0,
+    "generation": 0,
+    "connect_timeout_s": 30.0,
+    "request_timeout_s": 60.0,
+    "shared_memory": True,
+}
 
 
 def chunk_rows(dim: int) -> int:
@@ -50,9 +58,8 @@ class TableClient:
     ) -> None:
         """Create a client over `backend`.
 
-        `threads` work on deduplicating, pooling and reducing a large batch. `behind` wraps the tables in a row cache.
-        `loads` allows load_state_dict to write rows. `before_read` gets the tables of every unannounced read, and may
-        refuse the read.
+        `threads` work on a large batch. `behind` wraps the tables in a row cache. `loads` allows load_state_dict to
+        write rows. `before_read` gets the tables of every unannounced read, and may refuse the read.
         """
         self.tables = backend
         """Backend that holds the tables."""
@@ -71,9 +78,7 @@ class TableClient:
     def local(
         cls, *, slots: int = 1024, seed: int = 0, threads: int = 1, servers: int = 1, **options: Any
     ) -> "TableClient":
-        """Create tables in this process. Several "servers" are for tests: each is a separate store with a share of the
-        slots.
-        """
+        """Create tables in this process. Several "servers" are for tests: each is a store with a share of the slots."""
         backend = _native.LocalBackend(slots=slots, seed=seed, threads=threads, servers=servers)
         return cls(backend, threads=threads, **options)
 
@@ -84,45 +89,29 @@ class TableClient:
         *,
         secret: bytes,
         placement: Sequence[int] | npt.NDArray[Any],
-        epoch: int = 0,
-        rank: int = 0,
-        incarnation: int = 0,
-        generation: int = 0,
-        connect_timeout_s: float = 30.0,
-        request_timeout_s: float = 60.0,
-        reconnect_s: float = 5.0,
-        shared_memory: bool = True,
         threads: int = 1,
         certificates: str = "",
+        client: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> "TableClient":
         """Connect to tables on servers: (host, port) of each server, the server of each slot, and the job's secret.
 
-        ServerUnreachable names the server that does not answer within `connect_timeout_s`. If a TCP connection breaks
-        later, the client reconnects for up to `reconnect_s` and resends unanswered requests.
+        `client` holds options of this class, `options` those of `_native.RemoteBackend`. ServerUnreachable names the
+        server that does not answer within `connect_timeout_s`. If a TCP connection breaks later, the client reconnects
+        for up to `reconnect_s` and resends unanswered requests.
         """
-        return cls(
-            _native.RemoteBackend(
-                hosts=[host for host, _ in addresses],
-                ports=[port for _, port in addresses],
-                secret=secret,
-                server_of_slot=[int(server) for server in placement],
-                epoch=epoch,
-                rank=rank,
-                incarnation=incarnation,
-                generation=generation,
-                connect_timeout_s=connect_timeout_s,
-                request_timeout_s=request_timeout_s,
-                reconnect_s=reconnect_s,
-                tls=certificates,
-                shared_memory=shared_memory,
-            ),
-            threads=threads,
+        backend = _native.RemoteBackend(
+            hosts=[host for host, _ in addresses],
+            ports=[port for _, port in addresses],
+            secret=secret,
+            server_of_slot=[int(server) for server in placement],
+            tls=certificates,
+            **{**CONNECT_OPTIONS, **options},
         )
+        return cls(backend, threads=threads, **(client or {}))
 
     def stats(self) -> dict[str, Any]:
-        """Return sums since the client started: requests, keys, bytes, nanoseconds by term. Empty for tables in this
-        process.
-        """
+        """Return sums since the start: requests, keys, bytes, nanoseconds by term. Empty for tables in this process."""
         return self.tables.stats() if isinstance(self.tables, _native.RemoteBackend) else {}
 
     @property
@@ -134,7 +123,6 @@ class TableClient:
         return tuple(self._specs.values())
 
     def declare(self, specs: Iterable[tables.TableSpec]) -> None:
-        """Declare tables on every server. A repeated declaration is fine; a different spec is refused."""
         fresh = []
         for spec in specs:
             known = self._specs.get(spec.name)
@@ -149,19 +137,11 @@ class TableClient:
             raise errors.UnknownName("table", name, self._specs)
         return self._specs[name]
 
-    def gather(
-        self, plan: _native.StepPlan, ids: Sequence[tuple[int, int, int]], *, after_step: int = 0
-    ) -> _native.StepRows:
-        """Start pulling the unique rows of a batch: (address, count, stride) of int64 ids for each feature."""
-        step = _native.StepRows(self.source, plan, ids)
-        _native.pull([step], after_step)
-        return step
+    def gather(self, plan: _native.StepPlan, *ids: Any, after_step: int = 0) -> _native.StepRows:
+        """Start pulling the unique rows of a batch.
 
-    def gather_columns(
-        self, plan: _native.StepPlan, ids: tuple[int, int, int, int], *, after_step: int = 0
-    ) -> _native.StepRows:
-        """Start pulling the unique rows of one id tensor with a column per feature: address, rows, and both strides in
-        ids.
+        `ids` is a list with (address, count, stride) of int64 ids for each feature, or address, rows and strides of
+        one id tensor with a column per feature.
         """
         step = _native.StepRows(self.source, plan, *ids)
         _native.pull([step], after_step)
@@ -170,10 +150,7 @@ class TableClient:
     def dense(
         self, table_ids: npt.ArrayLike, keys: npt.ArrayLike, dims: npt.ArrayLike, *, exact: bool = False
     ) -> _native.DenseRows:
-        """Return rows under the given keys, in that order: chunks of dense tensors, or rows to read or assign.
-
-        `exact` reads the servers' current values and bypasses the row cache.
-        """
+        """Return rows under the given keys, in that order. `exact` reads servers' values and bypasses the row cache."""
         keys = np.ascontiguousarray(keys, dtype=np.int64)
         return _native.DenseRows(
             self._servers if exact else self.source,
@@ -199,27 +176,20 @@ class TableClient:
     ) -> _native.Pending:
         """Push the gradients of all parts with one request per server, and the identities of their batches.
 
-        `hyper` holds (table id, lr, weight decay, step) for every table. `batches` holds (samples of the whole shard or
-        0, shard, first, count). The batches count as trained when ``wait()`` of the result returns, because every
-        server then has them. A slot that already has all batches skips them. A slot that has only some of them refuses
-        the push (PartlyApplied).
+        `hyper` holds (table id, lr, weight decay, step) by table, `batches` (samples of the shard or 0, shard, first,
+        count). They count as trained when ``wait()`` of the result returns: every server has them. A slot that has
+        all of them skips them. A slot that has only some of them refuses the push (PartlyApplied).
         """
         return self.backend.push(list(parts), step, bsp, unique, clock, list(batches), list(hyper))
 
     def reroute(self, placement: Placement, addresses: Sequence[str] = ()) -> None:
-        """Use a new placement from the master; `addresses` (by rank) may include new servers.
-
-        Usually the client already knows: a server that refuses a slot names the new owner, and requests follow.
-        """
+        """Use a new placement; usually requests already followed a server that refused a slot."""
         if isinstance(self.tables, _native.RemoteBackend) and placement.epoch >= self.tables.epoch:
             known = {rank: address for rank, address in enumerate(addresses) if address}
             self.tables.reroute(placement.epoch, list(placement.server_of_slot), known)
 
     def readdress(self, addresses: Sequence[str], lives: Sequence[int]) -> None:
-        """Send unanswered requests of restarted servers to their new addresses (host:port).
-
-        Known incarnations change nothing. An empty address means that the server is away.
-        """
+        """Send unanswered requests of restarted servers to their new addresses; an empty address means away."""
         if isinstance(self.tables, _native.RemoteBackend):
             for server, (address, life) in enumerate(zip(addresses, lives, strict=False)):
                 if address and life:
@@ -239,16 +209,14 @@ class TableClient:
         return out
 
     def assign(self, name: str, keys: npt.NDArray[Any], rows: npt.NDArray[Any], *, keep: bool = False) -> None:
-        """Set the weights of these rows and zero their optimizer state. With `keep`, set only rows that do not exist
-        yet.
-        """
+        """Set the weights of these rows and zero their optimizer state; with `keep`, only of rows that do not exist."""
         spec = self.table(name)
         keys = _as_keys(keys, name)
         self.before_read([spec.id])
         if rows.shape != (len(keys), spec.dim):
             raise errors.BadInput(
                 f"table {name!r}: rows of shape {tuple(rows.shape)} for {len(keys)} keys; "
-                f"wanted ({len(keys)}, {spec.dim})"
+                f"expected ({len(keys)}, {spec.dim})"
             )
         chunk_size = chunk_rows(spec.dim)
         for first in range(0, len(keys), chunk_size):
@@ -260,8 +228,7 @@ class TableClient:
     def finish_first_values(self, table_ids: Iterable[int]) -> None:
         """Mark the initial values of these tables as complete, so that slots skip later ones (`assign` with `keep`).
 
-        Slots remember the mark like a batch. A worker may be stopped while it assigns initial values, and continue
-        after rows are trained or evicted. Slots then ignore its values.
+        A worker that was stopped while it assigned them may continue after rows are trained or evicted.
         """
         under_way = [
             self.tables.push([], 0, False, True, 0, [(0, _native.FIRST_VALUES, table, 1)], []) for table in table_ids
@@ -289,3 +256,38 @@ def _as_keys(keys: npt.NDArray[Any], name: str) -> Keys:
 def _difference(known: tables.TableSpec, spec: tables.TableSpec) -> str:
     fields = [field for field in known.__slots__ if getattr(known, field) != getattr(spec, field)]
     return ", ".join(f"{field} {getattr(known, field)!r} and {getattr(spec, field)!r}" for field in fields)
+
+
+def native_spec(spec: tables.TableSpec) -> _native.TableSpec:
+    kernel = dataclasses.asdict(spec.optim)
+    return _native.TableSpec(
+        id=spec.id,
+        name=spec.name,
+        dim=spec.dim,
+        dtype=spec.dtype,
+        init=(spec.init.kind, spec.init.a, spec.init.b),
+        optimizer=kernel.pop("kind"),
+        min_count=spec.min_count,
+        ttl=spec.ttl,
+        capacity_rows=spec.capacity_rows,
+        **kernel,
+    )
+
+
+def plain_spec(spec: _native.TableSpec) -> tables.TableSpec:
+    """Return the spec behind a native spec. Its numbers have single precision, so that both conversions are inverse."""
+    names = [field.name for field in dataclasses.fields(tables.OptimSpec) if field.name != "kind"]
+    kernel: dict[str, Any] = {"kind": spec.optimizer, **{name: getattr(spec, name) for name in names}}
+    kind, a, b = spec.init
+    dtype: Any = spec.dtype
+    return tables.TableSpec(
+        id=spec.id,
+        name=spec.name,
+        dim=spec.dim,
+        dtype=dtype,
+        init=tables.Init(kind=kind, a=a, b=b),
+        optim=tables.OptimSpec(**kernel),
+        min_count=spec.min_count,
+        ttl=spec.ttl,
+        capacity_rows=spec.capacity_rows,
+    )

@@ -41,13 +41,9 @@ class ServedTable:
     paths: tuple[str, ...]
     """Paths in the model of the modules that use the table; a shared module has several."""
     weight: torch.nn.Parameter
-    """Parameter of the module, which receives the gradient of the step's rows. All tables of one `EmbeddingBags` share
-    it.
-    """
+    """Parameter that receives the gradient of the step's rows. All tables of one `EmbeddingBags` share it."""
     initial: torch.Tensor | None = None
-    """Weights that the model had before `job.prepare`; the job assigns them once. None starts rows from the table's
-    init.
-    """
+    """Weights before `job.prepare`, assigned once by the job; None starts rows from the table's init."""
     initial_keys: torch.Tensor | None = None
     """Keys of the rows in `initial`. None means 0, 1, 2 and so on."""
 
@@ -70,7 +66,6 @@ class ServedTable:
 
 
 def named_spec(request: TableRequest, *, name: str, table_id: int) -> tables.TableSpec:
-    """Return the spec of a request whose table has a name and a number."""
     return tables.TableSpec(
         id=table_id,
         name=name,

@@ -1,13 +1,13 @@
 """Convert a model's embeddings to served embeddings in place; parameters keep their identity.
 
 In: a model with nn.Embedding, nn.EmbeddingBag, st.* or TorchRec collections. Out: the served tables, numbered in the
-order of the model. Next: worker/setup.py sets optimizers (embedding/modules/optimizers.py), declares the tables and
-assigns the weights.
+order of the model. Next: worker/setup.py sets optimizers, declares the tables and assigns the weights.
 """
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import torch
@@ -16,15 +16,14 @@ from torch import nn
 from springtide import errors
 from springtide.domain.core.validation import plain
 from springtide.domain.model import tables
+from springtide.domain.spec.elastic_job import TableWish
 from springtide.embedding.lookup import calls
 from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.lookup.tables import ServedTable, TableBook, TableRequest
 from springtide.embedding.modules import modules, served, table_weight
 
 log = logging.getLogger(__name__)
-
 InitFunction = Callable[[torch.Tensor], Any]
-
 PLAIN: dict[type[nn.Module], type[nn.Module]] = {
     nn.EmbeddingBag: served.ServedEmbeddingBag,
     nn.Embedding: served.ServedEmbedding,
@@ -168,7 +167,7 @@ def _first_values(
 ) -> tuple[tables.Init, torch.Tensor | None, torch.Tensor | None]:
     """Return the init that servers create rows with, and the keys and rows that the job assigns once.
 
-    A weight on the meta device has no values. Its rows start as torch.nn, or TorchRec's `init_fn`, would create them.
+    Rows of a weight on the meta device start as torch.nn, or TorchRec's `init_fn`, would create them.
     """
     weight = module.weight
     if not weight.is_meta:
@@ -184,3 +183,13 @@ def _first_values(
     with torch.no_grad():
         init_fn(made)
     return tables.Init(), None, made
+
+
+def grant(served: Sequence[ServedTable], wishes: Mapping[str, TableWish]) -> None:
+    by_name = {table.name: table for table in served}
+    for name, wish in wishes.items():
+        if name not in by_name:
+            raise errors.UnknownName("table (the job's spec names it) in the model", name, by_name)
+        said = {each.name: getattr(wish, each.name) for each in fields(wish)}
+        table = by_name[name]
+        table.spec = replace(table.spec, **{what: value for what, value in said.items() if value is not None})

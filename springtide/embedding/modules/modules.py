@@ -4,9 +4,10 @@ In: ids of a batch. Out: rows, pooled or not. `job.prepare(model, ...)` must bin
 embedding/modules/convert.py binds, embedding/lookup/lookup.py looks up.
 """
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import torch
@@ -16,7 +17,7 @@ from springtide import errors
 from springtide.domain.core import validation
 from springtide.domain.core.validation import takes_numbers
 from springtide.domain.model import tables
-from springtide.embedding.lookup import calls, columns
+from springtide.embedding.lookup import calls, row_batch
 from springtide.embedding.lookup.tables import ServedTable, TableRequest
 from springtide.embedding.modules import optimizers
 from springtide.embedding.modules.served import Binding, KeepsWeight
@@ -45,7 +46,6 @@ class _OpenTable(KeepsWeight):
         return self.springtide_binding
 
     def requests(self, path: str) -> list[tuple[str, TableRequest]]:
-        """Return the tables that a module at this path requests, by name."""
         return []
 
     def state_names(self) -> list[str]:
@@ -58,28 +58,18 @@ class _OpenTable(KeepsWeight):
             destination[f"{prefix}{name}keys"] = torch.from_numpy(np.ascontiguousarray(keys))
             destination[f"{prefix}{name}rows"] = torch.from_numpy(np.ascontiguousarray(rows))
 
-    def _load_from_state_dict(
-        self,
-        state_dict: dict[str, Any],
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
+    def _load(self, state: dict[str, Any], prefix: str, missing: list[str], wrong: list[str]) -> None:
         bound = self.springtide_binding
         if bound is not None:
             bound.refuse_load()
         for number, (name, (_, request)) in enumerate(zip(self.state_names(), self.requests(""), strict=True)):
             keys_name, rows_name = f"{prefix}{name}keys", f"{prefix}{name}rows"
-            missing = [key for key in (keys_name, rows_name) if key not in state_dict]
-            if missing:
-                missing_keys += missing if strict else []
+            if lacking := [key for key in (keys_name, rows_name) if key not in state]:
+                missing += lacking
                 continue
-            keys, rows = state_dict[keys_name], state_dict[rows_name]
+            keys, rows = state[keys_name], state[rows_name]
             if tuple(rows.shape) != (len(keys), request.dim):
-                error_msgs.append(
+                wrong.append(
                     f"size mismatch for {rows_name}: the checkpoint has {tuple(rows.shape)}, "
                     f"the model needs ({len(keys)}, {request.dim})."
                 )
@@ -91,13 +81,10 @@ class _OpenTable(KeepsWeight):
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if self.springtide_binding is not None:
             return self
-        copy = type(self).__new__(type(self))
-        memo[id(self)] = copy
-        import copy as copying
-
+        memo[id(self)] = made = type(self).__new__(type(self))
         for name, value in self.__dict__.items():
-            copy.__dict__[name] = copying.deepcopy(value, memo)
-        return copy
+            made.__dict__[name] = copy.deepcopy(value, memo)
+        return made
 
 
 def _checked(dim: Any, name: str) -> int:
@@ -107,7 +94,7 @@ def _checked(dim: Any, name: str) -> int:
 def _name(name: Any, kind: str) -> str | None:
     if name is None or isinstance(name, str):
         return name
-    raise errors.BadInput(f"{kind}: name={name!r}: wanted a text, or None for the module's path in the model")
+    raise errors.BadInput(f"{kind}: name={name!r}: expected a text, or None for the module's path in the model")
 
 
 def _padding(padding_idx: Any, name: str) -> int | None:
@@ -121,7 +108,7 @@ def _kernel(optimizer: Any, name: str) -> tables.OptimSpec | None:
         return optimizers.named(optimizer)
     if optimizer is not None and not isinstance(optimizer, tables.OptimSpec):
         raise errors.BadInput(
-            f"{name}: optimizer={optimizer!r}: wanted the name of a table optimizer ({', '.join(optimizers.NAMED)}), "
+            f"{name}: optimizer={optimizer!r}: expected the name of a table optimizer ({', '.join(optimizers.NAMED)}), "
             "or None for that of the parameter group"
         )
     return optimizer
@@ -130,20 +117,35 @@ def _kernel(optimizer: Any, name: str) -> tables.OptimSpec | None:
 def _rate(lr: Any, name: str) -> float | None:
     if lr is None or (isinstance(lr, int | float) and not isinstance(lr, bool) and 0 <= lr < math.inf):
         return lr
-    raise errors.BadInput(f"{name}: lr={lr!r}: wanted a number, 0 or more, or None for that of the parameter group")
+    raise errors.BadInput(f"{name}: lr={lr!r}: expected a number, 0 or more, or None for that of the parameter group")
+
+
+class TableOptions(TypedDict, total=False):
+    """Options of a table; `optimizer` and `lr` default to those of the parameter group."""
+
+    optimizer: str | tables.OptimSpec | None
+    lr: float | None
+    init: Init
+    dtype: str
+    min_count: int
+    """Gradients that an id must receive before it gets a row; 0 for none."""
+    ttl: int
+    """Pushes after which an unused row is dropped; 0 for never."""
+    capacity: int
+    """Maximum number of rows; 0 for no limit. Each slot of the job keeps an equal share, the rows used last."""
 
 
 def _request(
     dim: int,
-    *,
     name: str,
-    optimizer: str | tables.OptimSpec | None,
-    lr: float | None,
-    init: Init,
-    dtype: str,
-    min_count: int,
-    ttl: int,
-    capacity: int,
+    *,
+    optimizer: str | tables.OptimSpec | None = None,
+    lr: float | None = None,
+    init: Init = "normal",
+    dtype: str = "float32",
+    min_count: int = 0,
+    ttl: int = 0,
+    capacity: int = 0,
 ) -> TableRequest:
     if str(dtype).removeprefix("torch.") not in tables.DTYPES:
         raise errors.UnknownName(f"dtype ({name})", str(dtype), tables.DTYPES)
@@ -172,35 +174,14 @@ class EmbeddingBag(_OpenTable):
         name: str | None = None,
         mode: Literal["sum", "mean", "max"] = "sum",
         padding_idx: int | None = None,
-        optimizer: str | tables.OptimSpec | None = None,
-        lr: float | None = None,
-        init: Init = "normal",
-        dtype: str = "float32",
-        min_count: int = 0,
-        ttl: int = 0,
-        capacity: int = 0,
+        **options: Unpack[TableOptions],
     ) -> None:
-        """Create the module; `optimizer` and `lr` default to those of the parameter group.
-
-        min_count: gradients that an id must receive before it gets a row; 0 for none. ttl: pushes after which an unused
-        row is dropped; 0 for never. capacity: maximum number of rows; 0 for no limit. Each slot of the job keeps an
-        equal share of the capacity, at least one row, and keeps the rows used last.
-        """
+        """Create the module. `TableOptions` explains the options."""
         super().__init__(torch.empty(0, _checked(dim, _name(name, "EmbeddingBag") or "EmbeddingBag")))
         if mode not in ("sum", "mean", "max"):
             raise errors.UnknownName("mode", str(mode), ("sum", "mean", "max"))
         self.name, self.mode, self.padding_idx = name, mode, _padding(padding_idx, name or "EmbeddingBag")
-        self.request = _request(
-            dim,
-            name=name or "EmbeddingBag",
-            optimizer=optimizer,
-            lr=lr,
-            init=init,
-            dtype=dtype,
-            min_count=min_count,
-            ttl=ttl,
-            capacity=capacity,
-        )
+        self.request = _request(dim, name or "EmbeddingBag", **options)
 
     def requests(self, path: str) -> list[tuple[str, TableRequest]]:
         return [(self.name or path, self.request)]
@@ -234,30 +215,12 @@ class Embedding(_OpenTable):
         *,
         name: str | None = None,
         padding_idx: int | None = None,
-        optimizer: str | tables.OptimSpec | None = None,
-        lr: float | None = None,
-        init: Init = "normal",
-        dtype: str = "float32",
-        min_count: int = 0,
-        ttl: int = 0,
-        capacity: int = 0,
+        **options: Unpack[TableOptions],
     ) -> None:
-        """Create the module. Lookups read the row of `padding_idx` but never train it. EmbeddingBag explains the other
-        options.
-        """
+        """Create the module. Lookups read the row of `padding_idx` but never train it."""
         super().__init__(torch.empty(0, _checked(dim, _name(name, "Embedding") or "Embedding")))
         self.name, self.padding_idx = name, _padding(padding_idx, name or "Embedding")
-        self.request = _request(
-            dim,
-            name=name or "Embedding",
-            optimizer=optimizer,
-            lr=lr,
-            init=init,
-            dtype=dtype,
-            min_count=min_count,
-            ttl=ttl,
-            capacity=capacity,
-        )
+        self.request = _request(dim, name or "Embedding", **options)
 
     def requests(self, path: str) -> list[tuple[str, TableRequest]]:
         return [(self.name or path, self.request)]
@@ -269,7 +232,6 @@ class Embedding(_OpenTable):
         return calls.row_call(self.binding.features[0], ids)
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return one row per id."""
         (out,) = self.binding.lookups.run(self, ids)
         return out
 
@@ -289,19 +251,13 @@ class EmbeddingBags(_OpenTable):
         name: str | None = None,
         mode: Literal["sum", "mean", "max"] = "sum",
         output: Literal["concat", "list"] = "concat",
-        optimizer: str | tables.OptimSpec | None = None,
-        lr: float | None = None,
-        init: Init = "normal",
-        dtype: str = "float32",
-        min_count: int = 0,
-        ttl: int = 0,
-        capacity: int = 0,
+        **options: Unpack[TableOptions],
     ) -> None:
         """Create the tables of `dims`: row lengths by table name; a list names the tables by number."""
         super().__init__(torch.empty(0))
         if not isinstance(dims, Mapping | Sequence) or not dims:
             raise errors.BadInput(
-                f"EmbeddingBags({dims!r}): wanted at least one table, by name, such as EmbeddingBags({{'user': 16}}), "
+                f"EmbeddingBags({dims!r}): expected at least one table, by name: EmbeddingBags({{'user': 16}}), "
                 "or by number: EmbeddingBags([16, 8])"
             )
         named = dict(dims) if isinstance(dims, Mapping) else {str(i): dim for i, dim in enumerate(dims)}
@@ -312,18 +268,7 @@ class EmbeddingBags(_OpenTable):
         self.name, self.mode, self.output, self.dims = _name(name, "EmbeddingBags"), mode, output, named
         self.lengths = tuple(named.values())
         self.request_of = {
-            table: _request(
-                _checked(dim, f"EmbeddingBags {table!r}"),
-                name=table,
-                optimizer=optimizer,
-                lr=lr,
-                init=init,
-                dtype=dtype,
-                min_count=min_count,
-                ttl=ttl,
-                capacity=capacity,
-            )
-            for table, dim in named.items()
+            table: _request(_checked(dim, f"EmbeddingBags {table!r}"), table, **options) for table, dim in named.items()
         }
 
     def requests(self, path: str) -> list[tuple[str, TableRequest]]:
@@ -333,18 +278,16 @@ class EmbeddingBags(_OpenTable):
         return tuple(calls.LookupFeature(table.name, table) for table in served)
 
     def state_names(self) -> list[str]:
-        """Return one prefix per table: its name and a dot."""
         return [f"{table}." for table in self.dims]
 
     def call(self, ids: torch.Tensor) -> calls.LookupCall:
-        """Build the lookup of one forward with one id per bag."""
         ids = calls.as_ids(ids, self.name or "EmbeddingBags")
         if ids.dim() != 2 or ids.shape[1] != len(self.lengths):
             raise errors.BadInput(
                 f"{self.name or 'EmbeddingBags'}: ids have shape {tuple(ids.shape)}; "
-                f"wanted [batch, {len(self.dims)}], a column a table"
+                f"expected [batch, {len(self.dims)}], a column a table"
             )
-        call = columns.ColumnsCall(self.binding.features, ids, calls.POOLING[self.mode], self.lengths)
+        call = row_batch.ColumnsCall(self.binding.features, ids, calls.POOLING[self.mode], self.lengths)
         if self.output == "concat":
             return call
         shapes: list[tuple[int, ...]] = [(ids.shape[0], dim) for dim in self.lengths]
@@ -352,7 +295,6 @@ class EmbeddingBags(_OpenTable):
         return calls.LookupCall(self.binding.features, call.ids, call.bags, shapes, places, (ids,))
 
     def forward(self, ids: torch.Tensor | Mapping[str, Any]) -> Any:
-        """Return the pooled rows of all tables."""
         if isinstance(ids, Mapping):
             return self._forward_named(ids)
         outs = self.binding.lookups.run(self, ids)

@@ -92,29 +92,19 @@ KERNELS: dict[type[torch.optim.Optimizer], Callable[[Group], tables.OptimSpec]] 
 }
 
 
-SETTLED = (
-    "momentum",
-    "dampening",
-    "nesterov",
-    "betas",
-    "eps",
-    "alpha",
-    "centered",
-    "amsgrad",
-    "maximize",
-    "initial_accumulator_value",
-    "decoupled_weight_decay",
+_SETTLED = (
+    "momentum dampening nesterov betas eps alpha centered amsgrad maximize initial_accumulator_value "
+    "decoupled_weight_decay"
 )
+SETTLED = tuple(_SETTLED.split())
 """Options that a kernel takes once, at creation. Every push carries the learning rate and the weight decay."""
 
 
 def settled(group: Group) -> tuple[Any, ...]:
-    """Return the options that kernels of this group are created with, to detect later changes."""
     return tuple(map(group.get, SETTLED))
 
 
 def refuse_changed(before: tuple[Any, ...], group: Group) -> None:
-    """Raise BadInput if the group's options differ from those that its kernels were created with."""
     for option, old, now in zip(SETTLED, before, settled(group), strict=True):
         if old != now:
             raise errors.BadInput(
@@ -125,7 +115,6 @@ def refuse_changed(before: tuple[Any, ...], group: Group) -> None:
 
 
 def spec_of(optimizer: torch.optim.Optimizer, group: Group) -> tables.OptimSpec:
-    """Return the kernel that matches this optimizer for the parameters of this group."""
     kernel = KERNELS.get(type(optimizer))
     if kernel is None:
         known = ", ".join(sorted(kind.__name__ for kind in KERNELS))

@@ -76,16 +76,6 @@ class KeepsWeight(nn.Module):
         finally:
             self._parameters["weight"] = weight
 
-
-class _WholeTable(KeepsWeight):
-    """Mixin whose state_dict() reads the table under its usual name, and whose load_state_dict() writes the table."""
-
-    springtide_binding: Binding
-
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        binding = self.springtide_binding
-        destination[prefix + "weight"] = read_rows(binding, binding.tables[0])
-
     def _load_from_state_dict(
         self,
         state_dict: dict[str, Any],
@@ -96,15 +86,28 @@ class _WholeTable(KeepsWeight):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
+        self._load(state_dict, prefix, missing_keys if strict else [], error_msgs)
+
+    def _load(self, state: dict[str, Any], prefix: str, missing: list[str], wrong: list[str]) -> None:
+        """Load rows from a state dict; append the names of missing entries, and messages about wrong ones."""
+
+
+class _WholeTable(KeepsWeight):
+    """Mixin whose state_dict() reads the table under its usual name, and whose load_state_dict() writes the table."""
+
+    springtide_binding: Binding
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        binding = self.springtide_binding
+        destination[prefix + "weight"] = read_rows(binding, binding.tables[0])
+
+    def _load(self, state: dict[str, Any], prefix: str, missing: list[str], wrong: list[str]) -> None:
         key, binding = prefix + "weight", self.springtide_binding
         binding.refuse_load()
-        if key not in state_dict:
-            if strict:
-                missing_keys.append(key)
-            return
-        wrong = write_rows(binding, binding.tables[0], state_dict[key], key)
-        if wrong:
-            error_msgs.append(wrong)
+        if key not in state:
+            missing.append(key)
+        elif mismatch := write_rows(binding, binding.tables[0], state[key], key):
+            wrong.append(mismatch)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         return self
@@ -156,7 +159,6 @@ class ServedEmbedding(_WholeTable, nn.Embedding):
 
 
 def check_supported(module: nn.EmbeddingBag | nn.Embedding, path: str) -> None:
-    """Refuse options that a served table cannot reproduce exactly, and name the alternative."""
     if module.max_norm is not None:
         raise errors.BadInput(
             f"{path!r} has max_norm={module.max_norm}: served tables cannot rescale rows on lookup; "

@@ -1,8 +1,8 @@
 """The `weight` parameter of a served table: a read fetches all rows from the servers, or is refused.
 
-In: the nn.Parameter of an embedding. `serve_weight` turns it into a `TableWeight` in place, so that optimizers and
-names stay valid. Out: size, dtype and `grad` without a request. Any function that needs values reads the whole table,
-with gradients if the loss uses it. `grad` holds only the rows of the step. Next: embedding/lookup/lookup.py.
+`serve_weight` turns the nn.Parameter of an embedding into a `TableWeight` in place, so that optimizers and names stay
+valid. Size and dtype need no request; a function that needs values reads the whole table, with gradients if the loss
+uses it. `grad` holds only the rows of the step.
 """
 
 import math
@@ -25,36 +25,9 @@ Function = Callable[..., Any]
 _VALUES = ("T", "mT", "H", "mH", "real", "imag", "data", "grad")
 _LIKE = ("empty", "zeros", "ones", "full", "rand", "randn", "randint")
 _METHODS = (
-    "size",
-    "dim",
-    "ndimension",
-    "numel",
-    "nelement",
-    "stride",
-    "storage_offset",
-    "is_contiguous",
-    "element_size",
-    "is_floating_point",
-    "is_complex",
-    "is_signed",
-    "is_conj",
-    "is_neg",
-    "is_inference",
-    "is_pinned",
-    "is_shared",
-    "data_ptr",
-    "untyped_storage",
-    "get_device",
-    "is_same_size",
-    "_is_view",
-    "__len__",
-    "requires_grad_",
-    "retain_grad",
-    "new_empty",
-    "new_zeros",
-    "new_ones",
-    "new_full",
-    "new_tensor",
+    "size dim ndimension numel nelement stride storage_offset is_contiguous element_size is_floating_point "
+    "is_complex is_signed is_conj is_neg is_inference is_pinned is_shared data_ptr untyped_storage get_device "
+    "is_same_size _is_view __len__ requires_grad_ retain_grad new_empty new_zeros new_ones new_full new_tensor"
 )
 DESCRIBING: frozenset[Function] = frozenset(
     [
@@ -64,7 +37,7 @@ DESCRIBING: frozenset[Function] = frozenset(
             if type(getattr(torch._C.TensorBase, name)).__name__ == "getset_descriptor" and name not in _VALUES
         ),
         torch.Tensor.requires_grad.__set__,  # type: ignore[attr-defined]
-        *(getattr(torch.Tensor, name) for name in _METHODS),
+        *(getattr(torch.Tensor, name) for name in _METHODS.split()),
         *(getattr(torch, f"{name}_like") for name in _LIKE),
         torch.numel,
         torch.is_floating_point,
@@ -79,34 +52,15 @@ DETACHING: frozenset[Function] = frozenset(
     [torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__]  # type: ignore[attr-defined]
 )
 AVERAGING: frozenset[Function] = frozenset([torch._foreach_copy_, torch._foreach_lerp_])
-"""Torch functions that AveragedModel applies to all parameters of a copied model. The copy shares its tables with the
-model.
-"""
+"""Torch functions that AveragedModel applies to all parameters of a copy, which shares its tables with the model."""
 COMBINING = frozenset(
     {"add", "sub", "mul", "div", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__"}
 )
 HOOKING: frozenset[Function] = frozenset(
     [torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook, torch.autograd.grad]
 )
-_IN_PLACE = frozenset(
-    f"__i{name}__"
-    for name in (
-        "add",
-        "sub",
-        "mul",
-        "truediv",
-        "div",
-        "floordiv",
-        "mod",
-        "pow",
-        "and",
-        "or",
-        "xor",
-        "lshift",
-        "rshift",
-        "matmul",
-    )
-)
+_OPERATORS = "add sub mul truediv div floordiv mod pow and or xor lshift rshift matmul"
+_IN_PLACE = frozenset(f"__i{name}__" for name in _OPERATORS.split())
 
 INSTEAD = (
     "Call the module with the ids that are needed; for a penalty over model.parameters() leave tables out and give "
@@ -117,8 +71,7 @@ INSTEAD = (
 class TableRows(torch.Tensor):
     """Whole table as a tensor that takes no memory and reads its values from servers on use.
 
-    `weight.detach()` and `weight.data` return TableRows, which follow the weight as in torch. A linear combination of a
-    table with itself is also TableRows; averaging a copied model computes such combinations.
+    A linear combination of a table with itself is TableRows too; averaging a copied model computes such combinations.
     """
 
     springtide_reader: "TableReader"
@@ -134,7 +87,6 @@ class TableRows(torch.Tensor):
         return _run_on_whole(func, args, kwargs or {})
 
     def requires_grad_(self, requires_grad: bool = True) -> "TableRows":
-        """Refuse to enable gradients, because the gradients of detached rows would have no target."""
         if requires_grad:
             self.springtide_reader.refuse_gradient(torch.Tensor.requires_grad_)
         return self
@@ -272,7 +224,6 @@ class TableReader:
             )
 
     def refuse_write(self, func: Function) -> None:
-        """Raise BadInput for a write, because fetched rows are a copy."""
         raise errors.BadInput(
             f"{_name(func)}() writes to the weight of table {self._table.name!r}, whose rows are on servers: the "
             "change would be lost. Set weights before job.prepare; alone, model.load_state_dict() sets them later too. "
@@ -280,7 +231,6 @@ class TableReader:
         )
 
     def refuse_gradient(self, func: Function) -> None:
-        """Raise BadInput, because autograd does not reach the parameter itself."""
         raise errors.BadInput(
             f"{_name(func)}() on the weight of table {self._table.name!r}: its gradient goes to servers by rows, and "
             "not through autograd. After loss.backward() it is in weight.grad, one row for each id of the step"
@@ -288,7 +238,6 @@ class TableReader:
 
 
 def serve_weight(weight: nn.Parameter, lookups: Lookups, table: ServedTable) -> None:
-    """Turn a parameter into the `TableWeight` of this table, in place."""
     request = table.request
     weight.grad = None
     if request.rows:
@@ -350,10 +299,7 @@ def _one_table(to: Any, of: Any) -> bool:
 
 
 def _combined(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TableRows | None:
-    """Combine a table linearly with itself without reading it; return None for anything else.
-
-    AveragedModel's default, `averaged + (current - averaged) / (n + 1)`, is the table itself, at any size.
-    """
+    """Combine a table linearly with itself without reading it, as AveragedModel does; None for anything else."""
     given = [*args, *kwargs.values()]
     rows = [one for one in given if isinstance(one, TableRows)]
     others = [one for one in given if not isinstance(one, TableRows)]

@@ -1,8 +1,7 @@
 """TorchRec collections over served tables: KeyedJaggedTensor in, KeyedTensor or JaggedTensors out.
 
-In: a collection whose inner tables embedding/modules/convert.py has bound. Springtide imports this module only if a
-model holds such a collection (the extra `torchrec`). State dicts keep TorchRec's names, because the inner modules keep
-their places.
+embedding/modules/convert.py imports this module only for a model with such a collection (extra `torchrec`). State dicts
+keep TorchRec's names, because the inner modules keep their places.
 """
 
 import platform
@@ -25,7 +24,6 @@ except ImportError as error:
 
 
 def first_values(collection: Any) -> list[tuple[torch.nn.Module, Any]]:
-    """Return the tables of a collection, each with the function that creates its initial values."""
     if isinstance(collection, EmbeddingBagCollection):
         return [(collection.embedding_bags[one.name], one.init_fn) for one in collection.embedding_bag_configs()]
     return [(collection.embeddings[one.name], one.init_fn) for one in collection.embedding_configs()]
@@ -55,7 +53,7 @@ def bind(collection: Any, path: str) -> None:
 def check_keyed(features: Any, path: str) -> None:
     if not isinstance(features, KeyedJaggedTensor):
         raise errors.BadInput(
-            f"{path}: features are a {type(features).__name__}; wanted a KeyedJaggedTensor, as of "
+            f"{path}: features are a {type(features).__name__}; expected a KeyedJaggedTensor, as of "
             "KeyedJaggedTensor.from_lengths_sync(keys, values, lengths)"
         )
 

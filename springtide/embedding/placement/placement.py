@@ -1,21 +1,38 @@
-"""Pure. Place slots on servers, and plan the moves when servers or loads change.
+"""Pure. Place slots on servers, and plan the fewest moves when servers or loads change.
 
 In: slots, server capacities, and the load of each slot as servers measured it. Out: a `Placement`, or a `SlotMove` for
-each slot that moves. Next: `master.servers.migration` publishes the moves as the goal, `server.migration` carries them
-out.
+each slot that moves. A heuristic balances first; if it misses the lower bound on moves, an integer program improves the
+layout. Next: `master.servers.migration` publishes the moves, `server.migration` carries them out.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from springtide import errors
 from springtide.domain.core.roles import Placement, SlotMove
-from springtide.embedding.placement import fewest_moves, heuristic
 
 TOLERANCE = 0.1
 """Deviation from its share within which a server counts as balanced. Moves cost time, and loads always fluctuate."""
+MIN_GAIN = 0.0001
+"""Smallest gain that justifies a move, as a fraction of a share."""
+NOISE = 1e-9
+MOST_PAIRS = 1 << 20
+"""Limit on the slot pairs that one exchange search compares."""
+MOST_MERGED = 32
+"""Limit on the moves in a search that replaces two moves by one. The search grows with the square of the moves."""
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Which = npt.NDArray[np.bool_]
+"""Mask over slots: True for each slot that the search may move."""
+OUT_OF_TIME = 1
+CHOICES = (512, 2048)
+"""Limits on the binaries of successive programs. The small program usually finds the minimum, and finds it quickly."""
+SECONDS = 2.0
+"""Time limit in seconds for each program. Most programs take a tenth of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +53,9 @@ class ServerCapacity:
 
 
 def even(slots: int, servers: int) -> Placement:
-    """Return the first placement of a job: contiguous runs of slots with equal sizes (plus or minus one), epoch 1.
-
-    Neighbouring slots share a lock stripe of a store, so a server should own whole runs.
-    """
+    """Return the first placement of a job: equal contiguous runs of slots, because neighbours share a lock stripe."""
     if not 1 <= servers <= slots:
-        raise errors.BadInput(f"cannot lay {slots} slots over {servers} servers: wanted 1 to {slots} servers")
+        raise errors.BadInput(f"cannot lay {slots} slots over {servers} servers: expected 1 to {slots} servers")
     return Placement(epoch=1, servers=servers, server_of_slot=tuple(slot * servers // slots for slot in range(slots)))
 
 
@@ -50,12 +64,9 @@ def moves(
 ) -> tuple[SlotMove, ...]:
     """Return the slot moves that bring every server within `tolerance` of its share.
 
-    `old` names the server of each slot; a server that is not in `servers` leaves and keeps no slots. CPU determines a
-    server's share of requests, and memory determines its share of bytes. Without measurements all slots count alike.
-
-    The moves are the fewest possible if they match the bound of `fewest`, or if `fewest_moves.fewer` finishes.
-    Otherwise they are only slightly more. If slots are too coarse for a balanced layout, the result is as close as
-    single moves and exchanges allow.
+    `old` names the server of each slot; a server that is not in `servers` leaves. CPU determines a server's share of
+    requests, memory its share of bytes. Without measurements all slots count alike. The moves are the fewest, or
+    slightly more. If slots are too coarse for balance, the result is as close as moves and exchanges allow.
     """
     if not servers:
         raise errors.BadInput("slots cannot be laid over no servers: one must stay")
@@ -67,16 +78,47 @@ def moves(
     return tuple(SlotMove(slot=slot, source=old[slot], target=ranks[int(now[slot])]) for slot in changed.tolist())
 
 
-def _chosen(problem: heuristic.PlacementProblem) -> heuristic.Ints:
-    least = fewest_moves.at_least(problem)
-    quick = heuristic.settled(problem, least=least)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementProblem:
+    """Current layout, load of each slot, and target share of each server."""
+
+    before: Ints
+    """Current server of each slot, counted from 0; -1 if that server leaves."""
+    part: Floats
+    """Fractions of all bytes and of all requests, by slot."""
+    share: Floats
+    """Target fractions of bytes and of requests, by server."""
+    tolerance: float
+    """Allowed deviation from a share, as a fraction of that share."""
+
+    def held(self, owners: Ints) -> Floats:
+        """Return the bytes and requests of each server, in units of its share; 1 is exactly its share."""
+        sums = np.zeros_like(self.share)
+        there = owners >= 0
+        np.add.at(sums, owners[there], self.part[there])
+        held: Floats = sums / self.share
+        return held
+
+    def off(self, held: Floats) -> Floats:
+        outside: Floats = np.maximum(np.abs(held - 1.0) - self.tolerance, 0.0).sum(axis=-1)
+        return outside
+
+    def balanced(self, owners: Ints) -> bool:
+        return bool(self.off(self.held(owners)).sum() <= NOISE)
+
+    def moves(self, owners: Ints) -> int:
+        return int(np.count_nonzero(owners != self.before))
+
+
+def _chosen(problem: PlacementProblem) -> Ints:
+    least = at_least(problem)
+    quick = settled(problem, least=least)
     if problem.balanced(quick) and problem.moves(quick) <= least:
         return quick
-    return fewest_moves.fewer(problem, quick)
+    return fewer(problem, quick)
 
 
 def balance(owners: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad]) -> dict[int, float]:
-    """Return each server's deviation from its share, the larger of bytes and requests; 0.1 is 10% over or under."""
     problem = _problem(owners, servers, load, 0.0)
     held = problem.held(problem.before)
     return {rank: float(np.abs(held[i] - 1.0).max()) for i, rank in enumerate(sorted(servers))}
@@ -85,18 +127,18 @@ def balance(owners: Sequence[int], servers: Mapping[int, ServerCapacity], load: 
 def fewest(
     old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad], *, tolerance: float = TOLERANCE
 ) -> int:
-    """Return a lower bound on the moves of any layout within the tolerance; see `embedding.placement.fewest_moves`."""
-    return fewest_moves.at_least(_problem(old, servers, load, tolerance))
+    """Return a lower bound on the moves of any layout within the tolerance; see `embedding.placement.placement`."""
+    return at_least(_problem(old, servers, load, tolerance))
 
 
 def _problem(
     old: Sequence[int], servers: Mapping[int, ServerCapacity], load: Sequence[SlotLoad], tolerance: float
-) -> heuristic.PlacementProblem:
+) -> PlacementProblem:
     ranks = sorted(servers)
     place = {rank: i for i, rank in enumerate(ranks)}
     shares = [_shares([servers[rank].memory for rank in ranks]), _shares([servers[rank].cpu for rank in ranks])]
     parts = [_parts([each.bytes for each in load]), _parts([each.requests for each in load])]
-    return heuristic.PlacementProblem(
+    return PlacementProblem(
         before=np.array([place.get(server, -1) for server in old], dtype=np.int64),
         part=np.array(parts).T,
         share=np.array(shares).T,
@@ -104,16 +146,271 @@ def _problem(
     )
 
 
-def _shares(amounts: Sequence[float]) -> heuristic.Floats:
+def _shares(amounts: Sequence[float]) -> Floats:
     given = np.array(amounts, dtype=np.float64)
     if not (given > 0).all():
         raise errors.BadInput(f"a server's capacity must be more than nothing, got {amounts}")
-    shares: heuristic.Floats = given / given.sum()
+    shares: Floats = given / given.sum()
     return shares
 
 
-def _parts(loads: Sequence[float]) -> heuristic.Floats:
+def _parts(loads: Sequence[float]) -> Floats:
     given = np.maximum(np.array(loads, dtype=np.float64), 0.0)
     total = given.sum()
-    parts: heuristic.Floats = given / total if total > 0 else np.full(len(given), 1.0 / len(given))
+    parts: Floats = given / total if total > 0 else np.full(len(given), 1.0 / len(given))
     return parts
+
+
+def settled(problem: PlacementProblem, *, least: int) -> Ints:
+    """Return a server for each slot, as balanced as single moves and exchanges allow."""
+    found = []
+    for moved_first in (True, False):
+        layout = _Layout(problem)
+        layout.rehome()
+        layout.settle(moved_first=moved_first)
+        layout.take_back()
+        while layout.count > least and layout.merge():
+            pass
+        found.append(layout)
+        if layout.count <= least:
+            break
+    return min(found, key=lambda one: (round(float(problem.off(one.held).sum()), 6), one.count)).now
+
+
+class _Layout:
+    """Layout that the search improves step by step."""
+
+    def __init__(self, problem: PlacementProblem) -> None:
+        self.problem = problem
+        self.part, self.share, self.before = problem.part, problem.share, problem.before
+        self.now = problem.before.copy()
+        self.held = problem.held(self.now)
+
+    def rehome(self) -> None:
+        """Place the slots of leaving servers, heaviest first, each on the server with the most room."""
+        homeless = np.flatnonzero(self.now < 0)
+        order = homeless[np.argsort(-self.part[homeless].max(axis=1), kind="stable")]
+        held, shares = self.held.tolist(), self.share.tolist()  # plain numbers, because small arrays are slow
+        for slot, (size, asked) in zip(order.tolist(), self.part[order].tolist(), strict=True):
+            rooms = [max(b + size / sb, r + asked / sr) for (b, r), (sb, sr) in zip(held, shares, strict=True)]
+            server = rooms.index(min(rooms))
+            held[server][0] += size / shares[server][0]
+            held[server][1] += asked / shares[server][1]
+            self.now[slot] = server
+        self.held = self.problem.held(self.now)
+
+    @property
+    def count(self) -> int:
+        return int(np.count_nonzero(self.now != self.before))
+
+    def settle(self, *, moved_first: bool) -> None:
+        """Make single moves and exchanges while they bring servers closer; moved slots first."""
+        while self.problem.off(self.held).sum() > 0:
+            which = [self.now != self.before] if moved_first else []
+            if not any(self._move(some) or self._exchange(some) for some in (*which, self.now >= 0)):
+                return
+
+    def take_back(self) -> None:
+        """Return slots to their old server where this worsens nothing, because those moves were not needed."""
+        some = True
+        while some:
+            some = False
+            for slot in np.flatnonzero((self.now != self.before) & (self.before >= 0)):
+                source, home = int(self.now[slot]), int(self.before[slot])
+                if self._gain(slot, source, home) >= -NOISE:
+                    self._put(int(slot), home)
+                    some = True
+
+    def merge(self) -> bool:
+        moved = np.flatnonzero((self.now != self.before) & (self.before >= 0))
+        first, second = np.triu_indices(len(moved), 1)
+        if not 1 < len(moved) <= MOST_MERGED or self.problem.off(self.held).sum() > NOISE:
+            return False
+        change = self._home_again(moved)
+        held = self.held + change[first] + change[second]
+        off = self.problem.off(held)
+        for pair in np.flatnonzero(np.count_nonzero(off > NOISE, axis=1) <= 2):  # one move changes two servers
+            a, b = int(moved[first[pair]]), int(moved[second[pair]])
+            were = int(self.now[a]), int(self.now[b])
+            self._put(a, int(self.before[a]))
+            self._put(b, int(self.before[b]))
+            if self._one_move():
+                return True
+            self._put(a, were[0])
+            self._put(b, were[1])
+        return False
+
+    def _home_again(self, moved: Ints) -> Floats:
+        change = np.zeros((len(moved), *self.share.shape))
+        each = np.arange(len(moved))
+        change[each, self.now[moved]] -= self.part[moved] / self.share[self.now[moved]]
+        change[each, self.before[moved]] += self.part[moved] / self.share[self.before[moved]]
+        return change
+
+    def _one_move(self) -> bool:
+        """Make the single move that brings all servers within the tolerance; return False if there is none."""
+        worst, still = int(np.argmax(self.problem.off(self.held))), self.now == self.before
+        gain, source, target = max(self._best_from(worst, still), self._best_to(worst, still))
+        if gain <= 0 or gain < self.problem.off(self.held).sum() - NOISE:
+            return False
+        mine = np.flatnonzero(still & (self.now == source))
+        self._put(int(mine[np.argmax(self._gain(mine, source, target))]), target)
+        return True
+
+    def _move(self, which: Which) -> bool:
+        """Make the best move from or to the most unbalanced server, and all equally good moves between the two."""
+        if not which.any():
+            return False
+        off = self.problem.off(self.held)
+        for worst in np.argsort(-off, kind="stable"):
+            if off[worst] <= 0:
+                break
+            found = max(self._best_from(int(worst), which), self._best_to(int(worst), which))
+            if found[0] > MIN_GAIN:
+                self._carry(*found[1:], which)
+                return True
+        return False
+
+    def _best_from(self, source: int, which: Which) -> tuple[float, int, int]:
+        mine = np.flatnonzero(which & (self.now == source))
+        if not len(mine) or len(self.share) == 1:
+            return (0.0, source, source)
+        part = self.part[mine][:, None, :]
+        got = self.problem.off(self.held + part / self.share)
+        gains = self.problem.off(self.held) - got
+        gains += (self.problem.off(self.held[source]) - self._without(mine, source))[:, None]
+        gains[:, source] = 0.0
+        target = int(np.argmax(gains.max(axis=0)))
+        return (float(gains[:, target].max()), source, target)
+
+    def _best_to(self, target: int, which: Which) -> tuple[float, int, int]:
+        others = np.flatnonzero(which & (self.now != target))
+        if not len(others):
+            return (0.0, target, target)
+        gains = self._gain(others, self.now[others], target)
+        at = int(np.argmax(gains))
+        return (float(gains[at]), int(self.now[others[at]]), target)
+
+    def _carry(self, source: int, target: int, which: Which) -> None:
+        """Move the best slots from one server to another, while each move brings its full gain."""
+        mine = np.flatnonzero(which & (self.now == source))
+        gains = self._gain(mine, source, target)
+        order = np.argsort(-gains, kind="stable")
+        order = order[gains[order] > MIN_GAIN]
+        along = np.cumsum(self.part[mine[order]], axis=0)
+        together = self.problem.off(self.held[source]) + self.problem.off(self.held[target])
+        together = together - self.problem.off(self.held[source] - along / self.share[source])
+        together = together - self.problem.off(self.held[target] + along / self.share[target])
+        whole = together >= np.cumsum(gains[order]) - NOISE
+        for at in order[: max(1, int(np.argmin(whole)) if not whole.all() else len(order))]:
+            self._put(int(mine[at]), target)
+
+    def _without(self, slots: Ints, source: int) -> Floats:
+        return self.problem.off(self.held[source] - self.part[slots] / self.share[source])
+
+    def _gain(self, slots: Ints | np.int64, source: Ints | int, target: int) -> Floats:
+        """Return how much closer to the tolerance the two servers come if each slot moves alone."""
+        part, off = self.part[slots], self.problem.off
+        before = off(self.held[source]) + off(self.held[target])
+        gave = off(self.held[source] - part / self.share[source])
+        got = off(self.held[target] + part / self.share[target])
+        gain: Floats = before - gave - got
+        return gain
+
+    def _exchange(self, which: Which) -> bool:
+        """Exchange slots of the most unbalanced server: bytes and requests may need opposite moves."""
+        off = self.problem.off
+        worst = int(np.argmax(off(self.held)))
+        mine = np.flatnonzero(which & (self.now == worst))
+        for other in (i for i in range(len(self.share)) if i != worst):
+            theirs = np.flatnonzero(which & (self.now == other))
+            if not len(mine) or not len(theirs) or len(mine) * len(theirs) > MOST_PAIRS:
+                continue
+            change = self.part[theirs][None, :, :] - self.part[mine][:, None, :]
+            after = off(self.held[worst] + change / self.share[worst])
+            after = after + off(self.held[other] - change / self.share[other])
+            a, b = np.unravel_index(int(np.argmin(after)), after.shape)
+            if after[a, b] < off(self.held[worst]) + off(self.held[other]) - MIN_GAIN:
+                self._put(int(mine[a]), other)
+                self._put(int(theirs[b]), worst)
+                return True
+        return False
+
+    def _put(self, slot: int, server: int) -> None:
+        source = int(self.now[slot])
+        if source >= 0:
+            self.held[source] -= self.part[slot] / self.share[source]
+        self.held[server] += self.part[slot] / self.share[server]
+        self.now[slot] = server
+
+
+def at_least(problem: PlacementProblem) -> int:
+    before, held = problem.before, problem.held(problem.before)
+    over, under = held - (1.0 + problem.tolerance), (1.0 - problem.tolerance) - held
+    leave = int(np.count_nonzero(before < 0))
+    arrive = 0
+    for server, share in enumerate(problem.share):
+        mine, others = problem.part[before == server] / share, problem.part[before != server] / share
+        leave += max(_cover(mine[:, kind], over[server, kind]) for kind in (0, 1))
+        arrive += max(_cover(others[:, kind], under[server, kind]) for kind in (0, 1))
+    return max(leave, arrive)
+
+
+def _cover(sizes: np.ndarray[tuple[int], np.dtype[np.float64]], amount: float) -> int:
+    """Return how many of the largest sizes reach the amount; one more than exist if all together do not."""
+    if amount <= NOISE:
+        return 0
+    return int(np.searchsorted(np.cumsum(-np.sort(-sizes)), amount - NOISE)) + 1
+
+
+def fewer(problem: PlacementProblem, quick: Ints, *, seconds: float | None = None) -> Ints:
+    """Return the balanced layout with the fewest moves found within `seconds`, or `quick` if none is better."""
+    best = quick
+    for choices in CHOICES:
+        free = _free(problem, best, choices // len(problem.share))
+        now = best.copy()
+        now[free], done = _solved(problem, best, free, SECONDS if seconds is None else seconds)
+        if problem.balanced(now) and (not problem.balanced(best) or problem.moves(now) < problem.moves(best)):
+            best = now
+        if not done or len(free) == len(best):
+            break
+    return best
+
+
+def _free(problem: PlacementProblem, quick: Ints, most: int) -> Ints:
+    """Return the slots that the program may place: slots that `quick` moved first, then the largest."""
+    moved = (quick != problem.before) & (problem.before >= 0)
+    order = np.lexsort((-problem.part.max(axis=1), ~moved))
+    return np.sort(order[:most])
+
+
+def _solved(problem: PlacementProblem, quick: Ints, free: Ints, seconds: float) -> tuple[Ints, bool]:
+    """Return a server for each free slot, as in `quick` if nothing is balanced, and whether the solver finished."""
+    from scipy import optimize, sparse
+
+    slots, servers = len(free), len(problem.share)
+    each, homes = np.arange(slots), problem.before[free]
+    costs = np.ones((slots, servers))
+    costs[each[homes >= 0], homes[homes >= 0]] = 0.0
+    fixed = quick.copy()
+    fixed[free] = -1
+    held: Floats = problem.held(fixed)
+    once = sparse.kron(sparse.eye_array(slots), np.ones((1, servers)))
+    loads: list[Any] = [
+        sparse.kron(problem.part[free, kind][None, :], sparse.diags_array(1.0 / problem.share[:, kind]))
+        for kind in (0, 1)
+    ]
+    room = problem.tolerance + NOISE
+    limits = [
+        optimize.LinearConstraint(load, 1.0 - room - held[:, kind], 1.0 + room - held[:, kind])
+        for kind, load in enumerate(loads)
+    ]
+    found = optimize.milp(
+        costs.ravel(),
+        integrality=np.ones(costs.size),
+        bounds=optimize.Bounds(0, 1),
+        constraints=[optimize.LinearConstraint(once, 1, 1), *limits],
+        options={"time_limit": seconds},
+    )
+    taken = quick[free] if found.x is None else np.argmax(found.x.reshape(slots, servers), axis=1)
+    return taken, found.status != OUT_OF_TIME

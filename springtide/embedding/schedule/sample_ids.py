@@ -1,32 +1,23 @@
 """Extract the ids of each sample of a batch by table, for the sample scheduler.
 
-In: the lookup calls that a batch will make (embedding/lookup/lookup.py). Out: `SampleIds`, contiguous copies that
+In: the lookup calls that a batch will make (embedding/lookup/lookup.py). Out: `FeatureIds`, contiguous copies that
 outlive the batch. Next: embedding/schedule/scheduler.py.
 """
 
 import ctypes
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from springtide.embedding.lookup.calls import Bag, Ids, LookupCall, LookupFeature
+from springtide.embedding.schedule.scheduler import FeatureIds
 
 Keys = npt.NDArray[np.int64]
 ID_BYTES = 8
 
 
-class SampleIds(NamedTuple):
-    """Ids of one feature. One table may have several features."""
-
-    table: int
-    ids: Keys
-    offsets: Keys | None
-    """Start of each sample's ids, then the end of the last sample's ids. None means one id per sample."""
-
-
-def of_calls(calls: Iterable[LookupCall], samples: int) -> list[SampleIds] | None:
+def of_calls(calls: Iterable[LookupCall], samples: int) -> list[FeatureIds] | None:
     """Return the ids of all features of these calls; None if ids cannot be assigned to samples (rows of the batch)."""
     found = []
     for call in calls:
@@ -38,18 +29,16 @@ def of_calls(calls: Iterable[LookupCall], samples: int) -> list[SampleIds] | Non
     return found
 
 
-def in_units(features: Iterable[SampleIds], samples: int, unit: int) -> list[SampleIds]:
+def in_units(features: Iterable[FeatureIds], samples: int, unit: int) -> list[FeatureIds]:
     """Group every `unit` samples into one; the last group may be smaller."""
     if unit == 1:
         return list(features)
     bounds = np.append(np.arange(0, samples, unit), samples)
-    return [SampleIds(one.table, one.ids, bounds if one.offsets is None else one.offsets[bounds]) for one in features]
+    return [FeatureIds(one.table, one.ids, bounds if one.offsets is None else one.offsets[bounds]) for one in features]
 
 
-def _of_feature(feature: LookupFeature, ids: Ids, bag: Bag, rows: int, samples: int) -> SampleIds | None:
-    """Return the ids of one feature by sample. `rows` is the first dimension of the output, which is not the batch for
-    time-major sequences.
-    """
+def _of_feature(feature: LookupFeature, ids: Ids, bag: Bag, rows: int, samples: int) -> FeatureIds | None:
+    """Return the ids of one feature by sample; `rows` is the output's first dimension, not always the batch."""
     values = _at(*ids)
     _, bags, _, address, closed, _ = bag
     if address:
@@ -64,20 +53,19 @@ def _of_feature(feature: LookupFeature, ids: Ids, bag: Bag, rows: int, samples: 
         return None
     if feature.padding is not None and not feature.pull_padding:
         return _without(feature.table.spec.id, values, offsets, feature.padding)
-    return SampleIds(feature.table.spec.id, values, offsets)
+    return FeatureIds(feature.table.spec.id, values, offsets)
 
 
-def _without(table: int, values: Keys, offsets: Keys | None, padding: int) -> SampleIds:
+def _without(table: int, values: Keys, offsets: Keys | None, padding: int) -> FeatureIds:
     wanted = values != padding
     if wanted.all():
-        return SampleIds(table, values, offsets)
+        return FeatureIds(table, values, offsets)
     before = np.concatenate([[0], np.cumsum(wanted)])
     ends = np.arange(len(values) + 1) if offsets is None else offsets
-    return SampleIds(table, values[wanted], before[ends])
+    return FeatureIds(table, values[wanted], before[ends])
 
 
 def _at(address: int, count: int, stride: int) -> Keys:
-    """Copy `count` ids at this address with this stride."""
     if not count:
         return np.empty(0, dtype=np.int64)
     cells = (ctypes.c_int64 * ((count - 1) * stride + 1)).from_address(address)

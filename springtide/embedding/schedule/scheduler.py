@@ -1,12 +1,15 @@
 """Allocate samples of a batch to workers and plan their caches, with the native scheduler.
 
-Every rank runs a scheduler with equal settings and equal batches. All ranks therefore reach the same result without
+Every rank runs a scheduler with equal settings and equal batches, so all ranks reach the same result without
 communication. In: ids of the whole next batch, by feature. Out: a rank for every sample, and a plan for every rank's
-cache (`cpp/cache/cache_plan.h`). `embedding.schedule.sync_plan` counts the cost of a plan.
+cache (cpp/cache/cache_plan.h). Also: the time budget of an allocation, and the bytes that plans send.
 """
 
-from collections.abc import Collection, Sequence
+import math
+import statistics
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +25,14 @@ DEFAULT_SWEEPS, MOST_SWEEPS = (
     20,
 )  # sweeps of `anneal`, by default and with time to spare; more sweeps save almost nothing
 ALL_TABLES = 2**32 - 1
+MARGIN = 0.1
+"""Fraction of the budget kept free, because schedule times vary."""
+LEAST = 4
+"""Minimum number of units. Fewer units save almost no schedule time and cost a tenth more transmissions."""
+MEMORY = 32
+"""Number of recent schedules that count. Older schedules had a different load."""
+KEY = 10  # bytes that identify a row to a server: its key and its table
+SAID = 4  # bytes of the presence flag before a row or gradient between workers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,26 +45,18 @@ class ScheduleSettings:
     tables: tuple[int, ...] | None = None
     """Ids of the cached tables; the scheduler ignores all other tables. None caches all tables."""
     policy: str = "laia"
-    """Allocation policy. `anneal` searches for the fewest transmissions. `laia` is Herald's Algorithm 1. `random` and
-    `contiguous` do no scheduling. `exhaustive` finds the minimum, for tiny batches only.
-    """
+    """`anneal` searches for few transmissions, `laia` is Herald's Algorithm 1, `exhaustive` is for tiny batches."""
     order: str = "lru"
     """Eviction order of a full cache: `lru` evicts the row trained longest ago, `lfu` the row trained least often."""
     seed: int = 0
     p2p: str = "off"
-    """Direct traffic between workers. `off` sends nothing. `rows` sends a row to the only worker that trains it next.
-    `gradients` also lets one of a few trainers keep a row and sum the gradients of the other trainers.
-    """
+    """`rows` sends a row to its only next trainer; `gradients` also lets one of a few trainers keep a row."""
     p2p_trainers: int = 4
     """Limit on the workers that train one row under `gradients`. With more trainers, the servers sum the gradients."""
     on_demand: bool = True
-    """Whether write-backs wait until a row is needed. False writes every trained row back with its own step, as if the
-    next batch were unknown.
-    """
+    """Whether write-backs wait until a row is needed. False writes every trained row back with its own step."""
     threads: int = 1
-    """Threads of this rank's scheduler. Several threads split samples and capacity before the allocation, so all ranks
-    need the same number.
-    """
+    """Threads of this rank's scheduler, equal on all ranks because they split samples and capacity."""
     profile_every: int = 8
     """Batches between two measurements of the tables' degree of infrequency; 0 disables the measurement."""
 
@@ -107,45 +110,118 @@ class Scheduler:
         best_tables: int | None = None,
         effort: int = 0,
     ) -> _native.Scheduled:
-        """Schedule the next batch of the stream. All earlier plans count as executed.
+        """Schedule the next batch of the stream; all earlier plans count as executed.
 
-        `scored` names the tables whose keys count in the allocation; empty for all. `best_tables` limits them to the
-        tables with the highest degree of infrequency; None for all (`budget` computes the limit). `effort` limits the
-        search of a policy. All arguments must be equal on every rank.
+        `scored` names the tables whose keys count in the allocation; empty for all. `best_tables` limits them to those
+        with the highest degree of infrequency. `effort` limits a search. All must be equal on every rank.
         """
         tables = self.settings.tables
         looked_at = [(f.table, f.ids, f.offsets) for f in features if tables is None or f.table in tables]
         best = ALL_TABLES if best_tables is None else best_tables
         return self._native.schedule(looked_at, samples, scored=sorted(scored), best_tables=best, effort=effort)
 
-    def consider(
-        self, features: Sequence[FeatureIds], samples: int, policy: str, *, effort: int = 0
-    ) -> _native.Considered:
-        """Return the result of another policy for the next batch from the same state, without scheduling the batch."""
-        if policy not in POLICIES:
-            raise errors.UnknownName("allocation policy", policy, POLICIES)
-        tables = self.settings.tables
-        looked_at = [(f.table, f.ids, f.offsets) for f in features if tables is None or f.table in tables]
-        return self._native.consider(looked_at, samples, policy, effort=effort)
-
     def flushed(self, step: int) -> None:
         """Note that all rows trained up to `step` are on the servers. The next step may already be scheduled."""
         self._native.flushed(step)
 
-    def clear(self) -> None:
-        self._native.clear()
 
-    def cached(self, worker: int) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.bool_]]:
-        """Return tables and keys of one worker's rows in eviction order, and which rows only this worker has."""
-        tables, keys, dirty = self._native.cached(worker)
-        return tables, keys, dirty.astype(bool)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleTime:
+    """Duration of one schedule."""
 
-    def infrequency(self, table: int) -> float:
-        """Return Herald's degree of infrequency: the share of the table's used rows that occur less often than a worker
-        trains samples.
-        """
-        return float(self._native.infrequency(table))
+    units: int
+    """Number of tables scored, or of sweeps."""
+    allocate_s: float
+    rest_s: float
+    """Seconds of all stages except the allocation."""
 
-    @property
-    def step(self) -> int:
-        return int(self._native.step)
+
+def took(seconds: Mapping[str, float], *, units: int) -> ScheduleTime:
+    return ScheduleTime(
+        units=units,
+        allocate_s=seconds["allocate"],
+        rest_s=sum(each for stage, each in seconds.items() if stage != "allocate"),
+    )
+
+
+def units_within(budget_s: float, history: Sequence[ScheduleTime], *, most: int, least: int = LEAST) -> int:
+    """Return how many units, from `least` to `most`, keep the next schedule within `budget_s`.
+
+    Without a history the result is `most`, so that the first schedules show their cost. Until the number of units has
+    changed, the time counts as proportional to them; later schedules correct it.
+    """
+    recent = history[-MEMORY:]
+    if not recent:
+        return most
+    left_s = budget_s * (1 - MARGIN) - high(each.rest_s for each in recent)
+    base_s, unit_s = line(recent)
+    if unit_s <= 0:
+        return most
+    return min(most, max(least, math.floor((left_s - base_s) / unit_s)))
+
+
+def line(recent: Sequence[ScheduleTime]) -> tuple[float, float]:
+    """Fit a line to the allocation times; return the seconds without units and the seconds per unit."""
+    by_units: dict[int, list[float]] = {}
+    for each in recent:
+        by_units.setdefault(each.units, []).append(each.allocate_s)
+    points = {units: high(seconds) for units, seconds in by_units.items()}
+    most = max(points)
+    if len(points) == 1:
+        return (0.0, points[most] / most) if most else (points[most], 0.0)
+    fit = statistics.linear_regression(list(points), list(points.values()))
+    slope = max(fit.slope, 0.0)
+    base = max(fit.intercept, 0.0)
+    return (base, slope) if slope else (0.0, points[most] / max(most, 1))
+
+
+def high(seconds: Iterable[float]) -> float:
+    ordered = sorted(seconds)
+    return ordered[math.ceil(0.9 * len(ordered)) - 1]
+
+
+class RowSize(NamedTuple):
+    """Bytes of a row of one table, without its key."""
+
+    value: int
+    """Bytes of the weights, or of their gradient."""
+    image: int
+    """Bytes of the weights and the optimizer state."""
+
+
+class PlanVolume(NamedTuple):
+    """Bytes that all ranks send together."""
+
+    with_caches: int
+    without: int
+
+
+def volume(plans: Sequence[Any], sizes: Mapping[int, RowSize]) -> PlanVolume:
+    """Return the bytes that these `_native.CachePlan`s send, and the bytes of the same samples without caches."""
+    tables = max(sizes, default=-1) + 1
+    value, image = (np.array([sizes.get(id, RowSize(0, 0))[kind] for id in range(tables)], np.int64) for kind in (0, 1))
+
+    def count(named: Iterable[tuple[Any, Any]]) -> NDArray[np.int64]:
+        total = np.zeros(tables, np.int64)
+        for ids, _ in named:
+            total += np.bincount(np.asarray(ids, np.int64), minlength=tables)
+        return total
+
+    def rows(name: str) -> NDArray[np.int64]:
+        return count(getattr(plan, name) for plan in plans)
+
+    def passed(name: str) -> NDArray[np.int64]:
+        return count(keys for plan in plans for _, keys in getattr(plan, name))
+
+    read = rows("pass_hit") + rows("pass_pull")
+    valued, given = passed("value_receives"), passed("gradient_sends")
+    pushed = read - (given - valued)
+    held = rows("hold_hit") + rows("hold_pull") + passed("receives")
+    sums = (
+        ((rows("hold_pull") + rows("write_back")) * (KEY + image)).sum()
+        + ((rows("pass_pull") + pushed) * (KEY + value)).sum()
+        + (passed("sends") * (SAID + image)).sum()
+        + (passed("value_sends") * value).sum()
+        + (given * (SAID + value)).sum()
+    )
+    return PlanVolume(int(sums), int((2 * (held + valued + read) * (KEY + value)).sum()))

@@ -2,7 +2,7 @@
 
 In: a complete checkpoint that is due at the URL (`master.checkpoint.uploads`), servers' requests for orders, and their
 reports. Out: totals, once every file is at the URL. The master can then publish the manifest. If a server has lost a
-file, its buddy copies the mirror. Next: `server.upload`.
+file, its buddy copies the mirror. Next: `server.mirror`.
 """
 
 import asyncio

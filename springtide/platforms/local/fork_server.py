@@ -21,7 +21,7 @@ IMPORTS = (
     "torch.utils.data",
     "springtide.worker.job",
     "springtide.dataworker.feed.worker",
-    "springtide.server.upload",
+    "springtide.server.mirror",
     "springtide.server.migration",
     "springtide.server.recovery",
     "springtide.server.checkpoints",

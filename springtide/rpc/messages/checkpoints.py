@@ -1,6 +1,6 @@
 """Messages about checkpoints: save orders, reports, mirror copies, and files on servers' own disks.
 
-In: `server.checkpoints`, `server.mirror` and `server.upload`. Next: `master.checkpoint.schedule` gives orders and
+In: `server.checkpoints`, `server.mirror` and `server.mirror`. Next: `master.checkpoint.schedule` gives orders and
 receives reports. The `server.mirror` of a buddy receives copies and serves files. `rpc.messages.messages` includes all
 of them.
 """

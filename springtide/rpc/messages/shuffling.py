@@ -1,7 +1,7 @@
 """Messages that list the workers that exchange stream batches. In: `rpc.messages.types`. Next: `rpc.messages.messages`
 includes them.
 
-Workers exchange the batches, and their readiness, directly (`worker.online.shuffling`). The master only distributes
+Workers exchange the batches, and their readiness, directly (`worker.online.peers`). The master only distributes
 addresses.
 """
 

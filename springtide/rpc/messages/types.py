@@ -146,7 +146,7 @@ class JobStatus(RpcMessage, frozen=True):
 
 
 class RestoreOrder(RpcMessage, frozen=True):
-    """Slots to restore from a checkpoint before serving (`server.restore.restore`)."""
+    """Slots to restore from a checkpoint before serving (`server.recovery.restore`)."""
 
     where: str
     """Folder or URL of the checkpoint."""

@@ -34,7 +34,7 @@ async def challenge(
     """Run the listener's side. Return once the caller has proved itself and knows the master's term.
 
     `rpc.transport.handshake_limits` limits the duration. A proof for one `plane` is invalid for another plane: peers of
-    a job have their own (`worker.online.shuffling`).
+    a job have their own (`worker.online.peers`).
     """
     nonce = secrets.token_bytes(NONCE_BYTES)
     writer.write(frames.pack(messages.HandshakeChallenge(messages.VERSION, nonce)))

@@ -3,7 +3,7 @@
 In: connections that a listener has just accepted. Out: at most `MOST` of them at a time. A further connection evicts
 the oldest. Each connection has one deadline for the whole handshake, however slowly its bytes arrive. Authenticated
 peers do not count, so strangers never take their places. Used by `rpc.transport.listener`,
-`worker.online.shuffling.peers` and `dataworker.transport.handshake`. The data plane has its own limits in
+`worker.online.peers` and `dataworker.transport.handshake`. The data plane has its own limits in
 cpp/net/handshake.h.
 """
 

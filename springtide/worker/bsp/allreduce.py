@@ -1,27 +1,31 @@
 """All-reduce the dense gradients of a bsp group over gloo, in one flat bucket per data type.
 
-In: worker/step/bsp_step.py, once per step. Out: the group's gradient in every `p.grad`. Each rank then runs the user's
-own optimizer.
+In: worker/step/bsp_step.py, once per step. Out: the group's gradient in every `p.grad`, and a `GroupVerdict`: flags
+that ranks add to every all-reduce, summed, so that all ranks act alike without another message. Ranks find each other
+through the master (`GroupStore`), because torch's TCPStore listens on all interfaces without authentication.
 """
 
 import datetime
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import distributed, nn
 
 from springtide import errors
+from springtide.rpc.messages import messages
+from springtide.worker.link.clients import GroupClient
+from springtide.worker.link.optimizer import set_option
 
 MEETING = datetime.timedelta(seconds=60)  # a rank that does not connect within this time counts as dead
 TIMEOUT = datetime.timedelta(minutes=5)  # a rank that is later counts as dead; a step takes a fraction of this time
+DIGITS = 4  # bytes of a digest; sums of their squares over 128 ranks are exact in float32
+FIXED = 8 + 2 * DIGITS
 
 
 def form_group(store: Any, *, rank: int, workers: int, host: str) -> Any:
-    """Connect all ranks over `store`, without touching the user's default torch.distributed group.
-
-    Return None for a group of one. `GroupChanged` if other ranks cannot be reached.
-    """
+    """Connect all ranks over `store`, apart from the user's torch.distributed group; None for a group of one."""
     if workers == 1:
         return None
     options = distributed.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
@@ -31,11 +35,11 @@ def form_group(store: Any, *, rank: int, workers: int, host: str) -> Any:
         group = distributed.ProcessGroupGloo(store, rank, workers, options)
         group._set_default_timeout(TIMEOUT)
     except RuntimeError as error:
-        raise errors.GroupChanged(f"the group could not meet: {said(error)}") from None
+        raise errors.GroupChanged(f"the group could not meet: {reason_of(error)}") from None
     return group
 
 
-def said(error: RuntimeError) -> str:
+def reason_of(error: RuntimeError) -> str:
     return (str(error).partition("] ")[2] or str(error)).partition(". This")[0]
 
 
@@ -45,7 +49,7 @@ def broadcast(group: Any, tensor: torch.Tensor, root: int) -> None:
         try:
             group.broadcast(tensor, root).wait()
         except RuntimeError as error:
-            raise errors.GroupChanged(f"a member of the group is lost: {said(error)}") from None
+            raise errors.GroupChanged(f"a member of the group is lost: {reason_of(error)}") from None
 
 
 class Reducer:
@@ -56,13 +60,11 @@ class Reducer:
         self.params = list(params)
         self.group = group
         self.elder: int | None = None
-        """Rank whose hyperparameters all ranks use. The schedules of a rank that joined late have not advanced as
-        far.
-        """
+        """Rank whose hyperparameters all use; the schedules of a rank that joined late lag behind."""
         by_dtype: dict[torch.dtype, list[int]] = {torch.float32: []}
         for index, param in enumerate(self.params):
             if not param.is_floating_point():
-                raise errors.BadInput(f"a parameter of dtype {param.dtype} cannot be trained: wanted a float")
+                raise errors.BadInput(f"a parameter of dtype {param.dtype} cannot be trained: expected a float")
             by_dtype.setdefault(param.dtype, []).append(index)
         self.words = [0.0] * words
         """This rank's header numbers, as they are when `reduce` is called."""
@@ -73,7 +75,6 @@ class Reducer:
         self._buckets = [self._bucket(dtype, members) for dtype, members in by_dtype.items()]
 
     def load(self, *, share: float, skip: bool) -> None:
-        """Copy this rank's current gradients, so that `reduce` can be repeated with another group."""
         self._skip = skip
         grads = [param.grad for param in self.params]
         for members, bucket in zip(self._members, self._buckets, strict=True):
@@ -90,8 +91,7 @@ class Reducer:
     def reduce(self) -> bool:
         """Replace each `p.grad` by the group's gradient; return True if any rank wants to skip the step.
 
-        A parameter without a gradient on all ranks stays without one. If some ranks have a gradient, the other ranks
-        count as zero. `GroupChanged` if a member is lost.
+        Ranks without a gradient count as zero, unless no rank has one. `GroupChanged` if a member is lost.
         """
         if self.group is None:
             self.sums = list(self.words)
@@ -103,7 +103,7 @@ class Reducer:
             try:
                 self.group.allreduce([bucket.flat]).wait()
             except RuntimeError as error:
-                raise errors.GroupChanged(f"a member of the group is lost: {said(error)}") from None
+                raise errors.GroupChanged(f"a member of the group is lost: {reason_of(error)}") from None
         self.sums = self._buckets[0].flags[1 : 1 + len(self.words)].tolist()
         if self._buckets[0].flags[0]:
             return True
@@ -111,7 +111,6 @@ class Reducer:
         return False
 
     def deal(self) -> None:
-        """Copy the group's gradients from the buckets into every `p.grad`."""
         for members, bucket in zip(self._members, self._buckets, strict=True):
             present = bucket.flags[-len(members) :].tolist() if members else []
             for index, view, ranks in zip(members, bucket.views, present, strict=True):
@@ -127,16 +126,13 @@ class Reducer:
         numbers = torch.tensor([float(group[name]) for group, name in known], dtype=torch.float64)
         broadcast(self.group, numbers, self.elder)
         for (group, name), number in zip(known, numbers.tolist(), strict=True):
-            if isinstance(group[name], torch.Tensor):
-                group[name].fill_(number)
-            elif group[name] != number:
-                group[name] = number
+            set_option(group, name, number)
 
     def _bucket(self, dtype: torch.dtype, members: list[int]) -> "Bucket":
         sizes = [self.params[index].numel() for index in members]
-        said = 1 + len(members) + (len(self.words) if dtype is torch.float32 else 0)
-        flat = torch.zeros(sum(sizes) + said, dtype=dtype)
-        *parts, flags = torch.split(flat, [*sizes, said])
+        reason_of = 1 + len(members) + (len(self.words) if dtype is torch.float32 else 0)
+        flat = torch.zeros(sum(sizes) + reason_of, dtype=dtype)
+        *parts, flags = torch.split(flat, [*sizes, reason_of])
         shapes = (self.params[index].shape for index in members)
         return Bucket(
             flat, torch.zeros_like(flat), [part.view(shape) for part, shape in zip(parts, shapes, strict=True)], flags
@@ -151,6 +147,115 @@ class Bucket(NamedTuple):
     """Copy of this rank's contribution."""
     views: list[torch.Tensor]
     flags: torch.Tensor
-    """Number of ranks that want to skip, then the header numbers (first bucket only), then the number of ranks with a
-    gradient for each parameter.
-    """
+    """Ranks that want to skip, the words of the ranks (first bucket only), and ranks with a gradient by parameter."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RankWords:
+    """Flags that one rank sends."""
+
+    flush: bool = False
+    """Whether all rows must be on the servers after this step."""
+    empty: bool = False
+    """Whether this step only flushes and trains no batch."""
+    last: bool = False
+    """Whether this rank knows of no further batch. Ranks learn at different times that a job stops."""
+    ready: bool = False
+    """Whether this rank knows where the modules find their ids."""
+    go: bool = False
+    """Request of the lowest rank to start scheduling batches."""
+    stop: bool = False
+    """Request of the lowest rank to stop scheduling batches."""
+    paper: bool = False
+    """Request of the lowest rank to simulate schedules for the next batches, which shows their cost."""
+    effort: int = 0
+    """Search effort of the schedule, set by the lowest rank."""
+    digest: int = 0
+    """32-bit digest of the next batch and its schedule; 0 if the batch is not scheduled."""
+    refused: frozenset[int] = field(default_factory=frozenset)
+    """Tables whose ids are not all known ahead of forward()."""
+
+
+class GroupVerdict(NamedTuple):
+    """Combined flags of all ranks."""
+
+    flush: bool
+    empty: bool
+    torn: bool
+    """Whether only some of the ranks train a batch in this step."""
+    last: bool
+    """Whether at least one rank knows of no further batch."""
+    ready: bool
+    alike: bool
+    """Whether all ranks have the same digest."""
+    go: bool
+    stop: bool
+    paper: bool
+    effort: int
+    refused: frozenset[int]
+
+
+def words_needed(tables: Sequence[int]) -> int:
+    return FIXED + len(tables)
+
+
+def encode_words(words: RankWords, tables: Sequence[int]) -> list[float]:
+    digits = [words.digest >> 8 * place & 0xFF for place in range(DIGITS)]
+    return [
+        float(words.flush),
+        float(words.empty),
+        float(words.last),
+        float(not words.ready),
+        float(words.go),
+        float(words.stop),
+        float(words.paper),
+        float(words.effort),
+        *map(float, digits),
+        *(float(digit * digit) for digit in digits),
+        *(float(table in words.refused) for table in tables),
+    ]
+
+
+def decode_words(sums: Sequence[float], tables: Sequence[int], ranks: int) -> GroupVerdict:
+    """Decode the sums. Digests are equal if n times the sum of squares equals the squared sum, for every byte."""
+    flush, empty, last, unready, go, stop, paper, effort = sums[: FIXED - 2 * DIGITS]
+    digits, squares = sums[FIXED - 2 * DIGITS : FIXED - DIGITS], sums[FIXED - DIGITS : FIXED]
+    return GroupVerdict(
+        flush=flush > 0,
+        empty=empty > 0,
+        torn=0 < empty < ranks,
+        last=last > 0,
+        ready=unready == 0,
+        alike=all(ranks * square == digit * digit for digit, square in zip(digits, squares, strict=True)),
+        go=go > 0,
+        stop=stop > 0,
+        paper=paper > 0,
+        effort=int(effort),
+        refused=frozenset(table for table, many in zip(tables, sums[FIXED:], strict=True) if many),
+    )
+
+
+class GroupStore(distributed.Store):  # type: ignore[misc, name-defined]
+    """Values of one generation of the group. It implements only the operations that gloo uses to connect."""
+
+    def __init__(self, master: GroupClient, generation: int) -> None:
+        super().__init__()
+        self._master, self._generation = master, generation
+        self._given: dict[str, bytes] = {}
+        self._known: dict[str, bytes] = {}
+
+    def set(self, key: str, value: bytes) -> None:
+        self._given[key] = bytes(value)
+        self._meet()
+
+    def get(self, key: str) -> bytes:
+        self.wait([key])
+        return self._known[key]
+
+    def wait(self, keys: Sequence[str], timeout: datetime.timedelta | None = None) -> None:
+        """Wait for these keys; `GroupChanged` as soon as the master knows that they will not come."""
+        if missing := tuple(key for key in keys if key not in self._known):
+            self._meet(*missing)
+
+    def _meet(self, *wanted: str) -> None:
+        self._known = self._master.meet(messages.MeetRequest(self._generation, self._given, wanted))

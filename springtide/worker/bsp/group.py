@@ -1,39 +1,26 @@
 """Form the bsp group of this worker, and form it again when a member is lost or the group size changes.
 
-In: worker/setup.py forms the first group. worker/step/bsp_step.py forms later groups, when a member does not answer or
-the master changes the group. Out: the same step, model and data position on every rank. Next: allreduce.py (gloo),
-model_state.py (state for a rank that joins).
-
-The order of a step makes it exact. The ranks all-reduce the gradients, and each rank pushes its part of the table
-gradients to the servers. The step counts once all servers have all parts. Then the servers apply it, and the ranks
-apply the dense part.
-
-So if a member is lost, there are two cases. If all servers have all parts, all ranks apply the step. Otherwise no rank
-applies it, and the same ranks repeat it. The lost rank takes part in its next incarnation, and gets the model and the
-data position from another rank.
-
-If no rank has the model, or rows are lost, all ranks restart from a checkpoint. For checkpoints, the lowest rank stores
-the model on the servers after a step. Design: docs/design/training.md.
+In: worker/setup.py forms the first group, worker/step/bsp_step.py later groups. Out: the same step, model and data
+position on every rank. A step counts once all servers have the parts of all ranks. If a member is lost before, no rank
+applies the step, and the next group repeats it. Design: docs/design/training.md.
 """
 
 import logging
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import nn
 
 from springtide import errors
 from springtide.checkpoint.format import group_model
 from springtide.embedding.lookup.table_client import TableClient
 from springtide.planning.guards.cache_benefit import CrashRisk
 from springtide.rpc.messages import messages
-from springtide.worker.bsp import allreduce, connect, group_state, model_state
-from springtide.worker.bsp.allreduce import Reducer
-from springtide.worker.bsp.group_store import GroupStore
+from springtide.worker import connect
+from springtide.worker.bsp import allreduce, model_state
+from springtide.worker.bsp.allreduce import GroupStore, Reducer
+from springtide.worker.bsp.model_state import GroupModel
 from springtide.worker.link import master_link
 
 log = logging.getLogger(__name__)
@@ -83,17 +70,6 @@ class GroupStep(Protocol):
     def begin_at(self, step: int, position: DataPosition, counts: list[int]) -> None: ...
 
 
-@dataclass(slots=True)
-class GroupModel:
-    """State beside the tables that must be equal on all ranks."""
-
-    module: nn.Module
-    optimizers: list[torch.optim.Optimizer]
-    tensors: Callable[[], list[torch.Tensor]]
-    assign_tables: Callable[[], None]
-    """Function that assigns the tables' initial weights; the leader of the first group calls it once."""
-
-
 class BspGroup:
     """The bsp group, as this worker knows it."""
 
@@ -113,10 +89,7 @@ class BspGroup:
         """Newest generation that the master has announced."""
 
     def form(self, stepper: GroupStep, *, resting: bool = False) -> int:
-        """Wait for the group and join it, with retries; return the last step that is complete on all servers.
-
-        Return -1 if the job is over for this worker, so that its loop must end.
-        """
+        """Wait for the group and join it; return the last step complete on all servers, or -1 at the end of the job."""
         while self._in:
             self._reducer.group = None  # closes the connections, so that the other ranks notice
             asked = messages.GroupRequest(self._fresh, stepper.idle, resting, self._told, bound=stepper.bound)
@@ -176,11 +149,9 @@ class BspGroup:
         )
 
     def keep(self, stepper: GroupStep, applied: Any) -> None:
-        """Save the model if a checkpoint is due, before the loop gets its next batch. The lowest rank stops until all
-        slots are copied.
+        """Save the model if a checkpoint is due; the lowest rank then stops until all slots are copied.
 
-        The method waits for `applied`. The servers then have exactly this step, because the other ranks wait for this
-        rank.
+        It waits for `applied`. The servers then have exactly this step, because the other ranks wait for this rank.
         """
         due = self._link.group.save_due
         if not self.save_due or applied is None:
@@ -198,7 +169,7 @@ class BspGroup:
             log.warning("no checkpoints: %s", error)
             self._kept = NEVER
             return False
-        group_state.put(self._client, body)
+        model_state.put(self._client, body)
         log.info("checkpoint %d: the model of step %d is on the servers", number, stepper.count)
         return self._link.group.stop_at(messages.AtStep(number, stepper.count, *spot, last=last))
 
@@ -214,7 +185,7 @@ class BspGroup:
                 self._model.assign_tables()
             complete, restored = self._backend.regroup(), None
             if formed.restored:
-                restored = model_state.from_bytes(self._model, group_state.get(self._client))
+                restored = model_state.from_bytes(self._model, model_state.get(self._client))
                 log.info("going on after step %d, with the model that the servers hold", restored.step)
             if formed.at_rest:  # the model knows the step; a server with its first slots does not
                 complete = stepper.count if restored is None else restored.step

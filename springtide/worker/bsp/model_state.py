@@ -1,36 +1,42 @@
-"""Send the dense parameters, buffers and optimizer states to a rank that joins a bsp group.
+"""Dense parameters, buffers and optimizer states of a bsp group: sent to a rank that joins, stored for checkpoints.
 
-In: group.py calls it on every rank when a group forms. Out: the leader's state on the joining ranks. Tensors travel
-over gloo, and their structure travels as msgpack, so nothing is unpickled. Checkpoints store the same state as bytes
-(checkpoint/format/group_model.py).
+In: group.py, when a group forms or a checkpoint is due. Out: the leader's state on joining ranks over gloo, or as rows
+of a reserved table on the servers (checkpoint/format/group_model.py). Nothing is unpickled.
 """
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import msgspec
+import numpy as np
 import torch
+from torch import nn
 
 from springtide import errors
 from springtide.checkpoint.format import group_model
-from springtide.checkpoint.format.group_model import DTYPES, FORMAT, GroupPosition, SavedGroup, flat, shaped
+from springtide.checkpoint.format.group_model import DTYPES, FORMAT, TABLE, GroupPosition, SavedGroup, flat, shaped
 from springtide.domain.core.validation import plain
+from springtide.domain.model.tables import TableSpec
+from springtide.embedding.lookup.table_client import TableClient
 from springtide.worker.bsp import allreduce
 
 TENSOR, TUPLE = "springtide: tensor", "springtide: tuple"
 PLAIN = (bool, int, float, str, type(None))
 
 
-class HeldModel(Protocol):
-    """Model state that group.py holds."""
+@dataclass(slots=True)
+class GroupModel:
+    """State beside the tables that must be equal on all ranks."""
 
-    @property
-    def optimizers(self) -> Sequence[torch.optim.Optimizer]: ...
+    module: nn.Module
+    optimizers: list[torch.optim.Optimizer]
+    tensors: Callable[[], list[torch.Tensor]]
+    assign_tables: Callable[[], None]
+    """Function that assigns the tables' initial weights; the leader of the first group calls it once."""
 
-    def tensors(self) -> list[torch.Tensor]: ...
 
-
-def share(gloo: Any, leader: int, model: HeldModel, *, give: bool, take: bool) -> None:
+def share(gloo: Any, leader: int, model: GroupModel, *, give: bool, take: bool) -> None:
     """Broadcast the leader's state. Every rank takes part, but only joining ranks apply it."""
     for tensor in model.tensors():
         held = tensor.detach().clone().contiguous()
@@ -51,14 +57,14 @@ def share(gloo: Any, leader: int, model: HeldModel, *, give: bool, take: bool) -
             one.load_state_dict(_unpack(packed, tensors))
 
 
-def to_bytes(model: HeldModel, place: GroupPosition) -> bytes:
+def to_bytes(model: GroupModel, place: GroupPosition) -> bytes:
     tensors: list[torch.Tensor] = []
     plan = [_pack(one.state_dict(), tensors) for one in model.optimizers]
     saved = SavedGroup(FORMAT, place, [flat(one) for one in model.tensors()], plan, [flat(one) for one in tensors])
     return msgspec.msgpack.encode(saved)
 
 
-def from_bytes(model: HeldModel, body: bytes) -> GroupPosition:
+def from_bytes(model: GroupModel, body: bytes) -> GroupPosition:
     """Restore the model from these bytes and return its position; `BadInput` if they belong to another model."""
     saved = group_model.decode(body)
     own = model.tensors()
@@ -103,7 +109,7 @@ def _pack(value: Any, tensors: list[torch.Tensor]) -> Any:
         return number
     raise errors.BadInput(
         f"an optimizer keeps a {type(value).__name__} in its state, which cannot be given to a worker that joins the "
-        "bsp group: wanted numbers, text, tensors, and lists and dicts of them"
+        "bsp group: expected numbers, text, tensors, and lists and dicts of them"
     )
 
 
@@ -115,3 +121,27 @@ def _unpack(value: Any, tensors: list[torch.Tensor]) -> Any:
             return tuple(_unpack(each, tensors) for each in value[TUPLE])
         return {key: _unpack(each, tensors) for key, each in value.items()}
     return [_unpack(each, tensors) for each in value] if isinstance(value, list) else value
+
+
+def declare(client: TableClient) -> None:
+    number = max((spec.id for spec in client.specs), default=-1) + 1
+    client.declare([TableSpec(id=number, name=TABLE, dim=group_model.ROW)])
+
+
+def put(client: TableClient, body: bytes) -> None:
+    rows = group_model.rows_of(body)
+    client.assign(TABLE, np.arange(len(rows)), rows)
+
+
+def get(client: TableClient) -> bytes:
+    """Return the bytes of the last `put`; `JobFailed` if they are missing or incomplete."""
+    count = group_model.rows_after(client.read(TABLE, np.arange(1)))
+    if count is None:
+        raise errors.JobFailed(
+            "the servers do not have the dense parameters of a bsp group: the checkpoint that this job goes on from "
+            'was not made with sync="bsp"'
+        )
+    try:
+        return group_model.body_of(client.read(TABLE, np.arange(1 + count)))
+    except errors.BadInput as error:
+        raise errors.JobFailed(f"{error}, as the servers have them") from None

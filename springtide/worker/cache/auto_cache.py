@@ -1,13 +1,8 @@
 """Decide by measurement whether a bsp group caches rows; the lowest rank measures, simulates and decides.
 
-In: step timings from worker/link/step_timer.py, and batches from the reader's thread. Out: a request to start or stop
-caching, which the next all-reduce carries to all ranks (worker/bsp/allreduce_header.py). The decision itself is pure:
-planning/guards/cache_benefit.py.
-
-The decision takes four tests. First, pulls and pushes must take enough of a step. Second, every rank simulates a
-schedule of the group's batches; the schedule must save more time by fewer bytes than it adds to steps. Third, steps
-with a cache must be shorter than before. Fourth, they must stay shorter. The next estimate includes the extra cost of
-the last cache over its estimate.
+In: step timings and batches. Out: a request to start or stop caching, which the next all-reduce carries to all ranks.
+Four tests: pulls and pushes take enough of a step; a simulated schedule saves more than it costs; steps with a cache
+are shorter than before; they stay shorter. The decision itself is pure: planning/guards/cache_benefit.py.
 """
 
 import logging
@@ -16,12 +11,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from springtide.domain.plan.profile import StepTiming
-from springtide.embedding.schedule.sample_ids import SampleIds
+from springtide.embedding.schedule.scheduler import FeatureIds
 from springtide.planning.guards import cache_benefit
 from springtide.planning.guards.cache_benefit import CacheMeasurement, CacheVerdict, CrashRisk
+from springtide.worker.cache.row_cache import CacheTraffic, PaperSchedule
 
 log = logging.getLogger(__name__)
 
@@ -33,22 +29,6 @@ LONGEST = 16  # largest multiple of AGAIN, after repeated caches that did not pa
 WARM = 64  # steps until a cache is warm
 ODD = 8  # the fastest and slowest eighth do not count: a checkpoint, another process's burst
 TRIPS = 3  # round trips per step: a pull, a push, and the check that all parts arrived
-
-
-@dataclass(frozen=True, slots=True)
-class CacheTraffic:
-    """Mean bytes that a rank sends and receives per batch, with caches and without."""
-
-    with_caches: float
-    without: float
-    seconds: float = 0.0
-    """Duration of the simulation in seconds."""
-
-
-class PaperLook(Protocol):
-    """Simulated schedule whose plans no cache executes."""
-
-    def look(self, features: Sequence[SampleIds], samples: int) -> CacheTraffic: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,26 +55,22 @@ class DecisionProbes(NamedTuple):
     """Functions that measure the job for the decision."""
 
     surroundings: Callable[[], JobSurroundings]
-    open_paper: Callable[[], PaperLook]
+    open_paper: Callable[[], PaperSchedule]
     round_trip: Callable[[], float]
     """Function that measures a round trip to the servers in seconds."""
 
 
 class CacheDecision:
-    """Decision of the lowest rank, updated at every step. The reader's thread reports batches, and the loop's thread
-    reports steps.
-    """
+    """Decision of the lowest rank. The reader's thread reports batches, the loop's thread reports steps."""
 
     def __init__(
         self,
         steps: Sequence[StepTiming],
         surroundings: Callable[[], JobSurroundings],
-        open_paper: Callable[[], PaperLook],
+        open_paper: Callable[[], PaperSchedule],
         round_trip: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Create the decision. `steps` are the latest step timings; `round_trip` measures a round trip to the servers
-        in seconds.
-        """
+        """Create the decision; `steps` are the latest step timings."""
         self._steps, self._probes = steps, DecisionProbes(surroundings, open_paper, round_trip)
         self.why = ""
         """Reason for the last decision."""
@@ -104,7 +80,7 @@ class CacheDecision:
         """Whether the lowest rank wants every rank to simulate schedules of whole batches."""
         self._stage = "watching"
         self._seen = 0
-        self._paper: PaperLook | None = None
+        self._paper: PaperSchedule | None = None
         self._sent: deque[CacheTraffic] = deque(maxlen=TRIED)
         self._before = StepTimes(0.0, 0.0, 0.0)
         self._moved = 0
@@ -119,14 +95,13 @@ class CacheDecision:
     def pays(self) -> bool:
         return self._stage in ("begun", "proving", "settled")
 
-    def look(self, features: Sequence[SampleIds], samples: int) -> None:
-        """Simulate the schedule of a whole batch, in the reader's thread."""
+    def look(self, features: Sequence[FeatureIds], samples: int) -> None:
         paper = self._paper = self._paper or self._probes.open_paper()
         began = time.perf_counter()
         sent = paper.look(features, samples)
         self._sent.append(replace(sent, seconds=time.perf_counter() - began))
 
-    def hear(self, *, asked: bool) -> None:
+    def on_request(self, *, asked: bool) -> None:
         if self.asked and not asked:
             self._paper = None
         self.asked = asked
@@ -139,7 +114,6 @@ class CacheDecision:
         self.wish = True if self.pays else None
 
     def stepped(self, *, on: bool) -> None:
-        """Count a finished step; `on` is True with caches."""
         self._seen += 1
         self.wish = None
         if self._stage == "watching" and self._seen >= WATCHED + self._cold:

@@ -1,25 +1,45 @@
 """Coordinate sample allocation and row caches of a bsp group around each step.
 
 In: worker/step/bsp_step.py, before and after every all-reduce and push. Out: flags for the other ranks, plans for the
-cache, and the end of both if a condition fails. Next: sample_allocation.py (assigns samples to ranks), row_cache.py
-(caches rows in this process), worker/bsp/allreduce_header.py (the flags). Design: docs/design/caching.md.
+cache, and the end of both if a condition fails. Next: sample_allocation.py, row_cache.py. Design:
+docs/design/caching.md.
 """
 
+import itertools
 import logging
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
-from springtide import errors
-from springtide.domain.model.cache_rules import CacheUse
-from springtide.worker.bsp import allreduce_header
+from torch import nn
+
+from springtide import _native, errors
+from springtide.data.source import SampleSource
+from springtide.domain.model.cache_rules import CacheRules, CacheUse, capacity, words
+from springtide.embedding.lookup.lookup import Lookups
+from springtide.embedding.lookup.table_client import native_spec
+from springtide.embedding.lookup.tables import ServedTable
+from springtide.embedding.schedule import scheduler
+from springtide.embedding.schedule.scheduler import RowSize
+from springtide.rpc.messages.messages import WorkerWelcome
+from springtide.worker.bsp import allreduce
 from springtide.worker.bsp.allreduce import Reducer
-from springtide.worker.bsp.group import GroupPlace
-from springtide.worker.cache.auto_cache import CacheDecision
+from springtide.worker.bsp.group import BspGroup, GroupPlace
+from springtide.worker.cache.auto_cache import CacheDecision, JobSurroundings
+from springtide.worker.cache.row_cache import PaperSchedule, Planner, RowCache
 from springtide.worker.cache.sample_allocation import NOT_YET, SampleAllocator
-from springtide.worker.input.read_batch import AllottedBatch, ReadBatch
+from springtide.worker.input.batch_plan import ReadBatch
+from springtide.worker.input.batch_rows import SourcePicker
+from springtide.worker.link.progress import StepMeter
 
 log = logging.getLogger(__name__)
+
+DEFAULT_POLICY = "anneal"
+BOOKED = 64  # bytes that a cache counts per row beside its image; a test compares it with row_cache.h
+FLOAT = 4  # bytes of a number on the network, for any dtype of the table
+ACROSS_SAMPLES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+LATELY = 32  # recent steps that determine the time budget of a schedule
 
 DIFFERENT = (
     "ranks have read different samples under the same numbers: a data set must give everyone the same (random changes "
@@ -38,42 +58,6 @@ MEASURING = "steps are measured, to find out whether one pays"
 PASSING = (NOT_YET, NO_PASS, FIRST_PASS, MEASURING)
 
 
-class CacheControl(Protocol):
-    """Interface of a worker's row cache."""
-
-    clean: bool
-    """Whether the servers have the current values of all rows."""
-
-    @property
-    def crowded(self) -> bool: ...
-
-    def check_read(self, tables: Sequence[int]) -> None:
-        """Raise BadInput for a read outside a step while servers lack current values of these tables."""
-        ...
-
-    def expect(self, number: int, allotted: AllottedBatch) -> None:
-        """Expect this batch in step `number`."""
-        ...
-
-    def before_push(
-        self, number: int, now: AllottedBatch | None, following: AllottedBatch | None, *, flush: bool
-    ) -> None:
-        """Prepare the push of step `number`; `following` is the next batch."""
-        ...
-
-    def share_gradients(self, number: int, parts: Sequence[Any]) -> None: ...
-
-    def after_push(self, number: int) -> None: ...
-
-    def postpone(self, number: int) -> None:
-        """Move the batch expected in step `number` to the next step, because step `number` only flushes."""
-        ...
-
-    def close(self) -> None: ...
-
-    def use(self) -> CacheUse: ...
-
-
 class CacheCoordinator:
     """Coordinator of allocation and cache, one per `job.prepare` in bsp mode."""
 
@@ -81,17 +65,13 @@ class CacheCoordinator:
         self,
         reducer: Reducer,
         allotting: SampleAllocator,
-        cache: CacheControl | None,
+        cache: RowCache | None,
         *,
         save_due: Callable[[], bool],
         needed_s: Callable[[], float] = lambda: 0.0,
         why: str = "",
     ) -> None:
-        """Create the coordinator.
-
-        `save_due` returns whether this rank must handle a checkpoint. `needed_s` returns a step's time without its
-        waits. `why` is the reason for the cache.
-        """
+        """Create the coordinator. `needed_s` returns a step's time without waits; `why` is the reason for the cache."""
         self._why = why
         self._deciding: CacheDecision | None = None
         self.allotting, self.cache = allotting, cache
@@ -106,8 +86,8 @@ class CacheCoordinator:
     def decide_by(self, deciding: CacheDecision, *, at_once: bool) -> None:
         """Decide at runtime whether to cache: the lowest rank by `deciding`, the other ranks by its request.
 
-        With a cache, rows cannot be read in the middle of a pass. A user who has not asked for a cache must not get
-        that error. So caching waits for a whole pass without such a read, unless `at_once`.
+        With a cache, rows cannot be read in the middle of a pass. So caching waits for a whole pass without such a
+        read, unless `at_once`.
         """
         self._deciding, self._whole_passes = deciding, int(at_once)
         self.allotting.on_paper = lambda: deciding.look if deciding.asked and not self._split else None
@@ -148,23 +128,16 @@ class CacheCoordinator:
         return replace(self.cache.use(), on=on, why=why, passing=why in PASSING)
 
     def _found_out(self, deciding: CacheDecision, on: bool) -> str:
-        """Return the reason why the cache is on or off. Return an empty reason while a useful cache is about to
-        start.
-        """
+        """Return why the cache is on or off; empty while a useful cache is about to start."""
         if deciding.pays and not on:
             return "" if self._in_pass else NO_PASS
         return deciding.why or (READ_MIDWAY if self._read_midway else MEASURING if self._whole_passes else FIRST_PASS)
 
     def read(self, seconds: float) -> None:
-        """Update the average read time of this rank's part of a batch."""
         if not self.allotting.wholes:
             self.read_s += 0.1 * (seconds - self.read_s) if self.read_s else seconds
 
     def check_read(self, tables: Sequence[int]) -> None:
-        """Raise BadInput for a read outside a schedule while servers lack current values of these tables.
-
-        Tables without cached rows do not matter, such as the table for checkpoints of dense parameters.
-        """
         ours = not set(self.allotting.tables).isdisjoint(tables)
         self._read_midway |= ours and self._in_pass and self._now is None
         if self.cache is not None:
@@ -190,7 +163,7 @@ class CacheCoordinator:
         if self.cache is not None and now.plan is not None:
             self.cache.expect(number, now.plan)
 
-    def speak(self, *, empty: bool = False) -> None:
+    def set_words(self, *, empty: bool = False) -> None:
         """Set this rank's flags for the next all-reduce. Waits until the next batch is read."""
         lookups, tables = self.allotting.lookups, self.allotting.tables
         self._following = self._now.following() if self._now is not None and not empty else None
@@ -198,7 +171,7 @@ class CacheCoordinator:
         crowded = self.cache is not None and self.cache.crowded
         leads = self._deciding if not self.allotting.place.rank and not empty and not self._split else None
         wish = None if leads is None else leads.wish
-        said = allreduce_header.RankWords(
+        said = allreduce.RankWords(
             flush=empty or self._following is None or crowded or self._save_due(),
             empty=empty,
             last=self._following is None and not empty,
@@ -210,16 +183,16 @@ class CacheCoordinator:
             digest=0 if coming is None else coming.digest,
             refused=frozenset(tables if self._split else lookups.computed() & set(tables)),
         )
-        numbers = allreduce_header.said(said, tables)
+        numbers = allreduce.encode_words(said, tables)
         self._reducer.words[: len(numbers)] = (
             numbers  # words has room for all tables, including those that no cache may hold
         )
 
-    def listen(self, number: int) -> None:
+    def apply_verdict(self, number: int) -> None:
         """Act on the combined flags of all ranks before the push of step `number`."""
         tables = self.allotting.tables
-        verdict = allreduce_header.heard(
-            self._reducer.sums[: allreduce_header.length(tables)], tables, self.allotting.place.workers
+        verdict = allreduce.decode_words(
+            self._reducer.sums[: allreduce.words_needed(tables)], tables, self.allotting.place.workers
         )
         if verdict.torn:
             raise errors.JobFailed(
@@ -227,7 +200,7 @@ class CacheCoordinator:
                 "rank must take the same steps"
             )
         if self._deciding is not None and not verdict.empty:
-            self._deciding.hear(asked=verdict.paper)
+            self._deciding.on_request(asked=verdict.paper)
         now = None if self._now is None or verdict.empty else self._now.plan
         following = None if self._following is None else self._following.plan
         if verdict.last:  # on any rank, the pass ends, the group changes, or the job ends
@@ -240,20 +213,19 @@ class CacheCoordinator:
             self.allotting.end(NOT_YET)
             self.allotting.permitted = not verdict.stop
         elif not verdict.empty:
-            self.allotting.hear(verdict)
+            self.allotting.apply_verdict(verdict)
         following = following if self.allotting.on else None
         if self.cache is not None and verdict.empty:
             self.cache.postpone(number)
         if self.cache is not None:
             self.cache.before_push(number, now, following, flush=verdict.flush)
 
-    def pushing(self, number: int, parts: Sequence[Any]) -> None:
+    def share_gradients(self, number: int, parts: Sequence[Any]) -> None:
         """Share the gradients of step `number` before their push; `parts` is empty for a skipped step."""
         if self.cache is not None:
             self.cache.share_gradients(number, parts)
 
     def stepped(self, number: int, *, empty: bool = False) -> None:
-        """Finish step `number`, which is complete on all servers."""
         if self.cache is not None:
             self.cache.after_push(number)
         if self.cache is not None and not self.allotting.on:
@@ -264,12 +236,116 @@ class CacheCoordinator:
                 self._deciding.stepped(on=self.allotting.on)
 
     def accumulated(self) -> None:
-        """End scheduling for good, because the loop accumulates gradients and no schedule covers two batches.
-
-        All rows are on the servers by now.
-        """
+        """End scheduling for good, because no schedule covers two batches. All rows are on the servers by now."""
         self.allotting.end(ACCUMULATED, for_good=True)
         log.warning("samples are shared out in runs from now on: %s", ACCUMULATED)
         self._now = None
         if self.cache is not None:
             self.cache.close()
+
+
+def needed_s(meter: StepMeter) -> float:
+    """Return the median time of recent steps without waits: a schedule beside a step may take this long for free."""
+    lately = itertools.islice(reversed(meter.steps), LATELY)
+    needed = [step.total_s - step.pull_wait_s - step.push_wait_s for step in lately]
+    return statistics.median(needed) if needed else 0.0
+
+
+def for_model(rules: CacheRules, model: nn.Module) -> CacheRules:
+    """Keep batches in contiguous runs if a layer looks across samples and the user chose no policy."""
+    across = rules.policy is None and any(isinstance(module, ACROSS_SAMPLES) for module in model.modules())
+    return replace(rules, policy="contiguous") if across else rules
+
+
+def open_coordinator(
+    rules: CacheRules,
+    model: nn.Module,
+    source: SampleSource,
+    lookups: Lookups,
+    served: Sequence[ServedTable],
+    reducer: Reducer,
+    group: BspGroup,
+    meter: StepMeter,
+    welcome: WorkerWelcome,
+    unit: int = 1,
+) -> CacheCoordinator | None:
+    """Build the coordinator that allocates the group's batches and caches rows; None if neither is wanted."""
+    rules = for_model(rules, model)
+    if rules.idle or (rules.auto and welcome.workers > scheduler.MOST_WORKERS):
+        return None
+    by_id = {table.spec.id: table for table in served}
+    cache: RowCache | None = None
+    tables = list(by_id)
+    backend = lookups.client.backend
+    if isinstance(backend, _native.CachedBackend):
+        tables = [table for table in tables if backend.cacheable(native_spec(by_id[table].spec))]
+        cache = RowCache(backend, most_dirty=rules.dirty, gloo=lambda: reducer.group, p2p=rules.p2p)
+
+    def planner(place: GroupPlace, chosen: Sequence[int]) -> Planner:
+        return open_planner(rules, cache, [by_id[table] for table in chosen], place, welcome.seed)
+
+    def begin(place: GroupPlace, chosen: Sequence[int]) -> Planner:
+        made = planner(place, chosen)
+        if cache is not None:
+            cache.begin(made, place)
+        return made
+
+    allotting = SampleAllocator(lookups, tables, begin, SourcePicker(source), permitted=not rules.auto, unit=unit)
+    sharing = CacheCoordinator(
+        reducer,
+        allotting,
+        cache,
+        save_due=lambda: group.save_due,
+        needed_s=lambda: needed_s(meter),
+        why=f"asked for: {words(rules)}",
+    )
+    if not rules.auto:
+        return sharing
+
+    def paper() -> PaperSchedule:
+        chosen = [table for table in tables if table not in lookups.computed()]
+        made = planner(group.place, chosen)
+        return PaperSchedule(made, row_sizes(backend, [by_id[table] for table in chosen]))
+
+    decides = CacheDecision(
+        meter.steps,
+        lambda: around(group, lookups, sharing),
+        paper,
+        lambda: group.round_trip_s(lookups.after_step),
+    )
+    sharing.decide_by(decides, at_once=rules.at_once)
+    return sharing
+
+
+def open_planner(
+    rules: CacheRules, cache: RowCache | None, chosen: Sequence[ServedTable], place: GroupPlace, seed: int
+) -> Planner:
+    seen = () if cache is None else cache.tables(chosen)
+    return Planner(
+        scheduler.ScheduleSettings(
+            workers=place.workers,
+            capacity_rows=capacity(rules, seen),
+            tables=tuple(table.spec.id for table in chosen),
+            seed=seed,
+            policy=rules.policy or DEFAULT_POLICY,
+            order=rules.order,
+            p2p="off" if cache is None else rules.p2p,
+        )
+    )
+
+
+def around(group: BspGroup, lookups: Lookups, sharing: CacheCoordinator) -> JobSurroundings:
+    stats = lookups.client.stats()
+    moved = stats.get("bytes_in", 0) + stats.get("bytes_out", 0)
+    return JobSurroundings(risk=group.risk(), read_s=sharing.read_s, moved=moved)
+
+
+def row_sizes(backend: Any, chosen: Sequence[ServedTable]) -> dict[int, RowSize]:
+    """Return the network size of these tables' rows. Without a cache, the image counts like the value."""
+    keeps = isinstance(backend, _native.CachedBackend)
+    sizes = {}
+    for table in chosen:
+        value = FLOAT * table.spec.dim
+        image = backend.image_bytes(table.spec.id) - BOOKED if keeps else value
+        sizes[table.spec.id] = RowSize(value, image)
+    return sizes

@@ -1,11 +1,8 @@
 """Allocate samples of the group's batch to this rank, by a schedule that is equal on every rank.
 
-In: whole batches, read one batch ahead (worker/input/readahead.py), and the combined flags of the ranks
-(worker/bsp/allreduce_header.py). Out: this rank's part of each batch. Next: worker/step/bsp_step.py trains the part.
-Schedule: embedding/schedule/scheduler.py. Design: docs/design/caching.md.
-
-A schedule starts once every rank knows where its modules find their ids, with the batch after the next one. It ends
-with the pass or with the group. It also ends if ranks have read different samples under the same index.
+In: whole batches, read one batch ahead, and the combined flags of the ranks. Out: this rank's part of each batch. A
+schedule starts once every rank knows where its modules find their ids. It ends with the pass, with the group, or if
+ranks have read different samples under the same index. Design: docs/design/caching.md.
 """
 
 import logging
@@ -21,25 +18,18 @@ from springtide import errors
 from springtide.data import shards
 from springtide.embedding.lookup.lookup import Lookups
 from springtide.embedding.schedule import sample_ids
-from springtide.embedding.schedule.sample_ids import SampleIds
-from springtide.worker.bsp.allreduce_header import GroupVerdict
+from springtide.embedding.schedule.scheduler import FeatureIds
+from springtide.worker.bsp.allreduce import GroupVerdict
 from springtide.worker.bsp.group import GroupPlace
+from springtide.worker.cache.row_cache import Planner
 from springtide.worker.input import batch_plan
-from springtide.worker.input.read_batch import AllottedBatch, ReadBatch, ScheduledBatch
+from springtide.worker.input.batch_plan import AllottedBatch, ReadBatch
 
 log = logging.getLogger(__name__)
 
 Places = NDArray[np.int64]
 NOT_YET = "where the model finds its ids is not known yet"
 NO_IDS = "the ids of every table are computed inside the model, or by data workers: nobody knows them ahead"
-
-
-class SampleSchedule(Protocol):
-    """Schedule that assigns the samples of each batch to ranks."""
-
-    def schedule(self, features: Sequence[SampleIds], samples: int, *, effort: int) -> ScheduledBatch: ...
-
-    def effort_within(self, seconds: float) -> int: ...
 
 
 class SamplePicker(Protocol):
@@ -53,31 +43,24 @@ class SamplePicker(Protocol):
     def fetch(self, samples: Places) -> Any: ...
 
     def pick(self, batch: Any, samples: Places, places: Places, *, jagged: bool) -> Any:
-        """Return the batch of the samples at these positions. `jagged` means that the batch does not have one row per
-        sample.
-        """
+        """Return the batch of the samples at these positions; `jagged` means not one row per sample."""
         ...
 
 
 class SampleAllocator:
-    """Allocator of samples, one per `job.prepare`. The reader's thread calls `make_ready`; the loop's thread calls all
-    other methods.
-    """
+    """Allocator of samples. The reader's thread calls `make_ready`, the loop's thread all other methods."""
 
     def __init__(
         self,
         lookups: Lookups,
         tables: Sequence[int],
-        begin: Callable[[GroupPlace, Sequence[int]], SampleSchedule],
+        begin: Callable[[GroupPlace, Sequence[int]], Planner],
         picker: SamplePicker,
         *,
         permitted: bool = True,
         unit: int = 1,
     ) -> None:
-        """Create the allocator. `tables` may be scheduled; `begin` opens a schedule for some of them, once `permitted`.
-
-        Samples are allocated in groups of `unit`.
-        """
+        """Create the allocator. `begin` opens a schedule for some of `tables`; samples go in groups of `unit`."""
         self._unit = unit
         self.lookups, self.tables = lookups, tuple(tables)
         self._begin = begin
@@ -85,13 +68,13 @@ class SampleAllocator:
         self.place = GroupPlace(0, 1, 0)
         self.why = NOT_YET
         """Reason why nothing is scheduled."""
-        self._schedule: SampleSchedule | None = None
+        self._schedule: Planner | None = None
         self._scheduled: frozenset[int] = frozenset()
         self._effort = 0
         self._refused = ""
         self._turn = 0
         self.permitted = permitted
-        self.on_paper: Callable[[], Callable[[Sequence[SampleIds], int], None] | None] = lambda: None
+        self.on_paper: Callable[[], Callable[[Sequence[FeatureIds], int], None] | None] = lambda: None
         """Function that returns the observer of unscheduled whole batches, or None."""
 
     @property
@@ -103,7 +86,6 @@ class SampleAllocator:
         return self._schedule is not None
 
     def effort_within(self, seconds: float) -> int:
-        """Return the effort that keeps the next schedules within this time; 0 without a schedule."""
         return 0 if self._schedule is None else self._schedule.effort_within(seconds)
 
     def restart(self, place: GroupPlace) -> None:
@@ -116,7 +98,7 @@ class SampleAllocator:
         self._refused = why if for_good else self._refused
         self.lookups.fixed = False
 
-    def hear(self, verdict: GroupVerdict) -> bool:
+    def apply_verdict(self, verdict: GroupVerdict) -> bool:
         self._effort = verdict.effort
         self.permitted = (self.permitted or verdict.go) and not verdict.stop
         if self._schedule is not None or self._refused or not verdict.ready or not self.permitted:
@@ -134,7 +116,6 @@ class SampleAllocator:
         return True
 
     def make_ready(self, handed: ReadBatch) -> ReadBatch:
-        """Return this rank's part of a batch, allocated by the ids of the whole batch."""
         order, schedule, turn = handed.order, self._schedule, self._turn
         if order.whole is None or handed.empty:  # too few samples to split, so every rank trains all of them
             return handed
@@ -153,10 +134,10 @@ class SampleAllocator:
             return self._in_runs(handed, whole)
         mine = self._in_units([one for one in features if one.table in self._scheduled], len(order.whole))
         made = schedule.schedule(mine, -(-len(order.whole) // self._unit), effort=self._effort)
-        rank_of_sample = np.repeat(made.rank_of_sample, self._unit)[: len(order.whole)]
-        chosen = np.flatnonzero(rank_of_sample == self.place.rank)
+        rank_of_unit = np.asarray(made.rank_of_sample, dtype=np.int32)
+        chosen = np.flatnonzero(np.repeat(rank_of_unit, self._unit)[: len(order.whole)] == self.place.rank)
         batch = self.picker.pick(whole, order.whole, chosen, jagged=jagged)
-        digest = digest_of(mine, made.rank_of_sample)
+        digest = digest_of(mine, rank_of_unit)
         return ReadBatch(batch_plan.allotted(order, chosen), batch, plan=AllottedBatch(whole, made, digest, turn))
 
     def _show(self, handed: ReadBatch) -> None:
@@ -182,7 +163,7 @@ class SampleAllocator:
             log.info("a batch is not scheduled: %s", error)
             return None
 
-    def _in_units(self, features: Sequence[SampleIds], samples: int) -> list[SampleIds]:
+    def _in_units(self, features: Sequence[FeatureIds], samples: int) -> list[FeatureIds]:
         return sample_ids.in_units(features, samples, self._unit)
 
     def review(self, handed: ReadBatch) -> ReadBatch:
@@ -190,7 +171,6 @@ class SampleAllocator:
         return self._in_runs(handed, allotted.whole) if allotted is not None and allotted.turn != self._turn else handed
 
     def _in_runs(self, handed: ReadBatch, whole: Any) -> ReadBatch:
-        """Return this rank's contiguous run of a whole batch, as without a schedule."""
         order = handed.order
         assert order.whole is not None
         rank, workers, _ = self.place
@@ -199,7 +179,7 @@ class SampleAllocator:
         return ReadBatch(batch_plan.allotted(order, chosen), self.picker.pick(whole, order.whole, chosen, jagged=True))
 
 
-def digest_of(features: Sequence[SampleIds], rank_of_sample: NDArray[np.int32]) -> int:
+def digest_of(features: Sequence[FeatureIds], rank_of_sample: NDArray[np.int32]) -> int:
     sums = zlib.crc32(rank_of_sample.tobytes())
     for one in features:
         sums = zlib.crc32(one.ids.tobytes(), zlib.crc32(one.table.to_bytes(4, "little"), sums))

@@ -1,22 +1,19 @@
 """Row cache of a worker in an async job, which uses a copy until it lacks too many updates of other workers.
 
-In: the job's `CacheRules` and its tables. Out: a native cache between steps and servers, and its statistics. The cache
-does not affect exactly-once training, because servers see every push. Design: docs/design/caching.md, "A cache that
-asks how old its copies are". In a bsp group, row_cache.py caches rows by plans instead.
+In: the job's `CacheRules` and its tables. Out: a native cache between steps and servers, and its statistics. Servers
+see every push, so training stays exactly once. Design: docs/design/caching.md.
 """
 
 from collections.abc import Sequence
 
 from springtide import _native, errors
 from springtide.domain.model.cache_rules import CachedTable, CacheRules, CacheUse, size_in_bytes, words
-from springtide.embedding.lookup.specs import native_spec
+from springtide.embedding.lookup.table_client import native_spec
 from springtide.embedding.lookup.tables import ServedTable
 
 
 class StaleRowCache:
-    """Row cache with bounded staleness. Call `wrap` to put it before the tables, then `keep` with the tables to
-    cache.
-    """
+    """Row cache with bounded staleness: `wrap` puts it before the tables, then `keep` chooses the tables."""
 
     def __init__(self, rules: CacheRules) -> None:
         self._rules = rules
@@ -24,7 +21,6 @@ class StaleRowCache:
         self._why = ""
 
     def wrap(self, tables: _native.Backend) -> _native.Backend:
-        """Wrap the tables in a cache that holds nothing until `keep`."""
         rules = self._rules
         self._backend = _native.VersionedBackend(tables, capacity_bytes=0, order=rules.order, staleness=rules.staleness)
         return self._backend

@@ -1,8 +1,8 @@
 """Track a worker's position in the epochs of its script, across restarts: `job.epochs` and loops over `batches`.
 
 In: the script starts an epoch or a loop. Out: the number of the loop, and whether an earlier incarnation has finished
-it. The worker reports every start to the master before it trains any batch of it. The report includes the states of the
-script's objects (worker/user_objects.py). Design: docs/design/epochs.md.
+it. The worker reports every start, with the states of the script's objects, before it trains any batch of it. Design:
+docs/design/epochs.md.
 """
 
 import logging
@@ -16,9 +16,8 @@ from springtide.domain.core import validation
 from springtide.domain.data.samples import EpochPlace
 from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.worker.epochs import user_loops
-from springtide.worker.epochs.schedules import Schedules
+from springtide.worker.epochs.user_objects import ObjectRegistry, Schedules
 from springtide.worker.link.master_link import MasterLink
-from springtide.worker.user_objects import ObjectRegistry
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +42,6 @@ class LoopNames:
         self._warned = False
 
     def look(self, frame: FrameType) -> None:
-        """Record a loop that starts in this frame."""
         position = user_loops.position(frame)
         if position in self._positions:
             return
@@ -71,7 +69,6 @@ class EpochTracker:
     def __init__(
         self, to_master: MasterLink, registry: ObjectRegistry, welcome: WorkerWelcome, *, folder: str = ""
     ) -> None:
-        """Create the tracker. `folder` is the folder of the script."""
         self._link, self._registry = to_master, registry
         self._loops = LoopNames(folder)
         self._given = welcome.place
@@ -101,7 +98,6 @@ class EpochTracker:
     # ---- job.epochs ----
 
     def epochs(self, total: int) -> Iterator[int]:
-        """Return the remaining epochs; see `Job.epochs`."""
         total = validation.number(total, "epochs", "a whole number, 0 or more", least=0)
         if self.epochs_a_loop != 1:
             raise errors.BadInput(
@@ -133,9 +129,6 @@ class EpochTracker:
             self._epoch = None
 
     def _again(self, last: int) -> Iterator[int]:
-        """Enter the last epoch again without training, because code after the loop may use variables that the loop
-        defines.
-        """
         self._epoch, self._entered_again = last, True
         try:
             yield last

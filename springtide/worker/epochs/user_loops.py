@@ -1,17 +1,8 @@
 """Find the `for` statement around a script's loops over `batches`, and let it skip finished epochs.
 
-In: the stack when a loop over `batches` starts, and the name of the statement before a restarted script runs. Out: that
-name, and the script compiled so that `EpochFinished` continues the statement. `EpochFinished` is raised where the loop
-would start. The rest of the script is unchanged, and a script that is not restarted is not recompiled. Design:
-docs/design/epochs.md.
-
-    for epoch in range(9):                   for epoch in range(9):
-        total = 0                                try:
-        for x in batches:           --->             total = 0
-            ...                                      for x in batches: ...
-        print(total / n)                             print(total / n)
-                                                 except EpochFinished:
-                                                     continue
+In: the stack when a loop starts, and the statement's name before a restarted script runs. Out: the script, compiled so
+that `EpochFinished`, raised where the loop would start, continues the statement. Only a restarted script is recompiled:
+`for ...: body` becomes `for ...: try: body; except EpochFinished: continue`. Design: docs/design/epochs.md.
 """
 
 import ast
@@ -59,7 +50,6 @@ _absolute: dict[str, str] = {}
 
 
 def note_script(given: str, script: str) -> None:
-    """Record that this process compiles its script under the given name."""
     _absolute[given] = script
 
 
@@ -119,10 +109,9 @@ def continues(loop: Loop) -> bool:
 
 
 def install(script: str, name: str) -> types.CodeType | None:
-    """Make the named statement continue on `EpochFinished`.
+    """Make the named statement continue on `EpochFinished`; return the code of the script if it holds the statement.
 
-    Return the code to run as the script, if the statement is in the script. Return None if the statement is in a
-    module, which is compiled when the script imports it, or no longer exists.
+    A statement in a module is compiled when the script imports the module.
     """
     path, function, number = name.rsplit(" ", 2)
     loop = Loop(os.path.normpath(os.path.join(os.path.dirname(script), path)), function, int(number))
@@ -206,9 +195,7 @@ def _loops_of(path: str) -> list[tuple[str, int, Any]]:
 
 
 def _loops(tree: ast.AST) -> Iterator[tuple[str, int, Any]]:
-    """Yield all loops of a module: qualified function name, number in the function, node; outer loops before inner
-    loops.
-    """
+    """Yield all loops of a module, outer before inner: qualified function name, number in the function, node."""
     counts: dict[str, int] = {}
 
     def walk(node: ast.AST, function: str, prefix: str) -> Iterator[tuple[str, int, Any]]:

@@ -1,13 +1,14 @@
 """Turn leases into batch orders: sample indices with an identity that does not depend on the worker.
 
-In: the leases in worker/link/lease_tracker.py and, in a bsp group, the rank. Out: a `BatchOrder` per batch. Next:
-data/source.py reads the samples, batches.py yields the batches.
+In: the leases in worker/link/lease_tracker.py and, in a bsp group, the rank. Out: a `BatchOrder` per batch, and the
+`ReadBatch` that carries the order with its samples to the loop. Next: data/source.py reads, batches.py yields.
 """
 
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,11 +17,18 @@ from springtide import errors
 from springtide.data import shards
 from springtide.domain.data.leases import Grant
 from springtide.domain.data.samples import DatasetCard, SampleRange
+from springtide.embedding.lookup.lookup import Crossed
 from springtide.rpc.messages import messages
-from springtide.worker.input.lease_prefetch import LeaseSource
+from springtide.worker.input.lease_prefetch import DirectLeases
 from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
 
 Indices = NDArray[np.int64]
+
+
+def whole(card: DatasetCard, grant: Grant) -> int:
+    """Return the samples of the lease's shard, for batch identities; 0 if the number does not fit in 32 bits."""
+    size = shards.size(card, grant.nth)
+    return size if size < 2**32 else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,9 +50,7 @@ class BatchOrder:
     borrowed: bool = False
     """Whether the batch is a sample of another rank, because this rank has none left. Its gradient has no weight."""
     last: bool = True
-    """Whether this order completes the step's batch. False while the loop gets a batch in parts and more parts
-    follow.
-    """
+    """Whether this order completes the step's batch: False while more parts follow."""
 
     @property
     def samples(self) -> int:
@@ -59,7 +65,7 @@ PAUSE = BatchOrder(indices=np.empty(0, dtype=np.int64))
 
 
 def leased(
-    leases: LeaseSource,
+    leases: DirectLeases,
     tracker: LeaseTracker,
     card: DatasetCard,
     *,
@@ -70,15 +76,11 @@ def leased(
     place: Callable[[], tuple[int, int, int]] | None = None,
     draining: Callable[[], bool] = lambda: False,
 ) -> Iterator[BatchOrder]:
-    """Yield batches of leased shards until the pass is over for all workers.
+    """Yield batches of leased shards until the pass is over for all workers, or the job is `draining`.
 
-    In a bsp group of `group` ranks, every rank leases the same shards and takes its part of each batch. If the group
-    may change, `place` returns the current rank, group size and generation. Parts consist of whole `unit`s of samples.
-    With weak scaling every rank gets `each` samples; a shard's last batch may have fewer.
-
-    A PAUSE means that nothing can be leased now. Leases of other workers may return, or this worker must first report
-    its last batches as trained. So a reader that runs ahead never waits for a batch that it still holds. Reading stops
-    once the job is `draining`.
+    In a bsp group every rank leases the same shards and takes its part of each batch, in whole `unit`s; `place` returns
+    the current rank, size and generation. With weak scaling every rank gets `each` samples. A PAUSE means that nothing
+    can be leased now: others may return leases, or this worker must first report its last batches as trained.
     """
     tracker.begin_pass(card)
     generation = 0
@@ -109,12 +111,6 @@ def leased(
         leases.close()
 
 
-def whole(card: DatasetCard, grant: Grant) -> int:
-    """Return the samples of the lease's shard, for batch identities; 0 if the number does not fit in 32 bits."""
-    size = shards.size(card, grant.nth)
-    return size if size < 2**32 else 0
-
-
 def order_of(
     grant: Grant, claim: BatchClaim, indices: Indices, rank: int, group: int, unit: int = 1, *, shard_samples: int = 0
 ) -> BatchOrder:
@@ -137,7 +133,7 @@ def order_of(
 def allotted(order: BatchOrder, chosen: Indices) -> BatchOrder:
     """Return the order of a rank that trains these samples (positions in the group's batch) instead of a run.
 
-    A group takes each step once and as a whole, by its number. So only the count of a rank's range matters.
+    A group takes each step as a whole, by its number, so only the count of a rank's range matters.
     """
     assert order.whole is not None
     ranges = tuple(dataclasses.replace(one, count=len(chosen)) for one in order.ranges)
@@ -147,10 +143,7 @@ def allotted(order: BatchOrder, chosen: Indices) -> BatchOrder:
 
 
 def without(order: BatchOrder, kept: Indices, *, whole: bool, borrowed: bool = False) -> BatchOrder:
-    """Restrict the order to these samples: positions in the order, or in the group's batch if `whole`.
-
-    The identity does not change, because every worker that trains the batch leaves out the same samples.
-    """
+    """Restrict the order to these samples (of the group's batch if `whole`), under the same identity."""
     if whole:
         assert order.whole is not None
         return dataclasses.replace(order, whole=order.whole[kept])
@@ -159,9 +152,7 @@ def without(order: BatchOrder, kept: Indices, *, whole: bool, borrowed: bool = F
 
 
 def batch_bounds(samples: int, batch_size: int, group: int) -> list[tuple[int, int]]:
-    """Return begin and end of each batch of a shard. A last batch with fewer samples than ranks joins the previous
-    batch.
-    """
+    """Return begin and end of each batch of a shard. A last batch smaller than the group joins the previous one."""
     ends = [*range(batch_size, samples, batch_size), samples]
     if len(ends) > 1 and ends[-1] - ends[-2] < group:
         del ends[-2]
@@ -186,3 +177,72 @@ def fit_to_group(card: DatasetCard, group: int) -> DatasetCard:
         fitting = next(size for size in itertools.count(card.shard_batches) if full % size)
         return dataclasses.replace(card, shard_batches=fitting)
     return card
+
+
+class Fed(NamedTuple):
+    """Batch from a queue, made by this worker or by a data worker."""
+
+    batch: Any
+    crossing: tuple[Any, ...] | None = None
+    """Results of the moved part of forward(). None if there are none, so that the user's own forward() runs."""
+    check: bool = False
+    """Whether to compare these results with the results of forward() in this worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class AllottedBatch:
+    """Schedule of a batch, kept beside this rank's part of it."""
+
+    whole: Any
+    """The group's batch, to split it differently if the schedule becomes invalid."""
+    made: Any
+    """`_native.Scheduled`: its step, the rank of each sample, and the cache plan of each rank."""
+    digest: int
+    """Digest of the scheduled ids and ranks."""
+    turn: int
+    """Number of the schedule in this process."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchUnit:
+    """Unit of a batch."""
+
+    place: int
+    """Index of the unit in the group's batch."""
+    share: float
+    """Fraction of the group's batch, which weights the unit's gradients."""
+    first: bool
+    last: bool
+    """Whether this is the last unit of this rank's part."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBatch:
+    """Batch with its order."""
+
+    order: BatchOrder
+    batch: Any
+    whole: bool = False
+    """Whether the batch is the whole group's batch instead of this rank's part."""
+    plan: AllottedBatch | None = None
+    """Schedule of the batch, or None."""
+    crossing: tuple[Any, ...] | None = None
+    """Results of the moved part of forward() that data workers computed for this batch."""
+    check: bool = False
+    """Whether to compare these results with the results of forward() in this worker."""
+    unit: BatchUnit | None = None
+    """Unit of this rank's part, if gradients are summed in batch order. `order` is then the order of the whole part."""
+    empty: bool = False
+    """Whether no sample can be trained: the loop does not get the batch, servers only get its identity."""
+    following: "Callable[[], ReadBatch | None]" = lambda: None
+    """Function that waits for the next batch, if batches are read ahead; None if none follows."""
+
+    @property
+    def seen(self) -> Any:
+        return self.batch if self.crossing is None else Crossed(self.batch, self.crossing)
+
+
+PAUSED = ReadBatch(PAUSE, None)
+"""Pause after which no batch may come. The step pushes all batches handed out so far and waits for the push."""
+RESTING = ReadBatch(PAUSE, None)
+"""Pause after which more batches come. A loop that accumulates gradients continues its sum."""

@@ -1,40 +1,82 @@
-"""The `batches` that the user's loop iterates over: read, handed to the step, ended when all workers end.
+"""The `batches` that the user's loop iterates over: handed to the step, ended when all workers end.
 
-In: batch_plan.py and data/source.py. Out: batches for the user's loop. Next: worker/step/step.py receives every batch.
+In: a feed of batches (worker/input/feeds.py). Out: batches for the user's loop, or one trained batch again for a loop
+that would otherwise get none. Next: worker/step/step.py receives every batch.
 """
 
 import logging
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
 import torch
+from torch import nn
 
 from springtide import errors
-from springtide.data.source import SampleSource, UnreadableBatch, as_batch
-from springtide.dataworker.feed.connections import WantedBatch
-from springtide.domain.data.data_workers import BatchName
+from springtide.data import shards
+from springtide.data.source import SampleSource, as_batch, on_one_line
+from springtide.domain.data.samples import DatasetCard
 from springtide.worker.epochs.epochs import BegunLoop, EpochTracker
-from springtide.worker.epochs.repeats import Repeats
-from springtide.worker.input.bad_samples import BatchRest
-from springtide.worker.input.batch_plan import BatchOrder, without
-from springtide.worker.input.feed_switch import Feeding
-from springtide.worker.input.read_batch import PAUSED, RESTING, Fed, ReadBatch
-from springtide.worker.link.lease_tracker import LeaseTracker
-from springtide.worker.link.step_timer import StepMeter
+from springtide.worker.input.batch_plan import PAUSED, RESTING, ReadBatch
+from springtide.worker.link.progress import StepMeter
 from springtide.worker.split.controller import Splitting
 from springtide.worker.step.step import TrainingStep
 
 log = logging.getLogger(__name__)
 
 
+class Repeats:
+    """Repeated batches of one `job.prepare`."""
+
+    def __init__(
+        self,
+        source: SampleSource,
+        card: DatasetCard,
+        model: nn.Module,
+        step: TrainingStep,
+        *,
+        parts: int = 1,
+        unit: int = 1,
+    ) -> None:
+        self._source, self._card, self._model, self._step = source, card, model, step
+        self._parts, self._unit = parts, unit
+        self._buffers: list[tuple[torch.Tensor, torch.Tensor]] = []
+
+    def hand_out(self, epoch: int) -> Any:
+        """Return the first batch of an epoch, as this worker would get it; None if it cannot be read."""
+        try:
+            batch = self._first_of(epoch)
+        except Exception as error:  # a user's data set may raise anything
+            log.warning("no batch of epoch %d can be handed out again: %s", epoch, on_one_line(error))
+            return None
+        if batch is not None:
+            self._buffers = [(buffer, buffer.clone()) for buffer in self._model.buffers()]
+            self._step.hand_again(batch)
+        return batch
+
+    def take_back(self) -> None:
+        self._step.take_again()
+        with torch.no_grad():
+            for buffer, before in self._buffers:
+                buffer.copy_(before)
+        self._buffers = []
+
+    def _first_of(self, epoch: int) -> Any:
+        if self._source.samples is None and self._card.in_step:
+            return None  # every rank takes part in every round, so no batch means no round
+        if self._source.samples is None:
+            return as_batch(next(iter(self._source.stream()), None))
+        card = self._card
+        indices = shards.indices(card, epoch=epoch, index=0, end=card.batch_size // self._parts)
+        rank, workers = self._step.seat
+        part = shards.rank_part(len(indices), rank=rank, workers=workers, unit=self._unit)
+        return as_batch(self._source.fetch(indices[part]))
+
+
 class Batches:
-    """Iterable of batches for the training loop; iterate again for the next epoch. Yields `Batch(x, y)` or the result
-    of collate.
-    """
+    """Iterable of batches for the training loop, as `Batch(x, y)` or the result of collate; iterate again for more."""
 
     def __init__(
         self,
@@ -44,27 +86,21 @@ class Batches:
         *,
         ahead: bool,
         length: int | None,
-        splitting: Splitting | None = None,
+        splitting: Callable[[], Splitting | None] = lambda: None,
         at_rest: Callable[[], None] = lambda: None,
         tracker: EpochTracker | None = None,
         repeats: Repeats | None = None,
         epochs: int = 1,
     ) -> None:
-        """Create the iterable.
-
-        `tracker` tracks epochs, if there are any. `epochs` is the number of epochs per pass. `repeats` hands out a
-        trained batch to an otherwise empty loop.
-        """
+        """Create the iterable; `repeats` hands out a trained batch to an otherwise empty loop."""
         self.epoch = 0 if tracker is None else tracker.epoch
         """Current epoch of the loop, or the epoch it starts with."""
         self.completes_step = True
-        """Whether to call `optimizer.step()` with the current batch. With `accumulate=`, True for the last batch of a
-        sum.
-        """
+        """Whether to call `optimizer.step()` with this batch; with `accumulate=`, True for the last batch of a sum."""
         self.repeated = False
-        """Whether another worker or an earlier incarnation has already trained the current batch, so that its step
-        changes nothing. Such a batch appears only in a loop that would otherwise be empty. Leave it out when counting
-        samples.
+        """Whether the current batch is already trained, so that its step changes nothing.
+
+        It appears only in a loop that would otherwise be empty. Leave it out when counting samples.
         """
         self._open_feed = feed
         self._step = step
@@ -119,7 +155,7 @@ class Batches:
                         self._tracker.handed_out(self.epoch)
                     handed_out = True
                     self._step.hand_out(now, None if following is None or following.batch is None else following)
-                    yield now.batch if self._splitting is None else self._splitting.hand_out(now)
+                    yield now.batch if (splitting := self._splitting()) is None else splitting.hand_out(now)
                     self._step.on_batch_done()
                     self._end_batch()
                     self._at_rest()
@@ -142,7 +178,6 @@ class Batches:
         return BegunLoop(self._passes - 1)
 
     def _without_batches(self, tracker: EpochTracker) -> Iterator[Any]:
-        """Yield one repeated batch if the epoch has none left for this worker, so that the loop is not empty."""
         if tracker.ends_script:
             self._end(tracker)
             raise SystemExit(0)
@@ -162,8 +197,8 @@ class Batches:
             tracker.end_loop()
 
     def _end_batch(self) -> None:
-        if self._splitting is not None:
-            self._splitting.taken_back()
+        if (splitting := self._splitting()) is not None:
+            splitting.taken_back()
 
     def _leave(self) -> None:
         """End the pass after a break or an error. If the process is ending, do not wait."""
@@ -185,89 +220,3 @@ class Batches:
             if handed is None:
                 return
             yield handed
-
-
-def read(
-    source: SampleSource | Feeding,
-    orders: Iterable[BatchOrder],
-    tracker: LeaseTracker | None = None,
-    *,
-    wholes: Callable[[], bool] = lambda: False,
-    draining: Callable[[], bool] = lambda: False,
-    plain: bool = True,
-) -> Iterator[ReadBatch]:
-    """Read the batches that the orders name. Readers in other processes run ahead, so orders queue up here.
-
-    With `tracker`, an unreadable batch goes to other workers, and a batch with a revoked lease is skipped. Once the job
-    is `draining`, batches read ahead are dropped. Without `tracker`, an error of the reader ends the loop. While
-    `wholes` returns True, the whole group's batches are read instead of this rank's parts. If not `plain`, every rank
-    needs at least one sample of its own.
-    """
-    under_way: deque[tuple[BatchOrder, bool]] = deque()
-
-    def wanted() -> Iterator[WantedBatch]:
-        for order in orders:
-            whole = order.whole is not None and wholes()
-            under_way.append((order, whole))
-            yield _wanted(order, whole=whole)
-
-    for collated in _made(source, wanted(), tolerant=tracker is not None):
-        order, whole = under_way.popleft()
-        if tracker is not None and draining():
-            return
-        if isinstance(collated, UnreadableBatch):
-            assert tracker is not None and order.claim is not None
-            at = order.ranges[0]
-            log.warning("shard %d of epoch %d cannot be read, others may try: %s", at.shard, at.epoch, collated.error)
-            tracker.fail(order.claim, collated.error)
-        elif not order.ranges:
-            yield PAUSED if order.regroups is None else ReadBatch(order, None)
-        elif tracker is None or order.claim is None or tracker.holds(order.claim):
-            if isinstance(collated, BatchRest):
-                yield _of_rest(collated, order, whole=whole, plain=plain)
-                continue
-            came = collated if isinstance(collated, Fed) else Fed(collated)
-            yield ReadBatch(order, as_batch(came.batch), whole, crossing=came.crossing, check=came.check)
-
-
-def _of_rest(rest: BatchRest, order: BatchOrder, *, whole: bool, plain: bool) -> ReadBatch:
-    """Return a batch with some samples left out. If no sample is left, the loop does not get it."""
-    if not plain and (rest.batch is None or rest.borrowed):
-        raise errors.UnreadableSample(
-            f"no sample can be made of those that a rank has of a batch (shard {order.ranges[0].shard}), and no rank "
-            "can do without where gradients are summed in the order of the batch"
-        )
-    order = without(order, rest.kept, whole=whole, borrowed=rest.borrowed)
-    return ReadBatch(order, as_batch(rest.batch), whole, empty=rest.batch is None)
-
-
-def _made(source: SampleSource | Feeding, wanted: Iterator[WantedBatch], *, tolerant: bool) -> Iterator[Any]:
-    if isinstance(source, Feeding):
-        return source.read(wanted, tolerant=tolerant)
-    return source.read((one.indices for one in wanted), tolerant=tolerant)
-
-
-def _wanted(order: BatchOrder, *, whole: bool) -> WantedBatch:
-    """Return the samples of an order with the identity of the batch, which is the same for every reader."""
-    if not order.ranges:
-        return WantedBatch(order.indices, None)
-    first = order.ranges[0]
-    if whole and order.whole is not None and order.claim is not None:
-        return WantedBatch(order.whole, BatchName(first.epoch, first.shard, order.claim.begin, len(order.whole)))
-    name = BatchName(first.epoch, first.shard, first.first, first.count)
-    if order.share == 1.0 or order.whole is None or order.claim is None:
-        return WantedBatch(order.indices, name)
-    group = BatchName(first.epoch, first.shard, order.claim.begin, len(order.whole))
-    return WantedBatch(order.indices, name, WantedBatch(order.whole, group))
-
-
-def samples_in(collated: Any) -> int:
-    """Return the number of samples of a collated mini-batch: the first dimension of its first tensor."""
-    if isinstance(collated, torch.Tensor):
-        return int(collated.shape[0]) if collated.ndim else 1
-    parts: Iterable[Any] = ()
-    if isinstance(collated, dict):
-        parts = collated.values()
-    elif isinstance(collated, (tuple, list)):
-        parts = collated
-    return next((count for part in parts if (count := samples_in(part))), 0)

@@ -1,37 +1,43 @@
-"""Share an IterableDataset by leases: each worker reads all of it and trains its share.
+"""Batches of an IterableDataset: each worker reads all of it and trains its share, by leases or in rounds of a group.
 
-In: leases in worker/link/lease_tracker.py, and mini-batches from data/source.py. Out: batches for the loop, like
-batches.read. Next: worker/step/step.py.
-
-The n-th mini-batch of an iteration has position n on every worker, counted as if every batch were full. If every
-iteration yields the same samples in the same order, each sample is trained once. Otherwise some samples may be trained
-twice or never, and Springtide cannot detect it. The log says so once. A worker reads and drops the mini-batches that it
-skips. An error of the data set ends the loop, because no worker can read past it.
+Async (`leased`): the n-th mini-batch of an iteration has position n on every worker, and leases cover positions. Bsp
+(`IterableRounds`): every rank reads rounds with one mini-batch per rank, which a schedule may allocate otherwise. Both
+need every iteration to yield the same samples in the same order; Springtide cannot check it.
 """
 
 import dataclasses
 import functools
 import logging
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
+import torch
+
+from springtide import errors
 from springtide.data.source import SampleSource, as_batch
-from springtide.domain.data.samples import DatasetCard
-from springtide.worker.input import batch_plan, lease_prefetch
-from springtide.worker.input.accumulation import parts_of
-from springtide.worker.input.batch_plan import BatchOrder
-from springtide.worker.input.read_batch import PAUSED, ReadBatch
+from springtide.domain.data.samples import DatasetCard, SampleRange
+from springtide.worker.bsp.group import BspGroup
+from springtide.worker.cache.coordinator import CacheCoordinator
+from springtide.worker.input import batch_plan, batch_rows, lease_prefetch
+from springtide.worker.input.batch_plan import PAUSE, PAUSED, BatchOrder, Indices, ReadBatch
+from springtide.worker.input.batch_rows import NotRows, joined, samples_in
+from springtide.worker.input.feeds import BatchReadahead, parts_of
 from springtide.worker.link import master_link
 
 log = logging.getLogger(__name__)
 SHARD_BATCHES = 16  # few, because the worker with the next shard must read past this one
 MOST_SHARDS = 2**20  # shard numbers reserved for a pass of unknown length; shard numbers have 32 bits
+KEPT = 4  # rounds: the current one, the next one, the one being read, and one spare
+NOT_BY_ROWS = (
+    "mini-batches of this IterableDataset are not a row a sample (values that are no tensors), and it cannot be asked "
+    "for samples again: each rank trains its own mini-batch of a round"
+)
 
 
 class IterableReader:
-    """Reader of mini-batches by position, with one iteration at a time. A position before the current one starts a new
-    iteration.
-    """
+    """Reader of mini-batches by position; a position before the current one starts a new iteration."""
 
     def __init__(self, source: SampleSource) -> None:
         self._source = source
@@ -92,12 +98,8 @@ def one_epoch(
     source: SampleSource, card: DatasetCard, to_master: master_link.MasterLink, *, alone: bool, parts: int = 1
 ) -> Iterator[ReadBatch]:
     tracker, reader = to_master.leases.tracker, IterableReader(source)
-    asked: lease_prefetch.LeaseSource = (
-        lease_prefetch.DirectLeases(to_master.leases.lease)
-        if alone
-        else lease_prefetch.PrefetchedLeases(to_master.leases.lease, tracker)
-    )
-    for order in batch_plan.leased(asked, tracker, card, draining=lambda: to_master.draining):
+    leases = lease_prefetch.open_leases(to_master.leases, direct=alone)
+    for order in batch_plan.leased(leases, tracker, card, draining=lambda: to_master.draining):
         if order.claim is None:
             yield PAUSED
             continue
@@ -114,7 +116,141 @@ def one_epoch(
 
 
 def merged(parts: Sequence[BatchOrder]) -> BatchOrder:
-    """Return the first of these parts with a range that covers all of them."""
     (first,), (last,) = parts[0].ranges, parts[-1].ranges
     whole = dataclasses.replace(first, count=last.first + last.count - first.first)
     return dataclasses.replace(parts[0], ranges=(whole,), last=True)
+
+
+class DataRound(Protocol):
+    """One mini-batch per rank, and any other subset of their samples."""
+
+    def part(self, rank: int) -> Any: ...
+
+    @property
+    def whole(self) -> Any: ...
+
+    def taken(self, places: Indices) -> Any: ...
+
+
+class ByRows:
+    """Round of mini-batches from torch's own collate, joined and split by rows."""
+
+    def __init__(self, parts: Sequence[Any], size: int) -> None:
+        self.parts, self.size, self.whole = parts, size, joined(parts, size)
+
+    def part(self, rank: int) -> Any:
+        return self.parts[rank]
+
+    def taken(self, places: Indices) -> Any:
+        rank, total = int(places[0]) // self.size, self.size * len(self.parts)
+        if np.array_equal(places, np.arange(rank * self.size, (rank + 1) * self.size)):
+            return self.parts[rank]
+        return self.whole if len(places) == total else batch_rows.rows_of(self.whole, total, torch.from_numpy(places))
+
+
+class BySamples:
+    """Round of samples that the user's `collate_fn` turns into batches, in any combination."""
+
+    def __init__(self, parts: Sequence[list[Any]], collate: Callable[[list[Any]], Any]) -> None:
+        self.parts, self._collate = parts, collate
+        self._samples = [sample for part in parts for sample in part]
+
+    def part(self, rank: int) -> Any:
+        return self._collate(self.parts[rank])
+
+    @property
+    def whole(self) -> Any:
+        return self._collate(self._samples)
+
+    def taken(self, places: Indices) -> Any:
+        return self._collate([self._samples[place] for place in places.tolist()])
+
+
+class RecentRound(NamedTuple):
+    """Recent round with the numbers of its samples, which count through the pass."""
+
+    first: int
+    samples: int
+    round_: DataRound
+
+
+class IterableRounds:
+    """Rounds of one pass."""
+
+    def __init__(self, source: SampleSource, *, rank: int, workers: int) -> None:
+        self._source, self._rank, self._workers = source, rank, workers
+        self.wholes: Callable[[], bool] | None = None
+        """Function that returns whether rounds are needed whole, if a schedule may allocate them; else None."""
+        self._recent: deque[RecentRound] = deque(maxlen=KEPT)
+        self._number = 0
+        self._said = False
+
+    @property
+    def _own(self) -> Callable[[list[Any]], Any] | None:
+        """Return the user's `collate_fn` if samples are read uncollated, in a group that may allocate them."""
+        return None if self.wholes is None else self._source.collate
+
+    @property
+    def again(self) -> bool:
+        return self._own is not None
+
+    def shared(self, sharing: CacheCoordinator | None, group: BspGroup | None, epochs: range) -> Iterator[ReadBatch]:
+        if sharing is None or group is None:
+            return self.read(epochs)
+        allotting = sharing.allotting
+        allotting.picker, self.wholes = self, lambda: allotting.wholes
+        sharing.restart(group.place)
+        return iter(BatchReadahead(self.read(epochs), allotting.make_ready, allotting.review, sharing.read))
+
+    def read(self, epochs: range) -> Iterator[ReadBatch]:
+        """Yield round after round. An incomplete last round is left out, because every rank needs a batch."""
+        for epoch in epochs:
+            first = 0
+            round_: list[Any] = []
+            for part in self._source.stream() if self._own is None else self._source.items():
+                round_.append(part)
+                if len(round_) == self._workers:
+                    yield (handed := self._made(tuple(round_), epoch, first))
+                    first += handed.order.samples
+                    round_.clear()
+
+    def fetch(self, samples: Indices) -> Any:
+        for recent in list(self._recent):
+            places = samples - recent.first
+            if 0 <= places[0] < recent.samples:
+                return as_batch(recent.round_.taken(places))
+        raise errors.JobFailed(f"sample {samples[0]} of the pass is not at hand any more")
+
+    def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
+        return self.fetch(samples[places])
+
+    def _made(self, parts: tuple[Any, ...], epoch: int, first: int) -> ReadBatch:
+        own, rank = self._own, self._rank
+        counts = [samples_in(one) if own is None else len(one) for one in parts]
+        mine = counts[rank]
+        identity = SampleRange(epoch=epoch, shard=epoch * self._workers + rank, first=first, count=mine)
+        order = BatchOrder(indices=PAUSE.indices, ranges=(identity,), share=mine / max(1, sum(counts)))
+        round_ = None if self.wholes is None else self._round(parts, counts)
+        if round_ is None or self.wholes is None:
+            return ReadBatch(order, as_batch(parts[rank] if own is None else own(parts[rank])))
+        numbers = self._number + np.arange(sum(counts))
+        self._recent.append(RecentRound(self._number, sum(counts), round_))  # before `fetch` can need it
+        self._number += sum(counts)
+        places = np.arange(rank * mine, (rank + 1) * mine)
+        order = dataclasses.replace(order, indices=numbers[places], whole=numbers, places=places)
+        whole = self.wholes()
+        return ReadBatch(order, as_batch(round_.whole if whole else round_.part(rank)), whole=whole)
+
+    def _round(self, parts: tuple[Any, ...], counts: Sequence[int]) -> DataRound | None:
+        """Return a round that a schedule may allocate; None, on all ranks, if sizes differ or rows are not samples."""
+        if len(set(counts)) > 1 or not counts[0]:
+            return None
+        if self._own is not None:
+            return BySamples(parts, self._own)
+        try:
+            return ByRows(parts, counts[0])
+        except NotRows:
+            if not self._said:
+                log.warning("samples are not scheduled, and no rows kept: %s", NOT_BY_ROWS)
+            self._said = True
+            return None

@@ -8,10 +8,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Protocol
 
 from springtide.domain.data.samples import DatasetCard
 from springtide.rpc.messages import messages
+from springtide.worker.link.clients import LeaseClient
 from springtide.worker.link.lease_tracker import LeaseTracker
 
 Answer = messages.LeaseReply | messages.Regroup | messages.WaitReply | messages.DataEnd
@@ -24,20 +24,8 @@ MOST = 16  # leases per request
 MOST_HELD = 64  # leases; with shards of one or two batches, twelve seconds would need thousands
 
 
-class LeaseSource(Protocol):
-    """Source of leases."""
-
-    def more(self, card: DatasetCard) -> Answer: ...
-
-    def keep_up(self, card: DatasetCard, samples: int) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class DirectLeases:
-    """Source that requests a lease when it is needed. Without a cluster the answer is immediate. In a bsp group all
-    ranks send the same requests.
-    """
+    """Source that requests a lease when it is needed, in a bsp group or without a cluster."""
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
@@ -46,13 +34,17 @@ class DirectLeases:
         return self._ask(card, 1)
 
     def keep_up(self, card: DatasetCard, samples: int) -> None:
-        """Do nothing, because leases are requested on demand."""
+        """Request leases ahead of need, after the loop has claimed `samples`."""
 
     def close(self) -> None:
-        """Do nothing, because nothing is open."""
+        """Let the thread end without waiting for it."""
 
 
-class PrefetchedLeases:
+def open_leases(client: LeaseClient, *, direct: bool) -> DirectLeases:
+    return DirectLeases(client.lease) if direct else PrefetchedLeases(client.lease, client.tracker)
+
+
+class PrefetchedLeases(DirectLeases):
     """Source that keeps at most one request in flight and holds `LEAD_S` seconds of work."""
 
     def __init__(
@@ -64,7 +56,8 @@ class PrefetchedLeases:
         lead_s: float = LEAD_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._ask, self._tracker, self._patience_s, self._lead_s, self._clock = ask, tracker, patience_s, lead_s, clock
+        super().__init__(ask)
+        self._tracker, self._patience_s, self._lead_s, self._clock = tracker, patience_s, lead_s, clock
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="springtide-leases")
         self._asked: Future[Answer] | None = None
         self._was_busy = False
@@ -104,7 +97,6 @@ class PrefetchedLeases:
             self._submit(card, min(MOST, short))
 
     def close(self) -> None:
-        """Let the thread end without waiting for it."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _submit(self, card: DatasetCard, most: int) -> None:

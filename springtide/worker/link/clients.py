@@ -1,7 +1,7 @@
 """Requests of a worker to its master, by subject: leases, the bsp group, shared values, reports.
 
 In: the worker's loop and setup. Out: one request per call over `Ask`, to a real master (`rpc.transport.channel`) or to
-link/local_master.py. Next: link/master_link.py owns one client of each kind and sends heartbeats.
+the `LocalMaster`. Next: link/master_link.py owns one client of each kind and sends heartbeats.
 """
 
 import pathlib
@@ -32,9 +32,7 @@ class StopState:
 
     @property
     def draining(self) -> bool:
-        """Return True once the worker must push its current batch and end its loop. `Fenced` if the master gave it
-        up.
-        """
+        """Return True once the worker must end its loop after the current batch; `Fenced` if the master gave it up."""
         if self._fenced:
             raise errors.Fenced(f"worker-{self._rank} was silent for too long, and its work is with another by now")
         return self._draining
@@ -42,9 +40,9 @@ class StopState:
     def drain(self) -> None:
         self._draining = True
 
-    def on_pulse(self, pulse: messages.HeartbeatReply) -> None:
-        self._draining = self._draining or pulse.drain
-        self._fenced = self._fenced or pulse.fenced
+    def on_reply(self, reply: messages.HeartbeatReply) -> None:
+        self._draining = self._draining or reply.drain
+        self._fenced = self._fenced or reply.fenced
 
 
 class LeaseClient:
@@ -61,8 +59,7 @@ class LeaseClient:
     def lease(self, card: DatasetCard, most: int, seen: tuple[PartitionRange, ...] = ()) -> LeaseAnswer:
         """Request up to `most` more leases; `seen` holds the partitions of a stream.
 
-        `WaitReply` means ask again; the call has already waited. `DataEnd` means that only this worker's own leases are
-        left of the pass.
+        `WaitReply` means ask again. `DataEnd` means that only this worker's own leases are left of the pass.
         """
         if self._stop.draining:
             return messages.DataEnd()
@@ -92,13 +89,13 @@ class LeaseClient:
         self.tracker.note_cuts(reply.cuts, reply.era)
 
     def begin_report(self) -> LeaseReport:
-        """Return the report for the next heartbeat; `on_pulse` marks it as received."""
+        """Return the report for the next heartbeat; `on_reply` marks it as received."""
         self._reported = self.tracker.report()
         return self._reported
 
-    def on_pulse(self, pulse: messages.HeartbeatReply) -> bool:
+    def on_reply(self, reply: messages.HeartbeatReply) -> bool:
         self.tracker.on_reported(self._reported)
-        return self.tracker.apply_changes(pulse.revoked, pulse.truncate, hurry=pulse.hurry, era=pulse.era)
+        return self.tracker.apply_changes(reply.revoked, reply.truncate, hurry=reply.hurry, era=reply.era)
 
 
 class GroupClient:
@@ -112,7 +109,6 @@ class GroupClient:
         """Number of the checkpoint that the bsp group must take now; 0 if none is due."""
 
     def form(self, request: messages.GroupRequest) -> messages.GroupReply:
-        """Wait until the first or next bsp group is formed."""
         reply = self._ask(request)
         assert isinstance(reply, messages.GroupReply)
         return reply
@@ -134,9 +130,9 @@ class GroupClient:
     def leave(self) -> None:
         self._ask(messages.Leave())
 
-    def on_pulse(self, pulse: messages.HeartbeatReply) -> None:
-        self.lost = max(self.lost, pulse.group_lost)
-        self.save_due = pulse.save
+    def on_reply(self, reply: messages.HeartbeatReply) -> None:
+        self.lost = max(self.lost, reply.group_lost)
+        self.save_due = reply.save
 
 
 class SharedValues:
@@ -192,7 +188,6 @@ class ReportClient:
         self._objects_sent: ObjectStates = self._objects
 
     def report(self, report: messages.MemberReport) -> None:
-        """Send these totals with the next heartbeat; later totals replace them."""
         with self._lock:
             self.latest, self._unsent = report, True
 
@@ -208,7 +203,6 @@ class ReportClient:
             self._objects = ({}, None)
 
     def unfed(self, why: str) -> None:
-        """Tell the master that data workers cannot feed the workers of this job."""
         self._ask(messages.CannotFeed(redact(why)))
 
     def note(self, what: str, why: str) -> None:
@@ -223,11 +217,11 @@ class ReportClient:
             return self.latest if unsent else None
 
     def take_objects(self) -> ObjectStates:
-        """Return the states for the next message. They are sent again until `on_pulse`."""
+        """Return the states for the next message. They are sent again until `on_reply`."""
         self._objects_sent = self._objects
         return self._objects_sent
 
-    def on_pulse(self) -> None:
+    def on_reply(self) -> None:
         with self._lock:
             if self._objects is self._objects_sent:
                 self._objects = ({}, None)

@@ -37,9 +37,7 @@ class HeldLease:
     claimed: int
     offset: int
     trained: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Acknowledged batches that follow an unacknowledged batch. Maps their begin to their end and their number of void
-    offsets.
-    """
+    """Acknowledged batches behind an unacknowledged one: begin to end and number of void offsets."""
     cuts: set[int] = field(default_factory=set)
     """Ends of partial batches of a stream partition, as the master noted them."""
     void: int = 0
@@ -90,9 +88,7 @@ class LeaseTracker:
         self.ends: int | None = None
         """Samples of the epoch, once the reader has found the end of a data set without a length."""
         self.hurry = False
-        """Whether a returned lease waits at the master. The worker then requests one more lease, even if it holds
-        many.
-        """
+        """Whether a returned lease waits at the master, so that the worker requests one more even if it holds many."""
 
     # ---- the loop ----
 
@@ -244,7 +240,6 @@ class LeaseTracker:
                 self._note(cuts)
 
     def report(self) -> LeaseReport:
-        """Return the progress of every lease, and the samples that could not be read."""
         with self._lock:
             return LeaseReport(tuple(held.progress for held in self._held.values()), tuple(self._failures), self.era)
 
@@ -265,8 +260,8 @@ class LeaseTracker:
     ) -> bool:
         """Drop revoked leases, and shorten leases at the master's request, but not before claimed batches.
 
-        Return True if a lease was shortened. The master should hear of it at once, because other workers wait for the
-        rest. A message of an earlier era changes nothing; the first message of a new era drops all leases.
+        Return True if a lease was shortened: others wait for the rest, so the master should hear at once. An earlier
+        era changes nothing; a new era drops all leases.
         """
         granted = False
         with self._lock:

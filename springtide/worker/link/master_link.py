@@ -1,18 +1,19 @@
 """A worker's link to its master: joins the job, sends heartbeats, reports the end.
 
-In: `worker.job` and `worker.runner`. Out: `rpc.messages` to the master over `rpc.transport.channel`, or to
-link/local_master.py without a cluster. Only the process that joined may use the link, because a forked DataLoader child
-does not hold the socket. Next: link/clients.py, link/subscriptions.py.
+Out: `rpc.messages` over `rpc.transport.channel`, or to the `LocalMaster` without a cluster. Only the process that
+joined may use the link, because a forked DataLoader child does not hold the socket. Next: clients.py, subscriptions.py.
 """
 
 import os
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 
-from springtide import config
-from springtide.domain.core.roles import RoleKind
+from springtide import config, errors
+from springtide.data.ledger.job_ledger import JobLedger
+from springtide.domain.core.roles import Placement, RoleKind
+from springtide.domain.data.leases import LeaseHolder, NoLease
 from springtide.domain.data.samples import EpochPlace
 from springtide.domain.spec.job_spec import Blame
 from springtide.rpc.messages import messages
@@ -21,10 +22,10 @@ from springtide.rpc.transport import channel
 from springtide.telemetry.host.usage import OwnUsage
 from springtide.telemetry.redactor import redact
 from springtide.worker.link.clients import GroupClient, LeaseClient, ReportClient, SharedValues, StopState
-from springtide.worker.link.local_master import LocalMaster
 from springtide.worker.link.subscriptions import Subscriptions
 
 _current: "MasterLink | None" = None
+ALONE = LeaseHolder(rank=0)
 
 
 def current(settings: config.Settings | None = None) -> "MasterLink":
@@ -41,7 +42,6 @@ def opened() -> "MasterLink | None":
 
 
 def open_link(settings: config.Settings) -> "MasterLink":
-    """Connect to the master of the settings; without one, create a local master."""
     if not settings.master:
         return local_link(settings)
     secret = config.job_secret(settings)
@@ -56,25 +56,85 @@ def open_link(settings: config.Settings) -> "MasterLink":
     return MasterLink(to_master, identity, OwnUsage(settings))
 
 
+class LocalMaster:
+    """Master of one worker without servers; the worker gets all shards."""
+
+    def __init__(self, settings: config.Settings) -> None:
+        self._settings = settings
+        self._book = JobLedger(workers=1)
+        self._shared: dict[str, bytes] = {}
+
+    def ask(self, request: Any) -> Any:
+        """Answer a request; requests without a specific reply get Ok."""
+        answers: dict[type, Callable[[Any], messages.Reply]] = {
+            messages.JoinWorker: lambda _: self.welcome(),
+            messages.LeaseRequest: self.lease,
+            messages.CutRequest: lambda asked: messages.CutsNoted(self._book.cut(ALONE, asked.cuts), asked.era),
+            messages.ShareRequest: self.share,
+            messages.ValueRequest: self.lookup,
+            messages.ClaimRequest: lambda _: messages.ClaimReply(True),
+            messages.GroupRequest: self.form,
+            messages.MeetRequest: self.meet,
+            messages.AtStep: lambda _: messages.HeartbeatReply(),  # without a cluster there are no checkpoints
+            messages.PlaceRequest: lambda _: messages.PlaceReply(),
+            messages.PackageWritten: lambda _: messages.MissingFiles(()),
+        }
+        answer = answers.get(type(request))
+        return messages.Ok() if answer is None else answer(request)
+
+    def welcome(self) -> WorkerWelcome:
+        """Return rank 0 of 1; the one store in this process owns all slots."""
+        settings = self._settings
+        return WorkerWelcome(
+            job="alone",
+            rank=0,
+            workers=1,
+            servers=(),
+            placement=Placement(epoch=0, servers=1, server_of_slot=(0,) * settings.slots),
+            slots=settings.slots,
+            seed=settings.seed,
+            sync="bsp" if settings.sync == "bsp" else "async",
+            heartbeat_s=1.0,
+        )
+
+    def lease(self, asked: messages.LeaseRequest) -> messages.Reply:
+        self._book.report(ALONE, asked.progress, at=0.0)
+        if asked.ends is not None:
+            self._book.end(ALONE, asked.card, asked.ends)
+        answer = self._book.lease(ALONE, asked.card, asked.most, at=0.0, seen=asked.seen)
+        if isinstance(answer, NoLease):
+            return (
+                messages.WaitReply() if answer is NoLease.WAIT and asked.card.stream is not None else messages.DataEnd()
+            )
+        return messages.LeaseReply(answer)
+
+    def share(self, asked: messages.ShareRequest) -> messages.Reply:
+        self._shared[asked.key] = asked.value
+        return messages.Ok()
+
+    def lookup(self, asked: messages.ValueRequest) -> messages.Reply:
+        if asked.key not in self._shared:
+            raise errors.UnknownName("shared value", asked.key, self._shared)
+        return messages.ValueFound(self._shared[asked.key])
+
+    def form(self, asked: messages.GroupRequest) -> messages.GroupReply:
+        return messages.GroupReply(asked.generation + 1, (0,), 0, first=asked.fresh, over=asked.resting)
+
+    def meet(self, asked: messages.MeetRequest) -> messages.MeetReply:
+        return messages.MeetReply(asked.given)
+
+    def introduce(self, hello: messages.Request) -> None:
+        """Do nothing, because no other master takes over."""
+
+    def start_heartbeat(self, every_s: float, beat: Callable[[], Any], reply: Callable[[Any], Any]) -> None:
+        """Do nothing, because no master waits for heartbeats."""
+
+    def close(self) -> None:
+        """Do nothing, because there is no connection."""
+
+
 def local_link(settings: config.Settings, master: LocalMaster | None = None) -> "MasterLink":
     return MasterLink(master or LocalMaster(settings), WorkerIdentity(0), OwnUsage(settings))
-
-
-class Master(Protocol):
-    """The transport of a link: `rpc.transport.channel.MasterChannel` or `LocalMaster`."""
-
-    def ask(self, request: messages.Request) -> messages.Reply: ...
-
-    def introduce(self, hello: messages.Request) -> None: ...
-
-    def start_heartbeat(
-        self,
-        every_s: float,
-        beat: Callable[[], messages.Heartbeat],
-        pulse: Callable[[messages.HeartbeatReply], bool | None],
-    ) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class WorkerIdentity(NamedTuple):
@@ -90,7 +150,7 @@ class WorkerIdentity(NamedTuple):
 class MasterLink:
     """Link of one worker to its master."""
 
-    def __init__(self, master: Master, identity: WorkerIdentity, usage: OwnUsage) -> None:
+    def __init__(self, master: channel.MasterChannel | LocalMaster, identity: WorkerIdentity, usage: OwnUsage) -> None:
         self._master, self._identity, self._usage = master, identity, usage
         self._stop = StopState(identity.rank)
         self.news = Subscriptions()
@@ -118,7 +178,7 @@ class MasterLink:
                 )
             self._welcome = welcome
             self.news.slots.begin(welcome.placement.epoch)
-            self._master.start_heartbeat(welcome.heartbeat_s, self._beat, self._on_pulse)
+            self._master.start_heartbeat(welcome.heartbeat_s, self._beat, self._on_reply)
         self._welcome = self.news.updated(self._welcome)
         return self._welcome
 
@@ -138,11 +198,9 @@ class MasterLink:
         return self._stop.draining
 
     def dismiss(self) -> None:
-        """Set `draining`, because the job continues without this worker."""
         self._stop.drain()
 
     def before_finish(self, call: Callable[[], None]) -> None:
-        """Call this function before the end is reported, for a last report."""
         self._before_finish.append(call)
 
     def finish(self) -> None:
@@ -156,9 +214,7 @@ class MasterLink:
             self._master.close()
 
     def fail(self, error: str, trace: str = "", blame: Blame = Blame.USER) -> None:
-        """Report an exception of the script to the master, possibly before the script joined; `error` is its first
-        line.
-        """
+        """Report an exception of the script, possibly before it joined; `error` is its first line."""
         if not self._over:
             self._over = True
             identity = self._identity
@@ -183,9 +239,9 @@ class MasterLink:
             usage=self._usage.read(),
         )
 
-    def _on_pulse(self, pulse: messages.HeartbeatReply) -> bool:
-        self._stop.on_pulse(pulse)
-        self.group.on_pulse(pulse)
-        self.reports.on_pulse()
-        self.news.on_pulse(pulse)
-        return self.leases.on_pulse(pulse) or pulse.healing
+    def _on_reply(self, reply: messages.HeartbeatReply) -> bool:
+        self._stop.on_reply(reply)
+        self.group.on_reply(reply)
+        self.reports.on_reply()
+        self.news.on_reply(reply)
+        return self.leases.on_reply(reply) or reply.healing

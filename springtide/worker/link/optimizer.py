@@ -15,9 +15,7 @@ from springtide import errors
 
 
 class JobOptimizer(torch.optim.Optimizer):
-    """Wrapper of the user's optimizer `own`. `step()` trains tables and dense parameters where they live; all else
-    delegates to `own`.
-    """
+    """Wrapper of the user's optimizer `own`: `step()` trains tables and dense parameters where they live."""
 
     # GradScaler then leaves the decision to skip to step(), so that a skipped batch still counts.
     _step_supports_amp_scaling = True
@@ -46,9 +44,6 @@ class JobOptimizer(torch.optim.Optimizer):
 
     @property
     def state(self) -> Any:  # type: ignore[override]
-        """State of parameters updated in this process. Servers hold the state of tables and, in async mode, of dense
-        parameters.
-        """
         return self.own.state
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -82,9 +77,7 @@ class JobOptimizer(torch.optim.Optimizer):
             super().zero_grad(set_to_none)
 
     def bring_back(self) -> list[tuple[torch.nn.Parameter, torch.Tensor | None]]:
-        """Restore the saved gradients for the push; return the newer gradients, which the caller puts back
-        afterwards.
-        """
+        """Restore the saved gradients for the push; return the newer ones, to be put back afterwards."""
         aside, self._aside, self._waiting = self._aside, [], False
         newer = [(param, param.grad) for param, _ in aside]
         for param, grad in aside:
@@ -92,7 +85,6 @@ class JobOptimizer(torch.optim.Optimizer):
         return newer
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state dict of `own`: groups, and the state of parameters updated in this process."""
         return self.own.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -116,6 +108,14 @@ class JobOptimizer(torch.optim.Optimizer):
 
     def __repr__(self) -> str:
         return f"JobOptimizer({self.own!r})"
+
+
+def set_option(group: dict[str, Any], name: str, number: float) -> None:
+    """Set an option of a parameter group in place, if it is a tensor."""
+    if isinstance(group[name], torch.Tensor):
+        group[name].fill_(number)
+    elif group[name] != number:
+        group[name] = number
 
 
 def unscale(optimizer: JobOptimizer) -> bool:

@@ -1,13 +1,14 @@
-"""Collect a worker's totals between two reports: steps, samples, loss, time.
+"""Time each step's phases, and report a worker's totals: steps, samples, loss, seconds.
 
-In: every step (worker/step/step.py), and `job.report` of the loop. Out: a report to the link at intervals, which the
-next heartbeat carries.
+In: marks from the loop, the step and the model's forward, and `job.report`. Out: the StepTiming and TimingSum of
+domain/plan/profile.py, and a report at intervals, which the next heartbeat carries.
 """
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from springtide import errors
 from springtide.domain.data.data_workers import FeedState
@@ -16,9 +17,84 @@ from springtide.domain.model.cache_rules import CacheUse
 from springtide.domain.plan import profile
 from springtide.rpc.messages.messages import MemberReport
 from springtide.worker.link import master_link
-from springtide.worker.link.step_timer import StepMeter
 
 SECONDS = tuple(name for name in profile.SUM_FIELDS if name.endswith("_s"))
+KEPT_STEPS = 4096  # steps kept individually (1 MiB); sums are kept forever
+
+
+class StepMeter:
+    """Clock readings of the current step, and the timings of earlier steps."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.clock = clock
+        self.spent: Callable[[], ClientTime] = in_process
+        """Function that reads the client's times at both ends of a step; replaced if tables are on servers."""
+        self.steps: deque[profile.StepTiming] = deque(maxlen=KEPT_STEPS)
+        """Timings of the latest steps."""
+        self._total = profile.TimingSum()
+        self._fresh: list[profile.StepTiming] = []
+        self._last = self._began_spent = NOTHING
+        self._last_end = self._handed = self._forward_end = self._began = clock()
+        self._data_s = self._lookup_s = 0.0
+
+    def restart(self) -> None:
+        """Start a pass; the time since the last step, such as an evaluation, does not count."""
+        self._last_end = self._handed = self._forward_end = self.clock()
+        self._last = self.spent()
+        self._data_s = self._lookup_s = 0.0
+
+    def data_read(self, seconds: float) -> None:
+        self._data_s += seconds
+
+    def looked_up(self, seconds: float) -> None:
+        """Add lookup time; tables in this process look rows up at once."""
+        self._lookup_s += seconds
+
+    def handed_out(self) -> None:
+        """Mark the start of forward. With accumulation, the last batch of a step counts."""
+        self._handed = self._forward_end = self.clock()
+
+    def forward_done(self) -> None:
+        self._forward_end = self.clock()
+
+    def step_began(self) -> None:
+        self._began = self.clock()
+        self._began_spent = self.spent()
+
+    def step_done(self, *, samples: int) -> None:
+        end, spent = self.clock(), self.spent()
+        last, began = self._last, self._began_spent
+        pull_wait = began.wait_s - last.wait_s
+        push_wait = spent.wait_s - began.wait_s
+        forward = max(0.0, self._forward_end - self._handed - pull_wait)
+        backward = max(0.0, self._began - self._forward_end)
+        own = max(0.0, end - self._began - push_wait)
+        terms = (
+            StepTerms(gradient_s=forward + backward, update_s=own, lookup_s=self._lookup_s)
+            if self.spent is in_process
+            else exposed(last, spent, own_s=forward + backward + own + self._lookup_s)
+        )
+        timing = profile.StepTiming(
+            samples, end - self._last_end, self._data_s, pull_wait, forward, backward, push_wait, *terms
+        )
+        self.steps.append(timing)
+        self._fresh.append(timing)
+        self._last_end, self._last = end, spent
+        self._data_s = self._lookup_s = 0.0
+
+    def collect(self) -> profile.TimingSum:
+        if self._fresh:
+            self._total = self._total + profile.summed(self._fresh)
+            self._fresh.clear()
+        return self._total
+
+
+class MemberUse(NamedTuple):
+    """Statistics of a worker's cache, data workers and stream, each if the worker has it."""
+
+    cache: CacheUse | None = None
+    feed: FeedState | None = None
+    stream: StreamUse | None = None
 
 
 class ProgressReporter:
@@ -28,21 +104,13 @@ class ProgressReporter:
         self,
         to_master: master_link.MasterLink,
         meter: StepMeter,
+        use: Callable[[], MemberUse] = MemberUse,
         *,
         every_s: float,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._link = to_master
-        self._meter = meter
-        self._every_s = every_s
-        self._clock = clock
+        self._link, self._meter, self._use, self._every_s, self._clock = to_master, meter, use, every_s, clock
         self._due = clock()
-        self.cache: Callable[[], CacheUse | None] = lambda: None
-        """Function that returns the statistics of this worker's cache, or None without a cache."""
-        self.feed: Callable[[], FeedState | None] = lambda: None
-        """Function that returns the state of this worker's feed, or None without data workers."""
-        self.stream: Callable[[], StreamUse | None] = lambda: None
-        """Function that returns this worker's use of a stream, or None without a stream."""
         self._metrics: dict[str, float] = {}
         self._loss_sum = 0.0
         self._losses = 0
@@ -57,7 +125,7 @@ class ProgressReporter:
                 number = float(value)
             except (TypeError, ValueError):
                 raise errors.BadInput(
-                    f"job.report({name}=...) got a {type(value).__name__}; wanted a number or a tensor with one element"
+                    f"job.report({name}=...) got a {type(value).__name__}; expected a number or a one-element tensor"
                 ) from None
             if name != "loss":
                 self._metrics[name] = number
@@ -66,20 +134,65 @@ class ProgressReporter:
                 self._losses += 1
 
     def send(self) -> None:
-        """Pass the totals to the link, which sends them with the next heartbeat."""
         self._due = self._clock() + self._every_s
         total = self._meter.collect()
         loss = self._loss_sum / self._losses if self._losses else None
         self._loss_sum, self._losses = 0.0, 0
+        use = self._use()
         self._link.reports.report(
             MemberReport(
                 step=total.steps,
                 samples=total.samples,
                 loss=loss,
                 metrics=dict(self._metrics),
-                cache=self.cache(),
-                feed=self.feed(),
-                stream=self.stream(),
+                cache=use.cache,
+                feed=use.feed,
+                stream=use.stream,
                 seconds={name.removesuffix("_s"): getattr(total, name) for name in SECONDS},
             )
         )
+
+
+class ClientTime(NamedTuple):
+    """Seconds so far, as the table client measured them."""
+
+    lookup_s: float = 0.0
+    """Seconds that servers spent on lookups, mean over servers."""
+    update_s: float = 0.0
+    """Seconds that servers spent on applying gradients, mean over servers."""
+    synchronization_s: float = 0.0
+    """Seconds with a request in flight less the servers' own time, mean over servers."""
+    wait_s: float = 0.0
+    """Seconds that this process was blocked on an answer."""
+
+
+class StepTerms(NamedTuple):
+    """Time of a step, split by the resource that would shorten it."""
+
+    gradient_s: float = 0.0
+    update_s: float = 0.0
+    synchronization_s: float = 0.0
+    lookup_s: float = 0.0
+
+
+NOTHING = ClientTime()
+
+
+def in_process() -> ClientTime:
+    return NOTHING
+
+
+def exposed(before: ClientTime, after: ClientTime, *, own_s: float) -> StepTerms:
+    """Return the terms of a step on served tables: this process's own work, and its waits.
+
+    Servers work while the worker computes, so only the time that the worker was blocked counts as theirs.
+    """
+    lookup, update, under_way, waited = (late - early for early, late in zip(before, after, strict=True))
+    busy = lookup + update + under_way
+    share = min(1.0, waited / busy) if busy > 0 else 0.0
+    return StepTerms(
+        gradient_s=own_s,
+        update_s=share * update,
+        lookup_s=share * lookup,
+        synchronization_s=share * under_way + max(0.0, waited - share * busy),
+    )

@@ -1,8 +1,7 @@
 """Pass the master's news to subscribers: server addresses, slot placement, data workers, shuffle peers.
 
-In: heartbeat replies and lease replies, through `worker.link.master_link`. Out: calls to the router of requests
-(`embedding.lookup.table_client`) and to the feed (`worker.input.feed_switch`), and the epochs that the next heartbeat
-acknowledges. A server leaves only after every worker uses a placement without it.
+In: heartbeat replies and lease replies. Out: calls to the client of the tables and to the reader of batches, and the
+epochs that the next heartbeat acknowledges. A server leaves only after every worker uses a placement without it.
 """
 
 import logging
@@ -22,9 +21,7 @@ Follow = Callable[[Placement, tuple[str, ...]], None]
 
 
 class SlotsFollower:
-    """Subscriber to slot placements with a thread of its own, so that connecting to a new server does not delay
-    heartbeats.
-    """
+    """Subscriber to slot placements with its own thread: connecting to a server must not delay heartbeats."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,9 +70,7 @@ class SlotsFollower:
 
 
 class FeedersFollower:
-    """Subscriber to the list of data workers. Calls run in the link's thread, and must neither block nor send
-    requests.
-    """
+    """Subscriber to the list of data workers. Calls run in the link's thread and must not block."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -126,10 +121,7 @@ class Subscriptions:
         self._follow_servers: Callable[[ServerAddresses], None] = lambda _: None
 
     def follow_servers(self, call: Callable[[ServerAddresses], None]) -> None:
-        """Call this function when servers restart at new addresses, and at once with the known addresses.
-
-        Calls run in the link's thread and must not block.
-        """
+        """Call this with restarted servers' addresses, and at once with the known ones, in the link's thread."""
         self._follow_servers = call
         if self._servers is not None:
             call(self._servers)
@@ -143,14 +135,14 @@ class Subscriptions:
             self._servers = servers
             self._follow_servers(servers)
 
-    def on_pulse(self, pulse: messages.HeartbeatReply) -> None:
-        self.take_servers(pulse.servers)
-        if pulse.goal is not None:
-            self.slots.take(pulse.goal)
-        if pulse.feeders is not None:
-            self.feeders.take(pulse.feeders)
-        if pulse.shufflers is not None:
-            self.shufflers.take(pulse.shufflers)
+    def on_reply(self, reply: messages.HeartbeatReply) -> None:
+        self.take_servers(reply.servers)
+        if reply.goal is not None:
+            self.slots.take(reply.goal)
+        if reply.feeders is not None:
+            self.feeders.take(reply.feeders)
+        if reply.shufflers is not None:
+            self.shufflers.take(reply.shufflers)
 
     def updated(self, welcome: WorkerWelcome) -> WorkerWelcome:
         if (goal := self.slots.newest) is not None:

@@ -1,11 +1,8 @@
 """Pure. Track the records read of each partition: the end of its next batch, and whether that batch is complete.
 
-In: tails of leases (worker/link/lease_tracker.py), and chunks of a stream. Out: whole batches, positions to read from,
-and cuts to request. Next: stream_reader.py claims the batches and offers them to the loop.
-
 A batch ends at the next multiple of the batch size, at a cut that the master has noted, or at the end of the partition.
-The worker waits for a requested cut even if the batch becomes full meanwhile. The master may have noted the cut, and
-the next reader of the partition would end the batch there.
+The worker waits for a requested cut even if the batch fills up: if the master has noted the cut, the partition's next
+reader ends the batch there. Next: stream_reader.py claims the batches.
 """
 
 from collections import deque
@@ -23,9 +20,7 @@ MOST_AHEAD = 8  # batches to read ahead in a partition that waits for a cut
 
 
 class ReadyBatch(NamedTuple):
-    """Batch that can be claimed: the records with offsets from `tail.begin` to `end`. A batch without records is a
-    gap.
-    """
+    """Batch that can be claimed: the records from `tail.begin` to `end`; without records it is a gap."""
 
     tail: LeaseTail
     end: int
@@ -56,7 +51,6 @@ class PartitionHead:
 
     @property
     def first(self) -> int:
-        """Return the offset of the first record read; the next offset to read if there is none."""
         return int(self.pieces[0].records.offsets[0]) if self.pieces else self.position
 
 
@@ -96,9 +90,7 @@ class PartitionHeads:
         }
 
     def take_in(self, chunk: Chunk, at: float) -> int:
-        """Add a chunk; return how many of its records retention has deleted. A chunk from an unexpected offset is
-        dropped.
-        """
+        """Add a chunk, unless its offset is unexpected; return how many of its records retention has deleted."""
         head = self._heads.get(chunk.partition)
         if head is None or chunk.first != head.position:
             return 0
@@ -130,10 +122,7 @@ class PartitionHeads:
         self._heads.pop(whole.tail.grant.nth, None)
 
     def lingering(self, ends: Mapping[int, int], before: float) -> tuple[BatchCut, ...]:
-        """Return cuts for incomplete batches whose records were read before this time, with nothing left to fill them.
-
-        An unconfirmed cut is requested again.
-        """
+        """Return cuts for incomplete batches read before this time that nothing fills, and unconfirmed cuts again."""
         cuts: list[BatchCut] = []
         for number, head in self._heads.items():
             if head.asked is None and self._waits(head, ends.get(number, 0), before):
@@ -143,7 +132,6 @@ class PartitionHeads:
         return tuple(cuts)
 
     def oldest(self) -> dict[int, float]:
-        """Return the append time of the first unclaimed record, by partition."""
         return {
             number: float(head.pieces[0].records.appended_at[0]) for number, head in self._heads.items() if head.pieces
         }

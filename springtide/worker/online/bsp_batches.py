@@ -1,11 +1,8 @@
 """Batches of a stream for a bsp group: all ranks read the same offsets, and each rank trains its part.
 
-In: leases of data/ledger/bsp_ledger.py, in the same order for all ranks. Out: batches like those of
-worker/input/batches.py, with a pause while no records arrive. Each rank reads and decodes the whole batch, so that all
-ranks agree on the records that can be trained.
-
-The ranks share these records evenly, in runs. Alternatively a schedule (worker/cache/sample_allocation.py) gets whole
-batches and picks each rank's records. Next: worker/step/bsp_step.py.
+In: leases of data/ledger/bsp_ledger.py, in the same order for all ranks. Out: batches for the loop, with a pause
+while no records arrive. Each rank decodes the whole batch, so that all ranks agree on the trainable records. They share
+these in runs, or as a schedule picks (worker/cache/sample_allocation.py).
 """
 
 import dataclasses
@@ -27,13 +24,13 @@ from springtide.domain.data.streams import PartitionRange, PartitionView, Stream
 from springtide.rpc.messages import messages
 from springtide.worker.bsp.group import BspGroup, GroupPlace
 from springtide.worker.cache.coordinator import CacheCoordinator
-from springtide.worker.input.batch_plan import PAUSE, BatchOrder, Indices
-from springtide.worker.input.read_batch import PAUSED, ReadBatch
-from springtide.worker.input.readahead import BatchReadahead
+from springtide.worker.input.batch_plan import PAUSE, PAUSED, BatchOrder, Indices, ReadBatch
+from springtide.worker.input.feeds import BatchReadahead
 from springtide.worker.link.lease_tracker import BatchClaim
 from springtide.worker.link.master_link import MasterLink
-from springtide.worker.online.record_decoding import RecordDecoder
+from springtide.worker.online.stream_batches import RecordDecoder
 from springtide.worker.online.usage_report import StreamMeter
+from springtide.worker.step.step import StepListener
 
 log = logging.getLogger(__name__)
 KEPT = 4  # batches: the current one, the next one, the one being read, and one spare
@@ -51,7 +48,7 @@ class RecentBatch(NamedTuple):
     """Event time of the stream in seconds, up to this batch."""
 
 
-class BspStreamFeed:
+class BspStreamFeed(StepListener):
     """Feed of a stream in a bsp job, one per `job.prepare`; call `batches` once per pass."""
 
     again = True
@@ -67,11 +64,7 @@ class BspStreamFeed:
         each: int | None = None,
         idle: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create the feed. `each` is the number of records per rank if a batch grows with the group; None shares the
-        card's batch size.
-
-        `idle` is called whenever there is nothing to train.
-        """
+        """Create the feed. `each`: records per rank if a batch grows with the group. `idle` is called on pauses."""
         self.stream, self.card, self.link, self.each, self._idle = stream, card, link, each, idle
         self.use = StreamMeter()
         self.making = RecordDecoder(dataset, self.use)
@@ -87,7 +80,6 @@ class BspStreamFeed:
         self._recent: tuple[RecentBatch, ...] = ()
 
     def join_group(self, group: BspGroup, sharing: CacheCoordinator | None) -> None:
-        """Read for this group from now on; `sharing` may allocate whole batches."""
         self._group, self._sharing = group, sharing
         if sharing is not None:
             sharing.allotting.picker = self
@@ -150,7 +142,6 @@ class BspStreamFeed:
             reader.close()
 
     def fetch(self, samples: Indices) -> Any:
-        """Return the batch of the records with these numbers, from one of the last batches."""
         for recent in self._recent:
             if recent.first <= samples[0] < recent.first + len(recent.records):
                 return shaped(self.making.again(recent.partition, recent.records[samples - recent.first]))
@@ -212,9 +203,7 @@ class BspStreamFeed:
         return chunks
 
     def _made(self, grant: Grant, claim: BatchClaim, records: Records, place: GroupPlace) -> ReadBatch | None:
-        """Return this rank's part, or the whole batch. With fewer records than ranks, each rank trains all records with
-        an equal share.
-        """
+        """Return this rank's part, or the whole batch. With fewer records than ranks, each trains all."""
         made = self.making.whole(grant.nth, records, tell=place.rank == 0)
         before, count = self._recent[-1] if self._recent else None, len(made.records)
         self.link.leases.tracker.note_void(claim, claim.end - claim.begin - count)

@@ -1,34 +1,41 @@
 """Batches of a stream for an async worker's loop, until the stream or the job ends.
 
-In: the shuffle unit, which stream_reader.py fills. Out: batches like those of worker/input/batches.py, with a pause
-while there is nothing to train. Next: the step pushes the batches, then `on_trained` notifies the meter and the shuffle
-unit.
+In: the shuffle unit, which stream_reader.py fills. Out: decoded batches, with a pause while there is nothing to train.
+Records that cannot be trained are counted and dead-lettered; all workers decide alike. After the push, `on_trained`
+notifies the meter and the shuffle unit.
 """
 
 import dataclasses
 import itertools
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from springtide.data.source import as_batch
+from springtide.data.stream import record_filter
+from springtide.data.stream.decode import decoder_of
+from springtide.data.stream.record_filter import DeadLetter, DeadLetters
 from springtide.data.stream.records import Records
 from springtide.data.stream.stream import Stream, StreamDataset
 from springtide.domain.data.samples import DatasetCard, SampleRange
 from springtide.domain.data.streams import StreamUse
-from springtide.worker.input.batch_plan import PAUSE, BatchOrder
-from springtide.worker.input.read_batch import PAUSED, RESTING, ReadBatch
+from springtide.worker.input.batch_plan import PAUSE, PAUSED, RESTING, BatchOrder, ReadBatch
 from springtide.worker.link.lease_tracker import BatchClaim
 from springtide.worker.link.master_link import MasterLink
-from springtide.worker.online.record_decoding import RecordDecoder
-from springtide.worker.online.shuffling import RecordRun, ShuffleUnit
-from springtide.worker.online.stream_client import StreamLeases
-from springtide.worker.online.stream_reader import StreamBatchReader
+from springtide.worker.online.shuffle_unit import RecordRun, ShuffleUnit
+from springtide.worker.online.stream_reader import StreamBatchReader, StreamLeases
 from springtide.worker.online.usage_report import StreamMeter
+from springtide.worker.step.step import StepListener
 
 PATIENCE_S = 0.05  # wait for a batch before the loop checks for the end
 DRAIN_S = 5.0  # wait for batches at peers; afterwards the partition's next worker trains or skips them
+log = logging.getLogger(__name__)
 
 
-class StreamFeed:
+class StreamFeed(StepListener):
     """Feed of a stream, one per `job.prepare`; call `batches` once per pass."""
 
     def __init__(
@@ -42,9 +49,7 @@ class StreamFeed:
         idle: Callable[[], None] = lambda: None,
         parts: int = 1,
     ) -> None:
-        """Create the feed. `idle` is called whenever there is nothing to train. The loop gets each batch in `parts`
-        parts.
-        """
+        """Create the feed. `idle` is called on pauses. The loop gets each batch in `parts` parts."""
         self._dataset, self._stream, self._card, self._link, self._unit = dataset, stream, card, to_master, unit
         self._idle = idle
         self._part_size = card.batch_size // parts
@@ -128,7 +133,6 @@ class StreamFeed:
         return bool(tails) and all(tail.begin >= tail.end for tail in tails)
 
     def _handed(self, run: RecordRun) -> list[ReadBatch]:
-        """Return the trainable parts of the batch; if there are none, only its identity."""
         self._use.waits(False, len(run.records))
         pieces = [run.records[at : at + self._part_size] for at in range(0, len(run.records), self._part_size)]
         made = [(piece, self._making.batch(run.partition, piece)) for piece in pieces]
@@ -159,3 +163,74 @@ def order_of(claim: BatchClaim, begin: int, end: int) -> BatchOrder:
 def _raise(failure: BaseException | None) -> None:
     if failure is not None:
         raise failure
+
+
+class DecodedBatch(NamedTuple):
+    """Batch of a group, decoded alike on every rank."""
+
+    batch: Any
+    records: Records
+    """Records in the batch; empty if none can be trained."""
+
+
+class RecordDecoder:
+    """Decoder of raw records, for one thread at a time."""
+
+    def __init__(self, dataset: StreamDataset, use: StreamMeter) -> None:
+        self._rules = record_filter.FilterRules(
+            max_record_bytes=dataset.max_record_bytes, max_lateness_s=dataset.max_lateness_s
+        )
+        self._decoder = decoder_of(dataset.decode or _bodies)
+        self._letters = DeadLetters(dataset.dead_letters)
+        self._use = use
+        self._said: set[str] = set()
+        self.event_s = 0
+        """Event time in seconds up to which batches were decoded; never decreases."""
+
+    def batch(self, partition: int, records: Records) -> record_filter.FilteredBatch:
+        return self._made(partition, records, tell=True)
+
+    def whole(self, partition: int, records: Records, *, tell: bool) -> DecodedBatch:
+        """Decode a batch that all ranks read. Only the rank with `tell` reports records that cannot be trained."""
+        made = self._made(partition, records, tell=tell)
+        bad = np.array([letter.offset for letter in made.letters], dtype=np.int64)
+        return DecodedBatch(made.batch, records[~np.isin(records.offsets, bad)] if made.letters else records)
+
+    def again(self, partition: int, records: Records) -> Any:
+        return record_filter.batch_of(partition, records, self._rules, self._decoder).batch
+
+    def close(self) -> None:
+        self._letters.close()
+
+    def _made(self, partition: int, records: Records, *, tell: bool) -> record_filter.FilteredBatch:
+        made = record_filter.batch_of(partition, records, self._rules, self._decoder)
+        if made.letters and tell:
+            self._put_aside(made.letters)
+        if made.records:
+            # the median and the append time guard row ages against wrong clocks and future records
+            happened = np.minimum(made.event_at, records.appended_at.max())
+            self.event_s = max(self.event_s, int(np.median(happened)))
+        return made
+
+    def _put_aside(self, letters: list[DeadLetter]) -> None:
+        self._letters.add(letters)
+        if self._letters.lost:
+            if not self._use.unkept:
+                log.warning("dead letters are only counted from here on, not kept: %s", self._letters.why)
+            self._use.not_kept(self._letters.lost, self._letters.why)
+        for why, count in Counter(letter.why for letter in letters).items():
+            self._use.refused(why, count)
+            if why not in self._said:
+                self._said.add(why)
+                first = next(letter for letter in letters if letter.why == why)
+                log.warning(
+                    "partition %d, offset %d: a record is %s (%s) and not trained; others like it are only counted",
+                    first.partition,
+                    first.offset,
+                    why,
+                    first.detail or f"{first.size} bytes",
+                )
+
+
+def _bodies(bodies: list[bytes]) -> list[bytes]:
+    return bodies

@@ -11,9 +11,8 @@ from springtide.data.stream.stream import StreamDataset, open_stream
 from springtide.domain.data.samples import DatasetCard
 from springtide.worker.input.batches import Batches
 from springtide.worker.link.master_link import MasterLink
-from springtide.worker.link.progress import ProgressReporter
-from springtide.worker.link.step_timer import StepMeter
-from springtide.worker.online import shuffling
+from springtide.worker.link.progress import StepMeter
+from springtide.worker.online import peers
 from springtide.worker.online.bsp_batches import BspStreamFeed
 from springtide.worker.online.stream_batches import StreamFeed
 from springtide.worker.setup import Mode, Wired
@@ -46,24 +45,21 @@ def open_feed(
     dataset: StreamDataset,
     card: DatasetCard,
     to_master: MasterLink,
-    reports: ProgressReporter,
+    idle: Callable[[], None],
     *,
     parts: int = 1,
     each: int | None = None,
 ) -> StreamFeed | BspStreamFeed:
-    """Open the stream. `parts` batches of the loop form one batch of the card. `each` is the samples per rank with weak
-    scaling.
-    """
+    """Open the stream. `idle` is called whenever there is nothing to train. `parts` batches form one of the card."""
     stream = open_stream(dataset.url)
     assert card.stream is not None
     card = replace(card, stream=replace(card.stream, id=stream.id))
     feed: StreamFeed | BspStreamFeed
     if card.in_step:
-        feed = BspStreamFeed(dataset, stream, card, to_master, each=each, idle=reports.step)
+        feed = BspStreamFeed(dataset, stream, card, to_master, each=each, idle=idle)
     else:
-        unit = shuffling.open_unit(to_master, to_master.join(), strategy=dataset.shuffle, queue=dataset.queue)
-        feed = StreamFeed(dataset, stream, card, to_master, unit, idle=reports.step, parts=parts)
-    reports.stream = feed.report
+        unit = peers.open_unit(to_master, to_master.join(), strategy=dataset.shuffle, queue=dataset.queue)
+        feed = StreamFeed(dataset, stream, card, to_master, unit, idle=idle, parts=parts)
     to_master.before_finish(feed.close)
     return feed
 

@@ -1,10 +1,7 @@
-"""Meter a worker's use of a stream for its reports: records, dead letters, positions, lag.
+"""Meter a worker's use of a stream for its reports: records, dead letters, positions, lag. Thread-safe.
 
-In: stream_reader.py (records read), stream_batches.py (batches handed to the loop), the step (batches trained). Out: a
-`StreamUse` with every report. All methods are thread-safe.
-
-The lag of a record is the time from its append until every server has it. Two different clocks measure these two times.
-A clock that jumps distorts the lag, and nothing else.
+The lag of a record is the time from its append until every server has it. Two different clocks measure these times, so
+a clock that jumps distorts the lag, and nothing else.
 """
 
 import threading
@@ -46,7 +43,6 @@ class RecordLags:
             self._lags.extend(np.maximum(0.0, now - appended_at).tolist())
 
     def quantiles(self) -> tuple[float, float]:
-        """Return the median and the 99th percentile."""
         if not self._lags:
             return 0.0, 0.0
         p50, p99 = np.quantile(np.array(self._lags), (0.5, 0.99)).tolist()
@@ -73,7 +69,6 @@ class LoopTime:
         self._idle = idle
 
     def count(self) -> float:
-        """Add the time since the last call; return the counter."""
         now = self._counter()
         if self._idle:
             self.waited_s += now - self._since
@@ -93,9 +88,7 @@ class StreamMeter:
         self._clock = clock
         self._lags, self._time = RecordLags(), LoopTime(counter)
         self._claimed: dict[LeaseKey, deque[tuple[int, float]]] = {}
-        """Claimed batches that may not be trained yet, by lease: the end of each batch, and the append time of its
-        first record.
-        """
+        """Claimed batches, perhaps untrained, by lease: end of the batch, append time of its first record."""
         self.read_bytes = self._expired = 0
         self._refused = {"late": 0, "corrupt": 0, "oversized": 0}
         self.unkept, self._unkept_why = 0, ""
@@ -123,7 +116,6 @@ class StreamMeter:
             self.unkept, self._unkept_why = letters, why
 
     def handed(self, claim: BatchClaim, records: Records, count: int) -> None:
-        """Record a batch for the loop; `count` of its records can be trained."""
         every = max(1, len(records) // OF_A_BATCH)
         with self._lock:
             self._lags.begin(claim, count, np.array(records.appended_at[::every]))
@@ -151,9 +143,7 @@ class StreamMeter:
             self._time.switch(idle, records)
 
     def report(self, tails: Iterable[LeaseTail]) -> StreamUse:
-        """Return all totals except those of the shuffle unit. `tails` are this worker's partitions, reported once their
-        end is known.
-        """
+        """Return all totals except the shuffle unit's; `tails` are this worker's partitions."""
         with self._lock:
             self._time.count()
             p50, p99 = self._lags.quantiles()
@@ -185,8 +175,6 @@ class StreamMeter:
         return batches[0][1] if batches else self._oldest.get(tail.grant.nth, 0.0)
 
     def _end_of(self, tail: LeaseTail) -> int | None:
-        """Return the end of a partition; None if this worker just got it and has not looked. A guess would make its
-        backlog appear as sudden new load, and the autoscaler would add workers.
-        """
+        """Return the end of a partition; None if it is unknown yet. A guess would look like sudden new load."""
         end = self._ends.get(tail.grant.nth)
         return None if end is None else max(tail.offset, tail.begin, min(tail.end, end))

@@ -1,18 +1,15 @@
 """Find the part of a loop that data workers can run: reading, collating, the stateless part of forward().
 
 In: the user's model and data set, and batches of the loop. Out: a Pipeline for data workers, and the handling of the
-batches that they send.
-
-Next: loop_watcher.py observes and records the calls of the model. dataworker/split/split.py finds the split.
-split_forward.py runs the model with the results of data workers. lazy_leaf.py replaces leaves that data workers do not
-send. worker/input/feed_switch.py delivers the batches.
+batches that they send. Next: loop_watcher.py observes the model, dataworker/split/split.py finds the split,
+split_forward.py runs the model with results of data workers.
 """
 
 import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -32,9 +29,8 @@ from springtide.dataworker.split.recorder.reachable_state import ReachableState
 from springtide.dataworker.split.report import Explanation
 from springtide.dataworker.transport import codec
 from springtide.domain.data.data_workers import SplitMode
-from springtide.worker.input.read_batch import ReadBatch
-from springtide.worker.split.loop_watcher import Sample, Watching, whole_leaves
-from springtide.worker.split.prefix_timer import Leading
+from springtide.worker.input.batch_plan import ReadBatch
+from springtide.worker.split.loop_watcher import Leading, Watching, whole_leaves
 from springtide.worker.split.received_batches import CHECKED, ReceivedBatches, leaf_at
 from springtide.worker.split.split_forward import SplitForward
 
@@ -76,14 +72,13 @@ class SplitRules(NamedTuple):
 
     forbidden: Callable[[], str]
     on_split: Callable[[], None]
+    on_ready: Callable[[], None]
     apart: bool
     """Whether separate stages compute the moved part."""
 
 
 class Splitting:
-    """Split of one `job.prepare` over a data set with indices. Only `receive` and `own` of `received` may run outside
-    the loop's thread.
-    """
+    """Split of one `job.prepare`. Only `receive` and `own` of `received` may run outside the loop's thread."""
 
     def __init__(
         self,
@@ -94,18 +89,17 @@ class Splitting:
         mode: SplitMode = "auto",
         forbidden: Callable[[], str] = lambda: "",
         on_split: Callable[[], None] = lambda: None,
+        on_ready: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create the split. `seed` seeds the random numbers of batches; `mode` is `FeedRules.split`.
+        """Create the split. `forbidden` returns why forward() must stay whole now, or nothing.
 
-        `forbidden` returns the reason why forward() must stay whole now; empty if it may be split. `on_split` is called
-        when a part of forward() moves. Both run in the loop's thread, between two batches.
+        `on_split` is called when a part of forward() moves, `on_ready` once the loop was observed long enough; all in
+        the loop's thread, between two batches.
         """
         self.received = ReceivedBatches(source, seed, every=1 if mode == "verify" else CHECKED)
-        self.when_ready: Callable[[], None] | None = None
-        """Function called between two batches, once the loop was observed long enough."""
         self._model, self._source, self._seed = model, source, seed
         forbidden = (lambda: OFF) if mode == "off" else forbidden
-        self._rules = SplitRules(forbidden, on_split, apart=mode == "stages")
+        self._rules = SplitRules(forbidden, on_split, on_ready, apart=mode == "stages")
         self._enabled = not forbidden()
         self._watching = Watching(model)
         self._leading = Leading(model)
@@ -113,6 +107,7 @@ class Splitting:
         self._forward: SplitForward | None = None
         self._seconds_a_batch = 0.0
         self._checked = 0
+        self._told_ready = False
         self._seen: Any = None
         """Last batch that the loop received, until the split is made."""
         self._seconds = 0.0
@@ -131,9 +126,7 @@ class Splitting:
 
     @property
     def stateless_s(self) -> float:
-        """Return the seconds that this process spent on the movable part of forward(): estimated before `make`,
-        measured afterwards.
-        """
+        """Return the seconds spent here on the movable part of forward(): estimated before `make`, then measured."""
         return self._seconds if self._made is not None else self._leading.seconds
 
     # ---- the loop ----
@@ -149,24 +142,23 @@ class Splitting:
             self._seen = shape.rebuild([one.detach() if _is_plain(one) else one for one in parts])
         if self._made is None and self._watching.begun and self._watching.eager:
             self._leading.hand_out()
-        return self._watching.hand_out(handed.batch, handed.order.indices)
+        return self._watching.hand_out(handed.batch)
 
     def taken_back(self) -> None:
         if self._forward is not None:
             self._forward.taken_back()
         self._leading.taken_back()
         self._watching.taken_back()
-        if self.ready and self.when_ready is not None:
-            heard, self.when_ready = self.when_ready, None
-            heard()
+        if self.ready and not self._told_ready:
+            self._told_ready = True
+            self._rules.on_ready()
 
     # ---- the split ----
 
     def make(self) -> Made:
-        """Build the pipeline for data workers and try it on a real batch, between two batches.
+        """Build the pipeline for data workers and try it on a real batch; takes some tenths of a second, once.
 
-        It takes some tenths of a second, once. BadInput if a batch holds values that cannot be sent. A forward() that
-        cannot be split stays whole.
+        BadInput if a batch holds values that cannot be sent. A forward() that cannot be split stays whole.
         """
         if self._made is None:
             self._watching.end(self._watching.lacking)
@@ -222,9 +214,7 @@ class Splitting:
         )
 
     def _one_batch(self) -> Any:
-        """Return a batch of the loop if possible, because reading another batch might change the data set. Return None
-        if no batch can be read; data workers will report the error.
-        """
+        """Return a batch of the loop if possible: reading another might change the data set. None if unreadable."""
         if self._seen is not None:
             return self._seen
         indices = np.arange(min(self._source.batch_size, self._source.samples or 0))
@@ -240,7 +230,7 @@ class Splitting:
         if watched.why or watched.call is None:
             return self._whole(watched.why or "model(...) was not called")
         try:
-            return self._cut(watched.call, watched.samples)
+            return self._cut(watched.call)
         except errors.BadInput:
             raise
         except arguments.Another as error:
@@ -249,7 +239,7 @@ class Splitting:
             log.warning("forward() could not be split", exc_info=True)
             return self._whole("the search for a split failed; the worker's log has the error")
 
-    def _cut(self, call: arguments.ModelCall, samples: Sequence[Sample]) -> Made:
+    def _cut(self, call: arguments.ModelCall) -> Made:
         recorded = self._watching.recorded
         if recorded is None or recorded.why or not recorded.logs:
             return self._whole(recorded.why if recorded is not None and recorded.why else "no call could be recorded")

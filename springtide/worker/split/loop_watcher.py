@@ -1,29 +1,28 @@
-"""Observe some batches of a loop: the leaves that become arguments of the model, and the leaves that the loop reads.
+"""Observe some batches of a loop: the model's arguments, its torch calls, and the leaves that the loop reads itself.
 
-In: batches handed to the loop, and calls of the model. Out: a `ModelCall`, the torch calls of some forwards
-(forward_recorder.py) and the leaves that the loop reads; or the reason why no split is possible. Next: controller.py
-makes the split.
-
-Until data workers are wanted, the watcher only looks at real batches (`begin(looking=True)`). Afterwards, from the
-second batch on, the model's arguments are placeholders (lazy_leaf.py) for the real tensors. The placeholders reveal
-every read outside the model, and all code gets the same values as without them.
+In: batches handed to the loop, and calls of the model. Out: a `ModelCall`, recorded forwards (no forward runs twice),
+and an estimate of the movable time; or the reason why no split is possible. Once data workers are wanted, the model's
+arguments are placeholders, which reveal every read outside the model. Next: controller.py.
 """
 
+import abc
+import copy
 import functools
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from springtide import errors
 from springtide.dataworker.split.program import arguments, payload
-from springtide.worker.split import lazy_leaf
-from springtide.worker.split.forward_recorder import Recording
+from springtide.dataworker.split.recorder import marked_calls, pytree
+from springtide.dataworker.split.recorder.call_recorder import CallBook, CallLog, Recorder
+from springtide.worker.split import received_batches
 
 BATCHES = 4
 """Number of observed batches: the first shows the arguments, the others show the use of their leaves."""
@@ -36,13 +35,8 @@ NOT_CALLED = (
 TOO_FEW = f"the loop has had fewer than {BATCHES} batches, which it takes to see how it calls its model"
 PACKAGE = os.path.dirname(os.path.abspath(errors.__file__)) + os.sep
 TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
-
-
-class Sample(NamedTuple):
-    """Observed call of the model."""
-
-    indices: NDArray[np.int64]
-    """Indices of the samples in the call."""
+EVERY = 16
+"""Interval of timed batches. Hooks on every module cost microseconds each."""
 
 
 class Watching:
@@ -50,7 +44,8 @@ class Watching:
 
     def __init__(self, model: nn.Module) -> None:
         self.call: arguments.ModelCall | None = None
-        self.samples: list[Sample] = []
+        self.seen = 0
+        """Number of batches with an observed call."""
         self.touched: set[arguments.Path] = set()
         """Leaves that code outside the model has read."""
         self.why = ""
@@ -62,7 +57,8 @@ class Watching:
         """Whether the model was seen to run uncompiled."""
         self._model = model
         self._batch: Any = None
-        self._indices: NDArray[np.int64] | None = None
+        self._uncounted = False
+        """Whether no call with the current batch was counted yet."""
         self._handed = 0
         self._hook: Any = None
         self._recording: Recording | None = None
@@ -79,7 +75,6 @@ class Watching:
 
     @property
     def recorded(self) -> "Recording | None":
-        """Return the recorded calls; None if calls were only looked at."""
         return self._recording
 
     @property
@@ -98,20 +93,20 @@ class Watching:
         if self._recording is not None:
             self._recording.remove()
 
-    def hand_out(self, batch: Any, indices: NDArray[np.int64]) -> Any:
+    def hand_out(self, batch: Any) -> Any:
         if not self.begun or self.ready:
             return batch
         self._handed += 1
-        self._batch, self._indices = batch, indices
+        self._batch, self._uncounted = batch, True
         if self.call is not None and not self._looking:
             places = {path: functools.partial(self._stand_in, path) for path in whole_leaves(self.call)}
             self._batch = payload.replaced(self._batch, places)
         return self._batch
 
     def taken_back(self) -> None:
-        self._batch = self._indices = None
+        self._batch, self._uncounted = None, False
         if self.begun and not self.ready:
-            if self.why or len(self.samples) == BATCHES:
+            if self.why or self.seen == BATCHES:
                 self.end()
             elif self._handed >= PATIENCE and not (self._looking and self.call is not None):
                 self.end(NOT_CALLED)
@@ -125,7 +120,7 @@ class Watching:
                 self.touched.add(path)
             return leaf
 
-        return lazy_leaf.Absent(tuple(leaf.shape), leaf.dtype, read)
+        return received_batches.Absent(tuple(leaf.shape), leaf.dtype, read)
 
     def _called(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling() or (self._looking and self.call is not None):
@@ -135,10 +130,9 @@ class Watching:
             if self._look(args, kwargs) and self._recording is not None:
                 assert self.call is not None
                 self._recording.expect(self.call)
-                if self._indices is not None:
-                    self.samples.append(Sample(self._indices))
-                    self._indices = None  # one call per batch suffices
-                    self._recording.record(keep=len(self.samples) == BATCHES)
+                if self._uncounted:
+                    self.seen, self._uncounted = self.seen + 1, False  # one call per batch suffices
+                    self._recording.record(keep=self.seen == BATCHES)
 
     def _look(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         if self.why:
@@ -146,7 +140,7 @@ class Watching:
         if self.call is not None:
             if self.call.fits(self.call.find(self._batch), args, kwargs):
                 return True
-            if self._indices is not None:
+            if self._uncounted:
                 self.why = f"model(...) is not called alike with every batch ({users_line()})"
             return False
         self.place = users_line()
@@ -179,3 +173,174 @@ def users_line() -> str:
             break
         frame = frame.f_back
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+class ForwardStandIn(abc.ABC):
+    """Replacement of the model's `forward` until `remove` is called."""
+
+    def __init__(self, model: nn.Module) -> None:
+        functools.update_wrapper(self, model.forward)
+        self._model = model
+        self._instances_own = "forward" in vars(model)
+        self._before: Any = model.forward if self._instances_own else None
+        model.forward = self
+
+    def remove(self) -> None:
+        if vars(self._model).get("forward") is self:
+            if self._instances_own:
+                self._model.forward = self._before
+            else:
+                del self._model.forward
+
+    def own(self, *args: Any, **kwargs: Any) -> Any:
+        if self._instances_own:
+            return self._before(*args, **kwargs)
+        return type(self._model).forward(self._model, *args, **kwargs)
+
+    @abc.abstractmethod
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the result of the user's own forward."""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        if self._instances_own:
+            return copy.deepcopy(self._before, memo)
+        return types.MethodType(type(self._model).forward, memo.get(id(self._model), self._model))
+
+    def __reduce__(self) -> Any:
+        if self._instances_own:
+            return functools.partial, (self._before,)
+        return getattr, (
+            self._model,
+            "forward",
+        )  # resolves to the class, because the unpickled instance has no attributes yet
+
+
+class Recording(ForwardStandIn):
+    """Replacement of the model's `forward` while the model is observed."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.book = CallBook()
+        self.logs: list[CallLog] = []
+        self.why = ""
+        """Reason why no call can be recorded; empty if calls can be recorded."""
+        self.forward_s = 0.0
+        """Seconds that an unrecorded forward takes."""
+        self.running = False
+        """Whether an expected call is running. Reads during the call count as reads by the model."""
+        self._call: arguments.ModelCall | None = None
+        self._keep: bool | None = None
+
+    def expect(self, call: arguments.ModelCall) -> None:
+        """Expect the next call of the model to have this form; reads during the call count as the model's."""
+        self._call, self._keep = call, None
+
+    def record(self, *, keep: bool) -> None:
+        self._keep = keep
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call, self._call = self._call, None
+        if call is None or torch.compiler.is_compiling():
+            return self.own(*args, **kwargs)
+        keep, self._keep = self._keep, None
+        self.running = True
+        try:
+            with pytree.substituted((args, call.in_order(kwargs)), received_batches.behind) as (args, kwargs):
+                self.why = self.why or unfit(self._model)
+                timed = self.why or keep is None or not self.forward_s
+                return self._timed(args, kwargs) if timed else self._recorded(args, kwargs, bool(keep))
+        finally:
+            self.running = False
+
+    def _timed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        began = time.perf_counter()
+        result = self.own(*args, **kwargs)
+        self.forward_s = time.perf_counter() - began
+        return result
+
+    def _recorded(self, args: tuple[Any, ...], kwargs: dict[str, Any], keep: bool) -> Any:
+        flat, _ = pytree.flatten((args, kwargs))
+        names = {id(one): name for name, one in (*self._model.named_parameters(), *self._model.named_buffers())}
+        recorder = Recorder(
+            self.book,
+            flat,
+            known=lambda tensor: names.get(id(tensor), ""),
+            modules=dict(self._model.named_modules()),
+            keep=keep,
+        )
+        with marked_calls.heard_by(recorder.call_marked), recorder:
+            result = self.own(*args, **kwargs)
+        self.logs.append(recorder.finish())
+        return result
+
+
+def unfit(model: nn.Module) -> str:
+    """Return the reason why the model's calls cannot be recorded; empty if they can."""
+    for path, part in model.named_modules():
+        compiled = type(part).__name__ == "OptimizedModule" or getattr(part, "_compiled_call_impl", None) is not None
+        if compiled or isinstance(part, torch.jit.ScriptModule):
+            return f"{path or 'the model'} is compiled ({type(part).__name__}): what it does cannot be seen"
+    return surrounded()
+
+
+def surrounded() -> str:
+    """Return why the surroundings of the model prevent recording now; empty if they do not."""
+    if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
+        return "a mode of torch's is on (torch.set_default_device, a profiler of operations), which sees every call"
+    if _compiles():
+        return "torch.compile is used in this process: what compiled code does cannot be seen"
+    return ""
+
+
+def _compiles() -> bool:
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters.get("frames"))
+
+
+class Leading:
+    """Timer from the start of forward() to the first module with parameters."""
+
+    def __init__(self, model: nn.Module, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.seconds = 0.0
+        """Estimated seconds in all batches so far."""
+        self._model = model
+        self._clock = clock
+        self._began: float | None = None
+        self._batches = 0
+        self._hooks: list[Any] = []
+
+    def hand_out(self) -> None:
+        if self._batches % EVERY == 0 and not compiled(self._model):
+            self._hooks.append(self._model.register_forward_pre_hook(self._begin))
+            self._hooks += [one.register_forward_pre_hook(self._end) for one in with_parameters(self._model)]
+        self._batches += 1
+
+    def taken_back(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks.clear()
+        self._began = None
+
+    def _begin(self, module: nn.Module, args: Any) -> None:
+        if module.training and not torch.compiler.is_compiling():
+            self._began = self._clock()
+
+    def _end(self, module: nn.Module, args: Any) -> None:
+        if self._began is not None:
+            self.seconds += EVERY * (self._clock() - self._began)
+            self._began = None
+
+
+def with_parameters(model: nn.Module) -> Iterator[nn.Module]:
+    """Yield modules below this one that hold parameters; skip compiled modules, because a hook would recompile them."""
+    if not compiled(model):
+        for child in model.children():
+            if any(True for _ in child.parameters(recurse=False)) and not compiled(child):
+                yield child
+            else:
+                yield from with_parameters(child)
+
+
+def compiled(module: nn.Module) -> bool:
+    whole = type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None
+    return whole or isinstance(module, torch.jit.ScriptModule)

@@ -1,7 +1,7 @@
 """Receive batches of data workers: fill missing leaves, and compare a share of the batches with this worker's own.
 
-In: trees from dataworker/feed/feed.py. Out: `Fed` batches. At the first difference, the worker reports it once and
-stops using data workers. Next: controller.py hands the batches to the loop.
+In: trees from dataworker/feed/feed.py. Out: `Fed` batches. A leaf that data workers did not send is an `Absent`, which
+reads its values on first use. At the first difference, the worker stops using data workers. Next: controller.py.
 """
 
 import functools
@@ -14,20 +14,32 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils import _pytree
 
 from springtide.data.source import SampleSource, as_batch
 from springtide.dataworker.feed.batch_rng import seeded
 from springtide.dataworker.split.program import arguments, payload
+from springtide.dataworker.split.recorder import torch_functions
 from springtide.dataworker.split.recorder.reachable_state import ReachableState
 from springtide.domain.data.data_workers import BatchName
-from springtide.worker.input.read_batch import Fed
-from springtide.worker.split import lazy_leaf
+from springtide.embedding.lookup.id_routes import is_absent
+from springtide.worker.input.batch_plan import Fed
 
 log = logging.getLogger(__name__)
-
 Indices = NDArray[np.int64]
 CHECKED = 64  # one of this many batches is also computed here and compared
 REREAD = 4  # one of this many compared batches is also read from the data set here
+Read = Callable[[], torch.Tensor]
+OF_TYPE = {
+    torch.Tensor.long: torch.int64,
+    torch.Tensor.int: torch.int32,
+    torch.Tensor.float: torch.float32,
+    torch.Tensor.double: torch.float64,
+    torch.Tensor.half: torch.float16,
+    torch.Tensor.bfloat16: torch.bfloat16,
+    torch.Tensor.bool: torch.bool,
+}
+STAYING = {torch.Tensor.to, torch.Tensor.cpu, torch.Tensor.contiguous, *OF_TYPE}
 
 
 class ReceivedBatches:
@@ -41,8 +53,8 @@ class ReceivedBatches:
         """Number of batches read here too and compared."""
         self.draws = False
         """Whether the data set was seen to draw random numbers."""
-        self.when_wrong: Callable[[str], None] = lambda why: None
-        """Function called when a data worker's result differs. No further result of data workers may be used then."""
+        self.wrong = ""
+        """First difference of a data worker's result. No further result of data workers is used then."""
         self.paths: list[arguments.Path] = []
         """Leaves that data workers may leave out; equal on every worker with the same program."""
         self.data: ReachableState | None = None
@@ -56,14 +68,15 @@ class ReceivedBatches:
     def differs(self, why: str) -> None:
         """Report that a received result differs. The current batch is trained correctly, and no other is accepted."""
         log.error("data workers give something else than this program: %s", why)
-        self.when_wrong(why)
+        self.wrong = self.wrong or why
 
     def own(self, indices: Indices) -> Fed:
         return Fed(as_batch(self._source.fetch(indices)))
 
     def receive(self, tree: Mapping[str, Any], indices: Indices, name: BatchName | None = None) -> Fed:
-        if why := self._stale(tree):
+        if not self.wrong and (why := self._stale(tree)):
             self.differs(why)
+        if self.wrong:
             return self.own_named(indices, name)
         batch, crossing = tree["batch"], tree.get("crossing")
         if "unsplit" in tree and not self._said:
@@ -82,8 +95,9 @@ class ReceivedBatches:
         return Fed(batch, None if crossing is None else tuple(crossing), check and crossing is not None)
 
     def _rereads(self, name: BatchName | None) -> bool:
-        """Return True if a compared batch is also read here, at the time when the loop would have read it. If reading
-        draws random numbers, it must run in the loop's thread, which may draw from the same generator.
+        """Return True if a compared batch is also read here.
+
+        If reading draws random numbers, it must run in the loop's thread, which may use the same generator.
         """
         alone = not self.draws or threading.get_ident() == self.loop_thread
         return alone and (self.every == 1 or self.checks(name, every=REREAD * self.every))
@@ -123,6 +137,66 @@ class ReceivedBatches:
             return as_batch(self._source.fetch(indices))
 
 
+class Absent(torch.Tensor):
+    """Placeholder that turns into its tensor on first use."""
+
+    springtide_absent = True
+    """Mark by which other packages recognize a placeholder without importing this module."""
+    springtide_read: Read
+    springtide_here: torch.Tensor | None
+    springtide_version: int
+    springtide_fresh: Read
+    """Function that reads the original values again, without any later writes."""
+    springtide_exposed: bool
+    """Whether the script holds the tensor's memory (`.numpy()`, `.data`) and can write to it undetected."""
+
+    @staticmethod
+    def __new__(cls, shape: tuple[int, ...], dtype: torch.dtype, read: Read, fresh: Read | None = None) -> "Absent":
+        """Create a placeholder; `read` is called once, `fresh` reads the original values again."""
+        made: Absent = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype)
+        made.springtide_read, made.springtide_here, made.springtide_version = read, None, 0
+        made.springtide_fresh, made.springtide_exposed = fresh or read, False
+        return made
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, read: Read, fresh: Read | None = None) -> None:
+        """Do nothing, because __new__ sets all attributes."""
+
+    def here(self) -> torch.Tensor:
+        if self.springtide_here is None:
+            self.springtide_here = self.springtide_read()
+            self.springtide_version = self.springtide_here._version
+        return self.springtide_here
+
+    @property
+    def changed(self) -> bool:
+        here = self.springtide_here
+        return here is not None and (
+            self.springtide_exposed or here._version != self.springtide_version or here.requires_grad
+        )
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Answer functions that need no values, return the placeholder for no-op casts, run others on the tensor.
+
+        Once the values are read, the tensor answers everything: its gradient or shape may have changed.
+        """
+        kwargs = kwargs or {}
+        if func in KNOWN and args and is_absent(args[0]) and args[0].springtide_here is None:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        if func in STAYING and args and is_absent(args[0]) and _stays(func, *args, **kwargs):
+            return args[0]
+        if torch_functions.name_of(func) in torch_functions.EXPOSING:
+            for one in args:
+                if is_absent(one):
+                    one.springtide_exposed = True
+        return func(*present(args), **present(kwargs))
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        return func(*present(args), **present(kwargs or {}))
+
+
 class BatchAgain:
     """Batch that may have to be read again, once for all its leaves."""
 
@@ -136,9 +210,9 @@ class BatchAgain:
         self._read, self._paths, self._indices, self._name = read, paths, indices, name
         self._batch: Any = None
 
-    def stand_in(self, left: payload.LeftTensor) -> lazy_leaf.Absent:
+    def stand_in(self, left: payload.LeftTensor) -> Absent:
         read, fresh = functools.partial(self._leaf, left.number), functools.partial(self._fresh, left.number)
-        return lazy_leaf.Absent(left.shape, payload.dtype_of(left), read, fresh)
+        return Absent(left.shape, payload.dtype_of(left), read, fresh)
 
     def _fresh(self, number: int) -> torch.Tensor:
         leaf: torch.Tensor = leaf_at(self._read(self._indices, self._name, number), self._paths[number])
@@ -155,3 +229,49 @@ def leaf_at(batch: Any, path: Any) -> Any:
     for kind, name in path:
         batch = getattr(batch, name) if kind == "attr" else batch[name]
     return batch
+
+
+def present(tree: Any) -> Any:
+    return _pytree.tree_map(lambda leaf: leaf.here() if is_absent(leaf) else leaf, tree)
+
+
+def whole(leaf: Any) -> Any:
+    """Return the real tensor of a placeholder, and any other leaf unchanged; for `pytree.substituted`."""
+    return leaf.here() if is_absent(leaf) else leaf
+
+
+def behind(leaf: Any) -> Any:
+    """Return the real tensor but leave the placeholder untouched, so that the next use counts as the first."""
+    return leaf.springtide_read() if is_absent(leaf) else leaf
+
+
+_KNOWN_FIELDS = (
+    "shape dtype device ndim layout requires_grad grad grad_fn is_leaf is_cuda is_sparse is_quantized is_meta "
+    "is_nested itemsize nbytes"
+)
+_KNOWN_METHODS = (
+    "size dim ndimension numel nelement stride is_contiguous is_floating_point is_complex is_signed element_size "
+    "__len__ get_device"
+)
+KNOWN: set[Any] = {
+    *(getattr(torch.Tensor, name).__get__ for name in _KNOWN_FIELDS.split()),
+    *(getattr(torch.Tensor, name) for name in _KNOWN_METHODS.split()),
+    torch.numel,
+    torch.is_floating_point,
+    torch.is_complex,
+}
+"""Torch functions that the shape and the dtype alone can answer."""
+
+
+def _stays(func: Any, value: Absent, *args: Any, **kwargs: Any) -> bool:
+    if func in OF_TYPE:
+        return not args and not kwargs and value.dtype is OF_TYPE[func]
+    if func is not torch.Tensor.to:
+        return not args and not kwargs
+    if kwargs.get("copy") or any(isinstance(one, torch.Tensor) for one in args):
+        return False
+    try:
+        device, dtype, _, layout = torch._C._nn._parse_to(*args, **kwargs)
+    except (TypeError, RuntimeError):
+        return False
+    return (device is None or device == value.device) and dtype in (None, value.dtype) and layout is None

@@ -1,12 +1,8 @@
 """Run a model's forward() with its moved torch calls answered by the results of data workers.
 
-In: controller.py, for each batch with crossings. The results are used in training mode, if the model is called with the
-unmodified leaves of the current batch. All other calls compute everything here: evaluation, other arguments, a compiled
-model.
-
-If forward() behaves differently from when it was split, each differing torch call is detected
-(dataworker/split/program/call_replay.py). For some batches, the worker computes everything itself and compares the
-results.
+The results are used in training mode, if the model is called with the unmodified leaves of the current batch. All other
+calls compute everything here. Each torch call that differs from the split is detected
+(dataworker/split/program/call_replay.py), and some batches are also computed here and compared.
 """
 
 import logging
@@ -21,9 +17,8 @@ from springtide.dataworker.split.program import arguments
 from springtide.dataworker.split.recorder import bit_compare, pytree
 from springtide.dataworker.split.split import Split
 from springtide.embedding.lookup import id_routes
-from springtide.worker.split import lazy_leaf
-from springtide.worker.split.forward_recorder import surrounded
-from springtide.worker.split.forward_stand_in import ForwardStandIn
+from springtide.worker.split import received_batches
+from springtide.worker.split.loop_watcher import ForwardStandIn, surrounded
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +33,7 @@ class InHand:
     def __init__(
         self, call: arguments.ModelCall, batch: Any, crossing: Sequence[Any], read: Sequence[bool], *, check: bool
     ) -> None:
-        """Take a snapshot of the batch. `read` marks the parts that the moved part reads; `check` requests a
-        comparison.
-        """
+        """Take a snapshot of the batch; `read` marks the parts that the moved part reads."""
         self.crossing, self.check, self.used = crossing, check, False
         self.parts = call.find(batch)
         """Parts of the batch that the model is called with."""
@@ -59,7 +52,7 @@ class InHand:
         return all(_mark(part) == mark for part, mark in zip(self.parts, self._marks, strict=True))
 
     def pristine(self, leaf: Any) -> Any:
-        if type(leaf) is lazy_leaf.Absent:
+        if type(leaf) is received_batches.Absent:
             return leaf.springtide_fresh()
         return next(self._snapshots[at].copy for at, part in enumerate(self.parts) if _is_same(part, leaf))
 
@@ -76,10 +69,9 @@ class SplitForward(ForwardStandIn):
         sample: Any,
         on_difference: Callable[[str], None],
     ) -> None:
-        """Replace the model's forward. `sample` is a batch that shows which of its parts become which inputs.
+        """Replace the model's forward. `sample` shows which parts of a batch become which inputs.
 
-        `on_difference` is called if a received result differs from the result here, or if the split no longer fits the
-        program.
+        `on_difference` is called if a received result differs, or if the split no longer fits the program.
         """
         super().__init__(model)
         self.split_calls = self.whole_calls = self.checked = 0
@@ -92,7 +84,6 @@ class SplitForward(ForwardStandIn):
         self._said = ""
 
     def hand_out(self, batch: Any, crossing: Sequence[Any] | None, *, check: bool = False) -> None:
-        """Set the batch of the loop, with crossings or without; `check` requests a comparison."""
         came = crossing is not None
         self._in_hand = InHand(self._call, batch, crossing or (), self._read, check=check) if came else None
 
@@ -113,7 +104,7 @@ class SplitForward(ForwardStandIn):
         return self._answered(now, args, self._call.in_order(kwargs))
 
     def _whole(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        with pytree.substituted((args, kwargs), lazy_leaf.whole) as (args, kwargs):
+        with pytree.substituted((args, kwargs), received_batches.whole) as (args, kwargs):
             return self.own(*args, **kwargs)
 
     def _answered(self, now: InHand, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -190,7 +181,7 @@ def _numbers(call: arguments.ModelCall, batch: Any) -> list[frozenset[int]]:
 
 
 def _mark(part: Any) -> Any:
-    if type(part) is lazy_leaf.Absent:
+    if type(part) is received_batches.Absent:
         return part.changed
     if isinstance(part, torch.Tensor):
         return (0 if part.is_inference() else part._version), part.requires_grad

@@ -1,8 +1,7 @@
 """The step of a worker that trains at its own pace, in an async job or without a cluster.
 
 In: worker/step/step.py. Out: one push per step, identified by its batches; the next push waits for it. With a bound on
-staleness, the master decides when the worker may read values. Next: served_dense.py (async) or local_dense.py (without
-a cluster).
+staleness, the master decides when the worker may read values. Next: dense.py.
 """
 
 import logging
@@ -11,11 +10,10 @@ from collections.abc import Sequence
 import torch
 
 from springtide import _native, errors
-from springtide.worker.input.read_batch import ReadBatch
+from springtide.worker.input.batch_plan import ReadBatch
 from springtide.worker.link.lease_tracker import BatchClaim
 from springtide.worker.link.optimizer import JobOptimizer
-from springtide.worker.step.push_identity import PushBatches, UnsteppedGradients
-from springtide.worker.step.step import StepContext, TrainingStep
+from springtide.worker.step.step import PushBatches, StepContext, TrainingStep, UnsteppedGradients
 
 log = logging.getLogger(__name__)
 
@@ -33,9 +31,7 @@ class AsyncStep(TrainingStep):
         max_staleness: int | None = None,
         unstepped: UnsteppedGradients | None = None,
     ) -> None:
-        """Create the step. `served` means that servers hold tables and dense parameters. `unstepped` refuses
-        accumulated gradients without an identity.
-        """
+        """Create the step; `served`: servers hold tables and dense parameters."""
         ahead = served and max_staleness is None
         super().__init__(context, own, fixed=served, ahead=ahead, named=named)
         self._max_staleness = max_staleness

@@ -1,8 +1,7 @@
 """The step of a bsp group: all ranks sum their gradients, push, and apply the step once all servers have it.
 
 In: worker/step/step.py. Out: the same step on every rank. If a member is lost, the next group repeats the step. Next:
-worker/bsp/group.py (the group), worker/cache/coordinator.py (cached rows), worker/bsp/batch_order/unit_gradients.py
-(sums in batch order). Design: docs/design/training.md.
+worker/bsp/group.py, worker/cache/coordinator.py, worker/bsp/batch_order.py. Design: docs/design/training.md.
 """
 
 import functools
@@ -13,14 +12,13 @@ from typing import Any
 import torch
 
 from springtide import _native, errors
-from springtide.worker.bsp.batch_order.unit_gradients import UnitGradients
+from springtide.worker.bsp.batch_order import UnitGradients
 from springtide.worker.bsp.group import BspGroup, DataPosition
 from springtide.worker.cache.coordinator import CacheCoordinator
-from springtide.worker.input.read_batch import ReadBatch
+from springtide.worker.input.batch_plan import ReadBatch
 from springtide.worker.link.optimizer import JobOptimizer
 from springtide.worker.step.hyperparams import Hyper
-from springtide.worker.step.push_identity import PushBatches
-from springtide.worker.step.step import StepContext, TrainingStep
+from springtide.worker.step.step import PushBatches, StepContext, TrainingStep
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +36,7 @@ class BspStep(TrainingStep):
         units: UnitGradients | None,
         named: bool,
     ) -> None:
-        """Create the step. `coordinator` allocates batches and caches rows, if used. `units` sums in batch order, if
-        used.
-        """
+        """Create the step; `coordinator` allocates batches and caches rows, `units` sums in batch order."""
         super().__init__(context, own, fixed=False, ahead=False, named=named)
         self._group, self._coordinator, self._units = group, coordinator, units
         self._applying: _native.Pending | None = None
@@ -173,20 +169,18 @@ class BspStep(TrainingStep):
     def _step_together(
         self, stepped: list[JobOptimizer], batches: PushBatches, wants_skip: bool, *, empty: bool = False
     ) -> None:
-        """All-reduce, push, and apply the step once all servers have it; repeat it with the next group if a member is
-        lost.
-        """
+        """All-reduce, push, and apply the step once all servers have it; repeat it if a member is lost."""
         number, again = self.count + 1, False
         rows: list[Any] | None = None
         hyper: list[Hyper] = []
         context, coordinator, units = self._context, self._coordinator, self._units
         if coordinator is not None:
-            coordinator.speak(empty=empty)
+            coordinator.set_words(empty=empty)
         while self.count < number:
             try:
                 skip = context.dense.agree(share=batches.share, skip=wants_skip, again=again) or not stepped
                 if coordinator is not None:
-                    coordinator.listen(number)
+                    coordinator.apply_verdict(number)
                 if rows is None and not skip:  # only once, because shares and counts are applied to them
                     rows = self._table_parts(stepped, batches.share) if units is None else []
                     hyper = context.rates.now(stepped)
@@ -195,7 +189,7 @@ class BspStep(TrainingStep):
                     rows = units.parts()  # sums over the current group
                 pushed = [] if skip else rows or []
                 if coordinator is not None:
-                    coordinator.pushing(number, pushed)
+                    coordinator.share_gradients(number, pushed)
                 self._finish = functools.partial(self._count_step, number, stepped, batches, skip)
                 parts = [] if skip else [*pushed, *context.dense.parts(stepped)]
                 self._push(parts, batches, [] if skip else hyper, bsp=True).wait()
@@ -224,7 +218,7 @@ class BspStep(TrainingStep):
             return False
         if self._coordinator is not None:
             self._coordinator.restart(self._group.place)
-            self._coordinator.speak(empty=empty)  # the earlier flags belong to the dropped schedule
+            self._coordinator.set_words(empty=empty)  # the earlier flags belong to the dropped schedule
         return True
 
     def _count_step(self, number: int, stepped: list[JobOptimizer], batches: PushBatches, skip: bool) -> None:

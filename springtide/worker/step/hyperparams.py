@@ -1,8 +1,7 @@
 """Learning rates of every table, read from the live parameter group that holds its weight.
 
 In: the user's optimizers and the served tables. Out: kernels when tables are declared, and (table, lr, weight decay,
-step) for every push. Each push reads the live groups, so that schedulers work. Next: embedding/modules/optimizers.py
-translates optimizers.
+step) for every push, read anew so that schedulers work. Next: embedding/modules/optimizers.py.
 """
 
 from collections.abc import Iterable, Sequence

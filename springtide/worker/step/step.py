@@ -6,51 +6,39 @@ gradients for tables and dense parameters. Next: async_step.py (each worker alon
 
 import abc
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 from springtide import _native, errors
 from springtide.embedding.lookup.lookup import LookupHandle, Lookups
 from springtide.embedding.lookup.tables import ServedTable
-from springtide.worker.input.read_batch import ReadBatch
+from springtide.worker.input.batch_plan import ReadBatch
 from springtide.worker.link.lease_tracker import BatchClaim
 from springtide.worker.link.master_link import MasterLink
 from springtide.worker.link.optimizer import JobOptimizer, unscale
-from springtide.worker.link.step_timer import StepMeter
-from springtide.worker.step.dense_api import Dense
-from springtide.worker.step.finite import check_finite
+from springtide.worker.link.progress import StepMeter
+from springtide.worker.step.dense import Dense, check_finite
 from springtide.worker.step.hyperparams import Hyper, TableRates
-from springtide.worker.step.push_identity import PushBatches
+
+Name = tuple[int, int, int, int]
+"""Identity of a batch: samples of the whole shard (0 if unknown), shard, first sample, and number of samples."""
 
 
-class StepListener(Protocol):
-    """Listener to the outcome of batches beside the lease tracker, such as a stream's feed."""
+class StepListener:
+    """Listener to the outcome of batches. This one ignores all events; a stream's feed does not."""
 
     def on_trained(self, claims: Sequence[BatchClaim]) -> None:
         """Handle batches that every server has."""
 
     def on_torn(self, claims: Sequence[BatchClaim]) -> bool:
         """Handle batches that some server has only in part; return True if this worker no longer holds their lease."""
-        ...
-
-    def row_clock(self) -> int | None:
-        """Return the clock that measures the age of rows; None for the step number."""
-        ...
-
-
-class NoListener:
-    """Listener that ignores all events."""
-
-    def on_trained(self, claims: Sequence[BatchClaim]) -> None:
-        pass
-
-    def on_torn(self, claims: Sequence[BatchClaim]) -> bool:
         return False
 
     def row_clock(self) -> int | None:
+        """Return the clock that measures the age of rows; None for the step number."""
         return None
 
 
@@ -78,7 +66,6 @@ class TableGradients:
         self.weights = [table.weight for table in context.tables]
 
     def parts(self, stepped: Sequence[JobOptimizer]) -> list[_native.StepRows]:
-        """Return the rows that these optimizers train; NonFiniteGradient if a gradient is not finite."""
         for weight in self._rates.idle_weights(stepped):
             weight.grad = None  # no optimizer of this table has stepped, so the push leaves it out
         parts = self._lookups.pending_parts()
@@ -109,6 +96,37 @@ class RowPrefetcher:
 
     def drop(self) -> None:
         self._expected = None
+
+
+@dataclass(slots=True)
+class PushBatches:
+    """Batches handed out since the last push."""
+
+    ranges: list[Name] = field(default_factory=list)
+    samples: int = 0
+    counting: int = 0
+    """Number of samples that weight the gradients; borrowed samples do not count."""
+    group_samples: float = 0.0
+    claims: list[BatchClaim] = field(default_factory=list)
+
+    def add(self, handed: ReadBatch) -> None:
+        """Add a batch that the loop received. Adjacent parts of one batch share one identity and one claim."""
+        order = handed.order
+        for one in order.ranges:
+            samples, shard, first, count = self.ranges[-1] if self.ranges else (0, -1, -1, 0)
+            if (shard, first + count) == (one.shard, one.first):
+                self.ranges[-1] = (samples, shard, first, count + one.count)
+            else:
+                self.ranges.append((one.shard_samples, one.shard, one.first, one.count))
+        self.samples += order.samples
+        self.counting += 0 if order.borrowed else order.samples
+        self.group_samples += order.samples / order.share
+        if order.claim is not None and self.claims[-1:] != [order.claim]:
+            self.claims.append(order.claim)
+
+    @property
+    def share(self) -> float:
+        return self.counting / self.group_samples if self.group_samples else 1.0
 
 
 class TrainingStep(abc.ABC):
@@ -157,9 +175,7 @@ class TrainingStep(abc.ABC):
         """Push a batch without trainable samples alone, because a push of several batches can be applied in part."""
 
     def pause(self) -> None:
-        """Push all batches handed out, because no batch is available and the pass must be able to end for all
-        workers.
-        """
+        """Push all batches handed out: none is available, and the pass must be able to end for all workers."""
         return
 
     def rest(self) -> None:
@@ -167,11 +183,9 @@ class TrainingStep(abc.ABC):
         return
 
     def regroup(self, generation: int) -> None:
-        """Form the bsp group of this generation again before the next batch."""
         return
 
     def flush_now(self) -> None:
-        """Write cached rows of workers to the servers, for `job.flush()`."""
         return
 
     def retire(self) -> None:
@@ -179,7 +193,7 @@ class TrainingStep(abc.ABC):
         return
 
     def hand_again(self, batch: Any) -> None:
-        """Prepare a batch that is already trained for the loop (worker/epochs/repeats.py)."""
+        """Prepare a batch that is already trained for the loop (worker/input/batches.py)."""
         self._again = self._due = True
         self._context.lookups.learn(batch)
 
@@ -229,7 +243,6 @@ class TrainingStep(abc.ABC):
         """Wait for all pushes."""
 
     def _drop_unstepped(self) -> None:
-        """Forget the current batch after an early end, unless an optimizer has stepped on it."""
         if not self._stepped:
             self._batches, self._skip = PushBatches(), False
             if not self._due:
@@ -267,3 +280,35 @@ class TrainingStep(abc.ABC):
         self._context.lookups.clear()
         self._context.meter.step_done(samples=samples)
         self._context.on_step()
+
+
+class UnsteppedGradients:
+    """Detector of gradients that the loop has computed without a step, one per async job."""
+
+    def __init__(self, lookups: Lookups, dense: Iterable[torch.Tensor], *, tables: bool) -> None:
+        """Watch for gradients; of `dense` parameters only without tables, whose rows suffice otherwise."""
+        self._lookups = lookups
+        touched = self._touched = set[
+            int
+        ]()  # hooks reference only this set, so that a model does not keep its job alive
+        self._dense = [] if tables else list(dense)
+        for param in self._dense:
+            param.register_post_accumulate_grad_hook(lambda param: touched.add(id(param)))
+
+    def clear(self) -> None:
+        self._touched.clear()
+
+    def refuse(self) -> None:
+        """Raise BadInput for gradients without a step: a sum without a common identity could be applied in part."""
+        touched = [param.grad for param in self._dense if id(param) in self._touched]
+        if any(grad is not None and is_some(grad) for grad in touched) or self._lookups.pending_parts():
+            raise errors.BadInput(
+                "the loop asks for the next batch with gradients that it has not stepped on. To add up those of "
+                "several batches, say how many, job.prepare(..., accumulate=4), and call optimizer.step() where "
+                "batches.completes_step is true: then a sum is trained once and as a whole, whichever worker is lost. "
+                "To pass over a batch, call optimizer.zero_grad()"
+            )
+
+
+def is_some(grad: torch.Tensor) -> bool:
+    return bool((grad.coalesce().values() if grad.is_sparse else grad).any())

@@ -8,7 +8,7 @@ from springtide.checkpoint.format.storage import FolderStore
 from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.domain.model.checkpoints import Lineage, Written
 from springtide.domain.model.tables import OptimSpec, TableSpec
-from springtide.embedding.lookup.specs import native_spec
+from springtide.embedding.lookup.table_client import native_spec
 
 SLOTS = 64
 RUN = "run1"

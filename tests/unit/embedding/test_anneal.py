@@ -8,7 +8,7 @@ import pytest
 
 from springtide import errors
 from springtide.embedding.schedule import scheduler as allocate
-from springtide.embedding.schedule import sync_plan
+from springtide_lab.bench.cache import plan_traffic
 
 
 def features(ids):
@@ -23,13 +23,13 @@ def stream(seed, *, batches, samples, tables=3, rows=40):
 
 
 def scheduler(**changed):
-    return allocate.Scheduler(
+    return plan_traffic.InspectedScheduler(
         allocate.ScheduleSettings(**{"workers": 4, "capacity_rows": 1000, "policy": "anneal", "seed": 5, **changed})
     )
 
 
 def spent(of, ids, **wish):
-    return sync_plan.traffic(of.schedule(features(ids), len(ids), **wish).plans).transmissions
+    return plan_traffic.traffic(of.schedule(features(ids), len(ids), **wish).plans).transmissions
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5, 8, 9, 128])
@@ -50,7 +50,7 @@ def test_what_it_reckons_is_what_the_plans_send(p2p, capacity):
         reckoned = of.consider(features(ids), len(ids), "anneal")
         done = of.schedule(features(ids), len(ids))
         assert (done.rank_of_sample == reckoned.rank_of_sample).all()
-        assert sync_plan.traffic(done.plans).transmissions == reckoned.transmissions
+        assert plan_traffic.traffic(done.plans).transmissions == reckoned.transmissions
         assert reckoned.at_least <= reckoned.transmissions
 
 
@@ -128,7 +128,7 @@ def test_bags_and_shared_tables_are_allocated_too():
     )
     other = allocate.FeatureIds(0, np.array([2, 9, 9, 1], dtype=np.int64))
     reckoned = of.consider([bags, other], 4, "anneal")
-    assert sync_plan.traffic(of.schedule([bags, other], 4).plans).transmissions == reckoned.transmissions
+    assert plan_traffic.traffic(of.schedule([bags, other], 4).plans).transmissions == reckoned.transmissions
 
 
 def test_tables_that_are_not_scored_have_no_say():

@@ -8,8 +8,7 @@ import pytest
 
 from springtide import _native, errors
 from springtide.domain.model.tables import Init, OptimSpec, TableSpec
-from springtide.embedding.lookup.specs import native_spec
-from springtide.embedding.lookup.table_client import TableClient
+from springtide.embedding.lookup.table_client import TableClient, native_spec
 from springtide.server.server import ServerRole
 
 SECRET, SLOTS, IMAGE = b"secret", 64, 0x8000

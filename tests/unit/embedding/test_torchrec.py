@@ -67,7 +67,7 @@ def test_a_bag_collection_gives_the_same_keyed_tensor_and_trains_alike(make_pair
 def test_what_is_no_keyed_jagged_tensor_is_refused(make_served):
     served = make_served(nn.ModuleDict({"ebc": bag_collection(), "ec": row_collection()}))
     for collection in served.model.values():
-        with pytest.raises(errors.BadInput, match="features are a Tensor; wanted a KeyedJaggedTensor"):
+        with pytest.raises(errors.BadInput, match="features are a Tensor; expected a KeyedJaggedTensor"):
             collection(torch.tensor([[1, 2]]))
 
 

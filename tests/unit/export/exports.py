@@ -7,7 +7,7 @@ from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import SavedProgress
 from springtide.checkpoint.format.storage import FolderStore
 from springtide.domain.model.tables import DenseOutline, Outline, TableOutline, TableSpec
-from springtide.embedding.lookup.specs import native_spec
+from springtide.embedding.lookup.table_client import native_spec
 from springtide.export import exporter
 from tests.unit.checkpoint import stores
 

@@ -9,7 +9,7 @@ from springtide import errors, export
 from springtide.checkpoint.format import group_model
 from springtide.checkpoint.format.storage import FolderStore
 from springtide.domain.model.tables import DenseOutline, Outline, TableOutline, TableSpec
-from springtide.embedding.lookup.specs import native_spec
+from springtide.embedding.lookup.table_client import native_spec
 from springtide.export import export_folder, exporter
 from springtide.export.export_folder import ExportCard
 from springtide.export.exporter import ContinuousExport

@@ -16,7 +16,7 @@ from springtide.master.core.record import JobRecord
 from springtide.master.main import build_service
 from springtide.rpc.messages import messages
 from springtide.rpc.transport.listener import Peer
-from springtide.server import restore
+from springtide.server import recovery
 from springtide.telemetry import events
 from springtide.telemetry.events import EventLog
 from tests.full_disks import no_file_longer_than
@@ -52,7 +52,7 @@ def test_a_disk_that_fills_during_a_checkpoint_costs_that_one_and_keeps_nothing_
         again = stores._native.Store(slots=stores.SLOTS, seed=5)
         found = checkpoint_io.latest(str(job.folder))
         assert found.manifest is not None and (found.manifest.number, found.troubles) == (4, ())
-        restore.restore(again, str(job.folder), 4, range(stores.SLOTS))
+        recovery.restore(again, str(job.folder), 4, range(stores.SLOTS))
         held = [stores.contents(server.store) for server in job.servers]
         mine = [server.owns(slot) for server in job.servers[1:] for slot in range(stores.SLOTS)]
         assert [held[second][1][slot] for slot, second in enumerate(mine)] == stores.contents(again)[1]

@@ -16,7 +16,7 @@ from springtide.master.checkpoint.file_directory import cost_of_a_host
 from springtide.master.checkpoint.round import CheckpointStore
 from springtide.master.main import build_service
 from springtide.rpc.messages import messages
-from springtide.server import checkpoints, upload
+from springtide.server import checkpoints, mirror
 from springtide.telemetry.events import EventLog
 from tests.unit.checkpoint import stores
 from tests.unit.master.checkpoint.test_schedule import RULES, with_job
@@ -50,7 +50,9 @@ async def copy(job, *ranks, break_off=""):
     for rank in ranks or range(len(job.servers)):
         order = await asyncio.wait_for(job.ask(f"server-{rank}", messages.CopyRequest()), 5)
         said = (
-            messages.CopyReport(order.id, error=break_off) if break_off else upload.send(job.servers[rank].disk, order)
+            messages.CopyReport(order.id, error=break_off)
+            if break_off
+            else mirror.upload_part(job.servers[rank].disk, order)
         )
         await job.ask(f"server-{rank}", said)
     await asyncio.wait_for(job.master.parts.checkpoints.uploading._task, 30)

@@ -14,7 +14,7 @@ from springtide.job.core import events
 from springtide.master.checkpoint.round import MOST_PARTS, CheckpointStore
 from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
-from springtide.server import restore
+from springtide.server import recovery
 from tests.unit.checkpoint import stores
 from tests.unit.master.checkpoint.test_schedule import with_job
 
@@ -32,7 +32,7 @@ def give(job, slots, source, target):
 def holds_what_server_0_has(job, number):
     """Whether the whole of a checkpoint is what was trained (all servers of these tests are trained alike)."""
     again = stores._native.Store(slots=stores.SLOTS, seed=5)
-    restore.restore(again, str(job.folder), number, range(stores.SLOTS))
+    recovery.restore(again, str(job.folder), number, range(stores.SLOTS))
     return stores.contents(again) == stores.contents(job.servers[0].store)
 
 

@@ -12,7 +12,7 @@ import pytest
 from springtide import _native
 from springtide.checkpoint.format import checkpoint_io
 from springtide.rpc.messages import messages
-from springtide.server import checkpoints, restore
+from springtide.server import checkpoints, recovery
 from tests.unit.checkpoint import stores
 
 NOTHING = (np.empty(0, np.uint16), np.empty(0, np.int64), np.empty(0, np.float32))
@@ -56,7 +56,7 @@ def test_the_first_one_is_full_and_the_next_has_what_changed(server, tmp_path):
     assert since(second) == {1} and second.written.size < first.written.size
     stores.publish(tmp_path, 2, second.written, previous=published)
     again = stores._native.Store(slots=stores.SLOTS, seed=5)
-    restore.restore(again, str(tmp_path), 2, range(stores.SLOTS))
+    recovery.restore(again, str(tmp_path), 2, range(stores.SLOTS))
     assert stores.contents(again) == stores.contents(role.store)
 
 
@@ -75,7 +75,7 @@ def test_slots_whose_earlier_file_is_gone_are_written_in_full_and_that_is_told(s
     assert second.lost == (path.name,) and since(second) == {0}
     published = stores.publish(tmp_path, 2, second.written)
     again = stores._native.Store(slots=stores.SLOTS, seed=5)
-    restore.restore(again, str(tmp_path), 2, range(stores.SLOTS))
+    recovery.restore(again, str(tmp_path), 2, range(stores.SLOTS))
     assert stores.contents(again) == stores.contents(role.store)
     third = saver.save(order(3, base=published.number))
     assert third.lost == () and since(third) == {2}, "what was written since is built on"
@@ -244,7 +244,7 @@ def test_each_slot_keeps_its_own_first_values_through_a_long_history_and_a_resto
         written = saver.save(order(number, base=number - 1)).written
         published = stores.publish(tmp_path, number, written, previous=published)
     again = _native.Store(slots=stores.SLOTS, seed=5)
-    restore.restore(again, str(tmp_path), 2, range(stores.SLOTS))
+    recovery.restore(again, str(tmp_path), 2, range(stores.SLOTS))
     for slot in range(stores.SLOTS):
         assert again.applied(slot) == [(0, 0, 999, None), *[first_values] * int(had[slot])]
 
@@ -290,7 +290,7 @@ def test_a_large_slot_is_copied_and_written_piece_by_piece_with_rests_between_an
     assert len(rests) == len(whole) + pieces, "after each part that is copied and each that is written"
     stores.publish(tmp_path, 1, said.written)
     again = stores._native.Store(slots=stores.SLOTS, seed=5)
-    restore.restore(again, str(tmp_path), 1, range(stores.SLOTS))
+    recovery.restore(again, str(tmp_path), 1, range(stores.SLOTS))
     assert stores.contents(again) == stores.contents(store)
 
 

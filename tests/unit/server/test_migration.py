@@ -164,7 +164,7 @@ def test_what_becomes_of_a_slot_in_doubt(owner, address, did):
     assert [name for name, _ in role.did[:3]] == ["learn", did, did]
 
 
-def test_a_pulse_that_was_overtaken_changes_nothing():
+def test_a_reply_that_was_overtaken_changes_nothing():
     def goal(epoch, call=0):
         return messages.SlotGoal(Placement(epoch=epoch, servers=1, server_of_slot=(0,) * SLOTS), ("here:1",), call=call)
 

@@ -11,7 +11,7 @@ from springtide.checkpoint.format.storage import FolderStore
 from springtide.checkpoint.transfer import upload
 from springtide.domain.model.checkpoints import Buddy
 from springtide.rpc.messages import messages
-from springtide.server import checkpoints, restore
+from springtide.server import checkpoints, recovery
 from springtide.server import mirror as mirroring
 from tests.unit.checkpoint import stores
 
@@ -55,7 +55,7 @@ class Pair:
     def restored(self, number):
         """A store with all slots, and what was read from mirrors."""
         store = stores._native.Store(slots=stores.SLOTS, seed=5)
-        done = restore.restore(store, str(self.folder), number, range(stores.SLOTS))
+        done = recovery.restore(store, str(self.folder), number, range(stores.SLOTS))
         return stores.contents(store), done.spared
 
     def contents(self):

@@ -7,8 +7,7 @@ import pytest
 from springtide import _native, config
 from springtide.domain.core.roles import Placement
 from springtide.worker.job import Job
-from springtide.worker.link.local_master import LocalMaster
-from springtide.worker.link.master_link import local_link
+from springtide.worker.link.master_link import LocalMaster, local_link
 
 SLOTS = 64
 SECRET = b"a secret of this test"

@@ -4,11 +4,11 @@ import struct
 
 import cloudpickle
 
-import springtide
 from springtide import errors
 from springtide.data import source as sources
 from springtide.dataworker.transport import codec
 from springtide.domain.data.data_workers import BatchName
+from tests.unit.worker import watched
 
 
 class Run:
@@ -16,13 +16,13 @@ class Run:
 
     def __init__(self, program, monkeypatch, *, fed, job=None):
         """`program`: makes one, with `model`, `data`, `optimizer()`, `before`, `loss` and `after`."""
-        self.fed, self.number, self.wrong = fed, 0, ""
+        self.fed, self.number = fed, 0
         self.program = program()
         self.package = self.made = None
         monkeypatch.setattr(
             sources.SampleSource, "read", lambda source, indices, *, tolerant=False: map(self.read, indices)
         )
-        self.job = job or springtide.join(master="", seed=1)
+        self.job = job or watched.join(master="", seed=1)
         optimizer = self.program.optimizer()
         self.model, self.optimizer, self.batches = self.job.prepare(
             self.program.model,
@@ -33,12 +33,12 @@ class Run:
             shuffle=False,
         )
         self.splitting = self.job._splitting
-        self.splitting.received.when_wrong = self.stop
         if fed:
             self.splitting.watch()
 
-    def stop(self, why):
-        self.wrong = why
+    @property
+    def wrong(self):
+        return self.splitting.received.wrong
 
     def read(self, indices):
         if not len(indices):

@@ -15,8 +15,7 @@ from springtide.domain.data.data_workers import FeedRules
 from springtide.domain.model import cache_rules
 from springtide.rpc.messages.messages import GroupReply, MeetReply, Ok, TrainedWithout
 from springtide.worker.job import Job
-from springtide.worker.link.local_master import LocalMaster
-from springtide.worker.link.master_link import local_link
+from springtide.worker.link.master_link import LocalMaster, local_link
 
 SLOTS = 64
 SECRET = b"a secret of this test"

@@ -5,9 +5,9 @@ import sys
 import msgspec
 import pytest
 
+import springtide
 from springtide.dataworker.split.report import ScriptReport
 from springtide.worker import explain_split
-from springtide.worker.job import Job
 
 BEGIN = """
 import torch
@@ -44,7 +44,7 @@ def told(tmp_path, monkeypatch):
     """What is reported of a script with this text."""
     monkeypatch.setattr(sys, "argv", [])
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(Job, "witness", None)
+    monkeypatch.setattr(springtide, "join", springtide.join)
 
     def run(text):
         script, report = tmp_path / "train.py", tmp_path / "report.json"

@@ -5,16 +5,15 @@ from collections import deque
 import pytest
 import torch
 
-import springtide
 from springtide.data import source as sources
 from springtide.data.source import UnreadableBatch
 from springtide.dataworker.feed.connections import WantedBatch
 from springtide.dataworker.feed.feed import BatchFeed
 from springtide.dataworker.feed.worker import DataWorker
 from springtide.dataworker.processes import job_package
-from springtide.worker.input.read_batch import Fed
+from springtide.worker.input.batch_plan import Fed
 from tests import waiting
-from tests.unit.worker import hashed
+from tests.unit.worker import hashed, watched
 
 SECRET, BATCH = b"of this test", 8
 
@@ -27,7 +26,7 @@ class FedLoop:
         monkeypatch.setattr(sources.SampleSource, "read", lambda source, indices, *, tolerant=False: self.read(indices))
         model = hashed.make()
         optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
-        job = springtide.join(master="", seed=1)
+        job = watched.join(master="", seed=1)
         self.model, self.optimizer, self.batches = job.prepare(
             model, optimizer, hashed.data(), batch_size=BATCH, epochs=2
         )
@@ -77,7 +76,7 @@ class FedLoop:
 def plain():
     model = hashed.make()
     optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
-    model, optimizer, batches = springtide.join(master="", seed=1).prepare(
+    model, optimizer, batches = watched.join(master="", seed=1).prepare(
         model, optimizer, hashed.data(), batch_size=BATCH, epochs=2
     )
     losses = [hashed.step(model, optimizer, *batch) for batch in batches]

@@ -366,7 +366,7 @@ def test_a_batch_whose_ids_are_no_tensor_says_so_in_the_loop():
 
     model = nn.Sequential(nn.EmbeddingBag(8, 2, mode="sum"))
     model, _, batches = st.join().prepare(model, sgd(model), Lists(), batch_size=2, collate_fn=lambda samples: samples)
-    with pytest.raises(errors.BadInput, match="ids are a Batch; wanted a tensor"):
+    with pytest.raises(errors.BadInput, match="ids are a Batch; expected a tensor"):
         for batch in batches:
             model(batch)
 

@@ -11,7 +11,7 @@ from springtide.data import source
 from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import DatasetCard
-from springtide.worker.input import batch_plan, batches, lease_prefetch
+from springtide.worker.input import batch_plan, feeds, lease_prefetch
 from springtide.zoo.readers.parquet import ParquetClicks
 from springtide.zoo.readers.text_datasets import CriteoTsv
 from tests.unit.worker.input.test_iterable import Worker
@@ -56,23 +56,23 @@ def test_every_sample_comes_once_though_workers_die(tmp_path, kind, seed):
     opened = source.open_source(dataset, batch_size=BATCH)
     card = DatasetCard(samples=SAMPLES, batch_size=BATCH, shard_batches=4, seed=seed)
     book, chance, names = JobLedger(workers=3), random.Random(seed), {}
-    lives, feeds = dict.fromkeys(range(3), 0), {}
+    lives, reading = dict.fromkeys(range(3), 0), {}
 
     def born(rank):
         worker = Worker(book, rank)
         worker.holder = LeaseHolder(rank, lives[rank])
         wanted = batch_plan.leased(lease_prefetch.DirectLeases(worker.lease), worker.tracker, card)
-        feeds[rank] = worker, batches.read(opened, wanted, worker.tracker)
+        reading[rank] = worker, feeds.read(opened, wanted, worker.tracker)
 
     for rank in lives:
         born(rank)
-    while feeds:
-        rank = chance.choice(list(feeds))
-        worker, feed = feeds[rank]
+    while reading:
+        rank = chance.choice(list(reading))
+        worker, feed = reading[rank]
         handed = next(feed, None)
         if handed is None:
-            del feeds[rank]
-        elif handed is not batches.PAUSED:
+            del reading[rank]
+        elif handed is not batch_plan.PAUSED:
             (name,) = handed.order.ranges
             assert names.setdefault(name, samples_of(handed.batch)) == samples_of(handed.batch)
             worker.tracker.acknowledge([handed.order.claim])

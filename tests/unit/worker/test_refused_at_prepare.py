@@ -17,14 +17,17 @@ def sgd(model):
     ("change", "words"),
     [
         (lambda model, opt, data: (nn.DataParallel(model), opt, data), "wrapped in DataParallel"),
-        (lambda model, opt, data: (model.state_dict(), opt, data), "model is a OrderedDict: wanted a torch.nn.Module"),
+        (
+            lambda model, opt, data: (model.state_dict(), opt, data),
+            "model is a OrderedDict: expected a torch.nn.Module",
+        ),
         (lambda model, opt, data: (model, [], data), "no optimizer was given"),
-        (lambda model, opt, data: (model, ["adam"], data), "wanted a torch.optim.Optimizer"),
+        (lambda model, opt, data: (model, ["adam"], data), "expected a torch.optim.Optimizer"),
         (lambda model, opt, data: (model, torch.optim.LBFGS(model.parameters()), data), "LBFGS evaluates the loss"),
         (lambda model, opt, data: (model, torch.optim.Rprop(model.parameters()), data), "no kernel on servers"),
-        (lambda model, opt, data: (model, None, data), "optimizer is a NoneType: wanted a torch.optim.Optimizer"),
-        (lambda model, opt, data: (model, torch.optim.SGD, data), "optimizer is a type: wanted a torch.optim.Optim"),
-        (lambda model, opt, data: (model, {"a": opt}, data), "optimizer is a dict: wanted a torch.optim.Optimizer"),
+        (lambda model, opt, data: (model, None, data), "optimizer is a NoneType: expected a torch.optim.Optimizer"),
+        (lambda model, opt, data: (model, torch.optim.SGD, data), "optimizer is a type: expected a torch.optim.Optim"),
+        (lambda model, opt, data: (model, {"a": opt}, data), "optimizer is a dict: expected a torch.optim.Optimizer"),
         (lambda model, opt, data: (model, opt, 7), "cannot train from a int"),
         (
             lambda model, opt, data: (on_meta := model.to("meta"), sgd(on_meta), data),

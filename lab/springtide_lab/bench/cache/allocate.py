@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from springtide import errors
 from springtide.embedding.schedule import scheduler as allocate
-from springtide.embedding.schedule import sync_plan
 from springtide_lab.bench import Options
-from springtide_lab.bench.cache import id_streams
+from springtide_lab.bench.cache import id_streams, plan_traffic
 from springtide_lab.bench.core import harness, report
 
 
@@ -74,12 +73,12 @@ def run_scheme(
     scored: Collection[int] = (),
 ) -> SentRows:
     """Schedule all batches; those after `warmup` count."""
-    scheduler = allocate.Scheduler(settings)
-    traffic: list[sync_plan.PlanTraffic] = []
+    scheduler = plan_traffic.InspectedScheduler(settings)
+    traffic: list[plan_traffic.PlanTraffic] = []
     times: list[float] = []
     for batch in batches:
         done = scheduler.schedule(id_streams.features(batch), len(batch), scored=scored, effort=effort)
-        traffic.append(sync_plan.traffic(done.plans))
+        traffic.append(plan_traffic.traffic(done.plans))
         times.append(1e3 * done.seconds["allocate"])
     counted = traffic[warmup:]
     before = [None, *traffic][warmup : len(traffic)]
@@ -126,7 +125,7 @@ def measure(stream: id_streams.IdStream, *, workers: int, p2p: str, steps: int, 
     settings = allocate.ScheduleSettings(
         workers=workers, capacity_rows=int(COMPARED_SHARE * stream.total_rows), policy="anneal", p2p=p2p
     )
-    scheduler = allocate.Scheduler(settings)
+    scheduler = plan_traffic.InspectedScheduler(settings)
     ours, laia, bound = [], [], []
     for number, batch in enumerate(stream.batches(workers)[: warmup + steps]):
         features = id_streams.features(batch)

@@ -12,16 +12,16 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from springtide.embedding.schedule import budget, scheduler, sync_plan
+from springtide.embedding.schedule import scheduler
 from springtide.embedding.schedule import scheduler as allocate
 from springtide_lab.bench import Options
-from springtide_lab.bench.cache import id_streams
+from springtide_lab.bench.cache import id_streams, plan_traffic
 from springtide_lab.bench.core import growth, harness, report
 
 CACHE_SHARE = 0.1
 """Of all rows, what a worker's cache holds."""
 
-Chooser = Callable[[Sequence[budget.ScheduleTime]], int]
+Chooser = Callable[[Sequence[scheduler.ScheduleTime]], int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Drive:
     """That, over what it were if all workers had the mean."""
     units: NDArray[np.int64]
     """Tables scored or sweeps made."""
-    took: tuple[budget.ScheduleTime, ...]
+    took: tuple[scheduler.ScheduleTime, ...]
 
     def ms(self, quantile: float) -> float:
         """Milliseconds that this share of schedules stay below."""
@@ -68,7 +68,7 @@ def drive(
     """Schedule all batches; `choose` says how many units the next allocation may have, given those so far."""
     scheduler = allocate.Scheduler(chosen)
     searches = chosen.policy not in ("laia", "random", "contiguous")
-    seconds, cpu, counted, history = [], [], [], list[budget.ScheduleTime]()
+    seconds, cpu, counted, history = [], [], [], list[allocate.ScheduleTime]()
     stages: dict[str, list[float]] = {}
     for batch in batches:
         units = choose(history) if choose else 0 if searches else len(batch)
@@ -78,10 +78,10 @@ def drive(
         )
         seconds.append(time.perf_counter() - began)
         cpu.append(time.thread_time() - began_cpu)
-        history.append(budget.took(done.seconds, units=units))
+        history.append(allocate.took(done.seconds, units=units))
         for stage, each in done.seconds.items():
             stages.setdefault(stage, []).append(each)
-        counted.append(sync_plan.traffic(done.plans))
+        counted.append(plan_traffic.traffic(done.plans))
     after = counted[warmup:]
     rewards = [now.reward(before) for before, now in zip(counted[warmup - 1 :], after, strict=False)]
     mean = sum(each.per_worker for each in after) / len(after)
@@ -206,11 +206,13 @@ def adaptive(
     warmup: int,
 ) -> tuple[float, Drive]:
     """A budget that leaves the allocation a share of the time it would take, and the schedules that kept to it."""
-    rest_s = budget.high(each.rest_s for each in static.took)
-    allocate_s = budget.high(each.allocate_s for each in static.took)
-    given_s = (rest_s + share * allocate_s) / (1 - budget.MARGIN)
+    rest_s = scheduler.high(each.rest_s for each in static.took)
+    allocate_s = scheduler.high(each.allocate_s for each in static.took)
+    given_s = (rest_s + share * allocate_s) / (1 - scheduler.MARGIN)
     most = len(batches[0])
-    kept = drive(batches, base, warmup=warmup, choose=lambda history: budget.units_within(given_s, history, most=most))
+    kept = drive(
+        batches, base, warmup=warmup, choose=lambda history: scheduler.units_within(given_s, history, most=most)
+    )
     return given_s, kept
 
 
@@ -227,8 +229,8 @@ def ours(
     rows = []
     for given_ms in BUDGETS_MS:
 
-        def sweeps(history: Sequence[budget.ScheduleTime], given_s: float = given_ms / 1e3) -> int:
-            return budget.units_within(given_s, history, most=MOST_SWEEPS, least=1) if history else 1
+        def sweeps(history: Sequence[scheduler.ScheduleTime], given_s: float = given_ms / 1e3) -> int:
+            return scheduler.units_within(given_s, history, most=MOST_SWEEPS, least=1) if history else 1
 
         kept = drive(batches, replace(base, policy=OURS), warmup=warmup, choose=sweeps)
         rows.append(line(f"  ours within {given_ms:g} ms: {kept.units.mean():.0f} sweeps", kept, static))

@@ -24,8 +24,7 @@ from springtide.platforms.local.fork_server import ForkServerClient
 from springtide.rpc.messages.messages import JobStatus, WorkerWelcome
 from springtide.testing.cluster import LocalCluster
 from springtide.worker.job import Job
-from springtide.worker.link.local_master import LocalMaster
-from springtide.worker.link.master_link import local_link
+from springtide.worker.link.master_link import LocalMaster, local_link
 from springtide_lab.bench.core import peers
 
 SECRET = b"no secret between processes of one benchmark"

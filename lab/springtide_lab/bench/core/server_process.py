@@ -24,7 +24,7 @@ PIECE = 4 << 20
 
 def fill_ballast(store: Any, megabytes: float) -> None:
     from springtide.domain.model.tables import TableSpec
-    from springtide.embedding.lookup.specs import native_spec
+    from springtide.embedding.lookup.table_client import native_spec
 
     store.declare(native_spec(TableSpec(id=BALLAST, name="ballast", dim=DIM)))
     rows, first = int(megabytes * 2**20 / (4 * DIM)), 0
@@ -89,7 +89,7 @@ def fill_rows(store: Any, rows: int, dim: int) -> None:
 
     from springtide import _native
     from springtide.domain.model.tables import OptimSpec, TableSpec
-    from springtide.embedding.lookup.specs import native_spec
+    from springtide.embedding.lookup.table_client import native_spec
 
     store.declare(native_spec(TableSpec(id=0, name="rows", dim=dim, optim=OptimSpec(kind="adagrad"))))
     step = 1 << 16

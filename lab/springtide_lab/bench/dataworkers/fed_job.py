@@ -11,14 +11,14 @@ import threading
 import msgspec
 
 from springtide import config
-from springtide.data import source
+from springtide.data.source import SampleSource
 from springtide.domain.data.data_workers import FeedRules
 from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeder, Feeders
 from springtide.rpc.messages.messages import Ok, Reply, ShareRequest, WorkerWelcome
-from springtide.worker.input import feed_switch
+from springtide.worker.input.reader import BatchReader
 from springtide.worker.job import Job
-from springtide.worker.link.local_master import LocalMaster
-from springtide.worker.link.master_link import local_link
+from springtide.worker.link.master_link import LocalMaster, local_link
+from springtide.worker.setup import Wired
 
 SECRET = b"no secret between processes of one benchmark"
 
@@ -50,7 +50,6 @@ class FedJob(Job):
         settings = config.load()
         self.master = FedMaster(settings, rules, folder)
         self._roster = 0
-        self.feeding: feed_switch.Feeding | None = None
         super().__init__(settings, local_link(settings, self.master))
 
     def want(self) -> None:
@@ -62,7 +61,9 @@ class FedJob(Job):
         members = tuple(Feeder(f"data worker at {address}", address, n) for n, address in enumerate(addresses))
         self._link.news.feeders.take(Feeders(epoch=self._roster, wanted=max(1, len(members)), members=members))
 
-    def _reader(self, opened: source.SampleSource) -> source.SampleSource | feed_switch.Feeding:
-        assert self._splitting is not None
-        self.feeding = feed_switch.Feeding(opened, self._splitting, self._link, self._welcome)
-        return self.feeding
+    @property
+    def feeding(self) -> BatchReader | None:
+        return self._input if isinstance(self._input, BatchReader) else None
+
+    def _reader(self, source: SampleSource, wired: Wired) -> BatchReader:
+        return self._batch_reader(source, wired)

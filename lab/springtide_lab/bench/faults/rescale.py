@@ -24,7 +24,7 @@ from springtide import _native
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.model.tables import OptimSpec, TableSpec
 from springtide.domain.spec.job_spec import JobSpec
-from springtide.embedding.lookup.specs import native_spec
+from springtide.embedding.lookup.table_client import native_spec
 from springtide.testing.cluster import LocalCluster
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, jobs, report

@@ -20,8 +20,8 @@ from springtide.domain.data.leases import Grant
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import FAR, BatchCut, StreamCard
 from springtide.worker.link.lease_tracker import LeaseTracker
-from springtide.worker.online.shuffling.peers import Peers
-from springtide.worker.online.shuffling.shuffle_unit import ShuffleUnit
+from springtide.worker.online.peers import Peers
+from springtide.worker.online.shuffle_unit import ShuffleUnit
 from springtide.worker.online.stream_reader import StreamBatchReader
 from springtide.worker.online.usage_report import StreamMeter
 from springtide_lab.bench.stream.shuffle import RECORD_BYTES, Scene

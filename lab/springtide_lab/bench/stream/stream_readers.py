@@ -21,7 +21,7 @@ from springtide.data.stream.stream import stream as dataset_of
 from springtide.domain.data.samples import DatasetCard
 from springtide.worker.input.batch_plan import PAUSE
 from springtide.worker.link.master_link import local_link
-from springtide.worker.online.shuffling import ShuffleUnit
+from springtide.worker.online.shuffle_unit import ShuffleUnit
 from springtide.worker.online.stream_batches import StreamFeed
 
 CLICK: dict[str, Field] = {"at": "f8", "dense": ("f4", 13), "ids": ("i8", 26), "label": "f4"}

@@ -10,8 +10,8 @@ import pytest
 from springtide import errors
 from springtide.checkpoint.format import checkpoint_io, manifest
 from springtide.checkpoint.format.storage import FolderStore, UrlStore
-from springtide.embedding.lookup import specs
-from springtide.server import restore
+from springtide.embedding.lookup import table_client
+from springtide.server import recovery
 from tests.unit.checkpoint import stores
 
 
@@ -30,7 +30,7 @@ def two(tmp_path):
 
 def restored(found):
     store = stores._native.Store(slots=stores.SLOTS, seed=5)
-    restore.restore(store, found.place.where, found.manifest.number, range(stores.SLOTS))
+    recovery.restore(store, found.place.where, found.manifest.number, range(stores.SLOTS))
     return stores.contents(store)
 
 
@@ -52,7 +52,7 @@ def test_an_increment_is_small(two):
 def test_optimizer_state_comes_back_too(two):
     folder, _, _ = two
     again = stores._native.Store(slots=stores.SLOTS, seed=5)
-    restore.restore(again, str(folder), 2, range(stores.SLOTS))
+    recovery.restore(again, str(folder), 2, range(stores.SLOTS))
     fresh = stores.store()
     stores.train(fresh, range(1000))
     stores.train(fresh, range(0, 1000, 100))
@@ -110,7 +110,7 @@ def test_only_the_slots_in_question_are_compared(two):
     assert checkpoint_io.latest(str(folder), slots=()).manifest.number == 2
     assert checkpoint_io.latest(str(folder), slots=[10]).manifest is None
     with pytest.raises(errors.BadInput, match=r"slot 10 .* damaged"):
-        restore.restore(stores._native.Store(slots=stores.SLOTS, seed=5), str(folder), 1, [10])
+        recovery.restore(stores._native.Store(slots=stores.SLOTS, seed=5), str(folder), 1, [10])
 
 
 def test_an_image_in_the_place_of_another_is_noticed(two):
@@ -147,7 +147,7 @@ def test_a_restore_into_several_stores_gives_the_same_rows_together(two):
     together = {}
     for server in range(3):
         part = stores._native.Store(slots=stores.SLOTS, seed=5)
-        restore.restore(part, str(folder), 2, np.flatnonzero(server_of == server).tolist())
+        recovery.restore(part, str(folder), 2, np.flatnonzero(server_of == server).tolist())
         mine = stores.contents(part)[0]
         assert not together.keys() & mine.keys()
         together |= mine
@@ -157,7 +157,7 @@ def test_a_restore_into_several_stores_gives_the_same_rows_together(two):
 def test_a_spec_is_the_same_after_a_way_through_the_native_core():
     store = stores.store()
     (native,) = store.tables()
-    assert specs.native_spec(specs.plain_spec(native)) == native == specs.native_spec(stores.TABLE)
+    assert table_client.native_spec(table_client.plain_spec(native)) == native == table_client.native_spec(stores.TABLE)
 
 
 def test_a_manifest_and_an_image_of_an_earlier_format_are_refused_with_both_numbers(tmp_path):

@@ -14,8 +14,7 @@ from springtide.checkpoint.transfer import upload
 from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.checkpoint.transfer.upload import shares
 from springtide.rpc.messages import messages
-from springtide.server import restore
-from springtide.server import upload as server_upload
+from springtide.server import mirror, recovery
 from tests.unit.checkpoint import stores
 
 
@@ -40,7 +39,7 @@ def test_what_is_copied_can_be_restored(run, tmp_path, scheme):
     found = checkpoint_io.latest(url)
     assert found.manifest.number == 3
     again = stores._native.Store(slots=stores.SLOTS, seed=5)
-    restore.restore(again, url, 3, range(stores.SLOTS))
+    recovery.restore(again, url, 3, range(stores.SLOTS))
     assert stores.contents(again) == now
 
 
@@ -169,7 +168,7 @@ def test_another_file_of_the_same_name_is_written_over_whatever_its_size(tmp_pat
 
 def test_a_server_has_it_done_by_a_process_and_tells_what_became_of_it(tmp_path):
     folder = fill(tmp_path / "disk")
-    said = server_upload.send(folder, messages.CopyOrder(7, f"file://{tmp_path}/copy", FILES))
+    said = mirror.upload_part(folder, messages.CopyOrder(7, f"file://{tmp_path}/copy", FILES))
     assert said == messages.CopyReport(7, 2, 8, (FILES[2][0],))
     command = [
         sys.executable,

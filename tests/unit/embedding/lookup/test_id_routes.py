@@ -3,11 +3,16 @@
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from springtide.domain.data.samples import Batch
 from springtide.embedding.lookup import id_routes
+from springtide.embedding.lookup.lookup import Lookups
+from springtide.embedding.lookup.table_client import TableClient
+from springtide.embedding.modules import convert
 
 
 @dataclasses.dataclass
@@ -83,3 +88,84 @@ def test_a_tensor_changed_in_place_is_another_one():
     assert id_routes.key_of(a[:, 1]) == before
     a[0, 0] = 9
     assert id_routes.key_of(a[:, 1]) != before
+
+
+ROWS, DIM, FIELDS = 40, 3, 4
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.bags = nn.ModuleList([nn.EmbeddingBag(ROWS, DIM, mode="sum") for _ in range(FIELDS)])
+        self.rows = nn.Embedding(ROWS, DIM)
+
+    def forward(self, batch):
+        found = [bag(batch["ids"][:, i : i + 1]) for i, bag in enumerate(self.bags)]
+        return torch.cat([*found, self.rows(batch["more"])], dim=1)
+
+
+@pytest.fixture
+def served():
+    torch.manual_seed(0)
+    model, plain = Model(), Model()
+    plain.load_state_dict(model.state_dict())
+    client = TableClient.local(slots=64)
+    lookups = Lookups(client)
+    tables = convert.convert(model, lookups)
+    client.declare([table.spec for table in tables])
+    for table in tables:
+        client.assign(table.name, np.arange(ROWS), table.initial.numpy())
+    return model, plain, lookups
+
+
+def make(rng, size, *, transposed=False):
+    ids = torch.from_numpy(rng.integers(0, ROWS, (size, FIELDS)))
+    if transposed:
+        ids = ids.t().contiguous().t()
+    return {"ids": ids, "more": torch.from_numpy(rng.integers(0, ROWS, size))}
+
+
+def look_up(served, batch):
+    """Rows as the model and as plain PyTorch see them; how many calls were prefetched."""
+    model, plain, lookups = served
+    before = lookups.hits
+    lookups.begin(lookups.prefetch(batch))
+    torch.testing.assert_close(model(batch), plain(batch))
+    return lookups.hits - before
+
+
+def test_batches_of_one_layout_are_recalled(served, rng):
+    hits = [look_up(served, make(rng, 8)) for _ in range(4)]
+    assert hits == [0, FIELDS + 1, FIELDS + 1, FIELDS + 1]
+    assert served[2]._replays[False].recall(make(rng, 8)) is not None
+
+
+def test_a_short_batch_or_other_strides_take_the_long_way_once(served, rng):
+    for _ in range(2):
+        look_up(served, make(rng, 8))
+    for other in (make(rng, 5), make(rng, 8, transposed=True)):
+        assert served[2]._replays[False].recall(other) is None
+        assert look_up(served, other) == FIELDS + 1
+    assert served[2]._replays[False].recall(make(rng, 5)) is not None
+
+
+def test_ids_changed_after_the_prefetch_are_looked_up_anew(served, rng):
+    model, plain, lookups = served
+    for _ in range(3):
+        look_up(served, make(rng, 8))
+    batch = make(rng, 8)
+    lookups.begin(lookups.prefetch(batch))
+    batch["ids"].add_(1).remainder_(ROWS)
+    torch.testing.assert_close(model(batch), plain(batch))
+
+
+def test_a_model_that_goes_another_way_is_learnt_anew(served, rng):
+    model, plain, _ = served
+    for _ in range(3):
+        look_up(served, make(rng, 8))
+    for bags in (model.bags, plain.bags):
+        bags.append(bags[0])
+    wide = [make(rng, 8) for _ in range(3)]
+    for batch in wide:
+        batch["ids"] = torch.cat([batch["ids"], batch["ids"][:, :1]], dim=1)
+    assert [look_up(served, batch) for batch in wide][-1] >= FIELDS + 1

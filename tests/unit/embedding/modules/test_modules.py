@@ -90,7 +90,7 @@ def test_a_collection_takes_ragged_bags_by_name(make_served):
     torch.testing.assert_close(out["b"], torch.stack([rows[0], rows[1:].mean(0)]))
     with pytest.raises(errors.UnknownName, match="no table named 'c'"):
         served.model["t"]({"c": ids})
-    with pytest.raises(errors.BadInput, match=r"wanted \[batch, 2\], a column a table"):
+    with pytest.raises(errors.BadInput, match=r"expected \[batch, 2\], a column a table"):
         served.model["t"](torch.zeros(3, 4, dtype=torch.int64))
 
 
@@ -137,10 +137,10 @@ def test_unbound_modules_can_be_copied():
         (lambda: springtide.EmbeddingBag(4, init=("normal", "a")), "wanted numbers after 'normal', as in init="),
         (lambda: springtide.EmbeddingBag(4, init=()), "no init"),
         (lambda: springtide.EmbeddingBag(4, init=0.1), "no init"),
-        (lambda: springtide.EmbeddingBag(4, optimizer=torch.optim.SGD), "wanted the name of a table optimizer"),
-        (lambda: springtide.EmbeddingBag(4, lr=-1), "lr=-1: wanted a number, 0 or more"),
-        (lambda: springtide.EmbeddingBag(4, lr=float("nan")), "lr=nan: wanted a number"),
-        (lambda: springtide.EmbeddingBag(4, lr="fast"), "lr='fast': wanted a number"),
+        (lambda: springtide.EmbeddingBag(4, optimizer=torch.optim.SGD), "expected the name of a table optimizer"),
+        (lambda: springtide.EmbeddingBag(4, lr=-1), "lr=-1: expected a number, 0 or more"),
+        (lambda: springtide.EmbeddingBag(4, lr=float("nan")), "lr=nan: expected a number"),
+        (lambda: springtide.EmbeddingBag(4, lr="fast"), "lr='fast': expected a number"),
         (lambda: springtide.EmbeddingBag(4, capacity=2.5), "capacity=2.5: wanted a whole number"),
         (lambda: springtide.EmbeddingBag(4, ttl=-1), "ttl=-1: wanted a whole number"),
         (lambda: springtide.EmbeddingBag(4, min_count=2**40), "below 2\\^32"),
@@ -148,10 +148,10 @@ def test_unbound_modules_can_be_copied():
         (lambda: springtide.EmbeddingBag(4, mode="men"), "Did you mean 'mean'"),
         (lambda: springtide.EmbeddingBag(4, padding_idx="0"), "padding_idx='0': wanted a 64-bit id"),
         (lambda: springtide.Embedding(4, padding_idx=2**63), "padding_idx=9223372036854775808: wanted a 64-bit id"),
-        (lambda: springtide.Embedding(4, name=3), "Embedding: name=3: wanted a text"),
-        (lambda: springtide.EmbeddingBags([4], name=3), "EmbeddingBags: name=3: wanted a text"),
+        (lambda: springtide.Embedding(4, name=3), "Embedding: name=3: expected a text"),
+        (lambda: springtide.EmbeddingBags([4], name=3), "EmbeddingBags: name=3: expected a text"),
         (lambda: springtide.EmbeddingBags({}), "at least one table"),
-        (lambda: springtide.EmbeddingBags(8), "EmbeddingBags\\(8\\): wanted at least one table"),
+        (lambda: springtide.EmbeddingBags(8), "EmbeddingBags\\(8\\): expected at least one table"),
         (lambda: springtide.EmbeddingBags([4], output="dict"), "no output named 'dict'"),
         (lambda: springtide.Embedding(4, optimizer=tables.OptimSpec(kind="adm")), "Did you mean 'adam'"),
     ],

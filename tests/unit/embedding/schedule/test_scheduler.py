@@ -3,10 +3,14 @@
 import numpy as np
 import pytest
 
-from springtide import errors
+from springtide import _native, errors
 from springtide.data import shards
+from springtide.domain.model.tables import TableSpec
+from springtide.embedding.lookup.table_client import TableClient, native_spec
 from springtide.embedding.schedule import scheduler as allocate
-from springtide.embedding.schedule import sync_plan
+from springtide.embedding.schedule.scheduler import KEY, SAID, RowSize
+from springtide.worker.cache import coordinator
+from springtide_lab.bench.cache import plan_traffic
 
 
 def batch(*ids, table=0):
@@ -18,7 +22,7 @@ def keys(listed):
 
 
 def scheduler(**changed):
-    return allocate.Scheduler(
+    return plan_traffic.InspectedScheduler(
         allocate.ScheduleSettings(**{"workers": 2, "capacity_rows": 10, "policy": "contiguous", **changed})
     )
 
@@ -34,8 +38,8 @@ def test_a_row_that_one_worker_trains_again_and_again_is_never_sent():
     of = scheduler()
     first = of.schedule(*batch(1, 2))
     again = [of.schedule(*batch(1, 2)) for _ in range(3)]
-    assert sync_plan.traffic(first.plans).transmissions == 2  # both rows are pulled once
-    assert all(sync_plan.traffic(done.plans).transmissions == 0 for done in again)
+    assert plan_traffic.traffic(first.plans).transmissions == 2  # both rows are pulled once
+    assert all(plan_traffic.traffic(done.plans).transmissions == 0 for done in again)
     assert [keys(plan.hold_hit) for plan in again[-1].plans] == [[1], [2]]
 
 
@@ -62,7 +66,7 @@ def test_with_p2p_a_row_goes_straight_to_the_one_who_trains_it_next():
     assert [(peer, keys(rows)) for peer, rows in plans[0].sends] == [(1, [1])]
     assert [(peer, keys(rows)) for peer, rows in plans[1].receives] == [(0, [1])]
     assert not keys(plans[0].write_back) and not keys(plans[1].hold_pull)
-    assert sync_plan.traffic(plans).transmissions == 2  # row 3 is pulled, row 1 sent
+    assert plan_traffic.traffic(plans).transmissions == 2  # row 3 is pulled, row 1 sent
 
 
 def test_with_p2p_a_row_that_several_train_goes_to_the_servers_all_the_same():
@@ -84,7 +88,7 @@ def test_with_gradients_the_owner_of_a_row_that_others_train_too_keeps_it_and_su
     assert keys(owner.hold_hit) == [1] and ends(owner.value_sends) == [(1, [1])]
     assert ends(owner.gradient_receives) == [(1, [1])] and ends(other.gradient_sends) == [(0, [1])]
     assert other.gradients == owner.gradients == 0 and of.cached(0)[1].tolist() == [1]
-    assert sync_plan.traffic([owner, other]).transmissions == 2
+    assert plan_traffic.traffic([owner, other]).transmissions == 2
 
 
 def test_with_gradients_a_row_that_nobody_has_gets_a_home_and_homes_are_shared_out():
@@ -285,3 +289,123 @@ def test_cleared_caches_are_empty_and_steps_go_on():
     of.clear()
     done = of.schedule(*batch(1, 2))
     assert done.step == 2 and [keys(plan.hold_pull) for plan in done.plans] == [[1], [2]]
+
+
+def schedules(tables, *, each_ms=0.1, base_ms=0.0, rest_ms=2.0, count=10):
+    allocate_s = (base_ms + each_ms * tables) / 1e3
+    return [allocate.ScheduleTime(units=tables, allocate_s=allocate_s, rest_s=rest_ms / 1e3)] * count
+
+
+def within(budget_ms, history, tables=26):
+    return allocate.units_within(budget_ms / 1e3, history, most=tables, least=min(tables, allocate.LEAST))
+
+
+def test_all_tables_are_scored_where_there_is_time():
+    assert within(100, schedules(26)) == 26
+
+
+def test_the_first_schedule_scores_all_tables():
+    assert within(0.001, []) == 26
+
+
+def test_what_the_plan_leaves_is_shared_out_over_tables():
+    assert within(3.0, schedules(26)) == 7  # 2.7 ms without the margin, 0.7 ms beside the plan, 0.1 ms a table
+
+
+def test_where_the_plan_takes_it_all_the_best_few_are_scored_all_the_same():
+    assert within(2.0, schedules(26)) == allocate.LEAST
+    assert within(2.0, schedules(2, count=3), tables=2) == 2
+
+
+def test_time_that_every_allocation_takes_is_learned_from_two_sizes():
+    seen = schedules(26, base_ms=0.5) + schedules(7, base_ms=0.5)
+    assert within(3.5, seen) == 6
+
+
+def test_a_budget_that_grows_brings_tables_back():
+    assert within(10.0, schedules(3)) == 26
+
+
+def test_old_schedules_are_forgotten():
+    assert within(3.0, schedules(26, rest_ms=50, count=100) + schedules(26, count=allocate.MEMORY)) == 7
+
+
+def test_following_its_own_advice_it_stays_inside_and_settles():
+    history, chosen = [], []
+    for _ in range(60):
+        tables = within(3.0, history)
+        history += schedules(tables, base_ms=0.3, count=1)
+        chosen.append(tables)
+    assert all(each.allocate_s + each.rest_s <= 0.003 for each in history[10:])
+    assert chosen[-1] == chosen[-10] and chosen[-1] >= 3
+
+
+def test_stages_of_a_schedule_are_told_apart():
+    seen = allocate.took({"read": 1.0, "allocate": 2.0, "plan": 3.0}, units=4)
+    assert seen == allocate.ScheduleTime(units=4, allocate_s=2.0, rest_s=4.0)
+
+
+SEED = 7
+SIZES = {0: RowSize(64, 64), 2: RowSize(32, 100)}
+
+
+def plans(p2p, batches=12):
+    """Of the last of some batches, users of which come back."""
+    chance = np.random.default_rng(SEED)
+    settings = allocate.ScheduleSettings(workers=3, capacity_rows=60, tables=(0, 2), policy="laia", p2p=p2p, seed=SEED)
+    scheduler = plan_traffic.InspectedScheduler(settings)
+    for _ in range(batches):
+        ids = (40 * chance.random(30) ** 2).astype(np.int64)
+        made = scheduler.schedule([allocate.FeatureIds(0, ids, None), allocate.FeatureIds(2, ids // 2, None)], 30)
+    return made.plans
+
+
+@pytest.mark.parametrize("p2p", ["off", "rows", "gradients"])
+def test_with_names_and_rows_of_one_byte_each_bytes_are_the_rows_that_are_counted(p2p, monkeypatch):
+    monkeypatch.setattr(allocate, "KEY", 0)
+    monkeypatch.setattr(allocate, "SAID", 0)
+    made = plans(p2p)
+    rows, bytes_ = plan_traffic.traffic(made), allocate.volume(made, {0: RowSize(1, 1), 2: RowSize(1, 1)})
+    needed = sum(rows.pulls) + sum(rows.hits) + sum(rows.received) - sum(rows.gradients_received)
+    assert bytes_ == (rows.transmissions, 2 * needed), f"seed {SEED}"
+    assert p2p == "off" or sum(rows.sent) > 0
+    assert p2p != "gradients" or sum(rows.gradients_received) > 0
+
+
+@pytest.mark.parametrize("p2p", ["off", "rows", "gradients"])
+def test_bytes_are_those_of_every_list_of_the_plans(p2p):
+    made, sent, needed = plans(p2p), 0, 0
+    for plan in made:
+        for name, size in (("hold_pull", "image"), ("write_back", "image"), ("pass_pull", "value")):
+            sent += sum(KEY + getattr(SIZES[int(table)], size) for table in getattr(plan, name)[0])
+        given = {
+            (int(table), int(key))
+            for _, (tables, keys) in plan.gradient_sends
+            for table, key in zip(tables, keys, strict=True)
+        }
+        for name in ("pass_pull", "pass_hit"):
+            pairs = zip(*getattr(plan, name), strict=True)
+            sent += sum(KEY + SIZES[int(t)].value for t, key in pairs if (int(t), int(key)) not in given)
+        sent += sum(SAID + SIZES[table].value for table, _ in given)
+        sent += sum(SAID + SIZES[int(table)].image for _, (tables, _) in plan.sends for table in tables)
+        sent += sum(SIZES[int(table)].value for _, (tables, _) in plan.value_sends for table in tables)
+        trained = [plan.hold_hit[0], plan.hold_pull[0], plan.pass_hit[0], plan.pass_pull[0]]
+        trained += [tables for _, (tables, _) in [*plan.receives, *plan.value_receives]]
+        needed += sum(2 * (KEY + SIZES[int(table)].value) for tables in trained for table in tables)
+    assert allocate.volume(made, SIZES) == (sent, needed), f"seed {SEED}"
+
+
+def test_with_adam_a_cache_that_halves_the_rows_can_send_more_bytes():
+    made = plans("off")
+    rows = plan_traffic.traffic(made)
+    light = allocate.volume(made, {0: RowSize(64, 64), 2: RowSize(64, 64)})
+    heavy = allocate.volume(made, {0: RowSize(64, 640), 2: RowSize(64, 640)})
+    assert light.without == heavy.without > light.with_caches, f"seed {SEED}: {rows}"
+    assert heavy.with_caches > heavy.without
+
+
+def test_a_cache_counts_64_bytes_for_a_row_beside_its_image():
+    backend = _native.CachedBackend(TableClient.local(slots=64).backend)
+    backend.declare([native_spec(TableSpec(id=3, name="t", dim=16))])
+    backend.cache_tables([3])
+    assert backend.image_bytes(3) - coordinator.BOOKED == 4 * 16

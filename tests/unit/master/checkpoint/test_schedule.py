@@ -22,7 +22,7 @@ from springtide.master.checkpoint.round import CheckpointStore
 from springtide.master.core.record import JobRecord
 from springtide.master.main import build_service
 from springtide.rpc.messages import messages
-from springtide.server import checkpoints, restore
+from springtide.server import checkpoints, recovery
 from springtide.telemetry.events import EventLog
 from tests.unit.checkpoint import stores
 from tests.unit.master.test_dispatcher import Clock, everyone
@@ -155,7 +155,7 @@ def test_the_ledger_is_noted_before_the_slots_are_copied(tmp_path):
         note = msgspec.msgpack.decode(found.progress.ledger, type=JobProgress)
         assert note.ledgers[0].samples_done == 10
         again = stores._native.Store(slots=stores.SLOTS, seed=5)
-        restore.restore(again, str(job.folder), 1, range(stores.SLOTS))
+        recovery.restore(again, str(job.folder), 1, range(stores.SLOTS))
         assert [run[0] for run in again.applied(0)] == [0, 1], "the slots have more than the ledger, never less"
 
     with_job(test, tmp_path)

@@ -3,12 +3,18 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import distributed, nn
 
 from springtide import errors
 from springtide.worker.bsp import allreduce
+from springtide.worker.bsp.allreduce import GroupStore
+from springtide.worker.link.clients import GroupClient
+from tests.unit.worker.ranks import Meeting, RankMaster
 
 
 def on_ranks(count, work):
@@ -116,3 +122,90 @@ def test_a_lost_member_is_told_as_such():
         return "noticed"
 
     assert on_ranks(2, work) == ["noticed", "left"]
+
+
+TABLES = (3, 5, 8)
+SAID = st.builds(
+    allreduce.RankWords,
+    flush=st.booleans(),
+    empty=st.booleans(),
+    last=st.booleans(),
+    ready=st.booleans(),
+    paper=st.booleans(),
+    digest=st.integers(0, 2**32 - 1),
+    refused=st.frozensets(st.sampled_from(TABLES)),
+)
+
+
+def together(said):
+    """The verdict over sums as gloo makes them, in float32."""
+    numbers = np.array([allreduce.encode_words(one, TABLES) for one in said], dtype=np.float32)
+    assert numbers.shape[1] == allreduce.words_needed(TABLES)
+    return allreduce.decode_words(numbers.sum(axis=0, dtype=np.float32).tolist(), TABLES, len(said))
+
+
+@given(st.lists(SAID, min_size=1, max_size=128))
+def test_any_wish_for_a_flush_counts_all_must_be_ready_and_a_table_is_refused_by_one(said):
+    verdict = together(said)
+    assert verdict.flush == any(one.flush for one in said)
+    assert verdict.paper == any(one.paper for one in said)
+    assert verdict.last == any(one.last for one in said)
+    assert verdict.ready == all(one.ready for one in said)
+    assert verdict.refused == frozenset().union(*(one.refused for one in said))
+    assert verdict.torn == (len({one.empty for one in said}) == 2)
+    assert verdict.alike == (len({one.digest for one in said}) == 1)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 128))
+def test_equal_digests_are_seen_to_be_equal_by_any_number_of_ranks(digest, ranks):
+    assert together([allreduce.RankWords(digest=digest)] * ranks).alike
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 31), st.integers(2, 128), st.data())
+def test_one_bit_on_one_rank_is_seen_by_all(digest, bit, ranks, data):
+    said = [allreduce.RankWords(digest=digest)] * ranks
+    said[data.draw(st.integers(0, ranks - 1))] = allreduce.RankWords(digest=digest ^ 1 << bit)
+    assert not together(said).alike
+
+
+def test_the_lowest_ranks_effort_is_everyones():
+    assert together([allreduce.RankWords(effort=12), allreduce.RankWords(), allreduce.RankWords()]).effort == 12
+
+
+def link_of(rank, meeting):
+    master = RankMaster.__new__(RankMaster)
+    master.rank, master.meeting = rank, meeting
+    return GroupClient(master.ask)
+
+
+class LostLink:
+    """A master that knows that the other rank is lost."""
+
+    def meet(self, asked):
+        if asked.wanted:
+            raise errors.GroupChanged(f"group {asked.generation} is over")
+        return asked.given
+
+
+def test_ranks_that_know_nothing_but_their_master_sum_over_gloo():
+    meeting, sums = Meeting(3), {}
+
+    def run(rank):
+        store = GroupStore(link_of(rank, meeting), 1)
+        group = allreduce.form_group(store, rank=rank, workers=3, host="127.0.0.1")
+        tensor = torch.full((4,), float(rank + 1))
+        group.allreduce([tensor]).wait()
+        sums[rank] = tensor.tolist()
+
+    ranks = [threading.Thread(target=run, args=(rank,)) for rank in range(3)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join()
+    assert sums == {rank: [6.0] * 4 for rank in range(3)}
+    assert set(meeting.given) == {1} and len(meeting.given[1]) >= 3
+
+
+def test_a_rank_whose_group_is_over_hears_it_from_the_master_and_not_from_a_clock():
+    with pytest.raises(errors.GroupChanged, match="group 7 is over"):
+        allreduce.form_group(GroupStore(LostLink(), 7), rank=0, workers=2, host="127.0.0.1")

@@ -10,11 +10,11 @@ from torch.utils.data import Dataset, TensorDataset
 
 import springtide as st
 from springtide.domain.model.cache_rules import CacheUse
-from springtide.worker.bsp import allreduce_header
+from springtide.worker.bsp import allreduce
 from springtide.worker.bsp.group import GroupPlace
 from springtide.worker.cache.coordinator import CacheCoordinator
 from springtide.worker.cache.sample_allocation import NOT_YET, SampleAllocator
-from springtide.worker.input.read_batch import AllottedBatch, ReadBatch
+from springtide.worker.input.batch_plan import AllottedBatch, ReadBatch
 from tests.unit.worker import clicks, ranks
 
 BATCH = 20
@@ -250,18 +250,18 @@ def test_where_one_rank_hears_of_the_end_sooner_the_schedule_ends_for_all_and_no
         )
         sharing = CacheCoordinator(talk, allotting, None, save_due=lambda: False)
         sharing.restart(GroupPlace(rank, 2, 1))
-        allotting.hear(
-            allreduce_header.heard(allreduce_header.said(allreduce_header.RankWords(ready=True), [0]), [0], 1)
+        allotting.apply_verdict(
+            allreduce.decode_words(allreduce.encode_words(allreduce.RankWords(ready=True), [0]), [0], 1)
         )
         coming = ReadBatch(None, None, plan=AllottedBatch(None, None, 77, 0)) if rank else None
         sharing.hand_out(ReadBatch(None, None, following=lambda coming=coming: coming), 5)
-        sharing.speak()
+        sharing.set_words()
         pair.append((sharing, talk))
     sums = [a + b for a, b in zip(*(talk.words for _, talk in pair), strict=True)]
     for sharing, talk in pair:
         assert sharing.allotting.on
         talk.sums = sums
-        sharing.listen(5)
+        sharing.apply_verdict(5)
         assert not sharing.allotting.on and sharing.allotting.wholes, "it may begin again"
     assert not caplog.records
 

@@ -10,10 +10,10 @@ from torch.utils.data import TensorDataset
 from springtide import errors
 from springtide.domain.model import cache_rules
 from springtide.embedding.schedule import scheduler
-from springtide.embedding.schedule.sample_ids import SampleIds
+from springtide.embedding.schedule.scheduler import FeatureIds
 from springtide.planning.guards import cache_benefit as planning
 from springtide.worker.bsp import group as train_group
-from springtide.worker.cache import auto_cache
+from springtide.worker.cache import auto_cache, coordinator
 from springtide.worker.cache import row_cache as keeping
 from springtide.worker.cache.row_cache import Planner
 from tests.unit.worker import clicks, ranks
@@ -230,10 +230,10 @@ def test_loops_that_are_left_accumulate_or_skip_steps_lose_nothing(how):
 def test_a_model_that_looks_across_samples_is_trained_in_runs_unless_something_else_is_asked_for():
     across = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     rules = cache_rules.CacheRules(share=0.1)
-    assert keeping.for_model(rules, across).policy == "contiguous"
-    assert keeping.for_model(rules, across[0]) == rules
+    assert coordinator.for_model(rules, across).policy == "contiguous"
+    assert coordinator.for_model(rules, across[0]) == rules
     asked = cache_rules.CacheRules(policy="laia")
-    assert keeping.for_model(asked, across) == asked
+    assert coordinator.for_model(asked, across) == asked
 
 
 def test_too_many_rows_that_are_nowhere_else_are_written_back():
@@ -279,6 +279,6 @@ def test_a_schedule_does_what_there_is_time_for(policy, least, most):
     ids = np.arange(8, dtype=np.int64)
     assert planner.effort_within(0.0) == most  # the first ones say what they cost
     for effort in (0, 5, 2):
-        planner.schedule([SampleIds(table, ids, None) for table in range(3)], 8, effort=effort)
+        planner.schedule([FeatureIds(table, ids, None) for table in range(3)], 8, effort=effort)
     assert planner.effort_within(0.0) == least
     assert planner.effort_within(60.0) == most

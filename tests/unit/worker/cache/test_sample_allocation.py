@@ -5,11 +5,10 @@ from types import SimpleNamespace
 import numpy as np
 
 from springtide.domain.data.samples import SampleRange
-from springtide.worker.bsp.allreduce_header import GroupVerdict
+from springtide.worker.bsp.allreduce import GroupVerdict
 from springtide.worker.bsp.group import GroupPlace
 from springtide.worker.cache.sample_allocation import SampleAllocator
-from springtide.worker.input.batch_plan import BatchOrder
-from springtide.worker.input.read_batch import AllottedBatch, ReadBatch, ScheduledBatch
+from springtide.worker.input.batch_plan import AllottedBatch, BatchOrder, ReadBatch
 
 READY = GroupVerdict(
     flush=False,
@@ -51,7 +50,7 @@ def scheduled(samples, mine, turn):
         whole=np.arange(samples),
         places=np.array(mine),
     )
-    made = ScheduledBatch(1, np.zeros(samples, dtype=np.int32), ())
+    made = SimpleNamespace(step=1, rank_of_sample=np.zeros(samples, dtype=np.int32), plans=())
     return ReadBatch(order, mine, plan=AllottedBatch(list(range(samples)), made, 1, turn))
 
 
@@ -59,18 +58,18 @@ def test_another_group_begins_a_schedule_of_its_own_for_as_many_workers_as_it_ha
     begun = []
     one = allotting(begun)
     one.restart(GroupPlace(0, 2, 1))
-    assert one.hear(READY) and one.on and one.lookups.fixed
-    assert not one.hear(READY), "it has begun"
+    assert one.apply_verdict(READY) and one.on and one.lookups.fixed
+    assert not one.apply_verdict(READY), "it has begun"
     one.restart(GroupPlace(2, 3, 2))
     assert not one.on and not one.lookups.fixed and one.effort_within(1.0) == 0
-    assert one.hear(READY)
+    assert one.apply_verdict(READY)
     assert begun == [(GroupPlace(0, 2, 1), (0, 2)), (GroupPlace(2, 3, 2), (0, 2))]
 
 
 def test_what_was_scheduled_for_the_group_before_is_shared_out_in_runs_of_the_group_of_now():
     one = allotting([])
     one.restart(GroupPlace(0, 2, 1))
-    one.hear(READY)
+    one.apply_verdict(READY)
     holds = scheduled(9, [0, 3, 5, 7], turn=one._turn)
     assert one.review(holds) is holds
     one.restart(GroupPlace(2, 3, 2))

@@ -20,8 +20,7 @@ from springtide.domain.spec.job_spec import JobSpec
 from springtide.master.core.record import JobRecord
 from springtide.rpc.messages.messages import DataEnd, EpochBegun, LeaseReply
 from springtide.worker.job import Job
-from springtide.worker.link.local_master import LocalMaster
-from springtide.worker.link.master_link import local_link
+from springtide.worker.link.master_link import LocalMaster, local_link
 
 SAMPLES, BATCH = 12, 4
 BATCHES = SAMPLES // BATCH

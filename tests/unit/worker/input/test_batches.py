@@ -8,12 +8,12 @@ from springtide.data import source
 from springtide.domain.data.leases import Grant, Progress
 from springtide.domain.data.samples import Batch, DatasetCard, SampleRange
 from springtide.rpc.messages import messages
-from springtide.worker.input import batch_plan, batches, lease_prefetch
-from springtide.worker.input.bad_samples import BatchRest
+from springtide.worker.input import batch_plan, batch_rows, batches, feeds, lease_prefetch
+from springtide.worker.input.reader import BatchRest
 from springtide.worker.link import master_link
 from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
-from springtide.worker.link.step_timer import StepMeter
-from springtide.worker.step.push_identity import PushBatches
+from springtide.worker.link.progress import StepMeter
+from springtide.worker.step.step import PushBatches
 
 
 class Diary:
@@ -56,7 +56,7 @@ def feed_of(count, batch_size, **options):
 
     def feed(passes):
         card = DatasetCard(samples=count, batch_size=batch_size, shuffle=False, first_epoch=passes)
-        return batches.read(
+        return feeds.read(
             opened, batch_plan.leased(lease_prefetch.DirectLeases(alone.leases.lease), alone.leases.tracker, card)
         )
 
@@ -161,7 +161,7 @@ def test_a_batch_that_cannot_be_read_ends_its_lease_and_the_others_go_on(readers
 
     wanted = batch_plan.leased(lease_prefetch.DirectLeases(ask), tracker, card)
     read = []
-    for handed in batches.read(opened, wanted, tracker):
+    for handed in feeds.read(opened, wanted, tracker):
         if handed is not batches.PAUSED:
             read.append(handed.batch.y.tolist())
             tracker.acknowledge([handed.order.claim])
@@ -187,7 +187,7 @@ def test_a_job_that_drains_trains_nothing_more_of_what_was_read_ahead_and_gives_
 
     wanted = batch_plan.leased(lease_prefetch.DirectLeases(ask), tracker, card, draining=lambda: bool(stops))
     read = []
-    for handed in batches.read(opened, wanted, tracker, draining=lambda: bool(stops)):
+    for handed in feeds.read(opened, wanted, tracker, draining=lambda: bool(stops)):
         read.append(handed.batch[0].tolist())
         tracker.acknowledge([handed.order.claim])
         if len(read) == 2:
@@ -203,15 +203,15 @@ def test_alone_what_the_reader_raises_ends_the_loop():
     card = DatasetCard(samples=12, batch_size=2, shuffle=False)
     with pytest.raises(OSError, match="bad sector"):
         list(
-            batches.read(
+            feeds.read(
                 opened, batch_plan.leased(lease_prefetch.DirectLeases(alone.leases.lease), alone.leases.tracker, card)
             )
         )
 
 
 def test_samples_are_counted_in_whatever_collate_made():
-    assert batches.samples_in({"a": ["text", torch.zeros(3, 2)]}) == 3
-    assert batches.samples_in("text") == 0
+    assert batch_rows.samples_in({"a": ["text", torch.zeros(3, 2)]}) == 3
+    assert batch_rows.samples_in("text") == 0
 
 
 class Skipping:
@@ -233,7 +233,7 @@ def test_a_batch_of_which_nothing_is_left_is_passed_over_and_counts_as_trained(a
     card = DatasetCard(samples=9, batch_size=3, shuffle=False)
 
     def feed(_):
-        return batches.read(
+        return feeds.read(
             Skipping(good=5),
             batch_plan.leased(lease_prefetch.DirectLeases(alone.leases.lease), alone.leases.tracker, card),
         )
@@ -248,13 +248,13 @@ def test_what_is_left_of_a_batch_keeps_its_name_and_its_places():
     order = batch_plan.order_of(
         Grant(shard=0, epoch=0, nth=0, first=0, end=8), BatchClaim(0, 0, 0, 8), np.arange(10, 18), 1, 2
     )
-    (handed,) = batches.read(Skipping(good=15), [order])
+    (handed,) = feeds.read(Skipping(good=15), [order])
     assert handed.order.indices.tolist() == [15, 16, 17] and handed.order.places.tolist() == [5, 6, 7]
     assert (handed.order.ranges, handed.order.share) == (order.ranges, order.share)
-    (none,) = batches.read(Skipping(good=99), [order])
+    (none,) = feeds.read(Skipping(good=99), [order])
     assert none.empty and none.order.ranges == order.ranges
     with pytest.raises(errors.UnreadableSample, match="no rank can do without"):
-        list(batches.read(Skipping(good=99), [order], plain=False))
+        list(feeds.read(Skipping(good=99), [order], plain=False))
 
 
 def test_a_borrowed_sample_counts_for_nothing():

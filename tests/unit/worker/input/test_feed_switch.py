@@ -21,10 +21,10 @@ from springtide.dataworker.processes import job_package
 from springtide.domain.data.data_workers import BatchName, FeedRules
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeder, Feeders
-from springtide.worker.input.feed_switch import Feeding, refuse
-from springtide.worker.input.read_batch import Fed
-from springtide.worker.link.local_master import LocalMaster
-from springtide.worker.link.master_link import local_link
+from springtide.worker.input.batch_plan import Fed
+from springtide.worker.input.feed_switch import DataWorkerFeed, refuse
+from springtide.worker.input.reader import BatchReader
+from springtide.worker.link.master_link import LocalMaster, local_link
 from springtide.worker.split.controller import Splitting
 from tests.waiting import until
 
@@ -88,7 +88,7 @@ def worker(tmp_path):
         welcome = config_welcome(master, rules, tmp_path)
         source = sources.open_source(dataset or Numbers(), batch_size=4, collate_fn=collate_fn)
         splitting = Splitting(nn.Linear(1, 1), source, mode="off")
-        made.append(Feeding(source, splitting, master.link, welcome))
+        made.append(BatchReader(source, master.link, welcome, lambda: DataWorkerFeed(splitting, master.link, welcome)))
         return made[-1], master
 
     yield make
@@ -132,6 +132,16 @@ def test_a_job_without_data_workers_tells_nothing_of_them(worker):
     assert feeding.state is None
 
 
+def test_a_job_without_data_workers_prepares_for_them_once_a_user_asks_for_some(worker):
+    feeding, master = worker(workers=0)
+    looped(feeding, wants(2))
+    assert feeding.splitting is None
+    master.want()
+    looped(feeding, wants(2))
+    assert feeding.splitting is not None and feeding.state.taken == 4
+    assert master.packaged.wait(30)
+
+
 def test_it_is_fed_from_the_batch_after_they_are_there_and_reads_for_itself_after_they_have_left(worker, tmp_path):
     feeding, master = worker()
     reading = feeding.read(iter(wants(200)))
@@ -141,7 +151,7 @@ def test_it_is_fed_from_the_batch_after_they_are_there_and_reads_for_itself_afte
     assert master.packaged.wait(20)
     serving = DataWorker(job_package.load(tmp_path / "package", secret=SECRET), 0, SECRET)
     try:
-        until(lambda: feeding._packaged is not None)
+        until(lambda: feeding._feed._packaged is not None)
         master.want(Feeder("data-worker-0.0", serving.address))
         until(lambda: feeding.fed)
         got += [next(reading) for _ in range(20)]
@@ -178,7 +188,7 @@ def fed(feeding, master, folder, **serving):
     feeding.between_batches()
     assert master.packaged.wait(20)
     made = DataWorker(job_package.load(folder / "package", secret=SECRET), 0, SECRET, **serving)
-    until(lambda: feeding._packaged is not None)
+    until(lambda: feeding._feed._packaged is not None)
     master.want(Feeder("data-worker-0.0", made.address))
     until(lambda: feeding.fed)
     return made
@@ -375,22 +385,22 @@ def test_looking_for_poison_draws_no_random_numbers_of_the_loop(worker):
 
     feeding, _ = worker(Noisy(), poison="skip")
     failed, before = UnreadableBatch("torn"), torch.get_rng_state()
-    assert numbers(feeding._answer(failed, wants(1)[0], True, False).batch) == [0, 1, 3]
+    assert numbers(feeding._replacement(failed, wants(1)[0], True, False).batch) == [0, 1, 3]
     assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_program_that_was_split_otherwise_is_not_fed(worker):
     feeding, master = worker()
     other, _ = worker()
-    other._link = master.link  # the second worker of the same job
+    other._feed._link = master.link  # the second worker of the same job
     master.want()
     feeding.between_batches()
     assert master.packaged.wait(20)
     master._shared = {key: value.replace(b"whole", b"other") for key, value in master._shared.items()}
-    other._heed(Feeders(9, 1))
+    other._feed._on_feeders(Feeders(9, 1))
     other.between_batches()
-    until(lambda: other._unfed)
-    assert "split otherwise" in other._unfed and not other.fed
+    until(lambda: other._feed._unfed)
+    assert "split otherwise" in other._feed._unfed and not other.fed
 
 
 def test_where_there_are_no_indices_the_master_hears_why(worker):

@@ -5,14 +5,14 @@ from torch.utils.data import Dataset, TensorDataset
 
 from springtide.data import source
 from springtide.domain.data.samples import Batch
-from springtide.worker.input import subset
+from springtide.worker.input import batch_rows
 
 PLACES = np.array([4, 0, 2])
 
 
 def test_rows_of_every_tensor_in_any_nesting_are_taken():
     x = torch.arange(10).view(5, 2)
-    found = subset.rows_of(Batch({"ids": x, "names": list("abcde")}, (x[:, 0],)), 5, torch.from_numpy(PLACES))
+    found = batch_rows.rows_of(Batch({"ids": x, "names": list("abcde")}, (x[:, 0],)), 5, torch.from_numpy(PLACES))
     assert isinstance(found, Batch)
     assert found.x["ids"].tolist() == x[[4, 0, 2]].tolist()
     assert found.x["names"] == ["e", "a", "c"]
@@ -21,8 +21,8 @@ def test_rows_of_every_tensor_in_any_nesting_are_taken():
 
 @pytest.mark.parametrize("odd", [torch.zeros(3), torch.tensor(1.0), {"a": "text"}])
 def test_what_has_no_row_a_sample_is_told(odd):
-    with pytest.raises(subset.NotRows):
-        subset.rows_of((torch.zeros(5), odd), 5, torch.from_numpy(PLACES))
+    with pytest.raises(batch_rows.NotRows):
+        batch_rows.rows_of((torch.zeros(5), odd), 5, torch.from_numpy(PLACES))
 
 
 class Bags(Dataset):
@@ -43,7 +43,7 @@ def collate(samples):
 def test_batches_of_a_users_collate_are_read_again():
     opened = source.open_source(Bags(), collate_fn=collate)
     samples = np.arange(10, 15)
-    picked = subset.SourcePicker(opened).pick(opened.fetch(samples), samples, PLACES, jagged=False)
+    picked = batch_rows.SourcePicker(opened).pick(opened.fetch(samples), samples, PLACES, jagged=False)
     ids, offsets = collate([Bags()[14], Bags()[10], Bags()[12]])
     assert isinstance(picked, Batch) and picked.x.tolist() == ids.tolist() and picked.y.tolist() == offsets.tolist()
 
@@ -52,5 +52,5 @@ def test_a_plain_data_set_is_read_once():
     ids = torch.arange(40).view(20, 2)
     opened = source.open_source(TensorDataset(ids, ids[:, 0]))
     samples = np.arange(10, 15)
-    picked = subset.SourcePicker(opened).pick(Batch(*opened.fetch(samples)), samples, PLACES, jagged=False)
+    picked = batch_rows.SourcePicker(opened).pick(Batch(*opened.fetch(samples)), samples, PLACES, jagged=False)
     assert picked.x.tolist() == ids[[14, 10, 12]].tolist() and picked.y.tolist() == ids[[14, 10, 12], 0].tolist()

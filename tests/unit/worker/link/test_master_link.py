@@ -91,9 +91,9 @@ def test_states_are_told_with_every_heartbeat_until_a_master_has_answered():
         beat = worker._beat()
         assert (beat.objects, beat.place) == ({"schedule": b"early"}, place)
     worker.reports.keep_objects({"schedule": b"late"}, place)
-    worker._on_pulse(messages.HeartbeatReply())
+    worker._on_reply(messages.HeartbeatReply())
     assert worker._beat().objects == {"schedule": b"late"}, "the answer was to the one before"
-    worker._on_pulse(messages.HeartbeatReply())
+    worker._on_reply(messages.HeartbeatReply())
     assert worker._beat().objects == {}
     worker.reports.keep_objects({"schedule": b"late"}, place)
     worker.reports.begin_epoch(EpochPlace(3, 3, 3), {"schedule": b"next"})

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from springtide.worker.link.optimizer import JobOptimizer
-from springtide.worker.step import local_dense
+from springtide.worker.step import dense
 
 
 @pytest.fixture
@@ -54,25 +54,25 @@ class Counting(torch.optim.SGD):
 
 
 def test_torchs_own_optimizers_are_stepped_only_where_they_have_a_gradient(own):
-    assert not local_dense.has_work(own, set())
+    assert not dense.has_work(own, set())
     (param,) = own.param_groups[0]["params"]
     param.grad = torch.ones(2)
-    assert local_dense.has_work(own, set())
-    assert not local_dense.has_work(own, {id(param)})  # a table's: the store has trained it
+    assert dense.has_work(own, set())
+    assert not dense.has_work(own, {id(param)})  # a table's: the store has trained it
 
 
 def test_gradients_of_tables_are_left_where_they_are_when_there_is_nothing_else_to_train(own, applied):
     (table,) = own.param_groups[0]["params"]
     table.grad, before = torch.ones(2), table.detach().clone()
-    local_dense.LocalDense([], None).update([JobOptimizer(own, applied.append, fixed=False)], [table])
+    dense.LocalDense([], None).update([JobOptimizer(own, applied.append, fixed=False)], [table])
     assert table.grad.tolist() == [1, 1]
     assert table.equal(before)
 
 
 def test_an_optimizer_that_someone_wrote_or_watches_is_stepped_always(own, applied):
     counting = Counting([torch.nn.Parameter(torch.ones(2))], lr=0.5)
-    dense = local_dense.LocalDense([], None)
-    dense.update([JobOptimizer(counting, applied.append, fixed=False)], [])
+    local = dense.LocalDense([], None)
+    local.update([JobOptimizer(counting, applied.append, fixed=False)], [])
     assert counting.steps == 1
     own.register_step_post_hook(lambda *_: None)
-    assert local_dense.has_work(own, set())
+    assert dense.has_work(own, set())

@@ -14,7 +14,7 @@ from springtide.data.stream.stream import stream
 from springtide.domain.data.leases import LeaseHolder, NoLease
 from springtide.rpc.messages.messages import DataEnd, LeaseReply, WaitReply
 from springtide.worker.bsp.group import GroupPlace
-from springtide.worker.input.read_batch import PAUSED
+from springtide.worker.input.batch_plan import PAUSED
 from springtide.worker.link.lease_tracker import LeaseTracker
 from springtide.worker.online.bsp_batches import BspStreamFeed
 from springtide.worker.online.stream_setup import card_of

@@ -3,23 +3,24 @@
 import dataclasses
 
 import cloudpickle
+import msgspec
 import numpy as np
 import pytest
 import torch
 
-import springtide
 from springtide.data import source as sources
 from springtide.dataworker.split import split
 from springtide.dataworker.split.program import arguments, moved_program, payload
 from springtide.dataworker.split.program.payload import LeftTensor
 from springtide.dataworker.split.report import Explanation
 from springtide.dataworker.transport import codec
+from springtide.domain.data.data_workers import FeedRules
 from springtide.embedding.lookup import id_routes
-from springtide.worker.input.read_batch import Fed
+from springtide.worker.input.batch_plan import Fed
 from springtide.worker.split.controller import Splitting
-from springtide.worker.split.lazy_leaf import Absent
 from springtide.worker.split.loop_watcher import BATCHES
-from tests.unit.worker import hashed
+from springtide.worker.split.received_batches import Absent
+from tests.unit.worker import hashed, watched
 
 BATCH = 8
 CALL = arguments.ModelCall(tuple(arguments.BatchLeaf(id_routes.Route((("item", place),))) for place in (0, 1)), ())
@@ -48,7 +49,7 @@ class Training:
                 yield training.read(source, one)
 
         monkeypatch.setattr(sources.SampleSource, "read", read)
-        self.job = job or springtide.join(master="", seed=1)
+        self.job = job or watched.join(master="", seed=1)
         model = model or hashed.make()
         optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
         self.model, self.optimizer, self.batches = self.job.prepare(
@@ -172,7 +173,9 @@ def test_rows_of_crossings_are_found_before_the_model_asks(monkeypatch):
 
 
 def test_rows_of_crossings_are_asked_for_a_batch_ahead_where_servers_have_them(monkeypatch, served_job):
-    training = Training(monkeypatch, lambda number: number % 3 > 0, job=served_job())
+    job = served_job()
+    job._welcome = msgspec.structs.replace(job._welcome, feeding=FeedRules())
+    training = Training(monkeypatch, lambda number: number % 3 > 0, job=job)
     step = training.job._wired.step
     ahead = []
     training.touch = lambda batch: ahead.append(

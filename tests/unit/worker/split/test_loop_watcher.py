@@ -1,16 +1,14 @@
 """What a few batches of a loop show: how the model is called, and which leaves the loop reads itself."""
 
 import dataclasses
+import warnings
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from springtide.domain.data.samples import Batch
-from springtide.worker.split.loop_watcher import BATCHES, PATIENCE, Watching
-
-INDICES = np.arange(4)
+from springtide.worker.split.loop_watcher import BATCHES, EVERY, PATIENCE, Leading, Watching
 
 
 class Net(nn.Module):
@@ -29,7 +27,7 @@ def watched(use, *, model=None, batches=BATCHES):
     watching.begin()
     for seed in range(batches):
         x = torch.rand(4, 3, generator=torch.Generator().manual_seed(seed))
-        use(model, watching.hand_out(Batch(x, torch.ones(4)), INDICES))
+        use(model, watching.hand_out(Batch(x, torch.ones(4))))
         watching.taken_back()
     return watching
 
@@ -37,7 +35,7 @@ def watched(use, *, model=None, batches=BATCHES):
 def test_after_some_batches_the_call_is_known_and_all_but_the_first_are_recorded():
     watching = watched(lambda model, batch: model(batch.x, scale=2.0))
     assert watching.ready and not watching.why and not watching.touched
-    assert len(watching.samples) == BATCHES and watching.recorded.forward_s > 0
+    assert watching.seen == BATCHES and watching.recorded.forward_s > 0
     logs = watching.recorded.logs
     assert [[call.name for call in log.calls.values()] for log in logs] == [["Tensor.mul"]] * (BATCHES - 1)
     last = torch.rand(4, 3, generator=torch.Generator().manual_seed(BATCHES - 1))
@@ -131,7 +129,7 @@ def test_nothing_is_watched_unasked():
     model = Net()
     watching = Watching(model)
     batch = Batch(torch.ones(4, 3), torch.ones(4))
-    assert watching.hand_out(batch, INDICES) is batch and not model._forward_pre_hooks
+    assert watching.hand_out(batch) is batch and not model._forward_pre_hooks
 
 
 def test_until_data_workers_are_wanted_it_only_looks_and_keeps_nothing():
@@ -140,15 +138,15 @@ def test_until_data_workers_are_wanted_it_only_looks_and_keeps_nothing():
     watching.begin(looking=True)
     for _ in range(PATIENCE + 2):
         batch = Batch(torch.rand(4, 3), torch.ones(4))
-        assert watching.hand_out(batch, INDICES) is batch
+        assert watching.hand_out(batch) is batch
         model(batch.x)
         watching.taken_back()
-    assert watching.call is not None and watching.eager and not watching.ready and not watching.samples
+    assert watching.call is not None and watching.eager and not watching.ready and not watching.seen
     watching.begin()
     for _ in range(BATCHES):
-        model(watching.hand_out(Batch(torch.rand(4, 3), torch.ones(4)), INDICES).x)
+        model(watching.hand_out(Batch(torch.rand(4, 3), torch.ones(4))).x)
         watching.taken_back()
-    assert watching.ready and not watching.why and len(watching.samples) == BATCHES
+    assert watching.ready and not watching.why and watching.seen == BATCHES
 
 
 @dataclasses.dataclass
@@ -168,7 +166,66 @@ def test_a_batch_of_the_users_own_class_comes_to_the_model_with_real_tensors():
     watching = Watching(model)
     watching.begin()
     for _ in range(BATCHES):
-        model(watching.hand_out(Columns(torch.rand(4, 3)), INDICES))
+        model(watching.hand_out(Columns(torch.rand(4, 3))))
         watching.taken_back()
     assert watching.ready and not watching.why and not watching.touched, "only the model has read it"
     assert seen == [torch.Tensor] * BATCHES
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Hashing(nn.Module):
+    def __init__(self, clock):
+        super().__init__()
+        self.clock = clock
+        self.tower = nn.Sequential(nn.Identity(), nn.Linear(2, 2), nn.Linear(2, 1))
+
+    def forward(self, x):
+        self.clock.now += 3.0
+        out = self.tower(x)
+        self.clock.now += 5.0
+        return out
+
+
+def hooks(model):
+    return sum(len(module._forward_pre_hooks) for module in model.modules())
+
+
+def test_one_batch_of_many_is_measured_and_counts_for_all():
+    clock = Clock()
+    model = Hashing(clock)
+    leading = Leading(model, clock)
+    for _ in range(EVERY + 1):
+        leading.hand_out()
+        model(torch.ones(1, 2))
+        leading.taken_back()
+    assert leading.seconds == 2 * EVERY * 3.0 and hooks(model) == 0
+
+
+def test_evaluation_is_not_measured():
+    clock = Clock()
+    model = Hashing(clock).eval()
+    leading = Leading(model, clock)
+    leading.hand_out()
+    model(torch.ones(1, 2))
+    assert leading.seconds == 0.0
+
+
+def test_compiled_parts_get_no_hooks():
+    inner = nn.Linear(1, 1)
+    inner._compiled_call_impl = lambda *given: None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # torch is about to leave it behind
+        script = torch.jit.script(nn.Linear(1, 1))
+    model = nn.Sequential(nn.Linear(1, 1), inner, script)
+    leading = Leading(model)
+    leading.hand_out()
+    assert hooks(model) == 2 and not inner._forward_pre_hooks
+    whole = torch.compile(nn.Sequential(nn.Linear(1, 1)), backend="eager")
+    Leading(whole).hand_out()
+    assert hooks(whole) == 0

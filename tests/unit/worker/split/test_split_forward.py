@@ -10,7 +10,7 @@ import torch
 
 from springtide.dataworker.split.program import arguments
 from springtide.worker.split import split_forward
-from springtide.worker.split.lazy_leaf import Absent
+from springtide.worker.split.received_batches import Absent
 from springtide.worker.split.split_forward import SplitForward
 from tests.unit.dataworker.recorded import sent, splitting
 from tests.unit.worker.hashed import Hashed, make

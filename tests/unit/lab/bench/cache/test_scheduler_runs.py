@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from springtide.embedding.schedule import budget
+from springtide.embedding.schedule import scheduler
 from springtide_lab.bench.cache import id_streams, schedule
 
 
@@ -43,4 +43,4 @@ def test_an_adaptive_drive_gets_the_plan_s_time_and_a_share_of_the_allocation_s(
     batches = schedule.features(stream, batch=64)
     given, kept = schedule.adaptive(batches, schedule.settings(stream, workers=4), static, share=0.5, warmup=3)
     assert given > max(np.quantile([t.rest_s for t in static.took], 0.5), 0)
-    assert kept.units.max() <= 26 and isinstance(kept.took[0], budget.ScheduleTime)
+    assert kept.units.max() <= 26 and isinstance(kept.took[0], scheduler.ScheduleTime)

@@ -1,0 +1,101 @@
+"""Count the rows that the plans of one step pull, push and send, and show the state of a scheduler.
+
+In: the plans of `embedding.schedule.scheduler`, one per rank. Out: counts per worker, their total, and the reward of
+Herald's Appendix A: an iteration waits for the largest push, and then for the largest pull.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from springtide import _native, errors
+from springtide.embedding.schedule.scheduler import POLICIES, FeatureIds, Scheduler
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanTraffic:
+    """Rows by worker for one step: pulls for the step, pushes before the step, and pushes at its end."""
+
+    pulls: tuple[int, ...]
+    gradients: tuple[int, ...]
+    """Rows pushed at the end of the step, because several workers train them."""
+    write_backs: tuple[int, ...]
+    """Rows pushed before the step, because another worker trains them or the cache evicted them."""
+    sent: tuple[int, ...]
+    """Rows, values and gradients sent to other workers."""
+    received: tuple[int, ...]
+    gradients_received: tuple[int, ...]
+    """Gradients received at the end of the step; part of `received`."""
+    hits: tuple[int, ...]
+
+    @property
+    def pushes(self) -> tuple[int, ...]:
+        return tuple(map(sum, zip(self.gradients, self.write_backs, strict=True)))
+
+    @property
+    def transmissions(self) -> int:
+        """Rows on the network in total; a row sent between workers counts once."""
+        return sum(self.pulls) + sum(self.pushes) + sum(self.sent)
+
+    @property
+    def per_worker(self) -> float:
+        return self.transmissions / len(self.pulls)
+
+    @property
+    def hit_rate(self) -> float:
+        needed = sum(self.pulls) + sum(self.hits) + sum(self.received) - sum(self.gradients_received)
+        return sum(self.hits) / needed if needed else 0.0
+
+    def reward(self, before: "PlanTraffic | None" = None) -> int:
+        """Return the largest push plus the largest pull; lower is better.
+
+        The push includes the gradients of the step `before`. Sends count as pushes, and received rows count as pulls.
+        Unlike Herald's reward, the value is not negated.
+        """
+        earlier = before.gradients if before else (0,) * len(self.pulls)
+        push = max(map(sum, zip(earlier, self.write_backs, self.sent, strict=True)))
+        return push + max(map(sum, zip(self.pulls, self.received, strict=True)))
+
+
+def traffic(plans: Sequence[_native.CachePlan]) -> PlanTraffic:
+    return PlanTraffic(
+        pulls=tuple(plan.pulls for plan in plans),
+        gradients=tuple(plan.gradients for plan in plans),
+        write_backs=tuple(plan.write_backs for plan in plans),
+        sent=tuple(plan.sent for plan in plans),
+        received=tuple(plan.received for plan in plans),
+        gradients_received=tuple(plan.gradients_received for plan in plans),
+        hits=tuple(plan.hits for plan in plans),
+    )
+
+
+class InspectedScheduler(Scheduler):
+    """Scheduler that shows its directory of the caches, and what other policies would do."""
+
+    def consider(
+        self, features: Sequence[FeatureIds], samples: int, policy: str, *, effort: int = 0
+    ) -> _native.Considered:
+        """Return the result of another policy for the next batch from the same state, without scheduling the batch."""
+        if policy not in POLICIES:
+            raise errors.UnknownName("allocation policy", policy, POLICIES)
+        tables = self.settings.tables
+        looked_at = [(f.table, f.ids, f.offsets) for f in features if tables is None or f.table in tables]
+        return self._native.consider(looked_at, samples, policy, effort=effort)
+
+    def clear(self) -> None:
+        self._native.clear()
+
+    def cached(self, worker: int) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.bool_]]:
+        """Return tables and keys of one worker's rows in eviction order, and which rows only this worker has."""
+        tables, keys, dirty = self._native.cached(worker)
+        return tables, keys, dirty.astype(bool)
+
+    def infrequency(self, table: int) -> float:
+        """Return Herald's degree of infrequency: the share of used rows that are rarer than a worker's samples."""
+        return float(self._native.infrequency(table))
+
+    @property
+    def step(self) -> int:
+        return int(self._native.step)

@@ -1,0 +1,102 @@
+"""Connect to the servers that hold the tables, and find the host where this worker listens.
+
+In: the master's WorkerWelcome. Out: a TableClient, this worker's own address, and a function that reads the client's
+timings.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from springtide import config, errors
+from springtide.embedding.lookup.table_client import BeforeRead, Behind, TableClient
+from springtide.rpc.messages.messages import WorkerWelcome
+from springtide.rpc.transport import addresses
+from springtide.worker.link import master_link
+from springtide.worker.link.progress import ClientTime, in_process
+
+NANO = 1e-9
+ANY_READ: BeforeRead = lambda tables: None  # noqa: E731
+ATTEMPT_S = 5.0  # timeout per attempt; a lost server may return at another address
+
+
+def to_tables(
+    to_master: master_link.MasterLink,
+    settings: config.Settings,
+    *,
+    behind: Behind | None = None,
+    before_read: BeforeRead = ANY_READ,
+) -> TableClient:
+    """Connect to the job's tables, even if servers return at other addresses; `behind` wraps them in a row cache."""
+    deadline = time.monotonic() + settings.connect_timeout_s
+    while True:
+        welcome = to_master.join()
+        try:
+            left = max(0.1, min(ATTEMPT_S, deadline - time.monotonic()))
+            return tables(
+                welcome, dataclasses.replace(settings, connect_timeout_s=left), behind=behind, before_read=before_read
+            )
+        except errors.ServerUnreachable:
+            known = to_master.join().lives
+            if known == welcome.lives and time.monotonic() > deadline:
+                raise
+            if known != welcome.lives:
+                deadline = time.monotonic() + settings.connect_timeout_s
+
+
+def tables(
+    welcome: WorkerWelcome,
+    settings: config.Settings,
+    *,
+    behind: Behind | None = None,
+    before_read: BeforeRead = ANY_READ,
+) -> TableClient:
+    """Connect to the job's tables: on its servers, or in this process if there are none."""
+    local: Any = {"whole_table_bytes": settings.whole_table_bytes}
+    if not welcome.servers:
+        return TableClient.local(slots=welcome.slots, seed=welcome.seed, threads=torch.get_num_threads(), **local)
+    nowhere = ("", 0)  # address of a server that has left or is away
+    where = [addresses.parse(address) if address else nowhere for address in welcome.servers]
+    return TableClient.connect(
+        where,
+        secret=welcome.secret,
+        placement=welcome.placement.server_of_slot,
+        threads=torch.get_num_threads(),
+        certificates=welcome.certificates,
+        # loads=False: initial values are assigned once
+        client={"behind": behind, "before_read": before_read, "loads": False, **local},
+        epoch=welcome.placement.epoch,
+        rank=welcome.rank,
+        incarnation=welcome.incarnation,
+        generation=welcome.generation,
+        lives=list(welcome.lives),
+        connect_timeout_s=settings.connect_timeout_s,
+        request_timeout_s=settings.request_timeout_s,
+        reconnect_s=settings.reconnect_s,
+        recovery_s=settings.recovery_s,
+        shared_memory=settings.shared_memory,
+    )
+
+
+def spending(client: TableClient) -> Callable[[], ClientTime]:
+    """Return a function that reads the servers' busy time and this worker's blocked time from the client."""
+    backend: Any = client.tables
+    if not hasattr(backend, "stats"):
+        return in_process
+    share = NANO / client.servers
+
+    def read() -> ClientTime:
+        stats = backend.stats()
+        return ClientTime(
+            stats["lookup_ns"] * share, stats["update_ns"] * share, stats["sync_ns"] * share, stats["wait_ns"] * NANO
+        )
+
+    return read
+
+
+def own_host(welcome: WorkerWelcome) -> str:
+    """Return the host where this worker listens: the link's host, else the address that faces the servers."""
+    return welcome.host or addresses.facing(*addresses.parse(next(address for address in welcome.servers if address)))

@@ -1,0 +1,241 @@
+"""Save and restore the script's own objects with the job's checkpoints: `job.register(obj)`, learning-rate schedules.
+
+In: registered objects, and schedulers found in the script's variables. Out: their states with heartbeats, and the
+position in the script where they were taken. A restarted worker restores a state when the script registers the object,
+and again when the script reaches that position.
+"""
+
+import logging
+import random
+import time
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from springtide import errors
+from springtide.checkpoint.checkpointer import state_image
+from springtide.domain.data.samples import EpochPlace
+from springtide.worker.epochs import user_loops
+from springtide.worker.link.optimizer import JobOptimizer, set_option
+
+MOST_BYTES = 256 * 1024  # limit for all objects of a worker, because the master's journal stores them repeatedly
+log = logging.getLogger(__name__)
+NAME = "springtide.schedules"
+RATES = ("lr", "weight_decay")  # options that servers follow during training
+
+
+class ObjectRegistry:
+    """Registered objects of one worker; `given` holds the states known at the start, `tell` sends new ones."""
+
+    def __init__(
+        self,
+        given: Mapping[str, bytes],
+        tell: Callable[[dict[str, bytes], EpochPlace | None], None],
+        *,
+        every_s: float,
+        clock: Callable[[], float] = time.monotonic,
+        away: bool = False,
+    ) -> None:
+        """Create the registry. `away` means that the script has not reached the position of the given states."""
+        self._given, self._tell, self._every_s, self._clock = dict(given), tell, every_s, clock
+        self._objects: dict[str, Any] = {}
+        self._due = clock()
+        self.place: EpochPlace | None = None
+        """Position in the script where states are taken; None for a script without epochs."""
+        self.taken: dict[str, bytes] = {}
+        """States that were sent last."""
+        self._quiet = away
+        """Whether the script is between two positions. Changes to objects then count only from the next position on."""
+
+    def add(self, obj: Any, name: str | None) -> None:
+        name = name or self._free_name(type(obj).__name__)
+        if name in self._objects:
+            raise errors.BadInput(f"job.register: {name!r} is registered already; give another name=")
+        taken = self._checked({**self._objects, name: obj})
+        known = self._given.get(name)
+        if known is not None:
+            put_back(obj, state_image.decode_state(known))
+        self._objects[name] = obj
+        if known is None and not self._quiet:
+            self.taken = taken
+            self._tell(taken, self.place)
+
+    def holds(self, obj: Any) -> bool:
+        return any(each is obj for each in self._objects.values())
+
+    def come_back(self) -> None:
+        """Restore all objects, because the script has reached the position of the given states."""
+        for name, obj in self._objects.items():
+            if (known := self._given.get(name)) is not None:
+                put_back(obj, state_image.decode_state(known))
+        self._given.clear()
+
+    def take(self, place: EpochPlace) -> dict[str, bytes]:
+        """Return the states at a new position of the script, to which later states belong too."""
+        self.place, self._quiet = place, False
+        self.taken = self._checked(self._objects)
+        self._due = self._clock() + self._every_s
+        return self.taken
+
+    def rest(self) -> None:
+        if self._objects and not self._quiet and self._clock() >= self._due:
+            self.send()
+
+    def end_loop(self) -> None:
+        """Save the states at the end of a loop, and then only at the next position: code after it may run again."""
+        if not self._quiet:
+            self.send()
+            self._quiet = self.place is not None
+
+    def send(self) -> None:
+        if not self._quiet:
+            self._due = self._clock() + self._every_s
+            taken = self._checked(self._objects)
+            if taken == self.taken:
+                return
+            self.taken = taken
+            self._tell(self.taken, self.place)
+
+    def _checked(self, objects: Mapping[str, Any]) -> dict[str, bytes]:
+        taken: dict[str, bytes] = {}
+        for name, obj in objects.items():
+            try:
+                taken[name] = state_image.encode_state(state_of(obj))
+            except errors.BadInput as error:
+                raise errors.BadInput(f"job.register: {name!r} cannot be kept: {error}") from None
+        if (size := sum(map(len, taken.values()))) > MOST_BYTES:
+            largest = max(taken, key=lambda name: len(taken[name]))
+            raise errors.BadInput(
+                f"job.register: the registered objects have {size} bytes, {largest!r} most of them; at most "
+                f"{MOST_BYTES} go along with a job. springtide.checkpoint.Checkpointer keeps larger states"
+            )
+        return taken
+
+    def _free_name(self, kind: str) -> str:
+        """Return a name by class and order of registration, so that a script always gets the same names."""
+        number = 1
+        while (name := kind if number == 1 else f"{kind}-{number}") in self._objects:
+            number += 1
+        return name
+
+
+def state_of(obj: Any) -> Any:
+    if isinstance(obj, torch.Generator):
+        return obj.get_state()
+    if isinstance(obj, np.random.Generator):
+        return obj.bit_generator.state
+    if isinstance(obj, random.Random):
+        return obj.getstate()
+    if not (callable(getattr(obj, "state_dict", None)) and callable(getattr(obj, "load_state_dict", None))):
+        raise errors.BadInput(
+            f"it is a {type(obj).__name__}; expected an object with state_dict() and load_state_dict(), "
+            "a torch.Generator, a numpy.random.Generator or a random.Random"
+        )
+    return obj.state_dict()
+
+
+def put_back(obj: Any, state: Any) -> None:
+    if isinstance(obj, torch.Generator):
+        obj.set_state(state)
+    elif isinstance(obj, np.random.Generator):
+        obj.bit_generator.state = state
+    elif isinstance(obj, random.Random):
+        obj.setstate(state)
+    else:
+        obj.load_state_dict(state)
+    if isinstance(obj, torch.optim.lr_scheduler.LRScheduler):
+        set_rates(obj)
+
+
+def set_rates(scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
+    """Set the optimizer's rates to the scheduler's last rates, because loading a scheduler does not."""
+    for group, rate in zip(scheduler.optimizer.param_groups, scheduler.get_last_lr(), strict=False):
+        set_option(group, "lr", float(rate))
+
+
+class Schedules:
+    """Schedules of some optimizers, except those that the script has `registered` itself."""
+
+    def __init__(self, optimizers: Sequence[JobOptimizer], registered: Callable[[Any], bool]) -> None:
+        self._optimizers, self._registered = list(optimizers), registered
+        self._ids = {id(one) for each in self._optimizers for one in (each, each.own)}
+        self._found: dict[str, LRScheduler] = {}
+        self._left_out: set[str] = set()
+        self._initial = [[_initial(group) for group in each.param_groups] for each in self._optimizers]
+        """Rates that the script sets before training starts."""
+
+    def look(self, frame: types.FrameType | None) -> None:
+        self._found = {}
+        for variables in user_loops.variables(frame):
+            for name, scheduler in _schedulers_in(variables):
+                new = all(scheduler is not known for known in self._found.values()) and name not in self._found
+                if new and id(vars(scheduler).get("optimizer")) in self._ids and not self._registered(scheduler):
+                    self._add(name, scheduler)
+
+    def _add(self, name: str, scheduler: LRScheduler) -> None:
+        try:
+            state_image.encode_state(scheduler.state_dict())
+            self._found[name] = scheduler
+        except errors.BadInput as error:
+            if name not in self._left_out:
+                self._left_out.add(name)
+                log.warning("%s, a %s, is not kept: %s", name, type(scheduler).__name__, error)
+
+    def state_dict(self) -> dict[str, Any]:
+        rates = [[_rates(group) for group in each.param_groups] for each in self._optimizers]
+        states = {name: scheduler.state_dict() for name, scheduler in self._found.items()}
+        return {"initial": self._initial, "rates": rates, "schedules": states}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state["initial"] != self._initial:
+            log.warning(
+                "the script sets other learning rates than in the run that this one goes on from (%s, then %s): "
+                "schedules that are not registered begin anew",
+                self._initial,
+                state["initial"],
+            )
+            return
+        for name, scheduler in self._found.items():
+            if name in state["schedules"]:
+                scheduler.load_state_dict(state["schedules"][name])
+        for optimizer, groups in zip(self._optimizers, state["rates"], strict=True):
+            for group, rates in zip(optimizer.param_groups, groups, strict=False):
+                for name, rate in rates.items():
+                    set_option(group, name, rate)
+
+
+def _initial(group: Mapping[str, Any]) -> float:
+    return float(group.get("initial_lr", group["lr"]))
+
+
+def _rates(group: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(group[name]) for name in RATES if name in group}
+
+
+def _schedulers_in(variables: Mapping[str, Any]) -> Iterator[tuple[str, LRScheduler]]:
+    """Yield schedulers with their names in the script, such as `scheduler`, `schedulers.0`, `self.scheduler`."""
+    for name, value in list(variables.items()):
+        if issubclass(type(value), LRScheduler):
+            yield name, value
+        else:
+            inside = [(key, one) for key, one in _parts(value) if issubclass(type(one), LRScheduler)]
+            yield from ((f"{name}.{key}", one) for key, one in inside)
+
+
+def _parts(value: Any) -> list[tuple[Any, Any]]:
+    """Return the items of a container or the attributes of an object, without running any of its code."""
+    kind = type(value)
+    if kind in (list, tuple):
+        return list(enumerate(value))
+    if kind is dict:
+        return list(value.items())
+    if issubclass(kind, types.ModuleType | type):
+        return []
+    try:
+        return list(object.__getattribute__(value, "__dict__").items())
+    except AttributeError:
+        return []

@@ -1,0 +1,102 @@
+"""Take samples out of a whole batch, or join mini-batches: by rows if possible, else by reading samples again.
+
+In: the group's batch, or one mini-batch per rank. Out: the batch that this rank trains, or the round as one batch.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from springtide.data.source import SampleSource, as_batch
+
+Indices = NDArray[np.int64]
+
+
+class NotRows(Exception):
+    """Error for a batch that does not have one row per sample."""
+
+
+class SourcePicker:
+    """Picker that reads samples of a data set, or takes them from a batch."""
+
+    again = True
+
+    def __init__(self, source: SampleSource) -> None:
+        self._source = source
+
+    def fetch(self, samples: Indices) -> Any:
+        return as_batch(self._source.fetch(samples))
+
+    def pick(self, batch: Any, samples: Indices, places: Indices, *, jagged: bool) -> Any:
+        """Return the batch of the samples at these positions of a batch.
+
+        Take rows if every tensor is as long as the batch and none holds offsets (`jagged`); otherwise read again.
+        """
+        if self._source.rowwise and not jagged:
+            try:
+                return rows_of(batch, len(samples), torch.from_numpy(places))
+            except NotRows:
+                pass
+        return self.fetch(samples[places])
+
+
+def rows_of(batch: Any, samples: int, places: torch.Tensor) -> Any:
+    if isinstance(batch, torch.Tensor):
+        if batch.dim() == 0 or batch.shape[0] != samples:
+            raise NotRows
+        return batch.index_select(0, places)
+    if isinstance(batch, Mapping):
+        return {key: rows_of(value, samples, places) for key, value in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(rows_of(value, samples, places) for value in batch))
+    if isinstance(batch, tuple | list):
+        if batch and len(batch) == samples and not any(isinstance(one, torch.Tensor) for one in batch):
+            return type(batch)(batch[place] for place in places.tolist())
+        return type(batch)(rows_of(value, samples, places) for value in batch)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        names = [field.name for field in dataclasses.fields(batch)]
+        return dataclasses.replace(batch, **{name: rows_of(getattr(batch, name), samples, places) for name in names})
+    raise NotRows
+
+
+def joined(parts: Sequence[Any], samples: int) -> Any:
+    one = parts[0]
+    if any(type(other) is not type(one) for other in parts):
+        raise NotRows
+    if isinstance(one, torch.Tensor):
+        if any(part.dim() == 0 or part.shape[0] != samples or part.shape[1:] != one.shape[1:] for part in parts):
+            raise NotRows
+        return torch.cat(list(parts))
+    if isinstance(one, Mapping):
+        if any(part.keys() != one.keys() for part in parts):
+            raise NotRows
+        return {key: joined([part[key] for part in parts], samples) for key in one}
+    if isinstance(one, tuple | list):
+        if any(len(part) != len(one) for part in parts):
+            raise NotRows
+        if len(one) == samples and one and not any(isinstance(value, torch.Tensor) for value in one):
+            return type(one)(value for part in parts for value in part)
+        values = [joined(each, samples) for each in zip(*parts, strict=True)]
+        return type(one)(*values) if hasattr(one, "_fields") else type(one)(values)
+    if dataclasses.is_dataclass(one) and not isinstance(one, type):
+        names = [field.name for field in dataclasses.fields(one)]
+        return dataclasses.replace(
+            one, **{name: joined([getattr(part, name) for part in parts], samples) for name in names}
+        )
+    raise NotRows
+
+
+def samples_in(collated: Any) -> int:
+    """Return the number of samples of a collated mini-batch: the first dimension of its first tensor."""
+    if isinstance(collated, torch.Tensor):
+        return int(collated.shape[0]) if collated.ndim else 1
+    parts: Iterable[Any] = ()
+    if isinstance(collated, dict):
+        parts = collated.values()
+    elif isinstance(collated, (tuple, list)):
+        parts = collated
+    return next((count for part in parts if (count := samples_in(part))), 0)

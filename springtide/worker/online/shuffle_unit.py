@@ -1,0 +1,303 @@
+"""A worker's shuffle unit: queues stream batches of its reader and its peers for the loop.
+
+In: the reader offers batches, the loop takes them, and the channel's thread reports on peers. Out: runs for the loop,
+and for peers through `Wires` (peers.py). data/peer_shuffle.py decides where each batch goes; with the strategy "none",
+or without peers, the unit is a plain queue.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, cast
+
+from springtide import errors
+from springtide.data import peer_shuffle
+from springtide.data.peer_shuffle import QueueBounds, Strategy
+from springtide.data.stream.records import Records
+from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
+
+SENDABLE_BYTES = 64 * 2**20  # the reader of a larger batch trains it itself
+
+
+class ShuffleUse(NamedTuple):
+    """Totals of a unit since it started; for `StreamUse`."""
+
+    queue: int = 0
+    forwarded: int = 0
+    forwarded_bytes: int = 0
+    """Bytes sent to other workers: batches, and all messages about batches."""
+    received: int = 0
+    came_home: int = 0
+    """Number of forwarded batches that peers gave back, or that the unit no longer waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRun:
+    """Undecoded batch. Its claim is its identity: the same shard, begin and end always name the same records."""
+
+    claim: BatchClaim
+    partition: int
+    records: Records
+    owner: str = ""
+    """Worker that holds the lease and sent the batch; empty for this worker."""
+
+
+class Wires(Protocol):
+    """Transport to peers. Calls never block, and undeliverable messages are dropped."""
+
+    sent_bytes: int
+    """Bytes sent to peers, including messages about batches."""
+
+    def send(self, peer: str, run: RecordRun) -> None: ...
+
+    def done(self, peer: str, claims: Mapping[BatchClaim, int]) -> None: ...
+
+    def back(self, peer: str, claims: Sequence[BatchClaim]) -> None: ...
+
+    def tell(self, ready: bool) -> None: ...
+
+    def close(self) -> None:
+        """Send the remaining messages and disconnect. Only this call blocks, briefly."""
+        ...
+
+
+def strategy_named(name: str) -> Strategy:
+    if name not in peer_shuffle.STRATEGIES:
+        raise errors.UnknownName("shuffle strategy", name, list(peer_shuffle.STRATEGIES))
+    return cast(Strategy, name)
+
+
+class ShuffleUnit:
+    """Queue of batches with exchange between peers. All methods are thread-safe."""
+
+    def __init__(
+        self,
+        tracker: LeaseTracker,
+        *,
+        strategy: str = "none",
+        queue: tuple[int, int] | None = None,
+        seed: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._tracker, self._clock = tracker, clock
+        bounds = None if queue is None else QueueBounds(lower=queue[0], upper=queue[1])
+        chance = random.Random(seed)
+        self._shuffle: peer_shuffle.PeerShuffle[BatchClaim] = peer_shuffle.PeerShuffle(
+            strategy_named(strategy), bounds, chance.randrange
+        )
+        self._runs: dict[BatchClaim, RecordRun] = {}
+        """Records of all batches that are queued here or sent to a peer."""
+        self._early: list[RecordRun] = []
+        """Batches from peers that learned of a new era before this worker."""
+        self._lock = (
+            threading.RLock()
+        )  # used directly, because an interrupt in Condition.__enter__ would leave it locked
+        self._changed = threading.Condition(self._lock)
+        self._wires: Wires | None = None
+        self._forwarded = self._received = 0
+        self._closed = False
+
+    def connect(self, wires: Wires) -> None:
+        self._wires = wires
+
+    # ---- the reader ----
+
+    @property
+    def room(self) -> int:
+        with self._lock:
+            return max(0, self._shuffle.room)
+
+    @property
+    def wait_s(self) -> float:
+        with self._lock:
+            return self._shuffle.wait_s(self._clock())
+
+    def await_room(self, timeout_s: float) -> bool:
+        with self._lock:
+            return self._changed.wait_for(lambda: self._closed or self._shuffle.room > 0, timeout_s)
+
+    def offer(self, run: RecordRun) -> None:
+        """Add a batch of this worker's lease without blocking, even if the queue is full."""
+        with self._lock:
+            self._runs[run.claim] = run
+            stays = run.records.nbytes > SENDABLE_BYTES
+            self._act(self._shuffle.offer(run.claim, self._clock(), stays=stays))
+
+    # ---- the loop ----
+
+    def take(self, timeout_s: float) -> RecordRun | None:
+        """Return the next batch to train; None after the timeout. Batches with a lost lease are dropped."""
+        deadline = self._clock() + timeout_s
+        with self._lock:
+            while not self._closed:
+                self._admit()
+                key, actions = self._shuffle.take(self._clock())
+                self._act(actions)
+                if key is None:
+                    left = deadline - self._clock()
+                    if left <= 0 or not self._changed.wait_for(lambda: self._closed or self._shuffle.queue, left):
+                        return None
+                elif self._shuffle.owners[key] == {""} and not self._tracker.holds(key):
+                    self._act(self._shuffle.drop(key, self._clock()))
+                    self._prune([key])
+                else:
+                    return self._runs[key]
+            return None
+
+    def trained(self, claims: Iterable[BatchClaim]) -> None:
+        """Acknowledge own batches, and notify the owners of other batches, because every server has them."""
+        claims = list(claims)
+        self._tracker.acknowledge(claims)
+        with self._lock:
+            now = self._clock()
+            self._act([action for claim in claims for action in self._shuffle.trained(claim, now)])
+            self._prune(claims)
+            for claim in claims:
+                self._tracker.note_void(claim, 0)
+
+    def drop(self, run: RecordRun) -> None:
+        with self._lock:
+            self._act(self._shuffle.drop(run.claim, self._clock()))
+            self._prune([run.claim])
+
+    def drain(self, timeout_s: float) -> bool:
+        """Return batches of peers after the loop has ended, and wait for own batches at peers.
+
+        False if a peer did not answer: its batches may still be trained, which the partition's next reader finds out.
+        """
+        deadline = self._clock() + timeout_s
+        with self._lock:
+            early, self._early = self._early, []
+            if self._wires is not None:
+                for run in early:
+                    self._wires.back(run.owner, [run.claim])
+            self._act(self._shuffle.drain(self._clock()))
+            self._prune(list(self._runs))
+            while self._shuffle.away and not self._closed:
+                left = deadline - self._clock()
+                if left <= 0:
+                    return False
+                self._changed.wait(min(left, 0.1))
+                self._forget()
+            return True
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            self._changed.notify_all()
+            wires = self._wires
+        if wires is not None:
+            wires.close()
+
+    @property
+    def idle(self) -> bool:
+        with self._lock:
+            return not self._runs and not self._early
+
+    @property
+    def use(self) -> ShuffleUse:
+        with self._lock:
+            sent = 0 if self._wires is None else self._wires.sent_bytes
+            waiting = len(self._shuffle.queue)
+            return ShuffleUse(waiting, self._forwarded, sent, self._received, self._shuffle.came_home)
+
+    # ---- peers (called in the channel's thread) ----
+
+    @property
+    def ready(self) -> bool:
+        with self._lock:
+            return self._shuffle.ready
+
+    def peer_ready(self, peer: str, ready: bool) -> None:
+        with self._lock:
+            self._act(self._shuffle.heard(peer, ready, self._clock()))
+
+    def peer_sent(self, peer: str, run: RecordRun) -> None:
+        """Accept a batch of a peer; one of a newer era waits until this worker knows the era.
+
+        Otherwise an old incarnation of a server could acknowledge the batch for the new one.
+        """
+        with self._lock:
+            self._received += 1
+            if run.claim.era > self._tracker.era:
+                self._early.append(run)
+            elif run.claim.era == self._tracker.era:
+                self._take_in(run)
+
+    def peer_done(self, peer: str, trained: Mapping[BatchClaim, int]) -> None:
+        """Acknowledge batches that a peer has trained, with their number of void offsets; ignore unknown ones."""
+        with self._lock:
+            claims = [claim for claim in trained if claim in self._runs and not self._runs[claim].owner]
+            for claim in claims:
+                self._tracker.note_void(claim, max(0, min(trained[claim], claim.end - claim.begin)))
+            self._tracker.acknowledge(claims)
+            for claim in claims:
+                self._act(self._shuffle.done(peer, claim, self._clock()))
+            self._prune(claims)
+
+    def peer_gave_back(self, peer: str, claims: Sequence[BatchClaim]) -> None:
+        with self._lock:
+            for claim in claims:
+                self._act(self._shuffle.given_back(peer, claim, self._clock()))
+
+    def peer_silent(self, peer: str) -> None:
+        with self._lock:
+            self._act(self._shuffle.silent(peer, self._clock()))
+
+    def peer_lost(self, peer: str) -> None:
+        with self._lock:
+            self._act(self._shuffle.lost(peer, self._clock()))
+
+    def tick(self, away_s: float = 0.0) -> None:
+        """Advance timers, a few times per second. `away_s` is the time that this process did not run."""
+        with self._lock:
+            self._shuffle.forgive(away_s)
+            self._admit()
+            self._forget()
+            self._act(self._shuffle.tick(self._clock()))
+
+    # ---- internal, with the lock held ----
+
+    def _take_in(self, run: RecordRun) -> None:
+        known = self._runs.get(run.claim)
+        if known is None or (known.owner and known.claim not in self._shuffle.owners):
+            self._runs[run.claim] = run
+        self._act(self._shuffle.came(run.owner, run.claim, self._clock()))
+        self._prune([run.claim])
+
+    def _admit(self) -> None:
+        if self._early:
+            era = self._tracker.era
+            early, self._early = self._early, [run for run in self._early if run.claim.era > era]
+            for run in early:
+                if run.claim.era == era:
+                    self._take_in(run)
+
+    def _forget(self) -> None:
+        gone = [key for key, run in self._runs.items() if not run.owner and not self._tracker.holds(key)]
+        self._shuffle.forget(gone)
+        self._prune(gone)
+
+    def _prune(self, claims: Iterable[BatchClaim]) -> None:
+        kept = self._shuffle
+        for claim in claims:
+            if claim not in kept.owners and not any(claim in other.away for other in kept.peers.values()):
+                self._runs.pop(claim, None)
+
+    def _act(self, actions: Iterable[peer_shuffle.Action[BatchClaim]]) -> None:
+        for action in actions:
+            if self._wires is None:
+                continue
+            match action:
+                case peer_shuffle.SendBatch(peer, key):
+                    self._forwarded += 1
+                    self._wires.send(peer, self._runs[key])
+                case peer_shuffle.ReportTrained(peer, key):
+                    self._wires.done(peer, {key: self._tracker.void_of(key)})
+                case peer_shuffle.ReturnBatch(peer, key):
+                    self._wires.back(peer, [key])
+                case peer_shuffle.AnnounceReady(ready):
+                    self._wires.tell(ready)
+        self._changed.notify_all()

@@ -1,0 +1,307 @@
+"""Dense parameters: on servers in an async job, in this process in a bsp group or without a cluster.
+
+Served: split into chunks, pushed with the tables' gradients, pulled a step later. Local: updated by the user's
+optimizer after the group's all-reduce. In: the step, when the loop has stepped. Next: step.py.
+"""
+
+import math
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from springtide import errors
+from springtide.domain.model.tables import TableSpec
+from springtide.embedding.lookup.table_client import TableClient
+from springtide.embedding.modules import optimizers
+from springtide.worker.bsp.allreduce import Reducer
+from springtide.worker.link.optimizer import JobOptimizer, is_watched
+from springtide.worker.step.hyperparams import TableRates
+
+CHUNK = 1024  # floats per row (4 KiB): large enough to stream, small enough to spread a layer over servers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseGroup:
+    """Dense parameters of one optimizer group, with their names in the model."""
+
+    optimizer: torch.optim.Optimizer
+    index: int
+    members: tuple[tuple[str, nn.Parameter], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DenseSlot:
+    """Location of one parameter: `chunks` rows of a table from key `first` on, shared with no other."""
+
+    name: str
+    param: torch.Tensor
+    table: int
+    first: int
+    chunks: int
+    optimizer: torch.optim.Optimizer | None = None
+
+
+def declare(client: TableClient, groups: Sequence[DenseGroup], rates: TableRates) -> list[DenseSlot]:
+    """Declare one table per group, trained by the kernel of its optimizer. Each parameter gets separate chunks."""
+    held: list[DenseSlot] = []
+    refuse_shared(groups, rates.optimizers)
+    for number, group in enumerate(groups):
+        kernel = optimizers.spec_of(group.optimizer, group.optimizer.param_groups[group.index])
+        table = next_id(client)
+        client.declare([TableSpec(id=table, name=f"dense:{number}", dim=CHUNK, optim=kernel)])
+        rates.follow_dense(group.optimizer, group.index, table)
+        first = 0
+        for name, param in group.members:
+            check_dtype(name, param)
+            chunks = max(1, -(-param.numel() // CHUNK))
+            held.append(
+                DenseSlot(name=name, param=param, table=table, first=first, chunks=chunks, optimizer=group.optimizer)
+            )
+            first += chunks
+    return held
+
+
+def declare_still(client: TableClient, tensors: Sequence[tuple[str, torch.Tensor]]) -> list[DenseSlot]:
+    """Declare a table for frozen parameters and float buffers, which no worker trains."""
+    held: list[DenseSlot] = []
+    first, table = 0, next_id(client)
+    for name, tensor in tensors:
+        if tensor.is_floating_point() and tensor.numel():
+            chunks = -(-tensor.numel() // CHUNK)
+            held.append(DenseSlot(name=name, param=tensor, table=table, first=first, chunks=chunks))
+            first += chunks
+    if held:
+        client.declare([TableSpec(id=table, name="dense:still", dim=CHUNK)])
+    return held
+
+
+def refuse_shared(groups: Sequence[DenseGroup], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    names = {id(param): name for group in groups for name, param in group.members}
+    holders: dict[int, torch.optim.Optimizer] = {}
+    for optimizer in optimizers:
+        for param in (param for group in optimizer.param_groups for param in group["params"]):
+            if holders.setdefault(id(param), optimizer) is not optimizer and id(param) in names:
+                raise errors.BadInput(
+                    f"parameter {names[id(param)]!r} is in two optimizers, but on servers it has one: take it out of "
+                    'one of them, or use sync="bsp"'
+                )
+
+
+def next_id(client: TableClient) -> int:
+    return max((spec.id for spec in client.specs), default=-1) + 1
+
+
+def check_dtype(name: str, param: torch.Tensor) -> None:
+    if param.dtype not in (torch.float32, torch.bfloat16, torch.float16):
+        raise errors.BadInput(
+            f"parameter {name!r} is {param.dtype}; servers keep dense parameters as float32, so expected float32, "
+            'bfloat16 or float16. Convert the model, or use sync="bsp", which keeps dense parameters in the workers'
+        )
+
+
+class DenseChunks:
+    """Rows of some parameters as one flat buffer for values and one for gradients."""
+
+    def __init__(self, client: TableClient, held: Sequence[DenseSlot]) -> None:
+        tables = np.concatenate([np.full(one.chunks, one.table, dtype=np.uint16) for one in held])
+        keys = np.concatenate([np.arange(one.first, one.first + one.chunks, dtype=np.int64) for one in held])
+        self._client, self._tables = client, {one.table for one in held}
+        self.rows = client.dense(tables, keys, CHUNK)
+        self.params = [one.param for one in held]
+        self.values = self._views(torch.from_numpy(self.rows.rows()), held)
+        self.named = [(f"parameter {one.name!r}", one.param) for one in held]
+        self.flat_grads = torch.from_numpy(self.rows.grads())
+        self.grads = self._views(self.flat_grads, held)
+
+    @staticmethod
+    def _views(flat: torch.Tensor, held: Sequence[DenseSlot]) -> list[torch.Tensor]:
+        begin, views = 0, []
+        for one in held:
+            views.append(flat[begin : begin + one.param.numel()].view(one.param.shape))
+            begin += one.chunks * CHUNK
+        return views
+
+    def assign(self) -> None:
+        """Assign the current values on the servers, unless another worker has assigned its own."""
+        with torch.no_grad():
+            torch._foreach_copy_(self.values, [param.detach() for param in self.params])
+        self._client.backend.assign([self.rows], keep=True)
+        self._client.finish_first_values(self._tables)
+
+    def take(self) -> None:
+        self.rows.wait()
+        with torch.no_grad():
+            torch._foreach_copy_(self.params, self.values)
+        self.rows.hold_basis()
+
+    def take_grads(self, grads: list[torch.Tensor]) -> None:
+        torch._foreach_copy_(self.grads, grads)
+        if not math.isfinite(float(self.flat_grads.sum())):
+            check_finite(self.named)
+
+
+class ServedDense:
+    """Dense parameters of an async job."""
+
+    def __init__(
+        self,
+        client: TableClient,
+        held: Sequence[DenseSlot],
+        *,
+        frozen: Sequence[tuple[str, nn.Parameter]],
+        bounded: bool,
+        still: Sequence[DenseSlot],
+    ) -> None:
+        """Create the parameters. With `bounded`, the step decides when values are read. `still` are untrained."""
+        self._client = client
+        self._bounded = bounded
+        self.held, self.still = list(held), list(still)
+        self._frozen = list(frozen)
+        self._all = DenseChunks(client, self.held) if self.held else None
+        self._by_present: dict[tuple[bool, ...], DenseChunks] = {}
+        self._pulling = False
+
+    def begin(self, once: Callable[[Callable[[], None]], None]) -> None:
+        """Give all workers the first worker's values, or the trained ones; `once` runs a function on one worker."""
+        still = DenseChunks(self._client, self.still) if self.still else None
+        chunks = [one for one in (self._all, still) if one is not None]
+
+        def assign() -> None:
+            for one in chunks:
+                one.assign()
+
+        once(assign)
+        self.settle()
+        if still is not None:
+            self._client.pull([still.rows])
+            still.take()
+
+    def agree(self, *, share: float, skip: bool, again: bool = False) -> bool:
+        return skip
+
+    def parts(self, stepped: Sequence[JobOptimizer]) -> list[Any]:
+        thawed = next((name for name, param in self._frozen if param.grad is not None), None)
+        if thawed is not None:
+            raise errors.BadInput(
+                f"parameter {thawed!r} was frozen at job.prepare and has a gradient now: servers do not know it. "
+                'Freeze it after job.prepare, or use sync="bsp"'
+            )
+        awake = {id(one.own) for one in stepped}
+        grads = [one.param.grad if id(one.optimizer) in awake else None for one in self.held]
+        present = tuple(grad is not None for grad in grads)
+        if not any(present):
+            return []
+        chunks = self._chunks(present)
+        chunks.take_grads([grad.to_dense() if grad.is_sparse else grad for grad in grads if grad is not None])
+        return [chunks.rows]
+
+    def update(self, stepped: Sequence[JobOptimizer], tables: Sequence[nn.Parameter]) -> None:
+        """Put the values that the previous step requested into the model, and request new ones after this push.
+
+        So computation never waits for a push, and its values lack at most this worker's last step.
+        """
+        if not self._bounded:
+            self._take()
+            self._ask()
+
+    def settle(self) -> None:
+        self._take()
+        self._ask()
+        self._take()
+
+    def _ask(self) -> None:
+        if self._all is not None:
+            self._client.pull([self._all.rows])
+            self._pulling = True
+
+    def _take(self) -> None:
+        if self._all is not None and self._pulling:
+            self._pulling = False
+            self._all.take()
+
+    def _chunks(self, present: tuple[bool, ...]) -> DenseChunks:
+        if all(present) and self._all is not None:
+            return self._all
+        if present not in self._by_present:
+            if len(self._by_present) >= 32:  # a model with ever new combinations keeps the latest
+                self._by_present.pop(next(iter(self._by_present)))
+            chosen = [one for one, here in zip(self.held, present, strict=True) if here]
+            self._by_present[present] = DenseChunks(self._client, chosen)
+        return self._by_present[present]
+
+
+class LocalDense:
+    """Dense parameters that the user's optimizers update in this process."""
+
+    def __init__(
+        self,
+        named: Sequence[tuple[str, nn.Parameter]],
+        reducer: Reducer | None,
+        own: Sequence[torch.optim.Optimizer] = (),
+    ) -> None:
+        self._named = [(f"parameter {name!r}", param) for name, param in named]
+        self._reducer, self._own = reducer, list(own)
+        self._tables: Sequence[nn.Parameter] = ()
+        self._served: Set[int] = frozenset()
+
+    def agree(self, *, share: float, skip: bool, again: bool = False) -> bool:
+        """Sum gradients over the group and refuse NaN; return True if the step is skipped. `again` repeats the last."""
+        if self._reducer is not None:
+            if not again:
+                self._reducer.load(share=share, skip=skip)
+            skip = self._reducer.reduce()
+            self._reducer.follow(self._own)
+        if not skip:
+            check_finite(self._named)
+        return skip
+
+    def parts(self, stepped: Sequence[JobOptimizer]) -> list[Any]:
+        return []
+
+    def update(self, stepped: Sequence[JobOptimizer], tables: "Sequence[nn.Parameter]") -> None:
+        if tables is not self._tables:  # the list is always the same, so compute the ids once
+            self._tables, self._served = tables, {id(weight) for weight in tables}
+        working = [optimizer for optimizer in stepped if has_work(optimizer.own, self._served)]
+        if not working:
+            return
+        kept = [(weight, weight.grad) for weight in tables]
+        for weight in tables:
+            weight.grad = None
+        for optimizer in working:
+            optimizer.own.step()
+        for weight, grad in kept:
+            weight.grad = grad
+
+    def settle(self) -> None:
+        """Do nothing, because values are always in this process."""
+
+
+def has_work(own: torch.optim.Optimizer, served: Set[int]) -> bool:
+    """Return True if a step of this optimizer can change anything beside tables, whose ids are in `served`."""
+    if is_watched(own) or not type(own).__module__.startswith("torch.optim."):
+        return True
+    return any(
+        id(param) not in served and param.grad is not None for group in own.param_groups for param in group["params"]
+    )
+
+
+def check_finite(named: Sequence[tuple[str, torch.Tensor]]) -> None:
+    """Raise NonFiniteGradient for the first parameter with NaN or infinity in its gradient."""
+    grads = [param.grad for _, param in named if param.grad is not None and not param.grad.is_sparse]
+    # a 2-norm is seven times faster than a 1-norm; if large finite values overflow it, the loop below checks all
+    if not grads or math.isfinite(sum(float(norm) for norm in torch._foreach_norm(grads, 2))):
+        return
+    for name, param in named:
+        if param.grad is not None and not bool(param.grad.isfinite().all()):
+            bad = int((~param.grad.isfinite()).sum())
+            raise errors.NonFiniteGradient(
+                f"the gradient of {name} has NaN or infinity in {bad} of {param.grad.numel()} places; nothing of this "
+                "step was applied. Lower the learning rate, clip gradients, or look at this batch"
+            )
+
+
+Dense = ServedDense | LocalDense

@@ -1,0 +1,57 @@
+"""A bsp group's model as rows on servers: the same to the bit when it is read back."""
+
+import types
+
+import pytest
+import torch
+from torch import nn
+
+from springtide import errors
+from springtide.checkpoint.format import group_model
+from springtide.embedding.lookup.table_client import TableClient
+from springtide.worker.bsp import model_state
+
+
+def held(*sizes, dtype=torch.float32):
+    """A model of such layers with an optimizer that has stepped, as group.py holds it."""
+    model = nn.Sequential(*[nn.Linear(4, size) for size in sizes], nn.BatchNorm1d(2)).to(dtype)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    for param in model.parameters():
+        param.grad = torch.full_like(param, 0.5)
+    optimizer.step()
+    return types.SimpleNamespace(optimizers=[optimizer], tensors=lambda: [*model.parameters(), *model.buffers()])
+
+
+@pytest.fixture
+def client():
+    local = TableClient.local(slots=64, seed=1)
+    model_state.declare(local)
+    return local
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_what_is_put_on_servers_comes_back_to_the_bit(client, dtype):
+    place, one, other = group_model.GroupPosition(7, 3, 40, [7]), held(3, 2000, dtype=dtype), held(3, 2000, dtype=dtype)
+    one.tensors()[0].data[0, 0] = float("nan")
+    model_state.put(client, model_state.to_bytes(one, place))
+    assert model_state.from_bytes(other, model_state.get(client)) == place
+    for mine, theirs in zip(one.tensors(), other.tensors(), strict=True):
+        assert mine.dtype == theirs.dtype and torch.equal(mine.nan_to_num(9), theirs.nan_to_num(9))
+    states = [dict(each.optimizers[0].state_dict()["state"]) for each in (one, other)]
+    assert states[0].keys() == states[1].keys()
+    for number, kept in states[0].items():
+        assert all(torch.equal(value, states[1][number][name]) for name, value in kept.items())
+
+
+def test_a_shorter_one_that_is_put_later_is_what_counts(client):
+    for body in (b"x" * 10_000, b"", b"y" * 4096):
+        model_state.put(client, body)
+        assert model_state.get(client) == body
+
+
+def test_servers_that_hold_none_and_another_model_are_told_apart(client):
+    with pytest.raises(errors.JobFailed, match='was not made with sync="bsp"'):
+        model_state.get(client)
+    body = model_state.to_bytes(held(3), group_model.GroupPosition(1, 0, 0, [1]))
+    with pytest.raises(errors.BadInput, match="go on with the script that made it"):
+        model_state.from_bytes(held(5), body)

@@ -1,0 +1,24 @@
+"""Records that cannot be trained leave letters; when these cannot be kept, that is said once and counted."""
+
+import numpy as np
+
+from springtide.data.stream.record_filter import DeadLetters
+from springtide.data.stream.records import Records
+from springtide.data.stream.stream import stream
+from springtide.worker.online.stream_batches import RecordDecoder
+from springtide.worker.online.usage_report import StreamMeter
+
+
+def test_a_box_that_is_full_is_told_once_and_what_it_does_not_keep_is_counted(tmp_path, caplog):
+    use = StreamMeter()
+    making = RecordDecoder(stream("log:///x", max_record_bytes=1, dead_letters=str(tmp_path)), use)
+    making._letters = DeadLetters(str(tmp_path), most_bytes=300)
+    ends = np.arange(2, 9, 2, dtype=np.int64)
+    records = Records(np.zeros(8, np.uint8), ends - 2, ends, np.arange(4), np.zeros(4))
+    for _ in range(3):
+        assert making.batch(0, records).batch is None
+    found, (letters,) = use.report([]), tmp_path.iterdir()
+    kept = len(letters.read_text().splitlines())
+    assert found.oversized == 12 and kept >= 1 and found.unkept == 12 - kept
+    assert caplog.text.count("dead letters are only counted from here on, not kept") == 1
+    assert found.unkept_why == making._letters.why and "at the most" in found.unkept_why

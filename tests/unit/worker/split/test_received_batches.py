@@ -1,0 +1,100 @@
+"""A stand-in for a leaf that stayed behind: what it knows for nothing, and that any use gives the real values."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from springtide.embedding.lookup import id_routes
+from springtide.worker.split.received_batches import Absent
+
+REAL = torch.arange(12).reshape(4, 3)
+
+
+class Counted:
+    def __init__(self):
+        self.reads = 0
+
+    def make(self, real=REAL):
+        def read():
+            self.reads += 1
+            return real.clone()
+
+        return Absent(tuple(real.shape), real.dtype, read)
+
+
+def test_shape_and_type_are_known_without_reading():
+    counted = Counted()
+    leaf = counted.make()
+    assert isinstance(leaf, torch.Tensor) and torch.is_tensor(leaf)
+    assert (leaf.shape, leaf.dtype, leaf.device, leaf.ndim) == (REAL.shape, torch.int64, torch.device("cpu"), 2)
+    assert (len(leaf), leaf.size(0), leaf.dim(), leaf.numel(), leaf.stride()) == (4, 4, 2, 12, (3, 1))
+    assert not leaf.requires_grad and not leaf.is_floating_point() and {leaf: 1}[leaf] == 1
+    assert counted.reads == 0
+
+
+def test_what_would_change_nothing_gives_the_same_leaf():
+    counted = Counted()
+    leaf = counted.make()
+    for same in (leaf.to("cpu"), leaf.to(torch.int64), leaf.to("cpu", non_blocking=True), leaf.cpu(), leaf.long()):
+        assert same is leaf
+    assert counted.reads == 0
+    assert torch.equal(leaf.to(torch.float32), REAL.float()) and counted.reads == 1
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda leaf: leaf + 1,
+        lambda leaf: leaf[:, 1],
+        lambda leaf: torch.from_numpy(leaf.numpy()),
+        lambda leaf: torch.tensor(leaf.tolist()),
+        lambda leaf: torch.from_numpy(np.asarray(leaf)),
+        lambda leaf: torch.cat([leaf, REAL]),
+        lambda leaf: torch.ones(4, 3) * leaf,
+        lambda leaf: pickle.loads(pickle.dumps(leaf)),
+        copy.deepcopy,
+        lambda leaf: functional.embedding(leaf, torch.ones(12, 2)),
+        lambda leaf: torch.stack(list(leaf)),
+        lambda leaf: torch.ops.aten.add(leaf, 1),
+        lambda leaf: leaf.add_(1),
+        lambda leaf: torch.tensor(leaf.sum().item()),
+    ],
+)
+def test_any_use_gives_what_the_real_tensor_would(use):
+    counted = Counted()
+    leaf = counted.make()
+    assert torch.equal(use(leaf), use(REAL.clone()))
+    use(leaf)
+    assert counted.reads == 1
+
+
+def test_writing_to_it_is_noticed():
+    leaf = Counted().make()
+    assert not leaf.changed
+    leaf.sum()
+    assert not leaf.changed
+    leaf.add_(1)
+    assert leaf.changed and torch.equal(leaf.clone(), REAL + 1)
+
+
+def test_routes_to_ids_pass_it_by():
+    counted = Counted()
+    batch = (counted.make(), REAL)
+    assert id_routes.find(batch, REAL[:, 1]) == id_routes.Route((("item", 1),), ("select", 1, 1))
+    assert id_routes.Route((("item", 0),), ("select", 1, 1)).follow(batch) is None
+    assert counted.reads == 0
+
+
+def test_a_leaf_that_is_here_answers_for_itself():
+    real = torch.ones(4)
+    leaf = Absent((4,), torch.float32, lambda: real)
+    leaf.requires_grad_()
+    (leaf * 2).sum().backward()
+    assert leaf.requires_grad and leaf.grad.tolist() == [2.0] * 4
+    other = Counted().make()
+    other.unsqueeze_(0)
+    assert other.shape == (1, 4, 3) and len(other) == 1

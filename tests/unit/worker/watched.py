@@ -1,0 +1,15 @@
+"""A job without a cluster whose loop is searched for a split, as by `springtide explain-split`."""
+
+from springtide.worker import job
+
+
+class Watcher:
+    def on_prepared(self, splitting, source):
+        """The test asks the job for its splitting."""
+
+    def on_ready(self):
+        """The test looks for itself."""
+
+
+def join(**settings):
+    return job.open_job(settings, Watcher())
