@@ -1,4 +1,4 @@
-"""Faults of an API server, for tests: refusals, conflicts, delays, replies that are lost.
+"""Faults of an API server, for tests: refusals, conflicts, delays, old lists, lost replies.
 
 In: a test says what is to go wrong, how often, and for whom. Out: `http` asks before each request. Calls come from the
 test's thread, questions from the server's: each is one step under a lock.
@@ -17,13 +17,15 @@ class Fault:
     """One thing that goes wrong for the next `times` requests that fit."""
 
     code: int = 0
-    """The answer; 0: it is only late."""
+    """The answer; 0: it is only late, or old."""
     verbs: tuple[str, ...] = ()
     resource: str = ""
     """`pods`, `pods/status`, `elasticjobs`; empty: any."""
     times: int = 1
     retry_after_s: float | None = None
     delay_s: float = 0.0
+    behind: int = 0
+    """A list answers with the state before so many changes."""
     after: bool = False
     """The request is done, and only its answer is lost."""
 
@@ -55,6 +57,14 @@ class Faults:
 
     def slow(self, delay_s: float, *, times: int = EVER, verbs: tuple[str, ...] = (), resource: str = "") -> None:
         self._add(Fault(delay_s=delay_s, times=times, verbs=verbs, resource=resource))
+
+    def stale(self, resource: str, *, behind: int = 1, times: int = 1) -> None:
+        """Answer lists with an older state, as a server that lags behind its peers does."""
+        self._add(Fault(behind=behind, times=times, verbs=("list",), resource=resource))
+
+    def clear(self) -> None:
+        with self._lock:
+            self._faults.clear()
 
     def take(self, verb: str, resource: str) -> list[Fault]:
         """What happens to this request; each counts as used."""

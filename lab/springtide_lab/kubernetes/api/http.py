@@ -113,14 +113,15 @@ class Api:
                 await asyncio.sleep(fault.delay_s)
             if fault.code and not fault.after:
                 raise api_faults.fault_refusal(fault, target.kind.resource, target.name)
-        answer = await self._do(request, target, verb, user, body)
+        behind = max((fault.behind for fault in found), default=0)
+        answer = await self._do(request, target, verb, user, body, behind)
         for fault in found:
             if fault.code and fault.after:
                 raise api_faults.fault_refusal(fault, target.kind.resource, target.name)
         return answer
 
     async def _do(
-        self, request: web.Request, target: Target, verb: str, user: rbac.User, body: Any
+        self, request: web.Request, target: Target, verb: str, user: rbac.User, body: Any, behind: int
     ) -> web.StreamResponse:
         dry = request.query.get("dryRun") == "All"
         kind = target.kind
@@ -130,7 +131,7 @@ class Api:
             case "watch":
                 return await self._watch(request, target)
             case "list":
-                found = object_store.page(self.store, target, request.query)
+                found = object_store.page(self.store, target, request.query, behind=behind)
                 return web.json_response(found.as_list(kind))
             case "get":
                 return web.json_response(object_store.as_version(kind, self.life.need(kind, target.key)))

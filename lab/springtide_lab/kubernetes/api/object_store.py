@@ -163,9 +163,9 @@ def _bare(item: Json) -> Json:
     return {key: value for key, value in item.items() if key not in ("kind", "apiVersion")}
 
 
-def page(store: Store, target: Target, query: Mapping[str, str]) -> Page:
-    """The objects asked for: all, or `limit` of them and where to go on."""
-    kind, version, start = target.kind, store.version, ("", "")
+def page(store: Store, target: Target, query: Mapping[str, str], *, behind: int = 0) -> Page:
+    """Return all objects, or `limit` of them and a token for the rest, as they were `behind` changes ago."""
+    kind, version, start = target.kind, max(1, store.version - behind), ("", "")
     if text := query.get("continue"):
         version, start = _read_token(text)
     elif query.get("resourceVersionMatch") == "Exact":
