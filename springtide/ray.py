@@ -1,8 +1,8 @@
 """Trains a job from inside a user's Ray program, with `springtide.ray.run(job)`.
 
 In: a script, a YAML file or an `ElasticJob`. Out: the job's final status. The job runs on the Ray cluster to which the
-program is connected. Next: `launch.ray_job` submits the job, as `springtide submit --platform ray` does. The commands
-`springtide status`, `logs`, `scale` and `stop` work on this job too.
+program is connected. `springtide status`, `logs`, `scale` and `stop` work on this job too, as on those of `springtide
+submit --platform ray`, which uses `submit` of this module.
 
     import springtide.ray
 
@@ -14,14 +14,15 @@ import contextlib
 import os
 import pathlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from springtide import errors
 from springtide.domain.spec.elastic_job import ElasticJob
-from springtide.launch import ray_job
-from springtide.launch.spec import spec_reader
+from springtide.launch.spec import resolve, spec_reader
+from springtide.platforms.ray_cluster import cluster, job_order
+from springtide.platforms.ray_cluster import submit as submitting
 from springtide.platforms.ray_cluster.job_handle import RayJobHandle
 from springtide.rpc.messages import messages
 
@@ -44,7 +45,7 @@ def run(
     exception in `on_status`, drains the job and is raised again. A second Ctrl-C kills the job.
     """
     wanted, folder = job_of(job, fields)
-    reach = RayJobHandle(ray_job.submit(wanted, folder, {"address": address} if address else {}, print))
+    reach = RayJobHandle(submit(wanted, folder, {"address": address} if address else {}, print))
     try:
         while reach.running():
             on_status(reach.status())
@@ -53,6 +54,21 @@ def run(
     except BaseException as error:
         drain(reach, f"stopped by its program: {type(error).__name__}")
         raise
+
+
+def submit(job: ElasticJob, folder: pathlib.Path | None, where: Mapping[str, str], say: Callable[[str], None]) -> str:
+    """Submit to the cluster at `where["address"]`; ship `folder`, unless the nodes have the code (None)."""
+    cluster.connect(where.get("address", ""))
+    plan = resolve.resolve(job, job_order.capacity_of(cluster.nodes()), code=folder, say=say)
+    submitting.refuse_taken(plan.spec.name)
+    order = submitting.order_of(
+        replace(plan, tls=job.ray.tls),
+        resources=job.ray.resources,
+        pending_s=job.ray.pending_s,
+        run_folder=job.ray.run_folder,
+    )
+    submitting.submit(order, submitting.ship_code(folder, job.ray.runtime_env))
+    return plan.spec.name
 
 
 def drain(reach: RayJobHandle, why: str) -> None:

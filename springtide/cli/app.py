@@ -7,13 +7,24 @@ Each command imports its module when it is called: `springtide --help` stays qui
 
 import sys
 import traceback
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from springtide import errors
 from springtide.cli.cluster import brain, k8s
-from springtide.cli.common.options import RUNS, Debug, Job, Json, RunOptions, Runs, WhereOptions, command, taking
+from springtide.cli.common.options import (
+    RUN_PARAMETERS,
+    RUNS,
+    Debug,
+    Job,
+    Json,
+    Runs,
+    WhereOptions,
+    command,
+    declared,
+    taking,
+)
 from springtide.cli.lab import commands as trying
 from springtide.cli.stream import commands as streams
 from springtide.telemetry import output, redactor
@@ -72,8 +83,8 @@ def springtide(
 
 
 @command(app, "Run a training script on this machine.", "springtide run train.py --servers 2 --workers 2 -- --epochs 3")
-@taking(options=RunOptions)
-def run(options: RunOptions) -> int:
+@declared(RUN_PARAMETERS)
+def run(**given: Any) -> int:
     """Run a training script on this machine: one master, parameter servers and workers.
 
     The job finds out how many servers and workers it needs; numbers that you give are kept.
@@ -81,7 +92,7 @@ def run(options: RunOptions) -> int:
     """
     from springtide.cli.job import run as verb
 
-    return verb.run(options)
+    return verb.run(given)
 
 
 @command(

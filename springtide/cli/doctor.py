@@ -1,7 +1,4 @@
-"""`springtide doctor`: is everything here that training needs? A fix for each thing that is not.
-
-In: this machine. Out: a line a check, versions for bug reports; exit code 0 when nothing that is needed is missing.
-"""
+"""`springtide doctor`: is everything here that training needs? A fix for each thing that is not."""
 
 import importlib
 import importlib.metadata
@@ -18,9 +15,9 @@ import msgspec
 import typer
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class HostCheck:
-    """What one check found."""
+    """Result of one check."""
 
     what: str
     state: str
@@ -44,20 +41,20 @@ def doctor(*, as_json: bool) -> int:
 
 
 def check_python() -> HostCheck:
-    return HostCheck(what="python", state="ok", found=f"{platform.python_version()} ({sys.executable})")
+    return HostCheck("python", "ok", f"{platform.python_version()} ({sys.executable})")
 
 
 def check_system() -> HostCheck:
     cores = len(os.sched_getaffinity(0))
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return HostCheck(what="machine", state="ok", found=f"{platform.platform()}, {cores} cores, {memory_gb:.0f} GiB")
+    return HostCheck("machine", "ok", f"{platform.platform()}, {cores} cores, {memory_gb:.0f} GiB")
 
 
 def check_springtide() -> HostCheck:
     from springtide import __file__ as where
     from springtide import __version__
 
-    return HostCheck(what="springtide", state="ok", found=f"{__version__} ({pathlib.Path(where).parent})")
+    return HostCheck("springtide", "ok", f"{__version__} ({pathlib.Path(where).parent})")
 
 
 def check_native() -> HostCheck:
@@ -65,8 +62,8 @@ def check_native() -> HostCheck:
         native = importlib.import_module("springtide._native")
     except ImportError as error:
         fix = "run `make env` in the checkout, or reinstall with `pip install --force-reinstall springtide`"
-        return HostCheck(what="native core", state="missing", found=str(error), fix=fix)
-    return HostCheck(what="native core", state="ok", found=str(native.__file__))
+        return HostCheck("native core", "missing", str(error), fix)
+    return HostCheck("native core", "ok", str(native.__file__))
 
 
 def check_torch() -> HostCheck:
@@ -74,8 +71,8 @@ def check_torch() -> HostCheck:
         torch = importlib.import_module("torch")
     except ImportError as error:
         fix = "pip install torch --index-url https://download.pytorch.org/whl/cpu"
-        return HostCheck(what="torch", state="missing", found=str(error), fix=fix)
-    return HostCheck(what="torch", state="ok", found=f"{torch.__version__}, {torch.get_num_threads()} threads")
+        return HostCheck("torch", "missing", str(error), fix)
+    return HostCheck("torch", "ok", f"{torch.__version__}, {torch.get_num_threads()} threads")
 
 
 def check_packages() -> HostCheck:
@@ -87,21 +84,19 @@ def check_packages() -> HostCheck:
         except importlib.metadata.PackageNotFoundError:
             missing.append(name)
     if missing:
-        return HostCheck(
-            what="packages", state="missing", found=", ".join(missing), fix=f"pip install {' '.join(missing)}"
-        )
-    return HostCheck(what="packages", state="ok", found=", ".join(versions))
+        return HostCheck("packages", "missing", ", ".join(missing), f"pip install {' '.join(missing)}")
+    return HostCheck("packages", "ok", ", ".join(versions))
 
 
 def check_compiler() -> HostCheck:
     found = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")
     if found:
-        return HostCheck(what="compiler", state="ok", found=found)
+        return HostCheck("compiler", "ok", found)
     return HostCheck(
-        what="compiler",
-        state="slow",
-        found="none (needed only to build from source)",
-        fix="apt-get install g++, or your system's C++20 compiler",
+        "compiler",
+        "slow",
+        "none (needed only to build from source)",
+        "apt-get install g++, or your system's C++20 compiler",
     )
 
 
@@ -110,15 +105,11 @@ def check_huge_pages() -> HostCheck:
     try:
         text = path.read_text().strip()
     except OSError as error:
-        return HostCheck(
-            what="huge pages", state="slow", found=f"cannot tell: {error.strerror}", fix="none on this system"
-        )
+        return HostCheck("huge pages", "slow", f"cannot tell: {error.strerror}", "none on this system")
     if "[never]" in text:
         fix = f"echo madvise | sudo tee {path}"
-        return HostCheck(
-            what="huge pages", state="slow", found="off: lookups in large tables take twice as long", fix=fix
-        )
-    return HostCheck(what="huge pages", state="ok", found=text)
+        return HostCheck("huge pages", "slow", "off: lookups in large tables take twice as long", fix)
+    return HostCheck("huge pages", "ok", text)
 
 
 def check_ports() -> HostCheck:
@@ -127,8 +118,8 @@ def check_ports() -> HostCheck:
             port = server.getsockname()[1]
     except OSError as error:
         fix = "check the loopback interface (`ip link set lo up`) and the sandbox's rules"
-        return HostCheck(what="ports", state="missing", found=f"127.0.0.1 cannot be used: {error}", fix=fix)
-    return HostCheck(what="ports", state="ok", found=f"127.0.0.1 takes connections (tried {port})")
+        return HostCheck("ports", "missing", f"127.0.0.1 cannot be used: {error}", fix)
+    return HostCheck("ports", "ok", f"127.0.0.1 takes connections (tried {port})")
 
 
 def check_limits() -> HostCheck:
@@ -145,10 +136,8 @@ def check_limits() -> HostCheck:
     groups.close()
     if said:
         why = said[0].removeprefix("no limits: ").partition(";")[0]
-        return HostCheck(
-            what="limits", state="slow", found=f"--cpu and --memory do nothing: {why}", fix=process_group.HINT
-        )
-    return HostCheck(what="limits", state="ok", found=f"control groups, version {found.version}")
+        return HostCheck("limits", "slow", f"--cpu and --memory do nothing: {why}", process_group.HINT)
+    return HostCheck("limits", "ok", f"control groups, version {found.version}")
 
 
 def check_run_folder() -> HostCheck:
@@ -156,11 +145,11 @@ def check_run_folder() -> HostCheck:
     free_gb = shutil.disk_usage(folder).free / 2**30
     if not os.access(folder, os.W_OK):
         fix = "run from a folder of yours, or give --logs DIR"
-        return HostCheck(what="run folder", state="missing", found=f"{folder} cannot be written to", fix=fix)
+        return HostCheck("run folder", "missing", f"{folder} cannot be written to", fix)
     if free_gb < 1:
         fix = "free some space, or give --logs DIR on another disk"
-        return HostCheck(what="run folder", state="slow", found=f"{folder}: only {free_gb:.2f} GiB free", fix=fix)
-    return HostCheck(what="run folder", state="ok", found=f"{folder}: {free_gb:.0f} GiB free")
+        return HostCheck("run folder", "slow", f"{folder}: only {free_gb:.2f} GiB free", fix)
+    return HostCheck("run folder", "ok", f"{folder}: {free_gb:.0f} GiB free")
 
 
 CHECKS: tuple[Callable[[], HostCheck], ...] = (

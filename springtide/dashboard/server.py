@@ -1,8 +1,7 @@
-"""Serves the page and its data over HTTP, in threads; only `GET`, only two paths, only under this machine's names.
+"""Serves the page and its data over HTTP; only `GET`, only two paths, only under this machine's names.
 
-In: how to get the data, as bytes of JSON. Out: an address. The page draws by itself and asks for data every second, so
-nothing is kept here between requests. A request for another host is refused: a page of a stranger, whose name is made
-to mean this machine in the user's browser (DNS rebinding), would read the job otherwise. Next: page.html.
+The page asks for data every second. A request for another host is refused: by DNS rebinding, a page of a stranger would
+read the job otherwise.
 """
 
 import errno

@@ -1,8 +1,4 @@
-"""Exports a job's checkpoints repeatedly: `springtide export --every`, and a process beside a running job.
-
-In: a job's checkpoints. Out: exports at a URL (export/exporter.py), and one line for each on standard output. Exports
-run in their own process, because they take memory and time and must not disturb the job.
-"""
+"""Exports a job's checkpoints repeatedly: `springtide export --every`, and a process beside a running job."""
 
 import asyncio
 import signal

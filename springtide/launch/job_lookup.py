@@ -1,8 +1,4 @@
-"""Finds the job that a command means, by the cards that `run` and `submit` write or by options.
-
-In: a name, or none for the newest job, and a `JobLocation`. Out: a `JobHandle`. Modules of clusters are imported on
-demand. Next: `cli.show.status`, `cli.show.events`, `cli.job.control`, `cli.job.control`, `cli.show.status`.
-"""
+"""Finds the job that a command means, by the cards that `run` and `submit` write or by options."""
 
 import importlib
 import pathlib
@@ -21,7 +17,7 @@ REACHES = {
     "ray": "springtide.platforms.ray_cluster.job_handle",
     "k8s": "springtide.platforms.k8s.client.job_handle",
 }
-SUBMITTERS = {"ray": "springtide.launch.ray_job", "k8s": "springtide.platforms.k8s.client.submit"}
+SUBMITTERS = {"ray": "springtide.ray", "k8s": "springtide.platforms.k8s.client.submit"}
 WORDS = {"ray": "the Ray platform", "k8s": "the Kubernetes platform"}
 
 
@@ -32,9 +28,7 @@ class JobLocation:
     platform: str = ""
     """Platform to search; empty for the platform on the job's card, or this machine."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Cluster options: `address`, or `namespace`, `context`, `kubeconfig`. Missing options take the platform's
-    defaults.
-    """
+    """Cluster options: `address`, or `namespace`, `context`, `kubeconfig`; others take the platform's defaults."""
     folder: str = ".springtide/runs"
     """Folder of the cards and of local runs."""
 

@@ -1,8 +1,4 @@
-"""Runs a job on this machine in this process: agent, signals and exporter.
-
-In: an `ElasticJob`. Out: a run folder and the outcome of the job. Used by `springtide run` in a terminal and by
-`launch.submit` in the background. Next: `platforms.agent.agent`.
-"""
+"""Runs a job on this machine in this process: agent, signals and exporter."""
 
 import asyncio
 import os
@@ -17,7 +13,8 @@ from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.launch.export_process import Exporter
 from springtide.launch.spec import resolve
-from springtide.platforms.agent.agent import Agent, RunPlan
+from springtide.platforms.agent.agent import Agent
+from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local import process_group
 from springtide.platforms.local.fork_server import ForkServerClient
 from springtide.platforms.local.platform import LocalPlatform

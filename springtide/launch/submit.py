@@ -1,7 +1,7 @@
-"""Submits a job to a platform and returns: to a detached agent on this machine, or to a cluster.
+"""Submits a job to a platform and returns: to a cluster, or to a detached agent on this machine, run by `main`.
 
-In: an `ElasticJob` and the folder of its code. Out: the job's name, and a card for later commands. Next:
-`launch.submit`, `launch.ray_job`, `platforms.k8s.client.submit`.
+The agent gets the job as JSON on standard input, replies with one line of JSON, and works in the folder of the job's
+code; closing the terminal does not end it. Its output goes to the run's `agent.log`.
 """
 
 import asyncio

@@ -1,7 +1,4 @@
-"""Writes and reads the event log of a job: one JSON object a line, flushed at once.
-
-In: the master logs each change with its reason. Out: `events.jsonl`, which every view of a job reads.
-"""
+"""Writes and reads the event log of a job, `events.jsonl`: one JSON object a line, flushed at once."""
 
 import contextlib
 import errno
@@ -9,6 +6,7 @@ import os
 import pathlib
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -19,8 +17,7 @@ from springtide.telemetry import redactor
 BEGIN = b'{"at":'
 """Bytes with which every line begins."""
 MOST_UNWRITTEN = 10_000
-"""Most events kept in memory while the disk is full. A job logs a few events a second at most. Older events are
-dropped."""
+"""Most events kept in memory while the disk is full; older ones are dropped. A job logs a few a second."""
 
 
 class EventLog:
@@ -91,6 +88,15 @@ def _ends_torn(path: pathlib.Path) -> bool:
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         return bool(size) and os.pread(file.fileno(), 1, size - 1) != b"\n"
+
+
+@contextlib.contextmanager
+def disk_errors(path: pathlib.Path) -> Iterator[None]:
+    """Turn an OSError within the block into the error to show for this file of the run."""
+    try:
+        yield
+    except OSError as error:
+        raise as_disk_error(error, path) from error
 
 
 def as_disk_error(error: OSError, path: pathlib.Path) -> errors.UserError:

@@ -1,7 +1,4 @@
-"""Names the files of a run, and sets up the logs of its roles.
-
-In: the directory of a run. Out: `logs/<role>.log` (standard output and error of that process) beside `events.jsonl`.
-"""
+"""Names the files of a run, and sets up the logs of its roles."""
 
 import errno
 import logging
@@ -17,90 +14,52 @@ from springtide.domain.core.roles import Role
 from springtide.telemetry import events, output, redactor
 
 
-@dataclass(frozen=True, slots=True)
+class RunFile:
+    """A file or folder of a run, by its name in the run's folder."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, run: "RunFiles", _: type) -> pathlib.Path:
+        return run.root / self._name
+
+
+@dataclass(frozen=True)
 class RunFiles:
     """Paths of the files of one run."""
 
     root: pathlib.Path
 
-    @property
-    def logs(self) -> pathlib.Path:
-        return self.root / "logs"
-
-    @property
-    def events(self) -> pathlib.Path:
-        """Return the event log of the job."""
-        return self.root / "events.jsonl"
-
-    @property
-    def card(self) -> pathlib.Path:
-        """Return the card of the run (`telemetry.run_registry`)."""
-        return self.root / "job.json"
-
-    @property
-    def spec(self) -> pathlib.Path:
-        """Return the job's spec for its masters, readable by its owner only."""
-        return self.root / "spec.json"
-
-    @property
-    def secret(self) -> pathlib.Path:
-        """Return the file with the job's secret, readable by its owner only."""
-        return self.root / "secret"
-
-    @property
-    def tls(self) -> pathlib.Path:
-        """Return the folder of certificates, with a subfolder for each kind of role, in jobs with TLS."""
-        return self.root / "tls"
+    logs = RunFile("logs")
+    events = RunFile("events.jsonl")
+    card = RunFile("job.json")
+    """Card of the run (`telemetry.run_registry`)."""
+    spec = RunFile("spec.json")
+    """Spec for the job's masters, readable by its owner only."""
+    secret = RunFile("secret")
+    tls = RunFile("tls")
+    """Folder of certificates, with a subfolder for each kind of role, in jobs with TLS."""
+    master = RunFile("master.json")
+    """The master's address, or its startup error."""
+    journal = RunFile("journal.db")
+    """Journal from which a new master continues."""
+    heeded = RunFile("heeded.json")
+    """Spec that the master last received on Kubernetes (`launch.k8s.pod_requests`)."""
+    view = RunFile("view.json")
+    """View that the planner was last shown (`telemetry.planner_views`)."""
+    traffic = RunFile("traffic.jsonl")
+    """Traffic history of the stream, for forecasts (`master.autoscale.forecast`)."""
+    forecast = RunFile("forecast.json")
+    online = RunFile("online.jsonl")
+    """Time series of an online job (`master.autoscale.online_loop`)."""
+    checkpoints = RunFile("checkpoints")
+    package = RunFile("package")
+    """Package of the data workers (`dataworker.processes.job_package`)."""
 
     def certificates(self, role: str = "agent") -> str:
         """Return the folder with a role's certificates; empty if the job has no TLS."""
         folder = self.tls / role
         return str(folder.absolute()) if folder.is_dir() else ""
-
-    @property
-    def master(self) -> pathlib.Path:
-        """Return the file with the master's address, or its startup error."""
-        return self.root / "master.json"
-
-    @property
-    def journal(self) -> pathlib.Path:
-        """Return the journal, from which a new master continues."""
-        return self.root / "journal.db"
-
-    @property
-    def heeded(self) -> pathlib.Path:
-        """Return the spec that the master last received on Kubernetes (`launch.k8s.pod_requests`)."""
-        return self.root / "heeded.json"
-
-    @property
-    def view(self) -> pathlib.Path:
-        """Return the view that the planner was last shown (`telemetry.planner_views`)."""
-        return self.root / "view.json"
-
-    @property
-    def traffic(self) -> pathlib.Path:
-        """Return the traffic history of the stream, for forecasts (`master.autoscale.forecast`)."""
-        return self.root / "traffic.jsonl"
-
-    @property
-    def online(self) -> pathlib.Path:
-        """Return the time series of an online job (`master.autoscale.online_loop`)."""
-        return self.root / "online.jsonl"
-
-    @property
-    def forecast(self) -> pathlib.Path:
-        """Return the latest traffic forecast (`master.autoscale.forecast`)."""
-        return self.root / "forecast.json"
-
-    @property
-    def checkpoints(self) -> pathlib.Path:
-        """Return the default folder of the job's checkpoints."""
-        return self.root / "checkpoints"
-
-    @property
-    def package(self) -> pathlib.Path:
-        """Return the folder of the data workers' package (`dataworker.processes.job_package`)."""
-        return self.root / "package"
 
     def log_of(self, role: Role) -> pathlib.Path:
         return self.logs / f"{role}.log"
@@ -138,6 +97,26 @@ def tail(path: pathlib.Path, lines: int = 20) -> list[str]:
         return [line for line in path.read_text(errors="replace").splitlines() if line.strip()][-lines:]
     except OSError:
         return []
+
+
+class LogTail:
+    """Reader of a growing log file, which returns each whole line once."""
+
+    def __init__(self, path: pathlib.Path, at: int = 0) -> None:
+        self._path, self.at = path, at
+        """`at`: bytes read so far, up to a line's end."""
+
+    def more(self, most: int = -1) -> list[str]:
+        """Return new lines, of at most this many bytes."""
+        try:
+            with open(self._path, "rb") as file:
+                file.seek(self.at)
+                new = file.read(most)
+        except OSError:
+            return []
+        whole = new[: new.rfind(b"\n") + 1]
+        self.at += len(whole)
+        return whole.decode(errors="replace").split("\n")[:-1]
 
 
 def last_error(path: pathlib.Path, since: int = 0) -> str:
@@ -178,20 +157,19 @@ LONGEST = 500  # characters of an error that are kept, because it becomes a line
 
 def log_to_stderr(*, debug: bool = False) -> None:
     """Set up logging of a role's process. The platform redirects standard error to the role's log file."""
-    output.keep_going()
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(redactor.RedactingFormatter(_FORMAT))
-    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[_handler()], force=True)
 
 
 def log_quietly(*, debug: bool = False) -> None:
-    """Set up only our own logger, for warnings and errors. In a worker, the root logger belongs to the
-    user's script.
-    """
+    """Set up only our own logger, for warnings and errors: in a worker, the root logger is the user's."""
+    ours = logging.getLogger("springtide")
+    ours.addHandler(_handler())
+    ours.setLevel(logging.DEBUG if debug else logging.WARNING)
+    ours.propagate = False
+
+
+def _handler() -> logging.Handler:
     output.keep_going()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(redactor.RedactingFormatter(_FORMAT))
-    ours = logging.getLogger("springtide")
-    ours.addHandler(handler)
-    ours.setLevel(logging.DEBUG if debug else logging.WARNING)
-    ours.propagate = False
+    return handler

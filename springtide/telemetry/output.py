@@ -1,8 +1,7 @@
-"""Standard output and error that never fail or stop the program that prints.
+"""Standard output and error that never fail or stop the program that prints, after `keep_going()`.
 
-In: `keep_going()`, called by `springtide run` and by every role. Out: `sys.stdout` and `sys.stderr` write as before,
-but a reader that has gone away, a reader that does not read, and a full disk cost only the output. Lost bytes are
-counted, and the count is printed as soon as something can be printed again.
+A reader that has gone away, a reader that does not read, and a full disk cost only the output. Lost bytes are counted,
+and the count is printed as soon as something can be printed again.
 """
 
 import contextlib
@@ -17,8 +16,7 @@ from typing import Any, TextIO
 MOST_HELD = 1 << 20
 """Most bytes held for a reader that does not read: some minutes of progress. Further output is dropped."""
 PIPE_ROOM = 4096
-"""Bytes that a pipe accepts without blocking whenever `poll` reports it writable (PIPE_BUF). A notice needs some of
-them."""
+"""Bytes that a pipe accepts without blocking whenever `poll` reports it writable (PIPE_BUF)."""
 READER_WAIT_S = 0.1
 """Seconds to wait for a busy reader to catch up. Later writes do not wait until the reader reads again."""
 
@@ -80,9 +78,7 @@ class SteadyOutput(io.RawIOBase):
         return len(self._held) if regular else PIPE_ROOM // 2
 
     def _takes(self, wait_s: float | None) -> bool:
-        """Return True if the descriptor accepts a write without blocking. A broken descriptor does, and the write
-        fails.
-        """
+        """Return True if the descriptor accepts a write without blocking, as a broken one does."""
         asked = select.poll()
         asked.register(self._descriptor, select.POLLOUT)
         return bool(asked.poll(None if wait_s is None else wait_s * 1000))

@@ -1,15 +1,7 @@
 """Saves and loads the view that a planner was shown, as `view.json` of a run or a hand-written file.
 
-In: a `PlannerView`: a `ClusterView` and a `PlanningConfig`. The master writes one whenever it asks for advice. Out:
-`view.json`, and the same objects back from JSON or YAML. An error names the line and the field. Next: `springtide
-plan`.
-
-    planning: {policy: springtide}     # any field of `domain.spec.planning_config.PlanningConfig`
-    capacity: {cpu: 64, memory: 256G}  # of the cluster; unbounded if omitted
-    jobs:                              # fields of `domain.plan.view.JobView`; `examples/plan_job.yaml` is complete
-      - {name: ads, facts: {...}, bounds: {least: {...}, most: {...}}, shape: {...}, profiles: [...]}
-
-Sizes may be written as 16G, and unbounded numbers as inf. Fields with a default may be left out.
+Fields are those of `_File`; `examples/plan_job.yaml` is complete. Sizes may be written as 16G, and unbounded numbers as
+inf. An error names the line and the field. Next: `springtide plan`.
 """
 
 import dataclasses
@@ -72,10 +64,8 @@ def write(path: pathlib.Path, shown: PlannerView) -> None:
         history=view.history,
         launches=view.launches,
     )
-    try:
+    with events.disk_errors(path):
         private_files.replace(path, msgspec.json.encode(_plain(msgspec.to_builtins(laid_out))))
-    except OSError as error:
-        raise events.as_disk_error(error, path) from error
 
 
 def _plain(value: Any) -> Any:

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -16,8 +15,6 @@ from typing import Literal
 from springtide import errors
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")
 
 Labels = Mapping[str, str]
 
@@ -30,16 +27,6 @@ class Family:
     help: str
     kind: Literal["gauge", "counter"] = "gauge"
     values: tuple[tuple[Labels, float], ...]
-
-    def __post_init__(self) -> None:
-        labels = [label for own, _ in self.values for label in own]
-        wrong = [each for each in labels if not _LABEL.fullmatch(each)]
-        if not _NAME.fullmatch(self.name) or wrong:
-            raise errors.BadInput(
-                f"figure {self.name} with labels {', '.join(labels) or 'none'}: wanted letters, digits and _"
-            )
-        if (self.kind == "counter") != self.name.endswith("_total"):
-            raise errors.BadInput(f"figure {self.name} is a {self.kind}: counters, and only they, end in _total")
 
 
 def single(name: str, help: str, value: float | None, *, kind: Literal["gauge", "counter"] = "gauge") -> list[Family]:

@@ -1,8 +1,4 @@
-"""Removes known credentials from logs, events, status, views and errors.
-
-In: text to show. Out: the text redacted by `domain.core.redaction`. It removes the secrets in this process's
-environment and in the job's variables (`remember`).
-"""
+"""Removes credentials in this process's environment and in the job's variables from all that is shown."""
 
 import itertools
 import logging

@@ -1,7 +1,4 @@
-"""Finds running and past jobs by the card that each job's agent leaves in its run folder.
-
-In: a folder of runs, such as `.springtide/runs`. Out: `JobRun`s, newest first. Next: `launch.job_lookup` picks one.
-"""
+"""Finds running and past jobs by the card that each job's agent leaves in its run folder."""
 
 import pathlib
 from dataclasses import dataclass

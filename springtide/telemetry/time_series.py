@@ -1,7 +1,6 @@
 """Keeps the newest points of a time series in a file of a run, one JSON object a line.
 
-In: points made by the master. Out: the file, which a later master, the dashboard and plots read. When the file has
-twice as many lines as the limit, it is rewritten atomically. Readers skip a line that a crash has cut off.
+When the file has twice as many lines as the limit, it is rewritten atomically. Readers skip a cut-off line.
 """
 
 import logging

@@ -26,12 +26,13 @@ from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import parse_role
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.platforms.agent.agent import Agent
+from springtide.platforms.agent.job_handle import ask_master
 from springtide.platforms.agent.platform_api import Platform
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local.fork_server import ForkServerClient
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.rpc.messages import messages
-from springtide.rpc.transport import connection, master_file
+from springtide.rpc.transport import master_file
 from springtide.telemetry import events, logs
 
 LOOK_S = 0.02
@@ -57,9 +58,7 @@ class LocalCluster:
         warm: ForkServerClient | None = None,
         **more: Any,
     ) -> None:
-        """Prepare the job. `warm` is a fork server for this job, closed by its creator. `more` holds other fields of
-        the `RunPlan`.
-        """
+        """`warm` is a fork server for this job, closed by its creator; `more` has other fields of the `RunPlan`."""
         self._warm = warm or self.warm
         self.files = logs.make_run(folder, spec.name)
         self._plan = RunPlan(
@@ -144,9 +143,7 @@ class LocalCluster:
                 os.kill(pid, signal.SIGCONT)
 
     def throttle(self, role: str, cpu: float) -> bool:
-        """Limit a role to this many cores; return False if that is impossible. The job must have started
-        with a limit.
-        """
+        """Limit a role to this many cores; the job must have started with a limit. False if that is impossible."""
         wanted = parse_role(role)
 
         async def hold() -> bool:
@@ -159,7 +156,8 @@ class LocalCluster:
         return asyncio.run_coroutine_threadsafe(hold(), self._loop).result()
 
     def scale(self, workers: int | None = None, *, servers: int | None = None, data_workers: int | None = None) -> None:
-        work = self._ask(messages.ScaleRequest(workers, servers, "asked by a test", data_workers))
+        request = messages.ScaleRequest(workers, servers, "asked by a test", data_workers)
+        work = ask_master(self.files, request, within_s=CALL_S)
         try:
             asked = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:  # the agent's loop is closed
@@ -191,9 +189,7 @@ class LocalCluster:
         return [event for event in self.story if event["event"] == "moved"]
 
     def settled(self, status: messages.JobStatus, servers: int, *, known: int) -> bool:
-        """Return True if exactly this many servers hold all slots. `known` is the number of moves before
-        the request.
-        """
+        """Return True if exactly this many servers hold all slots. `known`: number of moves before the request."""
         moves = self.moves()
         return (
             len(moves) > known
@@ -227,25 +223,6 @@ class LocalCluster:
 
     def _look(self, status: messages.JobStatus) -> None:
         self._seen = status
-
-    async def _ask(self, request: messages.Request) -> messages.Reply:
-        deadline = time.monotonic() + CALL_S
-        while True:
-            where = master_file.read(self.files.master)
-            assert where is not None, "there is no master yet"
-            try:
-                secret = bytes.fromhex(self.files.secret.read_text())
-                link = await connection.connect(
-                    where.local or where.address, secret, within_s=1.0, certificates=self.files.certificates()
-                )
-                try:
-                    return await link.ask(request)
-                finally:
-                    await link.close()
-            except errors.MasterUnreachable:
-                if time.monotonic() > deadline:
-                    raise
-            await asyncio.sleep(LOOK_S)
 
 
 def is_ours(pid: int) -> bool:

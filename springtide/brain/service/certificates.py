@@ -23,7 +23,7 @@ def make(*, at: datetime.datetime) -> dict[str, bytes]:
 
 def laid_out(root: pathlib.Path, *, at: datetime.datetime) -> tuple[str, str]:
     """Return the brain's folder and the clients' folder; BadInput if the existing files are unusable."""
-    own, asking = (credentials.folder_of(root, role) for role in (BRAIN_ROLE, ASKING_ROLE))
+    own, asking = (root / role for role in (BRAIN_ROLE, ASKING_ROLE))
     try:
         if not own.exists():
             part = root.with_name(f"{root.name}.{os.getpid()}.part")

@@ -1,7 +1,4 @@
-"""`springtide brain serve | status | history | executors`: a brain for many masters, and a look inside.
-
-In: options. Out: text of at most 80 columns, `--json` for scripts. A brain is found by its folder, or by its address.
-"""
+"""`springtide brain serve | status | history | executors`: a brain for many masters."""
 
 import asyncio
 import functools
@@ -10,12 +7,13 @@ import os
 import pathlib
 import sys
 import time
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from springtide import errors
-from springtide.cli.common.options import Debug, Json, command
+from springtide.cli.common.options import Debug, Json, command, taking
 
 FOLDER = ".springtide/brain"
 LISTEN = "127.0.0.1:7790"
@@ -34,21 +32,23 @@ Examples:
 )
 
 Folder = Annotated[str, typer.Option("--folder", help="Folder of the brain's files.", metavar="DIR")]
-Address = Annotated[
-    str, typer.Option("--brain", help="Address of the brain.  [default: from its folder]", metavar="HOST:PORT")
-]
 SecretFile = Annotated[
     str, typer.Option("--secret-file", help="Secret of the brain.  [default: from its folder]", metavar="FILE")
 ]
-ServeTls = Annotated[
-    str,
-    typer.Option(
-        "--tls", help="Use TLS with certificates in DIR/brain and DIR/master, created if missing.", metavar="DIR"
-    ),
-]
-Tls = Annotated[
-    str, typer.Option("--tls", help="Certificates of the client.  [default: from its folder]", metavar="DIR")
-]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrainAddress:
+    """Where a brain serves."""
+
+    folder: Folder = FOLDER
+    brain: Annotated[
+        str, typer.Option("--brain", help="Address of the brain.  [default: from its folder]", metavar="HOST:PORT")
+    ] = ""
+    secret_file: SecretFile = ""
+    tls: Annotated[
+        str, typer.Option("--tls", help="Certificates of the client.  [default: from its folder]", metavar="DIR")
+    ] = ""
 
 
 @command(
@@ -82,7 +82,12 @@ def serve(
     forget: Annotated[float, typer.Option(help="Forget a job that is silent this long.", metavar="SECONDS")] = 600.0,
     folder: Folder = FOLDER,
     secret_file: SecretFile = "",
-    tls: ServeTls = "",
+    tls: Annotated[
+        str,
+        typer.Option(
+            "--tls", help="Use TLS with certificates in DIR/brain and DIR/master, created if missing.", metavar="DIR"
+        ),
+    ] = "",
     standby: Annotated[
         bool, typer.Option("--standby", help="Stand by while another brain serves from the database, then take over.")
     ] = False,
@@ -106,9 +111,16 @@ def serve(
         capacity=parse_capacity(capacity), config=config, algorithms=algorithms, period_s=period, forget_s=forget
     )
     options = __main__.ServeOptions(
-        rules=rules, folder=pathlib.Path(folder), listen=listen, database=database, secret_file=secret_file,
-        executors=executors, tls=tls, standby=standby, health=health,
-    )  # fmt: skip
+        rules=rules,
+        folder=pathlib.Path(folder),
+        listen=listen,
+        database=database,
+        secret_file=secret_file,
+        executors=executors,
+        tls=tls,
+        standby=standby,
+        health=health,
+    )
     secret = secret_file or str(__main__.secret_file(pathlib.Path(folder)))
     asyncio.run(__main__.serve(options, ready=functools.partial(_announce, secret, tls)))
     print("brain: stopped", file=sys.stderr)
@@ -121,17 +133,13 @@ def _announce(secret: str, tls: str, address: str) -> None:
 
 
 @command(app, "Show jobs, decisions and executors.", "springtide brain status --json")
-def status(
-    folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", tls: Tls = "", as_json: Json = False,
-    debug: Debug = False,
-) -> int:  # fmt: skip
+@taking(at=BrainAddress)
+def status(*, at: BrainAddress, as_json: Json = False, debug: Debug = False) -> int:
     """Show what the brain knows: jobs, its last decision on each and the reason, executors, past jobs."""
     from springtide.brain.service import messages as counsel
 
-    found = ask(counsel.Inspect(), counsel.BrainStatus, folder, brain, secret_file, tls)
-    print("\n".join(status_lines(found)))
-    show_json(found, as_json)
-    return 0
+    found = ask(counsel.Inspect(), counsel.BrainStatus, at)
+    return show(status_lines(found), found, as_json)
 
 
 @command(
@@ -140,36 +148,37 @@ def status(
     "springtide brain history --newest 50",
     "springtide brain history --database .springtide/history.db",
 )
+@taking(at=BrainAddress)
 def history(
     newest: Annotated[int, typer.Option(min=1, max=1000, help="Number of jobs to list.")] = 20,
     database: Annotated[
         str, typer.Option(help="Read this database without a brain: a file or a URL.", metavar="FILE_OR_URL")
     ] = "",
-    folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", tls: Tls = "", as_json: Json = False,
+    *,
+    at: BrainAddress,
+    as_json: Json = False,
     debug: Debug = False,
-) -> int:  # fmt: skip
+) -> int:
     """List past jobs of a brain, or of a database of jobs that planned by themselves, oldest first."""
     from springtide.brain.service import messages as counsel
 
-    if database:
-        found = read_history(database, newest)
-    else:
-        found = ask(counsel.Recall(newest), counsel.Recalled, folder, brain, secret_file, tls)
-    print("\n".join(history_lines(found)))
-    show_json(found, as_json)
-    return 0
+    found = read_history(database, newest) if database else ask(counsel.Recall(newest), counsel.Recalled, at)
+    return show(history_lines(found), found, as_json)
 
 
 @command(app, "Change the number of executors.", "springtide brain executors 4")
+@taking(at=BrainAddress)
 def executors(
     number: Annotated[int, typer.Argument(min=1, help="Number of processes that compute plans.", metavar="N")],
-    folder: Folder = FOLDER, brain: Address = "", secret_file: SecretFile = "", tls: Tls = "", debug: Debug = False,
-) -> int:  # fmt: skip
+    *,
+    at: BrainAddress,
+    debug: Debug = False,
+) -> int:
     """Change the number of executors; surplus ones finish their current plan."""
     from springtide.brain.service import messages as counsel
     from springtide.rpc.messages import messages
 
-    ask(counsel.ResizeExecutors(number), messages.Ok, folder, brain, secret_file, tls)
+    ask(counsel.ResizeExecutors(number), messages.Ok, at)
     print(f"{number} executor{'s' if number > 1 else ''} from now on")
     return 0
 
@@ -202,18 +211,19 @@ def parse_planning(pairs: list[str], policy: str) -> Any:
     return found
 
 
-def ask(request: Any, wanted: type, folder: str, address: str, secret_file: str, tls: str) -> Any:
+def ask(request: Any, wanted: type, at: BrainAddress) -> Any:
     from springtide import config
     from springtide.brain.service import __main__
     from springtide.brain.service.client import RemoteAdviser
     from springtide.rpc.transport import master_file
 
-    where = master_file.read(__main__.where_file(pathlib.Path(folder)))
-    if not address and where is None:
+    folder = pathlib.Path(at.folder)
+    where = master_file.read(__main__.where_file(folder))
+    if not at.brain and where is None:
         raise errors.BadInput(f"no brain has served from {folder}; give --folder, or --brain and --secret-file")
-    certificates = tls or (where.tls if where and address in ("", where.address) else config.load().brain_tls)
-    address = address or (where.address if where else "")
-    secret = config.read_secret(secret_file or str(__main__.secret_file(pathlib.Path(folder))), "the brain's secret")
+    certificates = at.tls or (where.tls if where and at.brain in ("", where.address) else config.load().brain_tls)
+    address = at.brain or (where.address if where else "")
+    secret = config.read_secret(at.secret_file or str(__main__.secret_file(folder)), "the brain's secret")
 
     async def asked() -> Any:
         remote = RemoteAdviser(address, secret, certificates=certificates, connect_s=2.0, answer_s=10.0)
@@ -302,10 +312,12 @@ def history_lines(found: Any) -> list[str]:
     return [*lines, f"{len(found.jobs)} of {found.total:,} past jobs{skipped}"]
 
 
-def show_json(found: Any, wanted: bool) -> None:
+def show(lines: list[str], found: Any, as_json: bool) -> int:
     import msgspec
 
-    if wanted:
+    print("\n".join(lines))
+    if as_json:
         plain = msgspec.to_builtins(found)
         plain.pop("type", None)
         print(msgspec.json.encode(plain).decode(), flush=True)
+    return 0

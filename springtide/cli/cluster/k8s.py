@@ -1,7 +1,4 @@
-"""`springtide k8s install | uninstall | status | operator`: Springtide in a Kubernetes cluster.
-
-In: options, and a kubeconfig. Out: objects on stdout (`--dry-run`), or lines of what was done. Next: `platforms.k8s`.
-"""
+"""`springtide k8s install | uninstall | status | operator`: Springtide in a Kubernetes cluster."""
 
 import asyncio
 import datetime

@@ -1,8 +1,4 @@
-"""How a job ended, in words: for people, for scripts, as an exit code.
-
-In: the last `JobStatus`, and where more of the job is to be found. Out: text whose first line is the error of a job
-that failed.
-"""
+"""How a job ended: text for people, whose first line is the error; an object for scripts; an exit code."""
 
 from collections.abc import Mapping
 from typing import Any

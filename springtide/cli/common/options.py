@@ -1,16 +1,15 @@
-"""Options of commands: each declared once, those that belong together as one dataclass.
+"""Options of commands, each declared once: those of `run` as a table with the fields of the spec that they set.
 
-In: dataclasses whose fields are annotated as Typer wants them. Out: `command`, which declares a command, and `taking`,
-which turns the fields of dataclasses into options. Imported for `--help`, so nothing heavy is imported here.
+`taking` turns the fields of a dataclass into options. Imported for `--help`, so nothing heavy is imported here.
 """
 
 import functools
 import inspect
 import pathlib
 import typing
-from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -34,55 +33,47 @@ def command(app: typer.Typer, summary: str, *examples: str, name: str | None = N
     return app.command(name, short_help=summary, epilog=f"\b\nExample{'s' * (len(examples) > 1)}:\n{lines}\n")
 
 
-def taking(**groups: type) -> Callable[[Command], Command]:
-    """Turn each field of the given dataclasses into an option; pass one dataclass per group to the command."""
+def declared(parameters: Sequence[inspect.Parameter]) -> Callable[[Command], Command]:
+    """Give a command these parameters in place of its own."""
 
     def decorate(function: Command) -> Command:
-        hints = typing.get_type_hints(function, include_extras=True)
-        parameters = [
-            parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
-            for name, parameter in inspect.signature(function).parameters.items()
-            if name not in groups
-        ]
-        for group in groups.values():
-            parameters += _parameters(group)
-
         @functools.wraps(function)
         def called(**given: Any) -> int:
-            made = {name: _filled(group, given) for name, group in groups.items()}
-            return function(**given, **made)
+            return function(**given)
 
         setattr(called, "__signature__", inspect.Signature(parameters))  # noqa: B010 - mypy knows of none
-        called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        called.__annotations__ = {each.name: each.annotation for each in parameters}
         del called.__wrapped__  # else Typer would use the command's own signature
         return called
 
     return decorate
 
 
-def is_group(kind: object) -> bool:
-    return isinstance(kind, type) and is_dataclass(kind)
+def taking(**groups: type) -> Callable[[Command], Command]:
+    """Turn each field of the given dataclasses into an option; pass one dataclass per group to the command."""
 
+    def decorate(function: Command) -> Command:
+        hints = typing.get_type_hints(function, include_extras=True)
+        parameters = [
+            each.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+            for name, each in inspect.signature(function).parameters.items()
+            if name not in groups
+        ]
+        for group in groups.values():
+            hints = typing.get_type_hints(group, include_extras=True)
+            parameters += [parameter(option.name, hints[option.name], option.default) for option in fields(group)]
 
-def _parameters(group: type) -> list[inspect.Parameter]:
-    """One parameter per field; fields that are dataclasses themselves are expanded in place."""
-    hints, parameters = typing.get_type_hints(group, include_extras=True), []
-    for option in fields(group):
-        if is_group(hints[option.name]):
-            parameters += _parameters(hints[option.name])
-        else:
-            default = inspect.Parameter.empty if option.default is MISSING else option.default
-            kind, hint = inspect.Parameter.KEYWORD_ONLY, hints[option.name]
-            parameters.append(inspect.Parameter(option.name, kind, default=default, annotation=hint))
-    return parameters
+        @functools.wraps(function)
+        def grouped(**given: Any) -> int:
+            made = {
+                name: group(**{option.name: given.pop(option.name) for option in fields(group)})
+                for name, group in groups.items()
+            }
+            return function(**given, **made)
 
+        return declared(parameters)(grouped)
 
-def _filled(group: type, given: dict[str, Any]) -> Any:
-    """Take a group's values out of `given`."""
-    values: dict[str, Any] = {}
-    for name, kind in typing.get_type_hints(group).items():
-        values[name] = _filled(kind, given) if is_group(kind) else given.pop(name)
-    return group(**values)
+    return decorate
 
 
 def made_folder(option: str, text: str) -> pathlib.Path:
@@ -95,171 +86,189 @@ def made_folder(option: str, text: str) -> pathlib.Path:
     return folder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeOptions:
-    """How large a run is, and who plans that."""
+class RunOption(NamedTuple):
+    """An option of `springtide run`, and the fields of the job's spec that it sets."""
 
-    servers: Annotated[int | None, typer.Option(min=1, help="Number of parameter servers.  [default: planned]")] = None
-    workers: Annotated[int | None, typer.Option(min=1, help="Number of workers.  [default: planned]")] = None
-    cpu: Annotated[
-        float | None,
-        typer.Option(help="Limit each worker and server to this many cores, such as 0.5.", metavar="CORES"),
-    ] = None
-    memory: Annotated[
-        str | None, typer.Option(help="Limit each worker and server to this much memory, such as 2G.", metavar="SIZE")
-    ] = None
-    plan: Annotated[
-        bool | None, typer.Option(help="Let the job find its size.  [default: if a number is left open]")
-    ] = None
-    quota: Annotated[float | None, typer.Option(help="Limit the whole job to this many cores.", metavar="CORES")] = None
-    planning: Annotated[
-        list[str] | None, typer.Option(help="Set a planning parameter, such as sample_s=10.", metavar="NAME=VALUE")
-    ] = None
-    brain: Annotated[str, typer.Option(help="Ask this brain, which plans for many jobs.", metavar="HOST:PORT")] = ""
-    history: Annotated[str | None, typer.Option(help="Database of past jobs; '' for none.", metavar="FILE_OR_URL")] = (
-        None
-    )
+    name: str
+    default: Any
+    """Value without the option; a type for an option that stays open without it."""
+    help: str
+    metavar: str | None = None
+    to: str | None = None
+    """Fields of `ElasticJob`, separated by spaces; None for the same name, empty if `cli.job.run` reads the option."""
+    min: float | None = None
+    max: int | None = None
+    example: str = ""
+    """Example of a repeatable NAME=VALUE option."""
+
+    @property
+    def fields(self) -> list[str]:
+        return [self.name] if self.to is None else self.to.split()
+
+    @property
+    def flag(self) -> str:
+        return f"--{self.name.replace('_', '-')}"
+
+    def parameter(self) -> inspect.Parameter:
+        is_open = isinstance(self.default, type)
+        kind: Any = (self.default if is_open else type(self.default)) if not self.example else list[str]
+        declared = [self.flag] if self.default is False else []  # others of bool also get --no-NAME
+        option = typer.Option(*declared, help=self.help, metavar=self.metavar, min=self.min, max=self.max)
+        hint = Annotated[kind | None if is_open or self.example else kind, option]
+        return parameter(self.name, hint, None if is_open else self.default)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingOptions:
-    """How a run trains. The names are those of `ElasticJob`."""
+def parameter(name: str, hint: Any, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hint)
 
-    sync: Annotated[str, typer.Option(help="async: each worker at its own pace; bsp: all workers in step.")] = "async"
-    cache: Annotated[
+
+_o = RunOption
+_SIZE = (
+    _o("servers", int, "Number of parameter servers.  [default: planned]", to="servers.count", min=1),
+    _o("workers", int, "Number of workers.  [default: planned]", to="workers.count", min=1),
+    _o(
+        "cpu",
+        float,
+        "Limit each worker and server to this many cores, such as 0.5.",
+        "CORES",
+        to="workers.cpu servers.cpu",
+    ),
+    _o(
+        "memory",
         str,
-        typer.Option(
-            help="Size of each worker's row cache: bytes, a share of the table (10%), auto or off.",
-            metavar="SIZE|SHARE|auto|off",
-        ),
-    ] = "auto"
-    cache_staleness: Annotated[
-        int | None, typer.Option(help="async: most pushes that a cached row may lack.  [default: 10]")
-    ] = None
-    allocation: Annotated[
-        str, typer.Option(help="bsp: which worker trains a sample.  [default: where its rows are]", metavar="POLICY")
-    ] = ""
-    seed: Annotated[int, typer.Option(help="Seed of shuffles and of untrained rows.")] = 0
-    slots: Annotated[int, typer.Option(help="Number of slots of the key space, a power of two.")] = 1024
-    recovery: Annotated[
-        str, typer.Option(help="After a lost server: train its part again (exact), or do not (partial).")
-    ] = "exact"
-    relaunches: Annotated[int, typer.Option(min=0, help="Restart a failing role at most this many times.")] = 5
-    guards: Annotated[bool, typer.Option(help="Add, relieve and replace servers that need it.")] = True
+        "Limit each worker and server to this much memory, such as 2G.",
+        "SIZE",
+        to="workers.memory servers.memory",
+    ),
+    _o("plan", bool, "Let the job find its size.  [default: if a number is left open]"),
+    _o("quota", float, "Limit the whole job to this many cores.", "CORES", to="quota.cpu"),
+    _o("planning", None, "Set a planning parameter, such as sample_s=10.", "NAME=VALUE", example="sample_s=20"),
+    _o("brain", "", "Ask this brain, which plans for many jobs.", "HOST:PORT"),
+    _o("history", str, "Database of past jobs; '' for none.", "FILE_OR_URL"),
+)
+_TRAINING = (
+    _o("sync", "async", "async: each worker at its own pace; bsp: all workers in step."),
+    _o(
+        "cache",
+        "auto",
+        "Size of each worker's row cache: bytes, a share of the table (10%), auto or off.",
+        "SIZE|SHARE|auto|off",
+    ),
+    _o("cache_staleness", int, "async: most pushes that a cached row may lack.  [default: 10]"),
+    _o("allocation", "", "bsp: which worker trains a sample.  [default: where its rows are]", "POLICY"),
+    _o("seed", 0, "Seed of shuffles and of untrained rows."),
+    _o("slots", 1024, "Number of slots of the key space, a power of two."),
+    _o("recovery", "exact", "After a lost server: train its part again (exact), or do not (partial)."),
+    _o("relaunches", 5, "Restart a failing role at most this many times.", min=0),
+    _o("guards", True, "Add, relieve and replace servers that need it."),
+)
+_PATIENCE = (
+    _o("timeout", 300.0, "Seconds until every role must have joined.", to="patience.join_s", min=0.1),
+    _o(
+        "silence",
+        30.0,
+        "Declare a role lost after this many seconds without a heartbeat.",
+        to="patience.silence_s",
+        min=1,
+    ),
+    _o("heartbeat", 1.0, "Seconds between two heartbeats of a role.", to="patience.heartbeat_s", min=0.05),
+    _o("tries", 3, "Try unreadable data this many times.", to="patience.tries", min=1),
+    _o(
+        "straggler",
+        None,
+        "Set when a worker counts as slow, such as window=20.",
+        "NAME=VALUE",
+        to="stragglers",
+        example="window=20",
+    ),
+    _o("grace", 30.0, "Seconds that workers get to stop after Ctrl-C.", to="patience.grace_s", min=0),
+)
+_DATA = (
+    _o("data_workers", "auto", "Number of processes that prepare batches for workers.", "NUMBER|auto|off"),
+    _o("data_worker_cpu", float, "Cores of each data worker.  [default: measured]", "CORES"),
+    _o(
+        "split",
+        "auto",
+        "Move part of forward() to data workers; verify also compares results.",
+        "auto|stages|verify|off",
+    ),
+    _o("poison", "fail", "On a sample that cannot be read: fail, or skip and report it."),
+)
+_CHECKPOINTS = (
+    _o(
+        "disk_wait",
+        600.0,
+        "Wait this many seconds for room on a full disk before the job fails.",
+        to="patience.disk_s",
+        min=0,
+    ),
+    _o(
+        "checkpoint_every",
+        float,
+        "Seconds between checkpoints; 0 for none.  [default: 30]",
+        to="checkpoints.every_s",
+        min=0,
+    ),
+    _o("checkpoint_dir", "", "Folder for checkpoints.  [default: the run's]", "DIR", to="checkpoints.folder"),
+    _o("checkpoint_url", "", "Copy checkpoints to this URL.", "URL", to="checkpoints.url"),
+    _o("upload_every", 600.0, "Seconds between two copies to the URL.", to="checkpoints.upload_every_s", min=1),
+    _o("mirror", False, "Keep a copy of each server's checkpoint on another server.", to="checkpoints.mirror"),
+    _o("resume", "", "Continue from the newest checkpoint of this run or URL.", "RUN_OR_URL", to=""),
+)
+_STREAM = (
+    _o("online", "auto", "On a stream: scale workers with its traffic.", "auto|off", to=""),
+    _o("min_workers", 1, "Never plan fewer workers.", to="workers.min", min=1),
+    _o("max_workers", int, "Never plan more workers.  [default: the number of cores]", to="workers.max", min=1),
+    _o(
+        "slo_lag",
+        "20m",
+        "Train each sample within this time of its arrival, such as 90s, 20m.",
+        "TIME",
+        to="following.slo_lag",
+    ),
+    _o(
+        "online_setting",
+        None,
+        "Set how traffic is followed, such as forecaster=mstl.",
+        "NAME=VALUE",
+        to="following.settings",
+        example="every=30",
+    ),
+    _o(
+        "metrics_port",
+        int,
+        "Serve Prometheus metrics on this port; 0 takes a free one.",
+        to="following.metrics_port",
+        min=0,
+        max=65535,
+    ),
+    _o("export_to", "", "Export the model to this URL while it trains.", "URL", to="following.export_to"),
+    _o("export_every", "", "Time between exports.  [default: 5m]", "TIME", to="following.export_every"),
+)
+RUN_OPTIONS = (*_SIZE, *_TRAINING, *_PATIENCE, *_DATA, *_CHECKPOINTS, *_STREAM)
+RUN_PARAMETERS = [
+    parameter("script", Annotated[str, typer.Argument(help="Your training script.", metavar="SCRIPT")]),
+    parameter(
+        "arguments",
+        Annotated[list[str] | None, typer.Argument(help="Arguments of your script, after --.", metavar="ARGS")],
+        None,
+    ),
+    *(each.parameter() for each in (*_SIZE, *_TRAINING)),
+    parameter("name", Annotated[str | None, typer.Option(help="Name of the job.  [default: the script's]")], None),
+    parameter("logs", Runs, RUNS),
+    _o("port", 0, "Port of the master; 0 takes a free one.", to="", min=0, max=65535).parameter(),
+    _o("tls", False, "Use mutual TLS between all roles, as on a cluster.", to="").parameter(),
+    *(each.parameter() for each in _PATIENCE),
+    parameter("as_json", Json, False),
+    parameter("debug", Debug, False),
+    *(each.parameter() for each in (*_DATA, *_CHECKPOINTS, *_STREAM)),
+]
+"""Parameters of `springtide run`, in the order of its help."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PatienceOptions:
-    """How long a run waits for what."""
-
-    timeout: Annotated[float, typer.Option(min=0.1, help="Seconds until every role must have joined.")] = 300.0
-    silence: Annotated[
-        float, typer.Option(min=1, help="Declare a role lost after this many seconds without a heartbeat.")
-    ] = 30.0
-    heartbeat: Annotated[float, typer.Option(min=0.05, help="Seconds between two heartbeats of a role.")] = 1.0
-    tries: Annotated[int, typer.Option(min=1, help="Try unreadable data this many times.")] = 3
-    straggler: Annotated[
-        list[str] | None,
-        typer.Option(help="Set when a worker counts as slow, such as window=20.", metavar="NAME=VALUE"),
-    ] = None
-    grace: Annotated[float, typer.Option(min=0, help="Seconds that workers get to stop after Ctrl-C.")] = 30.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FeedingOptions:
-    """Data workers of a run. The names are those of `ElasticJob`."""
-
-    data_workers: Annotated[
-        str, typer.Option(help="Number of processes that prepare batches for workers.", metavar="NUMBER|auto|off")
-    ] = "auto"
-    data_worker_cpu: Annotated[
-        float | None, typer.Option(help="Cores of each data worker.  [default: measured]", metavar="CORES")
-    ] = None
-    split: Annotated[
-        str,
-        typer.Option(
-            help="Move part of forward() to data workers; verify also compares results.",
-            metavar="auto|stages|verify|off",
-        ),
-    ] = "auto"
-    poison: Annotated[str, typer.Option(help="On a sample that cannot be read: fail, or skip and report it.")] = "fail"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeepingOptions:
-    """Checkpoints and disk of a run: see `launch.spec.resolve`."""
-
-    disk_wait: Annotated[
-        float, typer.Option(min=0, help="Wait this many seconds for room on a full disk before the job fails.")
-    ] = 600.0
-    checkpoint_every: Annotated[
-        float | None, typer.Option(min=0, help="Seconds between checkpoints; 0 for none.  [default: 30]")
-    ] = None
-    checkpoint_dir: Annotated[
-        str, typer.Option(help="Folder for checkpoints.  [default: the run's]", metavar="DIR")
-    ] = ""
-    checkpoint_url: Annotated[str, typer.Option(help="Copy checkpoints to this URL.", metavar="URL")] = ""
-    upload_every: Annotated[float, typer.Option(min=1, help="Seconds between two copies to the URL.")] = 600.0
-    mirror: Annotated[
-        bool, typer.Option("--mirror", help="Keep a copy of each server's checkpoint on another server.")
-    ] = False
-    resume: Annotated[
-        str, typer.Option(help="Continue from the newest checkpoint of this run or URL.", metavar="RUN_OR_URL")
-    ] = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OnlineOptions:
-    """How a run follows a stream."""
-
-    online: Annotated[str, typer.Option(help="On a stream: scale workers with its traffic.", metavar="auto|off")] = (
-        "auto"
-    )
-    min_workers: Annotated[int, typer.Option(min=1, help="Never plan fewer workers.")] = 1
-    max_workers: Annotated[
-        int | None, typer.Option(min=1, help="Never plan more workers.  [default: the number of cores]")
-    ] = None
-    slo_lag: Annotated[
-        str, typer.Option(help="Train each sample within this time of its arrival, such as 90s, 20m.", metavar="TIME")
-    ] = "20m"
-    online_setting: Annotated[
-        list[str] | None,
-        typer.Option(help="Set how traffic is followed, such as forecaster=mstl.", metavar="NAME=VALUE"),
-    ] = None
-    metrics_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="Serve Prometheus metrics on this port; 0 takes a free one.")
-    ] = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExportOptions:
-    """Exports of a run while it trains."""
-
-    export_to: Annotated[str, typer.Option(help="Export the model to this URL while it trains.", metavar="URL")] = ""
-    export_every: Annotated[str, typer.Option(help="Time between exports.  [default: 5m]", metavar="TIME")] = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
-    """All options of `springtide run`. None is left open."""
-
-    script: Annotated[str, typer.Argument(help="Your training script.", metavar="SCRIPT")]
-    arguments: Annotated[
-        list[str] | None, typer.Argument(help="Arguments of your script, after --.", metavar="ARGS")
-    ] = None
-    sizes: SizeOptions = field(default_factory=SizeOptions)
-    training: TrainingOptions = field(default_factory=TrainingOptions)
-    name: Annotated[str | None, typer.Option(help="Name of the job.  [default: the script's]")] = None
-    logs: Runs = RUNS
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the master; 0 takes a free one.")] = 0
-    tls: Annotated[bool, typer.Option("--tls", help="Use mutual TLS between all roles, as on a cluster.")] = False
-    patience: PatienceOptions = field(default_factory=PatienceOptions)
-    as_json: Json = False
-    debug: Debug = False
-    feeding: FeedingOptions = field(default_factory=FeedingOptions)
-    keeping: KeepingOptions = field(default_factory=KeepingOptions)
-    following: OnlineOptions = field(default_factory=OnlineOptions)
-    exporting: ExportOptions = field(default_factory=ExportOptions)
+def run_options(**given: Any) -> dict[str, Any]:
+    """Return a value for every option of `springtide run`; those not given have their default."""
+    return {**{each.name: each.default for each in RUN_PARAMETERS if each.name != "script"}, **given}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

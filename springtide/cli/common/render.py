@@ -1,11 +1,9 @@
-"""A job's status in 80 columns: on one line, or as a small table with a bar.
-
-In: a `JobStatus`. Out: text for `cli.show.live_view`. What does not fit on the line is left out, the least important
-first.
-"""
+"""A job's status in 80 columns: on one line, or as a small table with a bar."""
 
 import textwrap
+from typing import Any
 
+import msgspec
 from rich.console import Group
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -237,3 +235,9 @@ def wrap(text: str, indent: str = " " * 8) -> list[str]:
         for part in textwrap.wrap(line, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
         or [""]
     ]
+
+
+def print_json(found: Any, as_json: bool) -> None:
+    """Print one JSON object as the last line, if `--json` asks for it."""
+    if as_json:
+        print(msgspec.json.encode(found).decode(), flush=True)

@@ -1,8 +1,6 @@
 """`springtide checkpoints`: every checkpoint of a job, a line each: when, how large, what became of it, where it is.
 
-In: the story of a run and what lies in its folder now, or a folder or URL and what lies there. Out: a table of at most
-80 columns, `--json` for scripts. Sizes of all files are compared with the manifest, with `--verify` all bytes with
-their sums.
+Sizes of all files are compared with the manifest; with `--verify`, all bytes with their checksums.
 """
 
 import os
@@ -11,13 +9,11 @@ import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from springtide import errors
 from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import Manifest, name_of
 from springtide.checkpoint.format.storage import FileStore, FolderStore, open_store
-from springtide.cli.common.render import wrap
+from springtide.cli.common.render import print_json, wrap
 from springtide.domain.core.resources import show_memory
 from springtide.launch import job_lookup
 from springtide.telemetry import events as stories
@@ -34,9 +30,16 @@ def checkpoints(name: str | None, *, folder: str, as_json: bool, verify: bool = 
         run = job_lookup.pick_local(name, folder)
         found, job = listed(stories.read(run.files.events), verify=verify), run.job
     print("\n".join(text(job, found)))
-    if as_json:
-        print(msgspec.json.encode({"job": job, "checkpoints": found}).decode())
+    print_json({"job": job, "checkpoints": found}, as_json)
     return 1 if verify and any(one["outcome"] == "damaged" for one in found) else 0
+
+
+EMPTY: dict[str, Any] = {
+    **dict.fromkeys(("outcome", "kind", "where", "uploaded", "mirror", "why"), ""),
+    **dict.fromkeys(("number", "bytes", "samples"), 0),
+    **dict.fromkeys(("at", "seconds"), 0.0),
+}
+"""Fields of a checkpoint in the JSON output, with the values of what is not known."""
 
 
 def is_place(name: str) -> bool:
@@ -49,20 +52,8 @@ def is_place(name: str) -> bool:
 def at_place(place: FileStore, *, verify: bool = False) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for number in sorted(checkpoint_io.numbers(place)):
-        one: dict[str, Any] = {
-            "number": number,
-            "at": 0.0,
-            "outcome": "complete",
-            "kind": "",
-            "bytes": 0,
-            "seconds": 0.0,
-            "samples": 0,
-            "where": place.where,
-            "uploaded": place.where if "://" in place.where else "",
-            "mirror": "",
-            "run": "",
-            "why": "",
-        }
+        uploaded = place.where if "://" in place.where else ""
+        one = EMPTY | {"number": number, "outcome": "complete", "where": place.where, "uploaded": uploaded, "run": ""}
         state = state_of(place, number, verify=verify)
         if state is None:
             continue
@@ -119,19 +110,14 @@ def listed(story: Sequence[Event], *, verify: bool = False) -> list[dict[str, An
     for event in story:
         if event["event"] == "checkpoint" and event["outcome"] != "skipped":
             found[event["number"]] = {
+                **EMPTY,
+                **{name: event[name] for name in EMPTY if name in event},
                 "number": event["number"],
                 "at": event.get("begun_at", event["at"]),
-                "outcome": event["outcome"],
                 "kind": "" if "full" not in event else "full" if event["full"] else "incremental",
-                "bytes": event.get("bytes", 0),
-                "seconds": event.get("seconds", 0.0),
-                "samples": event.get("samples", 0),
-                "where": event.get("where", ""),
                 "kept": False,
                 "apart": [],
                 "verified": False,
-                "uploaded": "",
-                "mirror": event.get("mirror", ""),
                 "why": event.get("why", "") or without_mirror(event),
             }
         elif event["event"] == "uploaded" and event["number"] in found:

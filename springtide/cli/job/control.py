@@ -1,16 +1,12 @@
-"""`springtide scale` and `springtide stop`: change a running job from outside.
-
-In: a job's name. Out: what its master said. Both are safe to repeat.
-"""
+"""`springtide scale`, `stop` and `logs`: change a running job from outside, or read its logs."""
 
 import itertools
 import os
 import time
 from dataclasses import asdict, dataclass
 
-import msgspec
-
 from springtide import errors
+from springtide.cli.common.render import print_json
 from springtide.launch import job_lookup
 from springtide.launch.job_lookup import JobLocation
 from springtide.platforms.agent.job_handle import JobHandle
@@ -52,8 +48,7 @@ def scale(name: str | None, wanted: ScaleTarget, where: JobLocation, *, as_json:
     reach.ask(messages.ScaleRequest(wanted.workers, wanted.servers, data_workers=wanted.data_workers))
     text = " and ".join(count_of(kind, count) for kind, count in wanted.said.items())
     print(f"job {reach.name}: {text} wanted; see `springtide status {reach.name}`")
-    if as_json:
-        print(msgspec.json.encode({"job": reach.name, **wanted.said}).decode())
+    print_json({"job": reach.name, **wanted.said}, as_json)
     return 0
 
 
@@ -71,8 +66,7 @@ def stop(name: str | None, where: JobLocation, *, wait: bool, as_json: bool) -> 
     status = reach.status()
     if wait:
         print(f"job {reach.name}: {status.phase}")
-    if as_json:
-        print(msgspec.json.encode({"job": reach.name, "phase": status.phase}).decode())
+    print_json({"job": reach.name, "phase": status.phase}, as_json)
     return 0
 
 
@@ -92,8 +86,7 @@ def tails(reach: JobHandle, chosen: list[str], lines: int, *, as_json: bool) -> 
     for each, said in found.items():
         print(f"==> {each} <==")
         print("\n".join(said) if said else "(empty)")
-    if as_json:
-        print(msgspec.json.encode({"job": reach.name, "logs": found}).decode())
+    print_json({"job": reach.name, "logs": found}, as_json)
     return 0
 
 
@@ -105,6 +98,5 @@ def followed(reach: JobHandle, chosen: list[str], lines: int, *, as_json: bool) 
             print(line.text if chosen else f"{line.role:<13} | {line.text}", flush=True)
     except KeyboardInterrupt:
         print(f"\njob {reach.name} goes on; `springtide stop {reach.name}` ends it")
-    if as_json:
-        print(msgspec.json.encode({"job": reach.name, "lines": count}).decode())
+    print_json({"job": reach.name, "lines": count}, as_json)
     return 0

@@ -1,9 +1,7 @@
 """`springtide demo`: a job on a generated click log, whose best possible AUC is known. Nothing to download.
 
-In: how many of what. Out: the live view of `springtide run`, a server added and a worker, a server and the master
-killed on the way (`demo_faults.py`), then how long nobody trained, whether any sample was lost or repeated, how near
-the model came, how fast, and what to try next. The script that is run, `demo_script.py`, is there to be read and
-copied.
+On the way it adds a server and kills a worker, a server and the master. The script, `demo_script.py`, is there to be
+read and copied.
 """
 
 import contextlib
@@ -18,11 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
 from springtide import errors
 from springtide.cli.common import exit_status
-from springtide.cli.common.options import KeepingOptions, RunOptions, SizeOptions
+from springtide.cli.common.options import run_options
+from springtide.cli.common.render import print_json
 from springtide.cli.job import run as running
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.platforms.local.job_handle import LocalJobHandle, places_of
@@ -134,11 +131,12 @@ def demo(*, servers: int, workers: int, samples: int, kill: bool, as_json: bool,
 
 def _demo(servers: int, workers: int, samples: int, *, kill: bool, as_json: bool, debug: bool, steps: str) -> int:
     script = os.path.relpath(SCRIPT)
-    options = RunOptions(
+    options = run_options(
         script=script,
         arguments=["--samples", str(samples), "--data", DATA, "--steps", steps],
-        sizes=SizeOptions(servers=servers, workers=workers),
-        keeping=KeepingOptions(checkpoint_every=CHECKPOINT_EVERY_S),
+        servers=servers,
+        workers=workers,
+        checkpoint_every=CHECKPOINT_EVERY_S,
         name="demo",
         debug=debug,
     )
@@ -150,8 +148,7 @@ def _demo(servers: int, workers: int, samples: int, *, kill: bool, as_json: bool
         if status.phase is JobPhase.FINISHED
         else exit_status.text(status, places_of(files), debug=debug)
     )
-    if as_json:
-        print(msgspec.json.encode(exit_status.as_object(status, places_of(files))).decode())
+    print_json(exit_status.as_object(status, places_of(files)), as_json)
     return exit_status.exit_code(status)
 
 

@@ -1,12 +1,8 @@
-"""`springtide export`: the newest checkpoint of a job as files for serving.
-
-In: a job, running or over, or a place with checkpoints; a URL. Out: an export there, and a table of what is in it.
-"""
+"""`springtide export`: the newest checkpoint of a job as files for serving."""
 
 import functools
 from typing import TYPE_CHECKING
 
-import msgspec
 from rich import box, console, table
 from rich.progress import Progress, TaskID
 
@@ -14,6 +10,7 @@ from springtide import errors
 from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import Manifest
 from springtide.checkpoint.format.storage import FileStore, open_store
+from springtide.cli.common.render import print_json
 from springtide.cli.job import checkpoints
 from springtide.domain.core import validation
 from springtide.launch import export_process, job_lookup
@@ -64,8 +61,7 @@ def export(
             warn(f"checkpoint {manifest.number} in {place.where} cannot be used: {error}")
             manifest = chosen_manifest(place, None, before=manifest.number)
     show(card, url)
-    if as_json:
-        print(msgspec.json.encode(card).decode())
+    print_json(card, as_json)
     return 0
 
 

@@ -1,8 +1,4 @@
-"""`springtide submit`: read a spec, hand the job to a platform, say how it is found again.
-
-In: a file and options. Out: the job's name; with `--follow` the job until its end, as `springtide run` shows it; with
-`--dry-run` what it would be, each value with its origin, and nothing started. Next: `launch.submit`.
-"""
+"""`springtide submit`: read a spec, hand the job to a platform; with `--dry-run`, show each value with its origin."""
 
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -12,7 +8,7 @@ from typing import Any
 import msgspec
 
 from springtide.cli.common import exit_status
-from springtide.cli.common.render import WIDTH, wrap
+from springtide.cli.common.render import WIDTH, print_json, wrap
 from springtide.cli.job.run import said
 from springtide.cli.show import status as shown_status
 from springtide.domain.core import redaction
@@ -63,8 +59,7 @@ def followed(name: str, where: JobLocation, *, as_json: bool, debug: bool) -> in
         return 0
     status = reach.status()
     print(exit_status.text(status, reach.places, debug=debug))
-    if as_json:
-        print(msgspec.json.encode(exit_status.as_object(status, reach.places)).decode())
+    print_json(exit_status.as_object(status, reach.places), as_json)
     return exit_status.exit_code(status)
 
 

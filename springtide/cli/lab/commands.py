@@ -1,7 +1,4 @@
-"""Commands that try things out and change no job: `bench`, `plan`, `forecast`, `simulate`, `reproduce` and others.
-
-In: options. Out: each hands over to its own file, imported when it is called. Next: `cli.app` lists them beside others.
-"""
+"""Declarations of commands that try things out and change no job: `plan`, `simulate`, `forecast`, `bench`, ..."""
 
 import importlib.util
 from typing import Annotated, Any

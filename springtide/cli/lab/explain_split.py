@@ -1,8 +1,6 @@
 """`springtide explain-split train.py`: what of a script data workers could do, what stays with the trainer, and why.
 
-In: a script. It runs alone, in a process of its own, for a few batches (worker/explain_split.py). Out: the explanation
-of dataworker/split/report.py, in 80 columns or as JSON; exit code 0 when there is one, 1 when the script raised,
-2 when it trains nothing.
+The script runs alone for a few batches (worker/explain_split.py). Exit code 1 if it raised, 2 if it trains nothing.
 """
 
 import pathlib

@@ -1,8 +1,6 @@
 """`springtide plan`: what a policy would do with a job now, from which candidates, and why. Changes nothing.
 
-In: a run, whose master writes down what its planner was shown (`view.json`), or such a file written by hand; of the
-spec of a job that has not begun only its bounds and its first shape can be told. Out: the model, the candidates with
-the chosen one marked, the decision with its reason, within 80 columns; `--json` for scripts.
+In: the view that a run's planner was shown (`view.json`), such a file written by hand, or the spec of a job.
 """
 
 import math
@@ -11,12 +9,11 @@ import re
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 from rich import box as rich_box
 from rich import console, table
 
 from springtide import errors
-from springtide.cli.common.render import WIDTH, wrap
+from springtide.cli.common.render import WIDTH, print_json, wrap
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.plan import Decision
 from springtide.launch import job_lookup
@@ -57,8 +54,7 @@ def plan(source: str | None, *, policy: str | None, folder: str, as_json: bool) 
     print("\n".join(wrap(f"decision: {decision.why}")))
     for note in (one for one in decision.notes if one != decision.why):
         print("\n".join(wrap(f"note    {note}")))
-    if as_json:
-        print(msgspec.json.encode(as_object(path, config.policy, decision, seen)).decode(), flush=True)
+    print_json(as_object(path, config.policy, decision, seen), as_json)
     return 0
 
 

@@ -1,8 +1,4 @@
-"""`springtide dashboard`: a job's figures in a browser, until Ctrl-C.
-
-In: a run from `launch.job_lookup`; of a job on a stream also what its master keeps in the run's folder. Out:
-data for the page of `dashboard.server`: the status, points since a moment, the forecast, and the story in sentences.
-"""
+"""`springtide dashboard`: a job's figures in a browser, until Ctrl-C."""
 
 import pathlib
 import time

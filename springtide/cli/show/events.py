@@ -1,15 +1,11 @@
-"""`springtide events` and `springtide explain`: what happened to a job, in full and as a story with reasons.
-
-In: the events of a job, while it runs or after. Out: lines of at most 80 columns; seconds count from the
-job's begin.
-"""
+"""`springtide events` and `springtide explain`: what happened to a job, in full and as a story with reasons."""
 
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
-from springtide.cli.common.render import wrap
+from springtide.cli.common.render import print_json, wrap
 from springtide.domain.plan.plan import WITHOUT_BRAIN
 from springtide.launch import job_lookup
 from springtide.launch.job_lookup import JobLocation
@@ -24,8 +20,7 @@ def events(name: str | None, where: JobLocation, *, as_json: bool) -> int:
     story, began_at = reach.story(), reach.card.began_at
     for event in story:
         print("\n".join(wrap(f"{since(began_at, event)}  {event['event']:<9} {details(event)}", INDENT)))
-    if as_json:
-        print(msgspec.json.encode({"job": reach.name, "events": story}).decode())
+    print_json({"job": reach.name, "events": story}, as_json)
     return 0
 
 
@@ -37,8 +32,7 @@ def explain(name: str | None, where: JobLocation, *, as_json: bool) -> int:
     print(f"job {reach.name} ({card.script}) {state}; this is its story:")
     for line in told:
         print("\n".join(wrap(f"{line['seconds']:8.1f} s {line['what']}", INDENT)))
-    if as_json:
-        print(msgspec.json.encode({"job": reach.name, "story": told}).decode())
+    print_json({"job": reach.name, "story": told}, as_json)
     return 0
 
 
@@ -66,22 +60,29 @@ def needless(event: Event, before: Sequence[Event], following: Sequence[Event]) 
     )
 
 
+SENTENCES = {
+    "fenced": "incarnation {incarnation} of {role} counts no more: {why}",
+    "phase": "the job is {phase}: {why}",
+    "failed": "{role} failed: {error}",
+    "unreadable": "{role} could not read shard {shard} from {offset} on: {error}",
+    "master_replaced": "{why}; a new master (term {term}) listened {seconds:.1f} s later",
+    "online": "{workers} workers are left as they are: {why}",
+    "letters_not_kept": "{role}: dead letters are only counted from here on, not kept: {why}",
+    "shorten": "{why}",
+    "alert": "ALERT: {why}",
+    "alert_over": "the alert is over: {why}",
+    "resumed": "goes on from checkpoint {number} in {where}, {samples:,} samples trained",
+}
+
+
 def sentence(event: Event) -> str:
+    if event["event"] in SENTENCES:
+        return SENTENCES[event["event"]].format(**event)
     match event["event"]:
-        case "fenced":
-            return f"incarnation {event['incarnation']} of {event['role']} counts no more: {event['why']}"
-        case "phase":
-            return f"the job is {event['phase']}: {event['why']}"
         case "exited" if "status 0" not in event.get("how", ""):
             return str(event["how"])
-        case "failed":
-            return f"{event['role']} failed: {event['error']}"
-        case "unreadable":
-            return f"{event['role']} could not read shard {event['shard']} from {event['offset']} on: {event['error']}"
         case "poisoned":
             return "given up: " + "; ".join(event["shards"])
-        case "master_replaced":
-            return f"{event['why']}; a new master (term {event['term']}) listened {event['seconds']:.1f} s later"
         case "checkpoint" if event["outcome"] != "complete":
             return f"checkpoint {event['number']} {event['outcome']}: {event['why']}"
         case "checkpoint" if event.get("why"):
@@ -95,20 +96,6 @@ def sentence(event: Event) -> str:
             return f"data workers: {some or event['data_workers'] or 'none'}: {event['why']}"
         case "plan":
             return planned(event)
-        case "online":
-            return f"{event['workers']} workers are left as they are: {event['why']}"
-        case "letters_not_kept":
-            return f"{event['role']}: dead letters are only counted from here on, not kept: {event['why']}"
-        case "shorten":
-            return str(event["why"])
-        case "alert":
-            return f"ALERT: {event['why']}"
-        case "alert_over":
-            return f"the alert is over: {event['why']}"
-        case "resumed":
-            return (
-                f"goes on from checkpoint {event['number']} in {event['where']}, {event['samples']:,} samples trained"
-            )
         case "ready" if event.get("checkpoint"):
             back = f"{event['role']} is back with its slots of checkpoint {event['checkpoint']} in {event['where']}"
             again = f"{event['samples_again']:,} samples are trained again"

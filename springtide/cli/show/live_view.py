@@ -1,14 +1,12 @@
-"""What a running job looks like: a live view on a terminal, a line every few seconds in a pipe. On standard error.
+"""The view of a running job, on standard error: live on a terminal, a line every few seconds in a pipe.
 
-In: a `JobStatus` ten times a second, and the output of worker 0, read from its log. Out: 80 columns of text; what a
-status looks like is in `cli.common.render`.
+In: a `JobStatus` ten times a second, and the output of worker 0. Next: `cli.common.render` draws a status.
 """
 
 import re
 import sys
 import time
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import msgspec
 from rich.console import Console
@@ -18,33 +16,15 @@ from rich.text import Text
 from springtide.cli.common.render import decision_of, line_of, picture, saving_of, wrap
 from springtide.domain.core.resources import show_memory
 from springtide.domain.core.roles import Role, RoleKind
-from springtide.platforms.agent.agent import RunPlan
+from springtide.platforms.agent.run_plan import RunPlan
 from springtide.rpc.messages.messages import JobStatus
-from springtide.telemetry.logs import SCRIPT_RAISED, RunFiles
+from springtide.telemetry.logs import SCRIPT_RAISED, LogTail, RunFiles
 from springtide.telemetry.redactor import redact
 
 LINE_EVERY_S = 2.0
 
 
-class JobDisplay(Protocol):
-    """Shows a job while it runs. A context manager: open while the job runs."""
-
-    def update(self, status: JobStatus) -> None:
-        """A new look at the job."""
-        ...
-
-    def say(self, line: str) -> None:
-        """Something the user should know now."""
-        ...
-
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
-
-
-def open_view(plan: RunPlan, files: RunFiles) -> JobDisplay:
+def open_view(plan: RunPlan, files: RunFiles) -> "PlainView":
     console = Console(stderr=True, highlight=False)  # honours NO_COLOR and TERM
     spec = plan.spec
     heading = (
@@ -73,19 +53,11 @@ class WorkerOutput:
     """New lines of worker 0's output, up to the traceback of a script that raised."""
 
     def __init__(self, files: RunFiles) -> None:
-        self._path = files.log_of(Role(RoleKind.WORKER, 0))
-        self._at = 0
+        self._tail = LogTail(files.log_of(Role(RoleKind.WORKER, 0)))
         self._over = False
 
     def lines(self) -> list[str]:
-        if self._over or not self._path.exists():
-            return []
-        with open(self._path, "rb") as file:
-            file.seek(self._at)
-            new = file.read()
-        whole = new[: new.rfind(b"\n") + 1]
-        self._at += len(whole)
-        found = whole.decode(errors="replace").splitlines()
+        found = [] if self._over else self._tail.more()
         if SCRIPT_RAISED in found:
             self._over = True
             found = found[: found.index(SCRIPT_RAISED)]
@@ -93,12 +65,13 @@ class WorkerOutput:
 
 
 class PlainView:
-    """Plain lines."""
+    """Shows a job while it runs, as plain lines. A context manager: open while the job runs."""
 
     def __init__(self, console: Console, heading: list[str], follow: WorkerOutput) -> None:
-        self._heading, self._follow = heading, follow
+        self._console, self._heading, self._follow = console, heading, follow
         self._next_at = 0.0
-        self._last = self._shown = self._decision = self._trouble = self._disk = ""
+        self._last = self._shown = self._decision = ""
+        self._troubles: dict[str, str] = {}
 
     def __enter__(self) -> Self:
         for line in self._heading:
@@ -106,18 +79,20 @@ class PlainView:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._relay()
+        self.relay()
         if self._last:
             self.say(self._last)
 
     def update(self, status: JobStatus) -> None:
-        self._relay()
+        self.relay()
         self._last = line_of(status)
         if decision_of(status) != self._decision:
             self._decision = decision_of(status)
             self.say(f"{status.elapsed_s:6.1f} s  {self._decision}")
-        self._tell_saving(status)
-        self._tell_disk(status)
+        again = "" if status.checkpoint_trouble else " is complete, checkpoints are well again"
+        self._tell("saved", status.checkpoint_trouble, saving_of(status) + again, status)
+        disk = status.disk_trouble
+        self._tell("disk", disk, disk or "there is room again, the job goes on", status)
         news = line_of(msgspec.structs.replace(status, elapsed_s=0.0))
         if time.monotonic() >= self._next_at and news != self._shown:
             self._next_at = time.monotonic() + LINE_EVERY_S
@@ -127,51 +102,37 @@ class PlainView:
     def say(self, line: str) -> None:
         print("\n".join(wrap(redact(line))), file=sys.stderr, flush=True)
 
-    def _tell_saving(self, status: JobStatus) -> None:
-        """Print when checkpoints start to fail and when they recover; ignore the changing numbers."""
-        trouble = re.sub(r"\d+", "", status.checkpoint_trouble)
-        if trouble != self._trouble and not status.phase.over:  # the outcome has it then
-            again = "" if trouble else "is complete, checkpoints are well again"
-            self.say(f"{status.elapsed_s:6.1f} s  saved: {saving_of(status)} {again}".rstrip())
-            self._trouble = trouble
-
-    def _tell_disk(self, status: JobStatus) -> None:
-        trouble = re.sub(r"\d+", "", status.disk_trouble)
-        if trouble != self._disk and not status.phase.over:
-            self.say(
-                f"{status.elapsed_s:6.1f} s  disk: {status.disk_trouble or 'there is room again, the job goes on'}"
-            )
-            self._disk = trouble
-
-    def _relay(self) -> None:
+    def relay(self) -> None:
         for line in self._follow.lines():  # the script's own lines stay as they are
             print(line, file=sys.stderr, flush=True)
 
+    def _tell(self, what: str, trouble: str, text: str, status: JobStatus) -> None:
+        """Print when a trouble starts and when it is over; ignore its changing numbers."""
+        trouble = re.sub(r"\d+", "", trouble)
+        if trouble != self._troubles.get(what, "") and not status.phase.over:  # the outcome has it then
+            self.say(f"{status.elapsed_s:6.1f} s  {what}: {text}")
+            self._troubles[what] = trouble
 
-class LiveView:
+
+class LiveView(PlainView):
     """Redrawn in place at the foot of the terminal; the script's own output scrolls above it."""
 
-    def __init__(self, console: Console, heading: list[str], follow: WorkerOutput) -> None:
-        self._console, self._heading, self._follow = console, heading, follow
-        self._live = Live(console=console, refresh_per_second=8, transient=False)
-
     def __enter__(self) -> Self:
+        self._live = Live(console=self._console, refresh_per_second=8, transient=False)
         self._live.start()
-        for line in self._heading:
-            self.say(line)
-        return self
+        return super().__enter__()
 
     def __exit__(self, *_: object) -> None:
-        self._relay()
+        self.relay()
         self._live.stop()
 
     def update(self, status: JobStatus) -> None:
-        self._relay()
+        self.relay()
         self._live.update(picture(status))
 
     def say(self, line: str) -> None:
         self._console.print(Text(redact(line)))
 
-    def _relay(self) -> None:
-        for line in self._follow.lines():  # the script's own lines stay as they are
+    def relay(self) -> None:
+        for line in self._follow.lines():
             self._console.print(Text(line))

@@ -1,8 +1,4 @@
-"""`springtide status`: one job as a small table, or all of them, a line each.
-
-In: a job, by `launch.job_lookup`. Out: text of at most 80 columns whose first line says how the job is; `--json` for
-scripts.
-"""
+"""`springtide status`, `top` and `metrics`: how a job is, once, again and again, or for monitors."""
 
 import sys
 import time
@@ -14,7 +10,7 @@ from rich.live import Live
 
 from springtide import errors
 from springtide.cli.common import exit_status, render
-from springtide.cli.common.render import WIDTH, alive_text, decision_of, line_of, picture, wrap
+from springtide.cli.common.render import WIDTH, alive_text, decision_of, line_of, picture, print_json, wrap
 from springtide.domain.core.resources import show_memory
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.spec.job_spec import JobPhase
@@ -29,14 +25,12 @@ def status(name: str | None, where: JobLocation, *, every: bool, as_json: bool) 
     if every:
         shown = [(reach, status_of(reach)) for reach in job_lookup.every(where)]
         print("\n".join([columns("JOB", "STATE", "AGE", "SAMPLES", "WHY"), *(row(*each) for each in shown)]))
-        if as_json:
-            print(msgspec.json.encode({"jobs": [as_object(*each) for each in shown]}).decode())
+        print_json({"jobs": [as_object(*each) for each in shown]}, as_json)
         return 0
     reach = job_lookup.find(name, where)
     found = reach.status()
     print(text(reach, found))
-    if as_json:
-        print(msgspec.json.encode(as_object(reach, found)).decode())
+    print_json(as_object(reach, found), as_json)
     return 0
 
 

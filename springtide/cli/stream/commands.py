@@ -1,7 +1,4 @@
-"""Commands for streams: `produce` appends records to one, `stream info|grow|seal|trim` look after one.
-
-In: options. Out: each hands over to its own file, imported when it is called. Next: `cli.app` lists them beside others.
-"""
+"""Declarations of the commands for streams: `produce`, and `stream info|grow|seal|trim`."""
 
 from typing import Annotated
 

@@ -1,8 +1,4 @@
-"""`springtide forecast`: how well a stream's traffic is forecast, by which model, and what comes next.
-
-In: a CSV file of moments and counts. Out: a table of how each model would have done on the file's own days, which of
-them `auto` would take, the next day, JSON. Next: `planning.online.forecasters` for the figures.
-"""
+"""`springtide forecast`: how well each model would have forecast a stream's traffic, and what comes next."""
 
 import pathlib
 from collections.abc import Sequence

@@ -1,12 +1,7 @@
-"""`springtide produce`: options to a maker, a pace and a stream; progress on standard error, totals at the end.
-
-In: options of cli/stream/commands.py. Out: records in the stream, and what was appended, exactly. Next:
-data/stream/producer.py.
-"""
+"""`springtide produce` and `springtide stream info|grow|seal|trim`: records in a stream, and what it holds."""
 
 import dataclasses
 import itertools
-import json
 import signal
 import sys
 import time
@@ -16,6 +11,7 @@ from typing import Any
 
 from springtide import errors, file_input
 from springtide.cli.common.options import PaceOptions, RecordOptions, TargetOptions
+from springtide.cli.common.render import print_json
 from springtide.data.stream import producer
 from springtide.data.stream.log import layout
 from springtide.data.stream.log import stream as logs
@@ -51,8 +47,7 @@ def produce(url: str, which: RecordOptions, flow: PaceOptions, into: TargetOptio
     finally:
         stream.close()
     print(told(stream.url, done, sealed=into.seal and not done.interrupted))
-    if as_json:
-        print(json.dumps({"stream": stream.url, **dataclasses.asdict(done)}))
+    print_json({"stream": stream.url, **dataclasses.asdict(done)}, as_json)
     return 130 if done.interrupted else 0
 
 
@@ -204,8 +199,7 @@ def info(url: str, *, rows: int, as_json: bool) -> int:
     finally:
         stream.close()
     print("\n".join(table_lines(found, rows, time.time())))
-    if as_json:
-        print(json.dumps(found))
+    print_json(found, as_json)
     return 0
 
 
@@ -307,6 +301,5 @@ def _log(url: str) -> LogStream:
 
 def _say(line: str, as_json: bool, **facts: object) -> int:
     print(line)
-    if as_json:
-        print(json.dumps(facts))
+    print_json(facts, as_json)
     return 0

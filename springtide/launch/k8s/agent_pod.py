@@ -23,8 +23,9 @@ from springtide.domain.spec.job_spec import JobPhase
 from springtide.launch.k8s.pod_requests import LeavingPods, UserRequests
 from springtide.launch.spec import resolve
 from springtide.platforms.agent import run_plan
-from springtide.platforms.agent.agent import Agent, RunPlan, blame_of
+from springtide.platforms.agent.agent import Agent, blame_of
 from springtide.platforms.agent.platform_api import CompositePlatform
+from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, PODS, SCALE_PLANS
 from springtide.platforms.k8s.job import job_status
@@ -40,44 +41,23 @@ from springtide.telemetry import events, logs
 PRINT_EVERY_S = 0.2
 
 
-class LogFollower:
-    """Follower of one file; `old` says whether to print existing content."""
-
-    def __init__(self, path: pathlib.Path, out: TextIO, *, old: bool) -> None:
-        self._path, self._out = path, out
-        self._at = 0 if old or not path.exists() else path.stat().st_size
-
-    def look(self) -> None:
-        try:
-            with open(self._path, "rb") as file:
-                file.seek(self._at)
-                came = file.read()
-        except FileNotFoundError:
-            return
-        whole, end, _ = came.rpartition(b"\n")
-        if end:
-            self._at += len(whole) + 1
-            self._out.write(whole.decode(errors="replace") + "\n")
-            self._out.flush()
-
-
 class PodOutput:
-    """Output of one run, copied to the pod's standard output."""
+    """Events and the master's log of one run, copied to the pod's standard output."""
 
     def __init__(self, files: logs.RunFiles, out: TextIO = sys.stdout) -> None:
-        self._followers = [
-            LogFollower(files.events, out, old=True),
-            LogFollower(files.log_of(Role(RoleKind.MASTER)), out, old=False),
-        ]
+        log, self._out = files.log_of(Role(RoleKind.MASTER)), out
+        old = log.stat().st_size if log.exists() else 0  # an earlier agent in this pod has printed it
+        self._tails = [logs.LogTail(files.events), logs.LogTail(log, old)]
 
     async def keep(self) -> None:
         while True:
-            self.look()
+            self.copy()
             await asyncio.sleep(PRINT_EVERY_S)
 
-    def look(self) -> None:
-        for follower in self._followers:
-            follower.look()
+    def copy(self) -> None:
+        for tail in self._tails:
+            if lines := tail.more():
+                print("\n".join(lines), file=self._out, flush=True)
 
 
 LOOK_S = 0.5
@@ -200,14 +180,14 @@ class PodJob:
             either: set[asyncio.Future[Any]] = {running, self._platform.failed}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
-                await called_off(running)
+                await ended(running)
                 self._platform.failed.result()  # raises the reason
             status = await last_status(running, self._job.name)
         finally:
-            await called_off(running)
+            await ended(running)
             for task in beside:
-                await called_off(task)
-            output.look()
+                await ended(task)
+            output.copy()
         await self._end(status)
 
     async def _next_term(self) -> int:
@@ -245,12 +225,6 @@ async def kept(keep: Callable[[], Awaitable[None]]) -> None:
         except (errors.SpringtideError, OSError) as error:
             log.error("%s: %s", keep.__qualname__, error)
         await asyncio.sleep(AGAIN_S)
-
-
-async def called_off(task: "asyncio.Task[object]") -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.wait({task})
 
 
 def lay_out(files: logs.RunFiles, settings: config.Settings) -> None:

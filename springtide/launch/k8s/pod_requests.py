@@ -51,10 +51,8 @@ def read_heeded(files: logs.RunFiles, now: ElasticJob) -> ElasticJob:
 
 
 def write_heeded(files: logs.RunFiles, job: ElasticJob) -> None:
-    try:
+    with events.disk_errors(files.heeded):
         private_files.replace(files.heeded, msgspec.json.encode(schema.spec_of(job)))
-    except OSError as error:
-        raise events.as_disk_error(error, files.heeded) from error
 
 
 CHANGED = "the job's spec was changed"

@@ -1,8 +1,6 @@
 """Applies NAME=VALUE overrides to frozen dataclasses: `--planning` of a run, a spec and a brain.
 
-In: the overrides, and the objects that they may change. Out: changed copies with checked types; named policies,
-priorities and metrics are looked up. A dot names a field of a nested object, and names of seconds may omit `_s`. Next:
-`launch.spec.initial_resources`, `launch.spec.resolve`, `cli.cluster.brain`.
+A dot names a field of a nested object, and names of seconds may omit `_s`.
 """
 
 import typing

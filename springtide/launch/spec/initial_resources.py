@@ -1,8 +1,6 @@
 """Chooses the initial resources of a job where its user leaves them open, and its planning rules.
 
-In: an `ElasticJob` and the capacity of its platform. Out: `InitialSizes`: a first shape with `PlanRules`, or the result
-of `size_locally` if the job is not planned. A brain or history with similar jobs supplies the first shape. Next:
-`launch.spec.resolve`.
+A brain or history with similar jobs supplies the first shape. Next: `launch.spec.resolve`.
 """
 
 import asyncio
@@ -57,9 +55,7 @@ class InitialSizes:
 
 
 def start(job: ElasticJob, capacity: PlatformCapacity, *, history: str = "", key: str = "", say: Say) -> InitialSizes:
-    """Return first sizes, and planning rules if the job plans. `history`: database of past jobs unless the job names
-    one.
-    """
+    """Return first sizes and planning rules. `history`: database of past jobs unless the job names one."""
     room.check(capacity, job.workers, job.servers, job.quota)
     limits = room.bounds(capacity, job.workers, job.servers, job.quota)
     if not planned(job):

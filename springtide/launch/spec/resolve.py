@@ -1,7 +1,7 @@
-"""Resolves a job spec into a `RunPlan`: fills in open fields and checks everything.
+"""Resolves a job spec into a `RunPlan`: fills in open fields and checks everything; writes and starts nothing.
 
-In: an `ElasticJob` and the `PlatformCapacity` of its platform. Out: a `RunPlan`. Nothing is written or started before
-that. Used by `springtide run`, `submit`, a pod's agent and Ray. Next: `platforms.agent.agent`.
+In: an `ElasticJob` and the `PlatformCapacity` of its platform. Used by `springtide run`, `submit`, a pod's agent and
+Ray. Next: `platforms.agent.agent`.
 """
 
 import difflib
@@ -27,9 +27,12 @@ from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob
 from springtide.domain.spec.job_spec import GuardRules, JobSpec, StragglerRules
 from springtide.domain.spec.online_job import OnlineJob, OnlineRules
 from springtide.launch.spec import field_overrides, initial_resources
-from springtide.platforms.agent.agent import RunPlan
+from springtide.platforms.agent.run_plan import RunPlan
 from springtide.telemetry.logs import RunFiles
 
+SAME = ("name", "sync", "relaunches", "recovery")
+PATIENCE = ("join_s", "silence_s", "heartbeat_s", "tries", "disk_s")
+"""Fields that a `JobSpec` has as an `ElasticJob` has them, of the job and of its `patience`."""
 SETTINGS = ("speedup", "every_s", "forecaster", "history")
 RULES = ("pause_s", "start_s", "lag_price", "late_price", "change_price")
 
@@ -40,13 +43,16 @@ def online_of(job: ElasticJob, *, cores: int) -> OnlineJob:
     most = workers.max if workers.max is not None else max(cores, fewest)
     rules = OnlineRules(fewest=fewest, most=most, slo_lag_s=validation.parse_duration("slo_lag", following.slo_lag))
     found = OnlineJob(
-        on=following.on and workers.count is None, rules=rules, metrics_port=following.metrics_port,
-        servers_follow=job.servers.count is None and job.servers.max is None, history=past_traffic(job.resume),
-    )  # fmt: skip
+        on=following.on and workers.count is None,
+        rules=rules,
+        metrics_port=following.metrics_port,
+        servers_follow=job.servers.count is None and job.servers.max is None,
+        history=past_traffic(job.resume),
+    )
     given = [f"{name}={value}" for name, value in following.settings.items()]
     found, rules = field_overrides.changed(
         given, (found, SETTINGS), (rules, RULES), option="--online-setting", example="every=30"
-    )  # fmt: skip
+    )
     if found.history and not pathlib.Path(found.history).is_file():
         raise errors.MissingFile(
             f"following.settings (--online-setting) history={found.history}: no such file; wanted traffic.jsonl of "
@@ -63,8 +69,8 @@ def past_traffic(resume: str) -> str:
 
 
 def checkpoint_rules(
-    keeping: CheckpointWish, *, servers: int = 1, resume: str = "", resumed: Manifest | None = None, exports: str = ""
-) -> CheckpointRules:  # fmt: skip
+    keeping: CheckpointWish, servers: int = 1, *, resume: str = "", resumed: Manifest | None = None, exports: str = ""
+) -> CheckpointRules:
     """Build the checkpoint rules. Exports need checkpoints at least as often."""
     every_s, url = keeping.every_s, keeping.url
     often_s = validation.parse_duration("export_every", exports) if exports else EVERY_S
@@ -116,7 +122,7 @@ def find_checkpoint(where: str, say: Callable[[str], None]) -> Manifest | None:
     if found.manifest is None:
         raise errors.MissingFile(
             f"resume {where}: no checkpoint there that could be used; give a run's name, its folder or a URL"
-        )  # fmt: skip
+        )
     made = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.manifest.begun_at))
     said = f"job {found.manifest.job}, {made}, {found.manifest.progress.samples:,} samples trained"
     say(f"going on from checkpoint {found.manifest.number} in {found.place.where} ({said})")
@@ -127,9 +133,14 @@ Say = Callable[[str], None]
 
 
 def resolve(
-    job: ElasticJob, capacity: PlatformCapacity, *, code: pathlib.Path | None, history: str = "", key: str = "",
+    job: ElasticJob,
+    capacity: PlatformCapacity,
+    *,
+    code: pathlib.Path | None,
+    history: str = "",
+    key: str = "",
     say: Say = lambda _: None,
-) -> RunPlan:  # fmt: skip
+) -> RunPlan:
     """Return all that an agent must know.
 
     `code`: folder of the script, None if only its hosts have it. `history`: database of past jobs unless the job names
@@ -144,29 +155,40 @@ def resolve(
     resumed = find_checkpoint(job.resume, say)
     cores = max(1, math.floor(job.quota.cpu or capacity.cpu or 1))
     spec = JobSpec(
-        name=job.name, servers=sizes.servers, workers=sizes.workers, sync=job.sync,
-        slots=resumed.slots if resumed else job.slots, seed=resumed.seed if resumed else job.seed,
-        join_s=job.patience.join_s, silence_s=job.patience.silence_s, heartbeat_s=job.patience.heartbeat_s,
-        relaunches=job.relaunches, tries=job.patience.tries, disk_s=job.patience.disk_s, recovery=job.recovery,
+        **{name: getattr(job, name) for name in SAME},
+        **{name: getattr(job.patience, name) for name in PATIENCE},
+        servers=sizes.servers,
+        workers=sizes.workers,
+        worker_cpu=sizes.worker_cpu,
+        server_cpu=sizes.server_cpu,
+        worker_memory=job.workers.memory_bytes,
+        server_memory=job.servers.memory_bytes,
+        planning=sizes.planning,
+        slots=resumed.slots if resumed else job.slots,
+        seed=resumed.seed if resumed else job.seed,
         checkpoints=checkpoint_rules(
-            job.checkpoints, servers=sizes.servers, resume=job.resume, resumed=resumed,
-            exports=job.following.export_every,
+            job.checkpoints, sizes.servers, resume=job.resume, resumed=resumed, exports=job.following.export_every
         ),
         cache=cache_rules.rules(job.cache, allocation=job.allocation or None, staleness=job.cache_staleness),
-        stragglers=StragglerRules().changed(job.stragglers), guards=guards(job, sizes),
-        feeding=feeds(job, capacity), online=online_of(job, cores=cores),
-        worker_cpu=sizes.worker_cpu, server_cpu=sizes.server_cpu,
-        worker_memory=job.workers.memory_bytes, server_memory=job.servers.memory_bytes, planning=sizes.planning,
-    )  # fmt: skip
+        stragglers=StragglerRules().changed(job.stragglers),
+        guards=guards(job, sizes),
+        feeding=feeds(job, capacity),
+        online=online_of(job, cores=cores),
+    )
     if job.following.export_to and not spec.checkpoints.on:
         raise errors.BadInput(
             "following.exportTo (--export-to) needs checkpoints, which exports are made of; leave out everyS 0 "
             "(--checkpoint-every 0)"
         )
     return RunPlan(
-        spec=spec, script=job.script, arguments=job.arguments, threads_per_worker=sizes.threads,
-        grace_s=job.patience.grace_s, environment=job.environment, settings=schema.settings_of(job),
-    )  # fmt: skip
+        spec=spec,
+        script=job.script,
+        arguments=job.arguments,
+        threads_per_worker=sizes.threads,
+        grace_s=job.patience.grace_s,
+        environment=job.environment,
+        settings=schema.settings_of(job),
+    )
 
 
 def check_exports(job: ElasticJob, *, elsewhere: bool) -> None:

@@ -1,8 +1,7 @@
 """Reads a YAML or JSON spec into an `ElasticJob`, and reports all mistakes at once with line and column.
 
-In: a file. Out: `ParsedSpec`: the job, the folder of its code, and the file's namespace. `domain.spec.schema` defines
-names and types. This module defines the YAML rules: text stays as written (`off`, `1.10`), keys must be unique, and
-tabs and second documents have their own messages. Next: `launch.spec.resolve`, `launch.submit`.
+`domain.spec.schema` defines names and types. This module defines the YAML rules: text stays as written (`off`, `1.10`),
+keys must be unique, and tabs and second documents have their own messages.
 """
 
 import os

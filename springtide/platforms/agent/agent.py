@@ -1,9 +1,8 @@
 """Supervises one job: keeps the master running, starts the roles that the master wants, and reports exits.
 
-In: a `RunPlan`. Out: the job's last `JobStatus`, and one status per poll. Roles are not children of the master, so the
-agent can replace the master without touching them (`platforms.agent.master_keeper`). `platforms.agent.reconcile`
-compares the running roles with the wanted roles, so a new master or agent needs no history of earlier orders. An agent
-that is cancelled leaves its job to the next agent, if the platform allows that.
+Roles are not children of the master, so the agent can replace it without touching them. `platforms.agent.reconcile`
+compares running with wanted roles, so a new master or agent needs no history of earlier orders. An agent that is
+cancelled leaves its job to the next agent, if the platform allows that.
 """
 
 import asyncio
@@ -30,7 +29,7 @@ from springtide.platforms.agent import credentials, master_keeper, reconcile, ru
 from springtide.platforms.agent.master_keeper import START_S, AwakeClock, MasterSupervisor, NextTerm, Result
 from springtide.platforms.agent.platform_api import Platform, RoleLaunch
 from springtide.platforms.agent.reconcile import POLITE_S
-from springtide.platforms.agent.run_plan import RunPlan as RunPlan
+from springtide.platforms.agent.run_plan import RunPlan
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection
 from springtide.rpc.transport.master_file import MasterLocation
@@ -180,10 +179,10 @@ class Agent:
                 self._files.secret.unlink(missing_ok=True)
                 self._files.spec.unlink(missing_ok=True)
                 shutil.rmtree(self._files.tls, ignore_errors=True)
-                self._tell_end(status)
+                self._tell("ended", status=msgspec.to_builtins(status))
             else:
                 self._platform.leave()
-                self._close_story()
+            self._close_story()
 
     def _adopt(self) -> None:
         found = self._platform.adopt(self._ended)
@@ -354,10 +353,6 @@ class Agent:
         except OSError as error:  # a lost event must not fail the job
             log.warning("the story misses %s: %s", kind, error)
 
-    def _tell_end(self, status: messages.JobStatus) -> None:
-        self._tell("ended", status=msgspec.to_builtins(status))
-        self._close_story()
-
     def _close_story(self) -> None:
         story, self._story = self._story, None
         try:
@@ -416,40 +411,27 @@ def write_card(plan: RunPlan, files: logs.RunFiles) -> None:
         agent_pid=pid,
         agent_start=run_registry.start_of(pid) or 0,
     )
-    try:
+    with events.disk_errors(files.card):
         run_registry.write_card(files, card)
-    except OSError as error:
-        raise events.as_disk_error(error, files.card) from error
 
 
 def write_spec(plan: RunPlan, files: logs.RunFiles) -> None:
     """Write the spec for the master, readable by this user only: its URLs may hold passwords."""
-    try:
+    with events.disk_errors(files.spec):
         private_files.replace(files.spec, msgspec.json.encode(plan.spec))
-    except OSError as error:
-        raise events.as_disk_error(error, files.spec) from error
 
 
 def write_secret(files: logs.RunFiles, *, keep: bool = False) -> None:
     """Draw the job's secret and write it to a file that only this user can read."""
     if keep and files.secret.exists():
         return
-    unfinished = files.secret.with_suffix(".part")  # a crash leaves no half-written secret
-    try:
-        unfinished.unlink(missing_ok=True)
-        handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(handle, "w") as file:
-            file.write(secrets.token_hex(32))
-        unfinished.rename(files.secret)
-    except OSError as error:
-        raise events.as_disk_error(error, files.secret) from error
+    with events.disk_errors(files.secret):
+        private_files.replace(files.secret, secrets.token_hex(32).encode())
 
 
 def write_certificates(job: str, files: logs.RunFiles) -> None:
     unfinished = files.tls.with_suffix(".part")
-    try:
+    with events.disk_errors(files.tls):
         shutil.rmtree(unfinished, ignore_errors=True)
         credentials.lay_out(credentials.make(job, at=datetime.datetime.now(datetime.UTC)), unfinished)
         unfinished.rename(files.tls)
-    except OSError as error:
-        raise events.as_disk_error(error, files.tls) from error

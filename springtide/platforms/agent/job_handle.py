@@ -1,9 +1,8 @@
 """Interface to a submitted job on any platform, behind commands such as `status`, `logs` and `scale`.
 
-In: a job's name and location. Out: its status, events and logs, and replies of its master. Implementations:
-`platforms.local.job_handle`, `platforms.ray_cluster.job_handle` and `platforms.k8s.client.job_handle`. Each has
-`open_job(name, where) -> JobHandle`, which raises `errors.MissingFile` for an unknown job, and `names(where) ->
-list[str]`, newest first. Next: `launch.job_lookup` picks a module, `cli` shows the result.
+Each implementation (`platforms.local`, `ray_cluster`, `k8s.client`) has `open_job(name, where) -> JobHandle`, which
+raises `errors.MissingFile` for an unknown job, and `names(where) -> list[str]`, newest first. `ask_master` sends a
+request to a master on this host. Next: `launch.job_lookup`.
 """
 
 import asyncio
@@ -45,44 +44,33 @@ class JobHandle(Protocol):
     @property
     def name(self) -> str:
         """Name that users give the job."""
-        ...
 
     @property
     def platform(self) -> str:
         """Platform of the job: local, ray or k8s."""
-        ...
 
     @property
     def card(self) -> JobSummary:
         """Facts of the job: what it runs, and since when."""
-        ...
 
     @property
     def places(self) -> dict[str, str]:
         """Paths or commands for people, by content: `logs`, `events`, ..."""
-        ...
 
     def running(self) -> bool:
         """Return True if the job is not over: an agent keeps it, or will do so again."""
-        ...
 
     def status(self) -> messages.JobStatus:
-        """Return the current or last status; `MasterUnreachable` if the master of a running job does not
-        reply in time.
-        """
-        ...
+        """Return the current or last status; `MasterUnreachable` if the master of a running job does not reply."""
 
     def ask(self, request: messages.Request) -> messages.Reply:
         """Send a request such as `Scale` or `Stop` to the master; `BadInput` if the job does not run."""
-        ...
 
     def story(self) -> list[dict[str, Any]]:
         """Return the events so far in order, each with `at` and `event`."""
-        ...
 
     def roles(self) -> Sequence[str]:
         """Return the roles that have logs."""
-        ...
 
     def logs(self, roles: Sequence[str], *, lines: int, follow: bool) -> Iterator[LogLine]:
         """Yield the last lines of these roles, one role after another.
@@ -90,7 +78,6 @@ class JobHandle(Protocol):
         With `follow`, continue with new lines until the job is over. If `roles` is empty, this includes roles that join
         later.
         """
-        ...
 
 
 ANSWER_S = 15.0  # a replaced master is back within seconds

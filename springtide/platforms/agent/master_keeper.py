@@ -1,8 +1,8 @@
 """Keeps one master running: starts it, and replaces a dead or hung master by one with a higher term.
 
-In: `platforms.agent.agent` launches masters and reports an unreachable master; the platform gives the terms. Out: the
-address of the current master. If masters keep dying right after their start, `JobFailed` gives the reason from the log.
-Before a start, the keeper waits for space on a full disk, because a master must write its journal first.
+If masters keep dying right after their start, `JobFailed` gives the reason from the log. Before a start, the keeper
+waits for space on a full disk. `AwakeClock` skips the time in which this process was stopped or suspended, so that an
+agent does not blame other processes for its own silence.
 """
 
 import asyncio

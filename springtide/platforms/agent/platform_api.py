@@ -1,8 +1,4 @@
-"""Interface of a platform: start, limit and stop roles, report their exits and their usage.
-
-In: `platforms.agent.agent` decides what runs. Next: `platforms.local.platform`. On Ray and Kubernetes a
-`CompositePlatform` runs the master as a process on the agent's own host.
-"""
+"""Interface of a platform: start, limit and stop roles, report their exits and their usage."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,7 +29,6 @@ class Platform(Protocol):
 
     def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
         """Start a role and return its process id. The platform calls `on_exit` once, in the agent's event loop."""
-        ...
 
     def adopt(self, on_exit: Callable[[RoleExit], None]) -> list[Life]:
         """Take over the running roles of an earlier agent of this job, and return them.
@@ -41,33 +36,24 @@ class Platform(Protocol):
         `on_exit` also receives the known exits since that agent. Platforms whose roles end with their agent return
         nothing.
         """
-        ...
 
     def stop(self, life: Life, *, kill: bool) -> None:
         """Ask a process to end, or kill it; harmless if it has ended."""
-        ...
 
     def hold(self, life: Life, limits: ProcessLimits) -> bool:
-        """Change the limits of a running process; return True if they apply now. Otherwise they apply to
-        its next life.
-        """
-        ...
+        """Change the limits of a running process; return False if they apply only to its next life."""
 
     def running(self) -> list[Life]:
         """Return the lives that have started and not ended."""
-        ...
 
     def usage(self) -> Mapping[Life, tuple[Usage, ProcessLimits]]:
         """Return usage and limits of each running process, except processes that report their own usage."""
-        ...
 
     def close(self) -> None:
         """End all remaining processes after the job, including children of roles."""
-        ...
 
     def leave(self) -> None:
         """Leave a running job to the next agent; end everything that cannot survive this agent."""
-        ...
 
 
 class CompositePlatform:

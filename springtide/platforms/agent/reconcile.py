@@ -1,8 +1,7 @@
 """Pure. Computes the steps that bring the running roles to the wanted roles. The time is an argument.
 
-In: `WantedRole`s from the master, and the lives that run now. Out: steps for `platforms.agent.agent`. Repeated wishes
-change nothing: each incarnation starts at most once, even after a change of master. A new agent has no history. It
-counts every running life as started, and declares a life lost if it has joined but does not run.
+Repeated wishes change nothing: each incarnation starts at most once, even after a change of master. A new agent counts
+every running life as started, and declares a life lost if it has joined but does not run.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,6 +1,4 @@
-"""Pure. Complete description of a job for an agent. In: `launch.spec.resolve`, and tests. Next:
-`platforms.agent.agent`.
-"""
+"""Pure. Complete description of a job for an agent, from `launch.spec.resolve`. Next: `platforms.agent.agent`."""
 
 import json
 import math
@@ -25,9 +23,7 @@ class RunPlan:
     port: int = 0
     """Port of the master; 0 for a free one."""
     advertise: str = ""
-    """Name or address by which other roles reach the master. Empty for `host`, or for the host's own address if `host`
-    means all.
-    """
+    """Name or address by which other roles reach the master; empty for `host`, or the host's own address."""
     secret_file: str = ""
     """Existing file with the job's secret. Empty to draw a secret, which is removed at the end."""
     adopt: bool = False

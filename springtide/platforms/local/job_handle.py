@@ -1,11 +1,6 @@
-"""Finds jobs of this machine through their run folders.
-
-In: a folder of runs. Out: `JobHandle`s. A running master answers requests; for a finished job, the events give the last
-status. Next: `launch.job_lookup`.
-"""
+"""Handle of a job of this machine: its master answers, or the events of a finished job."""
 
 import asyncio
-import pathlib
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -82,40 +77,18 @@ class LocalJobHandle:
         return sorted(path.stem for path in self.run.files.logs.glob("*.log"))
 
     def logs(self, roles: Sequence[str], *, lines: int, follow: bool) -> Iterator[LogLine]:
-        tails: dict[str, LogTail] = {}
+        tails: dict[str, logs.LogTail] = {}
         for role in roles or self.roles():
-            tails[role] = LogTail(self.run.files.logs / f"{role}.log")
-            yield from (LogLine(role, text) for text in tails[role].last(lines))
+            tails[role] = logs.LogTail(self.run.files.logs / f"{role}.log")
+            yield from [LogLine(role, text) for text in tails[role].more() if text.strip()][-lines:]
         while follow:
             running = self.run.running  # read before the last check, so that this check sees all output of the job
             for role in roles or self.roles():
-                if role not in tails:
-                    tails[role] = LogTail(self.run.files.logs / f"{role}.log")
-                yield from (LogLine(role, text) for text in tails[role].more())
+                tail = tails.setdefault(role, logs.LogTail(self.run.files.logs / f"{role}.log"))
+                yield from (LogLine(role, text) for text in tail.more())
             if not running:
                 return
             time.sleep(LOOK_S)
-
-
-class LogTail:
-    """Reader of a growing log file that returns each line once."""
-
-    def __init__(self, path: pathlib.Path) -> None:
-        self._path, self._read, self._rest = path, 0, b""
-
-    def last(self, lines: int) -> list[str]:
-        return [line for line in self.more() if line.strip()][-lines:]
-
-    def more(self) -> list[str]:
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._read)
-                new = file.read()
-        except OSError:
-            return []
-        self._read += len(new)
-        *whole, self._rest = (self._rest + new).split(b"\n")
-        return [line.decode(errors="replace") for line in whole]
 
 
 def last_status(run: run_registry.JobRun) -> messages.JobStatus:

@@ -1,8 +1,4 @@
-"""Runs roles as processes of this machine: one log file each, one process group, all ended with the agent.
-
-In: `RoleLaunch`es from `platforms.agent.agent`. Out: exits with their cause, reported in the agent's event loop
-(pidfd); usage of each process. `platforms.local.process_group` enforces limits if the kernel permits it.
-"""
+"""Runs roles as processes of this machine: one log file each, one process group, all ended with the agent."""
 
 import asyncio
 import logging
@@ -46,9 +42,7 @@ class RunningRole:
 
 
 class LocalPlatform:
-    """Starts roles on this machine. Use it within a running event loop, and close it. `say` receives messages for the
-    user.
-    """
+    """Starts roles on this machine, within a running event loop. `say` receives messages for the user."""
 
     def __init__(
         self, files: logs.RunFiles, say: Callable[[str], None] = lambda _: None, *, warm: ForkServerClient | None = None
@@ -62,12 +56,9 @@ class LocalPlatform:
     def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
         path = self._files.log_of(launch.life.role)
         group = self._watched.make_group(str(launch.life), launch.limits)
-        try:
-            with logs.open_log(path) as log:
-                began = log.tell()
-                process = self._fork(launch, group, log) or self._spawn(launch, group, log)
-        except OSError as error:
-            raise events.as_disk_error(error, path) from error
+        with events.disk_errors(path), logs.open_log(path) as log:
+            began = log.tell()
+            process = self._fork(launch, group, log) or self._spawn(launch, group, log)
         if group is not None:
             self._watched.groups.admit(group, process.pid, launch.limits)
         pidfd = os.dup(process.pidfd) if isinstance(process, ForkedProcess) else os.pidfd_open(process.pid)

@@ -1,8 +1,8 @@
-"""Process group that dies with this process, however it ends, together with its control groups.
+"""Process group and control groups of one agent: both die with this process, however it ends.
 
-In: `platforms.local.platform` starts roles in the group, `springtide_lab.kubernetes.kubelet.containers` starts
-containers. Out: the group's number, and control groups. Next: `platforms.local.watchdog` is the process that kills the
-group. A dead watchdog is replaced by a new one in the same group.
+`GuardedProcessGroup` starts `platforms.local.watchdog`, which kills the group, and replaces a dead watchdog. Folders of
+control groups are named `springtide-PID-START-NUMBER/ROLE`, so that the next agent can remove those of a killed
+agent.
 """
 
 import asyncio
@@ -243,28 +243,14 @@ def hand_on(folder: pathlib.Path, controllers: list[str], *, may_move: bool) -> 
 def remove_stale(parent: pathlib.Path) -> list[pathlib.Path]:
     """Remove empty groups of agents that were killed."""
     removed = []
-    for base in bases_in(parent):
+    for base in sorted(parent.glob("springtide-*-*-*")):
         found = _OURS.fullmatch(base.name)
         if found and name_of(int(found[2])) != found[1]:
-            children = folders_in(base)
+            children = [child for child in base.glob("*") if child.is_dir()]
             left = [pid for child in children for pid in read_members(child)]
             if not left:  # otherwise its watchdog is about to kill them, and the next run removes the empty group
                 removed += [folder for folder in (*children, base) if remove_folder(folder)]
     return removed
-
-
-def bases_in(parent: pathlib.Path) -> list[pathlib.Path]:
-    try:
-        return sorted(parent.glob("springtide-*-*-*"))
-    except OSError:
-        return []
-
-
-def folders_in(base: pathlib.Path) -> list[pathlib.Path]:
-    try:
-        return [child for child in base.iterdir() if child.is_dir()]
-    except FileNotFoundError:
-        return []
 
 
 def remove_folder(folder: pathlib.Path) -> bool:

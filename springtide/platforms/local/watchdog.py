@@ -1,11 +1,8 @@
 """Ends all processes of a job when its agent ends, even by SIGKILL. Runs as `python -I -S watchdog.py GROUP`.
 
-In: standard input is a pipe whose other end only the agent holds. The agent writes the control groups to remove to it,
-one per line. All roles start in the watchdog's process group. When the pipe closes, the watchdog kills this group,
-including itself and the children of roles.
-
-A last child outside the group removes the control groups. GROUP is the process group that the agent assigned; 0 for a
-new group that the watchdog leads.
+Standard input is a pipe whose other end only the agent holds; the agent writes the control groups to remove to it. All
+roles start in the watchdog's process group, which it kills when the pipe closes. A last child outside the group removes
+the control groups. GROUP: the process group that the agent assigned; 0 for a new one that the watchdog leads.
 """
 
 import os

@@ -1,6 +1,7 @@
-"""Connects to a Ray cluster with helpful errors, and lists its capacity and live nodes.
+"""Connects to a Ray cluster with helpful errors, and lists its capacity, live nodes and actors.
 
-In: an address, or none for the cluster of this machine. Out: capacity figures for `launch.ray_job`.
+A Ray client server (`ray://HOST:10001`) is checked first, with Ray's own messages: Ray would try for half a minute and
+then report only a timeout.
 """
 
 import contextlib
@@ -182,9 +183,7 @@ def connected() -> bool:
 
 @contextlib.contextmanager
 def uploading() -> Iterator[None]:
-    """Disable Ray's ten-minute pin during an upload: its client server rejects that call (2.60). The steward holds the
-    code.
-    """
+    """Disable Ray's ten-minute pin during an upload: its client server rejects that call (2.60)."""
     with config.lent(PINS, "0") if connected() else contextlib.nullcontext():
         yield
 

@@ -1,8 +1,4 @@
-"""Handle of a job on a Ray cluster: `platforms.agent.job_handle.JobHandle`.
-
-In: the job's name and the cluster's address. Out: replies of the steward of a running job, or the record of a finished
-job. The handle connects at the first call and stays connected until the program ends.
-"""
+"""Handle of a job on a Ray cluster: asks its steward, or reads the record of a finished job."""
 
 import contextlib
 import time
@@ -88,7 +84,7 @@ class RayJobHandle:
             for role, (said, offset) in more.items():
                 offsets[role] = offset
                 if not roles or role in roles:
-                    yield from (LogLine(role, line) for line in said.splitlines())
+                    yield from (LogLine(role, line) for line in said)
             if not more:
                 time.sleep(AGAIN_S)
 

@@ -1,8 +1,4 @@
-"""Pure. Order of a job on Ray: its plan, the names of its actors, and their resource requests.
-
-In: `job.submit` writes a `JobOrder`; a restarted steward reads the same order. Out: names and Ray options for
-`job.platform`.
-"""
+"""Pure. Order of a job on Ray: its plan, the names of its actors, and their resource requests."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,9 +14,7 @@ NAMESPACE = "springtide"
 """Ray namespace of all Springtide actors and records."""
 
 USUAL_CPU = {RoleKind.WORKER: USUAL_WORKER, RoleKind.DATA_WORKER: USUAL_WORKER, RoleKind.SERVER: USUAL_SERVER}
-"""Cores that a role without a limit requests from Ray, as planning assumes. Ray counts these cores but does not enforce
-them.
-"""
+"""Cores that a role without a limit requests from Ray, as planning assumes; Ray does not enforce them."""
 PENDING_S = 120.0
 ROLES = ("master", *(str(kind) for kind in RANKED))
 """Roles that may request custom resources; those of the master apply to the steward."""

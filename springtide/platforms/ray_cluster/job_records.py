@@ -1,8 +1,6 @@
-"""Records of running and finished jobs in the key-value store of a Ray cluster.
+"""Records of running and finished jobs in the key-value store of a Ray cluster: the newest 50, as long as it exists.
 
-In: `job.submit` and `job.steward` write. A steward ends with its job and leaves the last status, the events and the
-ends of the logs here. Out: `job.job_handle` reads. The store keeps the newest jobs, some hundred kilobytes each, as
-long as the cluster exists.
+A steward ends with its job and leaves the last status, the events and the ends of the logs for `job_handle`.
 """
 
 import time

@@ -1,11 +1,7 @@
-"""Moves data workers to better nodes of a Ray cluster, one at a time.
+"""Drains roles from nodes that Ray will remove, and moves data workers to better nodes, one at a time.
 
-In: the node of each role, from `job.platform`, and the state of nodes, from Ray. Out: an `EvictionNotice` to the master
-for a data worker with a better node. A replacement joins, and `job.platform` puts it on that node. The old data worker
-leaves once the replacement feeds.
-
-No process restarts and no finished batch is lost. After a failed move, a node is tried again only when it has more free
-cores.
+Both send an `EvictionNotice` to the master: a replacement joins, or a server's slots move, and then the old role ends.
+No finished batch is lost. If a node goes earlier, the job recovers as from any loss.
 """
 
 import asyncio

@@ -1,11 +1,8 @@
 """Runs roles as Ray actors behind `platforms.agent.platform_api`, in the event loop of a steward.
 
-In: `RoleLaunch`es from `platforms.agent.agent`; the master runs elsewhere (`CompositePlatform`). Out: exits, and the
-roles' output in the logs of the run. Each role is a detached actor (`role_actor`). The platform polls each actor for
-news, which reports output, exits and lost nodes in the same way.
-
-Data workers start on the nodes of their trainers if possible, or move there later (`data_worker_placement`). A role
-that Ray cannot place within `pending_s` is given up, and the job continues without it.
+Each role is a detached actor (`role_actor`), which the platform polls for output, exits and lost nodes. Data workers
+start near their trainers if possible, or move there later (`placement`). A role that Ray cannot place within
+`pending_s` is given up, and the job continues without it. The master runs elsewhere (`CompositePlatform`).
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """Ray actor that holds one process of a job: starts it, forwards its log, reports its exit and ends with it.
 
-In: a `RoleLaunch` and small files (secret, the master's address) from `platform`. Out: `RoleOutput` with new output and
-the exit. A private `LocalPlatform` enforces the limits if permissions allow. Its watchdog kills the process and its
-children when the actor's process ends. An actor without calls for `LONELY_S` ends itself.
+The steward calls it. A private `LocalPlatform` enforces limits if permissions allow, and its watchdog kills the process
+and its children when the actor's process ends. An actor without calls for `LONELY_S` ends itself.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ import time
 from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
-from springtide import errors
+from springtide import errors, private_files
 from springtide.domain.core.roles import RoleExit
 from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.local.platform import LocalPlatform
@@ -152,11 +151,8 @@ def told_where(launch: RoleLaunch, folder: pathlib.Path, host: str, own: Set[str
 
 
 def write(path: pathlib.Path, content: bytes) -> None:
-    part = path.with_name(f"{path.name}.part")
     try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(content)
-        part.replace(path)
+        private_files.replace(path, content)
     except OSError as error:
         raise errors.JobFailed(f"cannot write {path} on this node: {error.strerror or error}") from error
 

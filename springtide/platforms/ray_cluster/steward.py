@@ -1,8 +1,8 @@
 """Steward of a job: a detached Ray actor that runs the agent and the master, and that Ray restarts.
 
-In: a `JobOrder`. Out: replies for `job_handle`; after the job, a record of it (`job_records`), and then its own end. A
-restarted steward reads the run folder, adopts the running roles (`platform`) and starts a master with a higher term. If
-the folder was lost with its node, the job restarts from copies of its checkpoints, or fails with the reason.
+A restarted steward reads the run folder, adopts the running roles and starts a master with a higher term. If the folder
+was lost with its node, the job restarts from copies of its checkpoints, or fails with the reason. After the job it
+leaves a record (`job_records`). Run folders of finished jobs stay for a week, those of `ray.runFolder` for ever.
 """
 
 import asyncio
@@ -74,14 +74,13 @@ class Steward:
         size = path.stat().st_size if path.exists() else 0
         return logs.tail(path, lines), size
 
-    def more(self, offsets: dict[str, int]) -> dict[str, tuple[str, int]]:
+    def more(self, offsets: dict[str, int]) -> dict[str, tuple[list[str], int]]:
         """Return new whole lines of each log, with the offset after them."""
         found = {}
         for role in self.roles():
-            with open(self._files.logs / f"{role}.log", "rb") as file:
-                file.seek(offsets.get(role, 0))
-                if said := whole_lines(file.read(1 << 18)):
-                    found[role] = (said.decode(errors="replace"), offsets.get(role, 0) + len(said))
+            tail = logs.LogTail(self._files.logs / f"{role}.log", offsets.get(role, 0))
+            if lines := tail.more(1 << 18):
+                found[role] = (lines, tail.at)
         return found
 
     def kill(self) -> None:
@@ -111,7 +110,7 @@ class Steward:
         self._leave()
 
     def _fail(self, why: str, blame: Blame) -> None:
-        self._status = replace_status(self._status, phase=JobPhase.FAILED, why=why, blame=blame)
+        self._status = msgspec.structs.replace(self._status, phase=JobPhase.FAILED, why=why, blame=blame)
 
     async def _run(self) -> messages.JobStatus:
         plan = self._prepared()
@@ -149,14 +148,6 @@ class Steward:
         """End this actor after one second, so that clients can still read the outcome."""
         time.sleep(1.0)
         cluster.kill(ray.get_actor(job_order.steward_of(self._order.name), namespace=job_order.NAMESPACE))
-
-
-def replace_status(status: messages.JobStatus, **changes: Any) -> messages.JobStatus:
-    return msgspec.structs.replace(status, **changes)
-
-
-def whole_lines(said: bytes) -> bytes:
-    return said[: said.rfind(b"\n") + 1]
 
 
 BASE = "/tmp/springtide-ray"
@@ -226,14 +217,12 @@ class TermCounter:
         """Return the next term, written to disk first."""
         term = self._last() + 1
         part = self._path.with_name("term.part")
-        try:
+        with events.disk_errors(self._path):
             with open(part, "w", encoding="ascii") as file:
                 file.write(str(term))
                 file.flush()
                 os.fsync(file.fileno())
             part.replace(self._path)
-        except OSError as error:
-            raise events.as_disk_error(error, self._path) from error
         return term
 
     def _last(self) -> int:

@@ -1,7 +1,6 @@
-"""Submits a job to a Ray cluster: creates its steward and checks that it lives.
+"""Submits a job to a Ray cluster: uploads the code, creates the steward and checks that it lives.
 
-In: a `JobOrder` from `launch.ray_job`, on a connection that uploads the code (`cluster.connect`). Out: nothing. The
-cluster then keeps the job, even if the submitting program ends.
+The cluster then keeps the job, even if the submitting program ends.
 """
 
 import inspect

@@ -1,7 +1,7 @@
-"""Reads and writes the files of one control group: limits, usage, out-of-memory kills and members.
+"""Control groups, versions 1 and 2: finds the group of this process, and reads and writes the files of a group.
 
-In: folders made by `platforms.local.process_group`, or by a container's host (`telemetry.host.usage`). `GroupV1` has a
-folder for each controller, `GroupV2` one folder for all controllers.
+Groups are made by `platforms.local.process_group`, below this process's own group so that a container's limit still
+holds, or by a container's host (`telemetry.host.usage`).
 """
 
 import contextlib
@@ -10,7 +10,6 @@ import pathlib
 import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from springtide.domain.core.resources import ProcessLimits, Usage
 
@@ -18,58 +17,67 @@ PERIOD_US = 100_000  # the kernel's default, in µs: a process over its quota is
 
 LEAST_SHARES, LEAST_WEIGHT = 2, 1
 """Lowest CPU shares (version 1) and weight (version 2). The defaults of other groups are 1024 and 100."""
-
-
 ENDLESS = 1 << 60
 """Limit in bytes from which version 1 means no limit. The kernel reports the largest number of pages."""
 
 
-class ControlGroup(Protocol):
-    """Operations that a platform needs of a control group. A missing file reads as empty."""
-
-    def can_hold(self, limits: ProcessLimits) -> bool:
-        """Return True if the group has the controllers for these limits. A group that only counts cannot limit CPU."""
-        ...
-
-    def hold_to(self, limits: ProcessLimits) -> None:
-        """Write the limits. Raise OSError without permission."""
-        ...
-
-    def admit(self, pid: int) -> None:
-        """Move a process into the group. Its future children follow."""
-        ...
-
-    def usage(self) -> Usage:
-        """Return CPU and memory of all members, including those that have exited."""
-        ...
-
-    def limits(self) -> ProcessLimits:
-        """Return the present limits."""
-        ...
-
-    def oom_kills(self) -> int:
-        """Return the kernel's count of out-of-memory kills in the group."""
-        ...
-
-    def members(self) -> set[int]:
-        """Return the process ids in the group."""
-        ...
-
-    def folders(self) -> tuple[pathlib.Path, ...]:
-        """Return the folders to remove at the end."""
-        ...
-
-
-class GroupV1:
-    """A version 1 control group: a folder in each of several hierarchies."""
+class ControlGroup:
+    """A control group: a folder for each controller. A missing file reads as empty."""
 
     def __init__(self, folder_of: Mapping[str, pathlib.Path]) -> None:
         self._folder_of = dict(folder_of)
 
     def can_hold(self, limits: ProcessLimits) -> bool:
-        return ("cpu" in self._folder_of or limits.cpu is None) and (
-            "memory" in self._folder_of or limits.memory is None
-        )
+        """Return True if the group has the controllers for these limits. A group that only counts cannot limit CPU."""
+        raise NotImplementedError
+
+    def hold_to(self, limits: ProcessLimits) -> None:
+        """Write the limits. Raise OSError without permission."""
+        raise NotImplementedError
+
+    def usage(self) -> Usage:
+        """Return CPU and memory of all members, including those that have exited."""
+        raise NotImplementedError
+
+    def limits(self) -> ProcessLimits:
+        raise NotImplementedError
+
+    def oom_kills(self) -> int:
+        """Return the kernel's count of out-of-memory kills in the group."""
+        raise NotImplementedError
+
+    def admit(self, pid: int) -> None:
+        """Move a process into the group. Its future children follow."""
+        for folder in self.folders():
+            write(folder / "cgroup.procs", pid)
+
+    def members(self) -> set[int]:
+        return {pid for folder in self.folders() for pid in read_members(folder)}
+
+    def folders(self) -> tuple[pathlib.Path, ...]:
+        """Return the folders without duplicates, because hierarchies may be mounted together."""
+        return tuple(dict.fromkeys(self._folder_of.values()))
+
+    def _text(self, controller: str, name: str) -> str:
+        folder = self._folder_of.get(controller)
+        return "" if folder is None else read_text(folder / name)
+
+    def _number(self, controller: str, name: str) -> int:
+        text = self._text(controller, name).strip()
+        return int(text) if text.isdigit() else 0
+
+    def _table(self, controller: str, name: str) -> dict[str, int]:
+        """Read a file with a name and a number on each line."""
+        pairs = (line.split() for line in self._text(controller, name).splitlines())
+        return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+class GroupV1(ControlGroup):
+    """A version 1 control group: a folder in each of several hierarchies."""
+
+    def can_hold(self, limits: ProcessLimits) -> bool:
+        wanted = {"cpu": limits.cpu, "memory": limits.memory}
+        return all(name in self._folder_of or limit is None for name, limit in wanted.items())
 
     def hold_to(self, limits: ProcessLimits) -> None:
         """Write the CPU quota for each period, and the limits on memory and on memory with swap."""
@@ -80,62 +88,47 @@ class GroupV1:
             write(cpu / "cpu.shares", LEAST_SHARES)
         if limits.memory is not None and (memory := self._folder_of.get("memory")):
             names = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
-            if read_number(self._folder_of, "memory", names[0]) < limits.memory:
+            if self._number("memory", names[0]) < limits.memory:
                 names.reverse()  # the limit on memory alone may never exceed the limit with swap
             for name in names:
                 if "memsw" not in name or (memory / name).exists():
                     write(memory / name, limits.memory)
 
-    def admit(self, pid: int) -> None:
-        for folder in self.folders():
-            write(folder / "cgroup.procs", pid)
-
     def usage(self) -> Usage:
         """Read usage: `cpuacct.usage` is in nanoseconds, `rss` is anonymous memory, `shmem` is shared memory."""
-        memory = read_table(self._folder_of, "memory", "memory.stat")
+        memory = self._table("memory", "memory.stat")
         return Usage(
-            cpu_s=read_number(self._folder_of, "cpuacct", "cpuacct.usage") / 1e9,
+            cpu_s=self._number("cpuacct", "cpuacct.usage") / 1e9,
             memory=memory.get("total_rss", 0) + memory.get("total_shmem", 0),
-            peak=read_number(self._folder_of, "memory", "memory.max_usage_in_bytes"),
-            throttled_s=read_table(self._folder_of, "cpu", "cpu.stat").get("nr_throttled", 0) * PERIOD_US / 1e6,
+            peak=self._number("memory", "memory.max_usage_in_bytes"),
+            throttled_s=self._table("cpu", "cpu.stat").get("nr_throttled", 0) * PERIOD_US / 1e6,
         )
 
     def limits(self) -> ProcessLimits:
         """Read the limits. A quota of -1, or a huge memory limit, means no limit."""
-        period = read_number(self._folder_of, "cpu", "cpu.cfs_period_us")
-        quota = read_number(self._folder_of, "cpu", "cpu.cfs_quota_us")
-        memory = read_number(self._folder_of, "memory", "memory.limit_in_bytes")
+        period, quota = self._number("cpu", "cpu.cfs_period_us"), self._number("cpu", "cpu.cfs_quota_us")
+        memory = self._number("memory", "memory.limit_in_bytes")
         return ProcessLimits(
             cpu=quota / period if quota and period else None, memory=memory if 0 < memory < ENDLESS else None
         )
 
     def oom_kills(self) -> int:
-        return read_table(self._folder_of, "memory", "memory.oom_control").get("oom_kill", 0)
-
-    def members(self) -> set[int]:
-        return {pid for folder in self.folders() for pid in read_members(folder)}
-
-    def folders(self) -> tuple[pathlib.Path, ...]:
-        """Return the folders without duplicates, because hierarchies may be mounted together."""
-        return tuple(dict.fromkeys(self._folder_of.values()))
+        return self._table("memory", "memory.oom_control").get("oom_kill", 0)
 
 
-class GroupV2:
+class GroupV2(ControlGroup):
     """A version 2 control group: a folder in the unified hierarchy."""
 
     def __init__(self, folder: pathlib.Path) -> None:
+        super().__init__({"": folder})
         self._folder = folder
-        self._here = {"": folder}
 
     def can_hold(self, limits: ProcessLimits) -> bool:
-        return ((self._folder / "cpu.max").exists() or limits.cpu is None) and (
-            (self._folder / "memory.max").exists() or limits.memory is None
-        )
+        wanted = {"cpu.max": limits.cpu, "memory.max": limits.memory}
+        return all((self._folder / name).exists() or limit is None for name, limit in wanted.items())
 
     def hold_to(self, limits: ProcessLimits) -> None:
-        """Write the limits: `cpu.max` is quota and period. Swap is disabled, because it would hide a shortage of
-        memory.
-        """
+        """Write the limits. Swap is disabled, because it would hide a shortage of memory."""
         if limits.cpu is not None:
             write(self._folder / "cpu.max", f"{int(limits.cpu * PERIOD_US)} {PERIOD_US}")
         if limits.low and (self._folder / "cpu.weight").exists():
@@ -145,35 +138,24 @@ class GroupV2:
             if (self._folder / "memory.swap.max").exists():
                 write(self._folder / "memory.swap.max", 0)
 
-    def admit(self, pid: int) -> None:
-        write(self._folder / "cgroup.procs", pid)
-
     def usage(self) -> Usage:
         """Read usage. `cpu.stat` exists even without the CPU controller."""
-        memory, cpu = read_table(self._here, "", "memory.stat"), read_table(self._here, "", "cpu.stat")
+        memory, cpu = self._table("", "memory.stat"), self._table("", "cpu.stat")
         return Usage(
             cpu_s=cpu.get("usage_usec", 0) / 1e6,
             memory=memory.get("anon", 0) + memory.get("shmem", 0),
-            peak=read_number(self._here, "", "memory.peak"),
+            peak=self._number("", "memory.peak"),
             throttled_s=cpu.get("nr_throttled", 0) * PERIOD_US / 1e6,
         )
 
     def limits(self) -> ProcessLimits:
         """Read the limits: `cpu.max` is quota and period, and `max` means no limit."""
-        quota, _, period = _read(self._here, "", "cpu.max").strip().partition(" ")
-        memory = read_number(self._here, "", "memory.max")
-        return ProcessLimits(
-            cpu=int(quota) / int(period) if quota.isdigit() and period.isdigit() else None, memory=memory or None
-        )
+        quota, _, period = self._text("", "cpu.max").strip().partition(" ")
+        cpu = int(quota) / int(period) if quota.isdigit() and period.isdigit() else None
+        return ProcessLimits(cpu=cpu, memory=self._number("", "memory.max") or None)
 
     def oom_kills(self) -> int:
-        return read_table(self._here, "", "memory.events").get("oom_kill", 0)
-
-    def members(self) -> set[int]:
-        return set(read_members(self._folder))
-
-    def folders(self) -> tuple[pathlib.Path, ...]:
-        return (self._folder,)
+        return self._table("", "memory.events").get("oom_kill", 0)
 
 
 def kill_members(group: ControlGroup) -> None:
@@ -189,29 +171,13 @@ def write(path: pathlib.Path, value: int | str) -> None:
         file.write(str(value))
 
 
-def read_number(folder_of: Mapping[str, pathlib.Path], controller: str, name: str) -> int:
-    """Read a file that contains one number."""
-    text = _read(folder_of, controller, name).strip()
-    return int(text) if text.isdigit() else 0
-
-
-def read_table(folder_of: Mapping[str, pathlib.Path], controller: str, name: str) -> dict[str, int]:
-    """Read a file with a name and a number on each line."""
-    pairs = (line.split() for line in _read(folder_of, controller, name).splitlines())
-    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
-
-
 def read_members(folder: pathlib.Path) -> list[int]:
-    """Return the process ids in a group."""
-    return [int(pid) for pid in _read({"": folder}, "", "cgroup.procs").split()]
+    return [int(pid) for pid in read_text(folder / "cgroup.procs").split()]
 
 
-def _read(folder_of: Mapping[str, pathlib.Path], controller: str, name: str) -> str:
-    folder = folder_of.get(controller)
-    if folder is None:
-        return ""
+def read_text(path: pathlib.Path) -> str:
     try:
-        return (folder / name).read_text()
+        return path.read_text()
     except OSError:  # removed in the meantime, or not counted by this kernel
         return ""
 
@@ -274,9 +240,7 @@ def parse_mounts(text: str) -> list[Mount]:
 
 
 def parse_paths(text: str) -> dict[str, str]:
-    """Parse the groups of a process by controller, such as `4:memory:/a/b`. Version 2 (`0::/a/b`) has the
-    empty name.
-    """
+    """Parse the groups of a process by controller: `4:memory:/a/b`. Version 2 (`0::/a/b`) has the empty name."""
     found = {}
     for line in text.splitlines():
         _, names, path = line.split(":", 2)
@@ -295,7 +259,4 @@ def group_folder(mount: Mount, path: str) -> pathlib.Path:
 
 def offered_by(folder: pathlib.Path) -> set[str]:
     """Return the controllers that a version 2 group can delegate."""
-    try:
-        return set((folder / "cgroup.controllers").read_text().split())
-    except OSError:
-        return set()
+    return set(read_text(folder / "cgroup.controllers").split())

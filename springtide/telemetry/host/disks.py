@@ -1,9 +1,7 @@
-"""Detects network file systems, and chooses SQLite's journal mode for a path.
+"""Chooses SQLite's journal mode by file system, and checks that a folder accepts files.
 
-In: a path, and the mounts that Linux lists. Out: SQLite's journal mode. WAL keeps its index in shared memory, which
-works only within one machine. On a network file system, processes on two machines would corrupt a database in WAL mode.
-There SQLite uses the rollback journal, which needs only locks and costs one disk write for each transaction. Next:
-`master.core.journal`, `brain.store.store`.
+WAL keeps its index in shared memory: on a network file system, processes of two machines would corrupt the database.
+There SQLite uses the rollback journal. The check writes a file, so it also notices quotas and failing disks.
 """
 
 import os

@@ -1,6 +1,7 @@
-"""Reads CPU and memory of one process from `/proc`, without its children, where no control group counts them.
+"""Measures CPU and memory of a process, by its own control group or from `/proc`.
 
-In: a process id. Out: `Usage`; empty for a process that has exited.
+`OwnUsage` is for platforms whose agent is on another host. A container's group also counts child processes. If other
+processes share the group (a bare host, a Ray node), only this process is counted.
 """
 
 import os
@@ -81,9 +82,7 @@ def own_group(proc: pathlib.Path, pid: int) -> ControlGroup | None:
 
 
 def alone(members: set[int], pid: int, parent_of: Mapping[int, int]) -> bool:
-    """Return True if all members of a group are this process, its ancestors or its descendants. Pid 0 is invisible
-    here.
-    """
+    """Return True if all members of a group are this process, its ancestors or its descendants."""
     above = set(ancestors(pid, parent_of))
     return pid in members and all(
         member in above or member == pid or pid in ancestors(member, parent_of) for member in members

@@ -6,7 +6,7 @@ import pathlib
 import pytest
 
 from springtide.cli import app
-from springtide.cli.common.options import KeepingOptions, OnlineOptions, RunOptions, SizeOptions
+from springtide.cli.common.options import run_options
 from springtide.cli.job import run
 from springtide.domain.spec.elastic_job import CheckpointWish, ElasticJob, PatienceWish, RoleWish
 from tests.commands import KNOWN
@@ -130,17 +130,13 @@ def test_doctor_checks_everything_and_prints_json_last(capsys):
 
 
 def test_options_of_a_run_are_a_job_like_any_other():
-    options = RunOptions(
-        script="train.py",
-        sizes=SizeOptions(workers=2, memory="1G", planning=["sample_s=5"]),
-        following=OnlineOptions(max_workers=4),
-    )
+    options = run_options(script="train.py", workers=2, memory="1G", planning=["sample_s=5"], max_workers=4)
     job = run.job_of(options)
     assert (job.name, job.workers) == ("train", RoleWish(start=2, max=4, memory="1G"))
-    fewest = RunOptions(script="train.py", sizes=SizeOptions(workers=4), following=OnlineOptions(min_workers=2))
+    fewest = run_options(script="train.py", workers=4, min_workers=2)
     assert run.job_of(fewest).workers == RoleWish(start=4, min=2)
     assert job.planning == {"sample_s": "5"} and job.checkpoints == CheckpointWish() and job.patience == PatienceWish()
-    assert run.job_of(RunOptions(script="a/Train.py")) == ElasticJob(name="train", script="a/Train.py")
+    assert run.job_of(run_options(script="a/Train.py")) == ElasticJob(name="train", script="a/Train.py")
 
 
 def test_scaling_nothing_is_a_mistake(capsys, tmp_path):
@@ -153,7 +149,7 @@ def test_resume_takes_a_runs_name_as_other_commands_do_and_what_is_there_as_it_i
     (tmp_path / ".springtide" / "runs" / "train").mkdir(parents=True)
 
     def resumed(named):
-        return run.job_of(RunOptions(script="train.py", keeping=KeepingOptions(resume=named))).resume
+        return run.job_of(run_options(script="train.py", resume=named)).resume
 
     assert resumed("train") == str(pathlib.Path(".springtide/runs/train"))
     assert [resumed(one) for one in ("", "other", "a/train", "s3://bucket/train")] == [

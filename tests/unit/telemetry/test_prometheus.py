@@ -44,13 +44,6 @@ def test_numbers_that_are_none_have_names(value, said):
     assert text(single("x", "X.", value), {}).splitlines()[-1] == f"x {said}"
 
 
-def test_a_counter_is_called_so():
-    with pytest.raises(errors.BadInput, match="end in _total"):
-        Family(name="things", help="", kind="counter", values=())
-    with pytest.raises(errors.BadInput, match="wanted letters"):
-        Family(name="a-b", help="", values=())
-
-
 ONLINE = OnlineState(
     lag_s=3.5,
     slo_lag_s=1200,

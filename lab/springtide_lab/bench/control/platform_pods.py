@@ -143,7 +143,7 @@ class Pods:
         files = {name: base64.b64decode(value) for name, value in secret["data"].items()}
         root = self._folder / "certificates"
         credentials.lay_out(files, root)
-        key, own = bytes.fromhex(files["secret"].decode().strip()), credentials.folder_of(root, RoleKind.AGENT)
+        key, own = bytes.fromhex(files["secret"].decode().strip()), root / RoleKind.AGENT
         with contextlib.suppress(errors.MasterUnreachable):
             self._line = self._stack.enter_context(Line(f"{address}:{run_plan.MASTER_PORT}", key, str(own)))
 

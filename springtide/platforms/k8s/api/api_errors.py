@@ -1,8 +1,4 @@
-"""Pure. Maps error replies of an API server to exceptions, and decides about retries.
-
-In: `platforms.k8s.api.client`, with the status and body of a reply or the connection error. Out: an exception, or a
-pause before the next attempt.
-"""
+"""Pure. Maps error replies of an API server to exceptions, and decides about retries."""
 
 import contextlib
 from dataclasses import dataclass

@@ -1,8 +1,4 @@
-"""Finds the Kubernetes API server and credentials, from a kubeconfig or from the pod's service account.
-
-In: `platforms.k8s.api.client`. Out: an `Access` with server, certificates and a token, which is read again before it
-expires. Search order: a named kubeconfig, `KUBECONFIG`, the pod's account, `~/.kube/config`.
-"""
+"""Finds the Kubernetes API server and credentials: in a kubeconfig, or in the pod's account."""
 
 import asyncio
 import base64

@@ -1,8 +1,6 @@
 """Installs and uninstalls Springtide in a cluster, and checks the installation.
 
-In: `springtide k8s install | uninstall | status`; objects from `install_manifests`. Out: a line for each action. A
-second install changes only what is new. Jobs and the custom resource definitions are kept unless the user asks
-otherwise.
+A second install changes only what is new. Jobs and definitions are kept unless the user asks otherwise.
 """
 
 import asyncio
@@ -66,7 +64,7 @@ def kind_of(body: Object) -> ObjectKind:
     return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class InstallCheck:
     """Result of one check."""
 
@@ -76,25 +74,21 @@ class InstallCheck:
 
 
 async def examine(client: Client, namespace: str) -> list[InstallCheck]:
-    found = [
-        InstallCheck(what="api server", well=True, said=f"{client.access.server} {await client.version()}".strip())
-    ]
+    found = [InstallCheck("api server", True, f"{client.access.server} {await client.version()}".strip())]
     known = True
     for kind in (kinds.ELASTIC_JOBS, kinds.SCALE_PLANS):
         has = await client.has(kind)
         known = known and has
-        found.append(
-            InstallCheck(what=str(kind), well=has, said="known" if has else "not known: springtide k8s install")
-        )
+        found.append(InstallCheck(str(kind), has, "known" if has else "not known: springtide k8s install"))
     found.append(await deployment(client, install_manifests.OPERATOR, namespace, needed=True))
     found.append(await deployment(client, install_manifests.BRAIN, namespace, needed=False))
     resize = await client.has(kinds.PODS, "resize")
     said = "pods get other CPU and memory while they run" if resize else "pods are replaced where sizes change"
-    found.append(InstallCheck(what="in-place resize", well=True, said=said))
+    found.append(InstallCheck("in-place resize", True, said))
     if known:
         jobs = (await client.list(kinds.ELASTIC_JOBS, everywhere=True)).items
         running = sum((each.get("status") or {}).get("phase") == "Running" for each in jobs)
-        found.append(InstallCheck(what="jobs", well=True, said=f"{len(jobs)}, of which {running} run"))
+        found.append(InstallCheck("jobs", True, f"{len(jobs)}, of which {running} run"))
     return found
 
 
@@ -106,10 +100,10 @@ async def deployment(client: Client, name: str, namespace: str, *, needed: bool)
         said = f"no Deployment {name} in {namespace}" + (
             ": springtide k8s install" if needed else "; masters plan alone"
         )
-        return InstallCheck(what=what, well=not needed, said=said)
+        return InstallCheck(what, not needed, said)
     ready = (body.get("status") or {}).get("readyReplicas", 0)
     # the other brains are standbys
     wanted = body["spec"].get("replicas", 1) if name == install_manifests.OPERATOR else 1
     image = body["spec"]["template"]["spec"]["containers"][0]["image"]
     hint = "" if ready >= wanted else f"; see kubectl -n {namespace} describe deployment {name}"
-    return InstallCheck(what=what, well=ready >= wanted, said=f"{ready} of {wanted} ready, image {image}{hint}")
+    return InstallCheck(what, ready >= wanted, f"{ready} of {wanted} ready, image {image}{hint}")

@@ -1,9 +1,7 @@
 """Submits a job to Kubernetes: an ElasticJob, its code as a ConfigMap and its credentials as a Secret.
 
-In: `launch.submit`, for `springtide submit --platform k8s`. Out: these objects in the cluster. The operator does the
-rest, and this process may exit. The code and the credentials are deleted with the job. Environment variables that look
-like credentials are stored only in the Secret, because many users may read ElasticJobs and pods but few may read
-Secrets.
+The operator does the rest. Environment variables that look like credentials are stored only in the Secret, because many
+users may read ElasticJobs and pods but few may read Secrets.
 """
 
 import asyncio

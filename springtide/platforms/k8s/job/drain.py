@@ -1,11 +1,7 @@
 """preStop hook of a pod: drains its role before SIGTERM (`python -m springtide.platforms.k8s.job.drain`).
 
-In: the environment of the pod's role (`config`). Out: the end of the hook, after which the kubelet sends SIGTERM. The
-hook announces the pod's end to the master and waits until the job no longer needs the pod. A worker finishes its batch,
-and a server moves its slots to its peers.
-
-The kubelet limits the wait to the pod's grace period. The hook returns at once if the master itself ended the pod, or
-if no master replies.
+The hook announces the pod's end to the master and waits until the job no longer needs the pod, at most for its grace
+period. It returns at once if the master itself ended the pod, or if no master replies.
 """
 
 import asyncio

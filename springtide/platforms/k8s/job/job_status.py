@@ -1,8 +1,4 @@
-"""Writes a job's status to its ElasticJob: fields for people, conditions, and the full report for programs.
-
-In: the master's `JobStatus`. Out: a patch of the status. `platforms.k8s.client.job_handle` reads it back, so that
-`springtide status` shows the same as on other platforms.
-"""
+"""Writes a job's status to its ElasticJob: fields for people, conditions, and the full report for programs."""
 
 import asyncio
 import contextlib
@@ -72,17 +68,10 @@ def conditions(status: messages.JobStatus) -> list[JobCondition]:
     lacking = status.disk_trouble or status.lacks or ("" if all_there or not running else "some roles are away")
     trains = running and status.workers_alive > 0
     return [
-        JobCondition(
-            type="Ready", status=trains, reason="Trains" if trains else PHASES[phase], message=clipped(status.why)
-        ),
-        JobCondition(type="Progressing", status=changing, reason="Changes" if changing else "Settled"),
-        JobCondition(
-            type="Degraded",
-            status=bool(lacking) and not over,
-            reason="Lacks" if lacking else "Whole",
-            message=clipped(lacking),
-        ),
-        JobCondition(type="Finished", status=over, reason=PHASES[phase], message=clipped(status.why) if over else ""),
+        JobCondition("Ready", trains, "Trains" if trains else PHASES[phase], clipped(status.why)),
+        JobCondition("Progressing", changing, "Changes" if changing else "Settled"),
+        JobCondition("Degraded", bool(lacking) and not over, "Lacks" if lacking else "Whole", clipped(lacking)),
+        JobCondition("Finished", over, PHASES[phase], clipped(status.why) if over else ""),
     ]
 
 

@@ -1,7 +1,6 @@
 """Runs a role with the code that was submitted: `python -m springtide.platforms.k8s.job.unpack MODULE ARGS...`.
 
-In: `code.tgz` from the job's ConfigMap, mounted by its pods (`objects.pods`). Out: the module, run as `python -m
-MODULE` in the folder of the code. A restarted container unpacks the archive again.
+In: `code.tgz` from the job's ConfigMap. A restarted container unpacks it again.
 """
 
 import os

@@ -1,7 +1,6 @@
 """Pure. Custom resource definitions: ElasticJob, which users write, and ScalePlan, which requests pods.
 
-In: the classes of `domain.spec.elastic_job` and `domain.plan.scale_plan`. Out: two CustomResourceDefinitions. The
-cluster rejects invalid objects, and edits that a running job cannot apply. Next: `install_manifests`.
+The cluster rejects invalid objects, and edits that a running job cannot apply.
 """
 
 import typing

@@ -1,11 +1,7 @@
-"""Pure. Builds all objects of `springtide k8s install`; the Helm chart uses the same objects.
-
-In: an `InstallPlan`. Out: a list of objects in order of creation: namespace, definitions, accounts and permissions, an
-optional brain, the operator.
-"""
+"""Pure. Builds all objects of `springtide k8s install`, in order of creation; the Helm chart uses the same objects."""
 
 import base64
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from springtide.platforms.k8s.api import kinds
@@ -66,10 +62,6 @@ VIEW_RIGHTS = (
 )
 
 
-def role_rules(rights: Iterable[Right], *, everywhere: bool = True) -> list[Object]:
-    return [right.rule for right in rights if everywhere or not right.cluster]
-
-
 NAMESPACE = "springtide"
 OPERATOR, BRAIN, BRAIN_TLS = "springtide-operator", "springtide-brain", "springtide-brain-tls"
 BRAIN_PORT, BRAIN_HEALTH_PORT, HEALTH_PORT = 7790, 7791, 8080
@@ -100,7 +92,12 @@ class InstallPlan:
 
 def everything(plan: InstallPlan) -> list[Object]:
     found = [namespace(plan)] if plan.namespace != "default" else []
-    found += [*crds.all_definitions(), *user_roles(), account(plan), *operator_rights(plan)]
+    found += [
+        *crds.all_definitions(),
+        *user_roles(),
+        _object(kinds.SERVICE_ACCOUNTS, OPERATOR, plan.namespace),
+        *operator_rights(plan),
+    ]
     if plan.database:
         found += [brain_secret(plan), *brain_certificates(plan), brain_service(plan), brain_deployment(plan)]
     return [*found, operator_deployment(plan)]
@@ -122,7 +119,8 @@ def operator_rights(plan: InstallPlan) -> list[Object]:
     role, binding = (
         (kinds.ROLES, kinds.ROLE_BINDINGS) if plan.only else (kinds.CLUSTER_ROLES, kinds.CLUSTER_ROLE_BINDINGS)
     )
-    granted = _object(role, OPERATOR, plan.only) | {"rules": role_rules(OPERATOR_RIGHTS, everywhere=not plan.only)}
+    rules = [right.rule for right in OPERATOR_RIGHTS if not (plan.only and right.cluster)]
+    granted = _object(role, OPERATOR, plan.only) | {"rules": rules}
     reference = {"apiGroup": RBAC, "kind": role.kind, "name": OPERATOR}
     return [granted, _object(binding, OPERATOR, plan.only) | {"roleRef": reference, "subjects": [subject]}]
 
@@ -133,7 +131,7 @@ def user_roles() -> list[Object]:
         ("springtide-edit", EDIT_RIGHTS, ("edit", "admin")),
         ("springtide-view", VIEW_RIGHTS, ("view",)),
     ):
-        body = _object(kinds.CLUSTER_ROLES, name) | {"rules": role_rules(given)}
+        body = _object(kinds.CLUSTER_ROLES, name) | {"rules": [right.rule for right in given]}
         body["metadata"]["labels"] |= {f"rbac.authorization.k8s.io/aggregate-to-{each}": "true" for each in extends}
         found.append(body)
     return found
@@ -218,13 +216,7 @@ def _deployment(
 
 def _pod_spec(container: Object, volumes: list[Object]) -> Object:
     return {
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": pods.USER,
-            "runAsGroup": pods.USER,
-            "fsGroup": pods.USER,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pods.RESTRICTED,
         "containers": [container],
         "volumes": [{"name": "tmp", "emptyDir": {}}, *volumes],
     }
@@ -241,11 +233,7 @@ def _container(name: str, image: str, command: list[str], *, cpu: str, memory: s
         "env": [{"name": each, "value": SCRATCH} for each in ("TMPDIR", "HOME")],
         "resources": {"requests": {"cpu": cpu, "memory": memory}, "limits": {"memory": memory}},
         "volumeMounts": mounts,
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": pods.UNPRIVILEGED,
     }
 
 

@@ -102,7 +102,7 @@ def owner(job: JobObject) -> Object:
     }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class JobCondition:
     """One condition: true or false, with a reason."""
 

@@ -1,8 +1,7 @@
 """Pure. Builds the pods of a job: the master's pod, and one pod per entry of a scale plan.
 
-In: an ElasticJob (`job_object`), an entry of its ScalePlan, and the operator's `Site`. Out: pods without privileges on
-their node, which see only their own keys and find their master by name. Next: `operator.executor` creates them. Pods
-have no probes: the master finds hung roles by missing heartbeats, and a probe could kill a busy role.
+Pods have no privileges on their node, see only their own keys and find their master by name. They have no probes: the
+master finds hung roles by missing heartbeats, and a probe could kill a busy role.
 """
 
 import math
@@ -20,9 +19,7 @@ from springtide.platforms.k8s.objects import names
 from springtide.platforms.k8s.objects.job_objects import JobObject, owned
 
 LOCAL, QUIET = 100, 50
-"""Affinity weights (1 to 100): first keep batches off the network, then prefer nodes without network
-load of trainers.
-"""
+"""Affinity weights (1 to 100): first keep batches off the network, then prefer nodes without trainers."""
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -45,6 +42,19 @@ def _preference(weight: int, *pods: Mapping[str, Any]) -> dict[str, Any]:
 
 USER = 10001
 """User id of containers; images need not define it."""
+RESTRICTED = {
+    "runAsNonRoot": True,
+    "runAsUser": USER,
+    "runAsGroup": USER,
+    "fsGroup": USER,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+UNPRIVILEGED = {
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
+"""Security contexts of all pods and containers: the `restricted` standard of Kubernetes."""
 GONE_NODE_S = 30
 """Seconds until pods leave a lost node; Kubernetes' default is 300."""
 LITTLE_CPU = 0.01
@@ -192,11 +202,7 @@ def _container(
         "resources": wanted,
         "volumeMounts": [*mounts, *(dict(each) for each in wish.volume_mounts)],
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": UNPRIVILEGED,
     }
     if wish.environment_secrets:
         container["envFrom"] = [{"secretRef": {"name": each}} for each in wish.environment_secrets]
@@ -223,14 +229,7 @@ def _pod(job: JobObject, site: Site, life: Life, name: str, container: Object, *
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": wish.grace_s,
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "runAsGroup": USER,
-            "fsGroup": USER,
-            "fsGroupChangePolicy": "OnRootMismatch",
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": {**RESTRICTED, "fsGroupChangePolicy": "OnRootMismatch"},
         "tolerations": [*(dict(each) for each in wish.tolerations), *lost_nodes(wish.tolerations)],
         "volumes": [*volumes, *(dict(each) for each in wish.volumes)],
         "containers": [container],

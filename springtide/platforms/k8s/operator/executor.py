@@ -1,8 +1,7 @@
 """Carries out the operator's decisions for one job: reads it from the cluster, acts, and reports the result.
 
-In: a job's name from `operator.work_queue`. Out: seconds until the next visit. The executor keeps no state, so a
-restarted operator continues from the objects in the cluster. It reports refused actions (a quota, a policy) and retries
-them.
+The executor keeps no state, so a restarted operator continues from the objects in the cluster. It reports refused
+actions (a quota, a policy) and retries them.
 """
 
 import asyncio

@@ -63,31 +63,16 @@ def sorted_out(pods: Iterable[Pod], uid: str) -> tuple[dict[str, Pod], frozenset
     return own, frozenset(foreign)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeCapacity:
-    """Capacity of the nodes that a job may use."""
-
-    nodes: int = 0
-    cpu: float = 0.0
-    memory: int = 0
-    node_cpu: float = 0.0
-    node_memory: int = 0
-
-
-def capacity_for(job: JobObject, nodes: Iterable[Mapping[str, Any]]) -> NodeCapacity:
-    """Add up the nodes where the job's pods could run; ignore other pods."""
+def capacity_for(job: JobObject, nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return capacity fields of a `PlanStatus`: of the nodes where the job's pods could run, regardless of others."""
     wish = job.job.kubernetes
-    cpus, memories = [], []
-    for node in nodes:
-        if usable(node, wish.node_selector, wish.tolerations):
-            offered = node.get("status", {}).get("allocatable") or {}
-            cpus.append(kinds.parse_quantity(offered.get("cpu", 0)))
-            memories.append(int(kinds.parse_quantity(offered.get("memory", 0))))
-    if not cpus:
-        return NodeCapacity()
-    return NodeCapacity(
-        nodes=len(cpus), cpu=sum(cpus), memory=sum(memories), node_cpu=max(cpus), node_memory=max(memories)
-    )
+    usual = [node for node in nodes if usable(node, wish.node_selector, wish.tolerations)]
+    offered = [node.get("status", {}).get("allocatable") or {} for node in usual]
+    cpus = [kinds.parse_quantity(each.get("cpu", 0)) for each in offered]
+    memories = [int(kinds.parse_quantity(each.get("memory", 0))) for each in offered]
+    found = {"cpu": sum(cpus), "memory": sum(memories)}
+    found |= {"node_cpu": max(cpus, default=0), "node_memory": max(memories, default=0)}
+    return {name: amount or None for name, amount in found.items()}
 
 
 def usable(node: Mapping[str, Any], selector: Mapping[str, str], tolerations: Iterable[Mapping[str, Any]]) -> bool:

@@ -149,30 +149,28 @@ def pause_s(view: OperatorView) -> float:
 def master_condition(view: OperatorView, made: bool, refused: str) -> JobCondition:
     pod = view.master
     if refused:
-        return JobCondition(type=RUNNING, status=False, reason="Refused", message=f"no master: {refused}")
+        return JobCondition(RUNNING, False, "Refused", f"no master: {refused}")
     if made:
-        return JobCondition(type=RUNNING, status=False, reason="Made", message="the master's pod was made")
+        return JobCondition(RUNNING, False, "Made", "the master's pod was made")
     if pod is None:
         return _absent(view)
     if pod_status.ending(pod) or pod_status.ended(pod):
         why = pod_status.why(pod) or pod_status.why_ending(pod)
-        return JobCondition(
-            type=RUNNING, status=False, reason="Lost", message=f"the master's pod goes; {why}".rstrip("; ")
-        )
+        return JobCondition(RUNNING, False, "Lost", f"the master's pod goes; {why}".rstrip("; "))
     if pod_status.state_of(pod).phase == pod_status.RUNNING and not pod_status.trouble(pod)[0]:
-        return JobCondition(type=RUNNING, status=True, reason="Running", message="")
+        return JobCondition(RUNNING, True, "Running", "")
     reason = pod_status.trouble(pod)[0] or "Pending"
     said = pod_status.why(pod) or "waits for a node, or for its image"
-    return JobCondition(type=RUNNING, status=False, reason=reason, message=f"the master's pod: {said}")
+    return JobCondition(RUNNING, False, reason, f"the master's pod: {said}")
 
 
 def _absent(view: OperatorView) -> JobCondition:
     if names.master(view.job.name) in view.foreign:
         said = f"a pod {names.master(view.job.name)} of another job of this name is still there"
-        return JobCondition(type=RUNNING, status=False, reason="NameTaken", message=said)
+        return JobCondition(RUNNING, False, "NameTaken", said)
     due = kinds.timestamp(view.at + pause_s(view))
     said = f"the master's pod is made anew at {due}: {in_a_row(view) + 1} in a row did not last"
-    return JobCondition(type=RUNNING, status=False, reason="Waiting", message=said)
+    return JobCondition(RUNNING, False, "Waiting", said)
 
 
 def decide_over(view: OperatorView) -> OperatorSteps:

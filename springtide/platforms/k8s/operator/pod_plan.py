@@ -1,8 +1,7 @@
 """Pure. Computes the steps that bring a job's pods to its master's plan.
 
-In: an `OperatorView`. Out: steps. Each life of a role is created once. A deleted pod is not created again: it is
-`Gone`, and the master requests the next life. The newest ended pods of each role stay for their logs. Pods are evicted
-from nodes that will be removed, so that they drain.
+Each life of a role is created once. A deleted pod is `Gone`, and the master requests the next life. The newest ended
+pods of each role stay for their logs. Pods are evicted from nodes that will be removed, so that they drain.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,7 @@
 """Operator process: receives changes of jobs, plans, pods and nodes from kopf, and visits the affected jobs.
 
-In: `springtide k8s operator`, or a test. Out: nothing; the process runs until it is stopped. kopf maintains the
-watches, which drop, time out and expire. Its handlers only put jobs into the queue (`operator.work_queue`), so kopf
-stores no progress in objects: no annotations, finalizers or peering. The cluster's garbage collector handles deletion.
+kopf maintains the watches. Its handlers only fill the `WorkQueue`, so kopf stores no progress in objects: no
+annotations, finalizers or peering. One visit per job at a time; failures back off.
 """
 
 import asyncio

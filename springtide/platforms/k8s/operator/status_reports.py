@@ -1,8 +1,7 @@
 """Pure. Builds the operator's reports: the statuses of the plan and of the job, and events for people.
 
-In: an `OperatorView` and the outcome of each step. Out: changed parts of statuses, or None without changes. The
-operator sets the phase only until the job's master runs. It always sets the conditions `Accepted`, `MasterRunning` and
-`PodsRunning`.
+The operator sets the phase only until the job's master runs. It always sets the conditions `Accepted`, `MasterRunning`
+and `PodsRunning`.
 """
 
 from collections.abc import Mapping
@@ -61,15 +60,7 @@ class JobNotice:
 
 def plan_status(view: OperatorView, outcome: StepOutcome) -> PlanStatus:
     plan, before = pod_plan.wanted(view), view.plan_status
-    room = job_view.capacity_for(view.job, view.nodes)
-    known = replace(
-        before,
-        in_place_resize=view.can_resize,
-        cpu=room.cpu or None,
-        memory=room.memory or None,
-        node_cpu=room.node_cpu or None,
-        node_memory=room.node_memory or None,
-    )
+    known = replace(before, in_place_resize=view.can_resize, **job_view.capacity_for(view.job, view.nodes))
     if plan is None:
         return replace(known, phase="", message=view.plan_fault)
     states = {
@@ -121,10 +112,10 @@ def job_status(view: OperatorView, outcome: StepOutcome, plan: PlanStatus) -> di
 
 def _accepted(job: JobObject) -> JobCondition:
     if not job.fault:
-        return JobCondition(type=ACCEPTED, status=True, reason="Valid")
+        return JobCondition(ACCEPTED, True, "Valid")
     generation = (job.status.get(ACCEPTED_SPEC) or {}).get("generation")
     words = f"{job.fault}; the job goes on by its spec of before (generation {generation})"
-    return JobCondition(type=ACCEPTED, status=False, reason="Invalid", message=words)
+    return JobCondition(ACCEPTED, False, "Invalid", words)
 
 
 def accepted_spec(job: JobObject) -> dict[str, Any]:
@@ -149,15 +140,15 @@ def _before_master(job: JobObject, master: JobCondition) -> dict[str, Any]:
 def _pods_condition(plan: PlanStatus) -> JobCondition:
     bad = [state for state in plan.pods.values() if state.phase not in FINE]
     if not bad:
-        return JobCondition(type=PODS_RUNNING, status=True, reason="Running")
+        return JobCondition(PODS_RUNNING, True, "Running")
     reasons = [state.why.partition(":")[0] for state in bad if state.why]
     word = next((each for each in reasons if each.isalnum()), bad[0].phase)
-    return JobCondition(type=PODS_RUNNING, status=False, reason=word, message=plan.message)
+    return JobCondition(PODS_RUNNING, False, word, plan.message)
 
 
 def rejected(status: Mapping[str, Any], generation: int, why: str, at: float) -> Object | None:
     """Fail a job that has not started with an invalid spec; a running one continues."""
-    condition = JobCondition(type=ACCEPTED, status=False, reason="Invalid", message=why)
+    condition = JobCondition(ACCEPTED, False, "Invalid", why)
     change: dict[str, Any] = {}
     if status.get("phase") in (None, "", PENDING):
         change = {"phase": FAILED, "message": why, "endedAt": kinds.timestamp(at)}

@@ -21,7 +21,7 @@ def files() -> dict[str, bytes]:
 
 def folder(root: pathlib.Path, files: dict[str, bytes], role: str = "worker") -> str:
     credentials.lay_out(files, root)
-    return str(credentials.folder_of(root, role))
+    return str(root / role)
 
 
 def test_a_certificate_says_of_which_job_and_role_it_is(files: dict[str, bytes], tmp_path: pathlib.Path) -> None:

@@ -101,7 +101,7 @@ def test_a_dead_agents_groups_are_removed_by_the_next(tmp_path, said):
 
 def test_a_dead_agents_groups_that_another_removes_meanwhile_are_no_trouble(tmp_path, monkeypatch):
     gone = tmp_path / f"springtide-{os.getpid()}-1-1"
-    monkeypatch.setattr(process_group, "bases_in", lambda parent: [gone])
+    monkeypatch.setattr(process_group.pathlib.Path, "glob", lambda path, _: [gone] if path == tmp_path else [])
     assert process_group.remove_stale(tmp_path) == [gone]
 
 

@@ -264,7 +264,7 @@ def test_a_connection_by_tls_may_be_closed_twice(root: pathlib.Path) -> None:
 
 def test_files_that_are_unfit_for_a_while_cost_a_running_process_nothing(tmp_path: pathlib.Path) -> None:
     credentials.lay_out(credentials.make("mine", at=NOW), tmp_path)
-    folder = credentials.folder_of(tmp_path, "worker")
+    folder = tmp_path / "worker"
     known = tls.connecting(str(folder))["ssl"]
     key = pathlib.Path(folder) / tls.KEY
     kept = key.read_bytes()

@@ -63,9 +63,9 @@ def test_a_job_may_use_the_nodes_that_its_selector_and_tolerations_let_it():
     ]
     here = {"nodeSelector": {"pool": "cpu"}}
     plain = capacity_for(making.job(spec={"kubernetes": here}), nodes)
-    assert (plain.nodes, plain.cpu, plain.node_cpu, plain.memory) == (2, 6.0, 4.0, 24 << 30)
+    assert plain == {"cpu": 6.0, "memory": 24 << 30, "node_cpu": 4.0, "node_memory": 16 << 30}
     bears = {**here, "tolerations": [{"key": "spot", "operator": "Equal", "value": "yes"}]}
-    assert capacity_for(making.job(spec={"kubernetes": bears}), nodes).cpu == 13.5
+    assert capacity_for(making.job(spec={"kubernetes": bears}), nodes)["cpu"] == 13.5
     anything = {"tolerations": [{"operator": "Exists"}]}
-    assert capacity_for(making.job(spec={"kubernetes": anything}), nodes).nodes == 4
-    assert capacity_for(making.job(), []).cpu == 0
+    assert capacity_for(making.job(spec={"kubernetes": anything}), nodes)["cpu"] == 77.5
+    assert capacity_for(making.job(), [])["cpu"] is None
