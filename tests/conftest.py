@@ -35,7 +35,6 @@ EXTRA = "make setup-extra"
 PACKAGES = {
     "aiohttp": "make env",
     "cryptography": "make env",
-    "kopf": "make env",
     "confluent_kafka": "make env",
     "ray": EXTRA,
     "torchrec": EXTRA,

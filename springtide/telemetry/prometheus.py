@@ -71,8 +71,8 @@ MOST_BYTES = 16_384
 class MetricsServer:
     """One metrics endpoint."""
 
-    def __init__(self, text: Callable[[], str]) -> None:
-        self._text = text
+    def __init__(self, text: Callable[[], str], path: str = "/metrics") -> None:
+        self._text, self._path = text, path
         self._server: asyncio.Server | None = None
         self.address = ""
 
@@ -108,8 +108,8 @@ class MetricsServer:
         path = rest.partition(" ")[0].partition("?")[0]
         if method not in ("GET", "HEAD"):
             return response("405 Method Not Allowed", "only GET\n")
-        if path not in ("/metrics", "/"):
-            return response("404 Not Found", "figures are at /metrics\n")
+        if path not in (self._path, "/"):
+            return response("404 Not Found", f"figures are at {self._path}\n")
         try:
             body = self._text()
         except Exception as error:  # a monitoring request must not harm a job

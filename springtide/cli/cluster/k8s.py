@@ -2,7 +2,6 @@
 
 import asyncio
 import datetime
-import logging
 import pathlib
 import secrets
 import signal
@@ -162,8 +161,6 @@ def operator(
     from springtide.telemetry import logs
 
     logs.log_to_stderr(debug=debug)
-    for name in ("kopf", "aiohttp.access"):
-        logging.getLogger(name).setLevel(logging.INFO if debug else logging.WARNING)
     secret = (
         file_input.read(pathlib.Path(brain_secret_file), what="a brain's secret").strip() if brain_secret_file else ""
     )

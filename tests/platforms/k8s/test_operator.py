@@ -14,7 +14,7 @@ from tests.platforms.k8s import operating
 from tests.platforms.k8s.conftest import Cluster
 from tests.platforms.k8s.operating import gone, mark, names, plan, plan_status, status_of, submit
 
-# aiohttp ends TLS connections a moment after their session, and kopf's loop may be over by then
+# aiohttp ends TLS connections a moment after their session, and the operator's loop may be over by then
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 WORKER, SERVER = {"role": "worker", "rank": 0, "cpu": 1, "memory": 1 << 30}, {"role": "server", "rank": 0, "cpu": 0.5}

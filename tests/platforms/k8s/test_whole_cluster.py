@@ -13,7 +13,7 @@ from tests.process import counting
 
 pytestmark = [
     pytest.mark.process,
-    pytest.mark.extra("aiohttp", "cryptography", "kopf"),
+    pytest.mark.extra("aiohttp", "cryptography"),
     pytest.mark.timeout(600),
     pytest.mark.soak,
 ]

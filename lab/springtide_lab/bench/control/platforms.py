@@ -37,7 +37,7 @@ FULL = 0.9
 """Of the speed before: from then on it counts as full again; a window of speed is not exact to the batch."""
 WINDOW_S = 2.0
 TARGET = 0.95
-OTHERS = {"ray": "ray", "k8s": "kopf"}
+OTHERS = {"ray": "ray", "k8s": "aiohttp"}
 """Platforms beside this machine, and the module that each needs."""
 SCRIPT = """
 import json, sys, time
@@ -265,7 +265,7 @@ def makers(folder: pathlib.Path) -> dict[str, Maker]:
     if importlib.util.find_spec("ray") is not None:
         made["ray"] = Ray
     pods = "springtide_lab.bench.control.platform_pods"
-    if importlib.util.find_spec("kopf") is not None and importlib.util.find_spec(pods) is not None:
+    if importlib.util.find_spec("aiohttp") is not None and importlib.util.find_spec(pods) is not None:
         made["k8s"] = partial(importlib.import_module(pods).Pods, folder)
     return made
 

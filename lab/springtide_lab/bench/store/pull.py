@@ -71,7 +71,7 @@ def tls(options: Options) -> report.Result:
             ("python, tls", "raw", True),
         ):
             own, theirs = (
-                {"certificates": str(credentials.folder_of(folder, role))} if secured else {}
+                {"certificates": str(folder / role)} if secured else {}
                 for role in ("server", "worker")
             )
             server, address = serve(stack, kind, sizes | own)

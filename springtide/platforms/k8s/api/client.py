@@ -176,9 +176,18 @@ class Client:
         path = kind.path(self._space(kind, namespace), name)
         await self._ask("DELETE", path, f"delete {kind} {name}", body=body)
 
-    async def post(self, kind: ObjectKind, name: str, subresource: str, body: Object, *, namespace: str = "") -> Object:
-        path = kind.path(self._space(kind, namespace), name, subresource)
-        return await self._ask("POST", path, f"post {kind} {name} ({subresource})", body=body, repeatable=False)
+    async def post(
+        self,
+        kind: ObjectKind,
+        name: str,
+        subresource: str,
+        body: Object,
+        *,
+        namespace: str = "",
+        within_s: float | None = None,
+    ) -> Object:
+        path, what = kind.path(self._space(kind, namespace), name, subresource), f"post {kind} {name} ({subresource})"
+        return await self._ask("POST", path, what, body=body, repeatable=False, within_s=within_s)
 
     # ---- what the API offers ----
 
@@ -302,10 +311,11 @@ class Client:
         body: Object | Sequence[Object] | None = None,
         content: str = "application/json",
         repeatable: bool = True,
+        within_s: float | None = None,
     ) -> Object:
         """Send a request; retry while that is safe and can help."""
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._within_s
+        deadline = loop.time() + (self._within_s if within_s is None else within_s)
         data = None if body is None else msgspec.json.encode(body)
         attempt, anew = 0, False
         while True:

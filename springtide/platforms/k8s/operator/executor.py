@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 
 AT_ONCE = 16
 """Number of pods to create in parallel."""
+HASTE_S = 1.0
+"""Time limit for evictions: an eviction that the budget forbids is not awaited."""
 REFUSED_S = 15.0
 """Seconds until a refused action is retried: quotas are freed when other jobs end."""
 
@@ -45,13 +47,12 @@ class Executor:
     def __init__(
         self,
         client: Client,
-        hasty: Client,
         site: Site,
         *,
         brain_secret: str = "",
         brain_files: Mapping[str, bytes] | None = None,
     ) -> None:
-        self._client, self._hasty, self._site = client, hasty, site
+        self._client, self._site = client, site
         self._brain_secret, self._brain_files = brain_secret, brain_files or {}
         self.nodes: dict[str, Mapping[str, Any]] = {}
         self.can_resize = False
@@ -225,7 +226,7 @@ class Executor:
                 "deleteOptions": {"preconditions": {"uid": step.uid}},
             }
             try:
-                await self._hasty.post(kinds.PODS, step.name, "eviction", body, namespace=space)
+                await self._client.post(kinds.PODS, step.name, "eviction", body, namespace=space, within_s=HASTE_S)
             except errors.ClusterUnreachable as error:  # the disruption budget forbids the eviction now (429)
                 log.info("%s stays for now: %s", step.name, error)
 

@@ -1,26 +1,33 @@
-"""Operator process: receives changes of jobs, plans, pods and nodes from kopf, and visits the affected jobs.
+"""Operator process: watches jobs, plans, pods and nodes, and visits the jobs that a change affects.
 
-kopf maintains the watches. Its handlers only fill the `WorkQueue`, so kopf stores no progress in objects: no
-annotations, finalizers or peering. One visit per job at a time; failures back off.
+Changes only fill the `WorkQueue`: one visit per job at a time, failures back off. No progress is stored in users'
+objects: no annotations, finalizers or peering.
 """
 
 import asyncio
-import datetime
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+import urllib.parse
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from springtide import errors
-from springtide.platforms.k8s.api import kinds, kubeconfig
+from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.client import Client
+from springtide.platforms.k8s.api.kinds import ObjectKind
 from springtide.platforms.k8s.objects import names
 from springtide.platforms.k8s.objects.pods import Site
 from springtide.platforms.k8s.operator.executor import Executor
 from springtide.platforms.k8s.operator.job_view import doomed
+from springtide.telemetry.prometheus import MetricsServer
+
+log = logging.getLogger(__name__)
 
 Key = tuple[str, str]
 """Namespace and name of a job."""
+Hear = Callable[[bool, Mapping[str, Any]], None]
+"""Receives an object that has changed, or is gone (True)."""
 
 WORKERS = 8
 RESYNC_S = 300.0
@@ -104,14 +111,8 @@ class WorkQueue:
                 continue
 
 
-log = logging.getLogger(__name__)
-
 SOON_S = 0.05
 """Delay that merges bursts of pod changes into one visit."""
-LOGIN_S = 600.0
-"""Seconds between two logins of kopf, because tokens of pods are replaced."""
-HASTE_S = 1.0
-"""Time limit for evictions: an eviction that the budget forbids is not awaited."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,63 +133,67 @@ class OperatorOptions:
 
 
 async def run(options: OperatorOptions, stop: asyncio.Event, ready: asyncio.Event | None = None) -> None:
-    try:
-        import kopf
-    except ImportError:
-        raise errors.MissingExtra("the operator", "k8s") from None
-    reached = kubeconfig.find(options.kubeconfig, options.context)
-    hasty = kubeconfig.find(options.kubeconfig, options.context)
-    async with Client(reached) as client, Client(hasty, within_s=HASTE_S) as quick:
+    """Run until `stop`; set `ready` once all watches know what there is. Raise errors that only a person can fix."""
+    client = Client.open(options.kubeconfig, options.context)
+    async with client, alive(options.health):
         await check(client)
-        executor = Executor(
-            client, quick, options.site, brain_secret=options.brain_secret, brain_files=options.brain_files
-        )
+        executor = Executor(client, options.site, brain_secret=options.brain_secret, brain_files=options.brain_files)
         executor.can_resize = await client.has(kinds.PODS, "resize")
         queue = WorkQueue(executor.attend)
         listener = ChangeListener(queue, executor)
-        if not options.namespaces:  # before the first job, because a master reads the capacity at its start
+        watched: list[tuple[ObjectKind, Hear, str]] = [
+            (kinds.ELASTIC_JOBS, listener.job, ""),
+            (kinds.SCALE_PLANS, listener.plan, ""),
+            (kinds.PODS, listener.pod, names.JOB),
+        ]
+        if not options.namespaces:
             for node in (await client.list(kinds.NODES)).items:
-                listener.node("ADDED", node)
-        settings = kopf.OperatorSettings()
-        settings.posting.enabled = False  # changed conditions become events instead
-        # `check` has found our kinds, and the operator needs no permission to list others
-        settings.scanning.disabled = True
-        settings.watching.label_selectors[kinds.PODS.plural] = names.JOB
-        settings.queueing.idle_timeout = settings.queueing.exit_timeout = 0.2  # handlers only fill the queue
-        settings.process.ultimate_exiting_timeout = None
-        over = asyncio.Event()
-        watches = kopf.operator(
-            registry=handlers(kopf, listener, client, everywhere=not options.namespaces),
-            settings=settings,
-            standalone=True,
-            clusterwide=not options.namespaces,
-            namespaces=options.namespaces,
-            liveness_endpoint=options.health or None,
-            stop_flag=over,
-            ready_flag=ready,
-        )
-        await together(watches, over, queue, stop)
+                listener.node(False, node)  # before the first job: a master reads the capacity at its start
+            watched.append((kinds.NODES, listener.node, ""))
+        unsynced = {(kind, space) for kind, _, _ in watched for space in options.namespaces or ("",)}
+
+        async def follow(kind: ObjectKind, hear: Hear, labels: str, space: str) -> None:
+            async for change in client.watch(kind, namespace=space, labels=labels, everywhere=not space):
+                if change.what != "synced":
+                    hear(change.what == "gone", change.thing)
+                    continue
+                unsynced.discard((kind, space))
+                if ready is not None and not unsynced:
+                    ready.set()
+
+        watches = [follow(*each, space) for each in watched for space in options.namespaces or ("",)]
+        await until(stop, [queue.run(), *watches])
 
 
-async def together(
-    watches: Coroutine[Any, Any, None], over: asyncio.Event, queue: WorkQueue, stop: asyncio.Event
-) -> None:
-    """Run watches and workers until `stop` or a failure.
-
-    The tasks of this module end first, because kopf cancels all younger tasks of its loop.
-    """
-    watching = asyncio.create_task(watches)
-    working, told = asyncio.create_task(queue.run()), asyncio.create_task(stop.wait())
+async def until(stop: asyncio.Event, works: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Run all works until `stop`, or until one fails."""
+    tasks = [asyncio.create_task(work) for work in (*works, _wait(stop))]
     try:
-        await asyncio.wait({watching, working, told}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        working.cancel()
-        told.cancel()
-        await asyncio.wait({working, told})
-        over.set()
-        await watching
-    if not working.cancelled():
-        working.result()
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    for task in tasks:
+        if not task.cancelled():
+            task.result()
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+@contextlib.asynccontextmanager
+async def alive(url: str) -> AsyncIterator[None]:
+    """Answer a liveness probe at this URL; empty for none."""
+    where = urllib.parse.urlsplit(url)
+    server = MetricsServer(lambda: "alive\n", path=where.path or "/")
+    if url:
+        await server.start(where.port or 80, where.hostname or "127.0.0.1", option="--health")
+    try:
+        yield
+    finally:
+        await server.close()
 
 
 async def check(client: Client) -> None:
@@ -204,77 +209,36 @@ class ChangeListener:
         self._queue, self._executor = queue, executor
         self._known: dict[tuple[str, str, str], tuple[Any, ...]] = {}
 
-    def job(self, kind: str | None, thing: Mapping[str, Any]) -> None:
+    def job(self, gone: bool, thing: Mapping[str, Any]) -> None:
         metadata, status = thing["metadata"], thing.get("status") or {}
         told = (metadata["uid"], metadata.get("generation"), status.get("phase"), status.get("endedAt"))
-        self._note("job", kind, metadata, told, metadata["name"])
+        self._note("job", gone, metadata, told, metadata["name"])
 
-    def plan(self, kind: str | None, thing: Mapping[str, Any]) -> None:
+    def plan(self, gone: bool, thing: Mapping[str, Any]) -> None:
         metadata, job = thing["metadata"], (thing.get("spec") or {}).get("job", "")
         if job == metadata["name"]:
-            self._note("plan", kind, metadata, (metadata["uid"], metadata.get("generation")), job)
+            self._note("plan", gone, metadata, (metadata["uid"], metadata.get("generation")), job)
 
-    def pod(self, kind: str | None, thing: Mapping[str, Any]) -> None:
+    def pod(self, gone: bool, thing: Mapping[str, Any]) -> None:
         if name := (thing["metadata"].get("labels") or {}).get(names.JOB):
             self._queue.note((thing["metadata"]["namespace"], name), after_s=SOON_S)
 
-    def node(self, kind: str | None, thing: Mapping[str, Any]) -> None:
+    def node(self, gone: bool, thing: Mapping[str, Any]) -> None:
         nodes, name = self._executor.nodes, thing["metadata"]["name"]
         before = doomed(nodes.values())
-        if kind == "DELETED":
+        if gone:
             nodes.pop(name, None)
         else:
             nodes[name] = {key: thing.get(key) or {} for key in ("metadata", "spec", "status")}
         if doomed(nodes.values()) != before:
             self._queue.note_all()
 
-    def _note(self, what: str, kind: str | None, metadata: Mapping[str, Any], told: tuple[Any, ...], job: str) -> None:
+    def _note(self, what: str, gone: bool, metadata: Mapping[str, Any], told: tuple[Any, ...], job: str) -> None:
         key = (what, metadata["namespace"], metadata["name"])
-        if kind == "DELETED":
+        if gone:
             self._known.pop(key, None)
         elif self._known.get(key) == told:
             return
         else:
             self._known[key] = told
         self._queue.note((metadata["namespace"], job))
-
-
-def handlers(kopf: Any, listener: ChangeListener, client: Client, *, everywhere: bool) -> Any:
-    registry = kopf.OperatorRegistry()
-
-    async def login(**_: Any) -> Any:
-        return await connection(kopf, client.access)
-
-    kopf.on.login(registry=registry)(login)
-    watched: list[tuple[tuple[str, ...], Any, dict[str, Any]]] = [
-        ((kinds.GROUP, kinds.VERSION, kinds.ELASTIC_JOBS.plural), listener.job, {}),
-        ((kinds.GROUP, kinds.VERSION, kinds.SCALE_PLANS.plural), listener.plan, {}),
-        (("v1", kinds.PODS.plural), listener.pod, {"labels": {names.JOB: kopf.PRESENT}}),
-    ]
-    if everywhere:
-        watched.append((("v1", kinds.NODES.plural), listener.node, {}))
-    for selector, hear, only in watched:
-
-        async def heard(event: Mapping[str, Any], _hear: Any = hear, **_: Any) -> None:
-            _hear(event["type"], event["object"])
-
-        kopf.on.event(*selector, registry=registry, id=hear.__name__, **only)(heard)
-    return registry
-
-
-async def connection(kopf: Any, reached: kubeconfig.Access) -> Any:
-    headers = await reached.headers(anew=True)
-
-    class KopfConnection(kopf.ConnectionInfo):  # type: ignore[misc]
-        """Connection with certificates that were read once."""
-
-        def as_ssl_context(self) -> Any:
-            return super().as_ssl_context() if isinstance(reached.verify, bool) else reached.verify
-
-    return KopfConnection(
-        server=reached.server,
-        token=headers.get("Authorization", "").removeprefix("Bearer ") or None,
-        proxy_url=reached.proxy,
-        default_namespace=reached.namespace,
-        expiration=datetime.datetime.now(datetime.UTC) + datetime.timedelta(seconds=LOGIN_S),
-    )
