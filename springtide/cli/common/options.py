@@ -114,7 +114,8 @@ class RunOption(NamedTuple):
         kind: Any = (self.default if is_open else type(self.default)) if not self.example else list[str]
         declared = [self.flag] if self.default is False else []  # others of bool also get --no-NAME
         option = typer.Option(*declared, help=self.help, metavar=self.metavar, min=self.min, max=self.max)
-        hint = Annotated[kind | None if is_open or self.example else kind, option]
+        wanted = kind | None if is_open or self.example else kind
+        hint: Any = Annotated[wanted, option]
         return parameter(self.name, hint, None if is_open else self.default)
 
 

@@ -62,10 +62,6 @@ def lost_words(state: OnlineState) -> str:
     return ", ".join(f"{count:,} {name}" for name, count in counts if count)
 
 
-def lag_text(state: OnlineState) -> str:
-    return f"lag {duration(state.lag_s)}{' ALERT' if state.alert else ''}"
-
-
 def duration(length_s: float) -> str:
     """Format seconds as `0.3 s`, `45 s`, `3.5 min` or `2.1 h`."""
     if length_s < 10:
@@ -83,12 +79,13 @@ MEASURED = frozenset(
 
 
 def line_of(status: JobStatus) -> str:
+    online = status.online
     metrics = {f"metric {name}": f"{name} {show(name, value)}" for name, value in sorted(status.metrics.items())}
     shown = {
         "shards": progress(status),
         "samples": f"{short(status.samples)} samples",
         "rate": f"{short(status.samples_per_s)}/s",
-        "lag": "" if status.online is None else lag_text(status.online),
+        "lag": "" if online is None else f"lag {duration(online.lag_s)}{' ALERT' if online.alert else ''}",
         "loss": "" if status.loss is None else f"loss {status.loss:.4f}",
         **metrics,
         "ending": ending(status),

@@ -1,11 +1,13 @@
 """`springtide submit`: read a spec, hand the job to a platform; with `--dry-run`, show each value with its origin."""
 
 import pathlib
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import is_dataclass, replace
 from typing import Any
 
 import msgspec
+from rich.console import Console
 
 from springtide.cli.common import exit_status
 from springtide.cli.common.render import WIDTH, print_json, wrap
@@ -53,7 +55,7 @@ def submit(
 def followed(name: str, where: JobLocation, *, as_json: bool, debug: bool) -> int:
     reach = job_lookup.find(name, where)
     try:
-        shown_status.watch(reach, shown_status.stderr_console())
+        shown_status.watch(reach, Console(file=sys.stderr, highlight=False))
     except KeyboardInterrupt:
         print(f"\njob {name} goes on: `springtide top {name}` looks on again, `springtide stop {name}` ends it")
         return 0

@@ -1,6 +1,5 @@
 """`springtide status`, `top` and `metrics`: how a job is, once, again and again, or for monitors."""
 
-import sys
 import time
 from typing import Any
 
@@ -197,7 +196,3 @@ def poll_status(reach: JobHandle) -> JobStatus | None:
         except errors.MasterUnreachable:
             time.sleep(REDRAW_S)
     return None
-
-
-def stderr_console() -> Console:
-    return Console(file=sys.stderr, highlight=False)

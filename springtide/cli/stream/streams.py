@@ -43,7 +43,9 @@ def produce(url: str, which: RecordOptions, flow: PaceOptions, into: TargetOptio
         with _Interrupted() as interrupted:
             done = producer.produce(stream, maker, order, tell=_Progress(), stop=interrupted)
         if into.seal and not done.interrupted:
-            _log_stream(stream, "--seal").seal()
+            if not isinstance(stream, logs.LogStream):
+                raise errors.BadInput(f"--seal: only a log on disk can do that, not {stream.url}")
+            stream.seal()
     finally:
         stream.close()
     print(told(stream.url, done, sealed=into.seal and not done.interrupted))
@@ -132,12 +134,6 @@ def told(url: str, done: ProduceReport, *, sealed: bool) -> str:
     if done.interrupted:
         lines.append("  interrupted: all of these were appended, no others")
     return "\n".join(lines)
-
-
-def _log_stream(stream: Stream, what: str) -> logs.LogStream:
-    if not isinstance(stream, logs.LogStream):
-        raise errors.BadInput(f"{what}: only a log on disk can do that, not {stream.url}")
-    return stream
 
 
 class _Progress:

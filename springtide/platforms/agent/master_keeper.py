@@ -145,7 +145,8 @@ class MasterSupervisor:
 
     async def replace(self, error: errors.MasterUnreachable) -> MasterLocation:
         """Make sure that the master is dead, then start the next one."""
-        await self.soon_gone(DYING_S)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._gone.wait(), DYING_S)
         self.why_replaced = str(self.last_exit) if self._gone.is_set() else f"{error}, and it was killed"
         await self.end()
         deadline, full = self._awake.now() + self._disk_s, False
@@ -195,11 +196,6 @@ class MasterSupervisor:
 
     async def while_alive(self, work: Coroutine[Any, Any, Result]) -> Result:
         return await unless(self._gone, work, lambda: errors.MasterUnreachable(str(self.last_exit)))
-
-    async def soon_gone(self, within_s: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(within_s):
-                await self._gone.wait()
 
     async def end(self) -> None:
         self._platform.stop(Life(MASTER, self.term), kill=True)

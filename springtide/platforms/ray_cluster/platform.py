@@ -34,10 +34,6 @@ def exit_by_signal(life: Life, pid: int, *, signal: str) -> RoleExit:
     return RoleExit(role=life.role, incarnation=life.incarnation, pid=pid, signal=signal)
 
 
-def exit_unplaced(life: Life, why: str) -> RoleExit:
-    return RoleExit(role=life.role, incarnation=life.incarnation, pid=0, unplaced=why)
-
-
 def exit_of_lost(life: Life, pid: int, error: Exception, *, node_lives: bool) -> RoleExit:
     oom = node_lives and any(word in str(error) for word in OOM)
     return RoleExit(role=life.role, incarnation=life.incarnation, pid=pid, signal="SIGKILL", oom=oom, evicted=not oom)
@@ -249,7 +245,7 @@ class RayPlatform:
         asked = job_order.needs(held.life.role.kind, limits, self._order.resources)
         why = f"no node took it within {self._order.pending_s:g} s: {job_order.lacking(asked, cluster.free())}"
         self._say(f"{held.life}: {why}")
-        return exit_unplaced(held.life, why)
+        return RoleExit(role=held.life.role, incarnation=held.life.incarnation, pid=0, unplaced=why)
 
     # ---- what a role must know ----
 

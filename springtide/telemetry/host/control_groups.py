@@ -215,7 +215,7 @@ def find_hierarchy(proc_self: pathlib.Path = PROC_SELF) -> Hierarchy:
     for mount in mounts:
         if mount.version == 2 and "" in paths:
             folder = group_folder(mount, paths[""])
-            if offered := offered_by(folder) & {"cpu", "memory"}:
+            if offered := {"cpu", "memory"}.intersection(read_text(folder / "cgroup.controllers").split()):
                 return Hierarchy(2, {name: folder for name in sorted(offered)})
     folders = {
         name: group_folder(mount, paths[name])
@@ -255,8 +255,3 @@ def group_folder(mount: Mount, path: str) -> pathlib.Path:
     if root and (path == root or path.startswith(root + "/")):
         path = path[len(root) :]
     return mount.at / path.strip("/")
-
-
-def offered_by(folder: pathlib.Path) -> set[str]:
-    """Return the controllers that a version 2 group can delegate."""
-    return set(read_text(folder / "cgroup.controllers").split())

@@ -6,43 +6,20 @@ There SQLite uses the rollback journal. The check writes a file, so it also noti
 
 import os
 import pathlib
+import re
 
 MOUNTS = pathlib.Path("/proc/self/mountinfo")
-NETWORK = {
-    "9p",
-    "afs",
-    "beegfs",
-    "ceph",
-    "cifs",
-    "coda",
-    "gfs2",
-    "glusterfs",
-    "gpfs",
-    "lustre",
-    "ncpfs",
-    "nfs",
-    "nfs4",
-    "ocfs2",
-    "orangefs",
-    "pvfs2",
-    "smb3",
-    "smbfs",
-    "virtiofs",
-    "wekafs",
-}
-"""File systems that several machines, or a machine and its guests, can mount at once."""
-LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs"})
-"""FUSE file systems that are local disks. Most others (sshfs, gcsfuse, JuiceFS) are remote."""
+NETWORK = re.compile(
+    "9p|afs|beegfs|ceph|cifs|coda|gfs2|glusterfs|gpfs|lustre|ncpfs|nfs4?|ocfs2|orangefs|pvfs2|smb3|smbfs|virtiofs|wekafs"
+    r"|fuse\.(?!fuse-overlayfs$).*"
+)
+"""File systems that several machines, or a machine and its guests, can mount at once; with most of FUSE, such as sshfs,
+gcsfuse and JuiceFS."""
 
 
 def sqlite_journal_mode(path: pathlib.Path) -> str:
     """Return the journal mode in which a database at this path is safe for all its users."""
-    return "truncate" if is_network(kind_of(path)) else "wal"
-
-
-def is_network(kind: str) -> bool:
-    """Return True if processes on other machines can see such a file system."""
-    return kind in NETWORK or (kind.startswith("fuse.") and kind not in LOCAL_FUSE)
+    return "truncate" if NETWORK.fullmatch(kind_of(path)) else "wal"
 
 
 def kind_of(path: pathlib.Path) -> str:

@@ -1,11 +1,12 @@
 """Client of the Kubernetes API: get, list, create, update, patch, delete, watch, logs. Objects are plain dicts.
 
-In: the operator, the agent in a master pod, command lines. Out: objects, or errors of `springtide.errors`.
-`platforms.k8s.api.kubeconfig` finds the server and the credentials; `platforms.k8s.api.api_errors` decides about
-retries. A request that may have been carried out is repeated only if a second execution is harmless.
+In: the operator, the agent in a master pod, command lines. Out: objects, or errors of `springtide.errors`. A request
+that may have been carried out is repeated only if a second execution is harmless. Next: `platforms.k8s.api.kubeconfig`
+finds the server and the credentials.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import types
@@ -16,9 +17,97 @@ from typing import Any, Literal, Self, TypeVar
 import msgspec
 
 from springtide import errors
-from springtide.platforms.k8s.api import api_errors
 from springtide.platforms.k8s.api import kubeconfig as access
 from springtide.platforms.k8s.api.kinds import PODS, Object, ObjectKind, key_of
+
+BUSY = (429, 500, 502, 503, 504)
+"""HTTP statuses of a server in trouble. A 429 was not processed; requests with another status may have been."""
+GONE = 410
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """An error reply of the server, or a broken connection."""
+
+    status: int
+    """HTTP status; 0 without a reply."""
+    message: str = ""
+    reason: str = ""
+    """Reason such as `Conflict` or `AlreadyExists`."""
+    after_s: float | None = None
+    """Seconds until a retry, if the server gives them."""
+    begun: bool = True
+    """True if the server may have carried out the request."""
+
+
+def read_refusal(status: int, body: bytes, retry_after: str | None = None) -> Refusal:
+    """Parse an error reply: usually a `Status` object, but proxies send anything."""
+    said: Any = None
+    with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError):
+        said = msgspec.json.decode(body)
+    if not isinstance(said, dict):
+        said = {"message": body.decode(errors="replace").strip()[:300]}
+    after = retry_after if retry_after is not None else (said.get("details") or {}).get("retryAfterSeconds")
+    try:
+        after_s = None if after is None else float(after)
+    except ValueError:  # the header holds a date
+        after_s = None
+    return Refusal(
+        status=status,
+        message=said.get("message") or f"HTTP {status}",
+        reason=said.get("reason") or "",
+        after_s=after_s,
+        begun=status != 429,
+    )
+
+
+def retry_pause(refusal: Refusal, attempt: int, *, repeatable: bool) -> float | None:
+    """Seconds until the next attempt; None to give up.
+
+    A request that is not `repeatable` is retried only if it was not begun.
+    """
+    if refusal.status and refusal.status not in BUSY:
+        return None
+    if refusal.begun and not repeatable:
+        return None
+    waits: float = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**attempt)
+    return waits if refusal.after_s is None else max(waits, refusal.after_s)
+
+
+def error_of(refusal: Refusal, what: str, server: str) -> errors.SpringtideError:
+    """Return the exception for a refusal; `what` names the request."""
+    text = refusal.message
+    match refusal.status:
+        case 0:
+            done = "" if not refusal.begun else " It may have been done or not."
+            return errors.ClusterUnreachable(
+                f"cannot {what}: the Kubernetes API at {server} does not answer ({text}).{done} "
+                "Check that the address is right, that the cluster runs, and that nothing is between"
+            )
+        case 404:
+            return errors.NotFound(f"cannot {what}: {text}")
+        case 409:
+            kind = errors.AlreadyThere if refusal.reason == "AlreadyExists" else errors.Conflict
+            return kind(f"cannot {what}: {text}")
+        case 410:
+            return errors.Conflict(f"cannot {what}: {text}")
+        case 401:
+            return errors.Forbidden(
+                f"cannot {what}: {server} does not know who asks ({text}); log in to the cluster again"
+            )
+        # a quota or a policy, not a missing permission
+        case 403 if "is forbidden: " in text and 'resource "' not in text:
+            return errors.ClusterRefused(f"cannot {what}: {text}")
+        case 403:
+            return errors.Forbidden(
+                f"cannot {what}: {text}. Whoever runs the cluster must grant it with a Role and a RoleBinding; "
+                "`springtide k8s install --dry-run` prints the ones that Springtide needs"
+            )
+        case status if status in BUSY:
+            return errors.ClusterUnreachable(f"cannot {what}: the Kubernetes API at {server} says {status}: {text}")
+    return errors.ClusterRefused(f"cannot {what}: {text}")
+
 
 log = logging.getLogger(__name__)
 
@@ -246,7 +335,7 @@ class Client:
                 log.info("a watch of %s goes on: %s", kind, error)
                 failures = max(failures, 1)
             if failures:
-                await asyncio.sleep(min(api_errors.LONGEST_PAUSE_S, api_errors.FIRST_PAUSE_S * 2 ** min(failures, 10)))
+                await asyncio.sleep(min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures, 10)))
 
     async def logs(
         self,
@@ -287,7 +376,7 @@ class Client:
             headers = await self.access.headers(anew=anew)
             async with self._request("GET", path, query, timeout=timeout, headers=headers) as response:
                 if response.status >= 400:
-                    refusal = api_errors.read(response.status, await response.read())
+                    refusal = read_refusal(response.status, await response.read())
                     raise Unauthenticated(refusal) if refusal.status == 401 else self._error(refusal, what)
                 rest = b""
                 async for chunk in response.content.iter_any():
@@ -297,7 +386,7 @@ class Client:
                 if rest:
                     yield rest
         except (self._http.ClientError, TimeoutError, OSError) as error:
-            raise self._error(api_errors.Refusal(status=0, message=worded(error)), what) from None
+            raise self._error(Refusal(status=0, message=worded(error)), what) from None
 
     # ---- one request ----
 
@@ -325,7 +414,7 @@ class Client:
             if refusal.status == 401 and not anew:
                 anew = True  # the token may have expired
                 continue
-            wait_s = api_errors.pause(refusal, attempt, repeatable=repeatable)
+            wait_s = retry_pause(refusal, attempt, repeatable=repeatable)
             if wait_s is None or loop.time() + wait_s > deadline:
                 raise self._error(refusal, what)
             attempt, anew = attempt + 1, False
@@ -333,7 +422,7 @@ class Client:
 
     async def _try(
         self, method: str, path: str, query: Mapping[str, str], data: bytes | None, content: str, *, anew: bool
-    ) -> tuple[api_errors.Refusal | None, Object]:
+    ) -> tuple[Refusal | None, Object]:
         headers = await self.access.headers(anew=anew)
         if data is not None:
             headers["Content-Type"] = content
@@ -342,22 +431,22 @@ class Client:
             async with self._request(method, path, query, data=data, headers=headers, timeout=timeout) as response:
                 said = await response.read()
                 if response.status >= 400:
-                    return api_errors.read(response.status, said, response.headers.get("Retry-After")), {}
+                    return read_refusal(response.status, said, response.headers.get("Retry-After")), {}
                 return None, msgspec.json.decode(said) if said else {}
         except self._http.ClientConnectorError as error:
-            return api_errors.Refusal(status=0, message=worded(error), begun=False), {}
+            return Refusal(status=0, message=worded(error), begun=False), {}
         except (self._http.ClientError, TimeoutError, OSError) as error:
-            return api_errors.Refusal(status=0, message=worded(error)), {}
+            return Refusal(status=0, message=worded(error)), {}
         except msgspec.DecodeError:
-            return api_errors.Refusal(status=0, message="what it answers is no JSON"), {}
+            return Refusal(status=0, message="what it answers is no JSON"), {}
 
     def _request(self, method: str, path: str, query: Mapping[str, str], **more: Any) -> Any:
         reached = self.access
         more |= {"ssl": reached.verify, "server_hostname": reached.server_name, "proxy": reached.proxy}
         return self._session.request(method, reached.server + path, params=dict(query), **more)
 
-    def _error(self, refusal: api_errors.Refusal, what: str) -> errors.SpringtideError:
-        return api_errors.error_of(refusal, f"{what} ({self.access.where})", self.access.server)
+    def _error(self, refusal: Refusal, what: str) -> errors.SpringtideError:
+        return error_of(refusal, f"{what} ({self.access.where})", self.access.server)
 
     def _space(self, kind: ObjectKind, namespace: str) -> str:
         return (namespace or self.namespace) if kind.namespaced else ""
@@ -366,7 +455,7 @@ class Client:
 class Unauthenticated(Exception):
     """Raised if the server does not accept the client's credentials."""
 
-    def __init__(self, refusal: api_errors.Refusal) -> None:
+    def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
         self.refusal = refusal
 
@@ -434,7 +523,7 @@ def parse_event(line: bytes, since: str) -> tuple[tuple[str, Object], str]:
     except (msgspec.DecodeError, KeyError, TypeError):
         raise errors.ClusterUnreachable(f"a watch has sent what is no event: {line[:80]!r}") from None
     if what == "ERROR":
-        if thing.get("code") == api_errors.GONE:
+        if thing.get("code") == GONE:
             raise Stale
         raise errors.ClusterUnreachable(f"a watch has ended: {thing.get('message', thing)}")
     return (what, thing), version(thing) or since

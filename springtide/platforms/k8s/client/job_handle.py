@@ -121,7 +121,8 @@ class KubernetesJobHandle:
         return with_client(self._where, look)
 
     def roles(self) -> Sequence[str]:
-        return with_client(self._where, lambda client: role_names(client, self.name))
+        labels = f"{called.JOB}={self.name}"
+        return list(newest_lives(with_client(self._where, lambda client: client.list(PODS, labels=labels)).items))
 
     def logs(self, roles: Sequence[str], *, lines: int, follow: bool) -> Iterator[LogLine]:
         found = read_logs(self._where, self.name, roles, lines=lines, follow=follow)
@@ -176,10 +177,6 @@ def newest_lives(pods: Sequence[Object]) -> dict[str, Object]:
         if life is not None and life.incarnation >= found.get(str(life.role), (-1, {}))[0]:
             found[str(life.role)] = (life.incarnation, pod)
     return {role: pod for role, (_, pod) in sorted(found.items())}
-
-
-async def role_names(client: Client, job: str) -> list[str]:
-    return list(newest_lives((await client.list(PODS, labels=f"{called.JOB}={job}")).items))
 
 
 def read_logs(

@@ -20,7 +20,7 @@ from springtide.domain.core.roles import Life, RoleExit, RoleKind
 from springtide.domain.plan.scale_plan import PlanStatus, PodState, PodWish, ScalePlan
 from springtide.domain.spec import schema
 from springtide.platforms.agent.platform_api import RoleLaunch
-from springtide.platforms.k8s.api import api_errors, kinds
+from springtide.platforms.k8s.api import client, kinds
 from springtide.platforms.k8s.api.client import Client, ObjectChange
 from springtide.platforms.k8s.api.kinds import PODS, SCALE_PLANS, Object
 from springtide.platforms.k8s.objects import job_objects, names, pod_status
@@ -80,7 +80,7 @@ class PlanWriter:
             except errors.ClusterUnreachable as error:
                 log.warning("the plan of %s is not written yet: %s", self.job, error)
                 self._dirty.set()
-                await asyncio.sleep(min(api_errors.LONGEST_PAUSE_S, api_errors.FIRST_PAUSE_S * 2 ** min(failures, 10)))
+                await asyncio.sleep(min(client.LONGEST_PAUSE_S, client.FIRST_PAUSE_S * 2 ** min(failures, 10)))
                 failures += 1
 
     async def flushed(self) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from springtide import errors
-from springtide.platforms.k8s.api import api_errors, client, kubeconfig
+from springtide.platforms.k8s.api import client, kubeconfig
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, LEASES, NODES, PODS, key_of
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.extra("aiohttp")
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch):
-    monkeypatch.setattr(api_errors, "FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.001)
 
 
 class Server:
@@ -288,3 +288,69 @@ def test_a_forgotten_version_is_not_an_error_but_another_error_is():
         client.parse_event(b'{"type":"ERROR","object":{"code":500,"message":"etcd"}}', "3")
     with pytest.raises(errors.ClusterUnreachable, match="no event"):
         client.parse_event(b"<html>", "3")
+
+
+def refusal(status, **fields):
+    return client.Refusal(status=status, **fields)
+
+
+def test_a_status_object_is_read_and_so_is_what_a_proxy_says():
+    said = client.read_refusal(409, b'{"kind":"Status","message":"object changed","reason":"Conflict"}')
+    assert (said.message, said.reason, said.begun) == ("object changed", "Conflict", True)
+    assert client.read_refusal(502, b"<h1>bad</h1>\n").message == "<h1>bad</h1>"
+    assert client.read_refusal(500, b"").message == "HTTP 500"
+    assert client.read_refusal(429, b"{}", "7").after_s == 7.0
+    assert client.read_refusal(429, b'{"details":{"retryAfterSeconds":3}}').after_s == 3.0
+    assert client.read_refusal(503, b"{}", "Wed, 21 Oct 2026 07:28:00 GMT").after_s is None
+
+
+@pytest.mark.parametrize("status", client.BUSY)
+def test_what_may_be_done_twice_is_asked_again_when_the_server_has_trouble(status):
+    assert client.retry_pause(client.read_refusal(status, b"{}"), 0, repeatable=True) == client.FIRST_PAUSE_S
+
+
+@pytest.mark.parametrize("status", [400, 403, 404, 409, 410, 422])
+def test_a_refusal_of_the_request_itself_is_final(status):
+    assert client.retry_pause(client.read_refusal(status, b"{}"), 0, repeatable=True) is None
+
+
+def test_what_must_not_be_done_twice_is_sent_again_only_if_it_was_not_begun():
+    assert client.retry_pause(client.read_refusal(503, b"{}"), 0, repeatable=False) is None
+    assert client.retry_pause(refusal(0), 0, repeatable=False) is None
+    assert client.retry_pause(refusal(0, begun=False), 0, repeatable=False) is not None
+    assert client.retry_pause(client.read_refusal(429, b"{}"), 0, repeatable=False) is not None
+
+
+def test_pauses_grow_up_to_a_bound_and_are_never_shorter_than_the_server_asks():
+    pauses = [client.retry_pause(refusal(503), attempt, repeatable=True) for attempt in range(10)]
+    assert pauses == sorted(pauses) and pauses[-1] == client.LONGEST_PAUSE_S
+    assert client.retry_pause(refusal(429, after_s=9.0, begun=False), 0, repeatable=True) == 9.0
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "kind"),
+    [
+        (0, "", errors.ClusterUnreachable),
+        (401, "", errors.Forbidden),
+        (403, "", errors.Forbidden),
+        (404, "", errors.NotFound),
+        (409, "Conflict", errors.Conflict),
+        (409, "AlreadyExists", errors.AlreadyThere),
+        (410, "Gone", errors.Conflict),
+        (422, "Invalid", errors.ClusterRefused),
+        (503, "", errors.ClusterUnreachable),
+    ],
+)
+def test_each_refusal_is_an_error_that_says_what_was_asked(status, reason, kind):
+    error = client.error_of(refusal(status, reason=reason, message="because"), "get pods ctr", "https://c")
+    assert type(error) is kind and "get pods ctr" in str(error) and "because" in str(error)
+
+
+def test_who_may_not_is_told_what_to_grant():
+    assert "RoleBinding" in str(client.error_of(refusal(403, message="no"), "list pods", "https://c"))
+
+
+def test_a_quota_that_is_used_up_is_no_matter_of_rights():
+    said = 'pods "ctr-worker-0-0" is forbidden: exceeded quota: small, requested: pods=1, used: pods=4, limited: pods=4'
+    error = client.error_of(client.Refusal(status=403, message=said, reason="Forbidden"), "create pods", "https://k")
+    assert isinstance(error, errors.ClusterRefused) and "grant" not in str(error)
