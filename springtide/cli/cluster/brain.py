@@ -35,6 +35,26 @@ Folder = Annotated[str, typer.Option("--folder", help="Folder of the brain's fil
 SecretFile = Annotated[
     str, typer.Option("--secret-file", help="Secret of the brain.  [default: from its folder]", metavar="FILE")
 ]
+ServeTls = Annotated[
+    str,
+    typer.Option(
+        "--tls", help="Use TLS with certificates in DIR/brain and DIR/master, created if missing.", metavar="DIR"
+    ),
+]
+EventPolicies = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Use another policy on an event: oom, created, slow, iterating, periodic.", metavar="EVENT=POLICY"
+    ),
+]
+Planning = Annotated[
+    list[str] | None,
+    typer.Option(help="Set a planning parameter, such as rho=1 or prices.cpu=2.", metavar="NAME=VALUE"),
+]
+Capacity = Annotated[
+    str,
+    typer.Option(help="Cores and memory of all jobs together.  [default: this machine]", metavar="CORES[,SIZE]"),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,31 +83,15 @@ def serve(
         str, typer.Option(help="Database, sqlite:/// or postgresql://.  [default: in DIR]", metavar="URL")
     ] = "",
     policy: Annotated[str, typer.Option(help="Built-in policy, plug-in or module:function.")] = "springtide",
-    on: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Use another policy on an event: oom, created, slow, iterating, periodic.", metavar="EVENT=POLICY"
-        ),
-    ] = None,
-    planning: Annotated[
-        list[str] | None,
-        typer.Option(help="Set a planning parameter, such as rho=1 or prices.cpu=2.", metavar="NAME=VALUE"),
-    ] = None,
-    capacity: Annotated[
-        str,
-        typer.Option(help="Cores and memory of all jobs together.  [default: this machine]", metavar="CORES[,SIZE]"),
-    ] = "",
+    on: EventPolicies = None,
+    planning: Planning = None,
+    capacity: Capacity = "",
     executors: Annotated[int, typer.Option(min=1, help="Number of processes that compute plans.")] = 1,
     period: Annotated[float, typer.Option(help="Time between two decisions on a job.", metavar="SECONDS")] = 10.0,
     forget: Annotated[float, typer.Option(help="Forget a job that is silent this long.", metavar="SECONDS")] = 600.0,
     folder: Folder = FOLDER,
     secret_file: SecretFile = "",
-    tls: Annotated[
-        str,
-        typer.Option(
-            "--tls", help="Use TLS with certificates in DIR/brain and DIR/master, created if missing.", metavar="DIR"
-        ),
-    ] = "",
+    tls: ServeTls = "",
     standby: Annotated[
         bool, typer.Option("--standby", help="Stand by while another brain serves from the database, then take over.")
     ] = False,

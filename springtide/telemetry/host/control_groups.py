@@ -4,6 +4,7 @@ Groups are made by `platforms.local.process_group`, below this process's own gro
 holds, or by a container's host (`telemetry.host.usage`).
 """
 
+import abc
 import contextlib
 import os
 import pathlib
@@ -21,30 +22,31 @@ ENDLESS = 1 << 60
 """Limit in bytes from which version 1 means no limit. The kernel reports the largest number of pages."""
 
 
-class ControlGroup:
+class ControlGroup(abc.ABC):
     """A control group: a folder for each controller. A missing file reads as empty."""
 
     def __init__(self, folder_of: Mapping[str, pathlib.Path]) -> None:
         self._folder_of = dict(folder_of)
 
+    @abc.abstractmethod
     def can_hold(self, limits: ProcessLimits) -> bool:
         """Return True if the group has the controllers for these limits. A group that only counts cannot limit CPU."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def hold_to(self, limits: ProcessLimits) -> None:
         """Write the limits. Raise OSError without permission."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def usage(self) -> Usage:
         """Return CPU and memory of all members, including those that have exited."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def limits(self) -> ProcessLimits:
-        raise NotImplementedError
+        """Return the present limits."""
 
+    @abc.abstractmethod
     def oom_kills(self) -> int:
         """Return the kernel's count of out-of-memory kills in the group."""
-        raise NotImplementedError
 
     def admit(self, pid: int) -> None:
         """Move a process into the group. Its future children follow."""
