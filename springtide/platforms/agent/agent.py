@@ -34,6 +34,7 @@ from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection
 from springtide.rpc.transport.master_file import MasterLocation
 from springtide.telemetry import events, logs, redactor, run_registry
+from springtide.telemetry.host import usage
 
 log = logging.getLogger(__name__)
 
@@ -80,18 +81,7 @@ class UsageMeter:
     def read(self) -> tuple[RoleUsage, ...]:
         if time.monotonic() >= self._read_at + MEASURE_S:
             self._read_at = time.monotonic()
-            self._usage = tuple(
-                RoleUsage(
-                    role=life.role,
-                    incarnation=life.incarnation,
-                    cpu_s=usage.cpu_s,
-                    memory=usage.memory,
-                    cpu_limit=limits.cpu,
-                    memory_limit=limits.memory,
-                    throttled_s=usage.throttled_s,
-                )
-                for life, (usage, limits) in self._platform.usage().items()
-            )
+            self._usage = tuple(usage.of_role(life, *used) for life, used in self._platform.usage().items())
         return self._usage
 
 

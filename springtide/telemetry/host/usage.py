@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from springtide import config
 from springtide.domain.core.resources import ProcessLimits, Usage
-from springtide.domain.core.roles import Role, RoleKind, RoleUsage, parse_role
+from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage, parse_role
 from springtide.telemetry.host import control_groups
 from springtide.telemetry.host.control_groups import ControlGroup, GroupV1, GroupV2
 
@@ -61,15 +61,19 @@ class OwnUsage:
             return None
         taken = of_process(self._pid, self._proc) if self._group is None else self._group.usage()
         limits = ProcessLimits() if self._group is None else self._group.limits()
-        return RoleUsage(
-            role=self._role,
-            incarnation=self._incarnation,
-            cpu_s=taken.cpu_s,
-            memory=taken.memory,
-            cpu_limit=limits.cpu,
-            memory_limit=limits.memory,
-            throttled_s=taken.throttled_s,
-        )
+        return of_role(Life(self._role, self._incarnation), taken, limits)
+
+
+def of_role(life: Life, usage: Usage, limits: ProcessLimits) -> RoleUsage:
+    return RoleUsage(
+        role=life.role,
+        incarnation=life.incarnation,
+        cpu_s=usage.cpu_s,
+        memory=usage.memory,
+        cpu_limit=limits.cpu,
+        memory_limit=limits.memory,
+        throttled_s=usage.throttled_s,
+    )
 
 
 def own_group(proc: pathlib.Path, pid: int) -> ControlGroup | None:
