@@ -180,12 +180,12 @@ class UserRequests:
     async def keep_plans(self) -> None:
         while True:
             await self._news.wait()
-            if self.status is None or not self._wishes:
-                self._news.clear() if not self._wishes else None
-                await asyncio.sleep(PAUSE_S / 10)
-                continue
             self._news.clear()
-            await until_done(self._do_newest, "what users plan")
+            while self._wishes:
+                if self.status is None:  # no master runs yet
+                    await asyncio.sleep(PAUSE_S / 10)
+                else:
+                    await until_done(self._do_newest, "what users plan")
 
     async def _do_newest(self) -> None:
         chosen, older = newest(list(self._wishes.values()))
