@@ -9,7 +9,6 @@ import asyncio
 import pathlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from springtide import errors
@@ -17,16 +16,7 @@ from springtide.domain.core.roles import RoleKind
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection, master_file
 from springtide.telemetry.logs import RunFiles
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobSummary:
-    """Static facts of a job, known in every state."""
-
-    script: str
-    arguments: tuple[str, ...] = ()
-    began_at: float
-    """Start of the job as seconds since 1970; event times count from here."""
+from springtide.telemetry.run_registry import RunCard
 
 
 class LogLine(NamedTuple):
@@ -50,7 +40,7 @@ class JobHandle(Protocol):
         """Platform of the job: local, ray or k8s."""
 
     @property
-    def card(self) -> JobSummary:
+    def card(self) -> RunCard:
         """Facts of the job: what it runs, and since when."""
 
     @property

@@ -10,7 +10,7 @@ import msgspec
 from springtide import errors
 from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.platforms.agent import job_handle
-from springtide.platforms.agent.job_handle import JobSummary, LogLine
+from springtide.platforms.agent.job_handle import LogLine
 from springtide.rpc.messages import messages
 from springtide.telemetry import events, logs, run_registry
 from springtide.telemetry.host import disks
@@ -35,9 +35,8 @@ class LocalJobHandle:
         return self.run.job
 
     @property
-    def card(self) -> JobSummary:
-        card = self.run.card
-        return JobSummary(script=card.script, arguments=card.arguments, began_at=card.began_at)
+    def card(self) -> run_registry.RunCard:
+        return self.run.card
 
     @property
     def places(self) -> dict[str, str]:

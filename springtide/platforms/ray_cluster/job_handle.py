@@ -10,9 +10,10 @@ from ray import exceptions
 
 from springtide import errors
 from springtide.domain.spec.job_spec import Blame, JobPhase
-from springtide.platforms.agent.job_handle import JobSummary, LogLine
+from springtide.platforms.agent.job_handle import LogLine
 from springtide.platforms.ray_cluster import cluster, job_order, job_records
 from springtide.rpc.messages import messages
+from springtide.telemetry.run_registry import RunCard
 
 ANSWER_S = 30.0
 AGAIN_S = 0.5
@@ -42,9 +43,11 @@ class RayJobHandle:
         self.name = name
 
     @property
-    def card(self) -> JobSummary:
+    def card(self) -> RunCard:
         record = self._record()
-        return JobSummary(script=record.script, arguments=record.arguments, began_at=record.began_at)
+        return RunCard(
+            name=self.name, script=record.script, arguments=record.arguments, began_at=record.began_at, platform="ray"
+        )
 
     @property
     def places(self) -> dict[str, str]:

@@ -17,7 +17,7 @@ from typing import Any
 from springtide import errors
 from springtide.domain.plan.scale_plan import ScalePlan
 from springtide.domain.spec import schema
-from springtide.platforms.agent.job_handle import JobSummary, LogLine
+from springtide.platforms.agent.job_handle import LogLine
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.api.client import Client, with_client
 from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, PODS, SCALE_PLANS, Object
@@ -27,6 +27,7 @@ from springtide.platforms.k8s.objects import names as called
 from springtide.platforms.k8s.objects.job_objects import JobObject
 from springtide.rpc.messages import messages
 from springtide.telemetry import events
+from springtide.telemetry.run_registry import RunCard
 
 ANSWER_S = 20.0  # a recreated master pod is usually ready sooner
 AGAIN_S = 0.2
@@ -68,10 +69,11 @@ class KubernetesJobHandle:
         return with_client(self._where, lambda client: client.get(ELASTIC_JOBS, self.name))
 
     @property
-    def card(self) -> JobSummary:
+    def card(self) -> RunCard:
         thing = self.read()
-        spec = thing["spec"]
-        return JobSummary(script=spec["script"], arguments=tuple(spec.get("arguments") or ()), began_at=began_at(thing))
+        spec, began = thing["spec"], began_at(thing)
+        arguments = tuple(spec.get("arguments") or ())
+        return RunCard(name=self.name, script=spec["script"], arguments=arguments, began_at=began, platform="k8s")
 
     @property
     def places(self) -> dict[str, str]:
