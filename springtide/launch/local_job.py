@@ -22,6 +22,11 @@ from springtide.rpc.messages import messages
 from springtide.telemetry import logs
 from springtide.telemetry.host import usage
 
+EXPORT_EVERY = "5m"
+WARM_AFTER_S = 15.0  # longer jobs are likely to restart workers; the fork server costs two core-seconds
+SIGNALS = ((signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP"))
+Say = Callable[[str], None]
+
 
 def memory_bytes() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -33,12 +38,6 @@ def local_capacity() -> PlatformCapacity:
     return PlatformCapacity(
         cpu=here, memory=room, node_cpu=here, node_memory=room, own=True, holds=not trouble, trouble=trouble
     )
-
-
-EXPORT_EVERY = "5m"
-WARM_AFTER_S = 15.0  # longer jobs are likely to restart workers; the fork server costs two core-seconds
-SIGNALS = ((signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP"))
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,6 +28,8 @@ from springtide.platforms.agent import agent
 from springtide.telemetry import logs, redactor, run_registry
 from springtide.telemetry.run_registry import RunCard
 
+Say = Callable[[str], None]
+
 
 class SubmitReply(msgspec.Struct, frozen=True, kw_only=True):
     """Reply to the submitter: the run or an error."""
@@ -104,9 +106,6 @@ def say(line: str) -> None:
 
 if __name__ == "__main__":
     sys.exit(main())
-
-
-Say = Callable[[str], None]
 
 
 def submit(job: ElasticJob, where: JobLocation, *, code: pathlib.Path | None = None, say: Say = lambda _: None) -> str:

@@ -13,6 +13,13 @@ from springtide import private_files
 from springtide.domain.core.roles import Role
 from springtide.telemetry import events, output, redactor
 
+SCRIPT_RAISED = "---- the script raised ----"
+"""Marker line in a worker's log. The traceback of the user's code follows it."""
+_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+_ERROR = re.compile(r"\S+ \S+ (?:ERROR|CRITICAL) +\S+: (.*)")  # matches a line in _FORMAT
+MOST_READ = 2**16  # bytes at the end of a log that are searched for its last error
+LONGEST = 500  # characters of an error that are kept, because it becomes a line of the job's status
+
 
 class RunFile:
     """A file or folder of a run, by its name in the run's folder."""
@@ -144,15 +151,6 @@ def error_in(text: str) -> str:
         elif in_trace and line[:1].strip():
             found, in_trace = line, False
     return found if len(found) <= LONGEST else f"{found[: LONGEST - 3]}..."
-
-
-SCRIPT_RAISED = "---- the script raised ----"
-"""Marker line in a worker's log. The traceback of the user's code follows it."""
-
-_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
-_ERROR = re.compile(r"\S+ \S+ (?:ERROR|CRITICAL) +\S+: (.*)")  # matches a line in _FORMAT
-MOST_READ = 2**16  # bytes at the end of a log that are searched for its last error
-LONGEST = 500  # characters of an error that are kept, because it becomes a line of the job's status
 
 
 def log_to_stderr(*, debug: bool = False) -> None:

@@ -18,6 +18,10 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Labels = Mapping[str, str]
 
+log = logging.getLogger(__name__)
+PATIENCE_S = 5.0
+MOST_BYTES = 16_384
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
@@ -60,12 +64,6 @@ def _escaped(words: str) -> str:
 
 def _quoted(words: str) -> str:
     return _escaped(words).replace('"', r"\"")
-
-
-log = logging.getLogger(__name__)
-
-PATIENCE_S = 5.0
-MOST_BYTES = 16_384
 
 
 class MetricsServer:

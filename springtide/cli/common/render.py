@@ -14,6 +14,12 @@ from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import OnlineState
 from springtide.rpc.messages.messages import JobStatus
 
+WIDTH = 80
+MEASURED = frozenset(
+    ("auc", "loss", "accuracy", "acc", "rate", "error", "ratio", "share", "precision", "recall", "f1", "lr")
+)
+"""Words in the names of metrics that are no counts, though they may be 0 or 1."""
+
 
 def data_workers_text(status: JobStatus) -> str:
     if not status.data_workers_wanted and not status.data_workers_alive:
@@ -69,13 +75,6 @@ def duration(length_s: float) -> str:
     if length_s < 120:
         return f"{length_s:.0f} s"
     return f"{length_s / 60:.1f} min" if length_s < 7200 else f"{length_s / 3600:.1f} h"
-
-
-WIDTH = 80
-MEASURED = frozenset(
-    ("auc", "loss", "accuracy", "acc", "rate", "error", "ratio", "share", "precision", "recall", "f1", "lr")
-)
-"""Words in the names of metrics that are no counts, though they may be 0 or 1."""
 
 
 def line_of(status: JobStatus) -> str:

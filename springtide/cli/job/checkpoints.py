@@ -20,6 +20,13 @@ from springtide.telemetry import events as stories
 
 Event = dict[str, Any]
 
+EMPTY: dict[str, Any] = {
+    **dict.fromkeys(("outcome", "kind", "where", "uploaded", "mirror", "why"), ""),
+    **dict.fromkeys(("number", "bytes", "samples"), 0),
+    **dict.fromkeys(("at", "seconds"), 0.0),
+}
+"""Fields of a checkpoint in the JSON output, with the values of what is not known."""
+
 
 def checkpoints(name: str | None, *, folder: str, as_json: bool, verify: bool = False) -> int:
     """Print checkpoints, the oldest first. With `verify`, read every byte; the exit code is 1 if one is damaged."""
@@ -32,14 +39,6 @@ def checkpoints(name: str | None, *, folder: str, as_json: bool, verify: bool = 
     print("\n".join(text(job, found)))
     print_json({"job": job, "checkpoints": found}, as_json)
     return 1 if verify and any(one["outcome"] == "damaged" for one in found) else 0
-
-
-EMPTY: dict[str, Any] = {
-    **dict.fromkeys(("outcome", "kind", "where", "uploaded", "mirror", "why"), ""),
-    **dict.fromkeys(("number", "bytes", "samples"), 0),
-    **dict.fromkeys(("at", "seconds"), 0.0),
-}
-"""Fields of a checkpoint in the JSON output, with the values of what is not known."""
 
 
 def is_place(name: str) -> bool:

@@ -45,6 +45,10 @@ KILL_MASTER_AT = 0.75
 
 MASTER = "the master"
 
+DATA = ".springtide/demo-data"
+CHECKPOINT_EVERY_S = 3.0  # a job of minutes: so that not all of it is trained again when a server dies
+SCRIPT = pathlib.Path(__file__).with_name("demo_script.py")
+
 
 @dataclass(slots=True)
 class DemoFaults:
@@ -117,11 +121,6 @@ class DemoFaults:
             if event["event"] == "master_replaced":
                 lines.append(f"killed  the master: the next one listened {event['seconds']:.1f} s later")
         return lines
-
-
-DATA = ".springtide/demo-data"
-CHECKPOINT_EVERY_S = 3.0  # a job of minutes: so that not all of it is trained again when a server dies
-SCRIPT = pathlib.Path(__file__).with_name("demo_script.py")
 
 
 def demo(*, servers: int, workers: int, samples: int, kill: bool, as_json: bool, debug: bool) -> int:

@@ -24,6 +24,17 @@ from springtide.platforms.local import job_handle
 from springtide.rpc.messages import messages
 from springtide.telemetry import logs, output, redactor
 
+Witness = Callable[[messages.JobStatus, logs.RunFiles, Callable[[str], None]], None]
+PARTS: dict[str, Any] = {
+    "workers": RoleWish,
+    "servers": RoleWish,
+    "quota": Quota,
+    "patience": PatienceWish,
+    "checkpoints": CheckpointWish,
+    "following": FollowingWish,
+}
+"""Classes of the nested fields of `ElasticJob`."""
+
 
 def run(given: Mapping[str, Any]) -> int:
     status, files = execute(given)
@@ -33,9 +44,6 @@ def run(given: Mapping[str, Any]) -> int:
     if given["as_json"]:
         print(msgspec.json.encode(exit_status.as_object(status, places)).decode())
     return code
-
-
-Witness = Callable[[messages.JobStatus, logs.RunFiles, Callable[[str], None]], None]
 
 
 def execute(given: Mapping[str, Any], witness: Witness | None = None) -> tuple[messages.JobStatus, logs.RunFiles]:
@@ -60,17 +68,6 @@ async def _run(begun: local_job.PreparedRun, witness: Witness | None) -> message
 
 def said(line: str) -> None:
     print("\n".join(wrap(redactor.redact(line))), file=sys.stderr)
-
-
-PARTS: dict[str, Any] = {
-    "workers": RoleWish,
-    "servers": RoleWish,
-    "quota": Quota,
-    "patience": PatienceWish,
-    "checkpoints": CheckpointWish,
-    "following": FollowingWish,
-}
-"""Classes of the nested fields of `ElasticJob`."""
 
 
 def job_of(given: Mapping[str, Any]) -> ElasticJob:

@@ -14,6 +14,20 @@ Event = dict[str, Any]
 INDENT = " " * 11
 AT_ONCE_S = 1.0  # a loss and the decision about it are events of one moment
 
+SENTENCES = {
+    "fenced": "incarnation {incarnation} of {role} counts no more: {why}",
+    "phase": "the job is {phase}: {why}",
+    "failed": "{role} failed: {error}",
+    "unreadable": "{role} could not read shard {shard} from {offset} on: {error}",
+    "master_replaced": "{why}; a new master (term {term}) listened {seconds:.1f} s later",
+    "online": "{workers} workers are left as they are: {why}",
+    "letters_not_kept": "{role}: dead letters are only counted from here on, not kept: {why}",
+    "shorten": "{why}",
+    "alert": "ALERT: {why}",
+    "alert_over": "the alert is over: {why}",
+    "resumed": "goes on from checkpoint {number} in {where}, {samples:,} samples trained",
+}
+
 
 def events(name: str | None, where: JobLocation, *, as_json: bool) -> int:
     reach = job_lookup.find(name, where)
@@ -58,21 +72,6 @@ def needless(event: Event, before: Sequence[Event], following: Sequence[Event]) 
         later["event"] in ("fenced", "decision") and reason in later["why"] and later["at"] - event["at"] < AT_ONCE_S
         for later in following
     )
-
-
-SENTENCES = {
-    "fenced": "incarnation {incarnation} of {role} counts no more: {why}",
-    "phase": "the job is {phase}: {why}",
-    "failed": "{role} failed: {error}",
-    "unreadable": "{role} could not read shard {shard} from {offset} on: {error}",
-    "master_replaced": "{why}; a new master (term {term}) listened {seconds:.1f} s later",
-    "online": "{workers} workers are left as they are: {why}",
-    "letters_not_kept": "{role}: dead letters are only counted from here on, not kept: {why}",
-    "shorten": "{why}",
-    "alert": "ALERT: {why}",
-    "alert_over": "the alert is over: {why}",
-    "resumed": "goes on from checkpoint {number} in {where}, {samples:,} samples trained",
-}
 
 
 def sentence(event: Event) -> str:

@@ -19,6 +19,9 @@ from springtide.master import metrics as gauges
 from springtide.platforms.agent.job_handle import JobHandle
 from springtide.rpc.messages.messages import JobStatus, MemberView
 
+REDRAW_S = 0.5
+LINE_EVERY_S = 2.0
+
 
 def status(name: str | None, where: JobLocation, *, every: bool, as_json: bool) -> int:
     if every:
@@ -155,10 +158,6 @@ def metrics(name: str | None, where: JobLocation, *, as_json: bool) -> int:
         }
         print(msgspec.json.encode({"job": reach.name, "metrics": families}).decode())
     return 0
-
-
-REDRAW_S = 0.5
-LINE_EVERY_S = 2.0
 
 
 def top(name: str | None, where: JobLocation, *, once: bool = False) -> int:

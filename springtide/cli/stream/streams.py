@@ -25,6 +25,8 @@ GENERATORS = ("clicks", "counter")
 DEFAULT_PARTITIONS = 4
 DAY_S = 86400.0
 
+OLDEST_S = 2.0  # how long an oldest record is waited for
+
 
 def produce(url: str, which: RecordOptions, flow: PaceOptions, into: TargetOptions, *, as_json: bool) -> int:
     maker, pace = maker_of(which), pace_of(flow)
@@ -183,9 +185,6 @@ class _Interrupted:
 
     def _note(self, *_: object) -> None:
         self._come = True
-
-
-OLDEST_S = 2.0  # how long an oldest record is waited for
 
 
 def info(url: str, *, rows: int, as_json: bool) -> int:

@@ -40,6 +40,11 @@ from springtide.telemetry import events, logs
 
 PRINT_EVERY_S = 0.2
 
+LOOK_S = 0.5
+AGAIN_S = 5.0
+log = logging.getLogger(__name__)
+AGAIN, OVER = 1, 0
+
 
 class PodOutput:
     """Events and the master's log of one run, copied to the pod's standard output."""
@@ -58,10 +63,6 @@ class PodOutput:
         for tail in self._tails:
             if lines := tail.more():
                 print("\n".join(lines), file=self._out, flush=True)
-
-
-LOOK_S = 0.5
-AGAIN_S = 5.0
 
 
 class PodJob:
@@ -235,11 +236,6 @@ def lay_out(files: logs.RunFiles, settings: config.Settings) -> None:
             link = files.tls / role
             link.unlink(missing_ok=True)
             link.symlink_to(settings.tls)
-
-
-log = logging.getLogger(__name__)
-
-AGAIN, OVER = 1, 0
 
 
 def main(arguments: list[str]) -> int:

@@ -37,6 +37,11 @@ from springtide.telemetry import events, logs
 
 log = logging.getLogger(__name__)
 
+CHANGED = "the job's spec was changed"
+PAUSE_S = 1.0
+PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Waits before the next attempt for a plan that the master or the cluster could not accept, by attempt."""
+
 
 def read_heeded(files: logs.RunFiles, now: ElasticJob) -> ElasticJob:
     """Return the spec that the last master went by; `now` if no master has started yet."""
@@ -53,9 +58,6 @@ def read_heeded(files: logs.RunFiles, now: ElasticJob) -> ElasticJob:
 def write_heeded(files: logs.RunFiles, job: ElasticJob) -> None:
     with events.disk_errors(files.heeded):
         private_files.replace(files.heeded, msgspec.json.encode(schema.spec_of(job)))
-
-
-CHANGED = "the job's spec was changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +138,6 @@ def _number(before: RoleWish, now: RoleWish, wanted: int, *, planned: bool) -> i
     within = max(now.min or 1, min(wanted, now.max or wanted))
     number = now.count if now.count is not None else within
     return number if number != wanted else None
-
-
-PAUSE_S = 1.0
-PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
-"""Waits before the next attempt for a plan that the master or the cluster could not accept, by attempt."""
 
 
 class UserRequests:

@@ -36,6 +36,8 @@ PATIENCE = ("join_s", "silence_s", "heartbeat_s", "tries", "disk_s")
 SETTINGS = ("speedup", "every_s", "forecaster", "history")
 RULES = ("pause_s", "start_s", "lag_price", "late_price", "change_price")
 
+Say = Callable[[str], None]
+
 
 def online_of(job: ElasticJob, *, cores: int) -> OnlineJob:
     following, workers = job.following, job.workers
@@ -127,9 +129,6 @@ def find_checkpoint(where: str, say: Callable[[str], None]) -> Manifest | None:
     said = f"job {found.manifest.job}, {made}, {found.manifest.progress.samples:,} samples trained"
     say(f"going on from checkpoint {found.manifest.number} in {found.place.where} ({said})")
     return found.manifest
-
-
-Say = Callable[[str], None]
 
 
 def resolve(

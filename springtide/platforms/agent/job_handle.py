@@ -18,6 +18,9 @@ from springtide.rpc.transport import connection, master_file
 from springtide.telemetry.logs import RunFiles
 from springtide.telemetry.run_registry import RunCard
 
+ANSWER_S = 15.0  # a replaced master is back within seconds
+AGAIN_S = 0.1
+
 
 class LogLine(NamedTuple):
     """A line of a role's log."""
@@ -68,10 +71,6 @@ class JobHandle(Protocol):
         With `follow`, continue with new lines until the job is over. If `roles` is empty, this includes roles that join
         later.
         """
-
-
-ANSWER_S = 15.0  # a replaced master is back within seconds
-AGAIN_S = 0.1
 
 
 async def ask_master(

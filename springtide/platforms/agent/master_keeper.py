@@ -26,6 +26,18 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
+READ_S = 0.2  # interval of readings during a wait
+MOST_S = 0.5  # above READ_S, so that the clock keeps its rate on a busy machine
+START_S = 60.0  # for a Python process on a busy machine; an exit ends the wait at once
+SHORT_LIFE_S = 1.0  # a master that exits this soon after listening did no work
+SHORT_LIVES = 5  # in a row, then the job fails
+DYING_S = 0.5  # a connection closes slightly before its process exits, and the exit is the better reason
+PAUSES_S = (0.0, 0.25, 0.5, 1.0, 2.0)  # before the next start, by the number of short lives in a row
+ROOM_LOOK_S = 0.5  # between two checks of a full disk
+MASTER = Role(RoleKind.MASTER)
+NextTerm = Callable[[], Awaitable[int]]
+"""Returns the next term, higher than all earlier terms of this job. Raises `Fenced` if another agent keeps the job."""
+
 
 async def unless(happens: asyncio.Event, work: Coroutine[Any, Any, Result], error: Callable[[], Exception]) -> Result:
     """Return the result of `work`; if the event comes first, cancel it and raise `error`."""
@@ -40,12 +52,6 @@ async def unless(happens: asyncio.Event, work: Coroutine[Any, Any, Result], erro
         for task in (working, waiting):
             task.cancel()
         await asyncio.wait({working, waiting})
-
-
-READ_S = 0.2  # interval of readings during a wait
-
-
-MOST_S = 0.5  # above LOOK_S, so that the clock keeps its rate on a busy machine
 
 
 class AwakeClock:
@@ -74,21 +80,6 @@ class AwakeClock:
         finally:
             working.cancel()
             await asyncio.wait({working})
-
-
-START_S = 60.0  # for a Python process on a busy machine; an exit ends the wait at once
-SHORT_LIFE_S = 1.0  # a master that exits this soon after listening did no work
-SHORT_LIVES = 5  # in a row, then the job fails
-DYING_S = 0.5  # a connection closes slightly before its process exits, and the exit is the better reason
-PAUSES_S = (0.0, 0.25, 0.5, 1.0, 2.0)  # before the next start, by the number of short lives in a row
-
-ROOM_LOOK_S = 0.5  # between two checks of a full disk
-
-MASTER = Role(RoleKind.MASTER)
-
-
-NextTerm = Callable[[], Awaitable[int]]
-"""Returns the next term, higher than all earlier terms of this job. Raises `Fenced` if another agent keeps the job."""
 
 
 def counting(first: int = 1) -> NextTerm:

@@ -9,6 +9,17 @@ from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.roles import Life, RoleKind
 from springtide.domain.spec.job_spec import JobSpec
 
+MASTER_PORT = 7700
+"""Port of a master that is found by name, without a file that could give another port."""
+PATIENCE_S = 1800.0
+"""Seconds that roles without an agent wait: a cluster may need minutes to give up the agent's host."""
+MODULES = {
+    RoleKind.MASTER: "springtide.master.main",
+    RoleKind.SERVER: "springtide.server.__main__",
+    RoleKind.WORKER: "springtide.worker.runner",
+    RoleKind.DATA_WORKER: "springtide.dataworker.processes.__main__",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan:
@@ -39,20 +50,6 @@ class RunPlan:
     debug: bool = False
     tls: bool = False
     """True if all roles use TLS, with certificates of this run in its folder."""
-
-
-MASTER_PORT = 7700
-"""Port of a master that is found by name, without a file that could give another port."""
-
-PATIENCE_S = 1800.0
-"""Seconds that roles without an agent wait: a cluster may need minutes to give up the agent's host."""
-
-MODULES = {
-    RoleKind.MASTER: "springtide.master.main",
-    RoleKind.SERVER: "springtide.server.__main__",
-    RoleKind.WORKER: "springtide.worker.runner",
-    RoleKind.DATA_WORKER: "springtide.dataworker.processes.__main__",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,9 @@ NICEST = 19
 """Nice value of a low-priority process: it gets about a seventieth of a processor that it shares."""
 WARMED_UP = (RoleKind.WORKER, RoleKind.DATA_WORKER, RoleKind.SERVER)  # a master usually starts only once
 
+# A process that enters its groups before it executes the interpreter is accounted and limited from the first byte.
+ENTER = 'n=$1; shift; while [ $n -gt 0 ]; do echo $$ > "$1/cgroup.procs"; shift; n=$((n-1)); done; exec "$@"'
+
 
 @dataclass(slots=True)
 class RunningRole:
@@ -153,10 +156,6 @@ def environment_of(launch: RoleLaunch, *, parent: int = 0) -> dict[str, str]:
     """Return the variables of a process, which must not outlive the process `parent`."""
     settings = {**launch.settings, "parent": str(parent)} if parent else launch.settings
     return config.child_environment(settings, launch.environment, launch.given)
-
-
-# A process that enters its groups before it executes the interpreter is accounted and limited from the first byte.
-ENTER = 'n=$1; shift; while [ $n -gt 0 ]; do echo $$ > "$1/cgroup.procs"; shift; n=$((n-1)); done; exec "$@"'
 
 
 def within(group: ControlGroup | None) -> list[str]:

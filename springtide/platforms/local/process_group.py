@@ -27,6 +27,10 @@ from springtide.telemetry.run_registry import start_of
 DYING_S = 2.0  # the kernel keeps a group until its last process has exited, which takes milliseconds
 RETRY_S = 1.0  # wait after a failed start of a watchdog: the machine lacks processes or memory
 
+_OURS = re.compile(r"(springtide-(\d+)-\d+)-\d+")
+_numbers = itertools.count(1)  # a process may run several jobs, with one agent each
+HINT = "run as root, or in a scope of your own: systemd-run --user --scope -p Delegate=yes springtide run ..."
+
 
 class GuardedProcessGroup:
     """A guarded process group with the id `number`. `say` receives messages for the user. Close it with `kill`."""
@@ -110,11 +114,6 @@ def _wait_for(process: "subprocess.Popen[bytes]") -> None:
         process.stdin.close()
     process.wait()
     process.stdout.close()
-
-
-_OURS = re.compile(r"(springtide-(\d+)-\d+)-\d+")
-_numbers = itertools.count(1)  # a process may run several jobs, with one agent each
-HINT = "run as root, or in a scope of your own: systemd-run --user --scope -p Delegate=yes springtide run ..."
 
 
 class Groups:

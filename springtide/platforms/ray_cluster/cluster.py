@@ -29,6 +29,16 @@ NOT_BEGUN = "Initialization failure from server"
 EXCLUDES = [".git", ".venv", "venv", ".springtide", "__pycache__", "*.pyc", "build", ".mypy_cache", ".pytest_cache"]
 """Patterns in the working directory that are never uploaded."""
 
+SCHEME = "ray://"
+PORT = 10001
+"""Default port of the client server."""
+ANSWER_S = 10.0
+TOKEN = (
+    "set RAY_AUTH_MODE=token and give the cluster's token by RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token "
+    "(`ray get-auth-token` on the cluster prints it)"
+)
+PINS = "RAY_RUNTIME_ENV_TEMPORARY_REFERENCE_EXPIRATION_S"
+
 
 def connect(address: str = "", runtime_env: Mapping[str, Any] | None = None) -> bool:
     """Connect to the cluster; return False if the program is connected already."""
@@ -160,19 +170,6 @@ def holders(job: str) -> dict[Life, Any]:
 def kill(actor: Any) -> None:
     with contextlib.suppress(exceptions.RayError, ValueError):
         ray.kill(actor, no_restart=True)
-
-
-SCHEME = "ray://"
-PORT = 10001
-"""Default port of the client server."""
-ANSWER_S = 10.0
-TOKEN = (
-    "set RAY_AUTH_MODE=token and give the cluster's token by RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token "
-    "(`ray get-auth-token` on the cluster prints it)"
-)
-
-
-PINS = "RAY_RUNTIME_ENV_TEMPORARY_REFERENCE_EXPIRATION_S"
 
 
 def connected() -> bool:

@@ -19,6 +19,13 @@ NOTICE_S = 0.5
 
 Ask = Callable[[messages.Request], Awaitable[messages.Reply]]
 
+HAIR = 1e-6
+log = logging.getLogger(__name__)
+LOOK_S = 30.0  # a move costs a process start, so faster changes do not justify one
+AGAIN_S = 1.0
+PATIENCE_S = 300.0  # for the replacement to feed and the old one to leave; then the next move starts
+Placed = Mapping[Life, tuple[str, float]]
+
 
 class NodeDrain:
     """Drains the roles of one job: `placed` gives the node of each role, `end` ends a role."""
@@ -65,9 +72,6 @@ class NodeDrain:
             await asyncio.sleep(NOTICE_S)
 
 
-HAIR = 1e-6
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Nodes:
     """Current state of the nodes of a cluster."""
@@ -107,15 +111,6 @@ def best_move(placed: Mapping[Life, tuple[str, float]], nodes: Nodes) -> DataWor
             where = "beside a trainer" if best in nodes.homes else "where fewer jobs use the network"
             return DataWorkerMove(life, best, f"there is room for it {where}, on node {best[:8]}")
     return None
-
-
-log = logging.getLogger(__name__)
-
-LOOK_S = 30.0  # a move costs a process start, so faster changes do not justify one
-AGAIN_S = 1.0
-PATIENCE_S = 300.0  # for the replacement to feed and the old one to leave; then the next move starts
-
-Placed = Mapping[Life, tuple[str, float]]
 
 
 class DataWorkerMover:

@@ -29,6 +29,11 @@ from springtide.telemetry import logs
 OOM = ("running low on memory", "OutOfMemory", "memory pressure", "OOM")
 """Phrases of Ray's messages after its memory monitor or the kernel has killed a worker."""
 
+log = logging.getLogger(__name__)
+LOOK_S = 0.1  # between two checks of the master's address
+AWAY_S = 1.5  # an actor unreachable for this long counts as lost; Ray gives up its node 15 s later or more
+LEAVE_S = 2.0  # time for an actor to clean up on its node before it is ended
+
 
 def exit_by_signal(life: Life, pid: int, *, signal: str) -> RoleExit:
     return RoleExit(role=life.role, incarnation=life.incarnation, pid=pid, signal=signal)
@@ -44,13 +49,6 @@ def first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if ":" not in line[:16] and len(line) > 20]
     return (telling or lines or [type(error).__name__])[-1][:300]
-
-
-log = logging.getLogger(__name__)
-
-LOOK_S = 0.1  # between two checks of the master's address
-AWAY_S = 1.5  # an actor unreachable for this long counts as lost; Ray gives up its node 15 s later or more
-LEAVE_S = 2.0  # time for an actor to clean up on its node before it is ended
 
 
 @dataclass(slots=True)

@@ -37,6 +37,13 @@ log = logging.getLogger(__name__)
 
 LOOK_S = 0.1
 
+BASE = "/tmp/springtide-ray"
+OVER = "over"
+"""File that marks the folder of a finished job."""
+KEPT_S = 7 * 86_400.0
+LOST_S = 30 * 86_400.0
+"""Seconds to keep the folder of a job that went down with its cluster."""
+
 
 class Steward:
     """Keeps one job. Its methods run beside the agent, which has its own thread and event loop."""
@@ -148,14 +155,6 @@ class Steward:
         """End this actor after one second, so that clients can still read the outcome."""
         time.sleep(1.0)
         cluster.kill(ray.get_actor(job_order.steward_of(self._order.name), namespace=job_order.NAMESPACE))
-
-
-BASE = "/tmp/springtide-ray"
-OVER = "over"
-"""File that marks the folder of a finished job."""
-KEPT_S = 7 * 86_400.0
-LOST_S = 30 * 86_400.0
-"""Seconds to keep the folder of a job that went down with its cluster."""
 
 
 def mark_over(folder: pathlib.Path) -> None:

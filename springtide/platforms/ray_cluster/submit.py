@@ -19,6 +19,9 @@ from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.ray_cluster import cluster, job_order, job_records
 from springtide.platforms.ray_cluster.steward import BASE, Steward
 
+HELLO_S = 300.0  # Ray may install the packages of a runtime_env first
+CALLS = 16  # concurrent calls that a steward accepts
+
 
 def ship_code(folder: pathlib.Path | None, wished: Mapping[str, Any]) -> dict[str, Any]:
     wanted = dict(wished)
@@ -46,10 +49,6 @@ def cannot_ship() -> errors.BadInput:
         f"Ray {ray.__version__} does not let us ship the working directory; connect with "
         "ray.init(runtime_env={'working_dir': '.'}) first, or put the code on the nodes"
     )
-
-
-HELLO_S = 300.0  # Ray may install the packages of a runtime_env first
-CALLS = 16  # concurrent calls that a steward accepts
 
 
 def submit(wanted: job_order.JobOrder, runtime_env: Mapping[str, Any] | None = None) -> None:

@@ -21,6 +21,9 @@ LEAST_SHARES, LEAST_WEIGHT = 2, 1
 ENDLESS = 1 << 60
 """Limit in bytes from which version 1 means no limit. The kernel reports the largest number of pages."""
 
+PROC_SELF = pathlib.Path("/proc/self")
+CONTROLLERS = ("cpu", "cpuacct", "memory")
+
 
 class ControlGroup(abc.ABC):
     """A control group: a folder for each controller. A missing file reads as empty."""
@@ -182,10 +185,6 @@ def read_text(path: pathlib.Path) -> str:
         return path.read_text()
     except OSError:  # removed in the meantime, or not counted by this kernel
         return ""
-
-
-PROC_SELF = pathlib.Path("/proc/self")
-CONTROLLERS = ("cpu", "cpuacct", "memory")
 
 
 @dataclass(frozen=True, slots=True)

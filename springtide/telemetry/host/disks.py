@@ -16,6 +16,9 @@ NETWORK = re.compile(
 """File systems that several machines, or a machine and its guests, can mount at once; with most of FUSE, such as sshfs,
 gcsfuse and JuiceFS."""
 
+PROBE_BYTES = 1 << 17
+"""Bytes that a master needs to begin its journal and its log."""
+
 
 def sqlite_journal_mode(path: pathlib.Path) -> str:
     """Return the journal mode in which a database at this path is safe for all its users."""
@@ -51,10 +54,6 @@ def _unescaped(text: str) -> str:
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, character)
     return text
-
-
-PROBE_BYTES = 1 << 17
-"""Bytes that a master needs to begin its journal and its log."""
 
 
 def write_error(folder: pathlib.Path) -> str:

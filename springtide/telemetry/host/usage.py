@@ -17,6 +17,8 @@ from springtide.telemetry.host.control_groups import ControlGroup, GroupV1, Grou
 
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
+PROC = pathlib.Path("/proc")
+
 
 def cores() -> int:
     """Return the cores that this process may use."""
@@ -41,9 +43,6 @@ def of_process(pid: int, proc: pathlib.Path = pathlib.Path("/proc")) -> Usage:
 def lines(status: str) -> list[tuple[str, str, str]]:
     """Split lines such as `VmRSS:   123 kB`."""
     return [line.partition(":") for line in status.splitlines()]
-
-
-PROC = pathlib.Path("/proc")
 
 
 class OwnUsage:

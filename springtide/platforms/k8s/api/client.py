@@ -25,6 +25,22 @@ BUSY = (429, 500, 502, 503, 504)
 GONE = 410
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 
+log = logging.getLogger(__name__)
+WITHIN_S = 30.0  # a restarting API server is back sooner
+ONE_TRY_S = 10.0  # for one reply, so that a hanging connection costs no more
+GOODBYE_S = 0.05
+PAGE = 500
+Result = TypeVar("Result")
+How = Literal["merge", "json", "strategic"]
+PATCHES = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+}
+LASTS_S = 60  # of one request: a silently broken connection is noticed after this
+SLACK_S = 10.0
+What = Literal["added", "changed", "gone", "synced"]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refusal:
@@ -107,32 +123,6 @@ def error_of(refusal: Refusal, what: str, server: str) -> errors.SpringtideError
         case status if status in BUSY:
             return errors.ClusterUnreachable(f"cannot {what}: the Kubernetes API at {server} says {status}: {text}")
     return errors.ClusterRefused(f"cannot {what}: {text}")
-
-
-log = logging.getLogger(__name__)
-
-WITHIN_S = 30.0  # a restarting API server is back sooner
-ONE_TRY_S = 10.0  # for one reply, so that a hanging connection costs no more
-GOODBYE_S = 0.05
-PAGE = 500
-
-Result = TypeVar("Result")
-
-How = Literal["merge", "json", "strategic"]
-PATCHES = {
-    "merge": "application/merge-patch+json",
-    "json": "application/json-patch+json",
-    "strategic": "application/strategic-merge-patch+json",
-}
-
-
-LASTS_S = 60  # of one request: a silently broken connection is noticed after this
-
-
-SLACK_S = 10.0
-
-
-What = Literal["added", "changed", "gone", "synced"]
 
 
 @dataclass(frozen=True, slots=True)

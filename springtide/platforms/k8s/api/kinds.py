@@ -12,6 +12,11 @@ _UNITS: dict[str, int] = {
     **{unit: 1000**power for power, unit in enumerate("kMGTPE", 1)},
 }
 
+GROUP = "springtide.dev"
+VERSION = "v1alpha1"
+Object = dict[str, Any]
+"""A Kubernetes object as a dict: apiVersion, kind, metadata, spec, status."""
+
 
 def parse_quantity(value: Any) -> float:
     text = str(value).strip()
@@ -48,13 +53,6 @@ def condition(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     """Return the condition of this type in the status of an object; empty if there is none."""
     conditions = (thing.get("status") or {}).get("conditions") or []
     return next((each for each in conditions if each.get("type") == kind), {})
-
-
-GROUP = "springtide.dev"
-VERSION = "v1alpha1"
-
-Object = dict[str, Any]
-"""A Kubernetes object as a dict: apiVersion, kind, metadata, spec, status."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,8 @@ from springtide.telemetry.run_registry import RunCard
 ANSWER_S = 20.0  # a recreated master pod is usually ready sooner
 AGAIN_S = 0.2
 
+LOOK_S = 1.0
+
 
 def open_job(name: str, where: Mapping[str, str]) -> "KubernetesJobHandle":
     reach = KubernetesJobHandle(name, where)
@@ -167,9 +169,6 @@ def began_at(thing: Object) -> float:
 
 def event_of(line: str) -> dict[str, Any] | None:
     return events.parse_line(line.encode()) if line.startswith("{") else None
-
-
-LOOK_S = 1.0
 
 
 def newest_lives(pods: Sequence[Object]) -> dict[str, Object]:

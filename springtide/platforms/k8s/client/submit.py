@@ -28,6 +28,8 @@ MOST_BYTES = 900_000
 LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
 """Folders that are never uploaded, besides those whose name begins with a dot."""
 
+Say = Callable[[str], None]
+
 
 def files_of(folder: pathlib.Path) -> list[pathlib.Path]:
     found = []
@@ -62,9 +64,6 @@ def too_much(folder: pathlib.Path, paths: list[pathlib.Path], size: int) -> erro
         f"the code in {folder} has {size / 1e6:.1f} MB packed; {MOST_BYTES / 1e6:.1f} MB can be shipped with a job. "
         f"Largest: {named}. Keep data out of it, give a smaller workingDir, or put the code into an image"
     )
-
-
-Say = Callable[[str], None]
 
 
 def submit(job: ElasticJob, code: pathlib.Path | None, where: Mapping[str, str], say: Say = lambda _: None) -> str:

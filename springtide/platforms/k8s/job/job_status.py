@@ -37,6 +37,10 @@ MEMBERS = 200
 """Number of members to list, lowest ranks first: the object must stay small."""
 WORDS = 1000
 
+log = logging.getLogger(__name__)
+EVERY_S = 2.0
+TRIES = 10
+
 
 def fields(status: messages.JobStatus, *, generation: int) -> Object:
     decision = f"{status.decision}: {status.decision_why}" if status.decision else ""
@@ -116,12 +120,6 @@ def plain(value: Any) -> Any:
 
 def clipped(words: str) -> str:
     return words if len(words) <= WORDS else f"{words[: WORDS - 3]}..."
-
-
-log = logging.getLogger(__name__)
-
-EVERY_S = 2.0
-TRIES = 10
 
 
 class StatusWriter:

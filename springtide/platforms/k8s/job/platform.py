@@ -32,6 +32,19 @@ TERM = f"{kinds.GROUP}/term"
 """Annotation of the plan with the term of its last writer."""
 ROUND_S = 0.02  # changes within this time share one write: an agent starts all first roles in one poll
 
+TICK_S = 0.5
+UNSEEN_S = 30.0  # a pod that left the plan unseen for this long was never created
+REFUSED = ("Infeasible", "Unsupported")
+PUT_OFF = "Deferred"
+OnExit = Callable[[RoleExit], None]
+TAKEN = re.compile(
+    "Evicted|Preempt(ing|ed)|Node(Lost|Shutdown|Affinity)|Shutdown|Terminated|UnexpectedAdmissionError"
+    "|OutOf(cpu|memory|pods)|DeadlineExceeded"
+)
+"""Reasons in a pod's status that mean an eviction by the cluster."""
+STATUS_KILLED = 137
+"""Exit status after SIGKILL, which in a pod with a memory limit the kernel usually sent, whatever the reason says."""
+
 
 class PlanWriter:
     """Writer of one job's plan. `term` is set once the agent's first master has a term."""
@@ -101,14 +114,6 @@ class PlanWriter:
         annotations[TERM] = str(self.term)
         written = await self._client.update(SCALE_PLANS, {**thing, "spec": spec})
         self.generation = int(written["metadata"].get("generation", 0))
-
-
-TICK_S = 0.5
-UNSEEN_S = 30.0  # a pod that left the plan unseen for this long was never created
-REFUSED = ("Infeasible", "Unsupported")
-PUT_OFF = "Deferred"
-
-OnExit = Callable[[RoleExit], None]
 
 
 @dataclass(slots=True)
@@ -364,15 +369,6 @@ class KubernetesPlatform:
     def _was_never_made(self, entry: PodEntry, at: float) -> bool:
         """True once the operator has seen a plan without this pod."""
         return self.status.observed_generation >= entry.unlisted or at - entry.since > UNSEEN_S
-
-
-TAKEN = re.compile(
-    "Evicted|Preempt(ing|ed)|Node(Lost|Shutdown|Affinity)|Shutdown|Terminated|UnexpectedAdmissionError"
-    "|OutOf(cpu|memory|pods)|DeadlineExceeded"
-)
-"""Reasons in a pod's status that mean an eviction by the cluster."""
-STATUS_KILLED = 137
-"""Exit status after SIGKILL, which in a pod with a memory limit the kernel usually sent, whatever the reason says."""
 
 
 def exit_of(pod: Object, life: Life, *, asked: bool, present: bool = True) -> RoleExit:

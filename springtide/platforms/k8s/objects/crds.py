@@ -21,6 +21,34 @@ EITHER = {"memory", "data_workers"}
 
 Rules = Mapping[type, list[Object]]
 
+_SCALARS: dict[Any, Object] = {
+    str: {"type": "string", "maxLength": TEXT},
+    int: {"type": "integer", "format": "int64"},
+    float: {"type": "number"},
+    bool: {"type": "boolean"},
+}
+FIXED = ("script", "arguments", "sync", "slots", "seed", "recovery")
+"""Fields that identify a job and cannot change. All other fields apply from the edit on."""
+LEAST = {"count": 1, "min": 1, "max": 1, "rank": 0, "incarnation": 0, "relaunches": 0, "grace_s": 0, "keep_s": 0}
+CONDITIONS: Object = {
+    "type": "array",
+    "description": "What is so, and why: Accepted, MasterRunning, PodsRunning by the operator, others by the master.",
+    "x-kubernetes-list-type": "map",
+    "x-kubernetes-list-map-keys": ["type"],
+    "items": {
+        "type": "object",
+        "required": ["type", "status"],
+        "properties": {
+            "type": {"type": "string"},
+            "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
+            "reason": {"type": "string"},
+            "message": {"type": "string"},
+            "lastTransitionTime": {"type": "string", "format": "date-time"},
+            "observedGeneration": {"type": "integer", "format": "int64"},
+        },
+    },
+}
+
 
 def rule(condition: str, message: str, *, at: str = "") -> Object:
     return {"rule": condition, "message": message} | ({"fieldPath": at} if at else {})
@@ -46,14 +74,6 @@ def schema_of(
     return dict(_SCALARS[kind])
 
 
-_SCALARS: dict[Any, Object] = {
-    str: {"type": "string", "maxLength": TEXT},
-    int: {"type": "integer", "format": "int64"},
-    float: {"type": "number"},
-    bool: {"type": "boolean"},
-}
-
-
 def _object(kind: type, rules: Rules, least: Mapping[str, int], without: tuple[str, ...]) -> Object:
     properties, required = {}, []
     for field in spelling.fields_of(kind):
@@ -77,12 +97,6 @@ def _object(kind: type, rules: Rules, least: Mapping[str, int], without: tuple[s
     if kind in rules:
         schema["x-kubernetes-validations"] = list(rules[kind])
     return schema
-
-
-FIXED = ("script", "arguments", "sync", "slots", "seed", "recovery")
-"""Fields that identify a job and cannot change. All other fields apply from the edit on."""
-
-LEAST = {"count": 1, "min": 1, "max": 1, "rank": 0, "incarnation": 0, "relaunches": 0, "grace_s": 0, "keep_s": 0}
 
 
 def unchanged(field: str) -> Object:
@@ -218,25 +232,6 @@ def _column(name: str, kind: str, path: str, words: str, *, wide: bool = False) 
 def _text(words: str) -> Object:
     return {"type": "string", "description": words}
 
-
-CONDITIONS: Object = {
-    "type": "array",
-    "description": "What is so, and why: Accepted, MasterRunning, PodsRunning by the operator, others by the master.",
-    "x-kubernetes-list-type": "map",
-    "x-kubernetes-list-map-keys": ["type"],
-    "items": {
-        "type": "object",
-        "required": ["type", "status"],
-        "properties": {
-            "type": {"type": "string"},
-            "status": {"type": "string", "enum": ["True", "False", "Unknown"]},
-            "reason": {"type": "string"},
-            "message": {"type": "string"},
-            "lastTransitionTime": {"type": "string", "format": "date-time"},
-            "observedGeneration": {"type": "integer", "format": "int64"},
-        },
-    },
-}
 
 JOB_STATUS: Object = {
     "type": "object",

@@ -10,6 +10,13 @@ from springtide.platforms.k8s.objects import crds, pods
 
 OURS, RBAC = kinds.GROUP, "rbac.authorization.k8s.io"
 
+LOOK = ("get", "list", "watch")
+NAMESPACE = "springtide"
+OPERATOR, BRAIN, BRAIN_TLS = "springtide-operator", "springtide-brain", "springtide-brain-tls"
+BRAIN_PORT, BRAIN_HEALTH_PORT, HEALTH_PORT = 7790, 7791, 8080
+SECRET_FOLDER, SCRATCH = "/run/springtide/brain-secret", "/run/springtide/tmp"
+TLS_FOLDER = "/run/springtide/brain-tls"
+
 
 @dataclass(frozen=True, slots=True)
 class Right:
@@ -26,8 +33,6 @@ class Right:
     def rule(self) -> Object:
         return {"apiGroups": [self.group], "resources": [self.resource], "verbs": list(self.verbs)}
 
-
-LOOK = ("get", "list", "watch")
 
 OPERATOR_RIGHTS = (
     Right(OURS, "elasticjobs", (*LOOK, "delete"), "hears of jobs; deletes those whose keepS is over"),
@@ -60,13 +65,6 @@ VIEW_RIGHTS = (
     Right(OURS, "elasticjobs", LOOK, "look at jobs"),
     Right(OURS, "scaleplans", LOOK, "look at what masters want"),
 )
-
-
-NAMESPACE = "springtide"
-OPERATOR, BRAIN, BRAIN_TLS = "springtide-operator", "springtide-brain", "springtide-brain-tls"
-BRAIN_PORT, BRAIN_HEALTH_PORT, HEALTH_PORT = 7790, 7791, 8080
-SECRET_FOLDER, SCRATCH = "/run/springtide/brain-secret", "/run/springtide/tmp"
-TLS_FOLDER = "/run/springtide/brain-tls"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,6 +14,8 @@ SUCCEEDED, FAILED = "Succeeded", "Failed"
 PARTS = ("requests", "limits")
 """Parts of a container's resources."""
 
+LAST_WORDS = 300
+
 
 def ended(pod: Pod) -> bool:
     return pod.get("status", {}).get("phase") in ("Succeeded", "Failed")
@@ -112,9 +114,6 @@ def _resources(pod: Pod) -> Mapping[str, Any]:
 
 def _containers(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
-
-
-LAST_WORDS = 300
 
 
 def process_ended(pod: Pod) -> bool:

@@ -22,24 +22,6 @@ LOCAL, QUIET = 100, 50
 """Affinity weights (1 to 100): first keep batches off the network, then prefer nodes without trainers."""
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
-
-def affinity(job: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Add our preferences unless the user gave pod affinities."""
-    trainer = {"key": names.ROLE, "operator": "In", "values": [str(RoleKind.WORKER)]}
-    mine = {"key": names.JOB, "operator": "In", "values": [job]}
-    others = {"key": names.JOB, "operator": "NotIn", "values": [job]}
-    wanted = {
-        "podAffinity": {PREFERRED: [_preference(LOCAL, trainer, mine)]},
-        "podAntiAffinity": {PREFERRED: [_preference(QUIET, trainer, others)]},
-    }
-    return {**wanted, **given}
-
-
-def _preference(weight: int, *pods: Mapping[str, Any]) -> dict[str, Any]:
-    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchExpressions": [dict(one) for one in pods]}}
-    return {"weight": weight, "podAffinityTerm": term}
-
-
 USER = 10001
 """User id of containers; images need not define it."""
 RESTRICTED = {
@@ -63,10 +45,26 @@ THREADS = 4
 """Torch threads in a pod without a limit; one per core of the node would disturb other pods."""
 PATIENCE_S = 900
 """Seconds that roles search for their next master: its pod may wait for a node, and its image for the network."""
-
 MASTER_MODULE = "springtide.launch.k8s.agent_pod"
 UNPACK_MODULE = "springtide.platforms.k8s.job.unpack"
 DRAIN_MODULE = "springtide.platforms.k8s.job.drain"
+
+
+def affinity(job: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Add our preferences unless the user gave pod affinities."""
+    trainer = {"key": names.ROLE, "operator": "In", "values": [str(RoleKind.WORKER)]}
+    mine = {"key": names.JOB, "operator": "In", "values": [job]}
+    others = {"key": names.JOB, "operator": "NotIn", "values": [job]}
+    wanted = {
+        "podAffinity": {PREFERRED: [_preference(LOCAL, trainer, mine)]},
+        "podAntiAffinity": {PREFERRED: [_preference(QUIET, trainer, others)]},
+    }
+    return {**wanted, **given}
+
+
+def _preference(weight: int, *pods: Mapping[str, Any]) -> dict[str, Any]:
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchExpressions": [dict(one) for one in pods]}}
+    return {"weight": weight, "podAffinityTerm": term}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

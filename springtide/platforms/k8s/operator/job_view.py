@@ -16,6 +16,18 @@ from springtide.platforms.k8s.objects.job_objects import JobObject
 from springtide.platforms.k8s.objects.pod_status import Pod
 from springtide.platforms.k8s.objects.pods import Site
 
+DOOMING = {
+    "cloud.google.com/impending-node-termination": "the cloud takes this node back",
+    "aws-node-termination-handler/spot-itn": "the cloud takes this spot node back",
+    "aws-node-termination-handler/scheduled-maintenance": "this node is due for maintenance",
+    "aws-node-termination-handler/asg-lifecycle-termination": "this node is being replaced",
+    "karpenter.sh/disrupted": "Karpenter gives this node back",
+    "karpenter.sh/disruption": "Karpenter gives this node back",
+    "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler gives this node back",
+    "node.kubernetes.io/out-of-service": "this node is out of service",
+}
+"""Taints by which clouds and autoscalers announce the removal of a node."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorView:
@@ -93,19 +105,6 @@ def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
     if toleration["key"] != taint.get("key"):
         return False
     return toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", "")
-
-
-DOOMING = {
-    "cloud.google.com/impending-node-termination": "the cloud takes this node back",
-    "aws-node-termination-handler/spot-itn": "the cloud takes this spot node back",
-    "aws-node-termination-handler/scheduled-maintenance": "this node is due for maintenance",
-    "aws-node-termination-handler/asg-lifecycle-termination": "this node is being replaced",
-    "karpenter.sh/disrupted": "Karpenter gives this node back",
-    "karpenter.sh/disruption": "Karpenter gives this node back",
-    "ToBeDeletedByClusterAutoscaler": "the cluster autoscaler gives this node back",
-    "node.kubernetes.io/out-of-service": "this node is out of service",
-}
-"""Taints by which clouds and autoscalers announce the removal of a node."""
 
 
 def doomed(nodes: Iterable[Mapping[str, Any]]) -> dict[str, str]:

@@ -13,6 +13,17 @@ from springtide.platforms.k8s.objects import names, pod_status, pods
 from springtide.platforms.k8s.objects.job_objects import PENDING, JobCondition
 from springtide.platforms.k8s.operator.job_view import OperatorView
 
+PAUSES_S = (0.0, 0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
+"""Delays before the next master, by the number of short-lived masters in a row; the first loss is replaced at once."""
+LASTED_S = 600.0
+OVERDUE_S = 30.0
+"""Seconds after which a pod that should be gone is ignored: its node does not respond.
+
+The pod is harmless, because it has lost its Lease and its term.
+"""
+LOOK_AGAIN_S = 2.0
+RUNNING = "MasterRunning"
+
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
@@ -88,18 +99,6 @@ class OperatorSteps:
 
     steps: tuple[Step, ...] = ()
     again_s: float | None = None
-
-
-PAUSES_S = (0.0, 0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
-"""Delays before the next master, by the number of short-lived masters in a row; the first loss is replaced at once."""
-LASTED_S = 600.0
-OVERDUE_S = 30.0
-"""Seconds after which a pod that should be gone is ignored: its node does not respond.
-
-The pod is harmless, because it has lost its Lease and its term.
-"""
-LOOK_AGAIN_S = 2.0
-RUNNING = "MasterRunning"
 
 
 def decide_master(view: OperatorView) -> OperatorSteps:

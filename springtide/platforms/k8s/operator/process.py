@@ -36,6 +36,9 @@ CONFLICT_S = 0.1
 PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Delays after consecutive failures, in seconds."""
 
+SOON_S = 0.05
+"""Delay that merges bursts of pod changes into one visit."""
+
 
 class WorkQueue:
     """Queue of jobs. `attend` returns the seconds until the next visit, or None for a deleted job."""
@@ -109,10 +112,6 @@ class WorkQueue:
                     await self._changed.wait()
             except TimeoutError:
                 continue
-
-
-SOON_S = 0.05
-"""Delay that merges bursts of pod changes into one visit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
