@@ -70,10 +70,7 @@ def tls(options: Options) -> report.Result:
             ("python, tcp", "raw", False),
             ("python, tls", "raw", True),
         ):
-            own, theirs = (
-                {"certificates": str(folder / role)} if secured else {}
-                for role in ("server", "worker")
-            )
+            own, theirs = ({"certificates": str(folder / role)} if secured else {} for role in ("server", "worker"))
             server, address = serve(stack, kind, sizes | own)
             client = connect(stack, kind, address, sizes | theirs)
             ways[name] = functools.partial(together, server, [client], seconds)
