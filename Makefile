@@ -74,6 +74,9 @@ format: env
 	$(BIN)/clang-format -i $(NATIVE_SOURCES)
 
 # Only a KUBECONFIG given on the command line counts: nobody's cluster is used because a shell happens to know it.
+test-gpu: env
+	$(BIN)/python -m pytest -m gpu tests/gpu tests/unit/dataworker/test_gpu_stages.py $(ARGS)
+
 test-k8s: env
 	@SPRINGTIDE_TEST_KUBECONFIG="$(if $(filter command line,$(origin KUBECONFIG)),$(abspath $(patsubst ~/%,$(HOME)/%,$(KUBECONFIG))))" \
 		$(BIN)/python -m pytest tests/platforms/k8s $(ARGS)

@@ -88,5 +88,5 @@ def flat(tensor: torch.Tensor) -> Flat:
 
 def shaped(dtype: str, shape: list[int], values: bytes) -> torch.Tensor:
     if not values:
-        return torch.zeros(shape, dtype=DTYPES[dtype])
+        return torch.zeros(shape, dtype=DTYPES[dtype], device="cpu")
     return torch.frombuffer(bytearray(values), dtype=DTYPES[dtype]).reshape(shape)

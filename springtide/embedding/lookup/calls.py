@@ -56,15 +56,13 @@ class LookupCall:
 
 
 def as_ids(ids: torch.Tensor, who: str) -> torch.Tensor:
-    """Return the ids as int64 on the CPU; unchanged if they already are."""
+    """Return the ids as int64 in CPU memory, where they are looked up; unchanged if they already are."""
     _check_tensor(ids, "ids", who)
     if ids.dtype == torch.int64 and ids.is_cpu:
         return ids
     if ids.dtype not in INTEGERS:
         raise errors.BadInput(f"{who}: ids are {ids.dtype}; expected int64 or int32. Cast them with .long()")
-    if not ids.is_cpu:
-        raise errors.BadInput(f"{who}: ids are on {ids.device}; served tables take ids on the CPU: call .cpu()")
-    return ids.long()
+    return ids.to("cpu", torch.int64)
 
 
 def _check_tensor(given: Any, what: str, who: str) -> None:
@@ -156,4 +154,4 @@ def _checked_weights(weights: torch.Tensor, ids: torch.Tensor, mode: Mode, who: 
         raise errors.BadInput(
             f"{who}: per_sample_weights have shape {tuple(weights.shape)}; expected the ids' {tuple(ids.shape)}"
         )
-    return weights.float().contiguous()
+    return weights.to("cpu", torch.float32).contiguous()

@@ -83,7 +83,7 @@ class Lookups:
 
     def __init__(self, client: TableClient) -> None:
         self.client = client
-        self._anchor = torch.zeros((), requires_grad=True)
+        self._anchor = torch.zeros((), requires_grad=True, device="cpu")
         self._eagerly = compile_guard.outside_graphs(lambda *call, **weights: self.run(*call, **weights))
         self._plans: dict[tuple[int, ...], RowPlan] = {}
         self._learnt: dict[tuple[int, int, bool], _Learnt] = {}

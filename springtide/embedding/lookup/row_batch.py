@@ -134,7 +134,7 @@ class Pooled(torch.autograd.Function):
         *weights: torch.Tensor | None,
     ) -> tuple[torch.Tensor, ...]:
         """Pool all calls; each comes with the index of its first feature in the plan."""
-        outs = tuple(torch.empty(shape) for _, call in calls for shape in call.shapes)
+        outs = tuple(empty_rows(shape, call.features[0].table.gpu) for _, call in calls for shape in call.shapes)
         bags, places = [], []
         first_out = 0
         for first, call in calls:
@@ -146,19 +146,24 @@ class Pooled(torch.autograd.Function):
         gathered.step.pool(bags, [(addresses[out] + start * FLOAT_BYTES, stride) for out, start, stride in places])
         ctx.set_materialize_grads(False)
         ctx.gathered, ctx.calls, ctx.after, ctx.bags, ctx.places = gathered, calls, after, bags, places
-        return outs
+        return tuple(
+            out if gpu is None else out.to(gpu, non_blocking=True)
+            for out, gpu in zip(
+                outs, (call.features[0].table.gpu for _, call in calls for _ in call.shapes), strict=True
+            )
+        )
 
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
         gathered: Gathered = ctx.gathered
         plan = gathered.plan
-        ready = [None if grad is None else as_rows(grad) for grad in grads]
+        ready = rows_of(grads)
         given = [(0, 0) if grad is None else (grad.data_ptr(), grad.stride(0)) for grad in ready]
         with torch._C.DisableTorchFunctionSubclass():
             trained = [weight.requires_grad for weight in plan.weights]
         to_weights = [
-            torch.zeros(call.weights.shape) if call.weights is not None and needed else None
+            torch.zeros(call.weights.shape, device="cpu") if call.weights is not None and needed else None
             for (_, call), needed in zip(ctx.calls, ctx.needs_input_grad[4:], strict=True)
         ]
         weight_addresses = [
@@ -181,6 +186,24 @@ class Pooled(torch.autograd.Function):
                 gathered.step.untouch(group)
         ctx.after(gathered, [group for group in sorted(groups) if trained[group]])
         return (None, None, None, None, *to_weights)
+
+
+def empty_rows(shape: tuple[int, ...], gpu: torch.device | None) -> torch.Tensor:
+    """Return CPU memory for outputs. It is pinned if they go to a GPU, so that the copy does not block."""
+    return torch.empty(shape, device="cpu", pin_memory=gpu is not None)
+
+
+def rows_of(grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """Return gradients as float32 rows in CPU memory. Those of a GPU are copied together, with one wait for all."""
+    rows = [None if grad is None else as_rows(grad) for grad in grads]
+    streams = set()
+    for at, grad in enumerate(rows):
+        if grad is not None and grad.is_cuda:
+            rows[at] = empty_rows(tuple(grad.shape), grad.device).copy_(grad, non_blocking=True)
+            streams.add(torch.cuda.current_stream(grad.device))
+    for stream in streams:
+        stream.synchronize()
+    return rows
 
 
 def as_rows(grad: torch.Tensor) -> torch.Tensor:
@@ -243,17 +266,19 @@ class PooledColumns(torch.autograd.Function):
         after: Callable[[Gathered, list[int]], None],
     ) -> torch.Tensor:
         batch, total = call.shapes[0]
-        out = torch.empty(batch, total)
+        gpu = call.features[0].table.gpu
+        out = empty_rows((batch, total), gpu)
         gathered.step.pool_columns(batch, out.data_ptr(), total)
         ctx.gathered, ctx.batch, ctx.after = gathered, batch, after
-        return out
+        return out if gpu is None else out.to(gpu, non_blocking=True)
 
     @staticmethod
     @differentiable_once
     def backward(ctx: Any, grad: torch.Tensor) -> tuple[None, None, None, None]:
         gathered: Gathered = ctx.gathered
-        grad = as_rows(grad)
-        gathered.step.accumulate_columns(ctx.batch, grad.data_ptr(), grad.stride(0))
+        rows = rows_of([grad])[0]
+        assert rows is not None
+        gathered.step.accumulate_columns(ctx.batch, rows.data_ptr(), rows.stride(0))
         ctx.after(gathered, [0])
         return None, None, None, None
 

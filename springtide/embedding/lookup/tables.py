@@ -46,6 +46,8 @@ class ServedTable:
     """Weights before `job.prepare`, assigned once by the job; None starts rows from the table's init."""
     initial_keys: torch.Tensor | None = None
     """Keys of the rows in `initial`. None means 0, 1, 2 and so on."""
+    gpu: torch.device | None = None
+    """The GPU that the model is on. Lookups return their outputs there; None returns them in CPU memory."""
 
     @property
     def name(self) -> str:
@@ -57,7 +59,11 @@ class ServedTable:
         if self.initial is None:
             return None
         keys = torch.arange(len(self.initial)) if self.initial_keys is None else self.initial_keys
-        return keys.numpy(), self.initial.float().numpy()
+        return keys.cpu().numpy(), self.initial.float().cpu().numpy()
+
+    def follow_device(self, device: torch.device) -> None:
+        """Return outputs on the device that the model has moved to."""
+        self.gpu = device if device.type == "cuda" else None
 
     def with_optimizer(self, optim: tables.OptimSpec) -> tables.TableSpec:
         """Set the optimizer of the table's parameter group, unless the module named its own."""

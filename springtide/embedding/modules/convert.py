@@ -111,6 +111,7 @@ def _bind_open(module: Any, path: str, lookups: Lookups, book: TableBook) -> Non
     for (name, request), own in zip(module.requests(path), module.state_names(), strict=True):
         keys, rows = module.loaded.pop(own, (None, None))
         added.append(book.add(request, name=name, path=path, weight=module.weight, initial=rows, initial_keys=keys))
+        added[-1].follow_device(module.weight.device)
     module.springtide_binding = served.Binding(lookups, tuple(added), module.features(added))
     table_weight.serve_weight(module.weight, lookups, added[0])
 
@@ -135,10 +136,10 @@ def _bind_plain(
             f"{path!r} has a hook on its weight, which would never run: gradients go to servers by rows. Remove it; "
             "after loss.backward() weight.grad has the gradient of the step's rows"
         )
-    if weight.device.type not in ("cpu", "meta"):
+    if weight.device.type not in ("cpu", "cuda", "meta"):
         raise errors.BadInput(
-            f"{path!r} is on {weight.device}: served tables are looked up on the CPU; build it there, or on 'meta' "
-            "(rows leave it for the servers anyway), and move only the dense part"
+            f"{path!r} is on {weight.device}: a served table returns its outputs on the CPU or on a CUDA GPU. Build it "
+            "on one of them, or on 'meta', because its rows go to the servers anyway"
         )
     known = by_weight.get(id(weight))
     if known is None:
@@ -150,6 +151,7 @@ def _bind_plain(
         init, keys, initial = _first_values(module, init_fn)
         request = TableRequest(dim=module.embedding_dim, rows=module.num_embeddings, dtype=dtype, init=init)
         known = book.add(request, name=path, path=path, weight=weight, initial=initial, initial_keys=keys)
+        known.follow_device(weight.device)
         by_weight[id(weight)] = known
         table_weight.serve_weight(weight, lookups, known)
     else:
@@ -171,15 +173,15 @@ def _first_values(
     """
     weight = module.weight
     if not weight.is_meta:
-        return tables.Init(), None, weight.detach().clone()
+        return tables.Init(), None, weight.detach().to("cpu", copy=True)
     if init_fn is None:  # nn.Embedding.reset_parameters
-        padding = None if module.padding_idx is None else torch.tensor([module.padding_idx])
-        zeros = None if padding is None else torch.zeros(1, module.embedding_dim)
+        padding = None if module.padding_idx is None else torch.tensor([module.padding_idx], device="cpu")
+        zeros = None if padding is None else torch.zeros(1, module.embedding_dim, device="cpu")
         return tables.Init(kind="normal", b=1.0), padding, zeros
     if isinstance(init_fn, functools.partial) and init_fn.func is nn.init.uniform_ and not init_fn.args:
         low, high = init_fn.keywords.get("a", 0.0), init_fn.keywords.get("b", 1.0)
         return tables.Init(kind="uniform", a=float(low), b=float(high)), None, None
-    made = torch.empty(weight.shape, dtype=weight.dtype)
+    made = torch.empty(weight.shape, dtype=weight.dtype, device="cpu")
     with torch.no_grad():
         init_fn(made)
     return tables.Init(), None, made

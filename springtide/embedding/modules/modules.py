@@ -76,7 +76,7 @@ class _OpenTable(KeepsWeight):
             elif bound is None:
                 self.loaded[name] = keys.clone(), rows.detach().clone()
             else:
-                bound.client.assign(bound.tables[number].name, keys.numpy(), rows.detach().float().numpy())
+                bound.client.assign(bound.tables[number].name, keys.cpu().numpy(), rows.detach().float().cpu().numpy())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         if self.springtide_binding is not None:

@@ -4,6 +4,7 @@ In and out: the inputs and outputs of the torch modules. Next: embedding/lookup/
 `weight` of these modules, and embedding/modules/modules.py for tables without a row count.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -67,14 +68,29 @@ def write_rows(binding: Binding, table: ServedTable, weight: torch.Tensor, key: 
 
 
 class KeepsWeight(nn.Module):
-    """Module whose `weight` ignores moves and casts of the model, because its rows are on servers."""
+    """Module whose `weight` has no memory, because its rows are on servers. The weight follows moves of the model to
+    another device, so that outputs are there too, and ignores casts.
+    """
+
+    springtide_binding: Binding | None
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        weight, self._parameters["weight"] = self._parameters["weight"], None
+        weight: Any = self._parameters["weight"]
+        self._parameters["weight"] = None
         try:
             return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         finally:
             self._parameters["weight"] = weight
+            self._move(weight, fn)
+
+    def _move(self, weight: torch.Tensor, fn: Any) -> None:
+        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+            device = fn(torch.empty(0, device=weight.device)).device
+            if device.type == "meta" or device == weight.device:
+                return
+            weight.data = torch.full((), math.nan, dtype=weight.dtype, device=device).expand(weight.shape)
+        for table in self.springtide_binding.tables if self.springtide_binding is not None else ():
+            table.follow_device(device)
 
     def _load_from_state_dict(
         self,

@@ -189,14 +189,14 @@ class TableReader:
     def copy(self) -> torch.Tensor:
         self._refuse_size()
         rows = torch.from_numpy(self._lookups.client.read(self._table.name, np.arange(self._table.request.rows)))
-        return rows.to(self._dtype)
+        return rows.to(self._table.gpu or "cpu", self._dtype)
 
     def read(self, weight: TableRows | TableWeight) -> torch.Tensor:
         """Read the whole table. With gradients enabled, look up all ids, so that gradients reach every row."""
         if torch.is_grad_enabled() and weight.requires_grad:
             self._refuse_size()
             lookups = self._lookups
-            ids = torch.arange(self._table.request.rows).split(chunk_rows(self._table.request.dim))
+            ids = torch.arange(self._table.request.rows, device="cpu").split(chunk_rows(self._table.request.dim))
             rows = torch.cat([lookups.run(self, part)[0] for part in ids]).to(self._dtype)
         else:
             rows = self.copy()
@@ -242,7 +242,8 @@ def serve_weight(weight: nn.Parameter, lookups: Lookups, table: ServedTable) -> 
     weight.grad = None
     if request.rows:
         dtype: torch.dtype = getattr(torch, request.dtype)
-        nothing = torch.full((), math.nan, dtype=dtype).expand(request.rows, request.dim)
+        device = torch.device("cpu") if weight.is_meta else weight.device
+        nothing = torch.full((), math.nan, dtype=dtype, device=device).expand(request.rows, request.dim)
         if weight.is_meta:  # torch refuses to set `data` of a meta tensor to a CPU tensor
             torch.utils.swap_tensors(weight, nn.Parameter(nothing, weight.requires_grad))
         weight.data = nothing
@@ -279,7 +280,7 @@ def _run_on_whole(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any])
 def _stays(func: Function, rows: torch.Tensor, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Return True if a move or cast changes nothing, so that torch returns the tensor itself."""
     if func is torch.Tensor.cpu:
-        return True
+        return rows.is_cpu
     if func is not torch.Tensor.to or kwargs.get("copy") or any(isinstance(arg, torch.Tensor) for arg in args):
         return False
     device, dtype, _, layout = torch._C._nn._parse_to(*args, **kwargs)

@@ -61,18 +61,22 @@ class Reducer:
         self.group = group
         self.elder: int | None = None
         """Rank whose hyperparameters all use; the schedules of a rank that joined late lag behind."""
-        by_dtype: dict[torch.dtype, list[int]] = {torch.float32: []}
+        device = self.params[0].device if self.params else torch.device("cpu")
+        by_kind: dict[tuple[torch.dtype, torch.device], list[int]] = {(torch.float32, device): []}
         for index, param in enumerate(self.params):
             if not param.is_floating_point():
                 raise errors.BadInput(f"a parameter of dtype {param.dtype} cannot be trained: expected a float")
-            by_dtype.setdefault(param.dtype, []).append(index)
+            by_kind.setdefault((param.dtype, param.device), []).append(index)
         self.words = [0.0] * words
         """This rank's header numbers, as they are when `reduce` is called."""
         self.sums: list[float] = list(self.words)
         """Sums of the header numbers over all ranks after a `reduce`, in float32 precision."""
         self._skip = False
-        self._members = list(by_dtype.values())
-        self._buckets = [self._bucket(dtype, members) for dtype, members in by_dtype.items()]
+        self._members = list(by_kind.values())
+        self._buckets = [
+            self._bucket(dtype, device, members, self.words if not number else ())
+            for number, ((dtype, device), members) in enumerate(by_kind.items())
+        ]
 
     def load(self, *, share: float, skip: bool) -> None:
         self._skip = skip
@@ -85,7 +89,9 @@ class Reducer:
                     view.copy_(grad.to_dense() if grad.is_sparse else grad)
             bucket.flat.mul_(share)
             words = self.words if bucket is self._buckets[0] else ()
-            bucket.flags.copy_(torch.tensor([skip, *words, *(grads[index] is not None for index in members)]))
+            bucket.flags.copy_(
+                torch.tensor([skip, *words, *(grads[index] is not None for index in members)], device="cpu")
+            )
             bucket.own.copy_(bucket.flat)
 
     def reduce(self) -> bool:
@@ -99,7 +105,7 @@ class Reducer:
         for bucket in self._buckets:
             bucket.flat.copy_(bucket.own)
             if bucket is self._buckets[0] and self.words:
-                bucket.flags[1 : 1 + len(self.words)] = torch.tensor(self.words)
+                bucket.flags[1 : 1 + len(self.words)] = torch.tensor(self.words, device="cpu")
             try:
                 self.group.allreduce([bucket.flat]).wait()
             except RuntimeError as error:
@@ -123,16 +129,16 @@ class Reducer:
             return
         groups = [group for optimizer in optimizers for group in optimizer.param_groups]
         known = [(group, name) for group in groups for name in ("lr", "weight_decay") if name in group]
-        numbers = torch.tensor([float(group[name]) for group, name in known], dtype=torch.float64)
+        numbers = torch.tensor([float(group[name]) for group, name in known], dtype=torch.float64, device="cpu")
         broadcast(self.group, numbers, self.elder)
         for (group, name), number in zip(known, numbers.tolist(), strict=True):
             set_option(group, name, number)
 
-    def _bucket(self, dtype: torch.dtype, members: list[int]) -> "Bucket":
+    def _bucket(self, dtype: torch.dtype, device: torch.device, members: list[int], words: Sequence[float]) -> "Bucket":
         sizes = [self.params[index].numel() for index in members]
-        reason_of = 1 + len(members) + (len(self.words) if dtype is torch.float32 else 0)
-        flat = torch.zeros(sum(sizes) + reason_of, dtype=dtype)
-        *parts, flags = torch.split(flat, [*sizes, reason_of])
+        flag_count = 1 + len(members) + len(words)
+        flat = torch.zeros(sum(sizes) + flag_count, dtype=dtype, device=device)
+        *parts, flags = torch.split(flat, [*sizes, flag_count])
         shapes = (self.params[index].shape for index in members)
         return Bucket(
             flat, torch.zeros_like(flat), [part.view(shape) for part, shape in zip(parts, shapes, strict=True)], flags
@@ -140,7 +146,7 @@ class Reducer:
 
 
 class Bucket(NamedTuple):
-    """Gradients of one data type in one flat tensor, followed by the flags."""
+    """Gradients of one data type and device in one flat tensor, followed by the flags."""
 
     flat: torch.Tensor
     own: torch.Tensor

@@ -133,12 +133,12 @@ def home_ranks(ids: Sequence[tuple[Tables, Numbers]], rank: int) -> Numbers:
 
 def exchange_bytes(group: Any, parcels: Sequence[bytes]) -> list[bytes]:
     """Send one buffer to every rank and receive one from every rank; `GroupChanged` if a rank is lost."""
-    sizes = torch.tensor([len(parcel) for parcel in parcels])
+    sizes = torch.tensor([len(parcel) for parcel in parcels], device="cpu")
     coming = torch.empty_like(sizes)
     try:
         group.alltoall_base(coming, sizes, [], []).wait()
         leaving = torch.from_numpy(np.frombuffer(b"".join(parcels), np.uint8).copy())  # may be empty
-        arriving = torch.empty(int(coming.sum()), dtype=torch.uint8)
+        arriving = torch.empty(int(coming.sum()), dtype=torch.uint8, device="cpu")
         group.alltoall_base(arriving, leaving, coming.tolist(), sizes.tolist()).wait()
     except RuntimeError as error:
         raise errors.GroupChanged(f"a member of the group is lost: {allreduce.reason_of(error)}") from None
@@ -158,7 +158,7 @@ class OrderedReducer(Reducer):
         flats = []
         for members, bucket, present in zip(self._members, self._buckets, self._present, strict=True):
             grads = [self.params[index].grad for index in members]
-            flat = torch.zeros(sum(view.numel() for view in bucket.views), dtype=bucket.flat.dtype)
+            flat = torch.zeros(sum(view.numel() for view in bucket.views), dtype=bucket.flat.dtype, device="cpu")
             parts = flat.split([view.numel() for view in bucket.views])
             for number, (grad, part) in enumerate(zip(grads, parts, strict=True)):
                 if grad is not None:
@@ -175,7 +175,7 @@ class OrderedReducer(Reducer):
         self._skip = skip
         for bucket, present in zip(self._buckets, self._present, strict=True):
             words = self.words if bucket is self._buckets[0] else ()
-            bucket.flags.copy_(torch.tensor([skip, *words, *present]))
+            bucket.flags.copy_(torch.tensor([skip, *words, *present], device="cpu"))
             bucket.own.copy_(bucket.flat)
 
     def reduce(self) -> bool:
@@ -183,7 +183,7 @@ class OrderedReducer(Reducer):
         for bucket in self._buckets:
             bucket.flat.copy_(bucket.own)
             if bucket is self._buckets[0] and self.words:
-                bucket.flags[1 : 1 + len(self.words)] = torch.tensor(self.words)
+                bucket.flags[1 : 1 + len(self.words)] = torch.tensor(self.words, device="cpu")
             try:
                 if self.group is not None:
                     self.group.allreduce([bucket.flags]).wait()
@@ -235,7 +235,11 @@ def to_bytes(flat: torch.Tensor) -> bytes:
 
 
 def from_bytes(parcel: bytes, kind: torch.dtype) -> torch.Tensor:
-    return torch.from_numpy(np.frombuffer(parcel, np.uint8).copy()).view(kind) if parcel else torch.empty(0, dtype=kind)
+    return (
+        torch.from_numpy(np.frombuffer(parcel, np.uint8).copy()).view(kind)
+        if parcel
+        else torch.empty(0, dtype=kind, device="cpu")
+    )
 
 
 class UnitGradients:

@@ -179,7 +179,7 @@ class BspGroup:
         store = GroupStore(self._link.group, formed.generation)
         index, leader = formed.ranks.index(rank), formed.ranks.index(formed.leader)
         gloo = allreduce.form_group(store, rank=index, workers=len(formed.ranks), host=connect.own_host(self._welcome))
-        news = torch.zeros(3 + len(self._model.optimizers), dtype=torch.int64)
+        news = torch.zeros(3 + len(self._model.optimizers), dtype=torch.int64, device="cpu")
         if leads:
             if formed.first and not formed.restored:
                 self._model.assign_tables()
@@ -194,7 +194,7 @@ class BspGroup:
             spot, counts = stepper.position(), stepper.counts()
             if restored is not None:
                 spot, counts = DataPosition(restored.shard, restored.first), restored.counts
-            news = torch.tensor([complete, *spot, *counts], dtype=torch.int64)
+            news = torch.tensor([complete, *spot, *counts], dtype=torch.int64, device="cpu")
         allreduce.broadcast(gloo, news, leader)
         complete = int(news[0])
         if not leads and not self._fresh:

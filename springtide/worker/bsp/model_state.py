@@ -39,7 +39,7 @@ class GroupModel:
 def share(gloo: Any, leader: int, model: GroupModel, *, give: bool, take: bool) -> None:
     """Broadcast the leader's state. Every rank takes part, but only joining ranks apply it."""
     for tensor in model.tensors():
-        held = tensor.detach().clone().contiguous()
+        held = tensor.detach().to("cpu", copy=True).contiguous()
         allreduce.broadcast(gloo, held, leader)
         if take:
             with torch.no_grad():
@@ -49,7 +49,9 @@ def share(gloo: Any, leader: int, model: GroupModel, *, give: bool, take: bool) 
     plan = _broadcast_bytes(gloo, plan, leader)
     shapes = _broadcast_bytes(gloo, msgspec.msgpack.encode([(str(t.dtype), list(t.shape)) for t in tensors]), leader)
     if not give:
-        tensors = [torch.zeros(shape, dtype=DTYPES[dtype]) for dtype, shape in msgspec.msgpack.decode(shapes)]
+        tensors = [
+            torch.zeros(shape, dtype=DTYPES[dtype], device="cpu") for dtype, shape in msgspec.msgpack.decode(shapes)
+        ]
     for tensor in tensors:
         allreduce.broadcast(gloo, tensor, leader)
     if take:
@@ -85,9 +87,9 @@ def from_bytes(model: GroupModel, body: bytes) -> GroupPosition:
 
 
 def _broadcast_bytes(gloo: Any, data: bytes, leader: int) -> bytes:
-    size = torch.tensor([len(data)])
+    size = torch.tensor([len(data)], device="cpu")
     allreduce.broadcast(gloo, size, leader)
-    held = torch.zeros(int(size), dtype=torch.uint8)
+    held = torch.zeros(int(size), dtype=torch.uint8, device="cpu")
     if len(data) == int(size):
         held.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8)) if data else None
     if int(size):
@@ -97,7 +99,7 @@ def _broadcast_bytes(gloo: Any, data: bytes, leader: int) -> bytes:
 
 def _pack(value: Any, tensors: list[torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
-        tensors.append(value.detach().clone().contiguous())
+        tensors.append(value.detach().to("cpu", copy=True).contiguous())
         return {TENSOR: len(tensors) - 1}
     if isinstance(value, dict):
         return {key: _pack(each, tensors) for key, each in value.items()}

@@ -166,7 +166,7 @@ class RowCache:
 
 def exchange(gloo: Any, parcels: Sequence[Parcel], sizes: Sequence[tuple[int, int]]) -> list[Parcel]:
     """Send these parcels, and receive parcels of these sizes (rank, floats), which both sides know from the plan."""
-    coming = [(peer, torch.empty(floats)) for peer, floats in sizes]
+    coming = [(peer, torch.empty(floats, device="cpu")) for peer, floats in sizes]
     try:
         arriving = [gloo.recv([tensor], peer, 0) for peer, tensor in coming]
         leaving = [(peer, torch.from_numpy(floats)) for peer, floats in parcels]

@@ -19,6 +19,7 @@ from springtide.embedding.lookup.table_client import TableClient
 from springtide.embedding.modules import optimizers
 from springtide.worker.bsp.allreduce import Reducer
 from springtide.worker.link.optimizer import JobOptimizer, is_watched
+from springtide.worker.step.gpu_bucket import GpuBucket
 from springtide.worker.step.hyperparams import TableRates
 
 CHUNK = 1024  # floats per row (4 KiB): large enough to stream, small enough to spread a layer over servers
@@ -112,10 +113,13 @@ class DenseChunks:
         self._client, self._tables = client, {one.table for one in held}
         self.rows = client.dense(tables, keys, CHUNK)
         self.params = [one.param for one in held]
-        self.values = self._views(torch.from_numpy(self.rows.rows()), held)
         self.named = [(f"parameter {one.name!r}", one.param) for one in held]
-        self.flat_grads = torch.from_numpy(self.rows.grads())
-        self.grads = self._views(self.flat_grads, held)
+        flat_values, self.flat_grads = torch.from_numpy(self.rows.rows()), torch.from_numpy(self.rows.grads())
+        self.values, self.grads = self._views(flat_values, held), self._views(self.flat_grads, held)
+        self._gpu, self._near = None, list[torch.Tensor]()
+        if len(devices := {param.device for param in self.params}) == 1 and (gpu := devices.pop()).type == "cuda":
+            self._gpu = GpuBucket(flat_values, self.flat_grads, gpu)
+            self._near = self._views(self._gpu.flat, held)
 
     @staticmethod
     def _views(flat: torch.Tensor, held: Sequence[DenseSlot]) -> list[torch.Tensor]:
@@ -135,11 +139,19 @@ class DenseChunks:
     def take(self) -> None:
         self.rows.wait()
         with torch.no_grad():
-            torch._foreach_copy_(self.params, self.values)
+            if self._gpu is None:
+                torch._foreach_copy_(self.params, self.values)
+            else:
+                with self._gpu.uploaded():
+                    torch._foreach_copy_(self.params, self._near)
         self.rows.hold_basis()
 
     def take_grads(self, grads: list[torch.Tensor]) -> None:
-        torch._foreach_copy_(self.grads, grads)
+        if self._gpu is None:
+            torch._foreach_copy_(self.grads, grads)
+        else:
+            torch._foreach_copy_(self._near, grads)
+            self._gpu.download()
         if not math.isfinite(float(self.flat_grads.sum())):
             check_finite(self.named)
 
@@ -293,7 +305,10 @@ def check_finite(named: Sequence[tuple[str, torch.Tensor]]) -> None:
     """Raise NonFiniteGradient for the first parameter with NaN or infinity in its gradient."""
     grads = [param.grad for _, param in named if param.grad is not None and not param.grad.is_sparse]
     # a 2-norm is seven times faster than a 1-norm; if large finite values overflow it, the loop below checks all
-    if not grads or math.isfinite(sum(float(norm) for norm in torch._foreach_norm(grads, 2))):
+    norms: dict[torch.device, list[torch.Tensor]] = {}
+    for norm in torch._foreach_norm(grads, 2) if grads else ():
+        norms.setdefault(norm.device, []).append(norm)
+    if all(bool(torch.stack(near).isfinite().all()) for near in norms.values()):  # one wait for each device
         return
     for name, param in named:
         if param.grad is not None and not bool(param.grad.isfinite().all()):

@@ -13,7 +13,7 @@ from springtide.dataworker.split.recorder.bit_compare import same
 from springtide.dataworker.split.split import Split
 from tests.unit.dataworker.recorded import answered, splitting
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
 
 @pytest.fixture(scope="module", autouse=True)
