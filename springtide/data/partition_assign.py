@@ -1,7 +1,7 @@
 """Pure. Assign partitions of a stream to workers: equal numbers, similar traffic, few moves.
 
 In: current owners, present workers, records per second by partition. Out: an owner for every partition, and the reason.
-Next: master/data/partitions.py puts the owners into the ledger. A worker returns a reassigned partition between two
+Next: master/data/leases.py puts the owners into the ledger. A worker returns a reassigned partition between two
 batches.
 """
 

@@ -1,7 +1,4 @@
-"""Pure. Checks the invariants of a job's state; tests call it after each event.
-
-In: a `job.core.job_core.JobCore`. Out: nothing, or an AssertionError that names the violation.
-"""
+"""Pure. Checks the invariants of a job's state, for tests and the simulator."""
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.spec.job_spec import Blame, JobPhase

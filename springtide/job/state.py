@@ -1,9 +1,7 @@
 """Pure. State machine of one job: `handle(event, at=...)` returns the actions to take. The clock is an argument.
 
-In: `job.core.events`. Out: `job.core.actions`, and `wanted()`: the processes that must exist. A lost role is relaunched
-by the rules of `job.recovery.recovery`. A lost server is relaunched only if its slots can be restored; otherwise the
-job fails. A plan advances by one move on every `PlanAdvanced` (`job.scaling.plan`). An exception in the training script
-fails the job with that exception. Next: `master.dispatcher` executes the actions.
+In: `job.core.events`. Out: `job.core.actions`, and `wanted()`: the processes that must exist. Rules are in
+`job.recovery`, `job.bsp_group` and `job.scaling`. Next: `master.core.context` executes the actions.
 """
 
 from dataclasses import dataclass
@@ -11,29 +9,25 @@ from dataclasses import dataclass
 from springtide import errors
 from springtide.domain.core.roles import RANKED, Role, RoleExit, RoleKind, WantedRole
 from springtide.domain.spec.job_spec import Blame, JobPhase
-from springtide.job import deadlines, invariants
+from springtide.job import bsp_group, invariants, recovery
 from springtide.job.core import actions, events
 from springtide.job.core.job_core import JobCore
 from springtide.job.core.nodes import ALIVE, NodeState, RoleNode
-from springtide.job.deadlines import EXPLANATION_S as EXPLANATION_S
-from springtide.job.group import groups
-from springtide.job.recovery import recovery
-from springtide.job.scaling import data_workers, evictions, plan, servers, unschedulable, workers
+from springtide.job.scaling import data_workers, evictions, plan, roles
 
-TAKEN_OVER = "the master before it has ended; all go on"
+EXPLANATION_S = 2.0  # a symptom, such as a worker that cannot reach a server, waits this long for its cause
+TAKEN_OVER = "the previous master has ended; the job continues"
 
 
 @dataclass(slots=True)
 class JobState(JobCore):
     """A job's state machine."""
 
-    def handle(self, event: events.Event, *, at: float) -> list[actions.Action]:
+    def handle(self, event: events.JobEvent, *, at: float) -> list[actions.JobAction]:
         """Apply an event, and return the actions to take. After the end of the job, nothing changes."""
         if self.phase.over:
             return []
         match event:
-            case events.DataWorkersScaled() | events.DataWorkersRefused():
-                return data_workers.apply(self, event, at)
             case _ if data_workers.concerns(event):
                 return data_workers.apply(self, event, at)
             case events.RoleJoined():
@@ -60,7 +54,7 @@ class JobState(JobCore):
             case events.BoundsChanged() | events.RolesResized() | events.PlanTaken() | events.PlanEnded():
                 return self._apply_plan(event, at)
             case events.ServersScaled() | events.ServerReplaced() | events.ServerGranted():
-                return [self.decide(*servers.change_servers(self, event, at))]
+                return [self.decide(*roles.change_servers(self, event, at))]
             case events.EvictionNoticed() | events.ServerEmptied():
                 return evictions.apply(self, event, at)
             case events.DecisionMade(what, why, told):
@@ -69,9 +63,9 @@ class JobState(JobCore):
                 self.bsp.in_step = True
                 return []
             case events.GroupFormed(members, why):
-                return groups.form(self, members, why, at)
+                return bsp_group.record_group(self, members, why, at)
             case events.GroupLost(why):
-                return self._roll_back(why or groups.ALL_LOST, at)
+                return self._roll_back(why or bsp_group.ALL_LOST, at)
             case events.StopRequested(why):
                 return self._stop(why, at)
             case events.MasterFailed(error):
@@ -87,8 +81,9 @@ class JobState(JobCore):
                 suspicion = self.ending.suspicion
                 assert suspicion is not None
                 return self.fail(suspicion.error, Blame.INFRASTRUCTURE, suspicion.trace)
+        raise AssertionError(f"no rule for {type(event).__name__}")
 
-    def _take_over(self, term: int, at: float) -> list[actions.Action]:
+    def _take_over(self, term: int, at: float) -> list[actions.JobAction]:
         for node in self.nodes.values():
             node.heard_at = at  # no heartbeat could arrive until now
         return [self.decide(f"took over as master number {term}", TAKEN_OVER)]
@@ -96,7 +91,6 @@ class JobState(JobCore):
     # ---- queries ----
 
     def wanted(self) -> tuple[WantedRole, ...]:
-        """Return the processes that must exist now, servers first."""
         nodes = [node for kind in RANKED for node in self.of_kind(kind)]
         return tuple(node.wanted for node in nodes if node.state is not NodeState.GONE)
 
@@ -107,16 +101,35 @@ class JobState(JobCore):
 
     @property
     def saving_last(self) -> bool:
-        """Return True if the job waits only for its final checkpoint."""
         return self.ending.last_save == "" and not self.phase.over
 
     def check(self) -> None:
-        """Check every invariant; tests call it after each event."""
+        """Check every invariant; tests and the simulator call it after each event."""
         invariants.check(self)
 
-    def due(self, *, at: float) -> list[events.Event]:
-        """Return the events that are due by the clock."""
-        return deadlines.due(self, at=at)
+    def due(self, *, at: float) -> list[events.JobEvent]:
+        """Return the events that are due: roles that join late, miss heartbeats, or drain too slowly.
+
+        These events are journaled; heartbeats are not.
+        """
+        if self.phase.over:
+            return []
+        overdue = evictions.requests_due(self, at=at)
+        if self.ending.suspicion and at - self.ending.suspicion.since >= EXPLANATION_S:
+            overdue.append(events.SuspicionExpired())
+        for node in self.nodes.values():
+            silent_s = at - node.heard_at
+            if node.state is NodeState.EXPECTED and silent_s > self.spec.join_s:
+                overdue.append(events.RoleLate(node.role, node.incarnation, silent_s))
+            if node.state not in ALIVE or self.phase is JobPhase.STARTING:
+                continue
+            leaves = node.role.kind is not RoleKind.SERVER  # a server leaves only when its last slot has moved
+            draining = node.state is NodeState.DRAINING
+            if leaves and draining and at - node.departure.drain_since > self.spec.drain_s:
+                overdue.append(events.DrainOverdue(node.role, node.incarnation))
+            elif silent_s > self.patience_s(node.role.kind):
+                overdue.append(events.RoleSilent(node.role, node.incarnation, silent_s))
+        return overdue
 
     def forgive(self, seconds: float) -> None:
         """Extend all heartbeat deadlines by the time in which the master could not receive heartbeats."""
@@ -125,7 +138,7 @@ class JobState(JobCore):
 
     # ---- coming ----
 
-    def _join(self, event: events.RoleJoined, at: float) -> list[actions.Action]:
+    def _join(self, event: events.RoleJoined, at: float) -> list[actions.JobAction]:
         node = self.node(event.role)
         if self.fenced(event.role, event.incarnation):
             raise errors.Fenced(
@@ -143,7 +156,7 @@ class JobState(JobCore):
         node.heard_at = at
         return []
 
-    def _ready(self, node: RoleNode, address: str, at: float) -> list[actions.Action]:
+    def _ready(self, node: RoleNode, address: str, at: float) -> list[actions.JobAction]:
         if node.address == address:
             return []
         if node.address:
@@ -152,12 +165,12 @@ class JobState(JobCore):
         if not self.safety.placed:
             return self.place_slots(at)
         self.run_if_ready(at)
-        servers.drain_surplus(self.nodes, self.servers_wanted, at)
+        roles.drain_surplus(self.nodes, self.servers_wanted, at)
         return [actions.ServerReturned(node.role, node.incarnation, address)]
 
     # ---- leaving ----
 
-    def _finish(self, event: events.ScriptFinished, at: float) -> list[actions.Action]:
+    def _finish(self, event: events.ScriptFinished, at: float) -> list[actions.JobAction]:
         node = self.node(event.role)
         if node.departure.finished or self.fenced(event.role, event.incarnation):
             return []  # repeated or outdated
@@ -169,7 +182,7 @@ class JobState(JobCore):
         self.ending.untrained, self.ending.poisoned = event.untrained, event.poisoned
         return [fence, *self.end_if_done()]
 
-    def _script_failed(self, event: events.ScriptFailed, at: float) -> list[actions.Action]:
+    def _script_failed(self, event: events.ScriptFailed, at: float) -> list[actions.JobAction]:
         if self.fenced(event.role, event.incarnation):
             return []
         if event.blame is Blame.USER:
@@ -178,11 +191,11 @@ class JobState(JobCore):
         faults.said, faults.trace = event.error, event.trace  # the process exits now, and its exit event decides
         return []
 
-    def _exited(self, ended: RoleExit, at: float) -> list[actions.Action]:
+    def _exited(self, ended: RoleExit, at: float) -> list[actions.JobAction]:
         node = self.node(ended.role)
         if ended.incarnation != node.incarnation or node.state is NodeState.GONE:
             return []  # an earlier incarnation, already handled
-        if ended.unplaced and (smaller := unschedulable.apply(self, node, ended, at)) is not None:
+        if ended.unplaced and (smaller := evictions.continue_without(self, node, ended, at)) is not None:
             return smaller
         if ended.role.kind is RoleKind.SERVER:
             return self._server_lost(node, recovery.after_exit(node, ended, self.spec, at=at), at)
@@ -202,7 +215,7 @@ class JobState(JobCore):
 
     def _worker_lost(
         self, node: RoleNode, verdict: recovery.Relaunch | recovery.FailJob, at: float
-    ) -> list[actions.Action]:
+    ) -> list[actions.JobAction]:
         said = node.faults.said
         if isinstance(verdict, recovery.FailJob):
             if not said:
@@ -217,11 +230,10 @@ class JobState(JobCore):
 
     def _server_lost(
         self, node: RoleNode, verdict: recovery.Relaunch | recovery.FailJob, at: float
-    ) -> list[actions.Action]:
-        """Relaunch a lost server, if its slots can be restored."""
+    ) -> list[actions.JobAction]:
         trained = self.phase is not JobPhase.STARTING and not node.coming
         if node.coming and isinstance(verdict, recovery.FailJob):
-            return [self.decide(*servers.give_up(self, node, verdict.error, at))]
+            return [self.decide(*roles.give_up_server(self, node, verdict.error, at))]
         saves = recovery.may_begin_anew(self.spec, self.phase)
         verdict = recovery.after_server_loss(verdict, self.safety, trained=trained, saves=saves)
         if isinstance(verdict, recovery.FailJob):
@@ -235,35 +247,34 @@ class JobState(JobCore):
         if trained and (self.bsp.members or not self.safety.known):
             return [lost, *self._roll_back(verdict.why, at)]
         what = recovery.relaunch_text(node, verdict.after_s, self.safety.newest if trained else "")
-        decisions: list[actions.Action] = [self.decide(what, verdict.why)]
-        if verdict.starved and trained and (doubled := servers.double(self, at)):
+        decisions: list[actions.JobAction] = [self.decide(what, verdict.why)]
+        if verdict.starved and trained and (doubled := roles.double_servers(self, at)):
             decisions.append(self.decide(*doubled))
         return [lost, *decisions]
 
-    def _roll_back(self, why: str, at: float) -> list[actions.Action]:
+    def _roll_back(self, why: str, at: float) -> list[actions.JobAction]:
         """Roll the job back to the last checkpoint, or restart it if there is none, unless it should fail or stop."""
         if not self.safety.known and not recovery.may_begin_anew(self.spec, self.phase):
             return self.fail(f"{why}; it had no complete checkpoint yet", Blame.INFRASTRUCTURE)
         if self.phase is JobPhase.DRAINING:
             return self.end(JobPhase.STOPPED, f"{self.why}; {why}: {self.safety.newest} is what is left")
-        return groups.roll_back(self, why, at=at)
+        return bsp_group.roll_back(self, why, at=at)
 
-    def _let_go(self, node: RoleNode, why: str, at: float) -> list[actions.Action]:
-        """Let a worker leave without a replacement."""
+    def _let_go(self, node: RoleNode, why: str, at: float) -> list[actions.JobAction]:
         node.move(NodeState.GONE, at=at, why=why)
         return [actions.FenceWorker(node.role, node.incarnation, why)]
 
     # ---- scaling and commands ----
 
-    def _scale_workers(self, event: events.WorkersScaled, at: float) -> list[actions.Action]:
+    def _scale_workers(self, event: events.WorkersScaled, at: float) -> list[actions.JobAction]:
         self.refuse_if_draining()
-        change = workers.change(self.nodes, event.workers, extra=event.extra)
-        change = groups.defer(change, self.bsp.members) if self.bsp.in_step else change
-        return workers.scale(self, event, change, at)
+        change = roles.worker_change(self.nodes, event.workers, extra=event.extra)
+        change = bsp_group.defer(change, self.bsp.members) if self.bsp.in_step else change
+        return roles.scale_workers(self, event, change, at)
 
-    def _apply_plan(self, event: plan.PlanEvent, at: float) -> list[actions.Action]:
+    def _apply_plan(self, event: plan.PlanEvent, at: float) -> list[actions.JobAction]:
         decided = plan.apply(self, event, at)
-        done: list[actions.Action] = []
+        done: list[actions.JobAction] = []
         if decided:
             done.append(self.decide(*decided, told=isinstance(event, events.PlanTaken)))
         if isinstance(event, events.BoundsChanged):
@@ -271,12 +282,12 @@ class JobState(JobCore):
                 done += self.handle(move, at=at)
         return done
 
-    def _advance_plan(self, event: events.PlanAdvanced, at: float) -> list[actions.Action]:
+    def _advance_plan(self, event: events.PlanAdvanced, at: float) -> list[actions.JobAction]:
         """Make the next move of the plan. End the plan when it is complete or a move is impossible."""
         move, planned = plan.next_move(self), self.planned
         if move is None:
             return []
-        done: list[actions.Action] = []
+        done: list[actions.JobAction] = []
         if isinstance(move, events.PlanEnded) and not move.why:
             done.append(actions.PlanCompleted(str(planned.target), planned.why))
         try:
@@ -287,7 +298,7 @@ class JobState(JobCore):
         except errors.BadInput as refused:
             return [*done, *self.handle(events.PlanEnded(planned.stage, str(refused)), at=at)]
 
-    def _stop(self, why: str, at: float) -> list[actions.Action]:
+    def _stop(self, why: str, at: float) -> list[actions.JobAction]:
         if self.phase is JobPhase.DRAINING:
             return []
         if self.phase is JobPhase.STARTING:
@@ -299,18 +310,18 @@ class JobState(JobCore):
 
     def _overdue(
         self, event: events.RoleSilent | events.RoleLate | events.DrainOverdue, at: float
-    ) -> list[actions.Action]:
+    ) -> list[actions.JobAction]:
         node = self.node(event.role)
         if node.incarnation != event.incarnation or node.state not in (NodeState.EXPECTED, *ALIVE):
             return []
         if isinstance(event, events.DrainOverdue):
             return [*self._let_go(node, f"not drained within {self.spec.drain_s:g} s", at), *self.end_if_done()]
         if isinstance(event, events.RoleLate) and node.coming:
-            return [self.decide(*servers.give_up(self, node, f"silent for {event.silent_s:.0f} s", at))]
+            return [self.decide(*roles.give_up_server(self, node, f"silent for {event.silent_s:.0f} s", at))]
         if isinstance(event, events.RoleLate):
             late = recovery.never_joined(node, event.silent_s)
             return self.fail(late.error, late.blame)
-        verdict = recovery.after_silence(node, event.silent_s, deadlines.patience_s(self, node), self.spec, at=at)
+        verdict = recovery.after_silence(node, event.silent_s, self.patience_s(node.role.kind), self.spec, at=at)
         if node.role.kind is RoleKind.SERVER:
             return self._server_lost(node, verdict, at)
         if self.phase is JobPhase.DRAINING or node.state is NodeState.DRAINING:

@@ -1,9 +1,6 @@
 """Dispatches every request of the job's members to its handler, and runs the master's periodic work.
 
-In: authenticated requests from `rpc.transport.listener`, and `tick()` from `master.main`. Out: replies, and the job's
-event log. This module decides nothing: `job.state` and `data.ledger.job_ledger` decide. Changes that must survive go
-through `master.core.journal_writer`. No reply leaves before its changes are written. Next: `master.handlers`, by
-message type.
+No reply leaves before its changes are journaled. Next: `master.handlers`, by message type.
 """
 
 import logging
@@ -19,12 +16,11 @@ from springtide.job.state import JobState
 from springtide.master import status as job_status
 from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
-from springtide.master.core.loop_lag import LoopLag
+from springtide.master.core.progress import LoopLag
 from springtide.master.core.record import JobRecord
-from springtide.master.data.packages import PackageStore
-from springtide.master.data.stragglers import LeaseBalancer
-from springtide.master.handlers import AgentRequests, CommandRequests, ServerRequests, WorkerRequests, call
-from springtide.master.membership import Membership
+from springtide.master.data.leases import LeaseBalancer
+from springtide.master.data.shared_values import PackageStore
+from springtide.master.handlers import AgentRequests, CommandRequests, Membership, ServerRequests, WorkerRequests, call
 from springtide.master.parts import MasterParts
 from springtide.rpc.messages import messages
 from springtide.rpc.transport.listener import Peer
@@ -77,7 +73,7 @@ class MasterService:
         context = self.context
         context.log_event("master", term=context.term)
         if self.record.book.passes:
-            context.tally.note(self.record.book.samples_trained, at=self.record.last_at)
+            context.tally.note(self.record.book.samples_trained, at=self.record.span.last_at)
         context.apply(events.MasterTookOver(context.term))
         self.record.book.renew(context.clock())
         self.parts.checkpoints.take_over()
@@ -93,28 +89,28 @@ class MasterService:
         try:
             return await self._answer(peer, request)
         finally:
-            await self.context.writer.written()
+            await self.context.written()
 
     async def _handle_outsider(self, peer: Peer, request: messages.Request) -> messages.Reply:
-        writer = self.context.writer
+        context = self.context
         # these requests change nothing in the journal
         if isinstance(request, messages.JoinAgent | messages.ShutdownRequest):
             return await self._answer(peer, request)
-        if not writer.stuck:
+        if not context.stuck:
             try:
                 reply = await self._answer(peer, request)
             finally:
-                written = await writer.written_unless_stuck()
+                written = await context.written_unless_stuck()
             if written:
                 self._shown = reply if isinstance(reply, messages.AgentOrders) else self._shown
                 return reply
-        shown = msgspec.structs.replace(self._shown.status, disk_trouble=writer.trouble)
+        shown = msgspec.structs.replace(self._shown.status, disk_trouble=context.disk_trouble)
         match request:
             case messages.AgentPoll():
                 return msgspec.structs.replace(self._shown, status=shown)
             case messages.StatusRequest():
                 return shown
-        raise errors.TemporaryError(f"the job takes no orders while its journal cannot be written: {writer.stuck}")
+        raise errors.TemporaryError(f"the job takes no orders while its journal cannot be written: {context.stuck}")
 
     async def _answer(self, peer: Peer, request: messages.Request) -> messages.Reply:
         match request:
@@ -148,10 +144,10 @@ class MasterService:
 
     def tick(self) -> None:
         """Run periodic work and deadlines. Deadlines pause while the journal cannot be written."""
-        context, parts, writer, book = self.context, self.parts, self.context.writer, self.record.book
-        writer.tell_rest()
-        if writer.stuck:
-            self._stuck = writer.stuck
+        context, parts, book = self.context, self.parts, self.record.book
+        context.log_delayed_events()
+        if context.stuck:
+            self._stuck = context.stuck
             return
         if self._stuck:
             context.log_event("disk_full", why=f"the job goes on; until now it could not: {self._stuck}")
@@ -163,7 +159,7 @@ class MasterService:
             log.warning("this process did not run, or decided nothing, for %.1f s", away_s + self._away_s)
             self.state.forgive(away_s)
         if self._agent_left_at is not None and now - self._agent_left_at > AGENT_GRACE_S:
-            log.warning("the agent has gone; so do I")
+            log.warning("the agent has gone; the master exits")
             context.over.set()
         for event in self.state.due(at=now):
             context.apply(event)

@@ -1,7 +1,6 @@
-"""Handles requests by message type: from servers, workers, the agent, and commands.
+"""Handles requests by message type: joins, and requests from servers, workers, the agent, and commands.
 
-In: requests of authenticated peers, from `master.dispatcher`. Out: replies. Each class has a table of handlers. A
-request that is missing from the table of its sender's kind is rejected.
+Each class has a table of handlers. A request that is missing from the table of its sender's kind is rejected.
 """
 
 import asyncio
@@ -14,16 +13,20 @@ from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.data.samples import EpochPlace
 from springtide.domain.model.cache_rules import decided
+from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import actions, events
-from springtide.master.autoscale import bounds
+from springtide.job.core.nodes import NodeState
+from springtide.job.scaling import evictions
 from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
-from springtide.master.core.usages import UsageTable
+from springtide.master.core.progress import UsageTable
+from springtide.master.core.record import JobRecord
 from springtide.master.core.waiters import StalenessQueue
-from springtide.master.data.shuffle_peers import ShufflerList
+from springtide.master.data.shared_values import ShufflerList
 from springtide.master.parts import MasterParts
-from springtide.master.servers import evictions
+from springtide.master.servers.migration import SlotMigration
 from springtide.rpc.messages import messages
+from springtide.rpc.transport.listener import Peer
 
 # while a server is down, heartbeats are held this long, so that members learn of its return at once
 HOLD_HEARTBEAT_S = 0.2
@@ -42,7 +45,6 @@ async def call(handlers: Handlers, sender: str, request: messages.Request, *who:
 
 
 def take_report(context: MasterContext, parts: MasterParts, life: Life, report: messages.MemberReport | None) -> None:
-    """Pass a member's report to all parts that measure."""
     if report is None:
         return
     role, incarnation, tally, now = life.role, life.incarnation, context.tally, context.clock()
@@ -80,10 +82,10 @@ class ServerRequests:
     async def _ready(self, role: Role, incarnation: int, request: messages.ServerReady) -> messages.Reply:
         record = self._context.record
         await self._parts.recovery.ready(role, incarnation, request)
-        await self._context.changed.until(lambda: record.placement is not None)
+        await self._context.changed.until(lambda: record.slots.placement is not None)
         self._context.apply(events.RoleAlive(role, incarnation))
-        assert record.placement is not None
-        return messages.PlacementReply(record.placement)
+        assert record.slots.placement is not None
+        return messages.PlacementReply(record.slots.placement)
 
     async def _heartbeat(self, role: Role, incarnation: int, request: messages.Heartbeat) -> messages.Reply:
         state, migration = self._context.state, self._parts.migration
@@ -118,7 +120,7 @@ class WorkerRequests:
             messages.Heartbeat: self._heartbeat,
             messages.GroupRequest: parts.rendezvous.join,
             messages.MeetRequest: parts.rendezvous.meet,
-            messages.AtStep: lambda holder, request: parts.bsp_checkpoints.reached(request),
+            messages.AtStep: lambda holder, request: parts.checkpoints.at_step(request),
             messages.Enter: lambda holder, request: gate.enter(holder, request.bound),
             messages.Leave: lambda holder, request: gate.leave(holder),
             messages.EpochBegun: lambda holder, request: self._remember(holder.rank, request.objects, request.place),
@@ -160,7 +162,7 @@ class WorkerRequests:
             healing=state.healing,
             group_lost=state.bsp.generation if state.group_lost else 0,
             goal=parts.migration.news_for(request.epoch),
-            save=parts.bsp_checkpoints.due(),
+            save=parts.checkpoints.due_at_step(),
             feeders=parts.data_workers.news_for(request.feeders),
             shufflers=self._shufflers.heard(holder, request.shuffle, request.shufflers),
         )
@@ -184,9 +186,9 @@ class WorkerRequests:
     def _remember(self, rank: int, objects: dict[str, bytes], place: EpochPlace | None) -> None:
         if objects or place is not None:
             with self._context.journaled(journal_entries.ObjectsEntry(rank, objects, place)):
-                self._context.record.remember(rank, objects, place)
+                self._context.record.scripts.remember(rank, objects, place)
 
-    def _on_actions(self, done: list[actions.Action]) -> None:
+    def _on_actions(self, done: list[actions.JobAction]) -> None:
         fenced = [action for action in done if isinstance(action, actions.FenceWorker)]
         for fence in fenced:
             holder = LeaseHolder(fence.role.rank, fence.incarnation)
@@ -205,7 +207,6 @@ class AgentRequests:
         self._context, self._parts, self._status = context, parts, status
         self._table = UsageTable()
         self.usage: dict[Role, RoleUsage] = {}
-        """Last measured use of each role."""
         self._handlers: Handlers = {
             messages.AgentPoll: self._poll,
             messages.RoleExitReport: self._exited,
@@ -241,11 +242,11 @@ class CommandRequests:
         self._context, self._parts = context, parts
         self.handlers: Handlers = {
             messages.StatusRequest: lambda request: status(),
-            messages.PlaceRequest: lambda request: messages.PlaceReply(context.record.place_for(request.rank)),
+            messages.PlaceRequest: lambda request: messages.PlaceReply(context.record.scripts.place_for(request.rank)),
             messages.StopRequest: lambda request: context.apply(events.StopRequested(request.why)),
             messages.ScaleRequest: self._scale,
-            messages.BoundsRequest: lambda request: bounds.answer(context, request),
-            messages.EvictionNotice: lambda request: evictions.answer(context, parts.migration, request),
+            messages.BoundsRequest: lambda request: change_bounds(context, request),
+            messages.EvictionNotice: lambda request: answer_eviction(context, parts.migration, request),
             messages.ScriptError: self._script_error,
         }
 
@@ -270,3 +271,105 @@ class CommandRequests:
 
 def _worker(holder: LeaseHolder) -> Role:
     return Role(RoleKind.WORKER, holder.rank)
+
+
+class Membership:
+    """Join handlers of one master."""
+
+    def __init__(self, context: MasterContext, parts: MasterParts) -> None:
+        self._context, self._record = context, context.record
+        self._rounds, self._healing = parts.checkpoints, parts.recovery
+        self._rollout, self._feeding = parts.migration, parts.data_workers
+
+    async def server(self, peer: Peer, request: messages.JoinServer) -> messages.ServerWelcome:
+        role = Role(RoleKind.SERVER, request.rank)
+        self._join(peer, role, request)
+        if not request.welcomed:
+            await self._rollout.reckon(role, request.incarnation)
+        state = self._record.state
+        return messages.ServerWelcome(
+            spec=state.spec,
+            checkpoints=self._rounds.folder,
+            run=self._rounds.saving.lineage.run,
+            claim=self._rounds.saving.claim_name,
+            restore=self._healing.to_bring_back(role) or self._rounds.restore_for(request.rank),
+            placement=self._healing.placement_for(role),
+            generation=state.bsp.generation,
+        )
+
+    async def worker(self, peer: Peer, request: messages.JoinWorker) -> messages.WorkerWelcome:
+        """Admit a worker that called `st.join()`, once the servers are ready."""
+        role, record = Role(RoleKind.WORKER, request.rank), self._record
+        self._join(peer, role, request)
+        waits = record.state.spec.gang
+        await self._context.changed.until(
+            lambda: record.slots.reachable and not (waits and record.state.phase is JobPhase.STARTING)
+        )
+        placed, servers = record.slots.placement, record.state.of_kind(RoleKind.SERVER)
+        assert placed is not None
+        # the worker could send no heartbeat while it waited
+        self._context.apply(events.RoleAlive(role, request.incarnation))
+        return messages.WorkerWelcome(
+            spec=record.state.spec,
+            rank=request.rank,
+            servers=record.slots.addresses,
+            placement=placed,
+            incarnation=request.incarnation,
+            lives=tuple(node.incarnation for node in servers),
+            generation=record.state.bsp.generation,
+            objects=record.scripts.objects_for(request.rank),
+            package=self._feeding.package,
+            place=record.scripts.place_for(request.rank),
+            lived=request.rank in record.scripts.places,
+        )
+
+    def data_worker(self, peer: Peer, request: messages.JoinDataWorker) -> messages.DataWorkerWelcome:
+        self._join(peer, Role(RoleKind.DATA_WORKER, request.rank), request)
+        return self._feeding.welcome()
+
+    def _join(self, peer: Peer, role: Role, request: messages.Join) -> None:
+        new = self._record.state.node(role).state is NodeState.EXPECTED
+        self._context.apply(events.RoleJoined(role, request.incarnation, request.pid, request.birth))
+        peer.role, peer.incarnation = role, request.incarnation
+        kind = "joined" if new else "reconnected"
+        self._context.log_event(kind, role=str(role), pid=request.pid, incarnation=request.incarnation)
+
+
+def change_bounds(context: MasterContext, request: messages.BoundsRequest) -> messages.Ok:
+    """Apply new bounds. Raise BadInput if the job does not plan its numbers of roles."""
+    state = context.record.state
+    if not (state.spec.planning.on or state.spec.online.on):
+        raise errors.BadInput(
+            f"job {state.spec.name} has the numbers of workers and servers that it was given: nobody plans it within "
+            "bounds; `springtide scale` changes them"
+        )
+    _check_bounds(context.record, request)
+    context.apply(events.BoundsChanged(request.workers, request.servers, request.why))
+    return messages.Ok()
+
+
+def _check_bounds(record: JobRecord, request: messages.BoundsRequest) -> None:
+    """Raise BadInput for bounds that the job cannot satisfy, before any of them is applied."""
+    state = record.state
+    if state.phase is JobPhase.DRAINING:
+        raise errors.BadInput(f"job {state.spec.name} is draining: {state.why}")
+    if request.workers is not None:
+        record.book.check_group(request.workers[0] + state.planned.extra)
+    if request.servers is None:
+        return
+    least, most = request.servers
+    if least > state.spec.slots:
+        raise errors.BadInput(f"{least} servers for {state.spec.slots} slots: at most one server a slot")
+    if not (least <= state.servers_wanted <= most or state.bsp.in_step or state.safety.placed):
+        raise errors.BadInput(f"job {state.spec.name} is starting: its servers are not ready yet; try again")
+
+
+def answer_eviction(
+    context: MasterContext, moving: SlotMigration, request: messages.EvictionNotice
+) -> messages.EvictionReply:
+    state = context.record.state
+    empty = request.role.rank not in set(context.record.slots.owners) and moving.informed
+    event = events.EvictionNoticed(request.role, request.incarnation, request.why, empty=empty)
+    if evictions.changes_anything(state, event):
+        context.apply(event)
+    return messages.EvictionReply(evictions.may_go(state, event))

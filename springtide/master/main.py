@@ -1,7 +1,7 @@
 """Runs the master process: `python -m springtide.master.main RUN_DIR HOST PORT`.
 
 In: a `JobSpec` in the run's `spec.json`; the environment has the secret and the term. Out: an address or an error in
-the run's master file (`rpc.transport.master_file`). The master then serves until its agent shuts it down or disappears.
+the run's master file (`rpc.transport.addresses`).
 """
 
 import asyncio
@@ -22,21 +22,21 @@ from typing import NamedTuple
 import msgspec
 
 from springtide import child_guard, config, errors
+from springtide.brain.service import advisers
+from springtide.brain.service.advisers import AdviserThread
 from springtide.checkpoint.transfer import claims
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.master import metrics
-from springtide.master.autoscale import adviser_factory
 from springtide.master.autoscale.loop import AdviserSetup
-from springtide.master.autoscale.threaded_adviser import ThreadedAdviser
 from springtide.master.checkpoint.round import CheckpointStore
 from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
 from springtide.master.core.journal import Journal
 from springtide.master.core.record import JobRecord
 from springtide.master.dispatcher import AWAY_S, MasterService
-from springtide.master.parts import build_parts
-from springtide.rpc.transport import addresses, master_file
+from springtide.master.parts import MasterParts
+from springtide.rpc.transport import addresses
 from springtide.rpc.transport.listener import RpcListener
 from springtide.telemetry import events, logs, planner_views, redactor
 from springtide.telemetry.prometheus import MetricsServer
@@ -48,7 +48,6 @@ ENDS_S = 10.0  # limit for a store to process the end of the run
 
 
 def main(arguments: list[str]) -> int:
-    """Run one master."""
     root, host, port = arguments
     settings = config.load()
     child_guard.die_with(settings.parent)
@@ -75,7 +74,6 @@ class Listening(NamedTuple):
 
 
 async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes, *, term: int = 1) -> int:
-    """Listen, publish the address, and serve until the end."""
     for ignored in (signal.SIGINT, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(ignored, lambda: None)  # the agent decides when to stop
     files = logs.RunFiles(root)
@@ -99,7 +97,7 @@ async def serve(spec: JobSpec, root: pathlib.Path, at: Listening, secret: bytes,
     log.info(
         "job %s: serving at %s, waiting for %d servers, %d workers", spec.name, address, spec.servers, spec.workers
     )
-    master_file.write(files.master, found_at(at, address, term))
+    addresses.write_master(files.master, found_at(at, address, term))
     beside = [asyncio.create_task(service.lag.watch()), asyncio.create_task(tidy(journal))]
     while not service.context.over.is_set():
         with contextlib.suppress(TimeoutError):
@@ -126,11 +124,11 @@ def give_up_places(saving: CheckpointStore) -> None:
     ending.join(ENDS_S)
 
 
-def found_at(at: Listening, address: str, term: int) -> master_file.MasterLocation:
+def found_at(at: Listening, address: str, term: int) -> addresses.MasterLocation:
     """Return the content of the master file. The agent on this host uses `local`, which needs no DNS."""
     near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(at.host, at.host)
     local = addresses.join(near, addresses.parse(address)[1])
-    return master_file.MasterLocation(
+    return addresses.MasterLocation(
         term=term, pid=os.getpid(), address=address, local=local if local != address else ""
     )
 
@@ -164,10 +162,11 @@ def advised_by(spec: JobSpec, files: logs.RunFiles) -> AdviserSetup | None:
     if rules.bounds is None:
         return None
     return AdviserSetup(
-        adviser=ThreadedAdviser(lambda: adviser_factory.make_adviser(rules, folder=str(files.root.absolute()))),
+        make=lambda: advisers.make_adviser(rules, folder=str(files.root.absolute())),
         name=files.root.name,
         wall=time.time,
         show=lambda shown: planner_views.write(files.view, shown),
+        thread=AdviserThread(),
     )
 
 
@@ -181,22 +180,20 @@ def build_service(
     advised: AdviserSetup | None = None,
     away_s: float = AWAY_S,
 ) -> MasterService:
-    """Build all parts of a master over one context."""
     context = MasterContext(record, story, clock, journal, term=term)
     nowhere = CheckpointStore(CheckpointRules(), pathlib.Path(), claims.RunClaim(run="", job=record.state.spec.name))
-    return MasterService(context, build_parts(context, saving or nowhere, advised), away_s=away_s)
+    return MasterService(context, MasterParts(context, saving or nowhere, advised), away_s=away_s)
 
 
 def open_service(
     spec: JobSpec, story: events.EventLog, journal: Journal, advised: AdviserSetup | None = None
 ) -> MasterService:
-    """Return the service of a job's first master, or of a master that continues from the journal."""
     snapshot, kept = journal.read()
     began = time.monotonic()
     begun_with = msgspec.json.decode(journal.begun_with(msgspec.json.encode(spec)), type=JobSpec)
     record = rebuild(begun_with, snapshot, kept)
     # job time begins with the first master and never goes back, even if the machine's clock does
-    start = max(record.last_at, time.time() - journal.began)
+    start = max(record.span.last_at, time.time() - journal.began)
     clock = lambda: start + time.monotonic() - began  # noqa: E731
     claim = claims.of_this_process(journal.run, spec.name)
     folder = checkpoint_folder(spec, logs.RunFiles(story.path.parent))
@@ -223,13 +220,11 @@ def went_on_as(begun: CheckpointRules, now: CheckpointRules) -> CheckpointRules:
 
 
 def checkpoint_folder(spec: JobSpec, files: logs.RunFiles) -> pathlib.Path:
-    """Return the folder of this run's checkpoints."""
     given = spec.checkpoints.folder
     return pathlib.Path(given) / files.root.name if given else files.checkpoints
 
 
 def rebuild(spec: JobSpec, snapshot: bytes | None, kept: list[bytes]) -> JobRecord:
-    """Rebuild the record from the snapshot and the entries after it."""
     record = JobRecord.from_bytes(snapshot) if snapshot else JobRecord(spec)
     for entry in kept:
         record.apply(journal_entries.decode(entry))
@@ -237,13 +232,11 @@ def rebuild(spec: JobSpec, snapshot: bytes | None, kept: list[bytes]) -> JobReco
 
 
 def say_error(files: logs.RunFiles, term: int, error: errors.SpringtideError) -> int:
-    """Publish why the master could not start. On a full disk only the log has the error, and the agent
-    checks the disk.
-    """
+    """Publish why the master could not start. On a full disk, only the log has the error."""
     log.error("%s", error)
-    said = master_file.MasterLocation(term=term, pid=os.getpid(), error=str(error), kind=type(error).__name__)
+    said = addresses.MasterLocation(term=term, pid=os.getpid(), error=str(error), kind=type(error).__name__)
     with contextlib.suppress(OSError):
-        master_file.write(files.master, said)
+        addresses.write_master(files.master, said)
     return 1
 
 

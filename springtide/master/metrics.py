@@ -1,8 +1,4 @@
-"""Converts a job's status to Prometheus metrics, with units in their names and help texts.
-
-In: a `JobStatus` of a running or finished job. Out: families for `telemetry.prometheus`. Next: `springtide metrics`
-prints them, `telemetry.prometheus` serves them.
-"""
+"""Converts a job's status to Prometheus metrics, for `springtide metrics` and `telemetry.prometheus`."""
 
 from typing import Literal
 
@@ -15,15 +11,12 @@ from springtide.telemetry.prometheus import Family, single
 
 
 def text(status: JobStatus, *, run: str = "") -> str:
-    """Return the metrics as text for Prometheus. `run` is the run's folder, which distinguishes runs of the same job
-    name.
-    """
+    """Return the metrics for Prometheus. `run` is the run's folder, which tells runs of one name apart."""
     labels = {"job_name": status.name, **({"run": run} if run else {})}
     return prometheus.text(families(status), labels)
 
 
 def families(status: JobStatus) -> list[Family]:
-    """Return all metrics of a job."""
     phases = tuple(({"phase": str(phase)}, float(phase is status.phase)) for phase in JobPhase)
     found = [
         Family(name="springtide_phase", help="1 for the phase that the job is in.", values=phases),

@@ -1,12 +1,7 @@
-"""Builds the `JobStatus` from the record and the reports, for views, commands and the agent.
-
-In: `master.core.record`, `master.core.progress`, and measurements of the agent; the clock is an argument. Out:
-`rpc.messages.messages.JobStatus`.
-"""
+"""Builds the `JobStatus` from the record and the reports, for views, commands and the agent."""
 
 import itertools
 from collections.abc import Mapping
-from typing import Any
 
 from springtide.domain.core.roles import RANKED, Role, RoleKind, RoleUsage
 from springtide.job.core.nodes import ALIVE, NodeState
@@ -23,24 +18,21 @@ MOST_SHOWN = 20  # batches with left-out samples that are shown: a status is sen
 def status_of(
     context: MasterContext, parts: MasterParts, usage: Mapping[Role, RoleUsage], *, lag_s: float = 0.0
 ) -> JobStatus:
-    """Return the status of the whole job now, or at its end if it is over."""
     record, tally, rounds, now = context.record, context.tally, parts.checkpoints, context.clock()
-    online = parts.online.status(now)
-    state, book = record.state, record.book
-    totals = book.totals()
-    now = record.ended_at if record.ended_at is not None else now
+    state, book, totals = record.state, record.book, record.book.totals()
+    now = record.span.ended_at if record.span.ended_at is not None else now
     alive = {kind: sum(node.state in ALIVE for node in state.of_kind(kind)) for kind in RoleKind}
-    grew_at, last = max(tally.grew_at or 0.0, record.trained_at), rounds.saving.last
+    grew_at, last = max(tally.grew_at or 0.0, record.span.trained_at), rounds.saving.last
     return JobStatus(
         name=state.spec.name,
         phase=state.phase,
         why=redact(state.why),
         elapsed_s=now - state.started_at,
-        trained_s=max(0.0, grew_at - record.leased_at) if record.leased_at is not None else 0.0,
+        trained_s=max(0.0, grew_at - record.span.leased_at) if record.span.leased_at is not None else 0.0,
         blame=state.ending.blame,
         detail=redact(state.ending.detail),
         samples=context.samples,
-        samples_before=record.samples_before,
+        samples_before=record.span.samples_before,
         samples_per_s=tally.samples_per_s(at=now),
         loss=tally.loss,
         metrics=tally.metrics,
@@ -75,21 +67,14 @@ def status_of(
         staleness=None if state.bsp.in_step else tally.staleness("max"),
         staleness_p50=None if state.bsp.in_step else tally.staleness("p50"),
         cache=tally.cache,
-        **planned(context, parts),
-        online=online,
-        disk_trouble=redact(context.writer.trouble),
+        stage=state.planned.stage if state.spec.planning.on else "",
+        shape=parts.autoscaler.shape,
+        target=state.planned.target,
+        extra_workers=state.planned.extra,
+        settled=parts.autoscaler.settled,
+        online=parts.online.status(context.clock()),
+        disk_trouble=redact(context.disk_trouble),
     )
-
-
-def planned(context: MasterContext, parts: MasterParts) -> dict[str, Any]:
-    state = context.state
-    return {
-        "stage": state.planned.stage if state.spec.planning.on else "",
-        "shape": parts.autoscaler.shape,
-        "target": state.planned.target,
-        "extra_workers": state.planned.extra,
-        "settled": parts.autoscaler.settled,
-    }
 
 
 def members(record: JobRecord, tally: ProgressTally, usage: Mapping[Role, RoleUsage]) -> tuple[MemberView, ...]:

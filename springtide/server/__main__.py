@@ -59,9 +59,9 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
         link.introduce(msgspec.structs.replace(hello, welcomed=True))
         role = ServerRole(
             index=rank,
-            slots=welcome.slots,
-            seed=welcome.seed,
-            workers=welcome.workers,
+            slots=welcome.spec.slots,
+            seed=welcome.spec.seed,
+            workers=welcome.spec.workers,
             secret=secret,
             host=channel.own_host(settings, link),
             certificates=settings.tls,
@@ -95,9 +95,15 @@ def saves(
         welcome.checkpoints, welcome.run, welcome.claim, scratch=settings.scratch, node=settings.node
     )
     mirror = taking = None
-    if welcome.mirror or disk.node:
+    if welcome.spec.checkpoints.mirror or disk.node:
         mirror = mirroring.Mirror(
-            disk.folder, settings.member, life, secret, run=welcome.run, certificates=tls, asked=welcome.mirror
+            disk.folder,
+            settings.member,
+            life,
+            secret,
+            run=welcome.run,
+            certificates=tls,
+            asked=welcome.spec.checkpoints.mirror,
         )
     with contextlib.ExitStack() as stack:
         if mirror is not None:
@@ -144,7 +150,7 @@ def serve_job(
 
     placed_at = threading.Event()
     handing = SlotHandover(role, link.ask, answer)
-    link.start_heartbeat(welcome.heartbeat_s, now, on_reply, over.set)
+    link.start_heartbeat(welcome.spec.heartbeat_s, now, on_reply, over.set)
     source = recovery.RestoredFrom("", 0)
     if welcome.restore is not None:
         try:
@@ -153,7 +159,7 @@ def serve_job(
             link.ask(messages.ServerReady("", error=str(error)))
             raise
     if welcome.generation:
-        role.restart_group(generation=welcome.generation, workers=welcome.workers)
+        role.restart_group(generation=welcome.generation, workers=welcome.spec.workers)
     if welcome.placement is not None:
         role.place(welcome.placement)
     address = role.start()

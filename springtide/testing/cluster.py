@@ -32,7 +32,7 @@ from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local.fork_server import ForkServerClient
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.rpc.messages import messages
-from springtide.rpc.transport import master_file
+from springtide.rpc.transport import addresses
 from springtide.telemetry import events, logs
 
 LOOK_S = 0.02
@@ -105,7 +105,7 @@ class LocalCluster:
         for event in self.story:
             if event["event"] == "joined":
                 found[str(event["role"])] = int(str(event["pid"]))
-        where = master_file.read(self.files.master)
+        where = addresses.read_master(self.files.master)
         if where is not None:
             found["master"] = where.pid
         return {role: pid for role, pid in found.items() if is_ours(pid)}

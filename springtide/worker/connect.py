@@ -57,7 +57,9 @@ def tables(
     """Connect to the job's tables: on its servers, or in this process if there are none."""
     local: Any = {"whole_table_bytes": settings.whole_table_bytes}
     if not welcome.servers:
-        return TableClient.local(slots=welcome.slots, seed=welcome.seed, threads=torch.get_num_threads(), **local)
+        return TableClient.local(
+            slots=welcome.spec.slots, seed=welcome.spec.seed, threads=torch.get_num_threads(), **local
+        )
     nowhere = ("", 0)  # address of a server that has left or is away
     where = [addresses.parse(address) if address else nowhere for address in welcome.servers]
     return TableClient.connect(

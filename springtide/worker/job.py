@@ -107,9 +107,9 @@ class Job:
         self._observed: Splitting | None = None
         self.rank: int = self._welcome.rank
         """Number of this worker, from 0."""
-        self.workers: int = self._welcome.workers
+        self.workers: int = self._welcome.spec.workers
         """Number of workers of the job."""
-        self.sync: str = self._welcome.sync
+        self.sync: str = self._welcome.spec.sync
         """Default synchronization mode of `prepare`: "async" or "bsp"."""
         self.data: Mapping[str, str] = schema.data_of(settings.data)
         """Paths or URLs by name, from the job's spec: `job.data["train"]`."""
@@ -259,7 +259,7 @@ class Job:
             raise errors.BadInput('allocation= needs sync="bsp": else every worker has its own batches')
         if mode == "bsp" and staleness is not None:
             raise errors.BadInput('cache_staleness= needs sync="async": in step, no row that is used lacks anything')
-        rules = cache_rules.rules(cache, allocation=allocation, staleness=staleness, base=self._welcome.cache)
+        rules = cache_rules.rules(cache, allocation=allocation, staleness=staleness, base=self._welcome.spec.cache)
         return setup.SharingOptions(source, rules, unit_of(reduction))
 
     def _wire(
@@ -293,7 +293,7 @@ class Job:
             raise errors.BadInput(
                 "job.prepare was called before: a job trains one model. Alone, st.join() begins another"
             )
-        asked = sync or self._welcome.sync
+        asked = sync or self._welcome.spec.sync
         if asked not in ("async", "bsp"):
             raise errors.UnknownName("sync mode", asked, ["async", "bsp"])
         mode: setup.Mode = "alone" if self.alone else "bsp" if asked == "bsp" else "async"
@@ -306,7 +306,7 @@ class Job:
         return mode
 
     def _explained(self, source: sources.SampleSource) -> sources.SampleSource:
-        skips = self._welcome.feeding.poison == "skip"
+        skips = self._welcome.spec.feeding.poison == "skip"
         return reader.explain_errors(source) if skips and source.samples is None and source.online is None else source
 
     def _card(
@@ -440,8 +440,8 @@ class Job:
             how = {"forbidden": lambda: IN_ORDER}
         elif (sharing := wired.sharing) is not None:
             how = {"forbidden": lambda: sharing.forbids_split, "on_split": sharing.give_up_cache}
-        mode = self._welcome.feeding.split
-        return Splitting(wired.model, source, seed=self._welcome.seed, mode=mode, on_ready=on_ready, **how)
+        mode = self._welcome.spec.feeding.split
+        return Splitting(wired.model, source, seed=self._welcome.spec.seed, mode=mode, on_ready=on_ready, **how)
 
     def _at_rest(self) -> None:
         self._registry.rest()

@@ -28,7 +28,6 @@ HEAVY = {
     "typer",
     "scipy",
     "sqlalchemy",
-    "alembic",
     "springtide._native",
 }
 

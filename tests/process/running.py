@@ -29,7 +29,7 @@ from springtide.worker.link import master_link
 
 here = master_link.current()
 welcome = here.join()
-card = DatasetCard(samples={samples}, batch_size=10, shard_batches=2, in_step=welcome.sync == "bsp")
+card = DatasetCard(samples={samples}, batch_size=10, shard_batches=2, in_step=welcome.spec.sync == "bsp")
 trained = 0
 here.leases.tracker.begin_pass(card)
 while True:

@@ -7,9 +7,8 @@ import signal
 import pytest
 
 from springtide import errors
-from springtide.brain.service import __main__
-from springtide.brain.service.client import FailoverAdviser, RemoteAdviser
-from springtide.brain.service.embedded import EmbeddedAdviser
+from springtide.brain.service import serve
+from springtide.brain.service.advisers import EmbeddedAdviser, FailoverAdviser, RemoteAdviser
 from springtide.cli import app
 from springtide.domain.plan.view import PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.process
 CONFIG = PlanningConfig(exact_seconds=0)
 
 
-def serve(folder):
+def serve_in(folder):
     return running.springtide("brain", "serve", "--listen", "127.0.0.1:0", "--capacity", "64,256G", folder=folder)
 
 
@@ -38,7 +37,7 @@ def test_a_brain_is_killed_and_followed_by_another_while_masters_plan_on(tmp_pat
     folder = tmp_path / ".springtide" / "brain"
 
     def secret():
-        return bytes.fromhex(__main__.secret_file(folder).read_text())
+        return bytes.fromhex(serve.secret_file(folder).read_text())
 
     async def ask_both(where):
         masters = [RemoteAdviser(where, secret(), key=key) for key in ("a", "b")]
@@ -61,7 +60,7 @@ def test_a_brain_is_killed_and_followed_by_another_while_masters_plan_on(tmp_pat
         await master.conclude(PastJob(name="job", shape=views.shape(), ended_at=1000.0))
         await master.close()
 
-    with serve(tmp_path) as brain:
+    with serve_in(tmp_path) as brain:
         first = address(brain)
         one, two = asyncio.run(ask_both(first))
         assert one.plan.shape.cpu + two.plan.shape.cpu <= 64
@@ -73,7 +72,7 @@ def test_a_brain_is_killed_and_followed_by_another_while_masters_plan_on(tmp_pat
         brain.process.wait()
         alone = asyncio.run(plan_without(first))
         assert alone.plan is not None and "planned without the brain" in alone.notes[0]
-    with serve(tmp_path) as brain:
+    with serve_in(tmp_path) as brain:
         second = address(brain)
         code, out = command("executors", "2")
         assert code == 0 and out[-1] == "2 executors from now on"

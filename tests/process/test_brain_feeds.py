@@ -8,7 +8,7 @@ import contextlib
 import numpy as np
 import pytest
 
-from springtide.brain.service import __main__
+from springtide.brain.service import serve
 from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.data.data_workers import FeedRules
@@ -35,7 +35,7 @@ def _held():
 def spec(name, brain, folder):
     rules = PlanRules(
         bounds=ShapeBounds(least=SIZE, most=SIZE, quota=ResourceBudget(cpu=CAPACITY, memory=2**40)),
-        adviser=AdviserRules(brain=brain, key=name, secret_file=str(__main__.secret_file(folder))),
+        adviser=AdviserRules(brain=brain, key=name, secret_file=str(serve.secret_file(folder))),
         every_s=0.5,
         settle_s=0.1,
         window_s=1.0,

@@ -12,8 +12,8 @@ from dataclasses import replace
 import psutil
 import pytest
 
-from springtide.brain.service import __main__, messages
-from springtide.brain.service.client import RemoteAdviser
+from springtide.brain.service import messages, serve
+from springtide.brain.service.advisers import RemoteAdviser
 from tests.process import running
 from tests.unit.planning import views
 
@@ -57,7 +57,7 @@ def test_five_hundred_masters_are_answered_in_time(tmp_path):
     arguments = ("brain", "serve", "--listen", "127.0.0.1:0", "--capacity", str(CORES))
     with running.springtide(*arguments, folder=tmp_path) as brain:
         address = brain.wait_for("brain: serving at ").split("serving at ")[1].split(";")[0]
-        secret = bytes.fromhex(__main__.secret_file(tmp_path / ".springtide" / "brain").read_text())
+        secret = bytes.fromhex(serve.secret_file(tmp_path / ".springtide" / "brain").read_text())
         waits, shapes, status = asyncio.run(all_masters(address, secret))
         process = psutil.Process(brain.process.pid)
         own = sum(process.cpu_times()[:2])

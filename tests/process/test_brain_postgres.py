@@ -16,7 +16,7 @@ from hypothesis import given, settings
 
 from springtide import errors
 from springtide.brain.service import messages
-from springtide.brain.store import migrate, store
+from springtide.brain.store import store
 from springtide.domain.plan.view import PastJob
 from tests.architecture import sources
 from tests.process import running
@@ -105,15 +105,11 @@ def test_garbage_is_skipped_and_a_newer_version_refused(url):
         opened.remember(past())
         engine = sa.create_engine(store.parse(url), poolclass=sa.NullPool)
         with engine.begin() as connection:
-            connection.execute(
-                sa.text(
-                    "INSERT INTO past_jobs (name, owner, outcome, ended_at, shape) VALUES ('x', '', 'maybe', 1, '{')"
-                )
-            )
+            connection.execute(sa.text("INSERT INTO past_jobs (name, ended_at, job) VALUES ('x', 1, '{')"))
         assert opened.history() == store.StoredHistory(jobs=(past(),), unreadable=1)
         with engine.begin() as connection:
-            connection.execute(sa.text(f"UPDATE {migrate.VERSION_TABLE} SET version_num = '9999'"))
-    with pytest.raises(errors.BadInput, match="written by a newer one"):
+            connection.execute(sa.text("UPDATE schema_version SET version = 9999"))
+    with pytest.raises(errors.BadInput, match="written by another one"):
         store.open_store(url)
 
 

@@ -131,7 +131,7 @@ def test_a_process_over_its_memory_is_killed_and_the_cause_is_known(tmp_path, li
         tmp_path, lambda platform: run_one(platform, text=FILL, limits=ProcessLimits(memory=128 << 20))
     )
     assert (exit.signal, exit.oom, exit.incarnation) == ("SIGKILL", True, 3)
-    assert str(exit).endswith("was killed by SIGKILL for want of memory")
+    assert str(exit).endswith("was killed by SIGKILL for lack of memory")
 
 
 def test_a_process_killed_by_someone_else_was_not_out_of_memory(tmp_path, limited):
@@ -213,9 +213,9 @@ def test_a_worker_that_ran_out_of_memory_comes_back_with_twice_as_much(tmp_path,
         code, out = job.finish()
     assert code == 0, out
     [first, *_] = [event for event in running.events(tmp_path) if event["event"] == "exited"]
-    assert first["role"] == "worker-0" and first["how"].endswith("was killed by SIGKILL for want of memory")
+    assert first["role"] == "worker-0" and first["how"].endswith("was killed by SIGKILL for lack of memory")
     [decision] = [event for event in running.events(tmp_path) if event["event"] == "decision"]
-    assert decision["what"] == "relaunch worker-0 as incarnation 1" and "for want of memory" in decision["why"]
+    assert decision["what"] == "relaunch worker-0 as incarnation 1" and "for lack of memory" in decision["why"]
     result = json.loads(out[-1])
     assert result["shards_done"] == 100 and result["relaunches"] == 1
     print("\n".join(out))

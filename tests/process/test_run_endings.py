@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from springtide.rpc.transport import master_file
+from springtide.rpc.transport import addresses
 from tests import waiting
 from tests.process import running
 
@@ -200,4 +200,4 @@ def test_a_stopped_master_is_noticed_and_does_not_keep_ctrl_c_waiting(tmp_path):
 
 def master_of(job):
     """The process id of the job's master, as it says itself."""
-    return master_file.read(job.folder / ".springtide/runs/train/master.json").pid
+    return addresses.read_master(job.folder / ".springtide/runs/train/master.json").pid

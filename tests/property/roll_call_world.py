@@ -16,7 +16,7 @@ from types import SimpleNamespace
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.job.core import events
-from springtide.job.recovery.rollcall import RollCall
+from springtide.job.rollcall import RollCall
 from springtide.master.core import waiters
 from springtide.master.core.record import JobRecord
 from springtide.master.servers.migration import SlotMigration
@@ -107,7 +107,7 @@ class World:
         self.happen(events.CheckpointSaved(1))
         for life in self.lives.values():
             life.placed = True
-            self.open_all(life, [slot for slot in SLOTS if self.record.owners[slot] == life.rank])
+            self.open_all(life, [slot for slot in SLOTS if self.record.slots.owners[slot] == life.rank])
 
     def master(self) -> SlotMigration:
         """The master of this term."""
@@ -121,7 +121,7 @@ class World:
         )
         return SlotMigration(doors)
 
-    def happen(self, event: events.Event) -> None:
+    def happen(self, event: events.JobEvent) -> None:
         self.record.happen(event, 0.0)
 
     def ready(self, life: Life) -> None:
@@ -139,7 +139,7 @@ class World:
             getattr(self, self.chance.choice(self.moves()))()
             self.check()
         if not self.wrong and not self.at_rest:
-            known = [self.record.owners[slot] for slot in SLOTS]
+            known = [self.record.slots.owners[slot] for slot in SLOTS]
             self.wrong.append(f"stuck: {self.owners()}, record {known}, {list(self.lives.values())}")
         return self.wrong
 
@@ -161,7 +161,7 @@ class World:
             not self.news
             and not self.record.state.healing
             and all(life.placed and not life.told and not life.giving for life in self.lives.values())
-            and all(owners[slot] == [self.record.owners[slot]] for slot in SLOTS)
+            and all(owners[slot] == [self.record.slots.owners[slot]] for slot in SLOTS)
         )
 
     def owners(self) -> dict[int, list[int]]:
@@ -207,7 +207,7 @@ class World:
         if not self.record.state.healing:
             slots = self.chance.sample(SLOTS, self.chance.randint(1, 3))
             goal = {slot: self.chance.randrange(SERVERS) for slot in slots}
-            self.rollout._goal = {slot: to for slot, to in goal.items() if self.record.owners[slot] != to}
+            self.rollout._goal = {slot: to for slot, to in goal.items() if self.record.slots.owners[slot] != to}
             self.rollout.calling.moves = True
 
     def kill(self) -> None:
@@ -246,7 +246,7 @@ class World:
             return
         if self.dropped not in ("call", "heir"):
             self.rollout.settle(life.role)
-        self.open_all(life, [slot for slot in SLOTS if self.record.owners[slot] == life.rank])
+        self.open_all(life, [slot for slot in SLOTS if self.record.slots.owners[slot] == life.rank])
         self.ready(life)
         life.placed = True
 

@@ -1,18 +1,20 @@
 """Views, advice and past jobs survive the way to a brain and back; anything else is refused without harm."""
 
 import hypothesis.strategies as st
+import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 
 from springtide.brain.decide import cluster_state
 from springtide.brain.service import messages
-from springtide.brain.service.executor import PolicyQuery, _tasks
+from springtide.brain.service.executor import PolicyQuery
 from springtide.domain.plan.plan import Advice, ShapePlan
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.rpc.transport import frames
 from tests.unit.brain.store.test_store import pasts
 from tests.unit.planning import views
 
+QUERIES = msgspec.msgpack.Decoder(PolicyQuery)
 ANY = st.floats()
 plans = st.builds(
     ShapePlan,
@@ -70,14 +72,14 @@ def test_a_past_job_arrives_as_it_was(past):
 @given(views.clusters())
 @settings(max_examples=20, suppress_health_check=list(HealthCheck))
 def test_a_whole_cluster_reaches_an_executor(view):
-    _, read = there_and_back(PolicyQuery("springtide", view, PlanningConfig()), _tasks)
+    _, read = there_and_back(PolicyQuery("springtide", view, PlanningConfig()), QUERIES)
     assert [job.name for job in read.view.jobs] == [job.name for job in view.jobs]
     assert len(read.view.history) == len(view.history) and read.config == PlanningConfig()
 
 
 @given(st.binary(max_size=200))
 def test_garbage_is_refused(data):
-    for decoder in (messages.CALLS, messages.BRAIN.returns, _tasks):
+    for decoder in (messages.CALLS, messages.BRAIN.returns, QUERIES):
         with pytest.raises(frames.BadFrame):
             frames.unpack(data, decoder)
 

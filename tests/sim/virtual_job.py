@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.data.leases import LeaseHolder, LeaseKey, NoLease
 from springtide.domain.data.samples import DatasetCard
-from springtide.master.data.stragglers import LeaseBalancer
+from springtide.master.data.leases import LeaseBalancer
 from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
 
 STEP_S = 0.05

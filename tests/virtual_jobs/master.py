@@ -42,7 +42,7 @@ class PagedJournal(Journal):
 
     def __init__(self, pages: Pages, *, term: int) -> None:
         self.term, self._pages, self.began = term, pages, 0.0
-        self._waiting, self._committed, self._tried, self._failed, self._stuck_since = [], None, None, None, None
+        self._waiting, self._committed, self._tried, self._failed, self._stuck = [], None, None, None, None
         self.since_snapshot = len(pages.entries)
         pages.term = term
 
@@ -125,8 +125,8 @@ class Masters:
         claim = RunClaim(run="simulated", job=self.spec.name)
         saving = CheckpointStore(self.spec.checkpoints, self._folder, claim, term=self.term)
         advised = None
-        if self._adviser is not None:
-            advised = AdviserSetup(adviser=self._adviser, name=self.spec.name, wall=self._loop.time)
+        if (adviser := self._adviser) is not None:
+            advised = AdviserSetup(make=lambda: adviser, name=self.spec.name, wall=self._loop.time)
         self.desk = build_service(
             record, self.story, self.clock, journal, self.term, saving, advised, away_s=self.spec.heartbeat_s
         )

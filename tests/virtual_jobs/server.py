@@ -76,7 +76,7 @@ class VirtualServer:
         welcome = await self.wire.ask(hello)
         assert isinstance(welcome, messages.ServerWelcome)
         self.wire.introduce(msgspec.structs.replace(hello, welcomed=True))
-        process.spawn(self._beat(welcome.heartbeat_s))
+        process.spawn(self._beat(welcome.spec.heartbeat_s))
         process.spawn(self.moving.run())
         if welcome.checkpoints:
             process.spawn(self._save(pathlib.Path(welcome.checkpoints), welcome.run))

@@ -61,7 +61,7 @@ class VirtualWorker:
         self._wire.introduce(hello)
         self._owners, self._epoch = list(welcome.placement.server_of_slot), welcome.placement.epoch
         self._addresses, self._lives = list(welcome.servers), list(welcome.lives)
-        process.spawn(self._beat(welcome.heartbeat_s))
+        process.spawn(self._beat(welcome.spec.heartbeat_s))
         try:
             await self._train()
             self._tracker.release_all()

@@ -32,7 +32,7 @@ from springtide import config
 from springtide.platforms.agent import job_handle
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.rpc.messages import messages
-from springtide.rpc.transport import master_file
+from springtide.rpc.transport import addresses
 
 CPUS = 2
 """Cores of each node in Ray's count, so that any node can take over from another."""
@@ -257,7 +257,7 @@ class RayTestCluster:
 
         record = job_records.read(name)
         assert record is not None
-        where = master_file.read(pathlib.Path(record.run_folder) / "master.json")
+        where = addresses.read_master(pathlib.Path(record.run_folder) / "master.json")
         assert where is not None
         os.kill(where.pid, signal.SIGKILL)
 

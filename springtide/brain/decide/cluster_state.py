@@ -1,10 +1,7 @@
-"""Pure. State of all live jobs of a brain: last views, promised plans and pending decisions.
+"""Pure. State of all live jobs of a brain: last views, promised plans and pending decisions. Time is an argument.
 
-In: requests of masters; decisions of executors. Out: one `PolicyTask` per policy, with a view of the whole cluster;
-then one `Advice` per job that asked. Next: `brain.service.service` sends both. Time is an argument.
-
-A policy may plan for a job that did not ask. The brain keeps this plan as an offer until the job asks. The brain never
-gives a job resources that another job has yet to release.
+Out: one `PolicyTask` per policy, with a view of the whole cluster; then one `Advice` per job that asked. A plan for a
+job that did not ask is an offer until it asks. The brain never gives a job resources that another has yet to release.
 """
 
 import hashlib
@@ -12,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from springtide import errors
-from springtide.brain.decide import algorithms
-from springtide.brain.decide.algorithms import DecisionRequest
-from springtide.brain.decide.triggers import Administrator, EventKind
+from springtide.brain.decide import triggers
+from springtide.brain.decide.triggers import Administrator, DecisionRequest, EventKind
 from springtide.domain.core.shape import ResourceBudget, Shape
 from springtide.domain.plan.plan import Advice, Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView, JobView, PastJob
@@ -73,9 +69,7 @@ class JobNames:
         self._by_digest: dict[str, str] = {}
 
     def of(self, job: str, key: str) -> str:
-        """Return `job@1a2b3c4d5e6f7a8b`, with the first name seen for the key; the name alone if the master sends no
-        key.
-        """
+        """Return `job@1a2b3c4d5e6f7a8b`, with the first name seen for the key; the name alone without a key."""
         if not key:
             return job
         digest = hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
@@ -104,12 +98,9 @@ class Pledge:
 
     plan: ShapePlan
     epoch: int
-    """Epoch of the view that the plan was made for."""
     made_at: float
     until: float
-    """Deadline of the plan. A job that reports later without the planned shape has refused or never
-    received the plan.
-    """
+    """Deadline of the plan. A job that reports later in another shape has refused the plan, or never got it."""
 
     def open(self, view: JobView, epoch: int, *, at: float) -> bool:
         """Return True if the job may still carry out the plan.
@@ -141,7 +132,6 @@ def beside(capacity: ResourceBudget, others: ResourceBudget) -> ResourceBudget:
 
 
 def grows(plan: ShapePlan, view: JobView) -> bool:
-    """Return True if the plan needs more of any resource than the job has."""
     wanted, has = acceptance.takes(plan), holds(view, None)
     return wanted.cpu > has.cpu or wanted.memory > has.memory
 
@@ -170,9 +160,7 @@ class BrainRules:
     period_s: float = 10.0
     """Seconds until the brain reviews a job without news. A master may ask more often."""
     pledge_s: float = 180.0
-    """Seconds until a promise expires. A promise to a job that has not reported since stays open, unless the job never
-    ran.
-    """
+    """Seconds until a promise expires. If the job has not reported since, the promise stays open."""
     forget_s: float = 600.0
     """Seconds without a report until the brain forgets a job and frees its resources and promises."""
 
@@ -192,12 +180,11 @@ class LiveJobView:
     administrator: Administrator
     pledge: Pledge | None = None
     asks: DecisionRequest | None = None
-    """Request to decide in the next round."""
     offer: tuple[ShapePlan, float, Shape | None] | None = None
     """Plan that the job has not asked for, the time of the plan, and the job's shape at that time."""
     order: DecisionRequest | None = None
-    """Most recent decision request."""
     advice: Advice | None = None
+    kept_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,9 +209,7 @@ class ClusterState:
         allocation.load(rules.config.data_workers)  # report a wrong setting at the start
 
     def consult(self, view: JobView, *, epoch: int, at: float, ahead: float = 0.0) -> Advice | None:
-        """Record a job's view. Return the advice, or None if the job must wait for the next decision. `ahead` is the
-        brain's clock minus the master's clock.
-        """
+        """Return the advice; None if the job must wait for the next decision. `ahead`: our clock minus the master's."""
         advice = self._consulted(view, epoch=epoch, at=at, ahead=ahead)
         return None if advice is None else self._with_data_cores(view.name, advice)
 
@@ -232,10 +217,10 @@ class ClusterState:
         live = self._shown(shifted(view, ahead), epoch, at)
         event = live.administrator.shown(live.view, at=at)
         if live.pledge is not None:
-            return self._told(live, f"it was told to become {live.pledge.plan.shape}, and has not become that yet")
+            return self._told(live, f"it was told to become {live.pledge.plan.shape}, and does not have that shape yet")
         if event is not None:
             rules = self.rules
-            live.asks = live.order = algorithms.order(event, live.view, rules.algorithms, otherwise=rules.config.policy)
+            live.asks = live.order = triggers.order(event, live.view, rules.algorithms, otherwise=rules.config.policy)
             return None
         if live.asks is not None:  # the master asked again before the decision
             return None
@@ -354,9 +339,7 @@ class ClusterState:
         return live
 
     def _patience(self, live: LiveJobView) -> float:
-        """Return the seconds of silence until the brain forgets a job. A job that never ran is forgotten with its
-        promise.
-        """
+        """Return the seconds of silence until the brain forgets a job; a job that never ran goes with its promise."""
         return min(self.rules.forget_s, self.rules.pledge_s) if live.view.shape is None else self.rules.forget_s
 
     def _told(self, live: LiveJobView, why: str) -> Advice:

@@ -1,21 +1,22 @@
-"""Pure. Detects when a job needs a decision; each job has one `Administrator`.
+"""Pure. Detects when a job needs a decision, names the cause, and picks the policy that the settings assign to it.
 
-In: the job's views. Out: the most urgent typed `Event`, or None if nothing is new. Next: `brain.decide.algorithms`
-handles that type of event. An administrator lives as long as its job. It can be rebuilt from the next view.
+Each job has one `Administrator`, which can be rebuilt from the next view. The lookup of a policy tries event and cause
+("slow/hot server"), then the event ("slow"), then the brain's default. Next: `brain.decide.cluster_state`.
 """
 
 import math
 import statistics
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
+from springtide import errors
+from springtide.domain.core.roles import RoleKind
 from springtide.domain.plan.profile import Profile
-from springtide.domain.plan.view import MEMORY, JobView
+from springtide.domain.plan.view import MEMORY, FindingKind, JobView
 
 SLOWED = 0.7
-"""A window below this share of the speed of earlier windows in the same shape is an event. DLRover's guards use a
-similar share.
-"""
+"""A window below this share of the speed of earlier windows in the same shape is an event (as in DLRover)."""
 ENOUGH = 3  # windows needed for comparison; fewer have no meaningful median
 
 
@@ -25,13 +26,11 @@ class EventKind(StrEnum):
     OOM = "oom"
     """Memory has run out or will run out."""
     CREATED = "created"
-    """The job is new and has no shape."""
     SLOW = "slow"
     """The job is slower than it should be."""
     ITERATING = "iterating"
     """The first steps of the job have been measured."""
     PERIODIC = "periodic"
-    """The review period has passed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,3 +108,84 @@ def slower(profiles: tuple[Profile, ...]) -> str:
 
 def _told(troubles: list[tuple[str, str, str]]) -> str:
     return "; ".join(f"{trouble} ({role}): {why}" for trouble, role, why in troubles)
+
+
+BUSY = 0.9
+"""Share of its CPU above which a server counts as overloaded (DLRover's bound)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionRequest:
+    """A job to decide on, the cause, and the policy to use."""
+
+    job: str
+    kind: EventKind
+    cause: str
+    policy: str
+    why: str
+
+
+Optimizer = Callable[[Event, JobView], str]
+
+
+def created(event: Event, view: JobView) -> str:
+    """Return the cause of a new job: a warm start if its features are known, else a cold start."""
+    return "new, with features" if view.features else "new"
+
+
+def iterating(event: Event, view: JobView) -> str:
+    return "sampled"
+
+
+def periodic(event: Event, view: JobView) -> str:
+    return str(view.stage)
+
+
+def slow(event: Event, view: JobView) -> str:
+    for trouble in (FindingKind.STRAGGLER, FindingKind.HOT_SERVER, FindingKind.SLOW_SERVER):
+        if any(one.trouble is trouble for one in view.findings):
+            return str(trouble)
+    for kind in (RoleKind.SERVER, RoleKind.WORKER):
+        if _busy(view, kind):
+            return f"too little {kind} CPU"
+    return "unknown"
+
+
+def out_of_memory(event: Event, view: JobView) -> str:
+    found = [one for one in view.findings if one.trouble in (FindingKind.OOM, FindingKind.MEMORY)]
+    ran_out = [one for one in found if one.trouble is FindingKind.OOM]
+    return f"{(ran_out or found)[0].role.kind} memory" if found else "memory"
+
+
+OPTIMIZERS: dict[EventKind, Optimizer] = {
+    EventKind.CREATED: created,
+    EventKind.ITERATING: iterating,
+    EventKind.PERIODIC: periodic,
+    EventKind.SLOW: slow,
+    EventKind.OOM: out_of_memory,
+}
+
+
+def order(event: Event, view: JobView, algorithms: Mapping[str, str], *, otherwise: str) -> DecisionRequest:
+    cause = OPTIMIZERS[event.kind](event, view)
+    policy = algorithms.get(f"{event.kind}/{cause}") or algorithms.get(event.kind) or otherwise
+    return DecisionRequest(job=event.job, kind=event.kind, cause=cause, policy=policy, why=event.why)
+
+
+def parse(pairs: Iterable[str]) -> dict[str, str]:
+    """Parse "EVENT=POLICY" or "EVENT/CAUSE=POLICY" into policies by event."""
+    found = {}
+    for pair in pairs:
+        event, mark, policy = pair.partition("=")
+        kind, _, cause = event.strip().partition("/")
+        if not mark or not policy.strip():
+            raise errors.BadInput(f"{pair!r}: wanted EVENT=POLICY, such as oom=dlrover or 'slow/hot server=dlrover'")
+        if kind not in list(EventKind):
+            raise errors.UnknownName("event", kind, [str(known) for known in EventKind])
+        found[f"{kind}/{cause}" if cause else kind] = policy.strip()
+    return found
+
+
+def _busy(view: JobView, kind: RoleKind) -> bool:
+    shares = [use.cpu_used / use.cpu for use in view.used_by(kind) if use.cpu > 0]
+    return bool(shares) and sum(shares) / len(shares) >= BUSY

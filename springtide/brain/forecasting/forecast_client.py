@@ -1,13 +1,11 @@
 """Forecasts traffic for a master in a child process, and falls back to the default model.
 
-In: a model name, and a `PastTraffic` per call. Out: a `RateForecast` per call, without a long wait. If the process
-dies, hangs or is slow, the default model answers and the forecast says so. The client reuses the reply of a process for
-an hour.
+If the process dies, hangs or is slow, the default model answers and the forecast says so. The client reuses the reply
+of a process for an hour.
 """
 
 import asyncio
 import logging
-from dataclasses import dataclass
 
 import msgspec
 
@@ -25,14 +23,6 @@ AGAIN_S = 3600.0  # between two requests to a process
 CHOOSE_AGAIN_S = DAY_S
 FIRST_RETRY_S, LAST_RETRY_S = 60.0, 3600.0  # wait after a failed process; doubles with each failure
 _answers = msgspec.msgpack.Decoder(ForecastReply)
-
-
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """The last forecast of a process."""
-
-    at: float
-    forecast: RateForecast
 
 
 class Forecasting:
@@ -54,7 +44,7 @@ class Forecasting:
         """Model that `auto` chose, with the reason."""
         self.chosen_why = ""
         self._patience_s, self._limit_s, self._again_s = patience_s, limit_s, again_s
-        self._kept: _Kept | None = None
+        self._kept: tuple[float, RateForecast] | None = None
         self._task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._next_at = self._chosen_at = float("-inf")
@@ -74,10 +64,11 @@ class Forecasting:
             await asyncio.wait([self._task], timeout=self._patience_s)
             if self._task.done():
                 self._task = None
-        passed = 0 if self._kept is None else round((at - self._kept.at) / history.step_s)
-        kept = self._kept.forecast.later(max(passed, 0), steps) if self._kept else None
-        if kept is not None and kept.step_s == history.step_s and len(kept.mean) == steps:
-            return kept.because(self.trouble) if self.trouble else kept
+        if self._kept is not None:
+            made_at, forecast = self._kept
+            kept = forecast.later(max(round((at - made_at) / history.step_s), 0), steps)
+            if kept.step_s == history.step_s and len(kept.mean) == steps:
+                return kept.because(self.trouble) if self.trouble else kept
         why = self.trouble or f"forecaster {self.name} is at work still"
         return BUILT_IN["default"](history, steps).because(f"{why}: the default model")
 
@@ -94,7 +85,7 @@ class Forecasting:
             said = await self._answer(history, steps, self.chosen if fresh else "")
             if said.failed:
                 raise ValueError(said.failed)
-            kept = _Kept(at, said.forecast(history.step_s, steps))
+            kept = (at, said.forecast(history.step_s, steps))
         except (OSError, EOFError, TimeoutError, ValueError, frames.BadFrame) as error:
             what = f"no answer in {self._limit_s:g} s" if isinstance(error, TimeoutError) else str(error)
             self.trouble = f"forecaster {self.name} failed ({what})"

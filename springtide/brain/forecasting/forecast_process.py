@@ -1,19 +1,16 @@
-"""Process of a forecaster: answers one request and exits (`python -m springtide.brain.forecasting.forecast_process`).
+"""Process of a forecaster: answers one request and exits, which frees the model's memory.
 
-In: a frame with a `ForecastRequest` on standard input. Out: a frame with a `ForecastReply` on standard output. Output
-that a model prints goes to standard error. The process exits after its reply, which frees the model's memory. Next:
-`brain.forecasting.forecast_client` reads the reply.
+In: a frame with a `ForecastRequest` on standard input. Out: a frame with a `ForecastReply` on standard output.
 """
 
 import os
 import sys
-from typing import BinaryIO
 
 import msgspec
 import numpy as np
 
-from springtide import errors
 from springtide.brain.forecasting import registry
+from springtide.brain.service import child_process
 from springtide.planning.online.traffic import Array, PastTraffic, RateForecast
 from springtide.rpc.transport import frames
 
@@ -87,26 +84,12 @@ def _bytes(values: Array) -> bytes:
 
 
 def main() -> int:
-    source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # keep a model's prints out of the reply frame
+    source, sink = child_process.open_pipes()
     os.nice(10)  # training has priority over forecasts
-    asked = read(source)
-    if asked is None:
-        return 0
-    sink.write(frames.pack(answer(asked), limit=MAX_BYTES))
-    sink.flush()
+    asked = child_process.read_request(source, msgspec.msgpack.Decoder(ForecastRequest), limit=MAX_BYTES)
+    if asked is not None:
+        child_process.write_reply(sink, answer(asked), limit=MAX_BYTES)
     os._exit(0)  # do not wait for threads that the model left behind
-
-
-def read(source: BinaryIO) -> ForecastRequest | None:
-    """Return the request, or None at the end of the input."""
-    head = source.read(frames.LENGTH.size)
-    if len(head) < frames.LENGTH.size:
-        return None
-    (size,) = frames.LENGTH.unpack(head)
-    if size > MAX_BYTES:
-        raise errors.BadInput(f"a question of {size} bytes announced, at most {MAX_BYTES} are taken")
-    return frames.unpack(source.read(size), msgspec.msgpack.Decoder(ForecastRequest))
 
 
 if __name__ == "__main__":

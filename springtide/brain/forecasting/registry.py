@@ -1,15 +1,11 @@
 """Looks up forecasters by name, including those that need optional packages and `auto`.
 
-In: a name. Out: a forecaster as in `planning.online.forecasters`, which holds the forecasters without extra
-packages. Heavy packages are imported at the first forecast. Next: `brain.forecasting.forecast_process` calls the
-forecaster.
+`planning.online.forecasters` holds the forecasters without extra packages.
 """
 
-import importlib
 import importlib.util
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import NamedTuple
 
 from springtide import errors
@@ -26,21 +22,18 @@ BUDGET_S = 400.0
 class OptionalForecaster(NamedTuple):
     """A forecaster that needs an optional package."""
 
-    module: str
-    """Springtide module with a function `forecaster(name)`."""
     package: str
     extra: str
 
 
 EXTRAS = {
-    "mstl": OptionalForecaster("springtide.brain.forecasting.mstl", "statsforecast", "forecast"),
-    "nhits": OptionalForecaster("springtide.brain.forecasting.neural", "neuralforecast", "forecast-neural"),
-    "fedformer": OptionalForecaster("springtide.brain.forecasting.neural", "neuralforecast", "forecast-neural"),
+    "mstl": OptionalForecaster("statsforecast", "forecast"),
+    "nhits": OptionalForecaster("neuralforecast", "forecast-neural"),
+    "fedformer": OptionalForecaster("neuralforecast", "forecast-neural"),
 }
 
 
 def names() -> tuple[str, ...]:
-    """Return all plain names, whether their packages are installed or not."""
     return tuple(sorted({AUTO, *EXTRAS, *forecasters.names()}))
 
 
@@ -61,12 +54,10 @@ def load(name: str) -> Forecaster:
     check(name)
     if name not in EXTRAS:
         return forecasters.load(name)
-    make: Callable[[str], Forecaster] = importlib.import_module(EXTRAS[name].module).forecaster
-    return partial(_sound, name, make(name))
+    from springtide.brain.forecasting import optional_models
 
-
-def _sound(name: str, ours: Forecaster, history: PastTraffic, steps: int) -> RateForecast:
-    return forecasters.sound(name, ours(history, steps), history, steps)
+    ours = optional_models.forecaster(name)
+    return lambda history, steps: forecasters.sound(name, ours(history, steps), history, steps)
 
 
 def choose(history: PastTraffic, clock: Callable[[], float] = time.monotonic) -> forecasters.ForecasterChoice:

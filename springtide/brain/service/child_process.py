@@ -1,15 +1,21 @@
-"""Starts and ends child processes that answer requests over pipes.
+"""Child processes that answer requests over pipes: both the parent's and the child's side.
 
-In: a Springtide module. Out: its process. `end` kills and reaps the process. Used by `brain.service.executor_pool` and
-`brain.forecasting.forecast_client`.
+Used by the executors of a brain and by forecasters. Output that a policy or model prints goes to standard error.
 """
 
 import asyncio
 import contextlib
+import os
 import sys
 from asyncio.subprocess import PIPE, Process
+from typing import BinaryIO, TypeVar
 
-from springtide import config
+import msgspec
+
+from springtide import config, errors
+from springtide.rpc.transport import frames
+
+T = TypeVar("T")
 
 
 async def start(module: str) -> Process:
@@ -35,3 +41,26 @@ async def end(process: Process) -> None:
         raise
     finally:  # close the pipes now, not at garbage collection
         getattr(process, "_transport").close()  # noqa: B009 - asyncio has no public way to close the transport
+
+
+def open_pipes() -> tuple[BinaryIO, BinaryIO]:
+    """Return the pipes for requests and replies, inside the child. Prints go to standard error from now on."""
+    source, sink = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return source, sink
+
+
+def read_request(source: BinaryIO, decoder: "msgspec.msgpack.Decoder[T]", *, limit: int) -> T | None:
+    """Return the next request; None at the end of the input."""
+    head = source.read(frames.LENGTH.size)
+    if len(head) < frames.LENGTH.size:
+        return None
+    (size,) = frames.LENGTH.unpack(head)
+    if size > limit:
+        raise errors.BadInput(f"a request of {size} bytes announced, at most {limit} are taken")
+    return frames.unpack(source.read(size), decoder)
+
+
+def write_reply(sink: BinaryIO, reply: msgspec.Struct, *, limit: int) -> None:
+    sink.write(frames.pack(reply, limit=limit))
+    sink.flush()

@@ -1,8 +1,7 @@
 """Pool of executor processes that take tasks from one queue; its size can change at run time.
 
-In: `PolicyQuery`s of `brain.service.service`. Out: one `Decision` each. The pool replaces an executor that dies or
-hangs, and gives its task to another executor. After three lost executors the pool answers the task with an empty
-decision and the reason.
+The pool replaces an executor that dies or hangs, and gives its task to another executor. After three lost executors it
+answers the task with an empty decision and the reason.
 """
 
 import asyncio
@@ -111,7 +110,6 @@ class ExecutorPool:
             work.answer.set_result(decision)
 
     async def _again(self, work: _Work, cause: str) -> None:
-        """Put the task back at the head of the queue."""
         if work.tries >= TRIES:
             if not work.answer.done():
                 work.answer.set_result(nothing(f"no executor could decide, {work.tries} were lost: {cause}"))

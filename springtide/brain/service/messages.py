@@ -1,8 +1,4 @@
-"""Messages between masters and a served brain. The handshake is that of `rpc.messages.messages`.
-
-In: a master shows its job or reports its end; a person inspects the brain. Out: advice or status. Next:
-`brain.service.client` sends requests, `brain.service.service` answers.
-"""
+"""Messages between masters and a served brain. The handshake is that of `rpc.messages.messages`."""
 
 import msgspec
 
@@ -12,6 +8,8 @@ from springtide.domain.plan.view import JobView, PastJob
 from springtide.rpc.messages.messages import Ok, RequestRefused
 from springtide.rpc.messages.types import RpcMessage
 from springtide.rpc.transport.connection import Callee
+
+BRAIN_ROLE, ASKING_ROLE = "brain", "master"
 
 # ---- requests ----
 
@@ -71,12 +69,9 @@ class LiveJob(RpcMessage, frozen=True):
     event: str = ""
     """Event behind the brain's last decision on the job."""
     cause: str = ""
-    """Cause of that event, named by the optimizer."""
     policy: str = ""
     why: str = ""
-    """Reason of the last advice."""
     promised: Shape | None = None
-    """Shape that the brain promised and the job has not reached yet."""
 
 
 class BrainStatus(RpcMessage, frozen=True):
@@ -95,11 +90,9 @@ class BrainStatus(RpcMessage, frozen=True):
     executors_lost: int = 0
     """Number of executors that ended before they replied; other executors took over their tasks."""
     policies: dict[str, str] = msgspec.field(default_factory=dict)
-    """Policies by event."""
     jobs: tuple[LiveJob, ...] = ()
     past: int = 0
     unreadable: int = 0
-    """Number of past jobs with unreadable rows."""
     consults: int = 0
     decisions: int = 0
     decision_s: float = 0.0

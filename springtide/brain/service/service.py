@@ -1,9 +1,8 @@
 """Brain service: collects requests of masters into rounds and answers each round with one joint decision.
 
-In: messages of `brain.service.messages` from many masters. Out: their replies. The first request starts a round, which
-collects further requests for a moment. The service writes promises to the database before it sends them, so a restarted
-brain keeps them. Next: `brain.decide.cluster_state` (what to decide), `brain.service.executor_pool` (runs policies),
-`brain.store.store` (persistence).
+The first request starts a round, which collects further requests for a moment. The service writes promises to the
+database before it sends them, so a restarted brain keeps them. Next: `brain.decide.cluster_state` (what to decide),
+`brain.service.executor_pool` (runs policies), `brain.store.store` (persistence).
 """
 
 import asyncio
@@ -11,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from springtide import errors
@@ -20,7 +19,7 @@ from springtide.brain.decide.cluster_state import BrainRules, ClusterState, Live
 from springtide.brain.service import messages
 from springtide.brain.service.executor import PolicyQuery
 from springtide.brain.service.executor_pool import ExecutorPool
-from springtide.brain.store import persistence
+from springtide.brain.store import rows
 from springtide.brain.store.store import BrainStore, StoredHistory
 from springtide.domain.plan.plan import Advice
 from springtide.rpc.messages.messages import Ok
@@ -39,6 +38,25 @@ READ_S = 60.0
 """Seconds between two reads of the history if no job ended."""
 
 
+@dataclass(slots=True)
+class PastJobs:
+    """The history that rounds use, and when it was read."""
+
+    history: StoredHistory = field(default_factory=StoredHistory)
+    read_at: float = float("-inf")
+    total: int = 0
+
+
+@dataclass(slots=True)
+class RoundCounts:
+    """Requests and rounds so far."""
+
+    consults: int = 0
+    decisions: int = 0
+    decision_s: float = 0.0
+    """Duration of the last decision, in seconds."""
+
+
 class BrainService:
     """One brain. Use it within one event loop. Database calls run in threads, one at a time."""
 
@@ -48,38 +66,34 @@ class BrainService:
         store: BrainStore,
         pool: ExecutorPool,
         *,
-        gather_s: float = GATHER_S,
         strict: bool = False,
     ) -> None:
-        """Create the service. With `strict`, standbys wait to take over, so a promise counts only once
-        it is written.
-        """
+        """With `strict`, standbys wait to take over, so a promise counts only once it is written."""
         self.address = ""
         self.deposed = asyncio.Event()
         """Set when another brain serves from the database, or may do so; this brain must then stop."""
         self._strict = strict
         self.council, self._store, self.pool = ClusterState(rules), store, pool
-        self._gather_s = gather_s
-        start, began = time.time(), time.monotonic()
-        self._began = began
-        self._clock: Callable[[], float] = lambda: start + time.monotonic() - began
-        """Time of day that never goes back; rows of earlier brains use the same clock."""
+        self._start, self._began = time.time(), time.monotonic()
         self._waiting: dict[str, asyncio.Future[Advice]] = {}
         self._names = cluster_state.JobNames()
         self._asked = asyncio.Event()
         self._database = asyncio.Lock()
-        self._kept_at: dict[str, float] = {}
-        self._history, self._read_at, self._past = StoredHistory(), float("-inf"), 0
-        self._consults = self._decisions = 0
-        self._decision_s, self._trouble = 0.0, ""
+        self._past = PastJobs()
+        self._counts = RoundCounts()
+        self._trouble = ""
+
+    def _now(self) -> float:
+        """Return the time of day, which never goes back; rows of earlier brains use the same clock."""
+        return self._start + time.monotonic() - self._began
 
     async def restore(self) -> None:
-        rows = await self._in_thread(self._store.live)
-        bad = persistence.restore(self.council, rows, at=self._clock())
+        found = await self._in_thread(self._store.live)
+        bad = rows.restore_live(self.council, found, at=self._now())
         self._names.restore(self.council.jobs)
         await self._read_history()
         if self.council.jobs or bad:
-            log.info("took back %d live jobs; %d rows made no sense", len(self.council.jobs), bad)
+            log.info("took back %d live jobs; %d rows were unreadable", len(self.council.jobs), bad)
 
     async def handle(self, peer: Peer, request: messages.Request) -> messages.Reply:
         if self.deposed.is_set():
@@ -100,11 +114,11 @@ class BrainService:
                 log.info("%d executors from now on", request.executors)
                 return Ok()
 
-    async def rounds(self) -> None:
+    async def rounds(self, gather_s: float = GATHER_S) -> None:
         """Decide in rounds. Rounds take at most half of the time, so that the service can read messages in between."""
         while True:
             await self._asked.wait()
-            await asyncio.sleep(max(self._gather_s, min(self._decision_s, 10 * self._gather_s)))
+            await asyncio.sleep(max(gather_s, min(self._counts.decision_s, 10 * gather_s)))
             self._asked.clear()
             try:
                 await self._round()
@@ -139,17 +153,17 @@ class BrainService:
 
     async def write_down(self) -> None:
         """Write all jobs with a view newer than their row, and delete the rows of forgotten jobs."""
-        gone = self.council.forget(self._clock())
+        gone = self.council.forget(self._now())
         for name in gone:
             self._let_go(name)
             log.info("job %s has not been heard of for long: forgotten", name)
-        stale = [name for name, live in self.council.jobs.items() if live.seen_at > self._kept_at.get(name, 0.0)]
+        stale = [name for name, live in self.council.jobs.items() if live.seen_at > live.kept_at]
         await self._keep(stale, gone)
 
     async def _consult(self, request: messages.Consult) -> messages.Counsel:
-        self._consults += 1
-        now, own = self._clock(), request.view.name
-        if not 0 <= request.epoch <= persistence.MOST_EPOCH:
+        self._counts.consults += 1
+        now, own = self._now(), request.view.name
+        if not 0 <= request.epoch <= rows.MOST_EPOCH:
             raise errors.BadInput(f"job {own}: epoch {request.epoch}; wanted a number from 0 to 2^63 - 1")
         view = replace(request.view, name=self._names.of(own, request.key))
         before = self._waiting.pop(view.name, None)
@@ -170,19 +184,19 @@ class BrainService:
         self._let_go(name)
         await self._keep([], [name])
         await self._in_thread(lambda: self._store.remember(request.past))
-        self._read_at, self._past = float("-inf"), self._past + 1
+        self._past.read_at, self._past.total = float("-inf"), self._past.total + 1
         return Ok()
 
     async def _round(self) -> None:
-        now = self._clock()
-        if now - self._read_at > READ_S:
+        now = self._now()
+        if now - self._past.read_at > READ_S:
             await self._read_history()
         began = time.monotonic()
-        assignments = self.council.assignments(self._history.jobs, now)
+        assignments = self.council.assignments(self._past.history.jobs, now)
         decided = await asyncio.gather(*(self._decided(one) for one in assignments))
         told = {name: advice for each in decided for name, advice in each.items()}
-        self._decisions += 1
-        self._decision_s = time.monotonic() - began
+        self._counts.decisions += 1
+        self._counts.decision_s = time.monotonic() - began
         if not await self._keep([name for name, advice in told.items() if advice.plan is not None]) and self._strict:
             raise errors.TemporaryError(f"promises could not be written down: {self._trouble}")
         for name, advice in told.items():
@@ -203,10 +217,9 @@ class BrainService:
 
     async def _decided(self, one: PolicyTask) -> dict[str, Advice]:
         decision = await self.pool.decide(PolicyQuery(one.policy, one.view, self.council.rules.config))
-        return self.council.settle(one, decision, self._clock())
+        return self.council.settle(one, decision, self._now())
 
     def _let_go(self, name: str) -> None:
-        self._kept_at.pop(name, None)
         self._names.forget(name)
         future = self._waiting.pop(name, None)
         if future is not None and not future.done():
@@ -214,7 +227,7 @@ class BrainService:
 
     async def _keep(self, changed: list[str], gone: list[str] | None = None) -> bool:
         """Write jobs to the database and return True on success. A failed write is reported, and decisions go on."""
-        now, live = self._clock(), {name: self.council.jobs[name] for name in changed if name in self.council.jobs}
+        now, live = self._now(), {name: self.council.jobs[name] for name in changed if name in self.council.jobs}
         if not live and not gone:
             return True
         rows = {name: row for name, one in live.items() if (row := self._row(one)) is not None}
@@ -225,13 +238,14 @@ class BrainService:
             if isinstance(error, errors.Fenced):
                 self._depose(str(error))
             return False
-        self._kept_at.update(dict.fromkeys(rows, now))
+        for name in rows:
+            live[name].kept_at = now
         return True
 
     def _row(self, live: LiveJobView) -> dict[str, Any] | None:
         """Return the row of a job; None if its view cannot be stored, so that other jobs are still written."""
         try:
-            return persistence.row_of(live)
+            return rows.live_row(live)
         except errors.BadInput as error:
             self._troubled("a job was not written down", error)
             return None
@@ -241,10 +255,10 @@ class BrainService:
         log.warning("%s: %s", what, error)
 
     async def _read_history(self) -> None:
-        self._read_at = self._clock()
+        self._past.read_at = self._now()
         try:
-            self._history = await self._in_thread(self._store.history)
-            self._past = await self._in_thread(self._store.count)
+            self._past.history = await self._in_thread(self._store.history)
+            self._past.total = await self._in_thread(self._store.count)
         except errors.SpringtideError as error:
             self._troubled("the history was not read", error)
 
@@ -265,12 +279,12 @@ class BrainService:
             executor_pids=self.pool.pids,
             executors_lost=self.pool.lost,
             policies={"otherwise": rules.config.policy, **rules.algorithms},
-            jobs=tuple(_shown(name, live, self._clock()) for name, live in sorted(self.council.jobs.items())),
-            past=self._past,
-            unreadable=self._history.unreadable,
-            consults=self._consults,
-            decisions=self._decisions,
-            decision_s=self._decision_s,
+            jobs=tuple(_shown(name, live, self._now()) for name, live in sorted(self.council.jobs.items())),
+            past=self._past.total,
+            unreadable=self._past.history.unreadable,
+            consults=self._counts.consults,
+            decisions=self._counts.decisions,
+            decision_s=self._counts.decision_s,
             trouble=self._trouble,
         )
 

@@ -1,25 +1,27 @@
-"""Pure. Converts past jobs to database rows and back. An unreadable row becomes None, never an exception.
+"""Pure. Converts past and live jobs to database rows and back.
 
-In: `PastJob`s, and rows that `brain.store.store` fetched and other programs may have written. Out: rows or objects. NaN
-and infinity are left out, because SQL and JSON cannot represent them.
+The rows of live jobs say which job holds which resources, so that a restarted brain does not treat a full cluster as
+empty.
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import msgspec
 
 from springtide import errors
-from springtide.domain.core.shape import NO_NEED, MemoryNeed, Shape
-from springtide.domain.plan.profile import ModelFacts
-from springtide.domain.plan.view import Feature, PastJob
+from springtide.brain.decide.cluster_state import ClusterState, LiveJobView, Pledge
+from springtide.brain.decide.triggers import Administrator
+from springtide.domain.plan.view import JobView, PastJob
 
-FINISHED, FAILED = "finished", "failed"
 UNREADABLE = "\N{REPLACEMENT CHARACTER}"
-
-T = TypeVar("T")
+MOST_EPOCH = 2**63 - 1  # largest value of a BIGINT column
 Row = Mapping[str, Any]
+_pasts = msgspec.json.Decoder(PastJob)
+_views = msgspec.msgpack.Decoder(JobView)
+_pledges = msgspec.msgpack.Decoder(Pledge)
 
 
 def row_of(past: PastJob) -> dict[str, Any]:
@@ -28,63 +30,34 @@ def row_of(past: PastJob) -> dict[str, Any]:
         raise errors.BadInput(
             f"past job {past.name!r}, ended at {past.ended_at}: wanted a name, and a time in seconds since 1970"
         )
-    features = {storable(name): _plain(value) for name, value in past.features.items() if _says_something(value)}
-    throughput = past.throughput
-    return {
-        "name": storable(past.name),
-        "owner": storable(past.user),
-        "outcome": FINISHED if past.finished else FAILED,
-        "ended_at": past.ended_at,
-        "throughput": throughput if throughput is not None and math.isfinite(throughput) else None,
-        "features": encoded(features, past.name),
-        "initial": encoded(past.initial, past.name),
-        "shape": encoded(past.shape, past.name),
-        "need": encoded(past.need, past.name),
-        "facts": encoded(past.facts, past.name),
-    }
+    kept = replace(
+        past,
+        name=storable(past.name),
+        user=storable(past.user),
+        features={
+            storable(name): storable(value) if isinstance(value, str) else float(value)
+            for name, value in past.features.items()
+            if isinstance(value, str) or (isinstance(value, int | float) and math.isfinite(value))
+        },
+    )
+    try:
+        return {"name": kept.name, "ended_at": kept.ended_at, "job": msgspec.json.encode(kept).decode()}
+    except (OverflowError, ValueError, TypeError) as error:
+        raise errors.BadInput(f"job {past.name!r} cannot be kept: {error}") from error
 
 
 def past_of(row: Row) -> PastJob | None:
     """Return the past job of a row; None if the row is unreadable."""
     try:
-        throughput = row["throughput"]
-        outcome = row["outcome"]
-        if outcome not in (FINISHED, FAILED):
-            return None
-        return PastJob(
-            name=_text(row["name"]),
-            user=_text(row["owner"], empty=True),
-            features=decoded(row["features"], dict[str, Feature]) or {},
-            initial=decoded(row["initial"], Shape | None),
-            shape=decoded(row["shape"], Shape | None),
-            finished=outcome == FINISHED,
-            ended_at=_number(row["ended_at"]),
-            throughput=None if throughput is None else _number(throughput),
-            need=decoded(row["need"], MemoryNeed | None) or NO_NEED,
-            facts=decoded(row["facts"], ModelFacts | None),
-        )
+        past = _pasts.decode(row["job"])
     except (KeyError, ValueError, TypeError, msgspec.MsgspecError):
         return None
+    return past if past.name and math.isfinite(past.ended_at) else None
 
 
 def pasts_of(rows: Sequence[Row]) -> tuple[tuple[PastJob, ...], int]:
-    """Return all readable past jobs and the number of unreadable rows."""
-    found = tuple(past for row in rows if (past := past_of(row)) is not None)
-    return found, len(rows) - len(found)
-
-
-def encoded(noun: Any, name: str) -> str | None:
-    if noun is None:
-        return None
-    try:
-        return msgspec.json.encode(noun).decode()
-    except (OverflowError, ValueError, TypeError) as error:
-        raise errors.BadInput(f"job {name!r}: {noun} cannot be kept: {error}") from error
-
-
-def decoded(text: Any, kind: Any) -> Any:
-    """Decode JSON into a checked type; None stays None."""
-    return None if text is None else msgspec.json.decode(text, type=kind)
+    pasts = tuple(past for row in rows if (past := past_of(row)) is not None)
+    return pasts, len(rows) - len(pasts)
 
 
 def storable(text: str) -> str:
@@ -92,21 +65,47 @@ def storable(text: str) -> str:
     return text.replace("\0", UNREADABLE).encode("utf-8", "replace").decode()
 
 
-def _plain(value: Feature) -> Feature:
-    return storable(value) if isinstance(value, str) else float(value)
+def live_row(live: LiveJobView) -> dict[str, Any]:
+    """Return the row of one live job; raise if no database can store it."""
+    name = live.view.name
+    if not 0 <= live.epoch <= MOST_EPOCH:
+        raise errors.BadInput(f"job {name!r}: epoch {live.epoch}; wanted a number from 0 to 2^63 - 1")
+    try:
+        view = msgspec.msgpack.encode(live.view)
+        pledge = None if live.pledge is None else msgspec.msgpack.encode(live.pledge)
+    except OverflowError as error:
+        raise errors.BadInput(f"job {name!r}: a number in its view does not fit into 64 bits") from error
+    return {
+        "name": storable(name),
+        "seen_at": live.seen_at,
+        "epoch": live.epoch,
+        "pledge": pledge,
+        "view": view,
+    }
 
 
-def _says_something(value: object) -> bool:
-    return isinstance(value, str) or (isinstance(value, int | float) and math.isfinite(value))
+def restore_live(council: ClusterState, found: Iterable[Mapping[str, Any]], *, at: float) -> int:
+    """Restore the jobs that reported recently; return the number of unreadable rows."""
+    bad = 0
+    for row in found:
+        try:
+            live = _live_of(row, council.rules.period_s)
+        except (KeyError, ValueError, TypeError, msgspec.MsgspecError):
+            bad += 1
+            continue
+        if at - live.seen_at <= council.rules.forget_s:
+            council.jobs.setdefault(live.view.name, live)
+    return bad
 
 
-def _text(value: object, *, empty: bool = False) -> str:
-    if not isinstance(value, str) or not (value or empty):
-        raise ValueError("no text")
-    return value
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError("no number")
-    return float(value)
+def _live_of(row: Mapping[str, Any], period_s: float) -> LiveJobView:
+    view = _views.decode(row["view"])
+    if row["name"] != storable(view.name) or not math.isfinite(row["seen_at"]):
+        raise ValueError("a row that belongs to nobody")
+    return LiveJobView(
+        view=view,
+        epoch=int(row["epoch"]),
+        seen_at=float(row["seen_at"]),
+        administrator=Administrator(view.name, period_s=period_s),
+        pledge=None if row["pledge"] is None else _pledges.decode(row["pledge"]),
+    )

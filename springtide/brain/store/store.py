@@ -1,7 +1,7 @@
 """Access to the brain's database by URL: an SQLite file or PostgreSQL. All calls block; use a thread.
 
-In: `open_store(url)`. Out: past jobs, newest last, and the number of unreadable rows. Several processes may share an
-SQLite file. It uses a write-ahead log, and every transaction waits for the write lock at its start.
+Several processes may share an SQLite file. It uses a write-ahead log, and every transaction waits for the write lock at
+its start.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from sqlalchemy import exc
 from sqlalchemy.dialects import postgresql, sqlite
 
 from springtide import errors
-from springtide.brain.store import migrate, rows, schema
+from springtide.brain.store import rows, schema
 from springtide.domain.plan.view import PastJob
 from springtide.telemetry.host import disks
 
@@ -39,7 +39,6 @@ class StoredHistory:
     jobs: tuple[PastJob, ...] = ()
     """Past jobs, oldest first."""
     unreadable: int = 0
-    """Number of unreadable rows."""
 
 
 class BrainStore:
@@ -170,13 +169,13 @@ class BrainStore:
 
 
 def open_store(url: str) -> BrainStore:
-    """Open a database; create or migrate it if needed."""
+    """Open a database; create its tables if needed."""
     parsed = parse(url)
     where = parsed.render_as_string(hide_password=True)
     with said(where):
         engine = _engine(parsed)
         try:
-            migrate.bring_up(engine, where=where)
+            schema.create(engine, where=where)
         except BaseException:
             engine.dispose()
             raise
@@ -207,7 +206,6 @@ def parse(url: str) -> sa.URL:
 
 @contextlib.contextmanager
 def said(where: str) -> Iterator[None]:
-    """Convert database errors to Springtide errors."""
     try:
         yield
     except exc.SQLAlchemyError as error:
@@ -218,7 +216,6 @@ def said(where: str) -> Iterator[None]:
 
 
 def _answers(connection: sa.Connection) -> bool:
-    """Return True if the connection, and with it the lock, is still alive."""
     try:
         connection.execute(sa.select(1))
         connection.commit()

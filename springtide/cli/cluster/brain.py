@@ -2,7 +2,6 @@
 
 import asyncio
 import functools
-import logging
 import os
 import pathlib
 import sys
@@ -99,14 +98,13 @@ def serve(
     debug: Debug = False,
 ) -> int:
     """Serve a brain until Ctrl-C. It keeps jobs and promises in its database, so a restart loses nothing."""
-    from springtide.brain.decide import algorithms as optimizers
+    from springtide.brain.decide import triggers as optimizers
     from springtide.brain.decide.cluster_state import BrainRules
-    from springtide.brain.service import __main__
+    from springtide.brain.service import serve
     from springtide.planning.policy import registry
     from springtide.telemetry import logs
 
     logs.log_to_stderr(debug=debug)
-    logging.getLogger("alembic").setLevel(logging.WARNING)
     algorithms = optimizers.parse(on or [])
     for name in {policy, *algorithms.values()}:
         registry.load(name)  # a mistake is said now
@@ -114,7 +112,7 @@ def serve(
     rules = BrainRules(
         capacity=parse_capacity(capacity), config=config, algorithms=algorithms, period_s=period, forget_s=forget
     )
-    options = __main__.ServeOptions(
+    options = serve.ServeOptions(
         rules=rules,
         folder=pathlib.Path(folder),
         listen=listen,
@@ -125,8 +123,8 @@ def serve(
         standby=standby,
         health=health,
     )
-    secret = secret_file or str(__main__.secret_file(pathlib.Path(folder)))
-    asyncio.run(__main__.serve(options, ready=functools.partial(_announce, secret, tls)))
+    secret = secret_file or str(serve.secret_file(pathlib.Path(folder)))
+    asyncio.run(serve.serve(options, ready=functools.partial(_announce, secret, tls)))
     print("brain: stopped", file=sys.stderr)
     return 0
 
@@ -217,17 +215,17 @@ def parse_planning(pairs: list[str], policy: str) -> Any:
 
 def ask(request: Any, wanted: type, at: BrainAddress) -> Any:
     from springtide import config
-    from springtide.brain.service import __main__
-    from springtide.brain.service.client import RemoteAdviser
-    from springtide.rpc.transport import master_file
+    from springtide.brain.service import serve
+    from springtide.brain.service.advisers import RemoteAdviser
+    from springtide.rpc.transport import addresses
 
     folder = pathlib.Path(at.folder)
-    where = master_file.read(__main__.where_file(folder))
+    where = addresses.read_master(serve.where_file(folder))
     if not at.brain and where is None:
         raise errors.BadInput(f"no brain has served from {folder}; give --folder, or --brain and --secret-file")
     certificates = at.tls or (where.tls if where and at.brain in ("", where.address) else config.load().brain_tls)
     address = at.brain or (where.address if where else "")
-    secret = config.read_secret(at.secret_file or str(__main__.secret_file(folder)), "the brain's secret")
+    secret = config.read_secret(at.secret_file or str(serve.secret_file(folder)), "the brain's secret")
 
     async def asked() -> Any:
         remote = RemoteAdviser(address, secret, certificates=certificates, connect_s=2.0, answer_s=10.0)

@@ -1,7 +1,6 @@
 """`springtide k8s install | uninstall | status | operator`: Springtide in a Kubernetes cluster."""
 
 import asyncio
-import datetime
 import pathlib
 import secrets
 import signal
@@ -53,7 +52,7 @@ def install(
     debug: Debug = False,
 ) -> int:
     """Install custom resources, operator, rights and optionally a brain. Run it again to upgrade."""
-    from springtide.brain.service import certificates
+    from springtide.brain.service import serve
     from springtide.platforms.k8s.api.client import with_client
     from springtide.platforms.k8s.client import install
     from springtide.platforms.k8s.objects import install_manifests
@@ -68,7 +67,7 @@ def install(
         brain_capacity=capacity,
         brain_secret=secrets.token_hex(32) if brain else "",
         brain_replicas=replicas,
-        brain_files=certificates.make(at=datetime.datetime.now(datetime.UTC)) if brain else {},
+        brain_files=serve.make_certificates() if brain else {},
     )
     objects = install_manifests.everything(plan)
     if not image:

@@ -25,7 +25,7 @@ from springtide.domain.spec.job_spec import JobPhase
 from springtide.platforms.local.job_handle import LocalJobHandle, places_of
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.messages import JobStatus
-from springtide.rpc.transport import master_file
+from springtide.rpc.transport import addresses
 from springtide.telemetry import events, run_registry
 from springtide.telemetry.logs import RunFiles
 from springtide.zoo import demo as demo_data
@@ -82,7 +82,7 @@ class DemoFaults:
                 why = f"its slots come back from checkpoint {status.checkpoint}"
                 self._kill(self.server, living(files, self.server), why, say)
         elif MASTER not in self.pids and share >= KILL_MASTER_AT:
-            found = master_file.read(files.master)
+            found = addresses.read_master(files.master)
             self._kill(MASTER, found.pid if found else 0, "the others train on meanwhile", say)
 
     @property

@@ -77,7 +77,7 @@ def serve(settings: config.Settings, leaving: ExitPlan) -> None:
         link.introduce(hello)
         roster = FeederRoster(OwnUsage(settings))
         link.start_heartbeat(
-            welcome.heartbeat_s, roster.beat, lambda reply: apply_reply(reply, leaving, roster), leaving.leave
+            welcome.spec.heartbeat_s, roster.beat, lambda reply: apply_reply(reply, leaving, roster), leaving.leave
         )
         found = await_package(link, leaving)
         if found is None:
@@ -93,7 +93,7 @@ def serve(settings: config.Settings, leaving: ExitPlan) -> None:
             secret,
             host=host,
             threads=torch.get_num_threads(),
-            seed=welcome.seed,
+            seed=welcome.spec.seed,
             certificates=settings.tls,
         )
         try:

@@ -21,7 +21,7 @@ import msgspec
 
 from springtide import _native, errors
 from springtide.dataworker.transport import codec, shared_memory
-from springtide.rpc.transport import auth, handshake_limits
+from springtide.rpc.transport import auth
 from springtide.rpc.transport.frames import BadFrame
 
 HEAD = struct.Struct("<4sBBHIIQI")
@@ -65,7 +65,7 @@ class SecureSocket:
         self._sock = sock
         role = "" if listens else "data-worker"
         try:
-            self._tls = _native.SecureSocket(sock.fileno(), certificates, listens, role, handshake_limits.DEADLINE_S)
+            self._tls = _native.SecureSocket(sock.fileno(), certificates, listens, role, auth.DEADLINE_S)
         except errors.ServerUnreachable as error:
             raise auth.Rejected(str(error)) from error
 

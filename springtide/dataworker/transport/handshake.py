@@ -21,7 +21,7 @@ from springtide import errors
 from springtide.dataworker.transport.channel import OPEN, SHARED_BYTES, BatchChannel, SecureSocket
 from springtide.rpc.messages.messages import VERSION, HandshakeAnswer, HandshakeChallenge, RequestRefused
 from springtide.rpc.messages.types import RpcMessage
-from springtide.rpc.transport import addresses, auth, frames, handshake_limits
+from springtide.rpc.transport import addresses, auth, frames
 
 LISTENER, CALLER = "batches-listener", "batches-caller"
 
@@ -49,12 +49,12 @@ def connect(
     With `certificates` (a folder, `rpc.transport.tls`) the connection uses TLS, except within this host. Raise OSError
     if nothing listens there, and `Rejected` if the peer is not a process of this job.
     """
-    plain = socket.create_connection(addresses.parse(address), timeout=handshake_limits.DEADLINE_S)
+    plain = socket.create_connection(addresses.parse(address), timeout=auth.DEADLINE_S)
     sock: socket.socket | SecureSocket = plain
     try:
         if certificates:
             sock = SecureSocket(plain, certificates, listens=False)
-            sock.settimeout(handshake_limits.DEADLINE_S)
+            sock.settimeout(auth.DEADLINE_S)
         name = _call(sock, secret)
         if shared and name and (near := _reach(name, secret)) is not None:
             sock.close()
@@ -69,7 +69,7 @@ def connect(
 def _reach(name: str, secret: bytes) -> socket.socket | None:
     """Connect to the listener's Unix socket, if it is on this host."""
     near = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    near.settimeout(handshake_limits.DEADLINE_S)
+    near.settimeout(auth.DEADLINE_S)
     try:
         near.connect("\0" + name)
     except OSError:
@@ -145,7 +145,7 @@ def _exactly(sock: socket.socket | SecureSocket, size: int) -> bytes:
 class FeedListener:
     """Listener that accepts callers from construction on. With `host` "0.0.0.0", also from other hosts.
 
-    Each handshake has its own thread, so that no caller delays another. `rpc.transport.handshake_limits` limits their
+    Each handshake has its own thread, so that no caller delays another. `rpc.transport.auth` limits their
     number and duration.
     """
 
@@ -162,7 +162,7 @@ class FeedListener:
         self._unix.listen(128)
         self.address = addresses.join(host, int(self._tcp.getsockname()[1]))
         self._proved: queue.SimpleQueue[BatchChannel | None] = queue.SimpleQueue()
-        self._pending = handshake_limits.PendingHandshakes()
+        self._pending = auth.PendingHandshakes()
         self._waker, self._wake = socket.socketpair()
         self._lock = threading.Lock()
         self._closed = False
@@ -220,7 +220,7 @@ class FeedListener:
         with limits, contextlib.suppress(errors.SpringtideError, OSError, EOFError):
             if self._certificates and plain.family != socket.AF_UNIX:
                 sock = SecureSocket(plain, self._certificates, listens=True)
-            sock.settimeout(handshake_limits.DEADLINE_S)
+            sock.settimeout(auth.DEADLINE_S)
             name = self._name if sock.family != socket.AF_UNIX else ""
             if _answer(sock, self._secret, name, limits.close) and self._admit(sock):
                 return

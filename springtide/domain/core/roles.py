@@ -112,7 +112,7 @@ class RoleExit:
             return f"{self.role} found no place: {self.unplaced}"
         cause = f"was killed by {self.signal}" if self.signal else f"exited with status {self.code}"
         cause = "is gone, and nobody saw its end" if not self.signal and self.code is None else cause
-        why = " for want of memory" if self.oom else " by eviction" if self.evicted else ""
+        why = " for lack of memory" if self.oom else " by eviction" if self.evicted else ""
         return f"{self.role} (pid {self.pid}) {cause}{why}{f': {self.error}' if self.error else ''}"
 
 

@@ -1,10 +1,9 @@
-"""Pure. Events that a job's state machine handles.
+"""Pure. Events that a job's state machine handles; `master` makes them from messages and the clock.
 
-In: `master.dispatcher` makes events from messages and the clock. Next: `job.state`. An event about a process names its
-incarnation, so that news of an earlier incarnation changes nothing.
+An event about a process names its incarnation, so that news of an earlier incarnation changes nothing.
 """
 
-from dataclasses import dataclass
+import msgspec
 
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.core.shape import Shape
@@ -14,8 +13,11 @@ from springtide.domain.spec.job_spec import Blame
 from springtide.domain.spec.planning_config import PlanningStage
 
 
-@dataclass(frozen=True, slots=True)
-class RoleJoined:
+class JobEvent(msgspec.Struct, frozen=True):
+    """Base class of all events."""
+
+
+class RoleJoined(JobEvent, frozen=True):
     """A process has joined, or has joined again over a new connection."""
 
     role: Role
@@ -25,8 +27,7 @@ class RoleJoined:
     """Random number that the process drew at its start."""
 
 
-@dataclass(frozen=True, slots=True)
-class RoleReady:
+class RoleReady(JobEvent, frozen=True):
     """A server listens at `address` after restoring its slots, or a data worker listens there."""
 
     role: Role
@@ -34,16 +35,14 @@ class RoleReady:
     incarnation: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RoleAlive:
+class RoleAlive(JobEvent, frozen=True):
     """A role has sent a heartbeat."""
 
     role: Role
     incarnation: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptFinished:
+class ScriptFinished(JobEvent, frozen=True):
     """A worker's script ended without an error."""
 
     role: Role
@@ -54,8 +53,7 @@ class ScriptFinished:
     """Description of the first shard that was given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScriptFailed:
+class ScriptFailed(JobEvent, frozen=True):
     """A worker's script raised an exception."""
 
     role: Role
@@ -65,22 +63,19 @@ class ScriptFailed:
     incarnation: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RoleExited:
+class RoleExited(JobEvent, frozen=True):
     """A process has exited, as its agent reports."""
 
     exit: RoleExit
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointSaved:
+class CheckpointSaved(JobEvent, frozen=True):
     """A checkpoint is complete. Servers lost from now on can be restored from it."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class WorkersScaled:
+class WorkersScaled(JobEvent, frozen=True):
     """Change the job's number of workers."""
 
     workers: int
@@ -93,8 +88,7 @@ class WorkersScaled:
     """Number of low-priority workers beyond the quota, among `workers`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServersScaled:
+class ServersScaled(JobEvent, frozen=True):
     """Change the job's number of servers."""
 
     servers: int
@@ -103,8 +97,7 @@ class ServersScaled:
     pinned: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class BoundsChanged:
+class BoundsChanged(JobEvent, frozen=True):
     """Change the least and most workers and servers that plans may use. None leaves a bound unchanged."""
 
     workers: tuple[int, int] | None
@@ -112,8 +105,7 @@ class BoundsChanged:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class RolesResized:
+class RolesResized(JobEvent, frozen=True):
     """Change the CPU and memory limits of all workers or all servers, running and future."""
 
     kind: RoleKind
@@ -122,8 +114,7 @@ class RolesResized:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class PlanTaken:
+class PlanTaken(JobEvent, frozen=True):
     """Adopt a plan: the job moves to this shape, one move at a time."""
 
     shape: Shape
@@ -136,26 +127,21 @@ class PlanTaken:
     """Number of low-priority workers in addition to the shape's workers."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanEnded:
-    """The plan was carried out, or cannot be, with the reason. A job that was measured and stays unchanged ends its
-    plan too.
-    """
+class PlanEnded(JobEvent, frozen=True):
+    """The plan was carried out, or cannot be, or a measured job stays unchanged; with the reason."""
 
     stage: PlanningStage
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanAdvanced:
+class PlanAdvanced(JobEvent, frozen=True):
     """All roles match the wanted state, so the next move of the plan may start."""
 
     largest_group: int | None = None
     """Largest number of workers that can share every batch; None if there is no limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerReplaced:
+class ServerReplaced(JobEvent, frozen=True):
     """Replace this server with a new server."""
 
     rank: int
@@ -164,8 +150,7 @@ class ServerReplaced:
     """True if peers take the slots at once, instead of waiting for the new server."""
 
 
-@dataclass(frozen=True, slots=True)
-class EvictionNoticed:
+class EvictionNoticed(JobEvent, frozen=True):
     """The host of this process will evict it soon."""
 
     role: Role
@@ -175,8 +160,7 @@ class EvictionNoticed:
     """For a server: True if other servers own all its slots and every worker knows it."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerGranted:
+class ServerGranted(JobEvent, frozen=True):
     """Change the limits of one server, for this and later incarnations. Limits may rise or fall."""
 
     rank: int
@@ -187,15 +171,13 @@ class ServerGranted:
     """Memory limit in bytes; None leaves the limit unchanged."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerEmptied:
+class ServerEmptied(JobEvent, frozen=True):
     """A draining server has no slots left, and every worker knows it."""
 
     role: Role
 
 
-@dataclass(frozen=True, slots=True)
-class DataWorkersScaled:
+class DataWorkersScaled(JobEvent, frozen=True):
     """Change the number of data workers and their cores."""
 
     count: int
@@ -205,67 +187,57 @@ class DataWorkersScaled:
     pinned: bool = False
     """True if the user set the number. Tuning then leaves it unchanged."""
     stages: tuple[StageTarget, ...] = ()
-    """Target of each stage, first to last, if the data program has several stages. `count` is the total over all
-    stages."""
+    """Target of each stage, first to last, if there are several. `count` is their total."""
 
 
-@dataclass(frozen=True, slots=True)
-class DataWorkersRefused:
+class DataWorkersRefused(JobEvent, frozen=True):
     """Trainers cannot hand their data program to data workers, so workers read data themselves."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class BspBegan:
+class BspBegan(JobEvent, frozen=True):
     """The workers train as a bsp group. No worker can be replaced alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupFormed:
+class GroupFormed(JobEvent, frozen=True):
     """These workers are the bsp group from now on. Workers that waited with them but are not members may leave."""
 
     members: tuple[LeaseHolder, ...]
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class GroupLost:
+class GroupLost(JobEvent, frozen=True):
     """The bsp group cannot continue. An empty reason means that all copies of its dense parameters are lost."""
 
     why: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StopRequested:
+class StopRequested(JobEvent, frozen=True):
     """The user asked the job to stop."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class MasterFailed:
+class MasterFailed(JobEvent, frozen=True):
     """The master cannot continue, for example because the disk is full."""
 
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class MasterTookOver:
+class MasterTookOver(JobEvent, frozen=True):
     """A new master took over from the journal. No heartbeat could arrive in the meantime."""
 
     term: int
 
 
-@dataclass(frozen=True, slots=True)
-class FinalCheckpointDone:
+class FinalCheckpointDone(JobEvent, frozen=True):
     """All workers have ended, and the final checkpoint is complete, not needed, or failed."""
 
     outcome: str
 
 
-@dataclass(frozen=True, slots=True)
-class RoleSilent:
+class RoleSilent(JobEvent, frozen=True):
     """A role has missed heartbeats for too long. `JobState.due` makes this and other events of the clock."""
 
     role: Role
@@ -273,8 +245,7 @@ class RoleSilent:
     silent_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class RoleLate:
+class RoleLate(JobEvent, frozen=True):
     """A role has not joined in time."""
 
     role: Role
@@ -282,17 +253,15 @@ class RoleLate:
     silent_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class DrainOverdue:
+class DrainOverdue(JobEvent, frozen=True):
     """A worker that scaling removes has not exited in time."""
 
     role: Role
     incarnation: int
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionMade:
-    """A decision that changes no role: about leases (`job.stragglers.stragglers`), slots, or the job's size."""
+class DecisionMade(JobEvent, frozen=True):
+    """A decision that changes no role: about leases (`job.stragglers`), slots, or the job's size."""
 
     what: str
     why: str
@@ -300,42 +269,5 @@ class DecisionMade:
     """True if the event log already has the decision, with more detail."""
 
 
-@dataclass(frozen=True, slots=True)
-class SuspicionExpired:
+class SuspicionExpired(JobEvent, frozen=True):
     """No exit of another process has explained a symptom in time."""
-
-
-Event = (
-    RoleJoined
-    | RoleReady
-    | RoleAlive
-    | ScriptFinished
-    | ScriptFailed
-    | RoleExited
-    | CheckpointSaved
-    | WorkersScaled
-    | ServersScaled
-    | BoundsChanged
-    | RolesResized
-    | PlanTaken
-    | PlanEnded
-    | PlanAdvanced
-    | ServerReplaced
-    | EvictionNoticed
-    | ServerGranted
-    | ServerEmptied
-    | DataWorkersScaled
-    | DataWorkersRefused
-    | BspBegan
-    | GroupFormed
-    | GroupLost
-    | StopRequested
-    | MasterFailed
-    | MasterTookOver
-    | FinalCheckpointDone
-    | RoleSilent
-    | RoleLate
-    | DrainOverdue
-    | SuspicionExpired
-    | DecisionMade
-)

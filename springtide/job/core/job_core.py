@@ -1,8 +1,7 @@
 """Pure. Data of a job's state machine, grouped by owner, and its elementary transitions.
 
-In: only values; the clock is an argument. Out: `JobCore`, which the rules of `job.recovery`, `job.scaling` and
-`job.group` change. Next: `job.state` dispatches events to these rules. The journal keeps all of this data, so a master
-that takes over continues where its predecessor stopped.
+`job.state` dispatches events to the rules of `job.recovery`, `job.scaling` and `job.bsp_group`, which change `JobCore`.
+The journal keeps all of this data.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
 from springtide.domain.spec.planning_config import PlanningStage
 from springtide.job.core import actions, events, nodes
 from springtide.job.core.nodes import NodeState, RoleNode
-from springtide.job.recovery.recovery import Relaunch, RestorePoint, Suspicion
+from springtide.job.recovery import Relaunch, RestorePoint, Suspicion
 
 LEGAL: dict[JobPhase, frozenset[JobPhase]] = {
     JobPhase.STARTING: frozenset({JobPhase.RUNNING, JobPhase.DRAINING, JobPhase.FAILED}),
@@ -29,6 +28,8 @@ SOONEST_S = 30.0  # shortest interval between requests for room, however soon a 
 LATEST_S = 3600.0
 FORGOTTEN_S = 3600.0  # after this long with room since the last request, a cluster no longer counts as full
 UNLIMITED_CPU = 1.0  # cores counted for a data worker without a limit, which is mostly one Python thread
+# lower bound for servers: losing a server costs all workers time, while a worker is replaced sooner
+SERVER_SILENCE_S = 30.0
 BOUNDED = ("workers", "servers")
 Limits = dict[str, tuple[int, int]]
 """Least and most workers and servers, for the bounds of `BOUNDED` that the user has changed."""
@@ -41,9 +42,7 @@ class BspGroup:
     in_step: bool = False
     """True if workers train in step, so that no worker can be replaced alone."""
     generation: int = 0
-    """Number of groups formed so far."""
     members: dict[int, int] = field(default_factory=dict)
-    """Incarnation of each rank in the newest group."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,7 +58,6 @@ class JobEnding:
     """Outcome of the final checkpoint: None until all workers have ended, empty while it is written, then a text."""
     blame: Blame = Blame.NONE
     detail: str = ""
-    """Traceback of the user's code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +74,6 @@ class PlanState:
 
     stage: PlanningStage = PlanningStage.WAITING
     sizes: dict[RoleKind, RoleSize]
-    """Sizes of future roles, by kind."""
     target: Shape | None = None
     """Target shape of the current plan; None without a plan."""
     cpus: tuple[tuple[int, float], ...] = ()
@@ -87,10 +84,8 @@ class PlanState:
     """Present number of low-priority workers. The job's number of workers includes them, its shape does not."""
     servers_first: bool = False
     asked: tuple[str, ...] = ()
-    """Moves of the plan that were already made."""
     why: str = ""
     changed_at: float | None = None
-    """When the shape last changed, for any reason."""
     pinned: tuple[str, ...] = ()
     """Names in `BOUNDED` whose number the user set while the job ran."""
     limits: Limits = field(default_factory=dict)
@@ -109,7 +104,6 @@ class PlanState:
             self.pinned = (*self.pinned, asked)
 
     def accept(self, event: events.PlanTaken, at: float) -> str:
-        """Start a plan, and return the decision text."""
         self.epoch += 1
         self.changed_at = at
         self.target, self.cpus, self.asked = event.shape, event.cpus, ()
@@ -144,7 +138,6 @@ class Shortage:
     servers: int = 0
     data_workers: int = 0
     again_at: float = 0.0
-    """When the job asks for room again."""
     tries: int = 0
     """Number of consecutive requests that found no room."""
     why: str = ""
@@ -184,7 +177,6 @@ class DataWorkerState:
     stages: tuple[StageTarget, ...] = ()
     """Target of each stage, first to last, if there are several stages. `cpu` is then the limit of the last stage."""
     pinned: bool = False
-    """True if the user set the number by hand."""
     given_up: str = ""
     """Why the job continues without data workers. Tuning then asks for none."""
     epoch: int = 0
@@ -254,7 +246,6 @@ class JobCore:
     # ---- queries ----
 
     def of_kind(self, kind: RoleKind) -> list[RoleNode]:
-        """Return the nodes of one kind, by rank."""
         return nodes.of_kind(self.nodes, kind)
 
     def node(self, role: Role) -> RoleNode:
@@ -271,6 +262,13 @@ class JobCore:
         node = self.node(role)
         return incarnation < node.incarnation or (incarnation == node.incarnation and node.state is NodeState.GONE)
 
+    def patience_s(self, kind: RoleKind) -> float:
+        """Return how long a role may go without a heartbeat, in seconds."""
+        if kind is not RoleKind.SERVER:
+            return self.spec.silence_s
+        own = self.spec.server_silence_s
+        return max(self.spec.silence_s, SERVER_SILENCE_S) if own is None else own
+
     @property
     def healing(self) -> bool:
         """Return True while a server is lost and its relaunched process is not ready yet."""
@@ -284,7 +282,6 @@ class JobCore:
     # ---- elementary transitions ----
 
     def decide(self, what: str, why: str, *, told: bool = False) -> actions.LogDecision:
-        """Record a decision for the status, and return it for the event log."""
         self.decision = actions.LogDecision(what, why, told)
         return self.decision
 
@@ -306,15 +303,13 @@ class JobCore:
         return node
 
     def relaunch(self, node: RoleNode, verdict: Relaunch, after_s: float, at: float) -> None:
-        """Ask for a new incarnation of a role."""
         node.move(NodeState.EXPECTED, at=at, why=verdict.why)
         node.heard_at = at + after_s
         node.faults.crashes, node.faults.oom_kills = verdict.failures, verdict.oom_kills
         node.memory, node.after_s = verdict.memory, after_s
         self.relaunches += 1
 
-    def place_slots(self, at: float) -> list[actions.Action]:
-        """Place the slots, if all expected servers are ready."""
+    def place_slots(self, at: float) -> list[actions.JobAction]:
         if not nodes.all_servers_ready(self.nodes):
             return []
         self.run_if_ready(at)
@@ -322,7 +317,6 @@ class JobCore:
         return [actions.PlaceSlots(tuple(server.address for server in self.of_kind(RoleKind.SERVER)))]
 
     def run_if_ready(self, at: float) -> None:
-        """Start training, if all required roles have joined."""
         if self.phase is not JobPhase.STARTING:
             return
         joined = [node.state is NodeState.JOINED for node in self.of_kind(RoleKind.WORKER) if node.active]
@@ -332,8 +326,7 @@ class JobCore:
             for node in self.nodes.values():
                 node.heard_at = at if node.state is NodeState.JOINED else node.heard_at  # heartbeats begin now
 
-    def end_if_done(self) -> list[actions.Action]:
-        """End the job if no worker is left and the final checkpoint is done."""
+    def end_if_done(self) -> list[actions.JobAction]:
         workers = self.of_kind(RoleKind.WORKER)
         if not all(node.state in (NodeState.FINISHED, NodeState.GONE) for node in workers):
             return []
@@ -348,11 +341,11 @@ class JobCore:
         left = some if self.ending.untrained else ""
         return self.end(JobPhase.FINISHED, f"every worker's script has ended{left}")
 
-    def fail(self, error: str, blame: Blame, trace: str = "") -> list[actions.Action]:
+    def fail(self, error: str, blame: Blame, trace: str = "") -> list[actions.JobAction]:
         self.ending.detail = trace
         return self.end(JobPhase.FAILED, error, blame)
 
-    def end(self, phase: JobPhase, why: str, blame: Blame = Blame.NONE) -> list[actions.Action]:
+    def end(self, phase: JobPhase, why: str, blame: Blame = Blame.NONE) -> list[actions.JobAction]:
         self.enter(phase, why)
         self.ending.blame = blame
         return [actions.EndJob(phase, why, blame)]

@@ -1,7 +1,6 @@
 """Pure. One role of a job: its states, the legal moves between them, and its history.
 
-In: `job.state` moves nodes. The incarnation counts the restarts of a role: each move to EXPECTED after the first begins
-a new incarnation. An illegal move raises and shows the history of the node.
+Each move to EXPECTED after the first begins a new incarnation. An illegal move raises and shows the history.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,13 +17,11 @@ class NodeState(StrEnum):
     EXPECTED = "expected"
     """The role must be started, or has been started and has not joined yet."""
     JOINED = "joined"
-    """The role has joined."""
     DRAINING = "draining"
     """Scaling removes the role: a worker finishes its batch, a server hands over its slots."""
     FINISHED = "finished"
     """The worker's script ended without an error."""
     GONE = "gone"
-    """The role has no process and needs none."""
 
 
 LEGAL: dict[NodeState, frozenset[NodeState]] = {
@@ -90,9 +87,7 @@ class Departure:
     """How the present incarnation leaves the job."""
 
     finished: bool = False
-    """True if the script ended without an error."""
     removed: bool = False
-    """True if scaling removed the role."""
     replaced: bool = False
     """True for a server or data worker that leaves once its replacement is ready."""
     shunned: bool = False
@@ -149,7 +144,6 @@ class RoleNode:
 
     @property
     def wanted(self) -> WantedRole:
-        """Return the process that this incarnation needs."""
         return WantedRole(
             role=self.role,
             incarnation=self.incarnation,
@@ -162,17 +156,14 @@ class RoleNode:
 
     @property
     def active(self) -> bool:
-        """Return True if scaling counts the role: it works, or is about to."""
         return self.state in (NodeState.EXPECTED, NodeState.JOINED)
 
 
 def of_kind(nodes: Mapping[str, RoleNode], kind: RoleKind) -> list[RoleNode]:
-    """Return all nodes of one kind that the job has ever had, by rank."""
     return sorted((node for node in nodes.values() if node.role.kind is kind), key=lambda node: node.role)
 
 
 def needed_servers(nodes: Mapping[str, RoleNode]) -> list[RoleNode]:
-    """Return the servers that have slots, or may have slots."""
     servers = of_kind(nodes, RoleKind.SERVER)
     return [node for node in servers if node.state is not NodeState.GONE and not node.coming]
 

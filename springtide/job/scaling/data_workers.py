@@ -1,10 +1,7 @@
-"""Pure. Scales, replaces and relaunches the data workers of a job.
+"""Pure. Scales, replaces and relaunches the data workers of a job, which hold no state.
 
-In: `job.state`, with events that concern data workers. Out: actions, and the roster of serving data workers, which
-`master.data.data_workers` sends to trainers. A data worker holds no state. It is relaunched by the rules of
-`job.recovery.recovery`, but its loss never fails the job. The job does not wait for data workers at its end. After too
-many failures, or if trainers cannot hand over their data program, the job continues without data workers and logs the
-reason.
+Their loss never fails the job, and the job does not wait for them at its end. After too many failures, or if trainers
+cannot hand over their data program, the job continues without data workers. Next: `master.data.data_workers`.
 """
 
 import itertools
@@ -15,11 +12,10 @@ from springtide import errors
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.data_workers import StageTarget, stage_of
 from springtide.domain.spec.job_spec import JobPhase
-from springtide.job import deadlines
+from springtide.job import recovery
 from springtide.job.core import actions, events
 from springtide.job.core.job_core import JobCore
 from springtide.job.core.nodes import ALIVE, NodeState, RoleNode
-from springtide.job.recovery import recovery
 
 Overdue = events.RoleSilent | events.RoleLate | events.DrainOverdue
 DataWorkerEvent = events.DataWorkersScaled | events.DataWorkersRefused | events.RoleReady | events.RoleExited | Overdue
@@ -36,11 +32,11 @@ class FeedingNode:
     address: str
 
 
-def concerns(event: events.Event) -> TypeGuard[DataWorkerEvent]:
-    """Return True if this module handles the event. Joins and heartbeats of data workers are handled like
-    any role's.
-    """
+def concerns(event: events.JobEvent) -> TypeGuard[DataWorkerEvent]:
+    """Return True if this module handles the event. Joins and heartbeats are handled like any role's."""
     match event:
+        case events.DataWorkersScaled() | events.DataWorkersRefused():
+            return True
         case events.RoleExited(ended):
             return ended.role.kind is RoleKind.DATA_WORKER
         case events.RoleReady(role) | events.RoleSilent(role) | events.RoleLate(role) | events.DrainOverdue(role):
@@ -49,7 +45,7 @@ def concerns(event: events.Event) -> TypeGuard[DataWorkerEvent]:
             return False
 
 
-def apply(state: JobCore, event: DataWorkerEvent, at: float) -> list[actions.Action]:
+def apply(state: JobCore, event: DataWorkerEvent, at: float) -> list[actions.JobAction]:
     before = roster(state), state.feeding.wanted
     done = _apply(state, event, at)
     _relieve(state, at)
@@ -57,7 +53,7 @@ def apply(state: JobCore, event: DataWorkerEvent, at: float) -> list[actions.Act
     return done
 
 
-def replace(state: JobCore, node: RoleNode, why: str, at: float) -> list[actions.Action]:
+def replace(state: JobCore, node: RoleNode, why: str, at: float) -> list[actions.JobAction]:
     """Add a data worker. The replaced data worker leaves once the new one serves."""
     stages = max(1, len(state.feeding.stages))
     (role,) = _unused(state, stage_of(node.role.rank, stages), stages, 1)
@@ -76,11 +72,10 @@ def roster(state: JobCore) -> tuple[FeedingNode, ...]:
 
 
 def of(state: JobCore) -> list[RoleNode]:
-    """Return all data workers that the job has ever had, by rank."""
     return state.of_kind(RoleKind.DATA_WORKER)
 
 
-def _apply(state: JobCore, event: DataWorkerEvent, at: float) -> list[actions.Action]:
+def _apply(state: JobCore, event: DataWorkerEvent, at: float) -> list[actions.JobAction]:
     match event:
         case events.DataWorkersScaled():
             return _scale(state, event, at)
@@ -97,7 +92,7 @@ def _apply(state: JobCore, event: DataWorkerEvent, at: float) -> list[actions.Ac
             return _overdue(state, event, at)
 
 
-def _scale(state: JobCore, event: events.DataWorkersScaled, at: float) -> list[actions.Action]:
+def _scale(state: JobCore, event: events.DataWorkersScaled, at: float) -> list[actions.JobAction]:
     own = state.feeding
     state.refuse_if_draining()
     if not 0 <= event.count <= MOST:
@@ -106,7 +101,7 @@ def _scale(state: JobCore, event: events.DataWorkersScaled, at: float) -> list[a
         counts = [stage.workers for stage in event.stages]
         raise errors.BadInput(f"{event.count} data workers, but of stages {counts}")
     if own.given_up and not event.pinned:
-        raise errors.BadInput(f"job {state.spec.name} goes on without data workers: {own.given_up}")
+        raise errors.BadInput(f"job {state.spec.name} continues without data workers: {own.given_up}")
     before, own.given_up = own.wanted, ""
     state.short.data_workers = 0
     own.wanted, own.cpu, own.pinned, own.stages = event.count, event.cpu, own.pinned or event.pinned, event.stages
@@ -118,12 +113,11 @@ def _scale(state: JobCore, event: events.DataWorkersScaled, at: float) -> list[a
         leaving += left
     parts = [("add", coming), ("drain", leaving)]
     changed = ", ".join(f"{verb} {', '.join(map(str, roles))}" for verb, roles in parts if roles)
-    what = f"scale from {before} to {event.count} data workers{_sizes(event)}: {changed or 'nobody comes or goes'}"
+    what = f"scale from {before} to {event.count} data workers{_sizes(event)}: {changed or 'no role changes'}"
     return [state.decide(what, event.why)]
 
 
 def _sizes(event: events.DataWorkersScaled) -> str:
-    """Describe the sizes of data workers."""
     if not event.count:
         return ""
     if len(event.stages) > 1:
@@ -182,7 +176,7 @@ def _let_go(node: RoleNode, why: str, at: float) -> None:
         node.remove(at=at, why=why)
 
 
-def _exited(state: JobCore, ended: RoleExit, at: float) -> list[actions.Action]:
+def _exited(state: JobCore, ended: RoleExit, at: float) -> list[actions.JobAction]:
     node = state.node(ended.role)
     if ended.incarnation != node.incarnation or node.state is NodeState.GONE:
         return []
@@ -191,7 +185,7 @@ def _exited(state: JobCore, ended: RoleExit, at: float) -> list[actions.Action]:
     return _lost(state, node, recovery.after_exit(node, ended, state.spec, at=at), str(ended), at)
 
 
-def _unplaced(state: JobCore, node: RoleNode, ended: RoleExit, at: float) -> list[actions.Action]:
+def _unplaced(state: JobCore, node: RoleNode, ended: RoleExit, at: float) -> list[actions.JobAction]:
     """Continue with fewer data workers, or keep the data worker that was to be replaced, because no host has room."""
     _let_go(node, str(ended), at)
     own = state.feeding
@@ -207,24 +201,24 @@ def _unplaced(state: JobCore, node: RoleNode, ended: RoleExit, at: float) -> lis
             target._replace(workers=target.workers - (stage == short)) for stage, target in enumerate(own.stages)
         )
     why = state.short.note(node, ended, at, data_workers=1)
-    return [state.decide(f"go on with {own.wanted} data workers, without {node.role}", why)]
+    return [state.decide(f"continue with {own.wanted} data workers, without {node.role}", why)]
 
 
-def _overdue(state: JobCore, event: Overdue, at: float) -> list[actions.Action]:
+def _overdue(state: JobCore, event: Overdue, at: float) -> list[actions.JobAction]:
     node = state.node(event.role)
     if node.incarnation != event.incarnation or node.state not in (NodeState.EXPECTED, *ALIVE):
         return []
     if isinstance(event, events.DrainOverdue):
         node.move(NodeState.GONE, at=at, why=f"not drained within {state.spec.drain_s:g} s")
         return []
-    limit_s = state.spec.join_s if isinstance(event, events.RoleLate) else deadlines.patience_s(state, node)
+    limit_s = state.spec.join_s if isinstance(event, events.RoleLate) else state.patience_s(node.role.kind)
     verdict = recovery.after_silence(node, event.silent_s, limit_s, state.spec, at=at)
     return _lost(state, node, verdict, f"silent for {event.silent_s:.0f} s", at)
 
 
 def _lost(
     state: JobCore, node: RoleNode, verdict: recovery.Relaunch | recovery.FailJob, how: str, at: float
-) -> list[actions.Action]:
+) -> list[actions.JobAction]:
     if node.state is NodeState.DRAINING or state.phase is JobPhase.DRAINING or node.departure.replaced:
         node.departure.replaced = False
         node.move(NodeState.GONE, at=at, why=how)
@@ -236,10 +230,9 @@ def _lost(
     return [state.decide(recovery.relaunch_text(node, verdict.after_s), verdict.why)]
 
 
-def _give_up(state: JobCore, why: str, at: float) -> list[actions.Action]:
-    """Continue without data workers."""
+def _give_up(state: JobCore, why: str, at: float) -> list[actions.JobAction]:
     state.feeding.wanted, state.feeding.stages, state.feeding.given_up = 0, (), why
     for node in of(state):
         if node.active:
             _let_go(node, why, at)
-    return [state.decide("go on without data workers: workers read for themselves", why)]
+    return [state.decide("continue without data workers: workers read data themselves", why)]

@@ -1,21 +1,19 @@
-"""Pure. Replaces a role that its host will evict soon, such as on a spot node.
+"""Pure. Replaces roles that their host will evict, and continues without roles that no host has room for.
 
-In: `job.state`, with an `events.EvictionNoticed` that repeats until the role may go, or with a drained server. Out: a
-new worker at once, while the old worker finishes its batch; a new server, while peers take the slots of the old server;
-a new data worker, while the old one still serves. Work that is not finished in time is recovered as after any kill. An
-operator that moves a data worker to a better machine sends the same event.
+The old process works on while its replacement starts: a worker finishes its batch, peers take a server's slots. For a
+role without room, the job asks again after as long as the platform waited, then after twice as long. The job waits for
+its last worker, and for a server whose slots no other server has; if a plan sets cores, it asks for fewer each time.
 """
 
-from springtide.domain.core.roles import RoleKind
+from springtide.domain.core.roles import RoleExit, RoleKind
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import actions, events, nodes
 from springtide.job.core.job_core import JobCore
 from springtide.job.core.nodes import NodeState, RoleNode
-from springtide.job.scaling import data_workers, servers, workers
+from springtide.job.scaling import data_workers, roles
 
 
-def apply(state: JobCore, event: events.EvictionNoticed | events.ServerEmptied, at: float) -> list[actions.Action]:
-    """Replace an evicted role, if possible and not already done."""
+def apply(state: JobCore, event: events.EvictionNoticed | events.ServerEmptied, at: float) -> list[actions.JobAction]:
     if isinstance(event, events.ServerEmptied):
         return _leave(state, state.node(event.role), at)
     node = state.nodes.get(str(event.role))
@@ -32,19 +30,21 @@ def apply(state: JobCore, event: events.EvictionNoticed | events.ServerEmptied, 
     return []  # a bsp group forms again when a member is lost
 
 
-def _replace_worker(state: JobCore, node: RoleNode, why: str, at: float) -> list[actions.Action]:
+def _replace_worker(state: JobCore, node: RoleNode, why: str, at: float) -> list[actions.JobAction]:
     node.move(NodeState.DRAINING, at=at, why=why)
-    new = workers.change(state.nodes, state.workers, extra=state.planned.extra)
-    workers.add_missing(state, new, at)
+    new = roles.worker_change(state.nodes, state.workers, extra=state.planned.extra)
+    roles.add_workers(state, new, at)
     instead = ", ".join(str(role) for role in (*new.add, *new.add_low)) or "nobody"
     return [state.decide(f"{instead} in place of {node.role}, which finishes its batch and leaves", why)]
 
 
-def _replace_server(state: JobCore, node: RoleNode, event: events.EvictionNoticed, at: float) -> list[actions.Action]:
+def _replace_server(
+    state: JobCore, node: RoleNode, event: events.EvictionNoticed, at: float
+) -> list[actions.JobAction]:
     peers = [rank for rank in nodes.staying_servers(state.nodes) if rank != node.role.rank]
     if not node.departure.replaced:
         asked = events.ServerReplaced(node.role.rank, event.why, at_once=bool(peers))
-        return [state.decide(*servers.replace(state, asked, at))]
+        return [state.decide(*roles.replace_server(state, asked, at))]
     if peers:
         node.departure.shunned = True
     if event.empty and peers:
@@ -54,8 +54,7 @@ def _replace_server(state: JobCore, node: RoleNode, event: events.EvictionNotice
     return []
 
 
-def _leave(state: JobCore, node: RoleNode, at: float) -> list[actions.Action]:
-    """Release a draining server that has no slots left."""
+def _leave(state: JobCore, node: RoleNode, at: float) -> list[actions.JobAction]:
     if node.state is not NodeState.DRAINING:
         return []
     node.move(NodeState.GONE, at=at, why="its last slot has moved")
@@ -64,9 +63,7 @@ def _leave(state: JobCore, node: RoleNode, at: float) -> list[actions.Action]:
 
 
 def changes_anything(state: JobCore, event: events.EvictionNoticed) -> bool:
-    """Return True if the event would change the state. A notice that repeats every second need not be
-    journaled again.
-    """
+    """Return True if the event would change the state. A repeated notice need not be journaled again."""
     node = state.nodes.get(str(event.role))
     if node is None or node.state is not NodeState.JOINED or node.incarnation != event.incarnation:
         return False
@@ -85,3 +82,64 @@ def may_go(state: JobCore, event: events.EvictionNoticed) -> bool:
     if node.role.kind is RoleKind.DATA_WORKER:
         return not (node.departure.replaced or node.state is NodeState.DRAINING)
     return node.state is not NodeState.DRAINING and state.phase is not JobPhase.DRAINING
+
+
+FEWEST_CORES = 1.0
+
+
+def continue_without(state: JobCore, node: RoleNode, ended: RoleExit, at: float) -> list[actions.JobAction] | None:
+    """Continue without this process. Return None if the job must wait for its next incarnation."""
+    if node.state is not NodeState.EXPECTED:
+        return []  # the process has started after all, or is no longer wanted
+    if state.phase is JobPhase.DRAINING:
+        return None
+    without = _without_server if node.role.kind is RoleKind.SERVER else _without_worker
+    done = without(state, node, ended, at)
+    planning = state.spec.planning
+    if done is None and planning.on and planning.resize and node.cpu is not None and node.cpu > FEWEST_CORES:
+        node.cpu = max(FEWEST_CORES, node.cpu / 2)  # a host may have room for a smaller process
+    return done
+
+
+def requests_due(state: JobCore, *, at: float) -> list[events.JobEvent]:
+    short = state.short
+    if not short.any or state.phase is not JobPhase.RUNNING or at < short.again_at:
+        return []
+    why = f"there may be room by now; before: {short.why}"
+    requests: list[events.JobEvent] = []
+    if short.workers:
+        requests.append(events.WorkersScaled(state.workers + short.workers, why, extra=state.planned.extra))
+    if short.servers and state.safety.placed:
+        requests.append(events.ServersScaled(state.servers_wanted + short.servers, why))
+    if short.data_workers and not state.feeding.given_up:
+        requests.append(state.feeding.scale_up(short.data_workers, why))
+    return requests
+
+
+def _without_worker(state: JobCore, node: RoleNode, ended: RoleExit, at: float) -> list[actions.JobAction] | None:
+    others = [other for other in state.of_kind(RoleKind.WORKER) if other is not node and not other.low]
+    working = any(other.active or (other.departure.finished and not other.departure.removed) for other in others)
+    if not node.low and not working:
+        return None
+    node.remove(at=at, why=str(ended))
+    state.planned.extra -= node.low
+    state.workers = max(state.planned.extra + 1, state.workers - 1)  # workers whose script has ended may not be counted
+    state.planned.note_change(at, planned=False, asked="workers")
+    why = str(ended) if node.low else state.short.note(node, ended, at, workers=1)
+    state.run_if_ready(at)
+    what = f"continue with {state.workers} worker{'' if state.workers == 1 else 's'}, without {node.role}"
+    fence = actions.FenceWorker(node.role, node.incarnation, str(ended))
+    return [fence, state.decide(what, why), *state.end_if_done()]
+
+
+def _without_server(state: JobCore, node: RoleNode, ended: RoleExit, at: float) -> list[actions.JobAction] | None:
+    if node.coming:
+        before = state.servers_wanted
+        what, _ = roles.give_up_server(state, node, str(ended), at)
+        fewer = before - state.servers_wanted
+        return [state.decide(what, state.short.note(node, ended, at, servers=fewer) if fewer else str(ended))]
+    others = [other for other in state.of_kind(RoleKind.SERVER) if other is not node and other.active]
+    if state.safety.placed or not others:
+        return None
+    what, _ = roles.give_up_server(state, node, str(ended), at)
+    return [state.decide(what, state.short.note(node, ended, at, servers=1)), *state.place_slots(at)]

@@ -1,13 +1,8 @@
 """Pure. Carries out a plan: computes the job's present shape and bounds, and chooses the next move.
 
-In: `job.state`, with the events of a plan. Out: decisions for the event log, and the next move as an event. Next:
-`job.state` applies one move on every `PlanAdvanced`.
-
-One thing changes at a time: the number of workers, their size, the number of servers, or their size. Servers change
-first if they are the bottleneck. No intermediate shape exceeds the quota. Under a brain, no intermediate shape exceeds
-the larger of the shapes before and after. A move that would exceed this limit waits for a move that shrinks. If changes
-may overlap, growth comes first. Low-priority workers beyond the quota leave first and join last. If a requested number
-was not reached, the plan is dropped with the reason.
+One thing changes at a time; servers first if they are the bottleneck. No intermediate shape exceeds the quota, or under
+a brain the larger of both shapes, so a move may wait for one that shrinks. Low-priority workers leave first and join
+last. If a requested number was not reached, the plan is dropped with the reason.
 """
 
 from dataclasses import replace
@@ -120,9 +115,7 @@ def bounds_of(state: JobCore) -> ShapeBounds:
 
 
 def unsettled(state: JobCore, *, moving: int) -> str:
-    """Return why the running roles differ from the wanted roles, which pauses measurement and planning; empty if they
-    match.
-    """
+    """Return why running and wanted roles differ, which pauses measuring and planning; empty if they match."""
     if state.phase is not JobPhase.RUNNING:
         return f"the job is {state.phase}"
     if state.healing:
@@ -142,14 +135,14 @@ def unsettled(state: JobCore, *, moving: int) -> str:
             return f"{joined} of {wanted} {kind}s are there"
     members = state.bsp.members
     if state.bsp.in_step and members and len(members) != state.workers:
-        return f"{len(members)} of {state.workers} workers are in the bsp group: it is formed anew soon"
+        return f"{len(members)} of {state.workers} workers are in the bsp group: it is formed again soon"
     return ""
 
 
 # ---- moves ----
 
 
-def next_move(state: JobCore) -> events.Event | None:
+def next_move(state: JobCore) -> events.JobEvent | None:
     """Return the next move, or the event that ends the plan; None without a plan."""
     planned, now = state.planned, shape_of(state)
     target = planned.target
@@ -191,7 +184,6 @@ def _room(state: JobCore, now: Shape, target: Shape) -> ResourceBudget:
 
 
 def changed(now: Shape, target: Shape, fields: Fields) -> Shape:
-    """Return the present shape with some fields of the target."""
     return replace(now, **{name: getattr(target, name) for name in fields})
 
 
@@ -199,7 +191,7 @@ def _shrinks(now: Shape, then: Shape) -> bool:
     return then.cpu <= now.cpu and then.memory <= now.memory
 
 
-def _event(state: JobCore, fields: Fields, target: Shape) -> events.Event:
+def _event(state: JobCore, fields: Fields, target: Shape) -> events.JobEvent:
     why = f"the plan is {target}"
     if fields == WORKERS:
         extra = state.planned.extra
@@ -212,12 +204,11 @@ def _event(state: JobCore, fields: Fields, target: Shape) -> events.Event:
     return events.RolesResized(kind, cpu if limited else None, memory or None, why)
 
 
-def _lend_workers(state: JobCore, now: Shape, extra: int) -> events.Event:
-    """Change only the number of low-priority workers."""
+def _lend_workers(state: JobCore, now: Shape, extra: int) -> events.JobEvent:
     return events.WorkersScaled(now.workers + extra, state.planned.why, planned=True, extra=extra)
 
 
-def _next_server(state: JobCore) -> events.Event:
+def _next_server(state: JobCore) -> events.JobEvent:
     """Return the next change of a server's individual CPU limit, or the end of the plan after the last server."""
     nodes = {node.role.rank: node for node in state.of_kind(RoleKind.SERVER) if node.active}
     for rank, cpu in state.planned.cpus:

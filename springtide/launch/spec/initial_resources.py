@@ -3,22 +3,20 @@
 A brain or history with similar jobs supplies the first shape. Next: `launch.spec.resolve`.
 """
 
-import asyncio
-import concurrent.futures
 import getpass
 import math
 import pathlib
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from springtide import config, errors
+from springtide.brain.service import advisers
 from springtide.domain.core import resources
 from springtide.domain.core.shape import Shape, ShapeBounds
 from springtide.domain.plan import capacity as room
 from springtide.domain.plan.capacity import PlatformCapacity
-from springtide.domain.plan.plan import Adviser
+from springtide.domain.plan.plan import Advice
 from springtide.domain.plan.profile import ModelFacts
 from springtide.domain.plan.view import JobView
 from springtide.domain.spec.elastic_job import ElasticJob, RoleWish
@@ -30,7 +28,6 @@ from springtide.domain.spec.planning_config import (
     PlanRules,
 )
 from springtide.launch.spec import field_overrides
-from springtide.master.autoscale import adviser_factory
 from springtide.planning.policy import acceptance
 from springtide.telemetry import redactor
 
@@ -209,15 +206,18 @@ def known(history: str) -> bool:
     return bool(history) and ("://" in history or pathlib.Path(history).exists())
 
 
-def _asked(rules: PlanRules, view: JobView) -> Any:
-    """Run the adviser in a thread: the caller may have a running event loop."""
-    with concurrent.futures.ThreadPoolExecutor(1, "springtide-sizing") as beside:
-        return beside.submit(lambda: asyncio.run(_ask(adviser_factory.make_adviser(rules), view))).result()
+def _asked(rules: PlanRules, view: JobView) -> Advice:
+    """Run the adviser in a thread: the caller may have a running event loop, and a policy may hang."""
 
-
-async def _ask(adviser: Adviser, view: JobView) -> Any:
-    try:
-        async with asyncio.timeout(ASK_S):
+    async def ask() -> Advice:
+        adviser = advisers.make_adviser(rules)
+        try:
             return await adviser.advise(view, epoch=0, now=0.0)
+        finally:
+            await adviser.close()
+
+    thread = advisers.AdviserThread()
+    try:
+        return thread.submit(ask).result(ASK_S)
     finally:
-        await adviser.close()
+        thread.stop()

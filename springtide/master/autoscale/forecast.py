@@ -1,21 +1,20 @@
 """Forecasts the traffic of an online job from the history in the run's folder.
 
-In: arrivals from `master.autoscale.online_loop`, in the master's clock. Out: a `TrafficOutlook` from now on, in steps
-of stream time. The history survives the master and the run: a job can start with the `traffic.jsonl` of an earlier run.
-A separate forecaster computes forecasts. If it fails or hangs, only the reported reason changes.
+The history survives the master and the run: a job can start with the `traffic.jsonl` of an earlier run. Out: a
+`TrafficOutlook` from now on, in steps of stream time.
 """
 
 import logging
 import math
 import pathlib
-from typing import Protocol
 
 import msgspec
 
 from springtide import private_files
+from springtide.brain.forecasting.forecast_client import Forecasting
 from springtide.domain.spec.online_job import OnlineJob, TrafficOutlook, TrafficStep
 from springtide.planning.online.seasonal import LOOKED_AT_S, outlook
-from springtide.planning.online.traffic import KEPT_S, STEP_S, PastTraffic, RateForecast, TrafficHistory
+from springtide.planning.online.traffic import KEPT_S, STEP_S, PastTraffic, TrafficHistory
 from springtide.telemetry import time_series
 from springtide.telemetry.events import as_disk_error
 from springtide.telemetry.logs import RunFiles
@@ -27,21 +26,10 @@ COLD_STEPS = 6  # one hour: without history, the traffic of the last minutes is 
 COLD_HIGH = 1.5
 
 
-class Forecaster(Protocol):
-    """A source of forecasts. It never raises."""
-
-    trouble: str
-    """Why the requested forecaster is not in use; empty if it is in use."""
-
-    async def forecast(self, history: PastTraffic, steps: int, *, at: float) -> RateForecast: ...
-
-    async def close(self) -> None: ...
-
-
 class TrafficForecast:
     """Traffic history and forecast of one job."""
 
-    def __init__(self, job: OnlineJob, forecasts: Forecaster, files: RunFiles, *, wall: float, at: float) -> None:
+    def __init__(self, job: OnlineJob, forecasts: Forecasting, files: RunFiles, *, wall: float, at: float) -> None:
         """`files` are the files of the run. `wall` and `at` are the time of day and the clock time at this moment."""
         self._speedup, self._forecasts, self._since = job.speedup, forecasts, wall - at
         self._traffic = TrafficHistory()
@@ -56,7 +44,6 @@ class TrafficForecast:
             self._file.add(*given)
         self._made: TrafficOutlook | None = None
         self._begins = -1
-        """Number of the first step of the forecast."""
 
     def wall(self, now: float) -> float:
         """Return the time of day, unaffected by later changes of the machine's clock."""
@@ -64,12 +51,10 @@ class TrafficForecast:
 
     @property
     def why(self) -> str:
-        """Explain the basis of the forecast."""
         return self._made.why if self._made is not None else "no forecast yet"
 
     @property
     def cold(self) -> bool:
-        """Return True if there is almost no history."""
         return len(self._traffic.steps) < self._traffic.day
 
     @property
@@ -78,7 +63,6 @@ class TrafficForecast:
         return self._forecasts.trouble
 
     def arrived(self, since: float, until: float, samples: float) -> None:
-        """Record the samples that arrived between two clock times."""
         for step in self._traffic.arrive(self._stream(since), self._stream(until), samples * self._speedup):
             at, seconds = step.number * STEP_S / self._speedup, step.seconds / self._speedup
             self._file.add(TrafficStep(at=at, seconds=seconds, samples=step.samples / self._speedup))
@@ -90,7 +74,7 @@ class TrafficForecast:
         history = self._traffic.history(at)
         if history is None:
             mean = arriving
-            why = "nothing is known yet but the last minutes: taken to go on like that"
+            why = "only the last minutes are known: assumed to continue"
             return TrafficOutlook(
                 step_s=STEP_S, mean=(mean,) * COLD_STEPS, high=(mean * COLD_HIGH,) * COLD_STEPS, why=why
             )
@@ -112,7 +96,6 @@ class TrafficForecast:
         return made.mean[place], made.high[place]
 
     def _show(self, made: TrafficOutlook) -> None:
-        """Save the forecast for the dashboard, in clock time."""
         shown = {
             "at": self._begins * STEP_S / self._speedup,
             "step_s": made.step_s / self._speedup,
@@ -129,5 +112,4 @@ class TrafficForecast:
         await self._forecasts.close()
 
     def _stream(self, now: float) -> float:
-        """Convert clock time to stream time."""
         return self.wall(now) * self._speedup

@@ -1,8 +1,6 @@
-"""Builds the planner's view of a job from the master's record, guards and measurements.
+"""Builds the planner's view of a job, a `JobView` without profiles, from the master's record, guards and measurements.
 
-In: `master.core.record`, `master.autoscale.profiler`, and findings of the guards. Out: a `JobView` without profiles,
-and a `PastJob` at the end. Profiles come from a `profiler.ProfileWindow`, elsewhere. This module reads no clock. Next:
-`master.autoscale.loop` shows the view to an `Adviser`.
+Next: `master.autoscale.loop` adds profiles and shows the view to an `Adviser`.
 """
 
 import math
@@ -97,7 +95,6 @@ def past(sources: ViewSources, throughput: float | None, *, ended_at: float) -> 
 
 
 def first_shape(state: JobState) -> Shape:
-    """Return the shape with which the job began."""
     spec, bounds = state.spec, state.spec.planning.bounds
     assert bounds is not None
     return Shape(
@@ -141,7 +138,7 @@ def batch_of(record: JobRecord) -> int:
 
 def outlined(record: JobRecord) -> tables.Outline:
     """Return the model's outline that the workers shared; empty if they shared none."""
-    told = record.shared.get(tables.SHARED_KEY)
+    told = record.shared.values.get(tables.SHARED_KEY)
     try:
         return msgspec.msgpack.decode(told, type=tables.Outline) if told else tables.Outline()
     except msgspec.MsgspecError:  # a user's script shared a value under our key
@@ -149,7 +146,6 @@ def outlined(record: JobRecord) -> tables.Outline:
 
 
 def features(record: JobRecord, found: ModelFacts | None) -> dict[str, Feature]:
-    """Return the features by which jobs are compared."""
     spec = record.state.spec
     known: dict[str, Feature] = {**spec.planning.identity.features, "sync": spec.sync}
     if found is not None:
@@ -189,9 +185,7 @@ def need(sources: ViewSources) -> MemoryNeed:
 
 
 def servers(state: JobState) -> list[RoleNode]:
-    """Return the serving servers by rank. Planning numbers them from 0, because ranks of departed servers are not
-    reused.
-    """
+    """Return the serving servers by rank. Planning numbers them from 0; ranks have gaps."""
     return [node for node in state.of_kind(RoleKind.SERVER) if node.state is NodeState.JOINED and not node.coming]
 
 
@@ -219,7 +213,6 @@ def uses(sources: ViewSources) -> tuple[RoleUse, ...]:
 
 
 def findings(sources: ViewSources, *, now: float) -> tuple[GuardFinding, ...]:
-    """Return problems that guards found and could not fix themselves."""
     record, found = sources.record, []
     changed_at = record.state.planned.changed_at or 0.0
     for rank, halvings in sorted(record.book.holders.halvings.items()):
@@ -231,7 +224,7 @@ def findings(sources: ViewSources, *, now: float) -> tuple[GuardFinding, ...]:
     for node in record.state.nodes.values():
         own = node.role.kind is not RoleKind.DATA_WORKER  # planning does not control data workers
         if own and node.faults.oom_kills and node.since > changed_at and node.state is not NodeState.GONE:
-            why = f"killed for want of memory {node.faults.oom_kills} times"
+            why = f"killed for lack of memory {node.faults.oom_kills} times"
             found.append(GuardFinding(trouble=FindingKind.OOM, role=node.role, why=why))
     refused = sources.guards.refused
     if refused is not None and now - refused[0] <= RECENT_S:
@@ -239,7 +232,7 @@ def findings(sources: ViewSources, *, now: float) -> tuple[GuardFinding, ...]:
     return tuple(found)
 
 
-def _unmended(event: events.Event, why: str) -> list[GuardFinding]:
+def _unmended(event: events.JobEvent, why: str) -> list[GuardFinding]:
     match event:
         case events.ServersScaled(wanted):
             return [GuardFinding(trouble=FindingKind.MEMORY, role=Role(RoleKind.SERVER), why=why, servers=wanted)]

@@ -1,21 +1,19 @@
 """Autoscales one job: shows it to an adviser, checks the advice, and carries out the plan one move at a time.
 
-In: ticks of `master.dispatcher`. Out: events for the state machine, and every decision with its reason in the event
-log. A decision to do nothing is logged too, once for each reason. This module decides nothing: `planning` plans,
-`planning.policy.acceptance` rejects bad advice, `job.scaling.plan` orders the moves. The adviser runs outside the event
-loop. An adviser that raises, hangs or returns bad advice changes nothing.
-
     settled? -> a plan under way: its next move | else, now and then: view -> adviser -> accepted? -> PlanTaken
+
+`planning` plans, `planning.policy.acceptance` rejects bad advice, `job.scaling.plan` orders the moves.
 """
 
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from springtide import errors
+from springtide.brain.service.advisers import AdviserThread
 from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.core.shape import Shape
 from springtide.domain.data.data_workers import FeedShare
@@ -35,6 +33,7 @@ from springtide.planning.policy import acceptance
 from springtide.telemetry.planner_views import PlannerView
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 AFTER_FAILURE_S = 10.0  # pause after an adviser has failed
 CONCLUDE_S = 5.0  # longest time that a finished job waits to be recorded in the history
@@ -45,13 +44,16 @@ _NUMBERS = re.compile(r"\d[\d,.:]*")
 class AdviserSetup:
     """The adviser of a job, and its connections to the outside."""
 
-    adviser: Adviser
+    make: Callable[[], Adviser]
+    """Function that makes the adviser on the first request, in the adviser's thread."""
     name: str
     """Name of the run. Unlike the job's name, it is unique."""
     wall: Callable[[], float]
     """Wall clock, for records that outlive the job."""
     show: Callable[[PlannerView], None] = lambda _: None
     """Function that saves the view shown to the adviser, for people to read."""
+    thread: AdviserThread | None = None
+    """Thread of the adviser; None to run it in the caller's event loop."""
 
 
 class Autoscaler:
@@ -61,14 +63,15 @@ class Autoscaler:
         self, context: MasterContext, guards: ServerGuards, migration: SlotMigration, advised: AdviserSetup | None
     ) -> None:
         self._context, self._migration, self._advised = context, migration, advised
-        self._state, record = context.state, context.record
-        self._rules = self._state.spec.planning
+        record = context.record
+        self._rules = context.state.spec.planning
         self.watching = Profiler(self._rules)
-        name = advised.name if advised else self._state.spec.name
+        name = advised.name if advised else self._context.state.spec.name
         self._sources = ViewSources(name=name, record=record, watching=self.watching, guards=guards, usage={})
         self._next_at = 0.0
         self._asking: asyncio.Task[None] | None = None
         self._concluding: asyncio.Task[None] | None = None
+        self._adviser: Adviser | None = None
         self._said = ""
         self._pace: float | None = None
         """Last measured throughput, in samples a second."""
@@ -87,19 +90,17 @@ class Autoscaler:
     @property
     def settled(self) -> bool:
         """Return True if the job has reached its plan and needs no change for now."""
-        own = self._state.planned
+        own = self._context.state.planned
         return self._content and own.target is None and own.stage is PlanningStage.ADJUSTING
 
     def begin(self) -> None:
-        """Log the initial shape of a new job, with its reason."""
         if self._rules.on and self._advised is not None:
-            self._tell("started", None, f"{plan.shape_of(self._state)}: {self._rules.why}")
+            self._tell("started", None, f"{plan.shape_of(self._context.state)}: {self._rules.why}")
 
     def tick(self, usage: Mapping[Role, RoleUsage]) -> None:
-        """Observe the job, and take the next action if there is one."""
         if not self._rules.on or self._advised is None:
             return
-        now, state = self._context.clock(), self._state
+        now, state = self._context.clock(), self._context.state
         self._sources = replace(self._sources, usage=usage)
         why = plan.unsettled(state, moving=self._migration.moving)
         nodes = [*state.of_kind(RoleKind.SERVER), *state.of_kind(RoleKind.WORKER)]
@@ -115,9 +116,7 @@ class Autoscaler:
             self._asking.add_done_callback(self._asked)
 
     def _worth_asking(self, now: float) -> bool:
-        """Return True if this shape was measured for long enough. A shortage of memory does not wait for
-        measurements.
-        """
+        """Return True if this shape was measured for long enough, or memory is short."""
         era = self.watching.era
         measured = era is not None and now >= era.since + self._rules.settle_s + self._rules.window_s
         return measured or any(one.trouble in MEMORY for one in job_view.findings(self._sources, now=now))
@@ -130,11 +129,15 @@ class Autoscaler:
             self._asking.cancel()
         tasks = [task for task in (self._asking, self._concluding) if task is not None]
         await asyncio.gather(*tasks, return_exceptions=True)
+        adviser = self._adviser
         try:
             async with asyncio.timeout(CONCLUDE_S):
-                await self._advised.adviser.close()
+                if adviser is not None:
+                    await self._aside(lambda: adviser.close())
         except Exception as error:  # an adviser may run third-party code
             log.warning("the adviser could not be closed: %s", error)
+        if self._advised.thread is not None:
+            self._advised.thread.stop()
 
     # ---- asking ----
 
@@ -145,18 +148,22 @@ class Autoscaler:
             return
         view = replace(view, fed=self.fed)
         window = self.watching.window(view.facts.batch)
-        epoch = self._state.planned.epoch
-        view = await asyncio.to_thread(self._measured, view, window, now)
+        epoch, seen = self._context.state.planned.epoch, view
+
+        async def think() -> tuple[JobView, Advice]:
+            measured = self._measured(seen, window, now)
+            return measured, await self._make_adviser().advise(measured, epoch=epoch, now=now)
+
         try:
             async with asyncio.timeout(self._rules.patience_s):
-                advice = await self._advised.adviser.advise(view, epoch=epoch, now=now)
+                measured, advice = await self._aside(think)
         except TimeoutError:
             return self._failed(f"the adviser has not answered for {self._rules.patience_s:g} s")
         except errors.SpringtideError as error:
             return self._failed(f"the adviser cannot say: {error}")
         except Exception as error:  # a policy or a brain may run third-party code
             return self._failed(f"the adviser failed: {type(error).__name__}: {error}")
-        self._answer(advice, view)
+        self._answer(advice, measured)
 
     def _asked(self, task: asyncio.Task[None]) -> None:
         self._asking = None
@@ -164,8 +171,18 @@ class Autoscaler:
             log.error("planning failed", exc_info=error)
             self._failed(f"planning failed: {type(error).__name__}: {error}")
 
+    async def _aside(self, work: Callable[[], Coroutine[Any, Any, T]], *, wait: bool = False) -> T:
+        """Run work of the adviser in its thread."""
+        assert self._advised is not None
+        return await (self._advised.thread.run(work, wait=wait) if self._advised.thread is not None else work())
+
+    def _make_adviser(self) -> Adviser:
+        assert self._advised is not None
+        self._adviser = self._adviser or self._advised.make()
+        return self._adviser
+
     def _measured(self, view: JobView, window: ProfileWindow, now: float) -> JobView:
-        """Add profiles to the view, and save it. Runs in a thread, because many workers take time to process."""
+        """Add profiles to the view, and save it. Runs in the adviser's thread: many workers take time to process."""
         view = replace(view, profiles=window.profiles())
         here = measurements.now(view)
         self._pace = here.throughput if here is not None else self._pace
@@ -186,14 +203,13 @@ class Autoscaler:
     # ---- answering ----
 
     def _answer(self, advice: Any, asked: JobView) -> None:
-        """Act on the advice, if the present state of the job allows it."""
         now = self._context.clock()
         by_now = job_view.view(self._sources, now=now)
-        if by_now is None or plan.unsettled(self._state, moving=self._migration.moving):
+        if by_now is None or plan.unsettled(self._context.state, moving=self._migration.moving):
             return  # recovery and the end of the job take precedence
         self._content = False
-        rules = replace(self._rules.config, extra_workers=0) if self._state.bsp.in_step else self._rules.config
-        wrong = acceptance.refused(advice, by_now, rules, epoch=self._state.planned.epoch, now=now)
+        rules = replace(self._rules.config, extra_workers=0) if self._context.state.bsp.in_step else self._rules.config
+        wrong = acceptance.refused(advice, by_now, rules, epoch=self._context.state.planned.epoch, now=now)
         if wrong:
             return self._tell("refused", getattr(advice, "plan", None), wrong)
         self.data_cores = advice.data_cores
@@ -204,7 +220,7 @@ class Autoscaler:
 
     def _leave(self, advice: Advice, asked: JobView) -> None:
         """Leave the job unchanged. A job that was measured for long enough has reached its size."""
-        config, stage = self._rules.config, self._state.planned.stage
+        config, stage = self._rules.config, self._context.state.planned.stage
         here, quiet = measurements.now(asked), measurements.unchanged_s(asked, at=self._context.clock())
         enough = here is not None and (here.steps >= config.sample_steps or quiet >= config.sample_s)
         self._content = enough and quiet >= config.between_changes_s
@@ -213,9 +229,9 @@ class Autoscaler:
             self._happen(events.PlanEnded(PlanningStage.ADJUSTING))
 
     def _take(self, advice: Advice, asked: JobView) -> None:
-        plan, stage = advice.plan, self._state.planned.stage
+        plan, stage = advice.plan, self._context.state.planned.stage
         assert plan is not None
-        ranks = [node.role.rank for node in job_view.servers(self._state)]
+        ranks = [node.role.rank for node in job_view.servers(self._context.state)]
         cpus = tuple((ranks[place], cpu) for place, cpu in plan.server_cpus if place < len(ranks))
         first = acceptance.servers_first(asked, plan.shape, self._rules.config)
         self._tell("taken", plan, plan.reason, notes=advice.notes)
@@ -233,7 +249,7 @@ class Autoscaler:
     def _move_on(self) -> None:
         self._context.apply(events.PlanAdvanced(self._sources.record.book.largest_group))
 
-    def _happen(self, event: events.Event) -> None:
+    def _happen(self, event: events.JobEvent) -> None:
         try:
             self._context.apply(event)
         except errors.BadInput as refused:
@@ -248,7 +264,7 @@ class Autoscaler:
         self._said = kind
         shape = str(plan.shape) if isinstance(plan, ShapePlan) else None
         details = {"throughput": plan.throughput, "cost": plan.cost} if isinstance(plan, ShapePlan) else {}
-        stage, epoch = self._state.planned.stage, self._state.planned.epoch
+        stage, epoch = self._context.state.planned.stage, self._context.state.planned.epoch
         self._context.log_event(
             "plan", outcome=outcome, shape=shape, why=why, stage=stage, epoch=epoch, notes=list(notes), **details
         )
@@ -272,7 +288,7 @@ class Autoscaler:
             return  # the job ended while sampling, so there is nothing to learn; only a shared brain waits for its end
         try:
             async with asyncio.timeout(CONCLUDE_S):
-                await self._advised.adviser.conclude(over)
+                await self._aside(lambda: self._make_adviser().conclude(over), wait=True)
         except Exception as error:  # the job has ended well, whether or not it is recorded
             log.warning("the job is not remembered: %s: %s", type(error).__name__, error)
             self._context.log_event("plan", outcome="forgotten", shape=None, why=f"{type(error).__name__}: {error}")

@@ -1,14 +1,8 @@
 """Autoscales a job that reads a stream: measures traffic, forecasts it, and sets the number of workers.
 
-In: ticks of `master.dispatcher`, and reports through `master.autoscale.stream_stats`. Out: events for the state
-machine; every decision with its reason in the event log; files for forecasts, the dashboard and plots. A decision to do
-nothing is logged too, once for each reason. This module decides nothing: `planning.online.decision` and
-`job.stragglers.backups` decide. Learned values are journaled, so a master that takes over keeps them.
-
-Decisions use stream time, which can run faster than the clock. One clock second then covers many stream seconds, and
-one sample stands for equally many samples. Rates are therefore equal in both times.
-
-    look: what came, what waits, who is busy -> now and then: forecast -> decide -> Scaled, servers in proportion
+`planning.online.decision` and `job.stragglers` decide. Learned values are journaled. Decisions use stream time,
+which can run faster than the clock. One clock second then covers many stream seconds, and one sample stands for equally
+many samples. Rates are therefore equal in both times.
 """
 
 import asyncio
@@ -17,7 +11,7 @@ import math
 import re
 import time
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import msgspec
@@ -27,10 +21,10 @@ from springtide.brain.forecasting.forecast_client import Forecasting
 from springtide.domain.core.roles import Life, RoleKind
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import OnlinePoint, OnlineRules, OnlineState, OnlineView, Scaling
+from springtide.job import stragglers
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
 from springtide.job.scaling import plan
-from springtide.job.stragglers import backups
 from springtide.master.autoscale.forecast import TrafficForecast
 from springtide.master.autoscale.stream_stats import StreamStats
 from springtide.master.core import journal_entries
@@ -64,17 +58,30 @@ class OnlineNotes(msgspec.Struct, frozen=True):
     """Throughput by number of workers, in samples per clock second."""
     kept: SloSums = SloSums()
     scalings: int = 0
-    marks: dict[int, backups.SlowMark] = msgspec.field(default_factory=dict)
+    marks: dict[int, stragglers.SlowMark] = msgspec.field(default_factory=dict)
     """Slowness marks of workers, by rank."""
     slow: tuple[int, ...] = ()
     backups: int = 0
-    """Number of backup workers wanted for slow workers. `added` is the number of them already in the job's worker
-    count."""
+    """Backup workers wanted for slow workers; `added` of them are already among the job's workers."""
     added: int = 0
     start_s: float | None = None
     """Clock seconds from the request for a worker to its first trained sample; None until observed."""
     unkept_why: str = ""
     """Why a worker only counted its dead letters instead of keeping them; empty if all dead letters are kept."""
+
+
+@dataclass(slots=True)
+class LastTimes:
+    """When each part of the loop last did something, by the clock; `plan` is in stream time."""
+
+    growth: float = -math.inf
+    decision: float = -math.inf
+    note: float = -math.inf
+    measurement: float = -math.inf
+    point: float = -math.inf
+    plan: float = -math.inf
+    shape: float = 0.0
+    """When the set of living workers changed."""
 
 
 class StreamSample(NamedTuple):
@@ -86,7 +93,6 @@ class StreamSample(NamedTuple):
 
 
 def open_autoscaler(context: MasterContext) -> "OnlineAutoscaler":
-    """Make the autoscaler of a job from the files of its run."""
     job, files = context.record.state.spec.online, RunFiles(context.folder)
     if job.on:
         solver()  # load the solver now, because loading takes half a second
@@ -103,23 +109,19 @@ class OnlineAutoscaler:
         self, context: MasterContext, streams: StreamStats, foresight: TrafficForecast, points: Series[OnlinePoint]
     ) -> None:
         self._context, self._streams, self._foresight, self._points = context, streams, foresight, points
-        self._state, self._job = context.record.state, context.record.state.spec.online
+        self._job = context.state.spec.online
         self._notes = self._noted()
         self._looks: deque[StreamSample] = deque(maxlen=4096)
-        self._grew_at = self._next_at = self._noted_at = self._measured_at = self._point_at = -math.inf
+        self._last = LastTimes()
         self._awaited: dict[Life, float] = {}
         self._shape: tuple[Life, ...] = ()
-        self._shape_at = 0.0
         self._asking: asyncio.Task[None] | None = None
-        self._scaling = Scaling(workers=self._state.workers, why="")
+        self._scaling = Scaling(workers=self._context.state.workers, why="")
         self._said = self._why = ""
-        self._planned_at = -math.inf
-        """When the last plan was made, in stream time."""
         self._servers: int | None = None
 
     @property
     def on(self) -> bool:
-        """Return True if this autoscaler controls the number of workers."""
         return self._job.on and self.reads
 
     @property
@@ -130,10 +132,9 @@ class OnlineAutoscaler:
     def _batch(self) -> float:
         """Return the samples in a full batch of one worker. A bsp group shares a batch."""
         size = self._context.record.book.passes[-1].card.batch_size
-        return size / max(1, len(self._shape)) if self._state.spec.sync == "bsp" else size
+        return size / max(1, len(self._shape)) if self._context.state.spec.sync == "bsp" else size
 
     def heard(self, life: Life, report: MemberReport, *, at: float) -> None:
-        """Record the stream statistics of a worker's report."""
         if report.stream is not None:
             self._streams.heard(life.role, life.incarnation, report.stream, at=at)
             if report.stream.unkept and not self._notes.unkept_why:
@@ -143,30 +144,30 @@ class OnlineAutoscaler:
 
     def tick(self, now: float, *, moving: int) -> None:
         """Measure the stream, and decide if it is time. `moving` is the number of slots in transfer."""
-        if not self.reads or (self._looks and now < self._looks[-1].at + LOOK_S) or self._state.phase.over:
+        if not self.reads or (self._looks and now < self._looks[-1].at + LOOK_S) or self._context.state.phase.over:
             return
         alive = tuple(
             Life(node.role, node.incarnation)
-            for node in self._state.of_kind(RoleKind.WORKER)
+            for node in self._context.state.of_kind(RoleKind.WORKER)
             if node.state is NodeState.JOINED
         )
         if alive != self._shape:
             over = {life.role.rank for life in self._shape} - {life.role.rank for life in alive if life in self._shape}
             marks = {rank: mark for rank, mark in self._notes.marks.items() if rank not in over}
             self._notes = msgspec.structs.replace(self._notes, marks=marks)
-            self._shape, self._shape_at = alive, now
+            self._shape, self._last.shape = alive, now
         self._let_cores_go()
         self._see_starts(now)
-        pausing = plan.unsettled(self._state, moving=moving)
+        pausing = plan.unsettled(self._context.state, moving=moving)
         self._look(now, pausing=bool(pausing))
         self._measure(now)
-        if self._job.on and self._state.phase is JobPhase.RUNNING and now >= self._next_at and self._asking is None:
-            self._next_at = now + self._job.every_s / self._job.speedup
+        due = now >= self._last.decision + self._job.every_s / self._job.speedup
+        if self._job.on and self._context.state.phase is JobPhase.RUNNING and due and self._asking is None:
+            self._last.decision = now
             self._asking = asyncio.get_running_loop().create_task(self._decide(now, pausing))
             self._asking.add_done_callback(self._asked)
 
     async def close(self) -> None:
-        """Cancel the request under way, and close the forecaster."""
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.gather(self._asking, return_exceptions=True)
@@ -185,8 +186,8 @@ class OnlineAutoscaler:
         before = self._looks[-1] if self._looks else StreamSample(now, streams.came, streams.trained)
         looked = StreamSample(now, streams.came, streams.trained)
         if looked.trained > before.trained or not streams.backlog:
-            self._grew_at = now
-        down = pausing and now - self._grew_at > BEATS * self._state.spec.heartbeat_s
+            self._last.growth = now
+        down = pausing and now - self._last.growth > BEATS * self._context.state.spec.heartbeat_s
         if self._looks:
             self._foresight.arrived(before.at, now, looked.came - before.came)
             kept = self._notes.kept.then(
@@ -198,17 +199,15 @@ class OnlineAutoscaler:
             )
             self._notes = msgspec.structs.replace(self._notes, kept=kept)
         self._looks.append(looked)
-        if now >= self._point_at + job.every_s / job.speedup:
-            self._point_at = now
+        if now >= self._last.point + job.every_s / job.speedup:
+            self._last.point = now
             self._points.add(self._point(now, down=down))
-        if now >= self._noted_at + NOTE_S:
+        if now >= self._last.note + NOTE_S:
             self._note(now)
 
     def _let_cores_go(self) -> None:
-        """Remove CPU limits below the quota. Planning began with small roles, but here only the number of roles
-        matters.
-        """
-        rules, state = self._state.spec.planning, self._state
+        """Remove CPU limits below the quota, because here only the number of roles matters."""
+        rules, state = self._context.state.spec.planning, self._context.state
         if not self._job.on or rules.bounds is None or state.phase is not JobPhase.RUNNING:
             return
         for kind in (RoleKind.WORKER, RoleKind.SERVER):
@@ -219,7 +218,7 @@ class OnlineAutoscaler:
 
     def _see_starts(self, now: float) -> None:
         """Measure how long workers take from launch to the first trained sample."""
-        nodes = self._state.of_kind(RoleKind.WORKER)
+        nodes = self._context.state.of_kind(RoleKind.WORKER)
         here = {Life(node.role, node.incarnation): node for node in nodes if node.active}
         self._awaited = {life: since for life, since in self._awaited.items() if life in here}
         for life, node in here.items():
@@ -232,12 +231,10 @@ class OnlineAutoscaler:
                 )
 
     def _measure(self, now: float) -> None:
-        """Learn the throughput of the present number of workers, once they have been stable for long enough. First
-        steps are slow and do not count if better measurements exist.
-        """
+        """Learn the throughput of a stable number of workers. First steps are slow, and count only at first."""
         seconds = capacity_model.window_s(self._job.speedup)
-        settled_at = self._shape_at + (seconds if self._notes.learned.known else 0.0)
-        if not self._shape or now < max(settled_at, self._measured_at) + seconds:
+        settled_at = self._last.shape + (seconds if self._notes.learned.known else 0.0)
+        if not self._shape or now < max(settled_at, self._last.measurement) + seconds:
             return
         works = self._streams.works(seconds, self._shape, at=now)
         if len(works) < len(self._shape):
@@ -245,12 +242,12 @@ class OnlineAutoscaler:
         learned = self._notes.learned.then(works, batch=self._batch, at=now * self._job.speedup)
         if learned is self._notes.learned:
             return
-        self._measured_at = now
+        self._last.measurement = now
         paces = {rank: pace for rank, work in works.items() if (pace := work.pace) is not None}
         sure = capacity_model.full(works, self._batch)
-        marks = backups.marked(self._notes.marks, paces, works, self._state.spec.stragglers, sure)
+        marks = stragglers.update_marks(self._notes.marks, paces, works, self._context.state.spec.stragglers, sure)
         self._notes = msgspec.structs.replace(self._notes, learned=learned, marks=marks)
-        found = backups.wanted(marks, self._notes.backups)
+        found = stragglers.wanted_backups(marks, self._notes.backups)
         if (found.workers, found.slow) != (self._notes.backups, self._notes.slow):
             self._notes = msgspec.structs.replace(self._notes, slow=found.slow, backups=found.workers)
             held = self._fixed()
@@ -263,10 +260,10 @@ class OnlineAutoscaler:
         if not self._job.on:
             return "the number of workers was given (--workers, or --online off)"
         by_hand = "the number of workers was set by hand: `springtide scale` changes it"
-        return by_hand if "workers" in self._state.planned.pinned else ""
+        return by_hand if "workers" in self._context.state.planned.pinned else ""
 
     def _capacity(self, now: float) -> tuple[float, ...] | None:
-        kind: Kind = "sync" if self._state.spec.sync == "bsp" else "async"
+        kind: Kind = "sync" if self._context.state.spec.sync == "bsp" else "async"
         return self._notes.learned.capacity(
             self._rules().most, now=len(self._shape), at=now * self._job.speedup, kind=kind
         )
@@ -291,12 +288,12 @@ class OnlineAutoscaler:
         if held := self._fixed():
             return self._leave(held)
         if capacity is None:
-            return self._leave("nobody has trained for long enough to say what a worker can do")
+            return self._leave("no worker has trained for long enough to measure its throughput")
         works = self._streams.works(capacity_model.window_s(speedup), self._shape, at=now)
-        changed = self._state.planned.changed_at
+        changed = self._context.state.planned.changed_at
         view = OnlineView(
             at=now * speedup,
-            workers=max(rules.fewest, self._state.workers - self._notes.added),
+            workers=max(rules.fewest, self._context.state.workers - self._notes.added),
             backlog=float(self._streams.backlog) * speedup,
             lag_s=self._streams.lag_s(now) * speedup,
             arrivals=arriving,
@@ -306,9 +303,9 @@ class OnlineAutoscaler:
             pausing=bool(pausing),
             changed_at=-math.inf if changed is None else changed * speedup,
         )
-        cold = self._foresight.cold and view.at >= self._planned_at + COLD_S
-        if cold or decision.due(view, rules, planned_at=self._planned_at):
-            self._planned_at = view.at
+        cold = self._foresight.cold and view.at >= self._last.plan + COLD_S
+        if cold or decision.due(view, rules, planned_at=self._last.plan):
+            self._last.plan = view.at
             self._act(decision.decide(view, rules), pausing)
         else:
             self._act(self._scaling, pausing)
@@ -316,7 +313,7 @@ class OnlineAutoscaler:
     def _rules(self) -> OnlineRules:
         """Return the configured rules, updated with bounds and start times of this job."""
         rules, start_s = self._job.rules, self._notes.start_s
-        fewest, most = self._state.planned.limits.get("workers", (rules.fewest, rules.most))
+        fewest, most = self._context.state.planned.limits.get("workers", (rules.fewest, rules.most))
         rules = replace(rules, fewest=fewest, most=most)
         return rules if start_s is None else replace(rules, start_s=start_s * self._job.speedup)
 
@@ -327,8 +324,7 @@ class OnlineAutoscaler:
             self._leave(f"it could not be decided: {type(error).__name__}: {error}")
 
     def _act(self, scaling: Scaling, pausing: str) -> None:
-        """Scale the job to the decided number of workers, plus backups."""
-        rules, state, extra = self._rules(), self._state, self._notes.backups
+        rules, state, extra = self._rules(), self._context.state, self._notes.backups
         before, self._scaling = self._scaling, scaling
         if scaling.alert and _kind(scaling.alert) != _kind(before.alert):
             self._context.log_event("alert", why=scaling.alert)
@@ -352,7 +348,7 @@ class OnlineAutoscaler:
 
     def _have_servers(self, workers: int) -> None:
         """Keep the initial ratio of servers to workers, unless the user or another part set the servers."""
-        state, spec = self._state, self._state.spec
+        state, spec = self._context.state, self._context.state.spec
         usual = max(1, math.ceil(workers * spec.servers / spec.workers))
         least, most = state.planned.limits.get("servers", (1, usual))
         usual = max(least, min(usual, most))
@@ -368,7 +364,7 @@ class OnlineAutoscaler:
         self._why = why
         if _kind(why) != self._said:
             self._said = _kind(why)
-            self._context.log_event("online", why=why, workers=self._state.workers)
+            self._context.log_event("online", why=why, workers=self._context.state.workers)
 
     # ---- telling ----
 
@@ -384,7 +380,7 @@ class OnlineAutoscaler:
             lag_s=self._streams.lag_s(now) * self._job.speedup,
             backlog=float(self._streams.backlog),
             workers=workers,
-            wanted=self._state.workers,
+            wanted=self._context.state.workers,
             forecast=mean,
             high=high,
             down=down,
@@ -399,7 +395,7 @@ class OnlineAutoscaler:
         works = self._streams.works(capacity_model.window_s(job.speedup), self._shape, at=now)
         total = self._streams.total
         held = self._fixed()
-        fewest, most = (self._state.workers,) * 2 if held else (self._rules().fewest, self._rules().most)
+        fewest, most = (self._context.state.workers,) * 2 if held else (self._rules().fewest, self._rules().most)
         return OnlineState(
             lag_s=point.lag_s,
             slo_lag_s=job.rules.slo_lag_s,
@@ -438,17 +434,17 @@ class OnlineAutoscaler:
     # ---- remembering ----
 
     def _noted(self) -> OnlineNotes:
-        kept = self._context.record.shared.get(NOTES_KEY)
+        kept = self._context.record.shared.values.get(NOTES_KEY)
         try:
             return msgspec.msgpack.decode(kept, type=OnlineNotes) if kept else OnlineNotes()
         except msgspec.MsgspecError:  # written by another version
             return OnlineNotes()
 
     def _note(self, now: float) -> None:
-        self._noted_at = now
+        self._last.note = now
         kept = msgspec.msgpack.encode(self._notes)
         with self._context.journaled(journal_entries.ShareEntry(NOTES_KEY, kept)):
-            self._context.record.share(NOTES_KEY, kept)
+            self._context.record.shared.share(NOTES_KEY, kept)
 
 
 def _kind(said: str) -> str:

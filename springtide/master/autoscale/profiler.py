@@ -1,8 +1,6 @@
 """Measures a job while its shape stays the same: step times by term, CPU use of roles, and start times.
 
-In: reports of workers and measurements of the agent, from `master.dispatcher`; the clock is an argument. Out: readings
-for `planning.perf_model.profiles`. Nothing is journaled: a master that takes over measures again, and changes nothing
-until then. Next: `master.autoscale.job_view`.
+Out: readings for `planning.perf_model.profiles`. Nothing is journaled: a master that takes over measures again.
 """
 
 from collections import deque
@@ -42,7 +40,6 @@ class ShapePeriod:
 
     @property
     def own(self) -> Shape:
-        """Return the shape without low-priority workers."""
         return replace(self.shape, workers=self.shape.workers - self.extra)
 
 
@@ -55,7 +52,6 @@ class Profiler:
         self.launches: deque[LaunchTime] = deque(maxlen=KEPT_LAUNCHES)
         self._readings: deque[WorkerReading] = deque(maxlen=MOST_READINGS)
         self._before: list[Profile] = []
-        """Profiles of earlier shapes."""
         self._steps: dict[int, int] = {}
         """Step count of each worker incarnation, from its last reading in this shape."""
         self._used: dict[Life, deque[tuple[float, float]]] = {}
@@ -118,9 +114,7 @@ class Profiler:
         self._spent.clear()
 
     def _warm(self, shape: Shape) -> bool:
-        """Return True if all workers are past their first steps. Before that, servers idle and seem to need too
-        little.
-        """
+        """Return True if all workers are past their first steps. Before that, servers seem to need too little."""
         return sum(count >= self._rules.warm_up_steps for count in self._steps.values()) >= shape.workers
 
     def _see_use(self, usage: Mapping[Role, RoleUsage], at: float) -> None:
@@ -173,11 +167,9 @@ class ProfileWindow:
     spent: tuple[CoreSeconds, ...] = ()
 
     def profiles(self) -> tuple[Profile, ...]:
-        """Return profiles of all shapes, oldest first."""
         return (*self.before, *self.own())
 
     def own(self) -> tuple[Profile, ...]:
-        """Return profiles of the present shape."""
         if self.era is None:
             return ()
         rules = observe.ProfileRules(
@@ -188,6 +180,5 @@ class ProfileWindow:
 
 
 def timing_of(report: MemberReport) -> TimingSum:
-    """Convert a report's totals to the planner's type."""
     seconds = {name: report.seconds.get(name.removesuffix("_s"), 0.0) for name in SUM_FIELDS if name.endswith("_s")}
     return TimingSum(steps=report.step, samples=report.samples, **seconds)

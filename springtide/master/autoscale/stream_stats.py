@@ -1,8 +1,6 @@
 """Sums the stream reports of workers: records arrived and trained, lag, and how busy workers are.
 
-In: `StreamUse` reports on heartbeats; the clock is an argument and never goes back. Out: sums for
-`master.autoscale.online_loop` and the job's status. Nothing is journaled: a new master has all values after one
-heartbeat of each worker.
+Nothing is journaled: a new master has all values after one heartbeat of each worker.
 """
 
 import math
@@ -38,13 +36,11 @@ class StreamStats:
         self.uses: dict[Role, tuple[Life, StreamUse]] = {}
         """Newest report of each worker's last incarnation."""
         self._gone = StreamUse()
-        """Totals of incarnations that have ended."""
         self._begun = 0
         """Sum of the partition ends in the first reports. When those records arrived is unknown."""
         self._looks: deque[tuple[float, dict[Life, WorkerWork]]] = deque(maxlen=MOST_LOOKS)
 
     def heard(self, role: Role, incarnation: int, use: StreamUse, *, at: float) -> None:
-        """Record a worker's report."""
         before = self.uses.get(role)
         life = Life(role, incarnation)
         if before is not None and before[0] != life:
@@ -63,17 +59,14 @@ class StreamStats:
 
     @property
     def came(self) -> int:
-        """Return the samples that arrived since the first observation."""
         return sum(one.end for one in self.known.values()) - self._begun
 
     @property
     def trained(self) -> int:
-        """Return the trained offsets, summed over partitions."""
         return sum(one.trained for one in self.known.values())
 
     @property
     def backlog(self) -> int:
-        """Return the samples that arrived and are not trained."""
         return sum(max(0, one.end - one.trained) for one in self.known.values())
 
     def lag_s(self, at: float) -> float:
@@ -93,12 +86,10 @@ class StreamStats:
         return _sum([self._gone, *(use for _, use in self.uses.values())])
 
     def at_work(self, life: Life) -> bool:
-        """Return True if this incarnation has trained anything."""
         known = self.uses.get(life.role)
         return known is not None and known[0] == life and known[1].records > 0
 
     def look(self, alive: Collection[Life], *, at: float) -> None:
-        """Record the progress of the living workers."""
         works = {
             life: WorkerWork(use.records, use.busy_s, use.waited_s, use.steps)
             for life, use in self.uses.values()
@@ -107,9 +98,7 @@ class StreamStats:
         self._looks.append((at, works))
 
     def works(self, seconds: float, alive: Collection[Life], *, at: float) -> dict[int, WorkerWork]:
-        """Return the work of each living worker in the last `seconds`, by rank. Only workers present throughout
-        count.
-        """
+        """Return each worker's work in the last `seconds`, by rank, if it was present throughout."""
         if not self._looks:
             return {}
         then = next((works for when, works in reversed(self._looks) if when <= at - seconds), None)

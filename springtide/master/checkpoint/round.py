@@ -1,9 +1,7 @@
 """Runs checkpoint rounds on the master: begins a round, collects the servers' reports, and publishes the manifest.
 
-In: the record, whose ledger is noted before any slot is copied, and `SaveReport`s of servers. Out: a manifest in the
-job's folder once every slot is covered. The last few checkpoints are kept. A master that takes over finds complete
-checkpoints in the folder, abandons the round under way and begins another. Next: `master.checkpoint.schedule` applies
-the result to the job.
+The ledger is noted before any slot is copied. A master that takes over finds complete checkpoints in the folder,
+abandons the round under way and begins another. Next: `master.checkpoint.schedule` applies the result to the job.
 """
 
 import logging
@@ -22,7 +20,6 @@ from springtide.checkpoint.transfer import claims
 from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.data.ledger import passes
 from springtide.data.ledger.passes import JobProgress
-from springtide.domain.data.samples import EpochPlace
 from springtide.domain.model.checkpoints import CheckpointRules, Lineage, Written
 from springtide.domain.model.tables import SHARED_KEY, TableSpec
 from springtide.master.core.record import DONE, JobRecord
@@ -40,9 +37,7 @@ class CheckpointRound:
 
     order: messages.SaveOrder
     note: JobProgress
-    claims: tuple[str, ...]
-    objects: dict[int, dict[str, bytes]]
-    places: dict[int, EpochPlace]
+    scripts: ScriptStates
     begun_at: float
     """Time of day when the round began."""
     lives: frozenset[str]
@@ -52,8 +47,7 @@ class CheckpointRound:
     generation: int = 0
     """Generation of the bsp group that waits. A later generation may have continued training."""
     era: int = 0
-    """Era of the ledger when it was noted. In a later era, a slot's server may lack samples that the note counts as
-    trained."""
+    """Era of the ledger when it was noted. In a later era, slots may lack samples that the note counts."""
     written: list[Written] = field(default_factory=list)
     answered: set[str] = field(default_factory=set)
     """Servers that have written everything that the newest order asks for."""
@@ -66,7 +60,6 @@ class CheckpointRound:
     publishing: bool = False
 
     def manifest(self, record: JobRecord, covered: manifest.Covered, run: str) -> Manifest:
-        """Build the manifest from the parts that servers have written."""
         spec, note = record.state.spec, passes.caught_up(self.note, record.book.passes)
         return Manifest(
             job=spec.name,
@@ -79,9 +72,9 @@ class CheckpointRound:
             progress=SavedProgress(
                 samples=note.samples, step=self.step, era=self.era, ledger=msgspec.msgpack.encode(note)
             ),
-            scripts=ScriptStates(claims=self.claims, objects=self.objects, places=self.places),
+            scripts=self.scripts,
             tables=tuple(spec for _, spec in sorted(self.tables.items())),
-            outline=record.shared.get(SHARED_KEY, b""),
+            outline=record.shared.values.get(SHARED_KEY, b""),
             files=covered.files,
             chains=covered.chains,
             apart=covered.apart,
@@ -93,19 +86,14 @@ class CheckpointStore:
 
     def __init__(self, rules: CheckpointRules, folder: pathlib.Path, claim: RunClaim, *, term: int = 1) -> None:
         """`claim` is this run's claim of the folder and the URL."""
-        self.rules, self._place, self.term = rules, FolderStore(folder), term
+        self.rules, self.place, self.term = rules, FolderStore(folder), term
         self.claim = msgspec.structs.replace(claim, resumed_run=rules.resume_run)
-        self.lineage = Lineage(claim.run, rules.resume_run, rules.resume_number)
-        """Runs whose checkpoints the job may restore."""
         self.claim_name = ""
         """File name of this run's claim in the folder; empty if none could be written."""
         self.round: CheckpointRound | None = None
         self.last: Manifest | None = None
-        """Last complete checkpoint."""
         self.kept: list[Manifest] = []
-        self.last_note: JobProgress | None = None
         self.trouble = ""
-        """Why the newest checkpoint was not completed."""
         self.unmirrored = ""
         """Why the last complete checkpoint has only one copy, in a job with mirrors."""
         self.pinned: Manifest | None = None
@@ -119,13 +107,12 @@ class CheckpointStore:
 
     @property
     def folder(self) -> pathlib.Path:
-        """Return the folder for servers that see it."""
-        return self._place.path
+        return self.place.path
 
     @property
-    def place(self) -> FolderStore:
-        """Return the folder as a store to read from."""
-        return self._place
+    def lineage(self) -> Lineage:
+        """Return the runs whose checkpoints the job may restore."""
+        return Lineage(self.claim.run, self.rules.resume_run, self.rules.resume_number)
 
     def begin_run(self) -> None:
         """Claim the folder and the URL of a new run. Raise BadInput with the owner's name if another run owns them.
@@ -137,7 +124,7 @@ class CheckpointStore:
         taken = [0]
         try:
             self._claim_folder()
-            taken += checkpoint_io.numbers(self._place)
+            taken += checkpoint_io.numbers(self.place)
             self._keep_found()
         except errors.BadInput:
             raise
@@ -157,7 +144,7 @@ class CheckpointStore:
         """Release places in which the run left no checkpoint. Waits for the store."""
         if not self.rules.on:
             return
-        places: list[FolderStore | UrlStore] = [self._place]
+        places: list[FolderStore | UrlStore] = [self.place]
         for place in [*places, *([UrlStore(self.rules.url)] if self.rules.url else [])]:
             try:
                 claims.release(place, self.lineage.run)
@@ -179,13 +166,13 @@ class CheckpointStore:
         self._number = max(self._number, saved, *([] if saved else self._numbers_at_url()))
         if self.kept and self.kept[-1].run == self.lineage.run:
             self._complete(self.kept[-1])
-        taken = [number_in(name.replace(".part", ".seg")) or 0 for name in self._place.names()]
+        taken = [number_in(name.replace(".part", ".seg")) or 0 for name in self.place.names()]
         self._number = max([(before := self._number), *taken])
         return self._number if self._number > before else 0
 
     def _claim_folder(self) -> None:
         if self.rules.on:
-            self.claim_name = claims.take(self._place, self.claim)
+            self.claim_name = claims.take(self.place, self.claim)
 
     def _numbers_at_url(self) -> list[int]:
         """Return the checkpoints that an earlier run left at the URL. This run numbers its checkpoints after them."""
@@ -196,10 +183,9 @@ class CheckpointStore:
             return []
 
     def _keep_found(self, saved: int = 0, era: int = 0) -> None:
-        """Keep the newest checkpoints in the folder that this run may restore."""
-        for number in checkpoint_io.numbers(self._place):
+        for number in checkpoint_io.numbers(self.place):
             try:
-                found = checkpoint_io.known(self._place, number, lineage=self.lineage)
+                found = checkpoint_io.known(self.place, number, lineage=self.lineage)
                 if found.run == self.lineage.run and number > saved and found.progress.era != era:
                     self.withdraw(found)
                 elif len(self.kept) < self.rules.keep:
@@ -208,7 +194,6 @@ class CheckpointStore:
                 log.warning("checkpoint %d: %s", number, error)
 
     def passed(self, number: int) -> None:
-        """Skip a number that a server knows from an earlier master."""
         self._number = max(self._number, number)
 
     @property
@@ -222,9 +207,9 @@ class CheckpointStore:
     def wanted(self, record: JobRecord, at: float) -> tuple[bool, bool]:
         """Return whether a checkpoint should begin now, and whether something waits for it."""
         state, book = record.state, record.book
-        if not self.rules.on or self.round is not None or record.placement is None or state.phase.over:
+        if not self.rules.on or self.round is not None or record.slots.placement is None or state.phase.over:
             return False, False
-        if state.bsp.in_step or state.healing or record.leased_at is None:
+        if state.bsp.in_step or state.healing or record.span.leased_at is None:
             return False, False
         if state.saving_last and self.covers(record):
             return False, False
@@ -232,13 +217,13 @@ class CheckpointStore:
             return False, False  # the checkpoint only needs to be uploaded
         if book.waits_to_end or state.saving_last:
             return at >= self._next_at or not self.trouble, True
-        assigned = all(holder == DONE for holder in record.once.values())
+        assigned = all(holder == DONE for holder in record.shared.claims.values())
         return assigned and at >= self._next_at, False
 
     def due_at_step(self, record: JobRecord, at: float, *, last: bool = False) -> int:
         """Return the number of the checkpoint that a bsp group should begin after its next step; 0 if none is due."""
         state = record.state
-        if not self.rules.on or state.phase.over or state.healing or not state.bsp.members or not record.begun:
+        if not self.rules.on or state.phase.over or state.healing or not state.bsp.members or not record.span.begun:
             return 0
         return self._number + 1 if last or (self.round is None and at >= self._next_at) else 0
 
@@ -252,18 +237,16 @@ class CheckpointStore:
         note: JobProgress | None = None,
         step: int = 0,
     ) -> messages.SaveOrder:
-        """Note the ledger and begin a round. Everything that servers copy from now on belongs to it. `step` is
-        for bsp.
-        """
+        """Note the ledger and begin a round. Everything that servers copy from now on belongs to it."""
         self._number += 1
         base = self.last.number if self.last is not None else 0
         order = messages.SaveOrder(self.term, self._number, base, hurry)
         self.round = CheckpointRound(
             order,
             note or record.book.note(),
-            tuple(record.once),
-            record.objects,
-            record.places,
+            ScriptStates(
+                claims=tuple(record.shared.claims), objects=record.scripts.objects, places=record.scripts.places
+            ),
             time.time(),
             frozenset(lives.values()),
             step,
@@ -280,10 +263,13 @@ class CheckpointStore:
         """
         if record.state.bsp.in_step:
             return True
-        if self.last is None or self.last_note is None:
+        if self.last is None:
             return False
-        scripts = (self.last.scripts.objects, self.last.scripts.places) == (record.objects, record.places)
-        return scripts and trained(self.last_note) == trained(record.book.note())
+        scripts = (self.last.scripts.objects, self.last.scripts.places) == (
+            record.scripts.objects,
+            record.scripts.places,
+        )
+        return scripts and trained(note_of(self.last)) == trained(record.book.note())
 
     # ---- ending ----
 
@@ -297,7 +283,7 @@ class CheckpointStore:
         if said.error or said.written is None:
             return f"{life}: {said.error or 'wrote nothing'}"
         if record.state.bsp.generation != now.generation:
-            return "the bsp group was formed anew meanwhile, and may have gone on"
+            return "the bsp group was formed again meanwhile, and may have continued"
         if said.written not in now.written:
             now.written.append(said.written)
         if said.part == now.order.part:
@@ -324,7 +310,7 @@ class CheckpointStore:
         if not (now.lives <= now.answered and set(owners.values()) <= now.answered):
             return None
         if now.order.part >= MOST_PARTS:
-            return f"{len(covered.missing)} slots change servers all the time, and are in nobody's part"
+            return f"{len(covered.missing)} slots keep changing servers, and no server wrote them"
         part = now.order.part + 1
         now.order = msgspec.structs.replace(now.order, part=part, slots=covered.missing)
         now.answered = set()
@@ -344,9 +330,9 @@ class CheckpointStore:
         Raises BadInput if another run has taken over the folder.
         """
         self._claim_folder()
-        checkpoint_io.publish(self._place, manifest)
+        checkpoint_io.publish(self.place, manifest)
         keep = [*self.kept, manifest][-self.rules.keep :]
-        checkpoint_io.drop_unneeded(self._place, [*keep, *([self.pinned] if self.pinned else [])])
+        checkpoint_io.drop_unneeded(self.place, [*keep, *([self.pinned] if self.pinned else [])])
 
     def drop(self, number: int) -> None:
         """Delete the files of an abandoned checkpoint and earlier leftovers. Blocks on the disk, like `publish`."""
@@ -356,7 +342,7 @@ class CheckpointStore:
         except errors.BadInput:  # another run has taken over the folder
             only_run = self.lineage.run
         kept = [*self.kept, *([self.pinned] if self.pinned else [])]
-        checkpoint_io.drop_unneeded(self._place, kept, given_up=number, only_run=only_run)
+        checkpoint_io.drop_unneeded(self.place, kept, given_up=number, only_run=only_run)
 
     def complete(self, manifest: Manifest) -> JobProgress | None:
         """Record a published checkpoint. Return the ledger note with which it began."""
@@ -372,9 +358,7 @@ class CheckpointStore:
         self._remove(manifest.number)
 
     def abandon(self, why: str, at: float, *, again: bool = True) -> int:
-        """Abandon the round under way. Return its number, or 0 if there was none. With `again`, try another
-        round soon.
-        """
+        """Abandon the round under way; return its number, or 0. With `again`, try another round soon."""
         now, self.round = self.round, None
         if now is None:
             return 0
@@ -385,28 +369,24 @@ class CheckpointStore:
 
     def go_back(self, number: int) -> None:
         """Discard checkpoints newer than `number`, because slots were restored from `number`."""
-        for newer in [found for found in checkpoint_io.numbers(self._place) if found > number]:
+        for newer in [found for found in checkpoint_io.numbers(self.place) if found > number]:
             self._number = max(self._number, newer)
             self._remove(newer)
         self._void |= set(range(number + 1, self._number + 1))
         self.kept = [manifest for manifest in self.kept if manifest.number <= number]
         self.last = self.kept[-1] if self.kept and self.kept[-1].number == number else None
-        self.last_note = (
-            msgspec.msgpack.decode(self.last.progress.ledger, type=JobProgress) if self.last is not None else None
-        )
 
     def _remove(self, number: int) -> None:
         """Remove a manifest, unless it belongs to another run that has taken over the folder."""
         try:
-            run = checkpoint_io.manifest_of(self._place, number).run
+            run = checkpoint_io.manifest_of(self.place, number).run
         except (errors.BadInput, OSError):  # damaged or deleted
             run = self.lineage.run
         if run == self.lineage.run:
-            self._place.remove(name_of(number))
+            self.place.remove(name_of(number))
 
     def _complete(self, manifest: Manifest) -> None:
         self.last, self.trouble = manifest, ""
-        self.last_note = msgspec.msgpack.decode(manifest.progress.ledger, type=JobProgress)
         self._number = max(self._number, manifest.number)
 
     def is_stored(self, manifest: Manifest) -> JobProgress | None:
@@ -417,11 +397,14 @@ class CheckpointStore:
         if manifest.number in self._void:
             return None
         self.stored = max(self.stored, manifest.number)
-        note = msgspec.msgpack.decode(manifest.progress.ledger, type=JobProgress)
-        return note
+        return note_of(manifest)
+
+
+def note_of(manifest: Manifest) -> JobProgress:
+    """Return the job's progress when the checkpoint began."""
+    return msgspec.msgpack.decode(manifest.progress.ledger, type=JobProgress)
 
 
 def trained(note: JobProgress) -> list[tuple[int, int]]:
-    """Return the progress of each pass."""
     shards = [(state.base, state.samples_done) for state in note.ledgers]
     return shards + [(state.base, state.samples_done) for state in note.flows]

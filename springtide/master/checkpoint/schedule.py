@@ -1,15 +1,12 @@
 """Schedules checkpoints in the master's event loop: when a round begins, which servers take part, and how it ends.
 
-In: ticks and servers' reports, from `master.dispatcher`. Out: events, journal entries and event-log lines through the
-`MasterContext`. Next: `master.checkpoint.round` defines a checkpoint and decides when it is complete.
+In: ticks and servers' reports. Out: events, journal entries and event-log lines. Next: `master.checkpoint.round`.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Mapping
-
-import msgspec
 
 from springtide import errors
 from springtide.checkpoint.format import checkpoint_io
@@ -20,10 +17,15 @@ from springtide.domain.spec.job_spec import JobPhase
 from springtide.embedding.placement import placement
 from springtide.job.core import events, nodes
 from springtide.job.core.nodes import ALIVE, NodeState
-from springtide.master.checkpoint.file_directory import ALONE, FileDirectory, cost_of_a_host
-from springtide.master.checkpoint.mirrors import MirrorDirectory, server_of
-from springtide.master.checkpoint.round import CheckpointStore
-from springtide.master.checkpoint.server_copies import ServerCopies
+from springtide.master.checkpoint.round import CheckpointStore, note_of
+from springtide.master.checkpoint.server_disks import (
+    ALONE,
+    FileDirectory,
+    MirrorDirectory,
+    ServerCopies,
+    cost_of_a_host,
+    server_of,
+)
 from springtide.master.checkpoint.uploads import Uploads
 from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
@@ -67,7 +69,6 @@ class CheckpointSchedule:
 
     @property
     def waited_for(self) -> bool:
-        """Return True if the end of data or of the job waits for a checkpoint."""
         record = self._context.record
         return self.saving.round is not None and (record.book.waits_to_end or record.state.saving_last)
 
@@ -84,7 +85,7 @@ class CheckpointSchedule:
         manifest = checkpoint_io.read(rules.resume, rules.resume_number, lineage=lineage) if rules.resume else None
         self.saving.begin_run()
         if manifest is not None:
-            note = msgspec.msgpack.decode(manifest.progress.ledger, type=JobProgress)
+            note = note_of(manifest)
             claims = tuple(
                 key for key in manifest.scripts.claims if key != PACKAGE_KEY
             )  # the package is in the folder of that run
@@ -147,13 +148,43 @@ class CheckpointSchedule:
             log.info("checkpoint %d begins, after %d", order.number, order.base)
             self._context.changed.turn()
 
-    def begin_at_step(self, said: messages.AtStep) -> None:
-        """Begin a checkpoint of a bsp group that waits after a step, if possible now."""
+    def due_at_step(self, *, last: bool = False) -> int:
+        """Return the number of the checkpoint for which a bsp group should pause, by time or at its end; else 0."""
+        record = self._context.record
+        return self.saving.due_at_step(record, self._clock(), last=last) if record.state.bsp.in_step else 0
+
+    async def at_step(self, said: messages.AtStep) -> messages.Ok | messages.WaitReply:
+        """Take a checkpoint while the group's lowest rank waits after a step. `WaitReply` means not now.
+
+        The checkpoint is exact: no rank can complete the next step without this rank, unless a new group forms, and the
+        master controls both. A part that arrives after a new group formed does not count.
+        """
+        saving, state, changed = self.saving, self._context.state, self._context.changed
+        if said.last:
+            await changed.until(lambda: saving.round is None or state.phase.over)
+            if saving.last is not None and saving.last.progress.step == said.step:
+                return messages.Ok()
+        # otherwise the request is outdated
+        if saving.round is None and (said.last or said.number == self.due_at_step(last=True)):
+            self._begin_at_step(said)
+        if saving.round is None:
+            return messages.WaitReply()
+        number = saving.round.order.number
+
+        def copied() -> bool:
+            now = saving.round
+            if now is None or now.order.number != number or state.phase.over:
+                return True
+            return now.publishing and not said.last
+
+        await changed.until(copied)
+        return messages.Ok()
+
+    def _begin_at_step(self, said: messages.AtStep) -> None:
         saving, record, now = self.saving, self._context.record, self._clock()
         lives = self._check_lives()
-        if not saving.due_at_step(record, now, last=True) or len(lives) != len(
-            nodes.needed_servers(record.state.nodes)
-        ):
+        servers = nodes.needed_servers(record.state.nodes)
+        if not saving.due_at_step(record, now, last=True) or len(lives) != len(servers):
             return
         note = record.book.note(said.shard, said.first)
         order = saving.begin(record, lives, hurry=True, at=now, note=note, step=said.step)
@@ -163,7 +194,6 @@ class CheckpointSchedule:
     async def order_for(
         self, role: Role, incarnation: int, request: messages.SaveRequest
     ) -> messages.SaveOrder | messages.WaitReply | messages.HeartbeatReply:
-        """Return the next order for a server, which has handled the order that it names."""
         saving, state = self.saving, self._context.record.state
         self.buddies.listens(role, incarnation, request)
         saving.passed(request.number)
@@ -186,7 +216,6 @@ class CheckpointSchedule:
         return order() or messages.WaitReply()
 
     def heard(self, role: Role, incarnation: int, said: messages.SaveReport) -> None:
-        """Process a server's report of its part."""
         lives = self._check_lives()
         answer = self.saving.hear(f"{role}.{incarnation}", said, self._context.record, self._owners(lives))
         self._go_on(answer, "failed" if said.error else "abandoned")
@@ -194,7 +223,7 @@ class CheckpointSchedule:
     # ---- inside ----
 
     def _owners(self, lives: Mapping[int, str]) -> dict[int, str]:
-        placed = self._context.record.placement
+        placed = self._context.record.slots.placement
         return {slot: lives.get(rank, "") for slot, rank in enumerate(placed.server_of_slot)} if placed else {}
 
     def _go_on(self, answer: Manifest | str | None, outcome: str) -> None:
@@ -251,7 +280,6 @@ class CheckpointSchedule:
             self._give_up(f"{type(error).__name__}: {error}", "failed")
 
     async def _drop(self, number: int) -> None:
-        """Delete the files of an abandoned checkpoint."""
         try:
             await asyncio.to_thread(self.saving.drop, number)
         except OSError as error:
@@ -274,8 +302,7 @@ class CheckpointSchedule:
             self._context.apply(events.FinalCheckpointDone(f"the last checkpoint failed: {why}"))
 
     def _end_without(self, number: int, why: str = "") -> None:
-        """Let the end of data proceed without a checkpoint."""
-        told = "; ".join(filter(None, (why, "the end of data is told without it")))
+        told = "; ".join(filter(None, (why, "the end of data is announced without it")))
         self._context.log_event("checkpoint", number=number, outcome="skipped", why=told)
         self._keep(self._context.record.book.note(), floors=True)
         self._context.changed.turn()
@@ -310,8 +337,8 @@ class CheckpointSchedule:
     def _last_one(self) -> None:
         """Finish the job if the last checkpoint covers everything, after all workers have ended."""
         record, last = self._context.record, self.saving.last
-        if record.leased_at is None or (record.state.bsp.in_step and last is None):
-            self._context.apply(events.FinalCheckpointDone("nothing is to be saved"))
+        if record.span.leased_at is None or (record.state.bsp.in_step and last is None):
+            self._context.apply(events.FinalCheckpointDone("there is nothing to save"))
         elif last is not None and self.saving.covers(record):
             self._context.apply(events.FinalCheckpointDone(f"checkpoint {last.number} is the last one"))
 
@@ -330,7 +357,6 @@ class CheckpointSchedule:
         return lives
 
     def _coming(self) -> Mapping[int, str]:
-        """Return the servers that live or will be relaunched."""
         servers = nodes.needed_servers(self._context.record.state.nodes)
         return {node.role.rank: f"{node.role}.{node.incarnation}" for node in servers}
 

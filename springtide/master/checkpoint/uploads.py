@@ -1,9 +1,7 @@
-"""Uploads checkpoints to a URL from time to time, in a separate process, one at a time.
+"""Uploads checkpoints to a URL from time to time, in a separate process (`checkpoint.transfer.upload`), one at a time.
 
-In: `master.checkpoint.schedule` names the complete checkpoint. Out: an event with the outcome of each upload, and
-`trouble` for the status. The process (`checkpoint.transfer.upload`) ends with the master. Readers never see a partial
-copy. Servers first copy the files on their own disks (`master.checkpoint.server_copies`). Without a URL, the files on
-servers' disks are fetched into the run's folder at the end of the job.
+Servers first copy the files on their own disks (`master.checkpoint.server_disks`). Without a URL, those files are
+fetched into the run's folder at the end of the job (`checkpoint.transfer.gather`).
 """
 
 import asyncio
@@ -21,7 +19,7 @@ from springtide.checkpoint.format.manifest import Manifest
 from springtide.checkpoint.transfer.claims import RunClaim
 from springtide.checkpoint.transfer.upload import Uploaded
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.master.checkpoint.server_copies import CopyFailed, CopyTotals, ServerCopies
+from springtide.master.checkpoint.server_disks import CopyFailed, CopyTotals, ServerCopies
 
 log = logging.getLogger(__name__)
 
@@ -42,9 +40,7 @@ class Uploads:
         then: Callable[[Manifest | None], None],
         holders: Callable[[], Mapping[str, str]],
     ) -> None:
-        """`then` gets the manifest that is now at the URL, or None after a failure. `holders` returns the servers that
-        serve files.
-        """
+        """`then` gets the manifest at the URL; None after a failure. `holders` returns the servers that serve files."""
         self._rules, self._folder, self._claim, self._tell = rules, folder, claim, tell
         self._copying, self._then, self._holders = copying, then, holders
         self.running: Manifest | None = None
@@ -81,9 +77,9 @@ class Uploads:
             seconds = time.monotonic() - began
             said = msgspec.structs.replace(said, files=files, bytes=size, seconds=seconds)
         except CopyFailed as error:
-            said = Uploaded(number, self._where, error=str(error))
+            said = Uploaded(number, error=str(error))
         except (OSError, msgspec.MsgspecError) as error:
-            said = Uploaded(number, self._where, error=f"the process that copies it failed: {error}")
+            said = Uploaded(number, error=f"the process that copies it failed: {error}")
         self.running = None
         if said.error:
             self.trouble = f"checkpoint {number} could not be copied to {self._where}: {said.error}"
@@ -126,9 +122,7 @@ class Uploads:
 
 
 async def answer_of(process: asyncio.subprocess.Process) -> Uploaded:
-    """Return the result line of a process. A process that hangs in a mount cannot be killed, so its exit is not
-    awaited.
-    """
+    """Return the result line. The exit is not awaited: a process that hangs in a mount cannot be killed."""
     assert process.stdout is not None
     said, code = b"", None
     async for line in process.stdout:

@@ -1,27 +1,26 @@
 """Shared state of a master's parts: the record, the journal, the event log, the clock and a change signal.
 
-In: `master.main` makes one context and passes it to every part. Out: `apply` runs an event through the state machine
-and passes the resulting actions to the listeners. `journaled` journals a change of the record. `log_event` writes to
-the event log.
+`apply` runs an event through the state machine and passes the resulting actions to the listeners. While the journal
+waits for its disk (`stuck`), no reply leaves. A failed journal fails the job, once; a failed event log never does.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from typing import Any
 
+from springtide import errors
 from springtide.job.core import actions, events
 from springtide.job.state import JobState
 from springtide.master.core import journal_entries, waiters
-from springtide.master.core.journal import Journal
-from springtide.master.core.journal_writer import JournalWriter
+from springtide.master.core.journal import Journal, Superseded
 from springtide.master.core.progress import ProgressTally
 from springtide.master.core.record import JobRecord
 from springtide.telemetry.events import EventLog
 
 log = logging.getLogger(__name__)
-Listener = Callable[[list[actions.Action]], None]
+Listener = Callable[[list[actions.JobAction]], None]
 
 
 class MasterContext:
@@ -42,7 +41,7 @@ class MasterContext:
         self.over = asyncio.Event()
         """Event that is set when the agent shuts the master down or disappears."""
         self.tally = ProgressTally()
-        self.writer = JournalWriter(record, story, clock, journal, leave=self.over.set)
+        self._story = story
         self._listeners: list[Listener] = []
 
     @property
@@ -53,12 +52,66 @@ class MasterContext:
         """Call `listener` with the actions of every event that causes some."""
         self._listeners.append(listener)
 
-    def journaled(self, entry: journal_entries.AnyEntry | None) -> AbstractContextManager[None]:
-        """Journal `entry` if the block changes the record."""
-        return self.writer.kept(entry)
+    @contextlib.contextmanager
+    def journaled(self, entry: journal_entries.JournalEntry | None) -> Iterator[None]:
+        """Journal the entry if the block changes the record, even if the block raises."""
+        before = self.record.changes
+        try:
+            yield
+        finally:
+            if entry is not None and self.journal is not None and self.record.changes != before:
+                try:
+                    self.journal.append(journal_entries.encode(entry))
+                except errors.SpringtideError as error:
+                    self._journal_failed(error)
+
+    async def written(self) -> None:
+        """Wait until all entries are in the journal. A superseded master waits forever."""
+        try:
+            if self.journal is not None:
+                await self.journal.committed()
+        except errors.SpringtideError as error:
+            await self._give_up(error)
+
+    async def written_unless_stuck(self) -> bool:
+        """Wait like `written`, but return False at once if the disk is full."""
+        try:
+            return self.journal is None or await self.journal.tried()
+        except errors.SpringtideError as error:
+            await self._give_up(error)
+            return True
+
+    @property
+    def stuck(self) -> str:
+        """Return why nothing can be journaled now; empty if it can."""
+        return self.journal.stuck if self.journal is not None else ""
+
+    @property
+    def disk_trouble(self) -> str:
+        """Return what cannot be written now, for people; empty if everything can."""
+        return self.stuck or str(self._story.trouble or "")
 
     def log_event(self, kind: str, **fields: Any) -> None:
-        self.writer.tell(kind, **fields)
+        self._story.write(kind, **fields)
+
+    def log_delayed_events(self) -> None:
+        """Write events that a full disk delayed."""
+        if self._story.trouble is not None:
+            self._story.write_rest()
+
+    async def _give_up(self, error: errors.SpringtideError) -> None:
+        self._journal_failed(error)
+        if isinstance(error, Superseded):
+            await asyncio.Event().wait()  # send nothing more: the connection closes, and the new master answers
+
+    def _journal_failed(self, error: errors.SpringtideError) -> None:
+        """Exit if another master has taken over, else fail the job."""
+        if isinstance(error, Superseded):
+            log.warning("%s: this master exits", error)
+            self.over.set()
+        elif not self.state.phase.over:
+            log.error("%s", error)
+            self.record.happen(events.MasterFailed(str(error)), self.clock())
 
     @property
     def samples(self) -> int:
@@ -66,7 +119,7 @@ class MasterContext:
         book = self.record.book
         return book.samples_trained if book.passes else self.tally.samples
 
-    def apply(self, event: events.Event) -> None:
+    def apply(self, event: events.JobEvent) -> None:
         """Run an event through the state machine, journal it, and log and distribute the actions."""
         state, before, now = self.state, self.state.phase, self.clock()
         with self.journaled(None if isinstance(event, events.RoleAlive) else journal_entries.event_entry(event, now)):
@@ -81,7 +134,7 @@ class MasterContext:
             self.changed.turn()
             self.log_event("phase", phase=state.phase, why=state.why, samples=self.samples)
 
-    def _log_action(self, action: actions.Action) -> None:
+    def _log_action(self, action: actions.JobAction) -> None:
         match action:
             case actions.PlaceSlots(addresses):
                 self.log_event("placed", epoch=1, servers=list(addresses))

@@ -1,21 +1,14 @@
 """Stores the master's journal in one SQLite file: entries in order, and occasional snapshots.
 
-In: entries of `master.core.record`, as msgpack. Out: the same entries after a restart.
-
-One transaction holds all entries of one turn of the event loop. No reply leaves before its entries are written. So a
-killed master has promised nothing that its successor does not know.
-
-SQLite runs in WAL mode with synchronous=NORMAL. Committed entries survive any end of the process. A machine crash may
-lose the last moments, together with the members on that machine. WAL is not safe on a network file system, so the
-journal uses SQLite's rollback journal there (`telemetry.host.disks`).
-
-If the disk is full, entries stay in memory in order, and the journal retries. The journal fails only when `patience_s`
-has passed since the first failure.
+One transaction holds all entries of one turn of the event loop, and no reply leaves before its entries are written. So
+a killed master has promised nothing that its successor does not know. WAL mode with synchronous=NORMAL survives any end
+of the process; on network file systems, where WAL is unsafe, the journal uses SQLite's rollback journal.
 """
 
 import asyncio
 import contextlib
 import errno
+import logging
 import pathlib
 import secrets
 import sqlite3
@@ -28,7 +21,7 @@ from springtide import errors, private_files
 from springtide.telemetry.events import as_disk_error
 from springtide.telemetry.host import disks
 
-FORMAT = 3
+FORMAT = 4
 """Version of the journal format. Raise it when entries or snapshots change meaning. Other versions are rejected."""
 
 AGAIN_S = 0.5  # retry interval on a full disk: short enough to resume soon after space is freed
@@ -57,8 +50,8 @@ class Journal:
         self._tried: asyncio.Future[bool] | None = None
         """Result of the first attempt to write the queued entries."""
         self._failed: errors.SpringtideError | None = None
-        self._stuck_since: float | None = None
-        self._stuck_why = ""
+        self._stuck: tuple[float, str] | None = None
+        """Since when nothing can be written, and why."""
         self._again: asyncio.TimerHandle | None = None
         self._mode = disks.sqlite_journal_mode(path)
         with self._sqlite():
@@ -91,15 +84,12 @@ class Journal:
             other.execute("pragma wal_checkpoint(passive)")
 
     def begun_with(self, spec: bytes) -> bytes:
-        """Return the spec of the job's first master, by which entries must be interpreted. Store `spec` if there is
-        none.
-        """
+        """Return the spec of the job's first master, by which entries are read; store `spec` if there is none."""
         with self._sqlite(), self._turn():
             self._file.execute("insert or ignore into spec values (1, ?)", (spec,))
             return bytes(self._file.execute("select body from spec").fetchone()[0])
 
     def read(self) -> tuple[bytes | None, list[bytes]]:
-        """Return the last snapshot and every entry after it."""
         with self._sqlite():
             row = self._file.execute("select upto, body from snapshot").fetchone()
             upto, body = row or (-1, None)
@@ -136,11 +126,11 @@ class Journal:
     @property
     def stuck(self) -> str:
         """Return why nothing can be written, and since when; empty if everything is written."""
-        if self._stuck_since is None:
+        if self._stuck is None:
             return ""
-        passed_s = time.monotonic() - self._stuck_since
+        since, why = self._stuck
         return (
-            f"cannot write {self.path} since {passed_s:.0f} s ({self._stuck_why}); free some space. Until then no "
+            f"cannot write {self.path} since {time.monotonic() - since:.0f} s ({why}); free some space. Until then no "
             f"leases are given and nothing is decided; after {self._patience_s:g} s the job fails"
         )
 
@@ -153,11 +143,9 @@ class Journal:
 
     @property
     def idle(self) -> bool:
-        """Return True if nothing waits to be written."""
         return self._committed is None
 
     def close(self) -> None:
-        """Write the queued entries and close the file."""
         if self._committed is not None:
             self._flush()
         if self._again is not None:
@@ -165,7 +153,6 @@ class Journal:
         self._file.close()
 
     def _flush(self) -> None:
-        """Write the queued entries in one transaction."""
         if self._committed is None:
             return
         try:
@@ -180,13 +167,14 @@ class Journal:
         else:
             self._next += 1
             self.since_snapshot += len(self._waiting)
-            self._stuck_since, self._stuck_why = None, ""
+            self._stuck = None
             self._settle(None)
 
     def _wait_for_disk(self, error: sqlite3.Error) -> None:
         now = time.monotonic()
-        self._stuck_since, self._stuck_why = self._stuck_since or now, str(error)
-        if now - self._stuck_since >= self._patience_s:
+        since = self._stuck[0] if self._stuck is not None else now
+        self._stuck = (since, str(error))
+        if now - since >= self._patience_s:
             failure = self._as_error(error)
             waited = f". It was tried for {self._patience_s:g} s (--disk-wait)" if self._patience_s else ""
             self._fail(type(failure)(f"{failure}{waited}"))
@@ -196,7 +184,7 @@ class Journal:
         self._again = asyncio.get_running_loop().call_later(AGAIN_S, self._flush)
 
     def _fail(self, error: errors.SpringtideError) -> None:
-        self._failed, self._stuck_since = error, None
+        self._failed, self._stuck = error, None
         self._settle(error)
 
     def _settle(self, error: errors.SpringtideError | None) -> None:
@@ -246,7 +234,6 @@ class Journal:
 
     @contextlib.contextmanager
     def _sqlite(self) -> Iterator[None]:
-        """Convert SQLite's errors to ours."""
         try:
             yield
         except sqlite3.Error as error:
@@ -260,3 +247,6 @@ class Journal:
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[msgspec.Raw])
+
+
+log = logging.getLogger(__name__)

@@ -1,9 +1,7 @@
-"""Journal entries: one small struct for each kind of change to a job's record.
+"""Journal entries: one small struct for each kind of change to a job's record, applied by `master.core.record`."""
 
-In: `master.dispatcher` makes entries from messages, the clock and decisions. Next: `master.core.record` applies them at
-once, and again after a restart. `master.core.journal` stores them.
-"""
-
+import functools
+import operator
 from typing import Any
 
 import msgspec
@@ -102,7 +100,6 @@ class RestoreEntry(JournalEntry, frozen=True):
     objects: dict[int, dict[str, bytes]] | None = None
     """States of registered objects in that checkpoint, if all scripts restart; None if the scripts continue."""
     places: dict[int, EpochPlace] = {}
-    """Places in the scripts from which they restart."""
 
 
 class KeepEntry(JournalEntry, frozen=True):
@@ -114,9 +111,7 @@ class KeepEntry(JournalEntry, frozen=True):
 
 
 class ResumeEntry(JournalEntry, frozen=True):
-    """The job resumes from a checkpoint of another run. The entry has the note and the finished claims of that
-    checkpoint.
-    """
+    """The job resumes from a checkpoint of another run, with its note and finished claims."""
 
     note: JobProgress
     claims: tuple[str, ...]
@@ -190,49 +185,24 @@ class BarrierEntry(JournalEntry, frozen=True):
     turn: int
 
 
-AnyEntry = (
-    EventEntry
-    | LeaseEntry
-    | ReportEntry
-    | EndEntry
-    | CutEntry
-    | StretchEntry
-    | AssignEntry
-    | FailEntry
-    | ExpireEntry
-    | RestoreEntry
-    | KeepEntry
-    | ResumeEntry
-    | HaltEntry
-    | ResizeEntry
-    | ShortenEntry
-    | ShareEntry
-    | ClaimEntry
-    | SettleEntry
-    | BarrierEntry
-    | MovedEntry
-    | ObjectsEntry
-    | LeftOutEntry
-)
-
-_EVENTS: dict[str, type[events.Event]] = {kind.__name__: kind for kind in events.Event.__args__}
+_EVENTS: dict[str, type[events.JobEvent]] = {kind.__name__: kind for kind in events.JobEvent.__subclasses__()}
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnyEntry)
+_decoder = msgspec.msgpack.Decoder(functools.reduce(operator.or_, JournalEntry.__subclasses__()))
 
 
-def event_entry(event: events.Event, at: float) -> EventEntry:
+def event_entry(event: events.JobEvent, at: float) -> EventEntry:
     return EventEntry(at, type(event).__name__, msgspec.to_builtins(event))
 
 
-def event_of(entry: EventEntry) -> events.Event:
-    event: events.Event = msgspec.convert(entry.what, type=_EVENTS[entry.kind])
+def event_of(entry: EventEntry) -> events.JobEvent:
+    event: events.JobEvent = msgspec.convert(entry.what, type=_EVENTS[entry.kind])
     return event
 
 
-def encode(entry: AnyEntry) -> bytes:
+def encode(entry: JournalEntry) -> bytes:
     return _encoder.encode(entry)
 
 
-def decode(body: bytes) -> AnyEntry:
-    entry: AnyEntry = _decoder.decode(body)
+def decode(body: bytes) -> JournalEntry:
+    entry: JournalEntry = _decoder.decode(body)
     return entry

@@ -1,12 +1,11 @@
-"""Sums the reports of members: totals, the recent sample rate, and means weighted by samples.
+"""Sums the reports of members, the resource use of roles, and the delay of the event loop, for the `JobStatus`."""
 
-In: `MemberReport`s on heartbeats; the clock is an argument. Out: the figures of a `JobStatus`.
-"""
-
+import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
-from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.model.cache_rules import CacheUse, together
 from springtide.rpc.messages.messages import MemberReport
 
@@ -30,9 +29,7 @@ class ProgressTally:
         self._history: deque[tuple[float, int]] = deque()
 
     def take(self, role: Role, report: MemberReport, *, at: float, incarnation: int = 0) -> None:
-        """Record a member's newest report. A new incarnation counts from zero; samples of earlier incarnations stay
-        counted.
-        """
+        """Record a member's newest report. Samples of earlier incarnations stay counted."""
         before = self.reports.get(role, MemberReport())
         if incarnation > self._lives.get(role, 0):
             self._lives[role] = incarnation
@@ -57,12 +54,10 @@ class ProgressTally:
 
     @property
     def samples(self) -> int:
-        """Return the samples of all workers, as they report them."""
         return self._gone + sum(report.samples for role, report in self.reports.items() if role.kind is RoleKind.WORKER)
 
     @property
     def loss(self) -> float | None:
-        """Return the mean of the workers' newest losses, weighted by samples."""
         return self._mean(self._loss)
 
     @property
@@ -110,3 +105,60 @@ def weighted_mean(pairs: list[tuple[float, float]]) -> float | None:
     """Return the mean of (value, weight) pairs; None if there are none."""
     weight = sum(each for _, each in pairs)
     return sum(value * each for value, each in pairs) / weight if weight else None
+
+
+STALE_S = 10.0  # a role's own report is ignored after this time
+
+
+@dataclass(slots=True)
+class UsageTable:
+    """Resource use by role, for the newest incarnation of each."""
+
+    _agents: dict[Role, RoleUsage] = field(default_factory=dict)
+    _own: dict[Role, tuple[float, RoleUsage]] = field(default_factory=dict)
+
+    def looked(self, told: tuple[RoleUsage, ...]) -> None:
+        """Replace the agent's measurements, which may be empty."""
+        self._agents = {each.role: each for each in told}
+
+    def heard(self, role: Role, incarnation: int, told: RoleUsage | None, *, at: float) -> None:
+        if told is not None:
+            self._own[role] = (at, replace(told, role=role, incarnation=incarnation))
+
+    def gone(self, role: Role, incarnation: int) -> None:
+        if role in self._own and self._own[role][1].incarnation <= incarnation:
+            del self._own[role]
+
+    def now(self, *, at: float) -> dict[Role, RoleUsage]:
+        own = {role: told for role, (when, told) in self._own.items() if at - when <= STALE_S}
+        return {**own, **self._agents}
+
+
+LAG_EVERY_S = 0.02
+LAG_WINDOW_S = 10.0
+
+
+class LoopLag:
+    """Measures loop delay: sleeps briefly again and again, and records how late each sleep ends."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._late: deque[tuple[float, float]] = deque()
+
+    async def watch(self) -> None:
+        while True:
+            due = self._clock() + LAG_EVERY_S
+            await asyncio.sleep(LAG_EVERY_S)
+            self.note(self._clock() - due, at=self._clock())
+
+    def note(self, late_s: float, *, at: float) -> None:
+        """Record a delay. Only delays that can still become the maximum are kept."""
+        while self._late and self._late[-1][1] <= late_s:
+            self._late.pop()
+        self._late.append((at, late_s))
+        while self._late[0][0] < at - LAG_WINDOW_S:
+            self._late.popleft()
+
+    @property
+    def longest_s(self) -> float:
+        return max(0.0, self._late[0][1]) if self._late else 0.0

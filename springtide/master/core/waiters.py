@@ -1,13 +1,10 @@
-"""Lets requests wait: for a barrier, for a change of state, or for admission under bounded staleness.
-
-In: `master.dispatcher`. Out: each request resumes when all workers have arrived or its condition holds.
-"""
+"""Lets requests wait: for a barrier, for a change of state, or for admission under bounded staleness."""
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from springtide.domain.data.leases import LeaseHolder
-from springtide.job.group.staleness_gate import StalenessGate
 
 
 class BarrierArrivals:
@@ -45,13 +42,12 @@ class ChangeSignal:
 
 
 class StalenessQueue:
-    """Admits workers of a job with bounded staleness in turn, by the rule of `job.group.staleness_gate`."""
+    """Admits workers of a job with bounded staleness in turn, by the rule of `master.core.waiters`."""
 
     def __init__(self, changed: ChangeSignal) -> None:
         self._gate, self._changed = StalenessGate(), changed
 
     async def enter(self, holder: LeaseHolder, bound: int) -> None:
-        """Wait until the holder is admitted."""
         self.leave(holder)  # the holder asks again, because the reply was lost
         try:
             await self._changed.until(lambda: self._gate.admit(holder, bound))
@@ -61,6 +57,38 @@ class StalenessQueue:
         self._changed.turn()  # the next waiting worker may be admitted too
 
     def leave(self, holder: LeaseHolder) -> None:
-        """Release the holder: its push is applied, or it is gone."""
         if self._gate.leave(holder):
             self._changed.turn()
+
+
+@dataclass(slots=True)
+class StalenessGate:
+    """Workers that have read and not pushed yet, each with the number of pushes applied since its read.
+
+    Each worker inside pushes once before it reads again. For each worker, the pushes applied since its read plus the
+    number of other workers inside must stay within the bound. `admit` ensures this, and `leave` cannot break it.
+    """
+
+    inside: dict[LeaseHolder, int] = field(default_factory=dict)
+    queue: list[LeaseHolder] = field(default_factory=list)
+
+    def admit(self, holder: LeaseHolder, bound: int) -> bool:
+        """Admit the holder if it is first in the queue and the bound allows it. Return True if it may read now."""
+        if holder not in self.queue:
+            self.queue.append(holder)
+        if self.queue[0] != holder or len(self.inside) + max(self.inside.values(), default=0) > bound:
+            return False
+        self.queue.remove(holder)
+        self.inside[holder] = 0
+        return True
+
+    def leave(self, holder: LeaseHolder) -> bool:
+        """Remove a holder whose push is applied or that is gone. Return True if that changes anything."""
+        waited = holder in self.queue
+        if waited:
+            self.queue.remove(holder)
+        if self.inside.pop(holder, None) is None:
+            return waited
+        for other in self.inside:
+            self.inside[other] += 1
+        return True

@@ -1,35 +1,188 @@
-"""Manages data workers on the master: joins, the roster for trainers, and scaling.
+"""Manages data workers on the master: joins, the roster for trainers, statistics of their feed, and scaling.
 
-In: requests of data workers, reports of trainers, and ticks, from `master.dispatcher`. Out: events for the state
-machine (`job.scaling.data_workers`), and the current roster for members that have an older roster. This module decides
-nothing: `planning.dataworkers` decides, from the observations of `master.data.feed_stats`.
+`planning.dataworkers` decides. Out: events for `job.scaling.data_workers`, and the roster for members with an older
+roster. Statistics are not journaled: a master that takes over observes again.
 """
 
 import os
 import pathlib
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any, NamedTuple
 
 import msgspec
 
 from springtide import errors
-from springtide.domain.core.roles import Role, RoleKind, RoleUsage
-from springtide.domain.data.data_workers import FeedSeen, FeedShare, FeedState, FeedTarget, StageTarget, spread
+from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
+from springtide.domain.data.data_workers import (
+    FeedSeen,
+    FeedShare,
+    FeedState,
+    FeedTarget,
+    StageTarget,
+    spread,
+    stage_of,
+)
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import events
-from springtide.job.core.nodes import NodeState
+from springtide.job.core.nodes import ALIVE, NodeState, RoleNode
 from springtide.job.scaling import data_workers
+from springtide.job.state import JobState
 from springtide.master.autoscale.loop import Autoscaler
 from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
-from springtide.master.data.feed_stats import FeedStats, StageLayout, all_feed, of_data_workers
 from springtide.master.data.shared_values import SharedValues
 from springtide.planning.dataworkers import observation, tuner
+from springtide.planning.dataworkers.observation import Cores, StageCores, TrainerReport
 from springtide.planning.dataworkers.tuner_state import Tuning
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeder, Feeders, Package
 from springtide.telemetry.logs import RunFiles
+
+USE_EVERY_S = 1.0  # interval between readings of a role's CPU seconds
+KEPT = 4096  # reports of a trainer, or readings of a role: about an hour at one a second
+
+
+class StageLayout(NamedTuple):
+    """Number of stages of the job's data program, as far as known, and their GPUs."""
+
+    number: int = 1
+    gpu: tuple[int, ...] = ()
+    free_gpu: int = 0
+
+
+ONE_STAGE = StageLayout()
+
+
+class FeedStats:
+    """Feed statistics of one job."""
+
+    def __init__(self) -> None:
+        self._told: dict[Life, deque[TrainerReport]] = {}
+        self._used: dict[Life, deque[tuple[float, float]]] = {}
+
+    def heard(self, role: Role, incarnation: int, state: FeedState | None, *, at: float) -> None:
+        """Record a report of a trainer, or of a data worker with an earlier stage before it."""
+        if state is not None:
+            self._told.setdefault(Life(role, incarnation), deque(maxlen=KEPT)).append(TrainerReport(at, state))
+
+    def measure(self, usage: Mapping[Role, RoleUsage], *, at: float) -> None:
+        for role, one in usage.items():
+            seen = self._used.setdefault(Life(role, one.incarnation), deque(maxlen=KEPT))
+            if not seen or at >= seen[-1][0] + USE_EVERY_S:
+                seen.append((at, one.cpu_s))
+
+    def forget(self, before: float) -> None:
+        for told in self._told.values():
+            while len(told) > 1 and told[1].at < before:
+                told.popleft()
+        for used in self._used.values():
+            while len(used) > 1 and used[1][0] < before:
+                used.popleft()
+        self._told = {life: told for life, told in self._told.items() if told[-1].at >= before}
+        self._used = {life: used for life, used in self._used.items() if used[-1][0] >= before}
+
+    def together(self, state: JobState) -> FeedState | None:
+        """Return the sum of the newest reports of all living trainers; None before the first report."""
+        said = [told[-1].state for told in self._living(state).values() if told]
+        if not said:
+            return None
+        return FeedState(**{each.name: sum(getattr(one, each.name) for one in said) for each in fields(FeedState)})
+
+    def seen(
+        self,
+        state: JobState,
+        *,
+        at: float,
+        since: float,
+        cores: float,
+        hold: bool,
+        stages: StageLayout = ONE_STAGE,
+        given: float | None = None,
+    ) -> FeedSeen | None:
+        """Return the observation of an interval; None if there is too little data. `cores` are the cores of the whole
+        job. `hold` is True if trainers can get other CPU limits. `given` are the data workers' cores, if a brain has
+        set them.
+        """
+        told = {str(life): words for life, words in self._living(state).items()}
+        held = self._cores(state, since, cores, stages, hold=hold)
+        if given is not None:
+            held = held._replace(free_cpu=given - of_data_workers(state))
+        feeding = [_feeding(state, stage, stages.number) for stage in range(stages.number)]
+        asked = [{str(_life(node)): self._told.get(_life(node), ()) for node in nodes} for nodes in feeding[1:]]
+        seen = observation.see(told, held, at=at, since=since, earlier=asked)
+        return seen and replace(seen, free_gpu=stages.free_gpu)
+
+    def _stage(self, nodes: Sequence[RoleNode], since: float, gpu: bool) -> StageCores:
+        used = _mean([self._used_by(node, since) for node in nodes])
+        return StageCores(len(nodes), _mean([node.cpu or 0.0 for node in nodes]), used, gpu)
+
+    def _living(self, state: JobState) -> dict[Life, Sequence[TrainerReport]]:
+        nodes = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
+        return {life: self._told[life] for node in nodes if (life := _life(node)) in self._told}
+
+    def _cores(self, state: JobState, since: float, cores: float, stages: StageLayout, *, hold: bool) -> Cores:
+        present = [node for node in state.nodes.values() if node.state is not NodeState.GONE and not _relieved(node)]
+        feeding = [_feeding(state, stage, stages.number) for stage in range(stages.number)]
+        gpu = stages.gpu if stages.number > 1 else ()
+        workers = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
+        held = sum(node.cpu for node in present if node.cpu is not None)
+        loose = sum(self._used_by(node, since) for node in present if node.cpu is None)
+        return Cores(
+            stages=tuple(self._stage(nodes, since, at in gpu) for at, nodes in enumerate(feeding)),
+            trainer_cpu=_mean([node.cpu or 0.0 for node in workers]) if hold else 0.0,
+            trainer_cpu_used=_mean([self._used_by(node, since) for node in workers]),
+            free_cpu=_free(cores, held, loose),
+            share_cpu=cores / max(1, len(workers)),
+        )
+
+    def _used_by(self, node: RoleNode, since: float) -> float:
+        seen = [each for each in self._used.get(_life(node), ()) if each[0] >= since]
+        if len(seen) < 2:
+            return 0.0
+        return max(0.0, seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
+
+
+def _free(cores: float, held: float, loose: float) -> float:
+    """Return the free cores; negative if limits exceed them. Roles without a limit use at most the free cores."""
+    return min(cores - held, max(0.0, cores - held - loose))
+
+
+def of_data_workers(state: JobState) -> float:
+    return sum(node.cpu or 0.0 for node in _there(state))
+
+
+def all_feed(state: JobState) -> bool:
+    """Return True if no data worker is starting or leaving. Otherwise cores and speed do not match."""
+    return all(node.state is NodeState.JOINED and node.address for node in _there(state))
+
+
+def _there(state: JobState) -> list[RoleNode]:
+    return [node for node in data_workers.of(state) if node.state is not NodeState.GONE and not _relieved(node)]
+
+
+def _relieved(node: RoleNode) -> bool:
+    """Return True for a data worker that serves only until its replacement does. Their overlap does not count."""
+    return node.departure.replaced and node.role.kind is RoleKind.DATA_WORKER
+
+
+def _feeding(state: JobState, stage: int, stages: int) -> list[RoleNode]:
+    return [
+        node
+        for node in data_workers.of(state)
+        if node.state is NodeState.JOINED and node.address and stage_of(node.role.rank, stages) == stage
+    ]
+
+
+def _life(node: RoleNode) -> Life:
+    return Life(node.role, node.incarnation)
+
+
+def _mean(numbers: list[float]) -> float:
+    return sum(numbers) / len(numbers) if numbers else 0.0
+
 
 TUNING_KEY = "data workers: tuning"
 """Key under which the record keeps the state of tuning, so that a master that takes over continues it."""
@@ -56,13 +209,9 @@ class DataWorkerManager:
     # ---- data workers ----
 
     def welcome(self) -> messages.DataWorkerWelcome:
-        spec = self._state.spec
-        return messages.DataWorkerWelcome(
-            job=spec.name, seed=spec.seed, heartbeat_s=spec.heartbeat_s, package=self.package
-        )
+        return messages.DataWorkerWelcome(self._state.spec, self.package)
 
     async def answer(self, role: Role, incarnation: int, request: messages.Request) -> messages.Reply:
-        """Answer a request of a data worker."""
         if self._state.fenced(role, incarnation):
             if isinstance(request, messages.Heartbeat):
                 return messages.HeartbeatReply(fenced=True)
@@ -88,7 +237,6 @@ class DataWorkerManager:
     # ---- trainers ----
 
     def news_for(self, known: int) -> Feeders | None:
-        """Return the roster for a member that knows another epoch."""
         own = self._state.feeding
         if own.epoch == known:
             return None
@@ -115,18 +263,15 @@ class DataWorkerManager:
 
     @property
     def together(self) -> FeedState | None:
-        """Return the feed statistics of all trainers, for people."""
         return self.watch.together(self._state)
 
     @property
     def why(self) -> str:
-        """Return the latest reason for the number of data workers."""
         return self._state.feeding.given_up or self._why
 
     # ---- how many ----
 
     def tick(self, usage: Mapping[Role, RoleUsage]) -> None:
-        """Observe, and adjust the number of data workers."""
         state, rules, now = self._state, self._rules, self._clock()
         self.watch.measure(usage, at=now)
         self._notice(now)
@@ -135,11 +280,10 @@ class DataWorkerManager:
             return
         if rules.workers is None:
             self._tune(now)
-        elif not state.feeding.epoch and self._context.record.leased_at is not None:
+        elif not state.feeding.epoch and self._context.record.span.leased_at is not None:
             self._want(rules.workers, rules.cpu, "asked for with the job")
 
     def scale(self, count: int, why: str) -> None:
-        """Set the number of data workers on behalf of the user."""
         own = self._state.feeding
         cpu = self._rules.cpu if own.cpu is None else own.cpu
         self._want(count, cpu, why, pinned=True, stages=spread(count, cpu, self.stages.number))
@@ -161,7 +305,7 @@ class DataWorkerManager:
         """Ask tuning for a target at regular intervals, and apply it if it differs from the present state."""
         record, every_s = self._context.record, self._rules.every_s
         planning = self._state.spec.planning.on and not self._autoscale.settled
-        if record.leased_at is None or planning:
+        if record.span.leased_at is None or planning:
             self._decided_at = now
             return
         if now < self._decided_at + every_s or self._awaits_package(now):
@@ -207,7 +351,7 @@ class DataWorkerManager:
 
     def _awaits_package(self, now: float) -> bool:
         """Return True while trainers still prepare the package, so that data workers have nothing to do."""
-        waits = self._state.feeding.wanted > 0 and PACKAGE_KEY not in self._context.record.shared
+        waits = self._state.feeding.wanted > 0 and PACKAGE_KEY not in self._context.record.shared.values
         return waits and not data_workers.roster(self._state) and now < self._wanted_at + PACKAGE_S
 
     def _act(self, target: FeedTarget, *, hold: bool) -> None:
@@ -227,8 +371,7 @@ class DataWorkerManager:
         self._why = target.why
 
     def _tuning(self) -> Tuning:
-        """Return the state of tuning, as this or the previous master left it."""
-        kept = self._context.record.shared.get(TUNING_KEY)
+        kept = self._context.record.shared.values.get(TUNING_KEY)
         try:
             return msgspec.msgpack.decode(kept, type=Tuning) if kept else tuner.begin(self._rules, unit=self._unit)
         except msgspec.MsgspecError:  # written by another version
@@ -237,12 +380,11 @@ class DataWorkerManager:
     def _note(self, tuning: Tuning) -> None:
         kept = msgspec.msgpack.encode(tuning)
         with self._context.journaled(journal_entries.ShareEntry(TUNING_KEY, kept)):
-            self._context.record.share(TUNING_KEY, kept)
+            self._context.record.shared.share(TUNING_KEY, kept)
 
     @property
     def stages(self) -> StageLayout:
-        """Return the stages in the package, once a trainer has written it."""
-        kept = self._context.record.shared.get(PACKAGE_KEY)
+        kept = self._context.record.shared.values.get(PACKAGE_KEY)
         try:
             found = msgspec.msgpack.decode(kept, type=Package) if kept else Package("")
         except msgspec.MsgspecError:  # written by another version
@@ -256,7 +398,6 @@ class DataWorkerManager:
 
     @property
     def cores(self) -> float:
-        """Return the cores that the whole job may use."""
         return self._rules.cores or float(os.cpu_count() or 1)
 
 

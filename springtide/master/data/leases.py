@@ -1,18 +1,27 @@
-"""Grants leases to workers and records their progress in the job's data ledger.
+"""Grants leases, records progress in the data ledger, assigns partitions, and cuts the leases of stragglers.
 
-In: `LeaseRequest`, `CutRequest` and the progress on heartbeats, from `master.dispatcher`. Out: replies. Every change of
-the ledger goes through the journal first. This module decides nothing: `data.ledger.job_ledger` decides.
+Every change of the ledger is journaled. `data.ledger.job_ledger`, `data.partition_assign` and `job.stragglers` decide.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from springtide import errors
+from springtide.data.ledger.job_ledger import JobLedger
+from springtide.data.ledger.stream_ledger import StreamLedger
+from springtide.data.partition_assign import assign
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.leases import LeaseHolder, LeaseKey, LedgerReply, NoLease, Progress, ReadFailure
+from springtide.domain.data.streams import StreamUse
+from springtide.domain.spec.job_spec import StragglerRules
+from springtide.job import stragglers
 from springtide.job.core import events
+from springtide.job.core.nodes import NodeState
+from springtide.job.stragglers import WorkerPaces
+from springtide.master.autoscale.online_loop import OnlineAutoscaler
 from springtide.master.checkpoint.schedule import CheckpointSchedule
 from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
@@ -105,7 +114,6 @@ class LeaseService:
     def words(
         self, holder: LeaseHolder, words: Sequence[Progress], failures: Sequence[ReadFailure] = (), era: int = 0
     ) -> LedgerReply:
-        """Apply a holder's progress and read failures to the ledger, and return the ledger's reply."""
         context, book = self._context, self._context.record.book
         failed = False
         for failure in (
@@ -125,3 +133,146 @@ class LeaseService:
         if verdict.freed or failed:
             context.changed.turn()
         return verdict
+
+
+LOOK_S = 0.5  # interval between checks
+ASKS_S = 10.0  # a worker that holds nothing and has not asked for this long does not read the stream
+PATIENCE_S = 1.5  # new partitions wait this long for workers that have just started
+TRAFFIC_S = 60.0  # interval between checks of traffic, and the window over which it is measured
+SLOW_S = 300.0
+"""Time after which a worker that was slow may get partitions again. With little work, its pace says little."""
+
+
+class PartitionAssigner:
+    """Assigns the partitions of one job. Only its decisions are journaled."""
+
+    def __init__(self, context: MasterContext, asked_at: Mapping[int, float], online: OnlineAutoscaler) -> None:
+        """`asked_at` is when each rank last asked for partitions. `online` knows which workers are slow."""
+        self._context, self._asked_at, self._online = context, asked_at, online
+        self._looked_at = self._weighed_at = float("-inf")
+        self._new_since: dict[int, float] = {}
+        """When each new partition began to wait for its first worker, by shard."""
+        self._ends: deque[tuple[float, dict[int, int]]] = deque(maxlen=2)
+        self._newest: dict[int, int] = {}
+        self._slow_at: dict[int, float] = {}
+
+    def heard(self, use: StreamUse | None) -> None:
+        for view in use.partitions if use is not None else ():
+            self._newest[view.partition] = max(view.end, self._newest.get(view.partition, 0))
+
+    def act(self, now: float, *, lost: bool = False) -> None:
+        """Reassign partitions if necessary. `lost` is True right after the loss of a worker."""
+        if (now < self._looked_at + LOOK_S and not lost) or self._context.record.state.phase.over:
+            return
+        self._looked_at = now
+        for flow in self._context.record.book.flows():
+            if flow.partitions and not flow.closed and not flow.over:
+                self._look_at(flow, now)
+
+    def _look_at(self, flow: StreamLedger, now: float) -> None:
+        ranks = self._readers(flow, now)
+        owners = {number: one.owner for number, one in flow.partitions.items() if one.owner is not None}
+        self._new_since |= dict.fromkeys((flow.base + number for number in owners), float("-inf"))
+        since = {number: self._new_since.setdefault(flow.base + number, now) for number in flow.partitions}
+        known = {number for number in flow.partitions if now - since[number] >= PATIENCE_S}
+        self._slow_at |= dict.fromkeys(self._online.slow, now)
+        slow = [rank for rank, at in self._slow_at.items() if now < at + SLOW_S]
+        wanted, why = assign(known, owners, ranks, self._rates(now), slow)
+        news = tuple(
+            (flow.base + number, rank) for number, rank in sorted(wanted.items()) if owners.get(number) != rank
+        )
+        if news:
+            with self._context.journaled(journal_entries.AssignEntry(news)):
+                self._context.record.book.assign(news)
+            self._context.apply(events.DecisionMade(f"move {len(news)} partitions", why))
+            self._context.changed.turn()
+
+    def _readers(self, flow: StreamLedger, now: float) -> list[int]:
+        """Return the ranks that can take partitions: present, not draining, and asking for or holding partitions."""
+        state = self._context.record.state
+        here = [node.role for node in state.of_kind(RoleKind.WORKER) if node.state is NodeState.JOINED]
+        return [
+            role.rank
+            for role in here
+            if not state.draining(role)
+            and (flow.held.get(role.rank) or now - self._asked_at.get(role.rank, float("-inf")) <= ASKS_S)
+        ]
+
+    def _rates(self, now: float) -> dict[int, float]:
+        """Return the record rate of each partition once a minute, otherwise nothing, so that partitions rarely move."""
+        if now < self._weighed_at + TRAFFIC_S:
+            return {}
+        self._weighed_at = now
+        self._ends.append((now, dict(self._newest)))
+        (before_at, before), (at, ends) = self._ends[0], self._ends[-1]
+        if at <= before_at:
+            return {}
+        return {number: max(0, end - before.get(number, end)) / (at - before_at) for number, end in ends.items()}
+
+
+BALANCE_S = 1.0  # one heartbeat: reports do not change more often
+
+
+class LeaseMoves(NamedTuple):
+    """Changes to leases, each with its reason."""
+
+    resizes: tuple[stragglers.LeaseResize, ...] = ()
+    cuts: tuple[stragglers.LeaseCut, ...] = ()
+
+
+class LeaseBalancer:
+    """Paces of one job's workers. Nothing is journaled: a new master measures the paces again within seconds."""
+
+    def __init__(self, rules: StragglerRules | None = None) -> None:
+        self._rules = rules or StragglerRules()
+        self._paces = WorkerPaces(self._rules.window_s)
+        self._looked_at = self._judged_at = float("-inf")
+        self._lives: dict[int, int] = {}
+        self.why = "no worker has trained long enough to be compared"
+        """Reason of the last judgement, even if it changed nothing."""
+
+    def look(self, book: JobLedger, alive: Collection[int], at: float) -> LeaseMoves:
+        """Return the changes to make now, usually none. `alive` are the ranks that can take work."""
+        if at < self._looked_at + BALANCE_S or book.in_step:
+            return LeaseMoves()
+        self._looked_at = at
+        for rank, incarnation in book.holders.living.items():
+            if self._lives.get(rank, incarnation) != incarnation:
+                self._paces.forget(rank)
+            self._lives[rank] = incarnation
+        leases = book.leases()
+        self._paces.look(book.holders.trained, {lease.holder.rank for _, _, lease in leases}, at)
+        resizes: tuple[stragglers.LeaseResize, ...] = ()
+        if at >= self._judged_at + self._rules.every_s and len(judged := self._paces.judged()) > 1:
+            self._judged_at = at
+            resizes, self.why = stragglers.judge(judged, book.holders.halvings, self._rules)
+        if not leases or book.todo_samples or book.closed:
+            return LeaseMoves(resizes)
+        holdings = [
+            stragglers.LeaseLoad(
+                rank=lease.holder.rank,
+                shard=key.shard,
+                first=key.first,
+                offset=lease.offset,
+                end=lease.end if lease.wish is None else lease.wish,
+                batch=card.batch_size,
+            )
+            for card, key, lease in leases  # in the order of granting, in which workers train them
+        ]
+        return LeaseMoves(resizes, stragglers.level_leases(holdings, self._paces.known(), tuple(alive)))
+
+    def act(self, context: MasterContext, now: float) -> None:
+        """Shrink leases of stragglers, and cut leases near the end of the data."""
+        book, workers = context.record.book, context.record.state.of_kind(RoleKind.WORKER)
+        moves = self.look(book, [node.role.rank for node in workers if node.state is NodeState.JOINED], now)
+        for resize in moves.resizes:
+            with context.journaled(journal_entries.ResizeEntry(resize.rank, resize.halvings)):
+                book.resize(resize.rank, resize.halvings)
+            context.apply(events.DecisionMade(f"resize the leases of worker-{resize.rank}", resize.why))
+        for cut in moves.cuts:
+            with context.journaled(journal_entries.ShortenEntry(cut.wish)):
+                wished = book.wish(cut.wish)
+            if wished:
+                context.log_event(
+                    "shorten", role=f"worker-{cut.rank}", shard=cut.wish.shard, end=cut.wish.end, why=cut.why
+                )

@@ -1,8 +1,6 @@
 """Forms bsp groups: workers wait here for each other, and each gets a reply when the group is formed.
 
-In: `GroupRequest`s and `MeetRequest`s from `master.dispatcher`, and a call after every change to the required members.
-Out: replies by holder. Replies are not journaled: a worker whose master is replaced asks again. Only the formation
-itself is journaled (`job.core.events.GroupFormed`).
+Only the formation is journaled (`job.core.events.GroupFormed`): a worker whose master is replaced asks again.
 """
 
 import asyncio
@@ -11,11 +9,11 @@ import dataclasses
 from springtide import errors
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.data.leases import LeaseHolder
+from springtide.job import bsp_group
+from springtide.job.bsp_group import GroupArrival, GroupFormation
 from springtide.job.core import events
-from springtide.job.group import groups, rendezvous
-from springtide.job.group.rendezvous import GroupArrival, GroupFormation
 from springtide.job.state import JobState
-from springtide.master.checkpoint.bsp_stop import BspCheckpoints
+from springtide.master.checkpoint.schedule import CheckpointSchedule
 from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
 from springtide.master.servers.migration import SlotMigration
@@ -25,7 +23,7 @@ from springtide.rpc.messages import messages
 class BspRendezvous:
     """Workers that wait for a group, and replies that workers have not fetched yet."""
 
-    def __init__(self, context: MasterContext, migration: SlotMigration, checkpoints: BspCheckpoints) -> None:
+    def __init__(self, context: MasterContext, migration: SlotMigration, checkpoints: CheckpointSchedule) -> None:
         self._context, self._record, self._changed, self._clock = (
             context,
             context.record,
@@ -49,7 +47,7 @@ class BspRendezvous:
         if last is not None and request.generation < last.generation == state.bsp.generation and not state.group_lost:
             return last
         if request.bound and request.generation == state.bsp.generation and state.bsp.members:
-            self._context.apply(events.GroupLost(groups.rows_lost(state.nodes, state.bsp.members)))
+            self._context.apply(events.GroupLost(bsp_group.rows_lost(state.nodes, state.bsp.members)))
         # members that still want to meet this worker would wait in vain
         if state.bsp.members.get(holder.rank) == holder.incarnation:
             self._failed = state.bsp.generation
@@ -98,10 +96,12 @@ class BspRendezvous:
                 self._record.book.halt()
         if not self._arrived:
             return
-        formed = rendezvous.form(self._arrived, ranks=tuple(state.bsp.members), active=active, workers=state.workers)
+        formed = bsp_group.form_group(
+            self._arrived, ranks=tuple(state.bsp.members), active=active, workers=state.workers
+        )
         if formed is None:
             return
-        if not formed.known and self._record.begun:
+        if not formed.known and self._record.span.begun:
             self._context.apply(events.GroupLost())
         elif formed.over:
             self._answer(formed, state.bsp.generation)
@@ -112,12 +112,10 @@ class BspRendezvous:
                 self._migration.release()
         else:
             self._answer(formed, state.bsp.generation + 1)
-            self._context.apply(events.GroupFormed(formed.members, "all who belong to it are here"))
+            self._context.apply(events.GroupFormed(formed.members, "all its members are here"))
 
     def _stop_shards(self, state: JobState, active: list[LeaseHolder]) -> bool:
-        """Return True if the group must change and all new members have arrived. The group then pauses before the next
-        shard.
-        """
+        """Return True if the group must change before the next shard, and all new members have arrived."""
         chosen = {holder.rank for holder in active[: state.workers]}
         coming = [holder for holder in active if holder.rank not in state.bsp.members]
         changes = bool(state.bsp.members) and chosen != set(state.bsp.members)
@@ -134,9 +132,9 @@ class BspRendezvous:
         state, at = self._record.state, self._clock()
         breaks = dataclasses.replace(state.safety.breaks)
         # on a copy, with the figures as they will be once this group is formed
-        groups.note_formed(breaks, state, formed.members, at=at)
+        bsp_group.note_formed(breaks, state, formed.members, at=at)
         restored = not formed.known and state.safety.known and bool(self._record.book.passes)
-        save = self._checkpoints.due(last=True) if formed.over else 0
+        save = self._checkpoints.due_at_step(last=True) if formed.over else 0
         ranks = tuple(holder.rank for holder in formed.members)
         for holder in list(self._arrived):
             member = holder in formed.members

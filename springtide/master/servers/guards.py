@@ -1,15 +1,13 @@
-"""Guards servers against running out of memory, hot spots and slow machines.
+"""Guards servers against running out of memory, hot spots and slow machines, and takes unneeded grants back.
 
-In: reports of servers and measurements of their agent, at every tick. Out: events, each with its reason. This module
-decides nothing: `planning.guards.memory` and `planning.guards.hot_servers` decide. The state machine and
-`master.servers.migration` carry out the changes.
+`planning.guards.memory` and `planning.guards.hot_servers` decide. Out: events, each with its reason.
 """
 
 import itertools
 import logging
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 
@@ -19,10 +17,10 @@ from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.data.streams import FAR
 from springtide.domain.spec.job_spec import GuardRules
 from springtide.job.core import events
+from springtide.job.core.job_core import RoleSize
 from springtide.job.core.nodes import NodeState, RoleNode
 from springtide.master.core.context import MasterContext
 from springtide.master.core.progress import ProgressTally
-from springtide.master.servers.grant_release import GrantRelease
 from springtide.master.servers.migration import SlotMigration
 from springtide.planning.guards import hot_servers, memory
 from springtide.rpc.messages.messages import MemberReport
@@ -63,13 +61,11 @@ class ServerHistory:
 
     incarnation: int
     report: MemberReport | None = None
-    """Newest report that was recorded."""
     sums: deque[ServerSums] = field(default_factory=deque)
     measured: deque[UsageSample] = field(default_factory=deque)
     """Measurements by the agent, over the most recent window."""
     at_work_since: float = math.inf
-    """When the server first served keys. Its first seconds are not recorded: they include page faults and new tables.
-    """
+    """When the server first served keys. Its first seconds are not recorded."""
     blamed: int = 0
     """Number of consecutive checks that found the server at fault."""
 
@@ -84,9 +80,7 @@ class ServerGuards:
         self._rest_until = 0.0
         self._easing = GrantRelease()
         self.ahead: tuple[memory.MemoryForecast, ...] = ()
-        """Memory forecasts of the last check."""
-        self.refused: tuple[float, events.Event, str] | None = None
-        """Last event that was refused, with its time and the reason."""
+        self.refused: tuple[float, events.JobEvent, str] | None = None
         self._per_worker = 0.0
         """Highest CPU use of all servers per worker. With few workers, no server is a bottleneck."""
 
@@ -95,7 +89,6 @@ class ServerGuards:
         return self._record.state.spec.guards
 
     def look(self, tally: ProgressTally, usage: Mapping[Role, RoleUsage], now: float) -> None:
-        """Record the newest reports at every tick, and act on them."""
         state, nodes = self._record.state, self._servers()
         self._take_down(nodes, tally, usage, now)
         if not nodes or not self._may_act(nodes, now):
@@ -122,7 +115,7 @@ class ServerGuards:
     def _servers(self) -> list[RoleNode]:
         """Return the servers to guard: ready servers of a training job whose servers may change."""
         state = self._record.state
-        if not self._record.owners or state.phase.over or state.healing:
+        if not self._record.slots.owners or state.phase.over or state.healing:
             return []
         return [node for node in state.of_kind(RoleKind.SERVER) if node.state is NodeState.JOINED and not node.coming]
 
@@ -137,8 +130,7 @@ class ServerGuards:
             watched = self._watched[node.role.rank] = ServerHistory(node.incarnation)
         return watched
 
-    def _act(self, event: events.Event, now: float) -> None:
-        """Apply an event, and only observe for a while."""
+    def _act(self, event: events.JobEvent, now: float) -> None:
         self._rest_until = now + REST_S
         self._watched.clear()
         try:
@@ -194,7 +186,7 @@ class ServerGuards:
 
     def _on_memory(
         self, nodes: list[RoleNode], tally: ProgressTally, usage: Mapping[Role, RoleUsage]
-    ) -> events.Event | None:
+    ) -> events.JobEvent | None:
         self.ahead = self._look_ahead(nodes, tally, usage)
         if not self.rules.memory or not self.ahead:
             return None
@@ -213,7 +205,6 @@ class ServerGuards:
         return tuple(memory.forecast(one, rows, samples_at_end=end) for one in readings)
 
     def _horizon(self) -> float:
-        """Return the sample count up to which memory is forecast."""
         return memory.horizon(self._seen, float(samples_in_all(self._record.book)))
 
     def _reading(
@@ -233,7 +224,7 @@ class ServerGuards:
             limit=float(used.memory_limit),
         )
 
-    def _on_pace(self, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage]) -> events.Event | None:
+    def _on_pace(self, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage]) -> events.JobEvent | None:
         if not self.rules.servers:
             return None
         worst = self._far_behind(nodes, usage)
@@ -277,7 +268,7 @@ class ServerGuards:
 
     def _relieve(
         self, verdict: hot_servers.ServerVerdict, paces: list[hot_servers.ServerPace], workers: int
-    ) -> events.Event:
+    ) -> events.JobEvent:
         hot = next(one for one in paces if one.rank == verdict.rank)
         relief = hot_servers.relieve(
             hot,
@@ -299,9 +290,7 @@ class ServerGuards:
         return sum(room) >= memory.SLACK * self._rollout.bytes_on(rank)
 
     def _pace(self, node: RoleNode, usage: Mapping[Role, RoleUsage]) -> hot_servers.ServerPace | None:
-        """Return the pace over the window, with a median against outliers; None if it was not observed for long
-        enough.
-        """
+        """Return the median pace over the window; None if it was not observed for long enough."""
         sums = self._watched[node.role.rank].sums
         if not sums or sums[-1].at - sums[0].at < self.rules.window_s / 2:
             return None
@@ -343,3 +332,75 @@ def samples_in_all(book: JobLedger) -> int:
         return FAR
     leased = sum(lease.end - lease.offset for _, _, lease in book.leases())
     return book.samples_done + leased + book.todo_samples
+
+
+LEAST_S = 1.0  # shortest interval between two measurements for computing CPU use
+GIB = 2.0**30
+
+
+@dataclass(slots=True)
+class GrantWatch:
+    """Peak use of one server incarnation under one pair of limits."""
+
+    limits: tuple[int, float | None, int | None]
+    """Incarnation of the server, and its CPU and memory limits."""
+    began: float
+    at: float
+    cpu_s: float
+    most_cpu: float = 0.0
+    most_memory: float = 0.0
+
+
+class GrantRelease:
+    """Grants of one job's servers."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, GrantWatch] = {}
+
+    def look(
+        self, nodes: Sequence[RoleNode], usage: Mapping[Role, RoleUsage], usual: RoleSize, now: float
+    ) -> events.ServerGranted | None:
+        for node in nodes:
+            used = usage.get(node.role)
+            if used is None or not (_above(node.cpu, usual.cpu) or _above(node.memory, usual.memory)):
+                self._since.pop(node.role.rank, None)
+                continue
+            event = self._ease(node, self._watch(node, used, now), usual, now)
+            if event is not None:
+                del self._since[node.role.rank]
+                return event
+        return None
+
+    def _watch(self, node: RoleNode, used: RoleUsage, now: float) -> GrantWatch:
+        limits = (node.incarnation, node.cpu, node.memory)
+        seen = self._since.get(node.role.rank)
+        if seen is None or seen.limits != limits:
+            seen = self._since[node.role.rank] = GrantWatch(limits, now, now, used.cpu_s)
+        if now - seen.at >= LEAST_S:
+            seen.most_cpu = max(seen.most_cpu, (used.cpu_s - seen.cpu_s) / (now - seen.at))
+            seen.at, seen.cpu_s = now, used.cpu_s
+        seen.most_memory = max(seen.most_memory, float(used.memory))
+        return seen
+
+    def _ease(self, node: RoleNode, seen: GrantWatch, usual: RoleSize, now: float) -> events.ServerGranted | None:
+        def eased(limit: float | None, first: float | None, most: float) -> float | None:
+            if limit is None or first is None:
+                return None
+            return hot_servers.eased(
+                hot_servers.ServerGrant(limit=limit, usual=first, most=most, watched_s=now - seen.began)
+            )
+
+        cpu = eased(node.cpu, usual.cpu, seen.most_cpu)
+        memory = eased(node.memory, usual.memory, seen.most_memory)
+        if cpu is None and memory is None:
+            return None
+        why = (
+            f"in {now - seen.began:.0f} s {node.role} used {seen.most_cpu:.2g} CPUs and "
+            f"{seen.most_memory / GIB:.2g} GiB at most"
+        )
+        cpu = node.cpu if cpu is None else cpu
+        return events.ServerGranted(node.role.rank, cpu, why, None if memory is None else int(memory))
+
+
+def _above(limit: float | None, usual: float | None) -> bool:
+    return limit is not None and usual is not None and limit > usual

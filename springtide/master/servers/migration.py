@@ -1,9 +1,7 @@
-"""Plans which server should own which slots, and follows the moves that servers make.
+"""Plans which server should own which slots, follows the moves that servers make, and runs roll calls after a loss.
 
-In: heartbeats of servers (their slots and loads), `SlotsMoved`, and the nodes. Out: goals for heartbeat replies, moves
-for the record, and the release of a drained server. The goal is not journaled: a new master computes it again from the
-present placement, and a balanced placement needs no moves. Servers hold the truth about ownership, and the record
-follows them.
+Servers hold the truth about ownership, and the record follows them. Goals and roll calls are not journaled: a new
+master computes the goal again from the present placement, and starts a new call with a higher number.
 """
 
 import asyncio
@@ -22,9 +20,10 @@ from springtide.domain.spec.job_spec import JobPhase
 from springtide.embedding.placement import placement
 from springtide.job.core import events, nodes
 from springtide.job.core.nodes import ALIVE, NodeState
+from springtide.job.rollcall import TERM, RollCall, ServerAnswer
 from springtide.master.core import journal_entries, waiters
 from springtide.master.core.context import MasterContext
-from springtide.master.servers.roll_call import ServerRollCall
+from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
 from springtide.server import slot_loads
 
@@ -41,6 +40,59 @@ def _step_back() -> None:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICE)
 
 
+class SlotLoads:
+    """Bytes and smoothed requests of each slot, as its server reports them."""
+
+    def __init__(self) -> None:
+        self.bytes: dict[int, float] = {}
+        self.requests: dict[int, float] = {}
+        self._counted: dict[int, tuple[int, int]] = {}
+        """Server of each slot, and the request count that it reported."""
+
+    def note(self, rank: int, counts: Iterable[slot_loads.SlotCount]) -> None:
+        for slot, size, requests in counts:
+            server, before = self._counted.get(slot, (rank, 0))
+            fresh = requests - before if server == rank and requests >= before else requests
+            self._counted[slot] = (rank, requests)
+            self.bytes[slot] = float(size)
+            self.requests[slot] = SMOOTHING * fresh + (1 - SMOOTHING) * self.requests.get(slot, float(fresh))
+
+
+class GoalNews:
+    """Holds heartbeats of servers until there is a new goal, a server returns, or the job ends."""
+
+    def __init__(self, record: JobRecord) -> None:
+        self._record, self._changed = record, waiters.ChangeSignal()
+        self._goals = 0
+        self._known: dict[int, int] = {}
+        """Number of the newest goal sent to each server."""
+        self._healing = False
+
+    def announce(self) -> None:
+        self._goals += 1
+        self._changed.turn()
+
+    async def wait(self, rank: int, seconds: float) -> None:
+        state = self._record.state
+
+        def news() -> bool:
+            return self._known.get(rank, 0) < self._goals or state.healing or state.phase is not JobPhase.RUNNING
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changed.until(news)
+        self._known[rank] = self._goals
+
+    def rouse(self) -> None:
+        """Wake waiting heartbeats while a server is down, when all are back, and when the job ends."""
+        state = self._record.state
+        if self._healing and not state.healing:
+            self._goals += 1
+        if self._healing or state.healing or state.phase is not JobPhase.RUNNING:
+            self._changed.turn()
+        self._healing = state.healing
+
+
 class SlotMigration:
     """Slot migration of one job, on the master's side."""
 
@@ -52,54 +104,50 @@ class SlotMigration:
         self._planned_for: tuple[int, ...] | None = None
         self._again = False
         self._planning: asyncio.Task[None] | None = None
-        self._bytes: dict[int, float] = {}
-        self._requests: dict[int, float] = {}
-        self._counted: dict[int, tuple[int, int]] = {}
-        """Server of each slot, and the request count that it reported."""
+        self._loads = SlotLoads()
         self._epochs: dict[LeaseHolder, int] = {}
         """Epoch of the placement that each worker incarnation uses."""
         self._moved = 0
-        self._orders = 0
-        self._told: dict[int, int] = {}
-        """Number of the newest goal sent to each server."""
         self._closed: dict[int, int] = {}
         """Incarnation of each server that accepts no more slots and has none."""
         self._leaving: frozenset[int] = frozenset()
-        self._news = waiters.ChangeSignal()
-        self._healing = False
+        self._news = GoalNews(context.record)
         self.group_rests = False
         """True if all ranks of a bsp group wait between two steps (`master.servers.bsp_group` sets it)."""
 
     @property
     def moving(self) -> int:
-        """Return the number of slots that still have to move."""
         return len(self._goal)
 
     def bytes_on(self, rank: int) -> float:
         """Return the bytes of a server's rows."""
-        return sum(self._bytes.get(slot, 0.0) for slot, owner in enumerate(self._record.owners) if owner == rank)
+        return sum(self._loads.bytes.get(slot, 0.0) for slot in self._slots_of(rank))
 
     def heaviest_on(self, rank: int) -> float:
         """Return the share of all requests that goes to a server's heaviest slot."""
-        mine = [self._requests.get(slot, 0.0) for slot, owner in enumerate(self._record.owners) if owner == rank]
-        return max(mine, default=0.0) / max(sum(self._requests.values()), 1e-9)
+        heaviest = max((self._loads.requests.get(slot, 0.0) for slot in self._slots_of(rank)), default=0.0)
+        return heaviest / max(sum(self._loads.requests.values()), 1e-9)
+
+    def _slots_of(self, rank: int) -> tuple[int, ...]:
+        placed = self._record.slots.placement
+        return placed.slots_of(rank) if placed is not None else ()
 
     def settled_for(self, members: Iterable[LeaseHolder]) -> bool:
         """Return True if no slot has to move, and these workers know the placement."""
-        epoch = self._record.epoch
+        epoch = self._record.slots.epoch
         return not self._goal and (epoch <= 1 or all(self._epochs.get(one, 0) >= epoch for one in members))
 
     @property
     def informed(self) -> bool:
-        """Return True if every worker uses the newest placement."""
         state, epochs = self._record.state, self._epochs
         alive = [node for node in state.of_kind(RoleKind.WORKER) if node.state in ALIVE]
-        return all(epochs.get(LeaseHolder(node.role.rank, node.incarnation), 0) >= self._record.epoch for node in alive)
+        return all(
+            epochs.get(LeaseHolder(node.role.rank, node.incarnation), 0) >= self._record.slots.epoch for node in alive
+        )
 
     def release(self) -> None:
         """Let servers act on goals that had to wait for the end of a step."""
-        self._orders += 1
-        self._news.turn()
+        self._news.announce()
 
     def rebalance(self) -> None:
         """Plan again by load, although no server was added or removed."""
@@ -114,22 +162,15 @@ class SlotMigration:
     # ---- reports of servers and workers ----
 
     def heard(self, role: Role, packed: bytes, holding: messages.SlotHoldings | None) -> None:
-        """Record a server's heartbeat: its slots and their load."""
-        if not self._record.owners:
+        if not self._record.slots.owners:
             return
-        counts = slot_loads.unpack(packed, len(self._record.owners))
-        for slot, size, requests in counts:
-            before = self._counted.get(slot)
-            same = before is not None and before[0] == role.rank and requests >= before[1]
-            fresh = requests - before[1] if same and before is not None else requests
-            self._counted[slot] = (role.rank, requests)
-            self._bytes[slot] = float(size)
-            self._requests[slot] = SMOOTHING * fresh + (1 - SMOOTHING) * self._requests.get(slot, float(fresh))
+        counts = slot_loads.unpack(packed, len(self._record.slots.owners))
+        self._loads.note(role.rank, counts)
         if holding is not None:
             self.calling.answered(role, holding, frozenset(count.slot for count in counts))
             if holding.closed and not counts:
                 self._closed[role.rank] = self._record.state.node(role).incarnation
-        claimed = tuple(count.slot for count in counts if self._record.owners[count.slot] != role.rank)
+        claimed = tuple(count.slot for count in counts if self._record.slots.owners[count.slot] != role.rank)
         if claimed and not self.calling.open:  # the source of the move could not report it
             self._take(claimed, role.rank)
 
@@ -162,10 +203,8 @@ class SlotMigration:
             self._context.apply(events.DecisionMade(f"bring them back with {heir}", why))
 
     def moved(self, role: Role, said: messages.SlotsMoved) -> None:
-        """Record slots that a server handed over. Slots that the record gives to another server are ignored as
-        outdated.
-        """
-        known = self._record.owners
+        """Record slots that a server handed over. Slots that the record gives to another server are ignored."""
+        known = self._record.slots.owners
         slots = tuple(slot for slot in said.slots if 0 <= slot < len(known) and known[slot] == role.rank)
         self._take(slots, said.server, said)
 
@@ -181,19 +220,10 @@ class SlotMigration:
 
     async def hold(self, role: Role, seconds: float) -> None:
         """Hold a server's heartbeat for at most `seconds`, so that a new goal reaches the server at once."""
-        state = self._record.state
-
-        def news() -> bool:
-            return self._told.get(role.rank, 0) < self._orders or state.healing or state.phase is not JobPhase.RUNNING
-
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._news.until(news)
-        self._told[role.rank] = self._orders
+        await self._news.wait(role.rank, seconds)
 
     def goal_for(self, role: Role) -> messages.SlotGoal | None:
-        """Return the goal of a server: the placement and the slots to hand over."""
-        placed = self._record.placement
+        placed = self._record.slots.placement
         called, leave = self.calling.open, self._record.state.node(role).state is NodeState.DRAINING
         moves = self.calling.moves or bool(self._goal)  # otherwise no server has a goal to cancel
         if placed is None or (placed.epoch == 1 and not moves and not called and not leave):
@@ -201,13 +231,13 @@ class SlotMigration:
         parcels: dict[int, list[int]] = {}
         held = self._record.state.healing or called or self._blocked
         for slot, target in () if held else self._goal.items():
-            if self._record.owners[slot] == role.rank and self._record.addresses[target]:
+            if self._record.slots.owners[slot] == role.rank and self._record.slots.addresses[target]:
                 parcels.setdefault(target, []).append(slot)
         return messages.SlotGoal(
             placed,
-            self._record.addresses,
+            self._record.slots.addresses,
             tuple(
-                messages.SlotParcel(target, self._record.addresses[target], tuple(sorted(slots)))
+                messages.SlotParcel(target, self._record.slots.addresses[target], tuple(sorted(slots)))
                 for target, slots in sorted(parcels.items())
             ),
             self.calling.number,
@@ -217,22 +247,21 @@ class SlotMigration:
         )
 
     def news_for(self, epoch: int) -> messages.SlotGoal | None:
-        """Return the placement for a worker that uses an older one."""
-        placed = self._record.placement
+        placed = self._record.slots.placement
         if placed is None or epoch >= placed.epoch or self._record.state.healing:
             return None
-        return messages.SlotGoal(placed, self._record.addresses)
+        return messages.SlotGoal(placed, self._record.slots.addresses)
 
     # ---- time ----
 
     def tick(self) -> None:
         """Plan moves when servers were added or must leave, and release servers that are empty."""
         state = self._record.state
-        self._rouse()
-        if not self._record.owners or state.phase.over or state.healing:
+        self._news.rouse()
+        if not self._record.slots.owners or state.phase.over or state.healing:
             return
         self._let_go()
-        stay, have = nodes.staying_servers(state.nodes), set(self._record.owners)
+        stay, have = nodes.staying_servers(state.nodes), set(self._record.slots.owners)
         self._drop_what_leaves(stay)
         needed = bool(have - set(stay)) or bool(set(stay) - have)
         stranded = bool(have - set(stay)) and not self._goal  # slots that arrived after the goal was made
@@ -250,19 +279,10 @@ class SlotMigration:
             self._leaving, self._goal = leaving, goal
             self.release()
 
-    def _rouse(self) -> None:
-        """Wake waiting requests while a server is down, when all are back, and when the job ends."""
-        state = self._record.state
-        if self._healing and not state.healing:
-            self._orders += 1
-        if self._healing or state.healing or state.phase is not JobPhase.RUNNING:
-            self._news.turn()
-        self._healing = state.healing
-
     async def _plan(self, stay: tuple[int, ...]) -> None:
-        owners = self._record.owners
+        owners = self._record.slots.owners
         load = [
-            placement.SlotLoad(bytes=self._bytes.get(slot, 0.0), requests=self._requests.get(slot, 0.0))
+            placement.SlotLoad(bytes=self._loads.bytes.get(slot, 0.0), requests=self._loads.requests.get(slot, 0.0))
             for slot in range(len(owners))
         ]
         by_rank = {node.role.rank: node for node in self._record.state.of_kind(RoleKind.SERVER)}
@@ -287,7 +307,7 @@ class SlotMigration:
         owners: tuple[int, ...],
         load: list[placement.SlotLoad],
     ) -> None:
-        self._goal = {move.slot: move.target for move in moves if self._record.owners[move.slot] != move.target}
+        self._goal = {move.slot: move.target for move in moves if self._record.slots.owners[move.slot] != move.target}
         self.calling.moves = True
         self.release()
         names = ", ".join(f"server-{rank}" for rank in sorted(servers))
@@ -304,9 +324,9 @@ class SlotMigration:
         """Record the new owner of slots. Each change is logged once, for its first report: by the source (with
         `report`), by the target's heartbeat, or by a roll call.
         """
-        sources = collections.Counter(owner for slot in slots if (owner := self._record.owners[slot]) != server)
+        sources = collections.Counter(owner for slot in slots if (owner := self._record.slots.owners[slot]) != server)
         with self._context.journaled(journal_entries.MovedEntry(slots, server)):
-            changed = self._record.moved(slots, server)
+            changed = self._record.slots.move(slots, server)
         for slot in slots:
             if self._goal.get(slot) == server:
                 del self._goal[slot]
@@ -335,8 +355,77 @@ class SlotMigration:
         be on their way to it, and would be lost.
         """
         state = self._record.state
-        have, informed = set(self._record.owners), self.informed
+        have, informed = set(self._record.slots.owners), self.informed
         for node in state.of_kind(RoleKind.SERVER):
             closed = self._closed.get(node.role.rank) == node.incarnation
             if node.state is NodeState.DRAINING and node.role.rank not in have and informed and closed:
                 self._context.apply(events.ServerEmptied(node.role))
+
+
+HOLD_S = 1.0  # longest time to hold an answer, so that a stopped server learns at once that all have stopped
+
+
+class ServerRollCall:
+    """Roll calls of one master."""
+
+    def __init__(self, record: JobRecord, term: int, changed: waiters.ChangeSignal) -> None:
+        self._record, self._changed = record, changed
+        self._call = RollCall(term * TERM)
+        self._called = False
+        self._away: dict[int, int] = {}
+        """Known lost servers, each with the incarnation that is expected."""
+        self.moves = term > 1
+        """True if slots may be in transfer, so that servers must be asked. After a takeover this is assumed."""
+
+    @property
+    def number(self) -> int:
+        """Return the number that servers must answer to; 0 if no call was ever made."""
+        return self._call.number if self._called else 0
+
+    @property
+    def open(self) -> bool:
+        self._notice()
+        return self._call.open
+
+    def living(self) -> set[int]:
+        servers = self._record.state.of_kind(RoleKind.SERVER)
+        return {node.role.rank for node in servers if node.address and node.state in ALIVE}
+
+    def answered(self, role: Role, holding: messages.SlotHoldings, owned: frozenset[int]) -> None:
+        self._notice()
+        if self._call.answer(role.rank, holding.call, ServerAnswer(owned, holding.doubts), self.living()):
+            self._changed.turn()
+
+    async def gone_on(self, holding: messages.SlotHoldings | None) -> None:
+        """Hold the heartbeat of a server that has answered, until the next number or a timeout."""
+        number = self.number
+        if holding is None or not self.open or holding.call < number:
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_S):
+                await self._changed.until(lambda: self.number != number or not self.open)
+
+    def known(self) -> bool:
+        """Return True if all servers have answered, so that a lost server can be told its slots."""
+        return not self.open or self._call.complete(self.living())
+
+    def settle(self, heir: Role) -> dict[int, int]:
+        """Return the slots whose owner differs from the record, once all have answered. Lost slots go to `heir`."""
+        if not self.open:
+            return {}
+        found = self._call.changes(self._record.slots.owners, self.living(), heir.rank)
+        self._call.close()
+        return found
+
+    def _notice(self) -> None:
+        away = {
+            node.role.rank: node.incarnation
+            for node in self._record.state.of_kind(RoleKind.SERVER)
+            if node.incarnation and not node.address and not node.coming and node.state is not NodeState.GONE
+        }
+        fresh = any(self._away.get(rank) != life for rank, life in away.items())
+        self._away = away
+        if fresh and self.moves and self._record.slots.owners:
+            self._called = True
+            self._call.begin()
+            self._changed.turn()

@@ -1,8 +1,6 @@
-"""Restores a lost server once `job.state` has decided to relaunch it.
+"""Restores a lost server once `job.state` has decided to relaunch it: its slots, and the rollback of the ledger.
 
-In: the record, and the location of checkpoints. Out: the slots that the new incarnation must restore before it serves;
-the rollback of the ledger once that server is ready; current server addresses, for workers that know an earlier
-incarnation. Next: `server.recovery` on the server, `data.ledger.passes` for the ledger.
+Next: `server.recovery` on the server, `data.ledger.passes` for the ledger.
 """
 
 import asyncio
@@ -12,11 +10,11 @@ import msgspec
 from springtide import errors
 from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import Manifest
-from springtide.data.ledger.passes import JobProgress
 from springtide.domain.core.roles import Placement, Role, RoleKind
 from springtide.domain.data.leases import Grant
 from springtide.domain.model.checkpoints import Lineage
 from springtide.job.core import events
+from springtide.master.checkpoint.round import note_of
 from springtide.master.checkpoint.schedule import CheckpointSchedule
 from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
@@ -36,7 +34,7 @@ class ServerRecovery:
 
         A server without slots still learns the tables, because workers do not declare them again.
         """
-        state, placed = self._record.state, self._record.placement
+        state, placed = self._record.state, self._record.slots.placement
         if not state.node(role).incarnation or placed is None:
             return None
         slots = placed.slots_of(role.rank)
@@ -48,7 +46,7 @@ class ServerRecovery:
 
     def placement_for(self, role: Role) -> Placement | None:
         """Return the placement for a relaunched server. New servers get it once all servers are ready."""
-        return self._record.placement if self._record.state.node(role).incarnation else None
+        return self._record.slots.placement if self._record.state.node(role).incarnation else None
 
     async def ready(self, role: Role, incarnation: int, said: messages.ServerReady) -> None:
         """Record that a server is ready. If it restored a checkpoint, roll the ledger back in the same moment."""
@@ -113,7 +111,9 @@ class ServerRecovery:
         """Return the server addresses, if a server was ever relaunched; else None, because all workers know them."""
         lives = tuple(node.incarnation for node in self._record.state.of_kind(RoleKind.SERVER))
         return (
-            messages.ServerAddresses(self._record.addresses, lives) if any(lives) and self._record.addresses else None
+            messages.ServerAddresses(self._record.slots.addresses, lives)
+            if any(lives) and self._record.slots.addresses
+            else None
         )
 
     def leased(self, grants: tuple[Grant, ...]) -> messages.LeaseReply:
@@ -130,8 +130,3 @@ async def read_manifest(where: str, number: int, lineage: Lineage) -> Manifest:
     except (OSError, errors.BadInput, msgspec.MsgspecError) as error:
         raise errors.JobFailed(f"the ledger of checkpoint {number} in {where} cannot be read: {error}") from error
     return manifest
-
-
-def note_of(manifest: Manifest) -> JobProgress:
-    """Return the job's progress when the checkpoint began."""
-    return msgspec.msgpack.decode(manifest.progress.ledger, type=JobProgress)

@@ -26,7 +26,7 @@ class CrashRisk:
     """True if a checkpoint exists."""
     return_s: float
     """Seconds until a group that went back to a checkpoint trains again, beyond the restart of one rank without a
-    cache. It is measured in this job, or equals the start time (`job.recovery.bsp_breaks`)."""
+    cache. It is measured in this job, or equals the start time (`job.recovery`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

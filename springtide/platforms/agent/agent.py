@@ -32,7 +32,7 @@ from springtide.platforms.agent.reconcile import POLITE_S
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection
-from springtide.rpc.transport.master_file import MasterLocation
+from springtide.rpc.transport.addresses import MasterLocation
 from springtide.telemetry import events, logs, redactor, run_registry
 from springtide.telemetry.host import usage
 

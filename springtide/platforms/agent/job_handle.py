@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 from springtide import errors
 from springtide.domain.core.roles import RoleKind
 from springtide.rpc.messages import messages
-from springtide.rpc.transport import connection, master_file
+from springtide.rpc.transport import addresses, connection
 from springtide.telemetry.logs import RunFiles
 from springtide.telemetry.run_registry import RunCard
 
@@ -86,7 +86,7 @@ async def ask_master(
     while True:
         try:
             key = bytes.fromhex((secret or files.secret).read_text().strip())
-            where = master_file.read(files.master)
+            where = addresses.read_master(files.master)
             if where is not None and where.address:
                 return await ask_at(
                     where.local or where.address,

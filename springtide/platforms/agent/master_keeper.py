@@ -17,8 +17,8 @@ from springtide import errors
 from springtide.domain.core.roles import Life, Role, RoleExit, RoleKind
 from springtide.platforms.agent.platform_api import Platform, RoleLaunch
 from springtide.rpc.messages import messages
-from springtide.rpc.transport import connection, master_file
-from springtide.rpc.transport.master_file import MasterLocation
+from springtide.rpc.transport import addresses, connection
+from springtide.rpc.transport.addresses import MasterLocation
 from springtide.telemetry import logs
 from springtide.telemetry.host import disks
 
@@ -124,7 +124,7 @@ class MasterSupervisor:
         self._listened_at = None
         self._platform.start(self._launch(Life(MASTER, self.term)), self._ended)
         deadline = self._awake.now() + START_S
-        while (said := master_file.read(self._files.master)) is None or said.term != self.term:
+        while (said := addresses.read_master(self._files.master)) is None or said.term != self.term:
             if self._gone.is_set() or self._awake.now() > deadline:
                 how = str(self.last_exit) if self._gone.is_set() else f"it did not listen within {START_S:g} s"
                 raise errors.MasterUnreachable(f"the master did not start: {how}. {self._reason()}")

@@ -1,21 +1,18 @@
 """Messages about checkpoints: save orders, reports, mirror copies, and files on servers' own disks.
 
-In: `server.checkpoints`, `server.mirror` and `server.mirror`. Next: `master.checkpoint.schedule` gives orders and
-receives reports. The `server.mirror` of a buddy receives copies and serves files. `rpc.messages.messages` includes all
-of them.
+Next: `master.checkpoint.schedule` gives orders; `server.checkpoints`, `server.mirror` and `server.mirror` follow them.
 """
 
 from springtide.domain.model.checkpoints import Buddy, Written
 from springtide.domain.model.tables import TableSpec
-from springtide.rpc.messages.types import RpcMessage
+from springtide.rpc.messages.types import Reply, Request
 
 
-class SaveRequest(RpcMessage, frozen=True):
+class SaveRequest(Request, frozen=True):
     """A server asks which checkpoint to write. The master answers with `SaveOrder` once there is a newer order."""
 
     term: int = 0
     number: int = 0
-    """Number of the last checkpoint that the server handled."""
     part: int = 0
     takes_copies_at: str = ""
     """Address at which the server receives files as a buddy and serves files; empty if it does neither."""
@@ -23,7 +20,7 @@ class SaveRequest(RpcMessage, frozen=True):
     """Machine whose own disk holds the server's files; empty if the server sees the job's folder."""
 
 
-class SaveOrder(RpcMessage, frozen=True):
+class SaveOrder(Reply, frozen=True):
     """Write the slots that you own for this checkpoint, starting any time from now on."""
 
     term: int
@@ -31,10 +28,8 @@ class SaveOrder(RpcMessage, frozen=True):
     base: int = 0
     """Number of the last complete checkpoint, whose unchanged data need not be written again; 0 if there is none."""
     hurry: bool = False
-    """True if something waits for this checkpoint."""
     part: int = 0
-    """Number of the follow-up order, or 0 for the first order. A follow-up asks the present owners for slots that were
-    moving."""
+    """Number of the follow-up order, which asks the present owners for slots that were moving; 0 for the first."""
     slots: tuple[int, ...] = ()
     buddy: Buddy | None = None
     """Server that must get a copy of the written files, if the job keeps mirrors and has another server."""
@@ -42,7 +37,7 @@ class SaveOrder(RpcMessage, frozen=True):
     """Files that a server with its own disk must keep. It may delete other files that are as old as `base`."""
 
 
-class SaveReport(RpcMessage, frozen=True):
+class SaveReport(Request, frozen=True):
     """A server has written its part of a checkpoint, or reports why not."""
 
     term: int
@@ -60,22 +55,20 @@ class SaveReport(RpcMessage, frozen=True):
     """Earlier files that were missing or torn. The server wrote their content again in full."""
 
 
-class MirrorFiles(RpcMessage, frozen=True):
+class MirrorFiles(Request, frozen=True):
     """Tells a buddy which segment files it should have copies of, by name and bytes. Answered with `MissingFiles`."""
 
     files: tuple[tuple[str, int], ...]
 
 
-class MissingFiles(RpcMessage, frozen=True):
+class MissingFiles(Reply, frozen=True):
     """Files of which the buddy has no complete copy."""
 
     names: tuple[str, ...]
 
 
-class MirrorPart(RpcMessage, frozen=True):
-    """A range of a segment file, for the copy at a buddy. The first range restarts the copy, the last range completes
-    it.
-    """
+class MirrorPart(Request, frozen=True):
+    """A range of a segment file, for a buddy's copy. The first restarts the copy, the last completes it."""
 
     name: str
     offset: int
@@ -85,7 +78,7 @@ class MirrorPart(RpcMessage, frozen=True):
     """CRC-32 of the whole file, sent with the last range."""
 
 
-class ReadFile(RpcMessage, frozen=True):
+class ReadFile(Request, frozen=True):
     """Asks for a range of a file. The master has manifests, a server has segment files. Answered with `FileRun`."""
 
     name: str
@@ -94,7 +87,7 @@ class ReadFile(RpcMessage, frozen=True):
     """Bytes to read; 0 to get only the file's size."""
 
 
-class FileRun(RpcMessage, frozen=True):
+class FileRun(Reply, frozen=True):
     """A range of a file, shorter than requested if the file ends."""
 
     size: int
@@ -102,11 +95,11 @@ class FileRun(RpcMessage, frozen=True):
     content: bytes = b""
 
 
-class FileHoldersRequest(RpcMessage, frozen=True):
+class FileHoldersRequest(Request, frozen=True):
     """A server that must restore slots asks which checkpoints exist, and which servers hold their files."""
 
 
-class FileHolders(RpcMessage, frozen=True):
+class FileHolders(Reply, frozen=True):
     """Checkpoints, and the servers with their own disks that hold files."""
 
     numbers: tuple[int, ...]
@@ -117,15 +110,13 @@ class FileHolders(RpcMessage, frozen=True):
     """Servers that have not reported their address yet, but will."""
 
 
-class CopyRequest(RpcMessage, frozen=True):
-    """A server with its own disk asks which of its files to copy to storage. Answered once there is an order newer than
-    `after`.
-    """
+class CopyRequest(Request, frozen=True):
+    """A server with its own disk asks which files to copy to storage. Answered once there is a newer order."""
 
     after: int = 0
 
 
-class CopyOrder(RpcMessage, frozen=True):
+class CopyOrder(Reply, frozen=True):
     """Copy these files of yours to a URL."""
 
     id: int
@@ -134,18 +125,11 @@ class CopyOrder(RpcMessage, frozen=True):
     """Paths in the server's folder, with their bytes."""
 
 
-class CopyReport(RpcMessage, frozen=True):
+class CopyReport(Request, frozen=True):
     """Outcome of a copy order."""
 
     id: int
     files: int = 0
     bytes: int = 0
     lacks: tuple[str, ...] = ()
-    """Files that the server no longer has."""
     error: str = ""
-
-
-Requests = (
-    SaveRequest | SaveReport | MirrorFiles | MirrorPart | ReadFile | FileHoldersRequest | CopyRequest | CopyReport
-)
-Replies = SaveOrder | MissingFiles | FileRun | FileHolders | CopyOrder

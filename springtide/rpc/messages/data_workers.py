@@ -1,18 +1,18 @@
-"""Messages about data workers: joining, and the roster. In: `rpc.messages.types`. Next: `rpc.messages.messages`
-includes them.
+"""Messages about data workers: joining, the roster, and the package that they run.
 
 Mini-batches do not use these messages: trainers and data workers connect directly (`dataworker.transport.channel`).
+Receivers check the seal of a package before they unpickle anything (`dataworker.processes.job_package`).
 """
 
 from springtide.domain.data.data_workers import LeftOut, stage_of
-from springtide.rpc.messages.types import RpcMessage
+from springtide.domain.spec.job_spec import JobSpec
+from springtide.rpc.messages.types import Reply, Request, RpcMessage
 
 PACKAGE_KEY = "data workers: package"
-"""Key under which a trainer shares the `Package` once it is in the job's folder. Trainers also claim this key to write
-it."""
+"""Key under which a trainer claims, and then shares, the `Package` in the job's folder."""
 
 
-class JoinDataWorker(RpcMessage, frozen=True):
+class JoinDataWorker(Request, frozen=True):
     """A data worker's process has started. Sent again to every new master. Answered with `DataWorkerWelcome`."""
 
     rank: int
@@ -22,36 +22,34 @@ class JoinDataWorker(RpcMessage, frozen=True):
     """Random number that the process drew at its start."""
 
 
-class DataWorkerWelcome(RpcMessage, frozen=True):
+class DataWorkerWelcome(Reply, frozen=True):
     """Everything that a data worker needs to begin."""
 
-    job: str
-    seed: int
-    heartbeat_s: float
+    spec: JobSpec
     package: str
     """Folder of the job's package, if visible from here. The package is complete once `PACKAGE_KEY` is shared."""
 
 
-class DataWorkerReady(RpcMessage, frozen=True):
+class DataWorkerReady(Request, frozen=True):
     """The data worker serves mini-batches at `address`."""
 
     address: str
 
 
-class CannotFeed(RpcMessage, frozen=True):
+class CannotFeed(Request, frozen=True):
     """Data workers cannot feed this trainer, nor any other trainer."""
 
     why: str
 
 
-class WorkerDecision(RpcMessage, frozen=True):
+class WorkerDecision(Request, frozen=True):
     """A decision of a worker for the event log, such as the part of its program that data workers take over."""
 
     what: str
     why: str
 
 
-class TrainedWithout(RpcMessage, frozen=True):
+class TrainedWithout(Request, frozen=True):
     """A worker trained a batch without samples that it could not produce. Sending it twice does no harm."""
 
     left_out: LeftOut
@@ -87,5 +85,31 @@ class Feeders(RpcMessage, frozen=True):
 
 
 def feeds(roster: Feeders, *, stage: int, stages: int) -> tuple[Feeder, ...]:
-    """Return the data workers of a roster that run this stage."""
     return tuple(each for each in roster.members if stage_of(each.rank, stages) == stage)
+
+
+class PackageWritten(Request, frozen=True):
+    """A trainer has written the package: its files by name and bytes. Answered with the missing files."""
+
+    sealed: str
+    """Digest of the package's list of contents."""
+    files: tuple[tuple[str, int], ...]
+
+
+class PackagePart(Request, Reply, frozen=True):
+    """A range of a package file, from the trainer to the master or from the master to a data worker."""
+
+    name: str
+    offset: int
+    content: bytes
+    last: bool = False
+    checksum: int = 0
+    """CRC-32 of the file up to the end of this range."""
+
+
+class PackageAsk(Request, frozen=True):
+    """A data worker asks for a file of the package, from an offset. Answered with a `PackagePart`."""
+
+    sealed: str
+    name: str
+    offset: int = 0

@@ -1,29 +1,20 @@
-"""All messages of the control plane. They use the types of `rpc.messages.types`, and include those of its neighbours.
+"""All messages of the control plane: those of this file, and of its neighbours by subject.
 
-A member sends a `Request` and gets one `Reply` with the same number. msgspec checks types on both sides, so
-`rpc.transport.frames` rejects malformed messages. Before the first request, both sides prove that they know the secret
-(`rpc.transport.auth`).
+A member sends a `Request` and gets one `Reply` with the same number. msgspec checks types on both sides. Before the
+first request, both sides prove that they know the secret (`rpc.transport.auth`).
 """
+
+import functools
+import operator
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from springtide.domain.core.roles import Placement, RoleExit, RoleUsage, WantedRole
-from springtide.domain.data.data_workers import FeedRules
+from springtide.domain.core.roles import Placement, Role, RoleExit, RoleUsage, WantedRole
 from springtide.domain.data.leases import Grant, LeaseKey, Progress, ReadFailure, ShrinkRequest
 from springtide.domain.data.samples import DatasetCard, EpochPlace
 from springtide.domain.data.streams import BatchCut, PartitionRange
-from springtide.domain.model.cache_rules import CacheRules
-from springtide.domain.spec.job_spec import Blame, SyncMode
-from springtide.rpc.messages import checkpoints
-from springtide.rpc.messages.bounds import BoundsRequest as BoundsRequest
-from springtide.rpc.messages.bsp import AtStep as AtStep
-from springtide.rpc.messages.bsp import Enter as Enter
-from springtide.rpc.messages.bsp import GroupReply as GroupReply
-from springtide.rpc.messages.bsp import GroupRequest as GroupRequest
-from springtide.rpc.messages.bsp import Leave as Leave
-from springtide.rpc.messages.bsp import MeetReply as MeetReply
-from springtide.rpc.messages.bsp import MeetRequest as MeetRequest
-from springtide.rpc.messages.bsp import Regroup as Regroup
+from springtide.domain.spec.job_spec import Blame, JobSpec
 from springtide.rpc.messages.checkpoints import CopyOrder as CopyOrder
 from springtide.rpc.messages.checkpoints import CopyReport as CopyReport
 from springtide.rpc.messages.checkpoints import CopyRequest as CopyRequest
@@ -37,34 +28,39 @@ from springtide.rpc.messages.checkpoints import ReadFile as ReadFile
 from springtide.rpc.messages.checkpoints import SaveOrder as SaveOrder
 from springtide.rpc.messages.checkpoints import SaveReport as SaveReport
 from springtide.rpc.messages.checkpoints import SaveRequest as SaveRequest
+from springtide.rpc.messages.coordination import AtStep as AtStep
+from springtide.rpc.messages.coordination import BarrierRequest as BarrierRequest
+from springtide.rpc.messages.coordination import ClaimDone as ClaimDone
+from springtide.rpc.messages.coordination import ClaimReply as ClaimReply
+from springtide.rpc.messages.coordination import ClaimRequest as ClaimRequest
+from springtide.rpc.messages.coordination import CutRequest as CutRequest
+from springtide.rpc.messages.coordination import CutsNoted as CutsNoted
+from springtide.rpc.messages.coordination import Enter as Enter
+from springtide.rpc.messages.coordination import GroupReply as GroupReply
+from springtide.rpc.messages.coordination import GroupRequest as GroupRequest
+from springtide.rpc.messages.coordination import Leave as Leave
+from springtide.rpc.messages.coordination import MeetReply as MeetReply
+from springtide.rpc.messages.coordination import MeetRequest as MeetRequest
+from springtide.rpc.messages.coordination import Regroup as Regroup
+from springtide.rpc.messages.coordination import ShareRequest as ShareRequest
+from springtide.rpc.messages.coordination import Shufflers as Shufflers
+from springtide.rpc.messages.coordination import ValueFound as ValueFound
+from springtide.rpc.messages.coordination import ValueRequest as ValueRequest
 from springtide.rpc.messages.data_workers import CannotFeed as CannotFeed
 from springtide.rpc.messages.data_workers import DataWorkerReady as DataWorkerReady
 from springtide.rpc.messages.data_workers import DataWorkerWelcome as DataWorkerWelcome
 from springtide.rpc.messages.data_workers import Feeders as Feeders
 from springtide.rpc.messages.data_workers import JoinDataWorker as JoinDataWorker
+from springtide.rpc.messages.data_workers import PackageAsk as PackageAsk
+from springtide.rpc.messages.data_workers import PackagePart as PackagePart
+from springtide.rpc.messages.data_workers import PackageWritten as PackageWritten
 from springtide.rpc.messages.data_workers import TrainedWithout as TrainedWithout
 from springtide.rpc.messages.data_workers import WorkerDecision as WorkerDecision
-from springtide.rpc.messages.evictions import EvictionNotice as EvictionNotice
-from springtide.rpc.messages.evictions import EvictionReply as EvictionReply
-from springtide.rpc.messages.handshake import HandshakeAccepted as HandshakeAccepted
-from springtide.rpc.messages.handshake import HandshakeAnswer as HandshakeAnswer
-from springtide.rpc.messages.handshake import HandshakeChallenge as HandshakeChallenge
-from springtide.rpc.messages.packages import PackageAsk as PackageAsk
-from springtide.rpc.messages.packages import PackagePart as PackagePart
-from springtide.rpc.messages.packages import PackageWritten as PackageWritten
-from springtide.rpc.messages.shared_values import BarrierRequest as BarrierRequest
-from springtide.rpc.messages.shared_values import ClaimDone as ClaimDone
-from springtide.rpc.messages.shared_values import ClaimReply as ClaimReply
-from springtide.rpc.messages.shared_values import ClaimRequest as ClaimRequest
-from springtide.rpc.messages.shared_values import ShareRequest as ShareRequest
-from springtide.rpc.messages.shared_values import ValueFound as ValueFound
-from springtide.rpc.messages.shared_values import ValueRequest as ValueRequest
-from springtide.rpc.messages.shuffling import Shufflers as Shufflers
-from springtide.rpc.messages.streams import CutRequest as CutRequest
-from springtide.rpc.messages.streams import CutsNoted as CutsNoted
 from springtide.rpc.messages.types import JobStatus as JobStatus
 from springtide.rpc.messages.types import MemberReport as MemberReport
 from springtide.rpc.messages.types import MemberView as MemberView
+from springtide.rpc.messages.types import Reply as Reply
+from springtide.rpc.messages.types import Request as Request
 from springtide.rpc.messages.types import RestoreOrder as RestoreOrder
 from springtide.rpc.messages.types import RpcMessage as RpcMessage
 from springtide.rpc.messages.types import ServerAddresses as ServerAddresses
@@ -73,14 +69,14 @@ from springtide.rpc.messages.types import SlotHoldings as SlotHoldings
 from springtide.rpc.messages.types import SlotParcel as SlotParcel
 from springtide.rpc.messages.types import SlotsMoved as SlotsMoved
 
-VERSION = 10
+VERSION = 11
 """Protocol version. Raise it when a message changes meaning. Both sides must have the same version."""
 
 
 # ---- requests ----
 
 
-class JoinServer(RpcMessage, frozen=True):
+class JoinServer(Request, frozen=True):
     """A server process has started. Answered with `ServerWelcome`, so that the server can build its tables."""
 
     rank: int
@@ -92,12 +88,11 @@ class JoinServer(RpcMessage, frozen=True):
     """Random number that the process drew at its start. A restarted container may have the same process id."""
 
 
-class ServerReady(RpcMessage, frozen=True):
+class ServerReady(Request, frozen=True):
     """The server listens for data-plane connections at `address` (host:port). Answered once all servers are ready."""
 
     address: str
     restored: int = 0
-    """Number of the checkpoint from which a relaunched server restored its slots."""
     source: str = ""
     """Folder or URL of that checkpoint."""
     error: str = ""
@@ -108,7 +103,7 @@ class ServerReady(RpcMessage, frozen=True):
     """Checkpoints that the server could not restore, and why, one sentence each."""
 
 
-class JoinWorker(RpcMessage, frozen=True):
+class JoinWorker(Request, frozen=True):
     """A worker's script has called `st.join()`. Answered with `WorkerWelcome` once all servers are ready.
 
     The worker sends it again on every new connection, also to a new master. The same incarnation is the same member.
@@ -121,24 +116,22 @@ class JoinWorker(RpcMessage, frozen=True):
     """Random number that the process drew at its start, as in `JoinServer`."""
 
 
-class JoinAgent(RpcMessage, frozen=True):
+class JoinAgent(Request, frozen=True):
     """The agent that starts and watches the roles of a host has connected."""
 
     pid: int
 
 
-class Heartbeat(RpcMessage, frozen=True):
+class Heartbeat(Request, frozen=True):
     """A member is alive, and reports its progress."""
 
     report: MemberReport | None = None
     progress: tuple[Progress, ...] = ()
     """Progress of each lease that the worker holds or has just finished. A report renews the lease."""
     failures: tuple[ReadFailure, ...] = ()
-    """Samples that the worker could not read."""
     era: int = 0
     """Era of the leases in this message: the number of ledger rollbacks when they were granted."""
     epoch: int = 0
-    """Epoch of the placement that the member uses."""
     slots: bytes = b""
     """From a server: the slots that it owns, with the load of each (`server.slot_loads`)."""
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
@@ -157,13 +150,12 @@ class Heartbeat(RpcMessage, frozen=True):
     """Resource use, from a member that measures its own."""
 
 
-class LeaseRequest(RpcMessage, frozen=True):
+class LeaseRequest(Request, frozen=True):
     """A worker asks for leases of this data set."""
 
     card: DatasetCard
     progress: tuple[Progress, ...] = ()
-    """Progress of every lease that the worker holds. Leases missing here are granted again, because their reply was
-    lost."""
+    """Progress of every lease that the worker holds. Leases missing here are granted again."""
     failures: tuple[ReadFailure, ...] = ()
     most: int = 1
     """Largest number of leases that the worker accepts at once."""
@@ -175,23 +167,21 @@ class LeaseRequest(RpcMessage, frozen=True):
     """All partitions of a stream, as the reader sees them now."""
 
 
-class EpochBegun(RpcMessage, frozen=True):
-    """A worker's script begins an epoch, or a loop over `batches`. A relaunched worker restarts there with these
-    states.
-    """
+class EpochBegun(Request, frozen=True):
+    """A worker's script begins an epoch or a loop over `batches`, where a relaunched worker restarts."""
 
     place: EpochPlace
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
     """States of the user's registered objects, as in `Heartbeat`."""
 
 
-class PlaceRequest(RpcMessage, frozen=True):
+class PlaceRequest(Request, frozen=True):
     """Asks at which place this rank's script should begin, before the worker joins. Answered with `PlaceReply`."""
 
     rank: int
 
 
-class FinishRequest(RpcMessage, frozen=True):
+class FinishRequest(Request, frozen=True):
     """The worker's script ended without an error."""
 
     progress: tuple[Progress, ...] = ()
@@ -203,7 +193,7 @@ class FinishRequest(RpcMessage, frozen=True):
     """Place where these states were taken, as in `Heartbeat`."""
 
 
-class ScriptError(RpcMessage, frozen=True):
+class ScriptError(Request, frozen=True):
     """A worker's script raised, possibly before it joined. `error` is the first line, `trace` the rest."""
 
     rank: int
@@ -214,21 +204,19 @@ class ScriptError(RpcMessage, frozen=True):
     incarnation: int = 0
 
 
-class RoleExitReport(RpcMessage, frozen=True):
+class RoleExitReport(Request, frozen=True):
     """The agent reports that a process it started has exited."""
 
     exit: RoleExit
 
 
-class AgentPoll(RpcMessage, frozen=True):
-    """The agent asks a few times a second which roles must exist, and for the job's status. Answered with
-    `AgentOrders`.
-    """
+class AgentPoll(Request, frozen=True):
+    """The agent asks which roles must exist, and for the job's status. Answered with `AgentOrders`."""
 
     usage: tuple[RoleUsage, ...] = ()
 
 
-class ScaleRequest(RpcMessage, frozen=True):
+class ScaleRequest(Request, frozen=True):
     """Set the number of workers, servers and data workers; None leaves a number unchanged. The highest ranks drain."""
 
     workers: int | None = None
@@ -237,28 +225,28 @@ class ScaleRequest(RpcMessage, frozen=True):
     data_workers: int | None = None
 
 
-class StatusRequest(RpcMessage, frozen=True):
+class StatusRequest(Request, frozen=True):
     """Asks for the job's status."""
 
 
-class StopRequest(RpcMessage, frozen=True):
+class StopRequest(Request, frozen=True):
     """Drain the job: workers finish their current batch and stop."""
 
     why: str
 
 
-class ShutdownRequest(RpcMessage, frozen=True):
+class ShutdownRequest(Request, frozen=True):
     """The agent tells the master to exit, because the job is over."""
 
 
 # ---- replies ----
 
 
-class Ok(RpcMessage, frozen=True):
+class Ok(Reply, frozen=True):
     """The request succeeded."""
 
 
-class HeartbeatReply(RpcMessage, frozen=True):
+class HeartbeatReply(Reply, frozen=True):
     """The reply to a heartbeat."""
 
     drain: bool = False
@@ -272,8 +260,7 @@ class HeartbeatReply(RpcMessage, frozen=True):
     revoked: tuple[LeaseKey, ...] = ()
     """Leases that the worker no longer holds and must drop."""
     hurry: bool = False
-    """To a worker: unfinished work of a lost worker waits, so ask for a lease now. To a server: the job waits for the
-    checkpoint that the server may be writing."""
+    """To a worker: ask for a lease now. To a server: the job waits for its part of a checkpoint."""
     group_lost: int = 0
     """Generation of a bsp group that has lost a member; 0 if none is lost."""
     truncate: tuple[ShrinkRequest, ...] = ()
@@ -287,78 +274,54 @@ class HeartbeatReply(RpcMessage, frozen=True):
     save: int = 0
     """Number of the checkpoint that is due in the bsp group."""
     goal: SlotGoal | None = None
-    """To a server: the owner of every slot, and the slots to hand over. To a worker with an old placement: the new one.
-    """
+    """To a server: placement and slots to hand over. To a worker with an old placement: the new one."""
     feeders: Feeders | None = None
     """New roster of data workers, if it changed."""
     shufflers: Shufflers | None = None
     """New list of workers that accept stream batches, if it changed."""
 
 
-class ServerWelcome(RpcMessage, frozen=True):
+class ServerWelcome(Reply, frozen=True):
     """Everything that a server needs to build its tables."""
 
-    job: str
-    slots: int
-    seed: int
-    workers: int
-    sync: SyncMode
-    heartbeat_s: float
+    spec: JobSpec
     restore: RestoreOrder | None = None
     placement: Placement | None = None
-    """Placement, for a relaunched server."""
     checkpoints: str = ""
     """Folder for the server's part of checkpoints; empty if the job keeps none."""
     run: str = ""
     """Identity of the run, which is part of its file names."""
     claim: str = ""
-    """The run's claim in that folder. A server that does not find the claim has its own disk. Empty if no claim could
-    be written."""
-    mirror: bool = False
-    """True if the server writes to its own subfolder, and another server mirrors each file."""
+    """The run's claim in that folder; a server that does not find it has its own disk. Empty if unknown."""
     generation: int = 0
     """Generation of the bsp group. Frames of earlier generations are rejected."""
 
 
-class PlacementReply(RpcMessage, frozen=True):
+class PlacementReply(Reply, frozen=True):
     """The owner of every slot. The server may start serving."""
 
     placement: Placement
 
 
-class WorkerWelcome(RpcMessage, frozen=True):
+class WorkerWelcome(Reply, frozen=True):
     """Everything that a worker needs to start training."""
 
-    job: str
+    spec: JobSpec
+    """The job as it began. Scaling does not change `spec.workers`, which share a batch."""
     rank: int
-    workers: int
-    """Number of workers at the start of the job, which share a batch. Scaling does not change it, so batches stay the
-    same."""
     servers: tuple[str, ...]
     """Data-plane addresses of servers, in the order of the placement's server numbers."""
     placement: Placement
-    slots: int
-    seed: int
-    sync: SyncMode
-    heartbeat_s: float
     incarnation: int = 0
     lives: tuple[int, ...] = ()
     """Incarnations of the servers, by rank."""
     generation: int = 0
-    """Generation of the present bsp group."""
     objects: dict[str, bytes] = msgspec.field(default_factory=dict)
-    """States of the user's registered objects, from this rank's last report, else from another rank's
-    (`JobRecord.objects_for`)."""
+    """States of the user's registered objects, from this rank's last report, else from another rank's."""
     place: EpochPlace | None = None
     """Place in the script where these states were taken; None if the script begins at its first epoch."""
     lived: bool = False
     """True if the place is from an earlier incarnation of this rank, False if it is from another rank."""
-    cache: CacheRules = CacheRules()
-    """Rules for the row cache of workers in a bsp group."""
-    checkpoint_s: float | None = None
-    """Seconds between checkpoints; None if the job makes none."""
-    feeding: FeedRules = FeedRules(workers=0)
-    """Rules for data workers that may feed this worker."""
     package: str = ""
     """Folder for the data workers' package."""
     secret: bytes = b""
@@ -369,13 +332,13 @@ class WorkerWelcome(RpcMessage, frozen=True):
     """Address at which the worker itself listens. Never sent: the link fills it in."""
 
 
-class PlaceReply(RpcMessage, frozen=True):
+class PlaceReply(Reply, frozen=True):
     """The reply to `PlaceRequest`; None means the first epoch."""
 
     place: EpochPlace | None = None
 
 
-class LeaseReply(RpcMessage, frozen=True):
+class LeaseReply(Reply, frozen=True):
     """Parts of shards to train: `data.shards.indices(card, epoch=epoch, index=nth, first=first, end=end)` for each
     grant.
 
@@ -390,20 +353,18 @@ class LeaseReply(RpcMessage, frozen=True):
     """For a stream: known ends of batches that are not full, in these leases."""
 
 
-class WaitReply(RpcMessage, frozen=True):
-    """No lease is available now, but other workers hold shards. Ask again: the master has already held this request a
-    while.
-    """
+class WaitReply(Reply, frozen=True):
+    """No lease is available now. Ask again: the master has already held this request a while."""
 
 
-class DataEnd(RpcMessage, frozen=True):
+class DataEnd(Reply, frozen=True):
     """No lease is left in this pass: all shards are done or held by the asking worker, or the job drains."""
 
     stop: bool = False
     """True if the job drains and cuts the pass short. The worker's script should end."""
 
 
-class AgentOrders(RpcMessage, frozen=True):
+class AgentOrders(Reply, frozen=True):
     """Roles that must exist, and the job's status. The agent starts, ends and reports roles; repeating is harmless."""
 
     status: JobStatus
@@ -411,79 +372,65 @@ class AgentOrders(RpcMessage, frozen=True):
     term: int = 0
 
 
-class RequestRefused(RpcMessage, frozen=True):
+class RequestRefused(Reply, frozen=True):
     """The request failed. `kind` names a class of `springtide.errors`."""
 
     kind: str
     error: str
 
 
+class BoundsRequest(Request, frozen=True):
+    """Plan with these least and most workers and servers; None leaves a bound unchanged. Answered with `Ok`."""
+
+    workers: tuple[int, int] | None = None
+    servers: tuple[int, int] | None = None
+    why: str = "asked by the user"
+
+
+class EvictionNotice(Request, frozen=True):
+    """The host will end this incarnation of a role. Sent again until the role may go. Answered with `EvictionReply`."""
+
+    role: Role
+    incarnation: int
+    why: str
+
+
+class EvictionReply(Reply, frozen=True):
+    """Whether the job no longer needs that process."""
+
+    free: bool
+
+
+class HandshakeChallenge(RpcMessage, frozen=True):
+    """The listener's challenge: the first message on a connection."""
+
+    version: int
+    nonce: bytes
+
+
+class HandshakeAnswer(RpcMessage, frozen=True):
+    """The caller's proof that it knows the secret."""
+
+    version: int
+    nonce: bytes
+    proof: bytes
+
+
+class HandshakeAccepted(RpcMessage, frozen=True):
+    """The listener's proof that it knows the secret."""
+
+    proof: bytes
+    term: int = 0
+    """Term of this master. A member that has seen a higher term disconnects."""
+
+
 Join = JoinServer | JoinWorker | JoinDataWorker
-Request = (
-    JoinServer
-    | ServerReady
-    | JoinWorker
-    | JoinDataWorker
-    | DataWorkerReady
-    | PackageWritten
-    | PackagePart
-    | PackageAsk
-    | CannotFeed
-    | WorkerDecision
-    | TrainedWithout
-    | JoinAgent
-    | Heartbeat
-    | LeaseRequest
-    | CutRequest
-    | BarrierRequest
-    | ShareRequest
-    | ValueRequest
-    | ClaimRequest
-    | ClaimDone
-    | GroupRequest
-    | MeetRequest
-    | AtStep
-    | Enter
-    | Leave
-    | EpochBegun
-    | PlaceRequest
-    | FinishRequest
-    | ScriptError
-    | RoleExitReport
-    | AgentPoll
-    | EvictionNotice
-    | BoundsRequest
-    | ScaleRequest
-    | checkpoints.Requests
-    | SlotsMoved
-    | StatusRequest
-    | StopRequest
-    | ShutdownRequest
-)
-Reply = (
-    Ok
-    | HeartbeatReply
-    | ServerWelcome
-    | DataWorkerWelcome
-    | PlacementReply
-    | WorkerWelcome
-    | PlaceReply
-    | LeaseReply
-    | CutsNoted
-    | GroupReply
-    | MeetReply
-    | Regroup
-    | WaitReply
-    | DataEnd
-    | ValueFound
-    | ClaimReply
-    | checkpoints.Replies
-    | PackagePart
-    | AgentOrders
-    | JobStatus
-    | EvictionReply
-    | RequestRefused
-)
+if TYPE_CHECKING:
+    AnyRequest = Request
+    AnyReply = Reply
+else:  # msgspec finds the class by its tag
+    AnyRequest = functools.reduce(operator.or_, Request.__subclasses__())
+    AnyReply = functools.reduce(operator.or_, Reply.__subclasses__())
 Handshake = HandshakeChallenge | HandshakeAnswer | HandshakeAccepted | RequestRefused
 
 
@@ -491,11 +438,11 @@ class RequestFrame(msgspec.Struct, frozen=True, array_like=True):
     """A request with its number."""
 
     id: int
-    body: Request
+    body: AnyRequest
 
 
 class ReplyFrame(msgspec.Struct, frozen=True, array_like=True):
     """The reply to the request with this number."""
 
     id: int
-    body: Reply
+    body: AnyReply

@@ -1,8 +1,4 @@
-"""Building blocks of messages: their base class, and types that several messages contain.
-
-In: `domain`. Out: reports of members, the job's status, and orders to restore or move slots. Next:
-`rpc.messages.messages`.
-"""
+"""Building blocks of messages: their base class, and types that several messages contain."""
 
 import msgspec
 
@@ -19,6 +15,14 @@ from springtide.domain.spec.online_job import OnlineState
 
 class RpcMessage(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Base class of all messages. The class name is the tag on the wire."""
+
+
+class Request(RpcMessage, frozen=True):
+    """Base class of requests. A subclass is a message of the control plane: `master.handlers` names its handler."""
+
+
+class Reply(RpcMessage, frozen=True):
+    """Base class of replies."""
 
 
 class MemberReport(RpcMessage, frozen=True):
@@ -39,7 +43,6 @@ class MemberReport(RpcMessage, frozen=True):
     feed: FeedState | None = None
     """Feed statistics, from a worker that data workers could feed."""
     stream: StreamUse | None = None
-    """Stream statistics, from a worker that trains from a stream."""
 
 
 class MemberView(RpcMessage, frozen=True):
@@ -53,12 +56,11 @@ class MemberView(RpcMessage, frozen=True):
     state: str = ""
     """Value of `job.core.nodes.NodeState`, for people."""
     usage: RoleUsage | None = None
-    """Last measurement by the agent."""
     low: bool = False
     """True for a low-priority worker beyond the quota."""
 
 
-class JobStatus(RpcMessage, frozen=True):
+class JobStatus(Reply, frozen=True):
     """The whole job at one moment, for progress views and `springtide status`."""
 
     name: str
@@ -68,7 +70,6 @@ class JobStatus(RpcMessage, frozen=True):
     elapsed_s: float
     blame: Blame = Blame.NONE
     detail: str = ""
-    """Details of a failure: the user's traceback."""
     trained_s: float = 0.0
     """Seconds from the first granted shard to the last sample, without startup, data preparation and evaluation."""
     samples: int = 0
@@ -90,7 +91,6 @@ class JobStatus(RpcMessage, frozen=True):
     data_workers_alive: int = 0
     data_workers_wanted: int = 0
     data_workers_why: str = ""
-    """Reason for the present number of data workers."""
     feed: FeedState | None = None
     """Queue fill and wait times of all workers together; None if data workers could feed no worker."""
     decision: str = ""
@@ -99,17 +99,13 @@ class JobStatus(RpcMessage, frozen=True):
     lacks: str = ""
     """Roles that the job lacks because no host had room, and when it asks again; empty if it lacks none."""
     relaunches: int = 0
-    """Number of process relaunches so far."""
     poisoned: tuple[Poisoned, ...] = ()
-    """Shards that no worker could train."""
     left_out: tuple[LeftOut, ...] = ()
     """First batches that were trained without unreadable samples, as `--poison skip` allows."""
     samples_left_out: int = 0
-    """Total number of samples that were left out."""
     loop_lag_s: float = 0.0
     """Longest delay of the master's event loop in the last ten seconds."""
     slots_moving: int = 0
-    """Number of slots that are moving to another server."""
     term: int = 0
     """Term of the master: 1 for the first, one more after each restart."""
     checkpoint: int = 0
@@ -125,24 +121,20 @@ class JobStatus(RpcMessage, frozen=True):
     saving_last: bool = False
     """True while the final checkpoint is written, after all workers have ended."""
     staleness: int | None = None
-    """Largest staleness of a push: pushes that a server applied between the read of its rows and its own update; async
-    only."""
+    """Largest number of pushes applied between the read of rows and the push computed from them; async only."""
     staleness_p50: int | None = None
     """Median staleness over all pushes, on the server where it is largest."""
     cache: CacheUse | None = None
-    """Cache statistics of all workers of a bsp group."""
     stage: str = ""
     """Value of `domain.spec.planning_config.PlanningStage`, for a job that plans; empty otherwise."""
     shape: Shape | None = None
     """Present shape of a job that plans; None while it changes."""
     target: Shape | None = None
-    """Target shape of the current plan."""
     extra_workers: int = 0
     """Number of low-priority workers beyond the quota. The shape does not count them."""
     settled: bool = False
     """True if the job has reached its plan, and the last advice was to leave it unchanged."""
     online: OnlineState | None = None
-    """How an online job keeps up with its stream."""
 
 
 class RestoreOrder(RpcMessage, frozen=True):
@@ -174,11 +166,9 @@ class SlotGoal(RpcMessage, frozen=True):
     """Server addresses by rank; empty for a server that has left or is down."""
     parcels: tuple[SlotParcel, ...] = ()
     call: int = 0
-    """Number of a roll call. The server answers with a heartbeat once it hands no more slots over
-    (`job.recovery.rollcall`)."""
+    """Number of a roll call, which the server answers once it hands no more slots over."""
     settled: bool = True
-    """True if all servers have answered the roll call, or none is open. The placement is then right, except for moving
-    slots."""
+    """True if no roll call is open. The placement is then right, except for moving slots."""
     hurry: bool = False
     """True if the job waits for these slots: hand them over before serving requests."""
     leave: bool = False
@@ -195,7 +185,7 @@ class SlotHoldings(RpcMessage, frozen=True):
     """True if the server accepts no more slots, so that its present slots are all it will ever have."""
 
 
-class SlotsMoved(RpcMessage, frozen=True):
+class SlotsMoved(Request, frozen=True):
     """A server has handed slots to another server, which has acknowledged its ownership."""
 
     slots: tuple[int, ...]

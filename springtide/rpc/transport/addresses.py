@@ -1,12 +1,15 @@
-"""Parses and formats addresses (`host:port`, IPv6 in brackets), and finds the address at which others reach this host.
+"""Parses and finds addresses (`host:port`, IPv6 in brackets), and publishes the master's address in a file of the run.
 
-In: settings and messages. Out: host and port for a socket. A process that listens on all interfaces advertises one
-address.
+A process that listens on all interfaces advertises one address. A master that takes over has a higher term and replaces
+the file.
 """
 
+import pathlib
 import socket
 
-from springtide import errors
+import msgspec
+
+from springtide import errors, private_files
 
 EVERYWHERE = ("0.0.0.0", "::", "")
 """Bind addresses that other hosts cannot connect to."""
@@ -15,7 +18,6 @@ OUTSIDE = ("192.0.2.1", 9)  # a documentation address: nothing is sent there, th
 
 
 def parse(address: str) -> tuple[str, int]:
-    """Split "host:port" or "[host]:port"."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise errors.BadInput(f"address {address!r}: wanted host:port, such as 10.0.0.5:7700")
@@ -46,3 +48,33 @@ def of_this_host() -> str:
 def advertised(listens: str, given: str) -> str:
     """Return the host to advertise: `given`, else the bind address, else this host's own address."""
     return given or (listens if listens not in EVERYWHERE else of_this_host())
+
+
+class MasterLocation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """Address, term and process of a master, or its startup error."""
+
+    term: int = 0
+    """Term of the master: 1 for the first, one more after each takeover."""
+    pid: int = 0
+    address: str = ""
+    """host:port at which all roles reach the master; empty if it could not listen."""
+    local: str = ""
+    """host:port for processes on the master's host, if different. The agent then need not wait for DNS."""
+    tls: str = ""
+    """For a brain: the folder with certificates for its clients; empty if it serves without TLS."""
+    error: str = ""
+    kind: str = ""
+    """Class of `springtide.errors` to which this error belongs."""
+
+
+def write_master(path: pathlib.Path, where: MasterLocation) -> None:
+    """Replace the file atomically: a reader sees the old or the new file."""
+    private_files.replace(path, msgspec.json.encode(where))
+
+
+def read_master(path: pathlib.Path) -> MasterLocation | None:
+    """Return the newest master's location; None if no master has written it yet."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=MasterLocation)
+    except FileNotFoundError:
+        return None

@@ -1,18 +1,24 @@
-"""Authenticates both sides of a connection: each proves that it knows the job's secret, without sending it.
+"""Authenticates both sides of a connection, and limits connections that have not authenticated yet.
 
-In: a connected stream. Out: the master's term, or `Rejected`. The proof is an HMAC over two fresh nonces. Next:
-numbered requests (`rpc.transport.connection`, `rpc.transport.listener`).
+Each side proves that it knows the job's secret by an HMAC over two fresh nonces, without sending it. At most `MOST`
+handshakes are pending at a time, and a further one evicts the oldest. Each has one deadline, however slowly its bytes
+arrive. The data plane has its own limits in cpp/net/handshake.h.
 """
 
 import asyncio
+import contextlib
 import hmac
+import itertools
 import secrets
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
 
 import msgspec
 
 from springtide import errors
 from springtide.rpc.messages import messages
-from springtide.rpc.transport import frames, handshake_limits
+from springtide.rpc.transport import frames
 
 NONCE_BYTES = 32
 
@@ -33,7 +39,7 @@ async def challenge(
 ) -> None:
     """Run the listener's side. Return once the caller has proved itself and knows the master's term.
 
-    `rpc.transport.handshake_limits` limits the duration. A proof for one `plane` is invalid for another plane: peers of
+    `rpc.transport.auth` limits the duration. A proof for one `plane` is invalid for another plane: peers of
     a job have their own (`worker.online.peers`).
     """
     nonce = secrets.token_bytes(NONCE_BYTES)
@@ -55,7 +61,7 @@ async def challenge(
 
 async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, *, plane: str = "") -> int:
     """Run the caller's side, and return the master's term. Raise TimeoutError at the deadline."""
-    async with asyncio.timeout(handshake_limits.DEADLINE_S):
+    async with asyncio.timeout(DEADLINE_S):
         return await _answer(reader, writer, secret, plane)
 
 
@@ -78,3 +84,61 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, se
 
 async def _next(reader: asyncio.StreamReader) -> messages.Handshake:
     return await frames.read(reader, _decoder, limit=frames.MAX_HANDSHAKE_BYTES)
+
+
+MOST = 64
+"""Most pending handshakes. A handshake takes milliseconds, so a member gets its turn even among this many strangers."""
+DEADLINE_S = 10.0
+"""Seconds for a whole handshake, including TLS."""
+
+
+class PendingHandshakes:
+    """Pending handshakes of one listener. All methods are thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._tickets = itertools.count()
+        self._pending: dict[int, tuple[float, Callable[[], object]]] = {}
+        """Deadline and drop function of each pending handshake, by ticket, oldest first."""
+
+    @contextlib.contextmanager
+    def limited(self, drop: Callable[[], object]) -> Iterator[None]:
+        """Count a handshake while the block runs. Another thread may call `drop` to end it early, so `drop` must not
+        block.
+
+        The caller must ensure that `drop_overdue` is called in time.
+        """
+        with self._lock:
+            while len(self._pending) >= MOST:
+                self._drop_oldest()
+            ticket = next(self._tickets)
+            self._pending[ticket] = (time.monotonic() + DEADLINE_S, drop)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._pending.pop(ticket, None)
+
+    def drop_overdue(self) -> float | None:
+        """Drop overdue handshakes. Return the seconds until the next deadline; None if none is pending."""
+        with self._lock:
+            while self._pending:
+                left = next(iter(self._pending.values()))[0] - time.monotonic()
+                if left > 0:
+                    return left
+                self._drop_oldest()
+        return None
+
+    @contextlib.asynccontextmanager
+    async def handshake(self) -> AsyncIterator[None]:
+        """Limit a handshake in its own task: TimeoutError at its deadline, cancellation if it is evicted."""
+        task = asyncio.current_task()
+        assert task is not None
+        with self.limited(task.cancel):
+            async with asyncio.timeout(DEADLINE_S):
+                yield
+
+    def _drop_oldest(self) -> None:
+        ticket = next(iter(self._pending))
+        _, drop = self._pending.pop(ticket)
+        drop()

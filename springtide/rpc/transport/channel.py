@@ -1,8 +1,8 @@
 """Synchronous connection to the master, with a thread that runs the event loop and the heartbeat.
 
-In: calls from the user's loop, from any thread. Out: replies. With a `look` function, the channel survives its master
-(`rpc.transport.reconnect`). A child process that is forked later, such as a DataLoader worker, closes its copy of the
-socket and may not call. Only the process that made the channel may use it.
+It survives its master: it reconnects to a master with a higher term, joins again and repeats unanswered requests, which
+are idempotent. It finds the next master by the run's master file, or by a stable host name that it resolves on every
+attempt. A forked child closes its copy of the socket and may not call.
 """
 
 import asyncio
@@ -11,16 +11,116 @@ import os
 import pathlib
 import secrets
 import threading
+import time
 import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from springtide import config, errors
 from springtide.rpc.messages import messages
-from springtide.rpc.transport import master_file
-from springtide.rpc.transport.reconnect import Look, ReconnectingConnection
+from springtide.rpc.transport import addresses, connection
+from springtide.rpc.transport.addresses import MasterLocation
 
 log = logging.getLogger(__name__)
+ATTEMPT_S = 2.0  # a master on this host answers in milliseconds; the port of a dead master refuses at once
+PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # delays between attempts; the last delay repeats
+
+Look = Callable[[], MasterLocation | None]
+
+
+class ReconnectingConnection:
+    """A connection that survives its masters. `patience_s` limits the search for the next master."""
+
+    def __init__(
+        self,
+        address: str,
+        secret: bytes,
+        *,
+        patience_s: float,
+        look: Look | None = None,
+        certificates: str = "",
+        role: str = "master",
+    ) -> None:
+        self._address, self._secret, self._patience_s, self._look = address, secret, patience_s, look
+        self._certificates, self._role = certificates, role
+        self._lock = asyncio.Lock()
+        self._hello: messages.Request | None = None
+        self._term = 0
+        self.connection: connection.RpcConnection | None = None
+
+    async def open(self, within_s: float) -> None:
+        """Open the first connection. The master may have been replaced before this process started."""
+        if self._look is None:
+            self.connection = await self._connect(self._address, within_s)
+        else:
+            self.connection = await self._find_again(within_s)
+
+    def introduce(self, hello: messages.Request) -> None:
+        self._hello = hello
+
+    async def ask(self, request: messages.Request | Callable[[], messages.Request]) -> messages.Reply:
+        """Return the current master's reply, across masters. A function builds the request again for each attempt."""
+        while True:
+            link = await self._linked()
+            try:
+                return await link.ask(request() if callable(request) else request)
+            except errors.MasterUnreachable:
+                if self._look is None or not link.lost:
+                    raise
+
+    async def close(self) -> None:
+        if self.connection is not None:
+            await self.connection.close()
+
+    async def _linked(self) -> connection.RpcConnection:
+        async with self._lock:
+            if self.connection is None or (self.connection.lost and self._look is not None):
+                if self.connection is not None:
+                    await self.connection.close()
+                self.connection = await self._find_again(self._patience_s)
+            return self.connection
+
+    async def _connect(self, address: str, within_s: float) -> connection.RpcConnection:
+        return await connection.connect(
+            address, self._secret, within_s=within_s, certificates=self._certificates, role=self._role
+        )
+
+    async def _find_again(self, within_s: float) -> connection.RpcConnection:
+        deadline, attempts, last = time.monotonic() + within_s, 0, "no answer"
+        while True:
+            try:
+                return await self._meet()
+            except (errors.MasterUnreachable, errors.TemporaryError) as error:
+                last = str(error)
+            if time.monotonic() > deadline:
+                raise errors.MasterUnreachable(
+                    f"no master of the job could be reached within {within_s:g} s ({last}). See the master's log."
+                )
+            await asyncio.sleep(PAUSES_S[min(attempts, len(PAUSES_S) - 1)])
+            attempts += 1
+
+    async def _meet(self) -> connection.RpcConnection:
+        """Connect to the master that the file or the host name gives, reject an outdated master, and join again."""
+        assert self._look is not None
+        where = self._look()
+        if where is not None and where.term < self._term:
+            raise errors.TemporaryError(f"the file names master number {where.term}; number {self._term} is known")
+        address = where.address if where is not None and where.address else self._address
+        link = await self._connect(address, ATTEMPT_S)
+        try:
+            if link.term < self._term:
+                raise errors.TemporaryError(f"master number {link.term} is outdated: number {self._term} is known")
+            if self._hello is not None:
+                await link.ask(self._hello)
+        except BaseException:
+            await link.close()
+            raise
+        if link.term > self._term:
+            log.info("met master number %d at %s", link.term, address)
+        self._term, self._address = link.term, address
+        return link
+
+
 BIRTH = secrets.randbits(62)
 """Random number of this process. It distinguishes a restarted container with the same name and process id."""
 T = TypeVar("T")
@@ -58,9 +158,7 @@ class MasterChannel:
         _channels.add(self)
 
     def ask(self, request: messages.Request | Callable[[], messages.Request]) -> messages.Reply:
-        """Send a request and wait for its reply. A function is called in the channel's thread, again for every
-        master.
-        """
+        """Send a request and wait. A function is called in the channel's thread, again for every master."""
         return self._run(self._reunion.ask(request))
 
     @property
@@ -71,7 +169,6 @@ class MasterChannel:
         return link.own_host
 
     def introduce(self, hello: messages.Request) -> None:
-        """Send this message first to every master that takes over."""
         self._reunion.introduce(hello)
 
     def start_heartbeat(
@@ -157,16 +254,14 @@ class MasterChannel:
 
 
 def for_member(settings: config.Settings, secret: bytes) -> MasterChannel:
-    """Return the channel of a role, which survives its master. It finds the next master by file, or by a
-    stable name.
-    """
+    """Return the channel of a role, which finds the next master by file or by a stable name."""
     file, first_s = pathlib.Path(settings.master_file), settings.connect_timeout_s
     return MasterChannel(
         settings.master,
         secret,
         connect_timeout_s=first_s if settings.master_file else max(first_s, settings.master_patience_s),
         patience_s=settings.master_patience_s,
-        look=(lambda: master_file.read(file)) if settings.master_file else (lambda: None),
+        look=(lambda: addresses.read_master(file)) if settings.master_file else (lambda: None),
         certificates=settings.tls,
     )
 

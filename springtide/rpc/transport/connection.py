@@ -1,8 +1,4 @@
-"""Client side of one persistent connection: numbered requests, replies in any order.
-
-In: `Request`s of a member. Out: the master's `Reply`, or the error that the reply stands for. `rpc.transport.channel`
-wraps this class for threads.
-"""
+"""Client side of one persistent connection: numbered requests, replies in any order. `channel` wraps it for threads."""
 
 import asyncio
 import contextlib
@@ -20,8 +16,7 @@ from springtide.rpc.transport import addresses, auth, frames, tls
 RETRY_S = 0.05
 GOODBYE_S = 1.0
 KEEP_ALIVE = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
-"""TCP keep-alive options in seconds, the last in milliseconds. A connection is lost after ten seconds without an
-answer; it survives shorter interruptions."""
+"""Seconds, the last in milliseconds. A connection is lost after ten seconds without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +46,6 @@ class RpcConnection:
     ) -> None:
         self.address, self._other = address, other
         self.term = term
-        """Term of the master at the other end."""
         self.sock = sock
         self._own_host = str(sock.getsockname()[0])
         self._reader, self._writer = reader, writer
@@ -77,12 +71,10 @@ class RpcConnection:
 
     @property
     def own_host(self) -> str:
-        """Return the local address of the connection."""
         return self._own_host
 
     @property
     def lost(self) -> bool:
-        """Return True if the connection is unusable."""
         return self._lost is not None
 
     async def close(self) -> None:
@@ -134,7 +126,7 @@ async def connect(
                     last = str(error) or type(error).__name__
                 await asyncio.sleep(RETRY_S)
     except auth.Rejected as error:
-        raise errors.MasterUnreachable(f"the {other.who} at {address} turned this process away: {error}") from error
+        raise errors.MasterUnreachable(f"the {other.who} at {address} rejected this process: {error}") from error
     except TimeoutError:
         raise errors.MasterUnreachable(
             f"no {other.who} at {address} after {within_s:g} s ({last}). Check that it is running and the port is open."
@@ -164,9 +156,7 @@ async def _open(
 
 
 async def _called(host: str, port: int) -> socket.socket:
-    """Connect to the first address of a host name that answers. We make the socket, because a fork must
-    close its copy.
-    """
+    """Connect to the first address that answers. We make the socket, because a fork must close its copy."""
     loop = asyncio.get_running_loop()
     refused: OSError = OSError("no address")
     for family, kind, protocol, _, where in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):

@@ -1,8 +1,4 @@
-"""Encodes and decodes frames: four bytes of length, then msgpack. Sizes are checked before allocation.
-
-In: `rpc.messages.messages`. Out: bytes on a stream, and back. Next: `rpc.transport.auth` opens a connection;
-`rpc.transport.listener` and `rpc.transport.connection` use it.
-"""
+"""Encodes and decodes frames: four bytes of length, then msgpack. Sizes are checked before allocation."""
 
 import asyncio
 import struct
@@ -24,7 +20,6 @@ class BadFrame(errors.SpringtideError):
 
 
 def pack(message: Any, *, limit: int = MAX_BYTES) -> bytes:
-    """Encode one message as a frame."""
     try:
         body = msgspec.msgpack.encode(message)
     except OverflowError as error:
@@ -37,7 +32,6 @@ def pack(message: Any, *, limit: int = MAX_BYTES) -> bytes:
 
 
 def unpack(body: bytes, decoder: "msgspec.msgpack.Decoder[T]") -> T:
-    """Decode a frame's body, with type checks."""
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, errors.BadInput) as error:

@@ -1,8 +1,7 @@
 """Server side of the control plane: accepts and authenticates members, and passes each request to one handler.
 
-In: connections from any process. Out: calls of `handle(peer, request)`, only for authenticated peers. Each request has
-its own task, so a waiting request (a barrier, a lease at the tail) blocks no other request. A peer that sends garbage
-loses its connection. A brain uses this listener too.
+Each request has its own task, so a waiting request (a barrier, a lease at the tail) blocks no other request. A peer
+that sends garbage loses its connection. A brain uses this listener too.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ from springtide import errors
 from springtide.domain.core.roles import Role
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import addresses, auth, connection, frames, tls
-from springtide.rpc.transport.handshake_limits import PendingHandshakes
+from springtide.rpc.transport.auth import PendingHandshakes
 
 log = logging.getLogger(__name__)
 _decoder = msgspec.msgpack.Decoder(messages.RequestFrame)

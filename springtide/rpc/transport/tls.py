@@ -1,16 +1,8 @@
-"""Mutual TLS between the processes of a job, with certificates of the job's own authority.
+"""Mutual TLS 1.3 between the processes of a job, with certificates of the job's own authority.
 
-In: a folder with `ca.crt`, `tls.crt` and `tls.key` (`Settings.tls`; `platforms.agent.credentials` makes them). An empty
-folder name means no TLS. Out: TLS contexts for both sides of a connection, and the check of the peer. Next:
-`rpc.transport.connection` and `rpc.transport.listener`. The data plane has the same checks in C++
-(cpp/net/tls_session.h).
-
-Both sides require TLS 1.3 and a valid certificate signed by `ca.crt`. The certificate's name, the URI
-`springtide:JOB/ROLE`, must be of this job. A caller also checks that the role is the role it called. Host names are not
-checked, because pods change addresses and the authority signs only processes of this job.
-
-Certificates may be renewed while the job runs, because each new connection checks the files again. If the new files are
-unusable at that moment, the previous certificates stay in use.
+In: a folder with `ca.crt`, `tls.crt` and `tls.key` (`platforms.agent.credentials` makes them); empty for no TLS. The
+certificate's name, the URI `springtide:JOB/ROLE`, must be of this job; host names are not checked, because pods change
+addresses. Each new connection checks the files again; unusable new files leave the previous certificates in use.
 """
 
 import asyncio
@@ -23,7 +15,7 @@ import urllib.parse
 from typing import Any, NamedTuple
 
 from springtide import errors
-from springtide.rpc.transport import auth, handshake_limits
+from springtide.rpc.transport import auth
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +31,6 @@ class Identity(NamedTuple):
 
     @property
     def uri(self) -> str:
-        """Return the URI in the certificate."""
         return f"{SCHEME}{urllib.parse.quote(self.job, safe='')}/{self.role}"
 
 
@@ -65,7 +56,7 @@ def connecting(folder: str) -> dict[str, Any]:
     """Return the TLS arguments of `asyncio.open_connection`. Call `check_stream` afterwards."""
     if not folder:
         return {}
-    return {"ssl": _load(folder).caller, "server_hostname": "", "ssl_handshake_timeout": handshake_limits.DEADLINE_S}
+    return {"ssl": _load(folder).caller, "server_hostname": "", "ssl_handshake_timeout": auth.DEADLINE_S}
 
 
 async def admit(writer: asyncio.StreamWriter, folder: str) -> None:
@@ -76,7 +67,7 @@ async def admit(writer: asyncio.StreamWriter, folder: str) -> None:
     if not folder:
         return
     try:
-        await writer.start_tls(_load(folder).listener, ssl_handshake_timeout=handshake_limits.DEADLINE_S)
+        await writer.start_tls(_load(folder).listener, ssl_handshake_timeout=auth.DEADLINE_S)
         check_stream(writer, folder)
     except BaseException as error:
         writer.transport.abort()
@@ -120,7 +111,6 @@ def as_refusal(error: BaseException) -> BaseException:
 
 
 def explain(error: ssl.SSLError) -> str:
-    """Explain a TLS error, and where to look."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not good: {error.verify_message}"
     reason = error.reason or str(error)

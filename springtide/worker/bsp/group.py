@@ -84,7 +84,7 @@ class BspGroup:
         self._welcome = welcome
         self._fresh = self._in = True
         self._formed, self._formed_at = messages.GroupReply(0, (), 0), time.monotonic()
-        self.place = GroupPlace(welcome.rank, welcome.workers, welcome.generation)
+        self.place = GroupPlace(welcome.rank, welcome.spec.workers, welcome.generation)
         self._told = welcome.generation
         """Newest generation that the master has announced."""
 
@@ -138,11 +138,11 @@ class BspGroup:
 
     def risk(self) -> CrashRisk:
         """Return the cost of a lost rank if the group cached rows, from the failures and returns seen so far."""
-        formed, every_s = self._formed, self._welcome.checkpoint_s
+        formed, rules = self._formed, self._welcome.spec.checkpoints
         return CrashRisk(
             workers=self.place.workers,
             deaths=formed.deaths,
-            checkpoint_s=every_s,
+            checkpoint_s=rules.every_s if rules.on else None,
             return_s=formed.return_s,
             watched_s=formed.watched_s + time.monotonic() - self._formed_at,
             saved_once=formed.saved or 0 < self._kept < NEVER,

@@ -271,7 +271,7 @@ def open_coordinator(
 ) -> CacheCoordinator | None:
     """Build the coordinator that allocates the group's batches and caches rows; None if neither is wanted."""
     rules = for_model(rules, model)
-    if rules.idle or (rules.auto and welcome.workers > scheduler.MOST_WORKERS):
+    if rules.idle or (rules.auto and welcome.spec.workers > scheduler.MOST_WORKERS):
         return None
     by_id = {table.spec.id: table for table in served}
     cache: RowCache | None = None
@@ -282,7 +282,7 @@ def open_coordinator(
         cache = RowCache(backend, most_dirty=rules.dirty, gloo=lambda: reducer.group, p2p=rules.p2p)
 
     def planner(place: GroupPlace, chosen: Sequence[int]) -> Planner:
-        return open_planner(rules, cache, [by_id[table] for table in chosen], place, welcome.seed)
+        return open_planner(rules, cache, [by_id[table] for table in chosen], place, welcome.spec.seed)
 
     def begin(place: GroupPlace, chosen: Sequence[int]) -> Planner:
         made = planner(place, chosen)

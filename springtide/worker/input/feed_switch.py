@@ -46,7 +46,7 @@ class DataWorkerFeed:
         self._unfed = ""
         """Reason why this worker always reads for itself."""
         self._dropped = ""
-        if not welcome.feeding.off:
+        if not welcome.spec.feeding.off:
             splitting.watch(looking=True)
         to_master.news.feeders.follow(self._on_feeders)
 
@@ -125,7 +125,7 @@ class DataWorkerFeed:
         received = self.splitting.received
         self._feed = BatchFeed(
             self._welcome.secret,
-            seed=self._welcome.seed,
+            seed=self._welcome.spec.seed,
             types=made.types,
             certificates=self._welcome.certificates,
             asks=received.asks,

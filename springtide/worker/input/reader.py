@@ -130,11 +130,11 @@ class BatchReader:
         open_feed: Callable[[], DataWorkerFeed],
     ) -> None:
         self._source, self._link, self._welcome, self._open_feed = source, to_master, welcome, open_feed
-        self._skips = welcome.feeding.poison == "skip"
+        self._skips = welcome.spec.feeding.poison == "skip"
         self._own = OwnReads()
         self._told_made_here = self._wanted = False
         self._feed: DataWorkerFeed | None = None
-        if welcome.feeding.off:
+        if welcome.spec.feeding.off:
             to_master.news.feeders.follow(self._on_feeders)
         else:
             self._feed = open_feed()
@@ -211,7 +211,9 @@ class BatchReader:
         """
 
         def fetch(indices: Any) -> Any:
-            with batch_rng.seeded(self._welcome.seed, asked.name):  # use the batch's random numbers, not the loop's
+            with batch_rng.seeded(
+                self._welcome.spec.seed, asked.name
+            ):  # use the batch's random numbers, not the loop's
                 return self._source.fetch(indices)
 
         if fed:

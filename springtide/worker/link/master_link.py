@@ -15,7 +15,7 @@ from springtide.data.ledger.job_ledger import JobLedger
 from springtide.domain.core.roles import Placement, RoleKind
 from springtide.domain.data.leases import LeaseHolder, NoLease
 from springtide.domain.data.samples import EpochPlace
-from springtide.domain.spec.job_spec import Blame
+from springtide.domain.spec.job_spec import Blame, JobSpec
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.rpc.transport import channel
@@ -86,15 +86,15 @@ class LocalMaster:
         """Return rank 0 of 1; the one store in this process owns all slots."""
         settings = self._settings
         return WorkerWelcome(
-            job="alone",
+            spec=JobSpec(
+                name="alone",
+                slots=settings.slots,
+                seed=settings.seed,
+                sync="bsp" if settings.sync == "bsp" else "async",
+            ),
             rank=0,
-            workers=1,
             servers=(),
             placement=Placement(epoch=0, servers=1, server_of_slot=(0,) * settings.slots),
-            slots=settings.slots,
-            seed=settings.seed,
-            sync="bsp" if settings.sync == "bsp" else "async",
-            heartbeat_s=1.0,
         )
 
     def lease(self, asked: messages.LeaseRequest) -> messages.Reply:
@@ -178,7 +178,7 @@ class MasterLink:
                 )
             self._welcome = welcome
             self.news.slots.begin(welcome.placement.epoch)
-            self._master.start_heartbeat(welcome.heartbeat_s, self._beat, self._on_reply)
+            self._master.start_heartbeat(welcome.spec.heartbeat_s, self._beat, self._on_reply)
         self._welcome = self.news.updated(self._welcome)
         return self._welcome
 

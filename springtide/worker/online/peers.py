@@ -21,9 +21,9 @@ import msgspec
 from springtide import errors
 from springtide.data.stream import records
 from springtide.domain.data.leases import LeaseHolder
+from springtide.rpc.messages.coordination import Shufflers
 from springtide.rpc.messages.messages import WorkerWelcome
-from springtide.rpc.messages.shuffling import Shufflers
-from springtide.rpc.transport import addresses, auth, frames, handshake_limits, tls
+from springtide.rpc.transport import addresses, auth, frames, tls
 from springtide.worker.link.lease_tracker import BatchClaim
 from springtide.worker.link.master_link import MasterLink
 from springtide.worker.online.shuffle_unit import RecordRun, ShuffleUnit, strategy_named
@@ -84,7 +84,7 @@ class Peers:
         self._known: dict[str, str] = {}
         self._dialing: dict[str, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pending = handshake_limits.PendingHandshakes()
+        self._pending = auth.PendingHandshakes()
         self._descriptors: set[int] = set()
         self._closed = False
         self._loop = asyncio.new_event_loop()
@@ -171,7 +171,7 @@ class Peers:
     async def _call(self, name: str, address: str) -> None:
         """Run one connection to a peer until it ends; EOFError when it ends."""
         host, port = addresses.parse(address)
-        async with asyncio.timeout(handshake_limits.DEADLINE_S):
+        async with asyncio.timeout(auth.DEADLINE_S):
             connecting = tls.connecting(self._own.certificates)
             reader, writer = await asyncio.open_connection(host, port, limit=BUFFER, **connecting)
         with self._noted(writer):
@@ -209,7 +209,7 @@ class Peers:
                 async with self._pending.handshake():
                     await tls.admit(writer, self._own.certificates)
                     await auth.challenge(reader, writer, self._own.secret, 0, plane=PLANE)
-                async with asyncio.timeout(handshake_limits.DEADLINE_S):
+                async with asyncio.timeout(auth.DEADLINE_S):
                     hello = await frames.read(reader, from_caller, limit=frames.MAX_HANDSHAKE_BYTES)
                 if not isinstance(hello, PeerHello):
                     raise frames.BadFrame(f"expected a name, got {type(hello).__name__}")
@@ -381,7 +381,9 @@ def open_unit(
 ) -> ShuffleUnit:
     """Open the unit; `ShuffleUnit.close` disconnects it. With "none", or without a cluster, it is a plain queue."""
     chosen = strategy_named(strategy) if any(welcome.servers) else "none"
-    unit = ShuffleUnit(to_master.leases.tracker, strategy=chosen, queue=queue, seed=welcome.seed * 65537 + welcome.rank)
+    unit = ShuffleUnit(
+        to_master.leases.tracker, strategy=chosen, queue=queue, seed=welcome.spec.seed * 65537 + welcome.rank
+    )
     if chosen == "none":
         return unit
     from springtide.worker import connect  # imports torch, which a unit alone does not need

@@ -74,7 +74,7 @@ def test_a_job_is_trained_once_whatever_happens_to_its_pods_its_master_and_the_o
     story = job.story()
     assert ended.term > 1 and {"phase", "ended"} <= {event["event"] for event in story}
     how = [event["how"] for event in story if event["event"] == "exited"]
-    assert any("for want of memory" in each for each in how) and any("by eviction" in each for each in how), how
+    assert any("for lack of memory" in each for each in how) and any("by eviction" in each for each in how), how
 
 
 @pytest.mark.soak

@@ -5,8 +5,8 @@ import contextlib
 import pathlib
 
 from springtide.brain.decide.cluster_state import BrainRules
-from springtide.brain.service import __main__, messages
-from springtide.brain.service.client import RemoteAdviser
+from springtide.brain.service import messages, serve
+from springtide.brain.service.advisers import RemoteAdviser
 from springtide.domain.core.shape import ResourceBudget
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.rpc.transport import auth, frames, tls
@@ -19,18 +19,18 @@ def options(folder: pathlib.Path, **more):
     rules = BrainRules(
         capacity=more.pop("capacity", CAPACITY), config=PlanningConfig(exact_seconds=0), **more.pop("rules", {})
     )
-    return __main__.ServeOptions(rules=rules, folder=folder, listen="127.0.0.1:0", **({"gather_s": 0.01} | more))
+    return serve.ServeOptions(rules=rules, folder=folder, listen="127.0.0.1:0", **({"gather_s": 0.01} | more))
 
 
 @contextlib.asynccontextmanager
 async def brain(folder, **more):
-    async with __main__.serving(options(folder, **more)) as service:
+    async with serve.serving(options(folder, **more)) as service:
         yield service
 
 
 @contextlib.asynccontextmanager
 async def master(folder, service, **more):
-    secret = bytes.fromhex(__main__.secret_file(folder).read_text())
+    secret = bytes.fromhex(serve.secret_file(folder).read_text())
     remote = RemoteAdviser(service.address, secret, **more)
     try:
         yield remote

@@ -1,15 +1,14 @@
 """A brain with TLS: masters who were given certificates are heard, all others are turned away and told why."""
 
 import asyncio
-import datetime
 import pathlib
 
 import pytest
 
 from springtide import errors
-from springtide.brain.service import __main__, certificates, messages
-from springtide.brain.service.client import RemoteAdviser
-from springtide.rpc.transport import master_file, tls
+from springtide.brain.service import messages, serve
+from springtide.brain.service.advisers import RemoteAdviser
+from springtide.rpc.transport import addresses, tls
 from tests.unit.brain.serving_here import brain, liar, master
 from tests.unit.planning import views
 
@@ -30,13 +29,13 @@ def asked(folder: pathlib.Path, asking: str, *, serve: str | None = None, connec
 
 def made(folder: pathlib.Path) -> str:
     """Certificates to ask with, as a brain that served there left them."""
-    return certificates.laid_out(folder / "tls", at=datetime.datetime.now(datetime.UTC))[1]
+    return serve.certificate_folders(folder / "tls")[1]
 
 
 def test_a_master_with_the_certificates_that_the_brain_made_is_answered(tmp_path):
     status = asked(tmp_path, made(tmp_path))
     assert [one.name for one in status.jobs] and status.consults == 1
-    where = master_file.read(__main__.where_file(tmp_path))
+    where = addresses.read_master(serve.where_file(tmp_path))
     assert where.tls == str(tmp_path / "tls" / "master")
     assert tls.identity(where.tls) == tls.Identity("brain", "master")
 

@@ -149,7 +149,7 @@ def test_failures_of_a_worker_that_has_lived_long_are_forgotten():
 def test_a_worker_without_memory_gets_twice_as_much():
     state = started(worker_memory=2**30, relaunches=2)
     _, decided = state.handle(killed(WORKERS[0], oom=True), at=2)
-    assert decided.why.endswith("for want of memory at 1 GiB: it gets 2 GiB")
+    assert decided.why.endswith("for lack of memory at 1 GiB: it gets 2 GiB")
     assert (want(state, WORKERS[0]).memory, want(state, WORKERS[1]).memory) == (2**31, 2**30)
     state.handle(killed(WORKERS[0], 1, oom=True), at=3)
     assert want(state, WORKERS[0]).memory == 2**32
@@ -269,7 +269,7 @@ def test_a_script_that_never_joins_is_told_what_to_do():
     (end,) = JobState(SPEC).handle(exited(WORKERS[0], 0), at=2)
     assert "ended without calling st.join()" in end.why
     (late,) = tick(JobState(SPEC), at=61)
-    assert late.why == "server-0 has not called in within 61 s; its log may say why"
+    assert late.why == "server-0 has not joined within 61 s; its log may say why"
 
 
 def test_silence_counts_from_the_last_heartbeat_and_not_before_training():

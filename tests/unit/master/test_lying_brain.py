@@ -7,8 +7,7 @@ import pytest
 
 from springtide import errors
 from springtide.brain.service import messages as counsel
-from springtide.brain.service.client import FailoverAdviser, RemoteAdviser
-from springtide.brain.service.embedded import EmbeddedAdviser
+from springtide.brain.service.advisers import EmbeddedAdviser, FailoverAdviser, RemoteAdviser
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.plan import Advice, ShapePlan
 from springtide.planning.policy import acceptance

@@ -21,7 +21,7 @@ from tests.unit.master.checkpoint.test_schedule import with_job
 
 def give(job, slots, source, target):
     """Slots go from one server to another, and the master hears of it."""
-    owners = list(job.master.record.owners)
+    owners = list(job.master.record.slots.owners)
     for slot in slots:
         owners[slot] = target
     for rank, server in enumerate(job.servers):
@@ -100,6 +100,6 @@ def test_slots_that_never_come_to_rest_are_left_to_the_next_checkpoint(tmp_path)
             await job.save()
         ((number, outcome),) = job.outcomes
         assert (number, outcome) == (1, "abandoned")
-        assert "4 slots change servers all the time" in job.told()[0]["why"]
+        assert "4 slots keep changing servers" in job.told()[0]["why"]
 
     with_job(test, tmp_path)

@@ -1,5 +1,7 @@
 """Servers in this process, on loopback, and a link that leads a worker to them."""
 
+import dataclasses
+
 import msgspec
 import numpy as np
 import pytest
@@ -22,12 +24,12 @@ class ServedMaster(LocalMaster):
 
     def welcome(self):
         owners = tuple(slot % len(self.addresses) for slot in range(SLOTS))
+        welcome = super().welcome()
         return msgspec.structs.replace(
-            super().welcome(),
+            welcome,
+            spec=dataclasses.replace(welcome.spec, slots=SLOTS, sync=self.sync),
             servers=tuple(self.addresses),
             placement=Placement(epoch=1, servers=len(self.addresses), server_of_slot=owners),
-            slots=SLOTS,
-            sync=self.sync,
             secret=SECRET,
         )
 

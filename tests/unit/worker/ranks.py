@@ -3,6 +3,7 @@
 In: what each rank does with its `Job`. Out: what each has returned, by rank; the first error of any of them.
 """
 
+import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -42,17 +43,22 @@ class RankMaster(LocalMaster):
     def welcome(self):
         owners = tuple(slot % len(self.addresses) for slot in range(SLOTS))
         placement = Placement(epoch=1, servers=len(self.addresses), server_of_slot=owners)
-        return msgspec.structs.replace(
-            super().welcome(),
-            rank=self.rank,
+        welcome = super().welcome()
+        spec = dataclasses.replace(
+            welcome.spec,
             workers=self.meeting.workers,
-            servers=tuple(self.addresses),
-            placement=placement,
             slots=SLOTS,
             sync="bsp",
-            secret=SECRET,
             cache=self.rules,
             feeding=self.feeding,
+        )
+        return msgspec.structs.replace(
+            welcome,
+            spec=spec,
+            rank=self.rank,
+            servers=tuple(self.addresses),
+            placement=placement,
+            secret=SECRET,
         )
 
     def ask(self, request):

@@ -23,7 +23,7 @@ def springtide(options: dict[str, Any]) -> tuple[dict[str, Any], int]:
     import asyncio
 
     from springtide.rpc.messages import messages
-    from springtide.rpc.transport import connection, master_file
+    from springtide.rpc.transport import addresses, connection
 
     folder = pathlib.Path(tempfile.mkdtemp())
     (folder / "logs").mkdir()
@@ -34,7 +34,7 @@ def springtide(options: dict[str, Any]) -> tuple[dict[str, Any], int]:
     settings = {"SPRINGTIDE_SECRET": secret, "SPRINGTIDE_INCARNATION": "1", "SPRINGTIDE_MEMBER": "master"}
     master = subprocess.Popen(command, env={**os.environ, **settings})
     atexit.register(master.kill)
-    while (where := master_file.read(folder / "master.json")) is None:
+    while (where := addresses.read_master(folder / "master.json")) is None:
         if master.poll() is not None:
             raise RuntimeError(f"the master ended with status {master.returncode}")
 

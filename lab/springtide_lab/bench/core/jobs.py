@@ -6,6 +6,7 @@ would give, connected to servers (core/server_process.py). `warmed_up` forks pro
 """
 
 import contextlib
+import dataclasses
 import pathlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -39,12 +40,12 @@ class ServedMaster(LocalMaster):
         self._addresses, self._sync = tuple(addresses), sync
 
     def welcome(self) -> WorkerWelcome:
+        welcome = super().welcome()
         return msgspec.structs.replace(
-            super().welcome(),
+            welcome,
+            spec=dataclasses.replace(welcome.spec, slots=SLOTS, sync=self._sync),
             servers=self._addresses,
             placement=placement(len(self._addresses)),
-            slots=SLOTS,
-            sync=self._sync,
             secret=SECRET,
         )
 

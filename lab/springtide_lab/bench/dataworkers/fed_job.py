@@ -5,6 +5,7 @@ batches come from the data workers that it is told of. Everything but the master
 package, the feed. Next: dataworkers/fed_process.py.
 """
 
+import dataclasses
 import pathlib
 import threading
 
@@ -34,7 +35,9 @@ class FedMaster(LocalMaster):
 
     def welcome(self) -> WorkerWelcome:
         """As if a master had said what may be done about data workers."""
-        return msgspec.structs.replace(super().welcome(), feeding=self._rules, package=str(self._folder), secret=SECRET)
+        welcome = super().welcome()
+        spec = dataclasses.replace(welcome.spec, feeding=self._rules)
+        return msgspec.structs.replace(welcome, spec=spec, package=str(self._folder), secret=SECRET)
 
     def share(self, asked: ShareRequest) -> Reply:
         super().share(asked)

@@ -9,7 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from springtide import errors
 from springtide.brain.decide.cluster_state import BrainRules, ClusterState
-from springtide.brain.store import persistence
+from springtide.brain.store import rows
 from springtide.domain.core.shape import ResourceBudget
 from springtide.domain.data.data_workers import FeedShare
 from springtide.domain.plan.plan import Advice, Decision, ShapePlan, nothing
@@ -85,7 +85,7 @@ def test_what_was_promised_counts_until_it_is_there():
     assert "waits until other jobs have given back" in told["two"].why
     assert brain.held().cpu == 70
     # being carried out: its epoch has risen, its shape is not there yet
-    assert "has not become that yet" in brain.consult(views.waiting("one"), epoch=1, at=20.0).why
+    assert "does not have that shape yet" in brain.consult(views.waiting("one"), epoch=1, at=20.0).why
     brain.consult(views.waiting("two"), epoch=0, at=20.0)
     (one,) = brain.assignments((), 20.0)
     assert [job.name for job in one.view.jobs] == ["two"] and one.view.capacity.cpu == 30
@@ -214,7 +214,7 @@ def test_whatever_masters_show_all_are_answered_and_nothing_is_raised(jobs, cloc
     brain = council()
     for number, (job, clock) in enumerate(zip(jobs, clocks, strict=False)):
         brain.consult(replace(job, name=f"job-{number}"), epoch=0, at=1000.0, ahead=1000.0 - clock)
-        persistence.row_of(brain.jobs[f"job-{number}"])
+        rows.live_row(brain.jobs[f"job-{number}"])
     told = {}
     for one in brain.assignments((), 1000.0):
         told |= brain.settle(one, registry.load(one.policy)(one.view, brain.rules.config), 1000.0)
@@ -280,9 +280,9 @@ class Cluster(RuleBasedStateMachine):
 
     @rule()
     def the_brain_is_killed_and_started_again(self):
-        rows = [persistence.row_of(live) for live in self.brain.jobs.values()]
+        kept = [rows.live_row(live) for live in self.brain.jobs.values()]
         self.brain = council()
-        assert persistence.restore(self.brain, [*rows, {"name": "garbage", "view": b"?"}], at=self.now) == 1
+        assert rows.restore_live(self.brain, [*kept, {"name": "garbage", "view": b"?"}], at=self.now) == 1
 
     def view(self, name):
         shape, since = self.masters[name]["shape"], self.masters[name]["changed_at"]
@@ -304,6 +304,6 @@ def test_a_job_survives_the_database_as_it_was():
     brain.consult(odd, epoch=4, at=0.0)
     decided(brain, replace(plan("job"), gain=float("inf")))
     again = council()
-    persistence.restore(again, [persistence.row_of(brain.jobs["job"])], at=1.0)
+    rows.restore_live(again, [rows.live_row(brain.jobs["job"])], at=1.0)
     assert again.jobs["job"].pledge == brain.jobs["job"].pledge and again.jobs["job"].epoch == 4
     assert again.jobs["job"].view == brain.jobs["job"].view

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from springtide import errors
-from springtide.brain.decide import algorithms
+from springtide.brain.decide import triggers
 from springtide.brain.decide.triggers import Administrator, Event, EventKind
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.plan.view import FindingKind, GuardFinding
@@ -101,19 +101,19 @@ def event(kind):
     ],
 )
 def test_each_optimizer_names_the_cause(kind, view, cause):
-    assert algorithms.order(event(kind), view, {}, otherwise="springtide").cause == cause
+    assert triggers.order(event(kind), view, {}, otherwise="springtide").cause == cause
 
 
 def test_every_type_of_event_has_its_optimizer():
-    assert set(algorithms.OPTIMIZERS) == set(EventKind)
+    assert set(triggers.OPTIMIZERS) == set(EventKind)
 
 
 def test_the_algorithm_is_looked_for_by_cause_then_by_event():
-    chosen = algorithms.parse(["slow=es", "slow/hot server=dlrover", "oom = static"])
+    chosen = triggers.parse(["slow=es", "slow/hot server=dlrover", "oom = static"])
     hot, other = views.running(findings=(finding(FindingKind.HOT_SERVER),)), views.running()
 
     def policy(kind, view):
-        return algorithms.order(event(kind), view, chosen, otherwise="springtide").policy
+        return triggers.order(event(kind), view, chosen, otherwise="springtide").policy
 
     assert policy(EventKind.SLOW, hot) == "dlrover"
     assert policy(EventKind.SLOW, other) == "es"
@@ -123,6 +123,6 @@ def test_the_algorithm_is_looked_for_by_cause_then_by_event():
 
 def test_a_choice_that_cannot_be_read_is_refused():
     with pytest.raises(errors.UnknownName, match="Did you mean 'slow'"):
-        algorithms.parse(["slwo=es"])
+        triggers.parse(["slwo=es"])
     with pytest.raises(errors.BadInput, match="EVENT=POLICY"):
-        algorithms.parse(["slow"])
+        triggers.parse(["slow"])

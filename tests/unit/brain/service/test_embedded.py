@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from springtide import errors
-from springtide.brain.service.embedded import EmbeddedAdviser
+from springtide.brain.service.advisers import EmbeddedAdviser
 from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.plan.view import PastJob
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
@@ -100,29 +100,3 @@ def test_without_a_url_nothing_is_kept(tmp_path, monkeypatch):
 def test_a_policy_that_nobody_knows_is_an_error_of_ours():
     with pytest.raises(errors.UnknownName, match="springtide"):
         advised("", views.waiting(), PlanningConfig(policy="springtied"))
-
-
-def test_calls_at_once_take_turns_and_the_loop_goes_on(monkeypatch, tmp_path):
-    at_work = 0
-
-    def slow(view, config):
-        nonlocal at_work
-        at_work += 1
-        assert at_work == 1
-        gate.wait(5)
-        at_work -= 1
-        return nothing("slept")
-
-    import threading
-
-    gate = threading.Event()
-    monkeypatch.setitem(registry.POLICIES, "slow", slow)
-
-    async def ask():
-        async with embedded(tmp_path / "history.db", PlanningConfig(policy="slow")) as brain:
-            asked = [asyncio.create_task(brain.advise(views.running(), epoch=n, now=1.0)) for n in range(3)]
-            await asyncio.sleep(0)  # the loop is free while they think
-            gate.set()
-            return [advice.epoch for advice in await asyncio.gather(*asked)]
-
-    assert asyncio.run(ask()) == [0, 1, 2]

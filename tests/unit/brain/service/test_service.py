@@ -67,7 +67,7 @@ def test_two_brains_do_not_serve_from_one_folder(tmp_path):
 
 
 def test_who_does_not_know_the_secret_is_turned_away(tmp_path):
-    from springtide.brain.service.client import RemoteAdviser
+    from springtide.brain.service.advisers import RemoteAdviser
 
     async def ask():
         async with brain(tmp_path) as service:

@@ -103,7 +103,7 @@ DECIDED = msgspec.structs.replace(
     workers_alive=1,
     workers_wanted=2,
     decision="relaunch worker-1 as incarnation 1",
-    decision_why="worker-1 (pid 4711) was killed by SIGKILL for want of memory; its memory is doubled from 1G to 2G",
+    decision_why="worker-1 (pid 4711) was killed by SIGKILL for lack of memory; its memory is doubled from 1G to 2G",
 )
 
 

@@ -8,8 +8,8 @@ import pytest
 from springtide import errors
 from springtide.checkpoint.transfer import file_transfer
 from springtide.dataworker.processes import job_package, package_transfer
-from springtide.master.data import packages
-from springtide.master.data.packages import PackageStore
+from springtide.master.data import shared_values
+from springtide.master.data.shared_values import PackageStore
 from springtide.rpc.messages import messages
 
 SECRET = b"a job's own secret"
@@ -37,7 +37,7 @@ class Wire:
 
 def test_a_package_comes_whole_by_the_master_to_a_host_that_sees_neither_disk(tmp_path, monkeypatch):
     monkeypatch.setattr(file_transfer, "PART_BYTES", 1000)
-    monkeypatch.setattr(packages, "PART_BYTES", 700)
+    monkeypatch.setattr(shared_values, "PART_BYTES", 700)
     arrays = os.urandom(3500)
     sealed = written(tmp_path / "trainer", arrays=arrays)
     wire = Wire(tmp_path / "master")

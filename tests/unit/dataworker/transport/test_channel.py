@@ -14,7 +14,7 @@ import torch
 
 from springtide import errors
 from springtide.dataworker.transport import channel, codec, handshake
-from springtide.rpc.transport import addresses, auth, frames, handshake_limits
+from springtide.rpc.transport import addresses, auth, frames
 from tests.unit.rpc.strangers import PAUSE_S, is_dropped, is_dropped_while_it_drips, strangers
 
 SECRET = b"a job's secret"
@@ -201,7 +201,7 @@ def test_a_listener_that_does_not_know_the_secret_is_not_spoken_to() -> None:
 
 
 def test_trainers_are_served_however_many_strangers_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake_limits, "MOST", 8)
+    monkeypatch.setattr(auth, "MOST", 8)
     with contextlib.closing(handshake.FeedListener(SECRET)) as listening:
         before = handshake.connect(listening.address, SECRET)
         first = listening.accept()
@@ -217,7 +217,7 @@ def test_trainers_are_served_however_many_strangers_are_there(monkeypatch: pytes
 
 
 def test_a_byte_now_and_then_does_not_keep_a_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handshake_limits, "DEADLINE_S", 0.3)
+    monkeypatch.setattr(auth, "DEADLINE_S", 0.3)
     with contextlib.closing(handshake.FeedListener(SECRET)) as listening:
         assert is_dropped_while_it_drips(listening.address)
 

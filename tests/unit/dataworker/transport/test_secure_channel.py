@@ -15,7 +15,7 @@ import torch
 from springtide import errors
 from springtide.dataworker.transport import channel, codec, handshake
 from springtide.platforms.agent import credentials
-from springtide.rpc.transport import auth, handshake_limits
+from springtide.rpc.transport import auth
 
 SECRET = b"a job's secret"
 
@@ -108,7 +108,7 @@ def test_strangers_are_turned_away_and_hold_up_nobody(root: pathlib.Path, monkey
     with listening(root) as made:
         host, port = made.address.split(":")
         with monkeypatch.context() as patched:
-            patched.setattr(handshake_limits, "DEADLINE_S", 0.3)
+            patched.setattr(auth, "DEADLINE_S", 0.3)
             for first in (b"", b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x40\x00", bytes(50_000)):
                 with socket.create_connection((host, int(port)), timeout=20) as stranger, contextlib.suppress(OSError):
                     stranger.sendall(first)
@@ -117,7 +117,7 @@ def test_strangers_are_turned_away_and_hold_up_nobody(root: pathlib.Path, monkey
         with pytest.raises(auth.Rejected, match="certificate is not good"):
             handshake.connect(made.address, SECRET, certificates=str(root / "other/worker"))
         with monkeypatch.context() as patched, pytest.raises((auth.Rejected, OSError, EOFError)):
-            patched.setattr(handshake_limits, "DEADLINE_S", 1.0)
+            patched.setattr(auth, "DEADLINE_S", 1.0)
             handshake.connect(made.address, SECRET)
         with pytest.raises(errors.BadInput, match="No such file"):
             handshake.connect(made.address, SECRET, certificates=str(root / "nowhere"))

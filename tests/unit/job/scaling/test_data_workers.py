@@ -69,7 +69,7 @@ def test_they_are_wanted_with_their_cores_and_feed_once_they_are_ready():
 def test_other_cores_are_for_those_that_run_and_nobody_is_started_again():
     state = fed()
     (decided,) = state.handle(events.DataWorkersScaled(2, 2.0, "linear so far"), at=3)
-    assert decided.what == "scale from 2 to 2 data workers of 2 CPU: nobody comes or goes"
+    assert decided.what == "scale from 2 to 2 data workers of 2 CPU: no role changes"
     assert [(want(state, role).cpu, want(state, role).incarnation) for role in DATA[:2]] == [(2.0, 0)] * 2
 
 
@@ -127,12 +127,12 @@ def test_after_too_many_failures_the_job_goes_on_without_and_says_so():
         state.handle(killed(DATA[0], life), at=3 + life)
         come(state, DATA[0], life + 1, at=3.5 + life)
     (decided,) = state.handle(killed(DATA[0], 2), at=6)
-    assert decided.what == "go on without data workers: workers read for themselves"
+    assert decided.what == "continue without data workers: workers read data themselves"
     assert "relaunched 2 times already" in decided.why
     assert state.phase is JobPhase.RUNNING and state.feeding.wanted == 0 and not data_workers.roster(state)
     assert states(state) == [NodeState.GONE, NodeState.DRAINING]
     state.check()
-    with pytest.raises(errors.BadInput, match="goes on without data workers"):
+    with pytest.raises(errors.BadInput, match="continues without data workers"):
         state.handle(events.DataWorkersScaled(1, 1.0, "tuning"), at=7)
     state.handle(events.DataWorkersScaled(1, 1.0, "asked", pinned=True), at=7)  # the user may
     assert state.feeding.wanted == 1 and not state.feeding.given_up

@@ -3,10 +3,12 @@
 import pytest
 
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
-from springtide.domain.spec.job_spec import JobSpec
+from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
+from springtide.domain.spec.planning_config import PlanRules
 from springtide.job.core import actions, events, nodes
 from springtide.job.core.nodes import NodeState
-from springtide.job.scaling import evictions
+from springtide.job.scaling import evictions, plan
 from springtide.job.state import JobState
 
 WORKER, SERVER = Role(RoleKind.WORKER, 0), Role(RoleKind.SERVER, 1)
@@ -94,3 +96,146 @@ def test_a_life_that_is_over_is_free():
 def test_before_the_job_runs_there_is_nothing_to_save():
     state = JobState(JobSpec(name="job", servers=1, workers=1))
     assert leaving(state, WORKER) == ([], True)
+
+
+WORKERS = [Role(RoleKind.WORKER, rank) for rank in range(4)]
+SERVERS = [Role(RoleKind.SERVER, rank) for rank in range(4)]
+
+
+def job(workers=2, servers=1, **fields):
+    return JobState(JobSpec(name="job", workers=workers, servers=servers, **fields))
+
+
+def no_room(state, role, at=300.0):
+    ended = RoleExit(role=role, pid=0, incarnation=state.node(role).incarnation, unplaced="0/3 nodes have 8 CPU")
+    return state.handle(events.RoleExited(ended), at=at)
+
+
+def begin(state, workers, servers):
+    for role in servers:
+        state.handle(events.RoleJoined(role, pid=1), at=1.0)
+        state.handle(events.RoleReady(role, f"host:{role.rank}"), at=1.0)
+    for role in workers:
+        state.handle(events.RoleJoined(role, pid=1), at=1.0)
+
+
+def test_a_job_goes_on_without_a_worker_that_finds_no_place_and_says_so():
+    state = job(workers=2)
+    begin(state, WORKERS[:1], SERVERS[:1])
+    done = no_room(state, WORKERS[1])
+    assert (state.workers, state.phase, state.relaunches) == (1, JobPhase.RUNNING, 0)
+    assert [each.role for each in state.wanted()] == [SERVERS[0], WORKERS[0]]
+    assert any(isinstance(action, actions.FenceWorker) for action in done)
+    assert state.decision.what == "continue with 1 worker, without worker-1"
+    assert "0/3 nodes have 8 CPU" in state.decision.why and "again in 300 s" in state.decision.why
+
+
+def test_room_is_asked_for_again_later_and_later():
+    state = job(workers=2)
+    begin(state, WORKERS[:1], SERVERS[:1])
+    no_room(state, WORKERS[1], at=300.0)
+    assert evictions.requests_due(state, at=599.0) == []
+    (event,) = evictions.requests_due(state, at=600.0)
+    state.handle(event, at=600.0)
+    assert state.workers == 2 and not state.short.any and state.node(WORKERS[1]).incarnation == 1
+    no_room(state, WORKERS[1], at=900.0)
+    assert state.short.tries == 2 and state.short.again_at == 900.0 + 2 * 300.0
+    (event,) = evictions.requests_due(state, at=1500.0)
+    state.handle(event, at=1500.0)
+    state.handle(events.RoleJoined(WORKERS[1], 2), at=1501.0)
+    assert evictions.requests_due(state, at=9999.0) == []
+
+
+def test_the_last_worker_is_waited_for_and_that_is_no_failure():
+    state = job(workers=1)
+    no_room(state, WORKERS[0])
+    node = state.node(WORKERS[0])
+    assert (node.state, node.incarnation, node.faults.crashes) == (NodeState.EXPECTED, 1, 0)
+    assert state.workers == 1 and "found no place" in state.decision.why
+
+
+def test_what_must_be_waited_for_asks_for_fewer_cores_where_a_plan_sets_them():
+    shape = Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0)
+    bounds = ShapeBounds(least=shape, most=shape, quota=ResourceBudget(cpu=64.0, memory=2**40))
+    state = job(workers=1, worker_cpu=3.0, server_cpu=3.0, planning=PlanRules(bounds=bounds))
+    sizes = []
+    for at in (300.0, 600.0, 900.0):
+        no_room(state, WORKERS[0], at=at)
+        sizes.append(state.node(WORKERS[0]).cpu)
+    assert sizes == [1.5, 1.0, 1.0]
+    state = job(workers=1, worker_cpu=3.0)
+    no_room(state, WORKERS[0])
+    assert state.node(WORKERS[0]).cpu == 3.0
+
+
+def test_slots_are_laid_over_the_servers_that_are_there():
+    state = job(workers=1, servers=3)
+    begin(state, WORKERS[:1], [SERVERS[0], SERVERS[2]])
+    assert state.phase is JobPhase.STARTING
+    done = no_room(state, SERVERS[1])
+    assert actions.PlaceSlots(("host:0", "", "host:2")) in done
+    assert (state.phase, state.servers_wanted) == (JobPhase.RUNNING, 2)
+    (event,) = evictions.requests_due(state, at=600.0)
+    state.handle(event, at=600.0)
+    assert SERVERS[3] in [each.role for each in state.wanted()]  # a rank is one server for the whole of a job
+
+
+def test_a_server_that_holds_slots_is_waited_for():
+    state = job(workers=1, servers=2)
+    begin(state, WORKERS[:1], SERVERS[:2])
+    state.handle(events.CheckpointSaved(1), at=2.0)
+    lost = RoleExit(role=SERVERS[1], pid=1, signal="SIGKILL", evicted=True)
+    state.handle(events.RoleExited(lost), at=3.0)
+    no_room(state, SERVERS[1])
+    assert state.servers_wanted == 2 and state.node(SERVERS[1]).incarnation == 2
+    assert state.phase is JobPhase.RUNNING and state.healing
+
+
+def test_a_server_that_was_to_be_added_is_done_without():
+    state = job(workers=1, servers=1)
+    begin(state, WORKERS[:1], SERVERS[:1])
+    state.handle(events.ServersScaled(2, "more"), at=2.0)
+    no_room(state, SERVERS[1])
+    assert state.servers_wanted == 1 and state.short.servers == 1
+
+
+def test_data_workers_are_done_without_one_by_one():
+    state = job(workers=1)
+    begin(state, WORKERS[:1], SERVERS[:1])
+    state.handle(events.DataWorkersScaled(2, 1.0, "tuned"), at=2.0)
+    no_room(state, Role(RoleKind.DATA_WORKER, 0))
+    assert state.feeding.wanted == 1 and not state.feeding.given_up
+    (event,) = evictions.requests_due(state, at=9999.0)
+    assert event == events.DataWorkersScaled(2, 1.0, event.why)
+
+
+def test_a_plan_does_not_ask_at_once_for_what_there_was_no_room_for():
+    least = Shape(workers=2, servers=1, worker_cpu=1.0, server_cpu=1.0)
+    most = Shape(workers=8, servers=4, worker_cpu=1.0, server_cpu=1.0)
+    bounds = ShapeBounds(least=least, most=most, quota=ResourceBudget(cpu=64.0, memory=2**40))
+    state = job(workers=3, worker_cpu=1.0, server_cpu=1.0, planning=PlanRules(bounds=bounds))
+    begin(state, WORKERS[:1], SERVERS[:1])
+    no_room(state, WORKERS[1])
+    no_room(state, WORKERS[2])
+    allowed = plan.bounds_of(state)
+    assert (allowed.least.workers, allowed.most.workers, allowed.most.servers) == (1, 1, 4)
+
+
+def test_news_of_no_room_changes_nothing_for_one_that_has_come_or_when_all_drain():
+    state = job(workers=2)
+    begin(state, WORKERS[:2], SERVERS[:1])
+    assert no_room(state, WORKERS[1]) == []
+    state = job(workers=2)
+    begin(state, WORKERS[:1], SERVERS[:1])
+    state.handle(events.StopRequested("Ctrl-C"), at=2.0)
+    assert no_room(state, WORKERS[1]) == [] and state.phase is JobPhase.DRAINING
+
+
+def test_a_gang_begins_when_all_are_there_or_known_to_find_no_place():
+    state = job(workers=3, gang=True)
+    begin(state, WORKERS[:1], SERVERS[:1])
+    assert state.phase is JobPhase.STARTING
+    state.handle(events.RoleJoined(WORKERS[1], pid=1), at=2.0)
+    assert state.phase is JobPhase.STARTING
+    no_room(state, WORKERS[2])
+    assert state.phase is JobPhase.RUNNING and state.workers == 2

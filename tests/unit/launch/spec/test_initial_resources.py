@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from springtide import errors
-from springtide.brain.service.embedded import EmbeddedAdviser
+from springtide.brain.service.advisers import EmbeddedAdviser
 from springtide.domain.core.shape import UNBOUNDED, Shape
 from springtide.domain.plan.capacity import PlatformCapacity
 from springtide.domain.plan.view import PastJob

@@ -61,7 +61,7 @@ def test_facts_come_from_the_models_outline_and_the_data_sets_card():
         tables=(tables.TableOutline(name="a", paths=("a", "b"), rows=10, dim=16),),
         dense=(tables.DenseOutline(name="w", shape=(3, 5), dtype="float32", table=0, first=0, chunks=1),),
     )
-    record.share(tables.SHARED_KEY, msgspec.msgpack.encode(made))
+    record.shared.share(tables.SHARED_KEY, msgspec.msgpack.encode(made))
     view = job_view.view(sources(record), now=4.0)
     assert (view.facts.dense_bytes, view.facts.dim, view.facts.batch) == (60.0, 32.0, 8)
     assert view.features["tables"] == 1.0 and view.features["sync"] == "async"
@@ -90,7 +90,7 @@ def test_workers_in_step_are_no_more_than_share_the_smallest_rest_of_the_data():
 @pytest.mark.parametrize("told", [b"", b"\xc1", b"\x01"])
 def test_a_model_that_is_not_told_or_garbled_is_no_reason_to_fail(told):
     record = begun()
-    record.share(tables.SHARED_KEY, told)
+    record.shared.share(tables.SHARED_KEY, told)
     assert job_view.view(sources(record), now=4.0).facts.dim == 1.0
 
 

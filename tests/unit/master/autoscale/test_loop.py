@@ -68,7 +68,7 @@ class World:
 
     async def begin(self):
         self.story = EventLog(self.path)
-        advised = AdviserSetup(adviser=self.adviser, name="job-2", wall=lambda: 1e9 + self.clock.now)
+        advised = AdviserSetup(make=lambda: self.adviser, name="job-2", wall=lambda: 1e9 + self.clock.now)
         self.desk = build_service(self.record, self.story, self.clock, advised=advised)
         self.peers = await everyone(self.desk)
         await self.desk.handle(self.peers["worker-0"], messages.LeaseRequest(CARD))

@@ -59,6 +59,7 @@ class World:
         self.happen = lambda event: self.record.happen(event, self.now)
         doors = SimpleNamespace(
             record=self.record,
+            state=self.record.state,
             changed=waiters.ChangeSignal(),
             apply=self.happen,
             clock=lambda: self.now,

@@ -1,6 +1,7 @@
 """Checkpoints as the master runs them, with servers that really write: what is complete, abandoned or failed."""
 
 import asyncio
+import dataclasses
 import json
 
 import msgspec
@@ -25,7 +26,9 @@ from springtide.rpc.messages import messages
 from springtide.server import checkpoints, recovery
 from springtide.telemetry.events import EventLog
 from tests.unit.checkpoint import stores
+from tests.unit.master.checkpoint import test_schedule
 from tests.unit.master.test_dispatcher import Clock, everyone
+from tests.waiting import soon
 
 CARD = DatasetCard(samples=40, batch_size=10, shard_batches=1)  # four shards
 RULES = CheckpointRules(every_s=30.0)
@@ -348,9 +351,16 @@ def test_objects_of_workers_are_in_the_manifest_and_their_last_states_too(tmp_pa
                 JobRecord(spec), other, job.clock, saving=CheckpointStore(resumed, tmp_path / "other", OTHER)
             )
             successor.parts.checkpoints.resume()
-            assert successor.record.objects_for(0) == successor.record.objects_for(2) == {"schedule": b"late"}
+            assert (
+                successor.record.scripts.objects_for(0)
+                == successor.record.scripts.objects_for(2)
+                == {"schedule": b"late"}
+            )
             before = checkpoint_io.latest(str(job.folder)).manifest.progress.samples
-            assert successor.status().samples_before == JobRecord.from_bytes(successor.record.to_bytes()).samples_before
+            assert (
+                successor.status().samples_before
+                == JobRecord.from_bytes(successor.record.to_bytes()).span.samples_before
+            )
             assert successor.status().samples_before == before > 0
         finally:
             other.close()
@@ -364,7 +374,7 @@ def test_only_the_last_few_are_kept(tmp_path):
             await job.train()
             job.tick(31)
             await job.save()
-        assert checkpoint_io.numbers(job.master.parts.checkpoints.saving._place) == [4, 3]
+        assert checkpoint_io.numbers(job.master.parts.checkpoints.saving.place) == [4, 3]
 
     with_job(test, tmp_path)
 
@@ -449,3 +459,94 @@ def test_servers_bring_their_slots_back_before_they_are_ready(tmp_path):
         story.close()
 
     asyncio.run(test())
+
+
+CARD_BSP_STOP = dataclasses.replace(test_schedule.CARD, in_step=True)
+
+
+async def form(job, generation=0, **more):
+    """The one worker is the group."""
+    return await job.ask("worker-0", messages.GroupRequest(not generation, True, generation=generation, **more))
+
+
+async def begin(job):
+    """A group that has been given its first shard; the number of the checkpoint that is due."""
+    formed = await form(job)
+    assert formed.first and not formed.restored
+    await job.ask("worker-0", messages.LeaseRequest(CARD_BSP_STOP))
+    return (await job.ask("worker-0", messages.Heartbeat())).save
+
+
+def at_step(number, step=3, **more):
+    return messages.AtStep(number, step, 0, 5, **more)
+
+
+def test_the_group_waits_until_all_servers_have_copied_and_the_manifest_has_the_step(tmp_path):
+    async def test(job):
+        assert await begin(job) == 1
+        waiting = asyncio.ensure_future(job.ask("worker-0", at_step(1)))
+        await job.save(0)
+        assert not waiting.done()
+        await job.save(1)
+        assert isinstance(await waiting, messages.Ok)
+        assert (await job.ask("worker-0", messages.Heartbeat())).save == 0, "the next one is due later"
+        manifest = checkpoint_io.read(str(job.folder), 1)
+        assert (manifest.progress.step, manifest.progress.samples) == (3, 5)
+        late = await asyncio.wait_for(job.ask("worker-0", at_step(1, step=3)), 5)
+        assert isinstance(late, messages.WaitReply), "a word that comes twice begins nothing"
+        assert job.outcomes == [(1, "complete")]
+
+    test_schedule.with_job(test, tmp_path, sync="bsp")
+
+
+def test_what_is_copied_while_another_group_is_formed_is_no_checkpoint(tmp_path):
+    async def test(job):
+        await begin(job)
+        waiting = asyncio.ensure_future(job.ask("worker-0", at_step(1)))
+        await job.save(0)
+        assert (await form(job, generation=1)).generation == 2
+        await job.save(1)
+        await waiting
+        assert job.outcomes == [(1, "abandoned")] and "formed again" in job.told()[0]["why"]
+
+    test_schedule.with_job(test, tmp_path, sync="bsp")
+
+
+def test_a_group_that_ends_makes_a_last_one_which_is_complete_before_it_goes(tmp_path):
+    async def test(job):
+        await begin(job)
+        over = await form(job, generation=1, resting=True)
+        assert over.over and over.save == 1 and over.leader == 0
+        waiting = asyncio.ensure_future(job.ask("worker-0", at_step(1, last=True)))
+        await job.save()
+        await waiting
+        assert checkpoint_io.read(str(job.folder), 1).progress.step == 3
+        again = await asyncio.wait_for(job.ask("worker-0", at_step(2, last=True)), 5)
+        assert isinstance(again, messages.Ok) and job.outcomes == [(1, "complete")], "nothing was trained since"
+
+    test_schedule.with_job(test, tmp_path, sync="bsp")
+
+
+def test_a_job_without_checkpoints_asks_for_none(tmp_path):
+    async def test(job):
+        assert await begin(job) == 0
+        assert (await form(job, generation=1, resting=True)).save == 0
+
+    test_schedule.with_job(test, tmp_path, sync="bsp", rules=test_schedule.CheckpointRules())
+
+
+def test_a_group_that_keeps_rows_goes_back_to_its_checkpoint_when_a_step_is_interrupted(tmp_path):
+    async def test(job):
+        await begin(job)
+        waiting = asyncio.ensure_future(job.ask("worker-0", at_step(1)))
+        await job.save()
+        await waiting
+        interrupted = asyncio.ensure_future(form(job, generation=1, bound=True))
+        await asyncio.sleep(0)
+        state = job.master.state
+        await soon(lambda: state.decision.what.startswith("take the bsp group back to checkpoint 1"))
+        assert state.decision.why == "a member was lost, and rows that only its cache had were lost with it"
+        assert state.bsp.generation == 2 and not state.bsp.members
+        interrupted.cancel()
+
+    test_schedule.with_job(test, tmp_path, sync="bsp")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from springtide.domain.core.roles import Role, RoleKind
-from springtide.master.core.progress import ProgressTally
+from springtide.domain.core.roles import Role, RoleKind, RoleUsage
+from springtide.master.core.progress import LAG_WINDOW_S, STALE_S, LoopLag, ProgressTally, UsageTable
 from springtide.rpc.messages.messages import MemberReport
 
 FIRST, SECOND = Role(RoleKind.WORKER, 0), Role(RoleKind.WORKER, 1)
@@ -62,3 +62,54 @@ def test_when_all_have_left_means_are_of_those_who_left_last():
         tally.take(role, MemberReport(samples=100, loss=loss), at=at)
         tally.leave(role)
     assert tally.loss == pytest.approx(0.6)
+
+
+SERVER, WORKER = Role(RoleKind.SERVER, 0), Role(RoleKind.WORKER, 1)
+
+
+def taking(role, memory, incarnation=0):
+    return RoleUsage(role=role, incarnation=incarnation, memory=memory)
+
+
+def test_a_role_speaks_for_itself_where_the_agent_sees_nothing():
+    usages = UsageTable()
+    usages.looked(())
+    usages.heard(SERVER, 2, taking(WORKER, 5), at=1.0)
+    assert usages.now(at=2.0) == {SERVER: taking(SERVER, 5, 2)}, "and for nobody else"
+
+
+def test_the_agents_word_goes_first():
+    usages = UsageTable()
+    usages.heard(SERVER, 0, taking(SERVER, 5), at=1.0)
+    usages.heard(WORKER, 0, taking(WORKER, 7), at=1.0)
+    usages.looked((taking(SERVER, 6),))
+    assert usages.now(at=1.0) == {SERVER: taking(SERVER, 6), WORKER: taking(WORKER, 7)}
+
+
+def test_who_has_ended_or_is_silent_takes_nothing():
+    usages = UsageTable()
+    usages.heard(SERVER, 1, taking(SERVER, 5, 1), at=1.0)
+    usages.heard(WORKER, 0, taking(WORKER, 7), at=1.0)
+    usages.gone(SERVER, 0)
+    assert set(usages.now(at=1.0)) == {SERVER, WORKER}, "an earlier life's end is not this one's"
+    usages.gone(SERVER, 1)
+    assert set(usages.now(at=1.0)) == {WORKER}
+    assert usages.now(at=1.1 + STALE_S) == {}
+
+
+def test_a_role_that_was_not_asked_says_nothing():
+    usages = UsageTable()
+    usages.heard(SERVER, 0, None, at=1.0)
+    assert usages.now(at=1.0) == {}
+
+
+def test_the_longest_delay_is_that_of_the_window():
+    lag = LoopLag(lambda: 0.0)
+    assert lag.longest_s == 0.0
+    for second, late in enumerate([0.01, 0.5, 0.02, 0.3, 0.1]):
+        lag.note(late, at=float(second))
+    assert lag.longest_s == 0.5
+    lag.note(0.0, at=1 + LAG_WINDOW_S + 0.5)
+    assert lag.longest_s == pytest.approx(0.3)
+    lag.note(-0.001, at=100.0)
+    assert lag.longest_s == 0.0

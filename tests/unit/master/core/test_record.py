@@ -128,7 +128,7 @@ class Members:
                 await self.master.handle(peer, messages.ShareRequest("key", bytes([self.chance.randrange(256)])))
             case "claim":
                 key = f"thing {self.chance.randrange(3)}"
-                if self.master.record.once.get(key) in (None, DONE):
+                if self.master.record.shared.claims.get(key) in (None, DONE):
                     reply = await self.master.handle(peer, messages.ClaimRequest(key))
                     if reply.yours and self.chance.random() < 0.5:
                         await self.master.handle(peer, messages.ClaimDone(key))
@@ -147,7 +147,7 @@ def settled(record):
     for node in copy.state.nodes.values():
         node.heard_at = 0.0
     copy.book.renew(0.0)
-    copy.last_at = 0.0
+    copy.span.last_at = 0.0
     copy.book.check()
     return copy.to_bytes()
 
@@ -241,38 +241,38 @@ def test_a_master_that_was_superseded_says_nothing_more(tmp_path):
 def test_what_must_be_done_once_is_done_by_another_when_its_doer_is_lost():
     record = JobRecord(SPEC)
     one, two = LeaseHolder(0, 0), LeaseHolder(1, 0)
-    assert record.claim("weights", one) is True
-    assert record.claim("weights", one) is True  # asked again over a new connection
-    assert record.claim("weights", two) is None
+    assert record.shared.claim("weights", one) is True
+    assert record.shared.claim("weights", one) is True  # asked again over a new connection
+    assert record.shared.claim("weights", two) is None
     for role in (Role(RoleKind.WORKER, 0), Role(RoleKind.WORKER, 1)):
         record.happen(events.RoleJoined(role), 0.0)
     record.happen(events.RoleExited(RoleExit(role=Role(RoleKind.WORKER, 0), pid=0, signal="SIGKILL")), 1.0)
-    assert record.claim("weights", two) is True
-    record.settle("weights", one)  # the word of the one that was lost
-    assert record.once["weights"] == two
-    record.settle("weights", two)
-    assert record.claim("weights", LeaseHolder(0, 1)) is False
+    assert record.shared.claim("weights", two) is True
+    record.shared.settle("weights", one)  # the word of the one that was lost
+    assert record.shared.claims["weights"] == two
+    record.shared.settle("weights", two)
+    assert record.shared.claim("weights", LeaseHolder(0, 1)) is False
 
 
 def test_a_worker_gets_its_own_objects_back_and_a_new_one_those_of_the_lowest_rank():
     record = JobRecord(SPEC)
-    assert record.objects_for(0) == {}
-    record.remember(2, {"schedule": b"of 2", "counter": b"of 2"})
-    record.remember(1, {"schedule": b"of 1"})
-    assert record.objects_for(2) == {"schedule": b"of 2", "counter": b"of 2"}
-    assert record.objects_for(1) == {"schedule": b"of 1", "counter": b"of 2"}
-    assert record.objects_for(7) == {"schedule": b"of 1", "counter": b"of 2"}
+    assert record.scripts.objects_for(0) == {}
+    record.scripts.remember(2, {"schedule": b"of 2", "counter": b"of 2"})
+    record.scripts.remember(1, {"schedule": b"of 1"})
+    assert record.scripts.objects_for(2) == {"schedule": b"of 2", "counter": b"of 2"}
+    assert record.scripts.objects_for(1) == {"schedule": b"of 1", "counter": b"of 2"}
+    assert record.scripts.objects_for(7) == {"schedule": b"of 1", "counter": b"of 2"}
 
 
 def test_a_worker_that_is_added_begins_where_the_others_are_though_one_of_its_rank_was_there_before():
     async def test():
         record = JobRecord(JobSpec(name="job", workers=2))
         for rank, epoch in ((0, 1), (1, 1)):
-            record.remember(rank, {"schedule": b"early"}, EpochPlace(epoch, epoch, epoch + 1))
+            record.scripts.remember(rank, {"schedule": b"early"}, EpochPlace(epoch, epoch, epoch + 1))
         record.happen(events.WorkersScaled(1, "a test"), 1.0)
-        assert record.place_for(1).epoch == 1, "it is still there"
-        record.remember(0, {"schedule": b"late"}, EpochPlace(5, 5, 6))
+        assert record.scripts.place_for(1).epoch == 1, "it is still there"
+        record.scripts.remember(0, {"schedule": b"late"}, EpochPlace(5, 5, 6))
         record.happen(events.WorkersScaled(2, "a test"), 2.0)
-        assert record.place_for(1).epoch == 5 and record.objects_for(1) == {"schedule": b"late"}
+        assert record.scripts.place_for(1).epoch == 5 and record.scripts.objects_for(1) == {"schedule": b"late"}
 
     asyncio.run(test())

@@ -80,7 +80,7 @@ def test_workers_hear_who_feeds_and_only_when_that_is_news(tmp_path):
         pulse = await master.handle(worker, BEAT)
         assert pulse.feeders.wanted == 2 and pulse.feeders.members == ()
         _, welcome = await come(master)
-        assert welcome.package == str(tmp_path / "package") and welcome.job == "job"
+        assert welcome.package == str(tmp_path / "package") and welcome.spec.name == "job"
         news = (await master.handle(worker, messages.Heartbeat(feeders=pulse.feeders.epoch))).feeders
         assert [(each.name, each.address) for each in news.members] == [("data-worker-0.0", "host:9")]
         assert (await master.handle(worker, messages.Heartbeat(feeders=news.epoch))).feeders is None
@@ -274,5 +274,5 @@ def test_a_master_that_takes_over_goes_on_with_the_tuning(tmp_path):
 
     before, after = asyncio.run(first())
     assert after.state.feeding == before.state.feeding and after.state.feeding.wanted == 1
-    assert after.shared == before.shared and len(after.shared) == 1
+    assert after.shared == before.shared and len(after.shared.values) == 1
     assert [(each.name, each.address) for each in data_workers.roster(after.state)] == [("data-worker-0.0", "host:9")]

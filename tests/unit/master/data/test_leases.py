@@ -11,7 +11,7 @@ from springtide.domain.spec.job_spec import JobSpec
 from springtide.master.autoscale.online_loop import OnlineAutoscaler
 from springtide.master.core import journal_entries
 from springtide.master.core.record import JobRecord
-from springtide.master.data import leases, partitions
+from springtide.master.data import leases
 from springtide.master.main import build_service
 from springtide.rpc.messages import messages
 from springtide.telemetry.events import EventLog
@@ -95,9 +95,9 @@ async def one_reads_all(master, clock):
     peers = await everyone(master, workers=2)
     zero, one = peers["worker-0"], peers["worker-1"]
     mine = (await master.handle(zero, ask())).grants
-    clock.now = partitions.PATIENCE_S + 1
+    clock.now = leases.PATIENCE_S + 1
     master.tick()
-    clock.now += partitions.PATIENCE_S + 1
+    clock.now += leases.PATIENCE_S + 1
     master.tick()
     mine += (await master.handle(zero, ask(words(mine)))).grants
     assert len(mine) == 4, "the other one does not read"
@@ -131,7 +131,7 @@ def test_a_slow_worker_gives_its_partitions_to_others_but_one_and_gets_some_long
     async def test(master, clock):
         zero, one, mine = await one_reads_all(master, clock)
         monkeypatch.setattr(OnlineAutoscaler, "slow", (0,))
-        monkeypatch.setattr(partitions, "SLOW_S", 5.0)
+        monkeypatch.setattr(leases, "SLOW_S", 5.0)
         waiting = asyncio.create_task(master.handle(one, ask()))
         await asyncio.sleep(0)
         clock.now += 1
@@ -175,10 +175,10 @@ def test_what_no_worker_has_had_yet_is_left_to_those_that_are_slow_to_begin(tmp_
         peers = await everyone(master, workers=2)
         mine = (await master.handle(peers["worker-0"], ask())).grants
         master.tick()
-        clock.now = partitions.PATIENCE_S - 0.1
+        clock.now = leases.PATIENCE_S - 0.1
         master.tick()
         assert await master.handle(peers["worker-0"], ask(words(mine))) == messages.WaitReply()
-        clock.now += partitions.LOOK_S
+        clock.now += leases.LOOK_S
         master.tick()
         assert (await master.handle(peers["worker-0"], messages.Heartbeat(None, tuple(words(mine))))).hurry
         more = await master.handle(peers["worker-0"], ask(words(mine)))

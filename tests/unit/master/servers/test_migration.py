@@ -43,7 +43,7 @@ def test_a_goal_is_told_with_the_heartbeat_that_waits(tmp_path):
         async with asyncio.timeout(30.0):
             goal = (await waiting).goal
         assert goal.hurry and [parcel.server for parcel in goal.parcels] == [0]
-        assert goal.parcels[0].slots == job.desk.record.placement.slots_of(1)
+        assert goal.parcels[0].slots == job.desk.record.slots.placement.slots_of(1)
 
     run(job, work)
 
@@ -70,7 +70,7 @@ def test_slots_that_the_target_reports_before_their_source_are_logged_as_moved_o
         loads = slot_loads.pack(slot_loads.SlotCount(slot, 8, 1) for slot in (3, 4))
         await job.ask("server-1", messages.Heartbeat(slots=loads))
         await job.ask("server-0", messages.SlotsMoved((3, 4, 5), 1))
-        assert [job.desk.record.owners[slot] for slot in (3, 4, 5)] == [1, 1, 1]
+        assert [job.desk.record.slots.owners[slot] for slot in (3, 4, 5)] == [1, 1, 1]
 
     run(job, work)
     moved = [line for line in event_log.read(job.story.path) if line["event"] == "moved"]
@@ -108,14 +108,14 @@ def test_a_server_leaves_only_when_it_has_said_that_it_takes_no_more_slots(tmp_p
 
     async def heard(**holding):
         pulse = await job.ask("server-1", messages.Heartbeat(holding=messages.SlotHoldings(0, **holding)))
-        job.desk.parts.migration.worker_goes_by(0, 0, job.desk.record.epoch)
+        job.desk.parts.migration.worker_goes_by(0, 0, job.desk.record.slots.epoch)
         job.desk.tick()
         return pulse.goal
 
     async def work():
         job.desk.context.apply(events.ServersScaled(1, "asked by a test"))
         job.desk.tick()
-        await job.ask("server-1", messages.SlotsMoved(job.desk.record.placement.slots_of(1), 0))
+        await job.ask("server-1", messages.SlotsMoved(job.desk.record.slots.placement.slots_of(1), 0))
         goal = await heard()
         assert goal.leave and job.desk.state.node(leaver).state is NodeState.DRAINING
         await heard(closed=True)
@@ -130,7 +130,7 @@ def test_a_server_that_its_host_takes_away_is_free_only_when_it_takes_no_more_sl
 
     async def free(**holding):
         pulse = await job.ask("server-1", messages.Heartbeat(holding=messages.SlotHoldings(0, **holding)))
-        job.desk.parts.migration.worker_goes_by(0, 0, job.desk.record.epoch)
+        job.desk.parts.migration.worker_goes_by(0, 0, job.desk.record.slots.epoch)
         job.desk.tick()
         farewell = await job.ask("server-1", messages.EvictionNotice(leaver, 0, "its pod is being evicted"))
         job.desk.tick()
@@ -138,7 +138,7 @@ def test_a_server_that_its_host_takes_away_is_free_only_when_it_takes_no_more_sl
 
     async def work():
         assert await free() == (False, False)
-        await job.ask("server-1", messages.SlotsMoved(job.desk.record.placement.slots_of(1), 0))
+        await job.ask("server-1", messages.SlotsMoved(job.desk.record.slots.placement.slots_of(1), 0))
         assert await free() == (False, False), "it has none, but a goal from before may still bring it some"
         assert await free() == (False, True), "it was told to leave, and has not said that it does"
         assert await free(closed=True) == (True, True)
@@ -166,8 +166,8 @@ def test_a_group_that_begins_anew_waits_until_slots_have_moved_and_its_workers_k
     job = Job(tmp_path, heartbeat_s=0.01, sync="bsp")
 
     async def work():
-        record, slots = job.desk.record, job.desk.record.placement.slots_of(1)
-        record.begun = False  # as after a return to the checkpoint: nobody has trained anything
+        record, slots = job.desk.record, job.desk.record.slots.placement.slots_of(1)
+        record.span.begun = False  # as after a return to the checkpoint: nobody has trained anything
         job.desk.context.apply(events.ServersScaled(1, "asked by a test"))
         job.desk.tick()
         async with asyncio.timeout(30.0):
@@ -180,7 +180,7 @@ def test_a_group_that_begins_anew_waits_until_slots_have_moved_and_its_workers_k
         await job.ask("server-1", messages.SlotsMoved(slots, 0))
         await asyncio.sleep(0)
         assert not forming.done() and job.desk.parts.migration.moving == 0
-        await job.ask("worker-0", messages.Heartbeat(epoch=record.epoch))
+        await job.ask("worker-0", messages.Heartbeat(epoch=record.slots.epoch))
         async with asyncio.timeout(30.0):
             assert (await forming).at_rest
 

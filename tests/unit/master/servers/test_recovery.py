@@ -109,7 +109,7 @@ def test_the_next_life_is_told_what_to_bring_back_and_then_the_book_goes_back(tm
         assert [each.incarnation for each in job.desk.state.wanted() if each.role == SERVER] == [1]
         welcome = await job.come_back()
         assert welcome.restore == messages.RestoreOrder(str(tmp_path), 1, tuple(range(32, 64)), stores.LINEAGE)
-        assert welcome.placement == job.desk.record.placement
+        assert welcome.placement == job.desk.record.slots.placement
         book = job.desk.record.book
         assert (book.samples_done, book.era) == (0, 1)
         pulse = await job.ask("worker-0", messages.Heartbeat())
@@ -122,7 +122,7 @@ def test_the_next_life_is_told_what_to_bring_back_and_then_the_book_goes_back(tm
         await job.ask("worker-0", messages.Heartbeat(progress=old, era=1))
         assert book.samples_done == 20
         again = rebuild(job.spec, None, job.journal.entries)
-        assert again.book.to_state() == book.to_state() and again.addresses == job.desk.record.addresses
+        assert again.book.to_state() == book.to_state() and again.slots.addresses == job.desk.record.slots.addresses
 
     with_job(test, tmp_path)
 
@@ -267,13 +267,13 @@ def test_a_group_that_goes_back_begins_in_the_epoch_of_the_checkpoint_and_with_i
         job.desk.context.apply(events.CheckpointSaved(2))
         await job.ask("worker-0", messages.EpochBegun(late, {"schedule": b"late"}))
         record = job.desk.record
-        assert record.place_for(0) == late
+        assert record.scripts.place_for(0) == late
         job.desk.context.apply(events.BspBegan())
         await job.kill()
         await job.come_back(number=2)
-        assert record.place_for(0) == early and record.objects_for(0) == {"schedule": b"early"}
+        assert record.scripts.place_for(0) == early and record.scripts.objects_for(0) == {"schedule": b"early"}
         again = rebuild(job.spec, None, job.journal.entries)
-        assert (again.places, again.objects) == (record.places, record.objects)
+        assert (again.scripts.places, again.scripts.objects) == (record.scripts.places, record.scripts.objects)
 
     with_job(test, tmp_path, sync="bsp")
 
@@ -283,6 +283,6 @@ def test_workers_that_train_on_while_a_server_comes_back_keep_their_epoch(tmp_pa
         await job.ask("worker-0", messages.EpochBegun(EpochPlace(4, 4, 5), {"schedule": b"late"}))
         await job.kill()
         await job.come_back()
-        assert job.desk.record.place_for(0) == EpochPlace(4, 4, 5)
+        assert job.desk.record.scripts.place_for(0) == EpochPlace(4, 4, 5)
 
     with_job(test, tmp_path)

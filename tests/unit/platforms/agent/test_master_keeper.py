@@ -9,8 +9,8 @@ from springtide.domain.core.roles import Life, RoleExit
 from springtide.platforms.agent import master_keeper
 from springtide.platforms.agent.master_keeper import MOST_S, READ_S, AwakeClock
 from springtide.platforms.agent.platform_api import RoleLaunch
-from springtide.rpc.transport import master_file
-from springtide.rpc.transport.master_file import MasterLocation
+from springtide.rpc.transport import addresses
+from springtide.rpc.transport.addresses import MasterLocation
 from springtide.telemetry import logs
 from tests.full_disks import no_file_longer_than
 from tests.waiting import soon
@@ -34,7 +34,7 @@ class Scripted:
         return 100 + term
 
     def listen(self, term):
-        master_file.write(self.files.master, MasterLocation(term=term, pid=100 + term, address=f"here:{term}"))
+        addresses.write_master(self.files.master, MasterLocation(term=term, pid=100 + term, address=f"here:{term}"))
 
     def die(self, term, **how):
         on_exit = self.alive.pop(term)
@@ -130,7 +130,7 @@ def test_a_first_master_that_has_no_room_to_write_says_so_at_once(kept):
 
 def test_a_first_master_that_cannot_listen_says_why(kept):
     def refuse(self, term):
-        master_file.write(self.files.master, MasterLocation(term=term, error="port 1 is taken", kind="PortTaken"))
+        addresses.write_master(self.files.master, MasterLocation(term=term, error="port 1 is taken", kind="PortTaken"))
 
     _, keep = kept(refuse)
     with pytest.raises(errors.PortTaken, match="port 1 is taken"):
@@ -216,7 +216,7 @@ def test_masters_that_find_no_room_for_their_journal_are_followed_by_others_unti
     def no_room(self, term):
         if 1 < term < last:
             said = MasterLocation(term=term, error="no room left to write journal.db", kind="DiskFull")
-            master_file.write(self.files.master, said)
+            addresses.write_master(self.files.master, said)
         else:
             self.listen(term)
 
@@ -235,7 +235,7 @@ def test_a_disk_with_too_little_room_for_a_journal_fails_the_job_when_the_time_i
         self.listen(1)
         if term > 1:
             said = MasterLocation(term=term, error="no room left to write journal.db", kind="DiskFull")
-            master_file.write(self.files.master, said)
+            addresses.write_master(self.files.master, said)
 
     platform, keep = kept(no_room, disk_s=0.0)
 

@@ -12,7 +12,7 @@ import pytest
 from springtide import errors
 from springtide.platforms.agent import credentials
 from springtide.rpc.messages import messages
-from springtide.rpc.transport import addresses, connection, frames, handshake_limits, listener, tls
+from springtide.rpc.transport import addresses, auth, connection, frames, listener, tls
 
 SECRET = b"s" * 32
 NOW = datetime.datetime.now(datetime.UTC)
@@ -105,7 +105,7 @@ def test_a_caller_of_another_job_or_time_or_without_certificate_is_told_why(
     root: pathlib.Path, certificates: str, why: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not certificates:
-        monkeypatch.setattr(handshake_limits, "DEADLINE_S", 0.2)  # both wait for the other's first word
+        monkeypatch.setattr(auth, "DEADLINE_S", 0.2)  # both wait for the other's first word
 
     async def work(address: str) -> None:
         with pytest.raises(errors.SpringtideError, match=why):
@@ -161,7 +161,7 @@ def test_a_listener_without_tls_is_recognized(root: pathlib.Path) -> None:
 def test_garbage_silence_and_half_a_handshake_cost_their_sender_the_connection(
     root: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handshake_limits, "DEADLINE_S", 0.2)
+    monkeypatch.setattr(auth, "DEADLINE_S", 0.2)
     hello = client_hello(str(root / "mine/worker"))
 
     async def work(address: str) -> None:

@@ -42,12 +42,14 @@ class LifeMaster(LocalMaster):
 
     def welcome(self):
         record = self._record
-        place, objects = record.place_for(0), record.objects_for(0)
-        return msgspec.structs.replace(super().welcome(), place=place, lived=0 in record.places, objects=objects)
+        place, objects = record.scripts.place_for(0), record.scripts.objects_for(0)
+        return msgspec.structs.replace(
+            super().welcome(), place=place, lived=0 in record.scripts.places, objects=objects
+        )
 
     def ask(self, request):
         if isinstance(request, EpochBegun):
-            self._record.remember(0, request.objects, request.place)
+            self._record.scripts.remember(0, request.objects, request.place)
         return super().ask(request)
 
     def die(self, link):
@@ -75,7 +77,7 @@ class Worker:
         self.lives += 1
         settings = config.load(environ={})
         link = local_link(settings, LifeMaster(self.record, self.lives))
-        link.reports.keep_objects = lambda states, place: self.record.remember(0, states, place)
+        link.reports.keep_objects = lambda states, place: self.record.scripts.remember(0, states, place)
         return Job(settings, link)
 
 
@@ -361,13 +363,13 @@ def test_an_error_in_the_epoch_of_the_restart_says_so():
 
 def test_a_new_rank_begins_at_the_place_of_the_furthest():
     record = JobRecord(JobSpec(name="job"))
-    record.remember(0, {"schedule": b"of 0"}, EpochPlace(3, 3, 4))
-    record.remember(1, {"schedule": b"of 1"}, EpochPlace(4, 4, 5))
-    record.remember(2, {"schedule": b"of 2"}, EpochPlace(4, 4, 5))
-    assert record.place_for(5) == EpochPlace(4, 4, 5) and record.objects_for(5) == {"schedule": b"of 1"}
-    assert record.place_for(0) == EpochPlace(3, 3, 4) and record.objects_for(0) == {"schedule": b"of 0"}
-    record.remember(1, {"schedule": b"late"}, EpochPlace(3, 3, 4))
-    assert record.objects_for(1) == {"schedule": b"of 1"}, "a heartbeat that was overtaken changes nothing"
+    record.scripts.remember(0, {"schedule": b"of 0"}, EpochPlace(3, 3, 4))
+    record.scripts.remember(1, {"schedule": b"of 1"}, EpochPlace(4, 4, 5))
+    record.scripts.remember(2, {"schedule": b"of 2"}, EpochPlace(4, 4, 5))
+    assert record.scripts.place_for(5) == EpochPlace(4, 4, 5) and record.scripts.objects_for(5) == {"schedule": b"of 1"}
+    assert record.scripts.place_for(0) == EpochPlace(3, 3, 4) and record.scripts.objects_for(0) == {"schedule": b"of 0"}
+    record.scripts.remember(1, {"schedule": b"late"}, EpochPlace(3, 3, 4))
+    assert record.scripts.objects_for(1) == {"schedule": b"of 1"}, "a heartbeat that was overtaken changes nothing"
 
 
 class Mixed(nn.Module):

@@ -97,7 +97,9 @@ def worker(tmp_path):
 
 
 def config_welcome(master, rules, folder):
-    return msgspec.structs.replace(master.link.join(), feeding=rules, package=str(folder / "package"), secret=SECRET)
+    welcome = master.link.join()
+    spec = dataclasses.replace(welcome.spec, feeding=rules)
+    return msgspec.structs.replace(welcome, spec=spec, package=str(folder / "package"), secret=SECRET)
 
 
 def wants(count, first=0):

@@ -7,6 +7,7 @@ import pytest
 from springtide import config, errors
 from springtide.domain.core.roles import Placement
 from springtide.domain.data.samples import DatasetCard, EpochPlace
+from springtide.domain.spec.job_spec import JobSpec
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.messages import DataEnd, MemberReport
 from springtide.telemetry.host.usage import OwnUsage
@@ -20,7 +21,13 @@ def worker_of(master):
 def test_alone_a_worker_gets_all_shards_and_then_the_end():
     alone = master_link.local_link(config.Settings(seed=7, slots=64))
     welcome = alone.join()
-    assert (welcome.rank, welcome.workers, welcome.servers, welcome.seed, welcome.slots) == (0, 1, (), 7, 64)
+    assert (welcome.rank, welcome.spec.workers, welcome.servers, welcome.spec.seed, welcome.spec.slots) == (
+        0,
+        1,
+        (),
+        7,
+        64,
+    )
     card = DatasetCard(samples=100, batch_size=10, shard_batches=4, epochs=2)
     counts = []
     alone.leases.tracker.begin_pass(card)
@@ -67,14 +74,9 @@ def test_the_secret_is_read_from_its_file(tmp_path):
 
 def test_addresses_of_servers_and_their_lives_go_together():
     welcome = messages.WorkerWelcome(
-        job="job",
+        spec=JobSpec(name="job"),
         rank=0,
-        workers=1,
         servers=("host:1", "host:2"),
-        slots=64,
-        seed=0,
-        sync="async",
-        heartbeat_s=1.0,
         placement=Placement(epoch=1, servers=2, server_of_slot=(0,) * 64),
         lives=(0, 1),
     )

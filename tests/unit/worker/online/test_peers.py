@@ -13,7 +13,7 @@ from springtide.data.stream.records import Records
 from springtide.domain.data.leases import Grant
 from springtide.domain.data.samples import DatasetCard
 from springtide.platforms.agent import credentials
-from springtide.rpc.transport import frames, handshake_limits
+from springtide.rpc.transport import auth, frames
 from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
 from springtide.worker.online import peers
 from springtide.worker.online.peers import Peers
@@ -226,11 +226,11 @@ def test_a_forked_child_holds_no_connection_open():
 
 
 def test_workers_meet_however_many_strangers_call(monkeypatch):
-    monkeypatch.setattr(handshake_limits, "MOST", 8)
-    monkeypatch.setattr(handshake_limits, "DEADLINE_S", 600.0)
+    monkeypatch.setattr(auth, "MOST", 8)
+    monkeypatch.setattr(auth, "DEADLINE_S", 600.0)
     with worker("worker-0") as one, strangers(one.way.address, 50) as made, worker("worker-1") as other:
         meet(one, other)
         assert is_dropped(made[0]) and not is_dropped(made[-1], PAUSE_S)
-    monkeypatch.setattr(handshake_limits, "DEADLINE_S", 0.3)
+    monkeypatch.setattr(auth, "DEADLINE_S", 0.3)
     with worker("worker-0") as one:
         assert is_dropped_while_it_drips(one.way.address)

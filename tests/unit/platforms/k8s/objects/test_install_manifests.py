@@ -4,7 +4,7 @@ import datetime
 
 import pytest
 
-from springtide.brain.service import certificates
+from springtide.brain.service import serve
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.client import install
 from springtide.platforms.k8s.objects import install_manifests, job_objects
@@ -121,7 +121,7 @@ def test_all_that_is_installed_is_of_a_known_kind():
 
 
 def test_a_brain_with_certificates_and_the_operator_each_see_their_own():
-    files = certificates.make(at=datetime.datetime.now(datetime.UTC))
+    files = serve.make(at=datetime.datetime.now(datetime.UTC))
     plan = dataclasses.replace(BRAINY, brain_files=files)
     (kept,) = [each for each in of_kind(plan, "Secret") if each["metadata"]["name"] == install_manifests.BRAIN_TLS]
     assert {name: base64.b64decode(part) for name, part in kept["data"].items()} == files

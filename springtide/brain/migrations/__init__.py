@@ -1,1 +1,0 @@
-"""Alembic migrations of the brain's database, oldest first, under `versions`; `brain.store.migrate` applies them."""

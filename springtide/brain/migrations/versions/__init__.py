@@ -1,1 +1,0 @@
-"""Alembic migration scripts, one file per version."""

@@ -1,0 +1,134 @@
+"""Pure. The bsp group of a job: when it can form, its members and leader, and its rollback to a checkpoint.
+
+In: `job.state`, and `master.servers.bsp_group` with the workers that wait. Rows on servers and dense parameters in
+workers belong to one step. If a part of them is lost for good, every process is relaunched from the last checkpoint.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from springtide.domain.core.roles import RoleKind
+from springtide.domain.data.leases import LeaseHolder
+from springtide.domain.spec.job_spec import JobPhase
+from springtide.job.core import actions, nodes
+from springtide.job.core.job_core import JobCore
+from springtide.job.core.nodes import NodeState, RoleNode
+from springtide.job.recovery import GroupBreaks, Relaunch
+from springtide.job.scaling.roles import RoleChange
+
+ALL_LOST = "all ranks of the bsp group were lost, and with them its dense parameters"
+
+
+def rows_lost(roles: Mapping[str, RoleNode], group: Mapping[int, int]) -> str:
+    """Explain why a group that caches rows in its workers cannot continue without a lost member."""
+    lost = [str(node.role) for node in nodes.lost_members(roles, group)]
+    who = ", ".join(lost) + (" was" if len(lost) == 1 else " were") if lost else "a member was"
+    return f"{who} lost, and rows that only its cache had were lost with it"
+
+
+def defer(change: RoleChange, group: Mapping[int, int]) -> RoleChange:
+    """Return the part of a change that can be made at once. Members leave a group only between two shards."""
+    return RoleChange(drop=tuple(node for node in change.drop if node.role.rank not in group), add=change.add)
+
+
+def record_group(state: JobCore, members: tuple[LeaseHolder, ...], why: str, at: float) -> list[actions.JobAction]:
+    """Make these workers the group. Workers that waited with them and are not members drain."""
+    note_formed(state.safety.breaks, state, members, at=at)
+    group = state.bsp
+    group.in_step, group.generation = True, group.generation + 1
+    group.members = {holder.rank: holder.incarnation for holder in members}
+    for node in state.of_kind(RoleKind.WORKER) if state.phase is JobPhase.RUNNING else ():
+        if node.state is NodeState.JOINED and node.role.rank not in group.members:
+            node.move(NodeState.DRAINING, at=at, why="the group continues without it")
+    size = f"{len(members)} worker{'' if len(members) == 1 else 's'}"
+    return [state.decide(f"form a bsp group of {size}, number {group.generation}", why)]
+
+
+def note_formed(breaks: GroupBreaks, state: JobCore, members: tuple[LeaseHolder, ...], *, at: float) -> None:
+    since = {node.role.rank: node.since for node in state.of_kind(RoleKind.WORKER)}
+    breaks.formed(state.bsp.members, members, since, start=state.started_at, at=at)
+
+
+def roll_back(state: JobCore, why: str, *, at: float) -> list[actions.JobAction]:
+    """Relaunch every living worker and server, from the last checkpoint if there is one.
+
+    The generation rises, so that servers reject frames of the previous group.
+    """
+    lost = nodes.lost_members(state.nodes, state.bsp.members)
+    state.safety.breaks.went_back([node.since for node in lost if node.state is NodeState.EXPECTED], at=at)
+    state.bsp.members, state.bsp.generation = {}, state.bsp.generation + 1
+    anew = not state.safety.known
+    state.safety.begun_anew += anew
+    done: list[actions.JobAction] = [actions.RollBack(anew)]
+    for node in state.nodes.values():
+        if node.state is not NodeState.JOINED or node.role.kind is RoleKind.DATA_WORKER:
+            continue
+        over = actions.ServerLost if node.role.kind is RoleKind.SERVER else actions.FenceWorker
+        done.append(over(node.role, node.incarnation, why))
+        faults = node.faults
+        again = Relaunch(why=why, failures=faults.crashes, oom_kills=faults.oom_kills, memory=node.memory)
+        state.relaunch(node, again, 0.0, at)
+    if anew:
+        what = "train all again from the first sample on: no checkpoint is complete yet"
+    else:
+        what = f"take the bsp group back to {state.safety.newest}: all restart from it"
+    return [*done, state.decide(what, why)]
+
+
+class GroupArrival(NamedTuple):
+    """A worker that waits for a group."""
+
+    fresh: bool = True
+    """True if the worker has no share in the model yet: it is a new process."""
+    idle: bool = True
+    resting: bool = False
+    """True if the worker's script has ended, and it stays only to pass its model on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFormation:
+    """Members and leader of a new group."""
+
+    members: tuple[LeaseHolder, ...]
+    leader: LeaseHolder
+    """Lowest rank whose model is trained."""
+    known: bool
+    """True if some rank has a trained model. Otherwise all ranks begin with the leader's untrained model."""
+    resting: tuple[int, ...] = ()
+    at_rest: bool = False
+    """True if no rank has a step in progress. Slots may then move before the group continues."""
+    over: bool = False
+    """True if no rank continues: all scripts have ended, or a step cannot complete and the job is stopping anyway."""
+
+
+def form_group(
+    arrived: Mapping[LeaseHolder, GroupArrival], *, ranks: Sequence[int], active: Sequence[LeaseHolder], workers: int
+) -> GroupFormation | None:
+    """Return the new group; None to wait. `ranks`: the previous group. `active`: present incarnations by rank."""
+    own = [holder for holder in active if holder.rank in ranks] or list(active)
+    if not own or any(holder not in arrived for holder in own):
+        return None
+    known = [holder for holder in own if not arrived[holder].fresh]
+    if any(not arrived[holder].idle for holder in known):
+        return _formed(own, arrived, over=len(own) < len(ranks))
+    if any(holder not in arrived for holder in active):
+        return None
+    chosen = list(active[:workers])
+    if known and not set(known) & set(chosen):
+        chosen[-1] = known[0]
+    return _formed(sorted(chosen), arrived, over=all(arrived[holder].resting for holder in chosen))
+
+
+def _formed(
+    members: Sequence[LeaseHolder], arrived: Mapping[LeaseHolder, GroupArrival], *, over: bool
+) -> GroupFormation:
+    known = [holder for holder in members if not arrived[holder].fresh]
+    return GroupFormation(
+        members=tuple(members),
+        leader=(known or list(members))[0],
+        known=bool(known),
+        at_rest=all(arrived[holder].idle for holder in known),
+        resting=tuple(holder.rank for holder in members if arrived[holder].resting),
+        over=over,
+    )

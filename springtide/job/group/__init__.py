@@ -1,1 +1,0 @@
-"""Pure. bsp groups: formation, rendezvous, staleness."""

@@ -1,0 +1,237 @@
+"""Pure. Decides whether a lost role is relaunched or the job fails, and counts interruptions of a bsp group.
+
+=====================================  ================================================================
+a crash, a kill, a missed heartbeat    relaunch at once, later after a delay that doubles; up to a limit
+killed for lack of memory              relaunch at once with twice the memory; up to the same limit; if a server was
+                                       killed, the job also gets twice as many servers
+evicted or preempted                   relaunch at once; does not count as a failure
+no host has room for it                relaunch at once, if the job needs the role (`job.scaling.evictions`)
+a server is down                       relaunch a worker that could not wait for it; does not count as a failure
+=====================================  ================================================================
+
+A lost server restores its slots from a checkpoint (`master.servers.recovery`). Before the first complete checkpoint the
+whole job restarts; a job without checkpoints fails.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from springtide.domain.core.roles import RoleExit, RoleKind
+from springtide.domain.data.leases import LeaseHolder
+from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
+from springtide.job.core.nodes import RoleNode
+
+STEADY_S = 300.0  # a worker that ran this long is in no crash loop, so its earlier failures are forgotten
+MAX_BACKOFF_S = 60.0
+
+
+@dataclass(slots=True, kw_only=True)
+class GroupBreaks:
+    """Interruptions of one job's bsp groups, since the job began."""
+
+    formed_at: float | None = None
+    start_s: float = 0.0
+    """Seconds until the first group formed, with the start of all processes and tables."""
+    losses: int = 0
+    waits: int = 0
+    """Number of times that the group waited for a relaunched worker and then continued its step."""
+    waited_s: float = 0.0
+    """Total seconds of these waits."""
+    returns: int = 0
+    returned_s: float = 0.0
+    """Total seconds of these rollbacks."""
+    back_at: float | None = None
+    """When the rollback under way began; None without a rollback."""
+
+    def went_back(self, since: Iterable[float], *, at: float) -> None:
+        """Record a rollback. `since` is when the relaunch of each lost worker was requested."""
+        lost = list(since)
+        self.losses += len(lost)
+        self.back_at = min(lost, default=at)
+
+    def formed(
+        self,
+        before: Mapping[int, int],
+        members: Iterable[LeaseHolder],
+        since: Mapping[int, float],
+        *,
+        start: float,
+        at: float,
+    ) -> None:
+        """Record a new group after `before` (incarnations by rank). `since`: when each incarnation began."""
+        again = [since[one.rank] for one in members if before.get(one.rank, one.incarnation) != one.incarnation]
+        if again:
+            self.losses, self.waits = self.losses + len(again), self.waits + 1
+            self.waited_s += at - min(again)
+        if self.back_at is not None:
+            self.returns, self.returned_s = self.returns + 1, self.returned_s + at - self.back_at
+            self.back_at = None
+        if self.formed_at is None:
+            self.formed_at, self.start_s = at, at - start
+
+    def watched_s(self, at: float) -> float:
+        """Return the seconds over which losses were counted."""
+        return 0.0 if self.formed_at is None else at - self.formed_at
+
+    @property
+    def return_s(self) -> float:
+        """Return how many seconds longer a rollback takes than waiting for one relaunched worker.
+
+        Before the first rollback, the job's own start time is the estimate. Before the first wait, a wait is estimated
+        as 0. Both rather overestimate than underestimate the result.
+        """
+        whole = self.returned_s / self.returns if self.returns else self.start_s
+        return max(0.0, whole - (self.waited_s / self.waits if self.waits else 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Suspicion:
+    """A symptom that fails the job unless the exit of some process explains it first."""
+
+    since: float
+    error: str
+    trace: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Relaunch:
+    """Start the role again, as its next incarnation."""
+
+    why: str
+    failures: int
+    oom_kills: int
+    memory: int | None
+    after_s: float = 0.0
+    starved: bool = False
+    """True if the role was killed for lack of memory. If it is a server, the job gets more servers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailJob:
+    """The job cannot continue."""
+
+    error: str
+    blame: Blame
+
+
+@dataclass(slots=True, kw_only=True)
+class RestorePoint:
+    """Checkpoints to which a job can roll back after losing a server."""
+
+    saved: int | None = None
+    origin: int = 0
+    """Checkpoint of another run from which this job resumed. It counts until the job has its own checkpoint."""
+    placed: bool = False
+    """True if servers have their slots. Before that, a server holds nothing."""
+    lost: dict[int, int] = field(default_factory=dict)
+    """Number of losses of each server, by rank."""
+    begun_anew: int = 0
+    """Number of restarts of the whole job without a checkpoint."""
+    breaks: GroupBreaks = field(default_factory=GroupBreaks)
+
+    @property
+    def known(self) -> bool:
+        return self.saved is not None or self.origin != 0
+
+    @property
+    def newest(self) -> str:
+        own = f"checkpoint {self.saved}"
+        return own if self.saved is not None else f"checkpoint {self.origin}, which the job went on from"
+
+
+def after_exit(
+    node: RoleNode, ended: RoleExit, spec: JobSpec, *, at: float, healing: bool = False
+) -> Relaunch | FailJob:
+    """Decide what follows an unexpected exit. `healing` is True while a server is down."""
+    failures, oom_kills = remembered(node, at)
+    if ended.evicted or ended.unplaced:
+        return Relaunch(why=f"{ended}: not its fault", failures=failures, oom_kills=oom_kills, memory=node.memory)
+    said = node.faults.said
+    if healing and said:
+        why = f"{node.role} could not wait for a server: {said}"
+        return Relaunch(why=why, failures=failures, oom_kills=oom_kills, memory=node.memory)
+    if ended.oom and node.memory is not None:
+        if oom_kills >= spec.relaunches:
+            return FailJob(error=f"{ended}{tried(oom_kills, node.memory)}", blame=Blame.INFRASTRUCTURE)
+        doubled = 2 * node.memory
+        why = f"{ended} at {in_gib(node.memory)}: it gets {in_gib(doubled)}"
+        return Relaunch(why=why, failures=failures, oom_kills=oom_kills + 1, memory=doubled, starved=True)
+    if node.role.kind is not RoleKind.WORKER:
+        return _crashed(node, str(ended), Blame.INFRASTRUCTURE, spec, at)
+    how = f"{ended}, status 0, before its script had ended" if ended.clean else str(ended)
+    if said:
+        how = f"{node.role} cannot go on: {said}"
+    elif not ended.clean:
+        how += ", without an exception in the script"
+    blame = Blame.INFRASTRUCTURE if ended.signal or said else Blame.USER
+    return _crashed(node, how, blame, spec, at)
+
+
+def after_silence(node: RoleNode, silent_s: float, limit_s: float, spec: JobSpec, *, at: float) -> Relaunch | FailJob:
+    how = f"{node.role} has been silent for {silent_s:.0f} s (limit {limit_s:g} s): its process hangs or is stopped"
+    return _crashed(node, how, Blame.INFRASTRUCTURE, spec, at)
+
+
+def never_joined(node: RoleNode, silent_s: float) -> FailJob:
+    """Fail the job, because a role's first incarnation has not joined in time."""
+    if node.role.kind is not RoleKind.WORKER:
+        error = f"{node.role} has not joined within {silent_s:.0f} s; its log may say why"
+        return FailJob(error=error, blame=Blame.INFRASTRUCTURE)
+    return FailJob(
+        error=f"{node.role}: the script has not called st.join() within {silent_s:.0f} s. "
+        "Call it before anything slow, or raise --timeout.",
+        blame=Blame.USER,
+    )
+
+
+def may_begin_anew(spec: JobSpec, phase: JobPhase) -> bool:
+    """Return True if a job that lost all progress restarts instead of failing."""
+    return spec.checkpoints.on and phase is not JobPhase.DRAINING
+
+
+def after_server_loss(
+    verdict: Relaunch | FailJob, safety: RestorePoint, *, trained: bool, saves: bool
+) -> Relaunch | FailJob:
+    """`trained`: a worker may have written to the server. `saves`: the job makes checkpoints."""
+    if not trained or isinstance(verdict, FailJob) or safety.known or saves:
+        return verdict
+    error = f"{verdict.why}: the rows it held are lost, and with them the job: it had no complete checkpoint yet"
+    return FailJob(error=error, blame=Blame.INFRASTRUCTURE)
+
+
+def relaunch_text(node: RoleNode, after_s: float, restored: str = "") -> str:
+    """Describe a relaunch, after it began. `restored` names the checkpoint that a server reads."""
+    pause = f" after {after_s:g} s" if after_s else ""
+    source = f"; its slots come from {restored}" if restored else ""
+    return f"relaunch {node.role} as incarnation {node.incarnation}{pause}{source}"
+
+
+def _crashed(node: RoleNode, how: str, blame: Blame, spec: JobSpec, at: float) -> Relaunch | FailJob:
+    failures, oom_kills = remembered(node, at)
+    if failures >= spec.relaunches:
+        return FailJob(error=f"{how}{tried(failures)}", blame=blame)
+    return Relaunch(
+        why=how,
+        failures=failures + 1,
+        oom_kills=oom_kills,
+        memory=node.memory,
+        after_s=backoff_s(failures, spec.backoff_s),
+    )
+
+
+def remembered(node: RoleNode, at: float) -> tuple[int, int]:
+    return (0, 0) if at - node.since >= STEADY_S else (node.faults.crashes, node.faults.oom_kills)
+
+
+def backoff_s(failures: int, base_s: float) -> float:
+    """Return the delay before a relaunch after so many crashes: none, base, twice the base, and so on."""
+    return min(MAX_BACKOFF_S, base_s * 2.0 ** min(failures - 1, 30)) if failures else 0.0
+
+
+def tried(times: int, memory: int | None = None) -> str:
+    limit = f" with {in_gib(memory)} at last" if memory is not None else ""
+    return f"; relaunched {times} time{'' if times == 1 else 's'} already{limit}, which is the limit" if times else ""
+
+
+def in_gib(size: int) -> str:
+    return f"{size / 2**30:.3g} GiB"

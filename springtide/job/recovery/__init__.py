@@ -1,1 +1,0 @@
-"""Pure. Rules for the loss of a worker or a server."""

@@ -1,0 +1,88 @@
+"""Pure. Finds the owner of every slot after a server loss: all living servers stop handing slots over, then report.
+
+A slot that no living server has was lost with the dead server. The record may give such a slot to a living server, if
+the slot was in transfer. Next: `master.servers.migration`. Design: docs/design/migration.md.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+TERM = 2**32  # range of numbers of one master; the next master's numbers are all higher
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAnswer:
+    """Slots of one server after all servers have stopped handing slots over."""
+
+    owned: frozenset[int]
+    doubts: Mapping[int, int]
+    """Slots that it closed for a transfer without getting the receiver's answer, each with the receiver."""
+
+
+@dataclass(slots=True)
+class RollCall:
+    """Roll calls of one master, one at a time. Servers must answer to `number`."""
+
+    number: int
+    open: bool = False
+    """True if a server was lost and not all servers have answered yet."""
+    _all_still: bool = False
+    _still: set[int] = field(default_factory=set)
+    _said: dict[int, ServerAnswer] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Begin a call after a server loss, because earlier answers may be outdated."""
+        self.number += 1
+        self.open, self._all_still = True, False
+        self._still, self._said = set(), {}
+
+    def answer(self, rank: int, number: int, said: ServerAnswer, living: Collection[int]) -> bool:
+        """Record a living server's answer to `number`. Return True if the other servers should hear of it.
+
+        The server has stopped handing slots over since it heard the number. Its report counts only once it knows that
+        all servers have stopped. Before that, a slot may be on its way to it.
+        """
+        if not self.open or number < self.number:
+            return False
+        if self._all_still:
+            self._said[rank] = said
+            return self.complete(living)
+        self._still.add(rank)
+        return self._go_on(living)
+
+    def complete(self, living: Collection[int]) -> bool:
+        self._go_on(living)
+        return not self.open or (self._all_still and self._said.keys() >= set(living))
+
+    def _go_on(self, living: Collection[int]) -> bool:
+        if self.open and not self._all_still and self._still >= set(living):
+            self._all_still = True
+            self.number += 1
+            return True
+        return False
+
+    def changes(self, owners: Sequence[int], living: Collection[int], heir: int) -> dict[int, int]:
+        """Return the slots whose owner differs from the record. Slots without an owner go to `heir`, a lost server."""
+        found: dict[int, int] = {}
+        has = {slot: rank for rank in sorted(living) for slot in self._said[rank].owned}
+        closed = {
+            slot: (rank, at)
+            for rank in sorted(living)
+            for slot, at in self._said[rank].doubts.items()
+            # otherwise a newer report exists: the transfer completed, and this copy is outdated
+            if owners[slot] == rank
+        }
+        for slot, owner in enumerate(owners):
+            if slot in has:
+                now = has[slot]
+            elif slot in closed:  # two living servers will agree; a lost server may already have used the slot
+                source, target = closed[slot]
+                now = source if target in living else target
+            else:
+                now = heir if owner in living else owner
+            if now != owner:
+                found[slot] = now
+        return found
+
+    def close(self) -> None:
+        self.open = False

@@ -1,0 +1,198 @@
+"""Pure. Adds, drains and replaces workers and servers.
+
+A removed worker rank that returns is a new incarnation. An added server gets a new rank, so that no client confuses it
+with a server that has left. Next: `master.servers.migration` moves slots.
+"""
+
+from dataclasses import dataclass
+
+from springtide import errors
+from springtide.domain.core.roles import Role, RoleKind
+from springtide.domain.spec.job_spec import JobPhase, JobSpec
+from springtide.job.core import actions, events, nodes
+from springtide.job.core.job_core import JobCore
+from springtide.job.core.nodes import NodeState, RoleNode
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleChange:
+    """Roles that join and leave."""
+
+    drain: tuple[RoleNode, ...] = ()
+    """Workers that finish their batch and then leave."""
+    drop: tuple[RoleNode, ...] = ()
+    """Workers that have not joined yet, and have nothing to finish."""
+    add: tuple[Role, ...] = ()
+    add_low: tuple[Role, ...] = ()
+    """Low-priority workers beyond the quota that join."""
+
+    def __str__(self) -> str:
+        parts = [
+            f"{verb} {', '.join(str(role) for role in roles)}"
+            for verb, roles in (
+                ("add", self.add),
+                ("add of low priority", self.add_low),
+                ("drain", [node.role for node in self.drain]),
+                ("drop", [node.role for node in self.drop]),
+            )
+            if roles
+        ]
+        return ", ".join(parts) or "no role changes"
+
+
+def worker_change(roles: dict[str, RoleNode], workers: int, *, extra: int = 0) -> RoleChange:
+    """Return the change from the active workers to `workers`: the highest ranks leave, the lowest free ranks join.
+
+    `extra` of the workers have low priority. A running worker keeps its priority. A worker whose script has ended does
+    not count, and its rank is not used again.
+    """
+    if workers - extra < 1:
+        raise errors.BadInput(f"{workers} workers: a job needs one at least; `springtide stop` ends it")
+    own = nodes.of_kind(roles, RoleKind.WORKER)
+    active = [node for node in own if node.active]
+    usual, low = [node for node in active if not node.low], [node for node in active if node.low]
+    leaving = [*usual[workers - extra :], *low[extra:]]
+    removed = [node.role for node in own if node.state is NodeState.GONE and node.departure.removed]
+    new = [Role(RoleKind.WORKER, rank) for rank in range(len(own), len(own) + workers)]
+    free, first = [*removed, *new], max(0, workers - extra - len(usual))
+    return RoleChange(
+        drain=tuple(node for node in leaving if node.state is NodeState.JOINED),
+        drop=tuple(node for node in leaving if node.state is NodeState.EXPECTED),
+        add=tuple(free[:first]),
+        add_low=tuple(free[first : first + max(0, extra - len(low))]),
+    )
+
+
+def add_workers(state: JobCore, added: RoleChange, at: float) -> None:
+    for role in (*added.add, *added.add_low):
+        state.add_role(role, at=at, low=role in added.add_low)
+
+
+def scale_workers(state: JobCore, event: events.WorkersScaled, made: RoleChange, at: float) -> list[actions.JobAction]:
+    fences: list[actions.JobAction] = []
+    for node in made.drain:
+        node.move(NodeState.DRAINING, at=at, why=event.why)
+    for node in made.drop:
+        node.remove(at=at, why=event.why)
+        fences.append(actions.FenceWorker(node.role, node.incarnation, event.why))
+    add_workers(state, made, at)
+    lent = event.planned and event.extra != state.planned.extra
+    state.planned.extra = event.extra
+    asked = "extra_workers" if lent else "workers"
+    state.planned.note_change(at, planned=event.planned, asked=asked, pinned=event.pinned)
+    before, state.workers, state.short.workers = state.workers, event.workers, 0
+    when = ", and form the bsp group again before its next shard" if state.bsp.members else ""
+    decision = state.decide(f"scale from {before} to {event.workers} workers: {made}{when}", event.why)
+    return [*fences, decision, *state.end_if_done()]
+
+
+MOST_SERVERS = 64  # limit on servers that the master adds by itself
+Reasoned = tuple[str, str]
+ServerChange = events.ServersScaled | events.ServerReplaced | events.ServerGranted
+
+
+def change_servers(state: JobCore, event: ServerChange, at: float) -> Reasoned:
+    """Change the number, the members or the limits of servers. Raise BadInput if that is impossible now."""
+    state.refuse_if_draining()
+    if not state.safety.placed:
+        raise errors.BadInput(f"job {state.spec.name} is starting: its servers are not ready yet; try again")
+    match event:
+        case events.ServersScaled():
+            return scale_servers(state, event, at)
+        case events.ServerReplaced():
+            return replace_server(state, event, at)
+        case events.ServerGranted():
+            return grant_server(state, event)
+
+
+def scale_servers(state: JobCore, event: events.ServersScaled, at: float) -> Reasoned:
+    what = server_change(state.nodes, event.servers, state.spec)
+    for node in what.drain:
+        node.move(NodeState.DRAINING, at=at, why=event.why)
+    for node in what.drop:
+        node.remove(at=at, why=event.why)
+    for role in what.add:
+        state.add_role(role, at=at).coming = True
+    state.planned.note_change(at, planned=event.planned, asked="servers", pinned=event.pinned)
+    before, state.servers_wanted, state.short.servers = state.servers_wanted, event.servers, 0
+    return f"scale from {before} to {event.servers} servers: {what}", event.why
+
+
+def double_servers(state: JobCore, at: float) -> Reasoned | None:
+    """Double the servers after an out-of-memory kill. Return None if that is impossible or already under way.
+
+    The killed server needs more memory just to restore its slots. With more servers, some of these slots can then move.
+    """
+    servers = min(2 * state.servers_wanted, state.spec.slots, MOST_SERVERS)
+    coming = any(node.coming for node in state.of_kind(RoleKind.SERVER) if node.active)
+    if state.bsp.in_step or state.phase is not JobPhase.RUNNING or coming or servers <= state.servers_wanted:
+        return None
+    return scale_servers(
+        state, events.ServersScaled(servers, "one was killed for lack of memory: rows need more room"), at
+    )
+
+
+def replace_server(state: JobCore, asked: events.ServerReplaced, at: float) -> Reasoned:
+    """Add a server. The replaced server drains when the new one is ready."""
+    node = state.node(Role(RoleKind.SERVER, asked.rank))
+    if node.state is not NodeState.JOINED or node.departure.replaced:
+        raise errors.BadInput(f"{node.role} is {node.state}: it cannot be replaced now")
+    node.departure.replaced, node.departure.shunned = True, asked.at_once
+    new = state.add_role(Role(RoleKind.SERVER, len(state.of_kind(RoleKind.SERVER))), at=at)
+    new.coming, new.cpu, new.memory = True, node.cpu, node.memory
+    first = ", its slots go to its peers at once" if asked.at_once else ""
+    return f"replace {node.role} by {new.role}{first}", asked.why
+
+
+def grant_server(state: JobCore, more: events.ServerGranted) -> Reasoned:
+    """Change the limits of a server. The process keeps running, and its agent changes the limits if it can."""
+    node = state.node(Role(RoleKind.SERVER, more.rank))
+    changes = []
+    if more.cpu is not None and more.cpu != node.cpu:
+        changes.append(f"{more.cpu:.2g} CPUs instead of {node.cpu or 0:.2g}")
+        node.cpu = more.cpu
+    if more.memory is not None and more.memory != node.memory:
+        changes.append(f"{more.memory / 2**30:.2g} GiB instead of {(node.memory or 0) / 2**30:.2g}")
+        node.memory = more.memory
+    return f"give {node.role} {' and '.join(changes) or 'what it has'}", more.why
+
+
+def give_up_server(state: JobCore, node: RoleNode, why: str, at: float) -> Reasoned:
+    node.remove(at=at, why=why)
+    servers = state.of_kind(RoleKind.SERVER)
+    stays = next((server for server in servers if server.departure.replaced and server.active), None)
+    if stays is not None:
+        stays.departure.replaced = stays.departure.shunned = False
+        return f"keep {stays.role}, without {node.role} in its place", why
+    state.servers_wanted -= 1
+    return f"continue with {state.servers_wanted} servers, without {node.role}", why
+
+
+def server_change(roles: dict[str, RoleNode], servers: int, spec: JobSpec) -> RoleChange:
+    """Return the change from the active servers to `servers`: the highest ranks leave, new ranks join.
+
+    A lost server that should leave first returns to restore its slots, and then drains (`drain_surplus`).
+    """
+    if servers < 1:
+        raise errors.BadInput(f"{servers} servers: a job needs one at least; `springtide stop` ends it")
+    if servers > spec.slots:
+        raise errors.BadInput(f"{servers} servers for {spec.slots} slots: at most one server a slot")
+    own = nodes.of_kind(roles, RoleKind.SERVER)
+    active = sorted((node for node in own if node.active), key=lambda node: (node.departure.replaced, node.role))
+    leaving = active[servers:]
+    staying = sum(not node.departure.replaced for node in active)
+    new = range(len(own), len(own) + max(0, servers - staying))
+    return RoleChange(
+        drain=tuple(node for node in leaving if node.state is NodeState.JOINED and not node.coming),
+        drop=tuple(node for node in leaving if node.coming),
+        add=tuple(Role(RoleKind.SERVER, rank) for rank in new),
+    )
+
+
+def drain_surplus(roles: dict[str, RoleNode], servers: int, at: float) -> None:
+    """Drain surplus servers: those that were replaced, or that were lost while leaving."""
+    joined = [node for node in nodes.needed_servers(roles) if node.state is NodeState.JOINED]
+    for node in sorted(joined, key=lambda node: (node.departure.replaced, node.role))[servers:]:
+        replaced = node.departure.replaced
+        why = "another server has taken its place" if replaced else "it is not wanted any more"
+        node.move(NodeState.DRAINING, at=at, why=why)

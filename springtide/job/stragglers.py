@@ -1,0 +1,272 @@
+"""Pure. Measures the pace of workers, finds stragglers, and shortens their leases or counts backup workers for them.
+
+A straggler gets leases of half the size, then a quarter (`judge`). Near the end of the data it gives up part of its
+leases (`level_leases`). In a stream job, backup workers make up for it (`update_marks`, `wanted_backups`).
+Next: `master.data.leases` and `master.autoscale.online_loop`.
+"""
+
+import math
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import NamedTuple
+
+from springtide.domain.data.leases import ShrinkRequest
+from springtide.domain.spec.job_spec import StragglerRules
+
+MOST_HALVINGS = 2  # 256 -> 128 -> 64 batches
+CROWD = 32  # with more workers, excluding a worker from its own comparison changes nothing and costs a median each
+NORMAL = 1.4826  # converts a median absolute deviation to a standard deviation, for normally distributed paces
+
+
+class LeaseResize(NamedTuple):
+    """New lease size of a rank: the full size, halved `halvings` times."""
+
+    rank: int
+    halvings: int
+    why: str
+
+
+class PaceJudgement(NamedTuple):
+    """Resizes and the reason. The reason is present even without resizes."""
+
+    resizes: tuple[LeaseResize, ...]
+    why: str
+
+
+def judge(paces: Mapping[int, float], halvings: Mapping[int, int], rules: StragglerRules) -> PaceJudgement:
+    """Compare each worker with its peers, by median and median absolute deviation, which resist outliers."""
+    if len(paces) < 2:
+        return PaceJudgement((), f"{len(paces)} workers were at work long enough: no peer to compare with")
+    resizes = []
+    everyone = standard_of(list(paces.values()), rules)
+    for rank in sorted(paces):
+        standard = everyone
+        if len(paces) <= CROWD:
+            standard = standard_of([pace for other, pace in paces.items() if other != rank], rules)
+        now = halvings.get(rank, 0)
+        verdict = compare(paces[rank], standard, rules)
+        if verdict.slow and now < MOST_HALVINGS:
+            resizes.append(LeaseResize(rank, now + 1, f"worker-{rank} trains {verdict.why}: its leases are halved"))
+        elif verdict.recovered and now > 0:
+            resizes.append(LeaseResize(rank, now - 1, f"worker-{rank} trains {verdict.why}: its leases are doubled"))
+    if resizes:
+        return PaceJudgement(tuple(resizes), "; ".join(resize.why for resize in resizes))
+    spread = f"{min(paces.values()):.0f} to {max(paces.values()):.0f} samples/s"
+    return PaceJudgement((), f"{len(paces)} workers at {spread}: no lease needs another size")
+
+
+class PaceStandard(NamedTuple):
+    """Median pace and limit against which a worker is compared."""
+
+    middle: float
+    limit: float
+
+
+def standard_of(peers: list[float], rules: StragglerRules) -> PaceStandard:
+    middle = median(peers)
+    deviation = max(NORMAL * median(abs(peer - middle) for peer in peers), rules.floor * middle)
+    return PaceStandard(middle, middle - rules.deviations * deviation)
+
+
+class PaceComparison(NamedTuple):
+    """Result of comparing one worker with its peers."""
+
+    slow: bool
+    recovered: bool
+    why: str
+
+
+def compare(pace: float, standard: PaceStandard, rules: StragglerRules) -> PaceComparison:
+    """Return whether a pace is significantly below its peers, and whether it has recovered."""
+    middle, limit = standard
+    share = pace / middle if middle else 1.0
+    said = f"{pace:.0f} samples/s, {share:.0%} of its peers' median {middle:.0f} (slow below {max(0.0, limit):.0f})"
+    return PaceComparison(middle > 0 and pace < limit, pace >= rules.recovered * middle, said)
+
+
+LEAST_S = 3.0  # a pace over less time is mostly noise, because a heartbeat takes a second
+
+
+@dataclass(slots=True)
+class WorkerPaces:
+    """Paces over a sliding window, by rank. A rank without work keeps its last pace."""
+
+    window_s: float = 20.0
+    """Seconds. A shorter window notices sooner; a longer window is less sensitive to a pause."""
+    looks: dict[int, deque[tuple[float, int]]] = field(default_factory=dict)
+    last: dict[int, float] = field(default_factory=dict)
+
+    def look(self, trained: Mapping[int, int], busy: Iterable[int], at: float) -> None:
+        """Record the progress of all ranks. Time without leases does not count as slowness."""
+        working = set(busy)
+        for rank in [rank for rank in self.looks if rank not in working]:
+            del self.looks[rank]
+        for rank in working:
+            looks = self.looks.setdefault(rank, deque())
+            looks.append((at, trained.get(rank, 0)))
+            while len(looks) > 2 and looks[1][0] <= at - self.window_s:
+                looks.popleft()
+            (began, before), (now, samples) = looks[0], looks[-1]
+            if now - began >= LEAST_S:
+                self.last[rank] = (samples - before) / (now - began)
+
+    def forget(self, rank: int) -> None:
+        """Forget the pace of a rank, because its new incarnation may be on another machine."""
+        self.looks.pop(rank, None)
+        self.last.pop(rank, None)
+
+    def judged(self) -> dict[int, float]:
+        """Return the paces of ranks that worked for at least half a window, which is enough for a comparison."""
+        return {
+            rank: self.last[rank]
+            for rank, looks in self.looks.items()
+            if rank in self.last and looks[-1][0] - looks[0][0] >= self.window_s / 2
+        }
+
+    def known(self) -> dict[int, float]:
+        return dict(self.last)
+
+
+MARGIN_S = 1.5  # a request takes a heartbeat to arrive, and its answer half of one, so smaller savings are not worth it
+SLOWEST = 0.001  # assumed pace of a worker without progress, as a share of the median, so that its leases still end
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLoad:
+    """Remaining work of one live lease. A holder trains its leases in the given order."""
+
+    rank: int
+    shard: int
+    first: int
+    offset: int
+    end: int
+    batch: int
+
+    @property
+    def left(self) -> int:
+        return max(0, self.end - self.offset)
+
+
+class LeaseCut(NamedTuple):
+    """A request to end a lease sooner."""
+
+    rank: int
+    wish: ShrinkRequest
+    why: str
+
+
+def level_leases(
+    holdings: Sequence[LeaseLoad], paces: Mapping[int, float], alive: Sequence[int], *, margin_s: float = MARGIN_S
+) -> tuple[LeaseCut, ...]:
+    """Choose the leases to shorten. Call it when no data is left to lease: before that, fast workers just take more.
+
+    If workers shared the remaining samples by pace, all would finish at the same time. A worker that needs longer than
+    that, by more than the margin, keeps only what it can train in that time. Its last leases are cut first.
+    """
+    known = {rank: pace for rank, pace in paces.items() if rank in alive and pace > 0}
+    if len(alive) < 2 or not holdings or not known:
+        return ()
+    usual = median(known.values())
+    rates = {rank: max(paces.get(rank, usual), usual * SLOWEST) for rank in alive}
+    left: dict[int, int] = {}
+    for holding in holdings:
+        left[holding.rank] = left.get(holding.rank, 0) + holding.left
+    fair_s = sum(left.values()) / sum(rates.values())
+    cuts: list[LeaseCut] = []
+    for rank, samples in sorted(left.items()):
+        if rank not in rates:
+            continue
+        needs_s = samples / rates[rank]
+        if needs_s > fair_s + margin_s:
+            why = (
+                f"worker-{rank} would need {needs_s:.1f} s for what it holds, all together {fair_s:.1f} s: "
+                "others take the rest"
+            )
+            mine = [holding for holding in holdings if holding.rank == rank]
+            cuts += [LeaseCut(rank, wish, why) for wish in keep_first(mine, round(rates[rank] * fair_s))]
+    return tuple(cuts)
+
+
+def keep_first(holdings: Sequence[LeaseLoad], samples: int) -> list[ShrinkRequest]:
+    """Return the requests that leave a holder its first `samples` samples, rounded up to whole batches."""
+    wishes = []
+    for holding in holdings:
+        stays = min(holding.left, -(-samples // holding.batch) * holding.batch)
+        samples = max(0, samples - stays)
+        if stays < holding.left:
+            wishes.append(ShrinkRequest(holding.shard, holding.first, holding.offset + stays))
+    return wishes
+
+
+MOST_SHARE = 0.5  # largest share of workers that may be backed up: if more are slow, the workers are not the cause
+SLOW_AFTER, FAST_AFTER = 2, 3  # consecutive windows: 40 s and 60 s, unless the stream runs faster than the clock
+SILENT_AFTER = 30  # consecutive windows without information after which a mark is removed: 10 minutes
+ROOM = 0.75  # hysteresis in workers between the shortfall and the number of backups: 0.5 would flap
+
+
+@dataclass(frozen=True, slots=True)
+class SlowMark:
+    """Evidence about the pace of one worker."""
+
+    slow: bool = False
+    against: int = 0
+    silent: int = 0
+    """Number of consecutive windows without information."""
+    lacks: float = 0.0
+    """Shortfall against its peers, as a share of a worker, in the last window with information."""
+    why: str = ""
+
+
+class BackupNeed(NamedTuple):
+    """Backup workers that the job needs."""
+
+    workers: int
+    why: str
+    """Which workers are slow, and by how much; empty if none is slow."""
+    slow: tuple[int, ...] = ()
+
+
+def update_marks(
+    before: Mapping[int, SlowMark],
+    paces: Mapping[int, float],
+    alive: Collection[int],
+    rules: StragglerRules,
+    sure: Collection[int] | None = None,
+) -> dict[int, SlowMark]:
+    """Return the marks of all workers after another window.
+
+    `paces` has the workers with enough work. `sure` has the ranks whose pace shows their full speed, or None for all
+    ranks. Other ranks may be faster, so the window says nothing about them.
+    """
+    marks = {}
+    for rank in sorted(alive):
+        mark, pace = before.get(rank, SlowMark()), paces.get(rank)
+        peers = [other for peer, other in paces.items() if peer != rank]
+        if pace is None or not peers or (sure is not None and rank not in sure):
+            silent = mark.silent + 1
+            marks[rank] = replace(mark, silent=silent) if silent < SILENT_AFTER else SlowMark()
+            continue
+        standard = standard_of(peers, rules)
+        verdict = compare(pace, standard, rules)
+        opposite = verdict.recovered if mark.slow else verdict.slow
+        against = mark.against + 1 if opposite else 0
+        turned = against >= (FAST_AFTER if mark.slow else SLOW_AFTER)
+        marks[rank] = SlowMark(
+            slow=mark.slow != turned,
+            against=0 if turned else against,
+            lacks=max(0.0, 1 - pace / standard.middle) if standard.middle else 0.0,
+            why=f"worker-{rank} trains {verdict.why}",
+        )
+    return marks
+
+
+def wanted_backups(marks: Mapping[int, SlowMark], before: int = 0) -> BackupNeed:
+    """Return the backups: one for each whole worker that slow workers lack in total. `before` is the present number."""
+    slow = tuple(rank for rank, mark in sorted(marks.items()) if mark.slow)
+    if not slow or len(slow) > MOST_SHARE * len(marks):
+        return BackupNeed(0, "")
+    lacking = sum(marks[rank].lacks for rank in slow)
+    count = before if before and abs(lacking - before) <= ROOM else math.floor(lacking + 0.5)
+    return BackupNeed(max(1, count), "; ".join(marks[rank].why for rank in slow), slow)

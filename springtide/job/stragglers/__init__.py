@@ -1,1 +1,0 @@
-"""Pure. Slow workers: detection, smaller leases, backups."""

@@ -1,0 +1,222 @@
+"""Tracks checkpoint files on servers' own disks: who mirrors and serves which files, and copies to storage.
+
+A job with one shared folder, no mirror and no URL does not use this module. Servers send all facts with each request
+for orders, so a new master knows them at once. Next: `server.checkpoints`, `server.mirror` and
+`checkpoint.transfer.file_transfer` on the servers.
+"""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from springtide import errors
+from springtide.checkpoint.format import checkpoint_io
+from springtide.checkpoint.format.manifest import Manifest, bare, folder_of, number_of
+from springtide.checkpoint.format.storage import FolderStore
+from springtide.checkpoint.transfer.file_transfer import SegmentCopies
+from springtide.checkpoint.transfer.upload import shares
+from springtide.domain.core.roles import Role
+from springtide.domain.model.checkpoints import Buddy, CheckpointRules, buddy_of
+from springtide.master.core.waiters import ChangeSignal
+from springtide.rpc.messages import messages
+
+
+class MirrorDirectory:
+    """Disk facts that each server reported, by incarnation. Reports of earlier incarnations do not count."""
+
+    def __init__(self, rules: CheckpointRules) -> None:
+        self._rules = rules
+        self._said: dict[str, messages.SaveRequest] = {}
+        self.must_all_speak = rules.mirror
+        """True if a checkpoint may begin only after every server has reported the numbers it knows."""
+
+    def listens(self, role: Role, incarnation: int, said: messages.SaveRequest) -> None:
+        self._said[f"{role}.{incarnation}"] = said
+
+    def known(self, lives: Mapping[int, str]) -> bool:
+        """Return True if every server that must report its disk has done so."""
+        return not (self.must_all_speak or self.nodes(lives)) or self.spoken(lives)
+
+    def spoken(self, lives: Mapping[int, str]) -> bool:
+        return all(life in self._said for life in lives.values())
+
+    def nodes(self, lives: Mapping[int, str]) -> dict[str, str]:
+        said = {life: self._said[life] for life in lives.values() if life in self._said}
+        return {server_of(life): one.node for life, one in said.items() if one.node}
+
+    def holders(self, lives: Mapping[int, str], numbers: Iterable[int]) -> messages.FileHolders:
+        """Return the servers that serve files, and the servers whose address is not known yet."""
+        addresses = {server_of(life): said.takes_copies_at for life, said in self._said.items() if said.node}
+        living = {server_of(life) for life in lives.values()}
+        spoken = {server_of(life) for life in lives.values() if life in self._said}
+        known = {server: at for server, at in addresses.items() if server in spoken}
+        return messages.FileHolders(tuple(numbers), known, tuple(sorted(living - spoken)))
+
+    def named(
+        self, order: messages.SaveOrder, role: Role, lives: Mapping[int, str], kept: Iterable[Manifest] = ()
+    ) -> messages.SaveOrder:
+        """Complete an order for one server: add its buddy, and the files that it must keep."""
+        own = self._said.get(lives.get(role.rank, ""))
+        if own is not None and own.node:
+            files = [name for manifest in kept for file in manifest.files for name in (file.name, file.mirror)]
+            needed = {bare(name) for name in files if folder_of(name) == str(role)}
+            order = msgspec.structs.replace(order, needed=tuple(sorted(needed)))
+        if not self._rules.mirrors(own.node if own is not None else ""):
+            return order
+        known = {rank: self._said[life] for rank, life in lives.items() if life in self._said}
+        rank = buddy_of(role.rank, {rank: said.node for rank, said in known.items() if said.takes_copies_at})
+        if rank is None:
+            return order
+        buddy = Buddy(server_of(lives[rank]), known[rank].takes_copies_at, known[rank].node)
+        return msgspec.structs.replace(order, buddy=buddy)
+
+
+def server_of(life: str) -> str:
+    return life.rpartition(".")[0]
+
+
+HOLD_S = 10.0  # longest time to hold a server's request for orders
+
+
+class CopyFailed(Exception):
+    """Servers could not copy all files to the URL. The message says why."""
+
+
+class CopyTotals(NamedTuple):
+    """Number of files and bytes that servers have sent."""
+
+    files: int = 0
+    bytes: int = 0
+
+
+class ServerCopies:
+    """Copy orders of one job, one checkpoint at a time."""
+
+    def __init__(self, url: str, changed: ChangeSignal, *, term: int = 1) -> None:
+        self._url, self._changed = url, changed
+        self._ids = itertools.count((term << 32) + 1)  # unique across masters
+        self._orders: dict[str, messages.CopyOrder] = {}
+        self._lacking: set[str] = set()
+        self._sent = CopyTotals()
+        self._trouble = ""
+
+    async def through(self, manifest: Manifest) -> CopyTotals:
+        """Wait until servers have copied all their files to the URL. Raise CopyFailed if they cannot."""
+        self._lacking, self._sent, self._trouble = set(), CopyTotals(), ""
+        before: frozenset[str] | None = None
+        while before is None or self._lacking != before:
+            before = frozenset(self._lacking)
+            found = shares(manifest, self._lacking)
+            if found.missing:
+                raise CopyFailed(f"{', '.join(found.missing)}: no server has it any more")
+            self._orders = {
+                server: messages.CopyOrder(next(self._ids), self._url, files) for server, files in found.of.items()
+            }
+            self._changed.turn()
+            await self._changed.until(lambda: not self._orders or bool(self._trouble))
+            if self._trouble:
+                self._orders = {}
+                raise CopyFailed(self._trouble)
+        return self._sent
+
+    def look(self, there: Collection[str]) -> None:
+        """Cancel orders of servers that are gone, so that their buddies copy the files."""
+        gone = [server for server in self._orders if server not in there]
+        for server in gone:
+            self._lacking |= {name for name, _ in self._orders.pop(server).files}
+        if gone:
+            self._changed.turn()
+
+    async def order_for(self, server: str, request: messages.CopyRequest) -> messages.CopyOrder | messages.WaitReply:
+        def new() -> bool:
+            return server in self._orders and self._orders[server].id != request.after
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(HOLD_S):
+                await self._changed.until(new)
+        return self._orders[server] if new() else messages.WaitReply()
+
+    def heard(self, server: str, said: messages.CopyReport) -> None:
+        if server not in self._orders or self._orders[server].id != said.id:
+            return
+        del self._orders[server]
+        self._lacking |= set(said.lacks)
+        self._sent = CopyTotals(self._sent.files + said.files, self._sent.bytes + said.bytes)
+        if said.error:
+            self._trouble = f"{server}: {said.error}"
+        self._changed.turn()
+
+
+ALONE = "with no copy elsewhere"
+GROUP = (
+    ". All servers of a bsp group begin anew when one is lost: where a process takes its disk along, as a pod does, "
+    "only a checkpoint URL or a folder that all see brings it back"
+)
+
+
+class FileDirectory:
+    """Checkpoint files of one job by holder. `lives` returns the servers that run now or will run soon."""
+
+    def __init__(
+        self,
+        folder: FolderStore,
+        buddies: MirrorDirectory,
+        copying: ServerCopies,
+        *,
+        lives: Callable[[], Mapping[int, str]],
+    ) -> None:
+        self._folder, self._buddies, self._copying, self._lives = folder, buddies, copying, lives
+        self._segments = SegmentCopies(folder.path)
+
+    async def answer(self, role: Role, request: messages.Request) -> messages.Reply:
+        """Answer a server's request for file holders, for the master's files, or for files to copy to storage."""
+        match request:
+            case messages.FileHoldersRequest():
+                return self._buddies.holders(
+                    self._lives(), await asyncio.to_thread(checkpoint_io.numbers, self._folder)
+                )
+            case messages.ReadFile():
+                return messages.FileRun(*await asyncio.to_thread(self._run, request))
+            case messages.CopyRequest():
+                return await self._copying.order_for(str(role), request)
+            case messages.CopyReport():
+                self._copying.heard(str(role), request)
+                return messages.Ok()
+        raise errors.BadInput(f"a server may not ask for {type(request).__name__}")
+
+    def _run(self, request: messages.ReadFile) -> tuple[int, bytes]:
+        if number_of(request.name) is None:
+            return self._segments.run(request.name, request.offset, request.length)
+        size = self._folder.size(request.name)
+        if size is None:
+            return -1, b""
+        return size, self._folder.read(request.name, request.offset, request.length) if request.length else b""
+
+
+def cost_of_a_host(rules: CheckpointRules, nodes: Mapping[str, str], servers: int, *, in_step: bool = False) -> str:
+    """Describe what the loss of a machine means for a job whose servers have their own disks. `nodes` maps servers to
+    machines; the result is empty if all servers see one folder. `in_step` is True for a bsp group, in which all servers
+    restart if one is lost.
+    """
+    if not nodes:
+        return ""
+    who = f"{len(nodes)} of {servers} servers do not see the job's folder, and keep checkpoints on their own disks"
+    mirror = all(map(rules.mirrors, nodes.values())) and servers > 1
+    together = mirror and len(set(nodes.values())) < 2 and len(nodes) == servers
+    copies = [
+        *(["from the copies of another server"] if mirror and not together else []),
+        *([f"from {rules.url}, at most {rules.upload_every_s:g} s back"] if rules.url else []),
+    ]
+    same = ", which are all on one machine" if together else ""
+    if copies:
+        group = "" if rules.url or not in_step else GROUP
+        return f"{who}{same}; after the loss of a disk the job goes on {', else '.join(copies)}{group}"
+    return (
+        f"{who}{same}, {ALONE}: a server that is lost comes back from its own disk only, and with that "
+        "disk (a machine, a pod) the job would be lost. Give a checkpoint URL, or two servers or more on different "
+        "machines, or a folder that all see"
+    )

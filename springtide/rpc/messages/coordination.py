@@ -1,0 +1,185 @@
+"""Messages of workers that coordinate: bsp groups, bounded staleness, barriers, shared values, and stream batches.
+
+Next: `master.handlers`. Workers that shuffle a stream send batches to each other (`worker.online.peers`); the
+master only distributes their addresses.
+"""
+
+import zlib
+from collections.abc import Iterable
+
+from springtide.domain.data.streams import BatchCut
+from springtide.rpc.messages.types import Reply, Request, RpcMessage
+
+
+class GroupRequest(Request, frozen=True):
+    """A worker of a bsp job waits for its first or next group. Answered with `GroupReply`."""
+
+    fresh: bool
+    """True if the worker has no trained dense parameters and takes the parameters of the group."""
+    idle: bool
+    resting: bool = False
+    """True if the worker's script has ended, and it stays only to pass its parameters on."""
+    generation: int = 0
+    """Newest generation that the worker was told of, even if its members could not connect."""
+    bound: bool = False
+    """True if cached rows, or a part of the current step, were lost with a member."""
+
+
+class GroupReply(Reply, frozen=True):
+    """The new bsp group."""
+
+    generation: int
+    ranks: tuple[int, ...]
+    leader: int
+    """Rank whose dense parameters the group takes."""
+    first: bool = False
+    """True if no rank has trained yet. The leader's parameters and weights are then as its script initialized them."""
+    resting: tuple[int, ...] = ()
+    """Ranks whose scripts have ended, so that they take no more steps."""
+    over: bool = False
+    """True if the receiver no longer takes part. The group continues without it, or not at all."""
+    at_rest: bool = False
+    """True if no rank has a step in progress, so that all trained ranks are after the same step."""
+    restored: bool = False
+    """True if no rank has the model, but the servers have the model of a checkpoint. The leader reads it from there."""
+    deaths: int = 0
+    """Number of workers lost from a group so far."""
+    watched_s: float = 0.0
+    """Seconds since the first group formed, over which `deaths` were counted."""
+    return_s: float = 0.0
+    """Extra seconds of a rollback, compared with waiting for one worker (`job.recovery`)."""
+    saved: bool = False
+    save: int = 0
+    """Number of the final checkpoint, for which the leader must put the model on the servers."""
+
+
+class MeetRequest(Request, frozen=True):
+    """A member of a newly formed group shares values with the other members, such as the addresses of its sockets.
+
+    Answered with `MeetReply` once all `wanted` keys are there, or with `GroupChanged` if this group cannot meet any
+    more.
+    """
+
+    generation: int
+    given: dict[str, bytes]
+    """All values that the member has shared so far. Repeating the request, even to a new master, loses nothing."""
+    wanted: tuple[str, ...] = ()
+
+
+class MeetReply(Reply, frozen=True):
+    """Values that the members of the group have shared so far, by key."""
+
+    values: dict[str, bytes]
+
+
+class AtStep(Request, frozen=True):
+    """The group's lowest rank has put its dense parameters and optimizers, as of `step`, on the servers.
+
+    Answered when the slots are copied. The final checkpoint is answered when it is complete or abandoned. Until the
+    answer, no rank can take the next step.
+    """
+
+    number: int
+    step: int
+    shard: int
+    first: int
+    """First sample of this shard that is not trained yet. Everything before it is trained."""
+    last: bool = False
+
+
+class Regroup(Reply, frozen=True):
+    """The bsp group forms again before the next shard. Ask for the new group when no step is in progress."""
+
+
+class Enter(Request, frozen=True):
+    """The worker wants to read values, and no push may be staler than `bound`. Answered when the worker is admitted."""
+
+    bound: int
+
+
+class Leave(Request, frozen=True):
+    """The push that was computed from these values has been applied."""
+
+
+class BarrierRequest(Request, frozen=True):
+    """Answered when every worker has reached the barrier of this name for the `turn`-th time."""
+
+    name: str
+    turn: int = 0
+
+
+class ShareRequest(Request, frozen=True):
+    """Share a small value with the other workers."""
+
+    key: str
+    value: bytes
+
+
+class ValueRequest(Request, frozen=True):
+    """Asks for a shared value. Answered once some worker has shared it."""
+
+    key: str
+
+
+class ClaimRequest(Request, frozen=True):
+    """Claims a task that must be done once in the job, such as initializing the weights of tables.
+
+    Answered with `ClaimReply`. The first worker gets its answer at once. Other workers wait until the task is done, or
+    until the claimant is lost and another worker must take over.
+    """
+
+    key: str
+
+
+class ClaimDone(Request, frozen=True):
+    """The worker has finished the task that it had claimed."""
+
+    key: str
+
+
+class ValueFound(Reply, frozen=True):
+    """The value that a `ValueRequest` asked for."""
+
+    value: bytes
+
+
+class ClaimReply(Reply, frozen=True):
+    """Whether the asking worker must do the task. If not, the task is done."""
+
+    yours: bool
+
+
+class Shuffler(RpcMessage, frozen=True):
+    """A worker that accepts batches."""
+
+    name: str
+    """Name of the worker with its incarnation, such as `worker-2.0`."""
+    address: str
+
+
+class Shufflers(RpcMessage, frozen=True):
+    """All workers that accept batches. Sent to workers that know a different list."""
+
+    digest: int
+    members: tuple[Shuffler, ...] = ()
+
+
+def listed(members: Iterable[Shuffler]) -> Shufflers:
+    """Return a list with its digest, which is never 0. All masters that know the same workers get the same digest."""
+    ordered = tuple(sorted(members, key=lambda each: each.name))
+    text = "\n".join(f"{each.name} {each.address}" for each in ordered)
+    return Shufflers(zlib.crc32(text.encode()) + 1, ordered)
+
+
+class CutRequest(Request, frozen=True):
+    """End batches of these leases early. Answered with `CutsNoted`. Asking again does no harm."""
+
+    cuts: tuple[BatchCut, ...]
+    era: int = 0
+
+
+class CutsNoted(Reply, frozen=True):
+    """Cuts that are valid from now on, for every reader of the partition."""
+
+    cuts: tuple[BatchCut, ...]
+    era: int = 0

@@ -1,0 +1,251 @@
+"""A brain that is away, dies or lies: an error of ours, or an answer that the master refuses; never harm."""
+
+import asyncio
+import threading
+
+import msgspec
+import pytest
+
+from springtide import errors
+from springtide.brain.service import messages as counsel
+from springtide.brain.service.advisers import AdviserThread, FailoverAdviser, RemoteAdviser
+from springtide.domain.plan.plan import Advice, ShapePlan
+from springtide.domain.plan.view import PastJob
+from springtide.rpc.messages import messages
+from springtide.rpc.transport import frames
+from tests import waiting
+from tests.unit.brain.serving_here import SECRET, liar
+from tests.unit.planning import views
+
+
+def advised(answer, *, epoch=3, answer_s=5.0, **more):
+    """What a master hears of a brain that answers so."""
+
+    async def ask():
+        async with liar(answer, **more) as address:
+            remote = RemoteAdviser(address, SECRET, answer_s=answer_s)
+            try:
+                return await remote.advise(views.running(), epoch=epoch, now=1.0)
+            finally:
+                await remote.close()
+
+    return asyncio.run(ask())
+
+
+def says(reply):
+    return lambda call: frames.pack(counsel.BrainReturn(call.id, reply))
+
+
+def raw(body):
+    return lambda call: frames.LENGTH.pack(len(body)) + body
+
+
+def test_an_honest_answer_arrives():
+    advice = Advice(epoch=3, why="so", plan=ShapePlan(job="job", shape=views.shape(), reason="because"))
+    assert advised(says(counsel.Counsel(advice))) == advice
+
+
+SHAPE = {"workers": 1, "servers": 1, "worker_cpu": 1.0, "server_cpu": 1.0}
+LIES = {
+    "no message": b"\xc1garbage",
+    "a plan that is none": msgspec.msgpack.encode(
+        [1, {"type": "Counsel", "advice": {"epoch": 3, "why": "so", "plan": {"job": "job", "shape": "huge"}}}]
+    ),
+    "no workers": msgspec.msgpack.encode(
+        [
+            1,
+            {
+                "type": "Counsel",
+                "advice": {
+                    "epoch": 3,
+                    "why": "so",
+                    "plan": {"job": "job", "reason": "more", "shape": SHAPE | {"workers": 0}},
+                },
+            },
+        ]
+    ),
+    "cores that are no number": msgspec.msgpack.encode(
+        [
+            1,
+            {
+                "type": "Counsel",
+                "advice": {
+                    "epoch": 3,
+                    "why": "so",
+                    "plan": {"job": "job", "reason": "more", "shape": SHAPE | {"worker_cpu": float("nan")}},
+                },
+            },
+        ]
+    ),
+    "no reason": msgspec.msgpack.encode([1, {"type": "Counsel", "advice": {"epoch": 3, "why": ""}}]),
+}
+
+
+@pytest.mark.parametrize("body", LIES.values(), ids=LIES)
+def test_bytes_that_are_no_advice_are_an_error_of_ours(body):
+    with pytest.raises(errors.BrainUnreachable, match="not a message"):
+        advised(raw(body))
+
+
+def test_a_frame_without_end_is_not_read():
+    with pytest.raises(errors.BrainUnreachable, match="bytes announced"):
+        advised(lambda call: frames.LENGTH.pack(2**31))
+
+
+def test_an_answer_to_another_question_is_an_error_of_ours():
+    with pytest.raises(errors.BrainUnreachable, match="answered with Ok to a consult"):
+        advised(says(messages.Ok()))
+
+
+def test_an_answer_with_another_number_is_no_answer():
+    with pytest.raises(errors.BrainUnreachable, match="no answer within"):
+        advised(lambda call: frames.pack(counsel.BrainReturn(call.id + 1, messages.Ok())), answer_s=-1.8)
+
+
+def test_silence_ends():
+    with pytest.raises(errors.BrainUnreachable, match="no answer within"):
+        advised(lambda call: None, answer_s=-1.8)
+
+
+def test_one_that_does_not_know_the_secret_is_not_asked():
+    with pytest.raises(errors.BrainUnreachable, match="wrong secret"):
+        advised(says(messages.Ok()), knows_secret=False)
+
+
+def test_a_refusal_is_the_error_it_names():
+    with pytest.raises(errors.BadInput, match="not like that"):
+        advised(says(messages.RequestRefused("BadInput", "not like that")))
+    with pytest.raises(errors.BrainUnreachable, match="it broke"):
+        advised(says(messages.RequestRefused("JobFailed", "it broke")))
+
+
+def test_an_address_that_is_none_is_said_at_once():
+    with pytest.raises(errors.BadInput, match="wanted host:port"):
+        RemoteAdviser("nowhere", SECRET)
+
+
+class Own:
+    """One's own brain, which notes what it is asked."""
+
+    def __init__(self):
+        self.asked, self.past = [], []
+
+    async def advise(self, view, *, epoch, now):
+        self.asked.append(now)
+        return Advice(epoch=epoch, why="own")
+
+    async def conclude(self, past):
+        self.past.append(past)
+
+    async def close(self):
+        self.asked.append("closed")
+
+
+class Brain(Own):
+    """A brain that is there or away."""
+
+    away = False
+
+    async def advise(self, view, *, epoch, now):
+        advice = await super().advise(view, epoch=epoch, now=now)
+        if self.away:
+            raise errors.BrainUnreachable("it is away")
+        return advice
+
+    async def conclude(self, past):
+        if self.away:
+            raise errors.BrainUnreachable("it is away")
+        self.past.append(past)
+
+
+def test_while_the_brain_is_away_the_job_plans_by_itself_and_asks_again_less_and_less_often():
+    brain, own = Brain(), Own()
+    either = FailoverAdviser(brain, own)
+
+    async def run():
+        async def ask(now):
+            return await either.advise(views.running(), epoch=0, now=now)
+
+        assert (await ask(0.0)).notes == ()
+        brain.away = True
+        for now in range(1, 31):
+            advice = await ask(float(now))
+            assert advice.why == "own" and advice.notes == ("planned without the brain: it is away",)
+        assert brain.asked == [0.0, 1.0, 2.0, 7.0, 22.0] and len(own.asked) == 30
+        await either.conclude(PastJob(name="job"))
+        assert not brain.past and not own.past, "it ended as a sample"
+        await either.conclude(PastJob(name="job", shape=views.shape()))
+        assert not brain.past and own.past
+        brain.away = False
+        assert (await ask(90.0)).notes == ()
+        await either.conclude(PastJob(name="job"))
+        assert brain.past
+        await either.close()
+
+    asyncio.run(run())
+    assert brain.asked[-1] == own.asked[-1] == "closed"
+
+
+def test_a_brain_that_does_not_answer_at_the_end_of_a_job_leaves_time_to_remember_it_here(monkeypatch):
+    class Silent(Brain):
+        async def conclude(self, past):
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("springtide.brain.service.advisers.REMEMBER_S", 0.01)
+    own = Own()
+    asyncio.run(FailoverAdviser(Silent(), own).conclude(PastJob(name="job", shape=views.shape())))
+    assert own.past
+
+
+class Blocks:
+    """Blocks its event loop until it is let go; notes in which thread it ran."""
+
+    def __init__(self):
+        self.ran_in, self.let_go = None, threading.Event()
+
+    async def advise(self):
+        self.ran_in = threading.current_thread()
+        self.let_go.wait(30)
+        return Advice(epoch=1, why="at last")
+
+
+async def fail():
+    raise errors.HistoryUnavailable("the disk is gone")
+
+
+def test_an_adviser_that_blocks_does_not_block_us_and_is_not_asked_again_until_it_is_back():
+    async def test():
+        adviser, thread = Blocks(), AdviserThread()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.05):
+                await thread.run(adviser.advise)
+        await waiting.soon(lambda: adviser.ran_in)
+        assert adviser.ran_in is not threading.current_thread()
+        with pytest.raises(errors.TemporaryError, match="still busy with the previous request"):
+            await thread.run(adviser.advise)
+        adviser.let_go.set()
+        assert (await thread.run(adviser.advise, wait=True)).why == "at last"
+        thread.stop()
+
+    asyncio.run(test())
+
+
+def test_a_call_that_waits_comes_after_the_call_under_way():
+    async def test():
+        adviser, thread = Blocks(), AdviserThread()
+        asked = asyncio.create_task(thread.run(adviser.advise))
+        await waiting.soon(lambda: adviser.ran_in)
+        told = asyncio.create_task(thread.run(fail, wait=True))
+        await asyncio.sleep(0)
+        assert not told.done()
+        adviser.let_go.set()
+        with pytest.raises(errors.HistoryUnavailable, match="the disk is gone"):
+            await told
+        assert (await asked).why == "at last"
+        thread.stop()
+
+    asyncio.run(test())
+
+
+def test_a_thread_that_was_never_used_stops_at_once():
+    AdviserThread().stop()

@@ -1,0 +1,236 @@
+"""A lost server lives again where its slots can be restored; else the job says why not."""
+
+import dataclasses
+
+import pytest
+
+from springtide import errors
+from springtide.domain.core.roles import Role, RoleExit, RoleKind
+from springtide.domain.data.leases import LeaseHolder
+from springtide.domain.model.checkpoints import CheckpointRules
+from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
+from springtide.job.core import actions, events
+from springtide.job.state import JobState
+
+SPEC = JobSpec(name="job", servers=2, workers=1, silence_s=10, relaunches=2, backoff_s=1, server_memory=2**30)
+SERVERS = [Role(RoleKind.SERVER, rank) for rank in range(2)]
+WORKER = Role(RoleKind.WORKER, 0)
+
+
+def started(*, saved=None, **spec):
+    """Everyone has joined; perhaps a checkpoint is complete."""
+    state = JobState(dataclasses.replace(SPEC, **spec))
+    for server in SERVERS:
+        state.handle(events.RoleJoined(server), at=1)
+        state.handle(events.RoleReady(server, f"host:{server.rank}"), at=1)
+    state.handle(events.RoleJoined(WORKER), at=1)
+    assert state.phase is JobPhase.RUNNING and not state.healing
+    if saved:
+        state.handle(events.CheckpointSaved(saved), at=1)
+    return state
+
+
+def killed(role, incarnation=0, **more):
+    return events.RoleExited(RoleExit(role=role, pid=7, signal="SIGKILL", incarnation=incarnation, **more))
+
+
+def wanted(state, role):
+    return {each.role: each for each in state.wanted()}.get(role)
+
+
+def failure(done):
+    (end,) = [action for action in done if isinstance(action, actions.EndJob)]
+    assert (end.phase, end.blame) == (JobPhase.FAILED, Blame.INFRASTRUCTURE)
+    return end.why
+
+
+def test_a_lost_server_is_wanted_in_its_next_life_and_comes_back_at_another_address():
+    state = started(saved=4)
+    lost, decided = state.handle(killed(SERVERS[1]), at=2)
+    assert lost == actions.ServerLost(SERVERS[1], 0, "server-1 (pid 7) was killed by SIGKILL")
+    assert decided.what == "relaunch server-1 as incarnation 1; its slots come from checkpoint 4"
+    assert state.healing and state.phase is JobPhase.RUNNING
+    assert (wanted(state, SERVERS[1]).incarnation, wanted(state, SERVERS[1]).after_s) == (1, 0.0)
+    assert state.fenced(SERVERS[1], 0)
+    state.handle(events.RoleJoined(SERVERS[1], 1, pid=9), at=3)
+    assert state.handle(events.RoleReady(SERVERS[1], "host:1", incarnation=0), at=3) == []  # said by the old one
+    assert state.healing
+    assert state.handle(events.RoleReady(SERVERS[1], "host:9", incarnation=1), at=4) == [
+        actions.ServerReturned(SERVERS[1], 1, "host:9")
+    ]
+    assert not state.healing
+    state.check()
+
+
+def test_two_servers_may_be_lost_at_once_and_each_comes_back_by_itself():
+    state = started(saved=1)
+    for server in SERVERS:
+        state.handle(killed(server), at=2)
+        state.handle(events.RoleJoined(server, 1), at=3)
+    assert state.handle(events.RoleReady(SERVERS[0], "new:0", 1), at=4) == [
+        actions.ServerReturned(SERVERS[0], 1, "new:0")
+    ]
+    assert state.healing
+    state.handle(events.RoleReady(SERVERS[1], "new:1", 1), at=4)
+    assert not state.healing
+
+
+def test_a_server_that_dies_again_while_it_is_brought_back_pauses_and_then_the_job_gives_up():
+    state = started(saved=1)
+    state.handle(killed(SERVERS[0]), at=2)
+    state.handle(killed(SERVERS[0], 1), at=3)
+    assert (wanted(state, SERVERS[0]).incarnation, wanted(state, SERVERS[0]).after_s) == (2, 1.0)
+    why = failure(state.handle(killed(SERVERS[0], 2), at=4))
+    assert why == "server-0 (pid 7) was killed by SIGKILL; relaunched 2 times already, which is the limit"
+
+
+def test_a_server_without_memory_gets_twice_as_much_and_an_evicted_one_is_not_to_blame():
+    state = started(saved=1)
+    state.handle(killed(SERVERS[0], oom=True), at=2)
+    assert wanted(state, SERVERS[0]).memory == 2**31
+    state.handle(killed(SERVERS[1], evicted=True), at=2)
+    assert state.node(SERVERS[1]).faults.crashes == 0 and wanted(state, SERVERS[1]).after_s == 0
+
+
+@pytest.mark.parametrize("sync", ["async", "bsp"])
+def test_where_the_slots_cannot_be_restored_the_job_says_why(sync):
+    why = failure(started(saved=None, sync=sync).handle(killed(SERVERS[1]), at=2))
+    assert why.startswith("server-1 (pid 7) was killed by SIGKILL: the rows it held are lost, and ")
+    assert "it had no complete checkpoint yet" in why
+
+
+@pytest.mark.parametrize("sync", ["async", "bsp"])
+def test_before_the_first_checkpoint_is_complete_a_lost_server_makes_all_begin_anew(sync):
+    state = started(saved=None, sync=sync, checkpoints=CheckpointRules(every_s=60))
+    done = state.handle(killed(SERVERS[1]), at=2)
+    assert done[0] == actions.ServerLost(SERVERS[1], 0, "server-1 (pid 7) was killed by SIGKILL")
+    assert actions.RollBack(anew=True) in done
+    assert done[-1].what == "train all again from the first sample on: no checkpoint is complete yet"
+    assert all(wanted(state, role).incarnation == 1 for role in (*SERVERS, WORKER))
+    state.check()
+    for server in SERVERS:
+        state.handle(events.RoleJoined(server, 1), at=3)
+        state.handle(events.RoleReady(server, f"host:{server.rank}", 1), at=3)
+    state.handle(events.RoleJoined(WORKER, 1), at=3)
+    state.check()
+    assert state.phase is JobPhase.RUNNING and not state.healing
+
+
+def test_a_job_that_is_about_to_stop_does_not_begin_anew():
+    state = started(saved=None, checkpoints=CheckpointRules(every_s=60))
+    state.handle(events.StopRequested("Ctrl-C"), at=2)
+    assert "it had no complete checkpoint yet" in failure(state.handle(killed(SERVERS[1]), at=2))
+
+
+def test_before_anyone_has_trained_a_server_is_simply_started_again():
+    state = JobState(SPEC)
+    for server in SERVERS:
+        state.handle(events.RoleJoined(server), at=1)
+        state.handle(events.RoleReady(server, f"host:{server.rank}"), at=1)
+    _, decided = state.handle(killed(SERVERS[0]), at=2)
+    assert decided.what == "relaunch server-0 as incarnation 1"
+    state.handle(events.RoleJoined(WORKER), at=3)
+    assert state.phase is JobPhase.STARTING
+    state.handle(events.RoleJoined(SERVERS[0], 1), at=3)
+    state.handle(events.RoleReady(SERVERS[0], "host:5", 1), at=3)
+    assert state.phase is JobPhase.RUNNING
+    state.check()
+
+
+def test_a_silent_server_is_replaced_after_its_own_limit():
+    state = started(saved=1, server_silence_s=3.0)
+    state.handle(events.RoleAlive(WORKER), at=4)
+    state.handle(events.RoleAlive(SERVERS[0]), at=4)
+    (silent,) = state.due(at=4.5)
+    done = state.handle(silent, at=4.5)
+    assert done[0].why.startswith("server-1 has been silent for 4 s (limit 3 s)")
+    assert wanted(state, SERVERS[1]).incarnation == 1
+    with pytest.raises(errors.Fenced):
+        state.handle(events.RoleJoined(SERVERS[1], 0), at=5)
+
+
+def test_a_worker_that_could_not_wait_for_the_server_is_relaunched_and_not_blamed():
+    state = started(saved=1, relaunches=1)
+    state.handle(killed(SERVERS[0]), at=2)
+    for life in range(4):
+        state.handle(events.ScriptFailed(WORKER, "ServerUnreachable: s", "", Blame.INFRASTRUCTURE, life), at=3)
+        done = state.handle(events.RoleExited(RoleExit(role=WORKER, pid=8, code=1, incarnation=life)), at=3)
+        assert any(isinstance(action, actions.FenceWorker) for action in done) and not state.phase.over
+    assert state.node(WORKER).faults.crashes == 0
+
+
+def test_a_worker_that_gave_up_before_the_loss_was_known_does_not_end_the_job():
+    state = started(saved=1, relaunches=0)
+    state.handle(events.ScriptFailed(WORKER, "ServerUnreachable: s", "", Blame.INFRASTRUCTURE), at=2)
+    state.handle(events.RoleExited(RoleExit(role=WORKER, pid=8, code=1)), at=2)
+    assert state.ending.suspicion
+    failure(state.handle(killed(SERVERS[0]), at=2.1))  # no relaunch is allowed here at all
+
+
+def test_a_bsp_group_without_a_checkpoint_of_its_own_goes_back_to_the_one_that_the_job_went_on_from():
+    state = started(sync="bsp")
+    state.safety.origin = 3
+    state.handle(events.GroupFormed((LeaseHolder(0),), "all are here"), at=2)
+    done = state.handle(killed(SERVERS[1]), at=3)
+    decided = next(action for action in done if isinstance(action, actions.LogDecision))
+    assert decided.what.startswith("take the bsp group back to checkpoint 3, which the job went on from")
+    assert {each.role: each.incarnation for each in state.wanted()} == {SERVERS[0]: 1, SERVERS[1]: 1, WORKER: 1}
+    state.check()
+
+
+SERVER, WORKERS = Role(RoleKind.SERVER, 0), [Role(RoleKind.WORKER, rank) for rank in range(2)]
+
+
+def formed(state, lives, *, at):
+    """Everyone has called in, and the workers are a group."""
+    for role, life in zip((SERVER, *WORKERS), lives, strict=True):
+        state.handle(events.RoleJoined(role, life, pid=life), at=at)
+        if role == SERVER:
+            state.handle(events.RoleReady(role, f"host:{life}", life), at=at)
+    state.handle(
+        events.GroupFormed(
+            tuple(LeaseHolder(role.rank, life) for role, life in zip(WORKERS, lives[1:], strict=True)), ""
+        ),
+        at=at,
+    )
+    state.check()
+
+
+def trained():
+    """A job whose group was formed after 8 s, and has a checkpoint."""
+    state = JobState(JobSpec(name="job", servers=1, workers=2, sync="bsp", relaunches=9))
+    formed(state, (0, 0, 0), at=8)
+    state.handle(events.CheckpointSaved(1), at=20)
+    return state, state.safety.breaks
+
+
+def lose(state, role, life, *, at):
+    state.handle(events.RoleExited(RoleExit(role=role, pid=life, signal="SIGKILL", incarnation=life)), at=at)
+
+
+def test_before_anything_is_lost_a_return_is_thought_to_take_what_the_start_took():
+    _, breaks = trained()
+    assert (breaks.losses, breaks.return_s, breaks.watched_s(108)) == (0, 8, 100)
+
+
+def test_a_return_takes_what_returns_took_and_not_the_wait_for_one_worker_that_there_is_anyway():
+    state, breaks = trained()
+    lose(state, WORKERS[1], 0, at=30)
+    formed(state, (0, 0, 1), at=33)
+    assert (breaks.losses, breaks.waits, breaks.return_s) == (1, 1, 8 - 3)
+    lose(state, WORKERS[1], 1, at=40)
+    state.handle(events.GroupLost("rows that only its cache had were lost with it"), at=41)
+    assert breaks.losses == 2, "one worker was lost; that all begin anew is no loss of theirs"
+    formed(state, (1, 1, 2), at=55)
+    assert (breaks.losses, breaks.returns, breaks.return_s) == (2, 1, 15 - 3)
+    lose(state, SERVER, 1, at=70)
+    formed(state, (2, 2, 3), at=81)
+    assert (breaks.losses, breaks.returns) == (2, 2), "a lost server takes the group back too"
+    assert breaks.return_s == pytest.approx((15 + 11) / 2 - 3)
+
+
+def test_a_group_that_is_formed_anew_to_scale_has_lost_nobody():
+    state, breaks = trained()
+    state.handle(events.WorkersScaled(1, "asked"), at=30)
+    state.handle(events.GroupFormed((LeaseHolder(0),), "between two shards"), at=31)
+    assert (breaks.losses, breaks.waits, breaks.returns) == (0, 0, 0)

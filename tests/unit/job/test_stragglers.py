@@ -1,0 +1,287 @@
+"""Who is slow is told by its peers, robustly; every decision has its reason."""
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from springtide.domain.data.leases import ShrinkRequest
+from springtide.domain.spec.job_spec import StragglerRules
+from springtide.job import stragglers
+from springtide.job.stragglers import (
+    FAST_AFTER,
+    SILENT_AFTER,
+    SLOW_AFTER,
+    LeaseLoad,
+    SlowMark,
+    WorkerPaces,
+    judge,
+    update_marks,
+    wanted_backups,
+)
+
+RULES = StragglerRules()
+paces = st.dictionaries(st.integers(0, 20), st.floats(1, 1e6), min_size=2, max_size=12)
+
+
+def resized(paces, halvings=()):
+    return [(one.rank, one.halvings) for one in judge(paces, dict(halvings), RULES).resizes]
+
+
+@pytest.mark.parametrize("slow", [0.03, 0.25, 0.6])
+def test_one_far_below_the_others_is_halved_until_it_has_a_quarter(slow):
+    now = {0: 1000.0, 1: 1010.0, 2: slow * 1000, 3: 990.0}
+    assert resized(now) == [(2, 1)]
+    assert resized(now, {2: 1}.items()) == [(2, 2)]
+    assert resized(now, {2: 2}.items()) == []
+
+
+def test_a_crowd_is_measured_by_one_standard_that_few_cannot_move():
+    now = {rank: 1000.0 + rank % 7 for rank in range(1000)} | {3: 300.0, 500: 10.0}
+    assert resized(now) == [(3, 1), (500, 1)]
+
+
+def test_the_reason_names_the_worker_its_pace_and_the_limit():
+    judgement = judge({0: 1000.0, 1: 1000.0, 2: 30.0}, {}, RULES)
+    assert "worker-2 trains 30 samples/s, 3% of its peers' median 1000 (slow below 700)" in judgement.why
+
+
+def test_doing_nothing_has_a_reason_too():
+    assert judge({0: 5.0}, {}, RULES).why == "1 workers were at work long enough: no peer to compare with"
+    same = judge({0: 100.0, 1: 105.0}, {}, RULES)
+    assert same.resizes == () and same.why == "2 workers at 100 to 105 samples/s: no lease needs another size"
+
+
+def test_a_wide_spread_is_nobodys_fault():
+    assert resized({0: 400.0, 1: 700.0, 2: 1000.0, 3: 1300.0, 4: 1600.0}) == []
+
+
+def test_of_two_workers_the_slower_is_the_slow_one():
+    assert resized({0: 1000.0, 1: 200.0}) == [(1, 1)]
+
+
+def test_one_that_has_recovered_gets_its_leases_back_step_by_step():
+    now = {0: 1000.0, 1: 1000.0, 2: 900.0}
+    assert resized(now, {2: 2}.items()) == [(2, 1)]
+    assert resized(now, {2: 1}.items()) == [(2, 0)]
+    assert resized({**now, 2: 800.0}, {2: 1}.items()) == [], "between slow and recovered nothing changes"
+
+
+@given(paces, st.floats(0.01, 100))
+def test_only_ratios_matter(now, scale):
+    close = [abs(pace - limit) < 1e-6 * pace for pace in now.values() for limit in limits(now)]
+    if not any(close):
+        assert resized(now) == resized({rank: pace * scale for rank, pace in now.items()})
+
+
+@given(paces)
+def test_never_is_the_fastest_halved_nor_most_of_the_workers(now):
+    halved = resized(now)
+    assert len(halved) <= len(now) // 2
+    assert max(now, key=now.get) not in [rank for rank, _ in halved]
+
+
+def limits(now):
+    for rank in now:
+        peers = sorted(pace for other, pace in now.items() if other != rank)
+        middle = stragglers.median(peers)
+        deviation = max(
+            stragglers.NORMAL * stragglers.median(abs(peer - middle) for peer in peers), RULES.floor * middle
+        )
+        yield middle - RULES.deviations * deviation
+        yield RULES.recovered * middle
+
+
+def test_a_pace_is_that_of_the_window_and_time_without_leases_is_not_counted():
+    looking = WorkerPaces(window_s=10)
+    for second in range(31):
+        looking.look({0: 100 * second, 1: 100 * second if second < 20 else 2000 + 10 * (second - 20)}, [0, 1], second)
+    assert looking.judged() == {0: pytest.approx(100), 1: pytest.approx(10)}
+    for second in range(31, 60):
+        looking.look({0: 3000, 1: 2100}, [1], second)
+    assert looking.known()[0] == pytest.approx(100), "it had nothing to do"
+    assert looking.judged() == {1: 0.0}
+    looking.forget(1)
+    assert looking.known() == {0: pytest.approx(100)}
+
+
+def test_a_worker_that_has_just_come_is_not_judged():
+    looking = WorkerPaces(window_s=20)
+    for second in range(8):
+        looking.look({0: 100 * second}, [0, 1], second)
+    assert looking.judged() == {}
+    assert looking.known() == {0: 100.0, 1: 0.0}
+
+
+def holding(rank, offset, end, shard=0, first=0, batch=10):
+    return LeaseLoad(rank=rank, shard=shard, first=first, offset=offset, end=end, batch=batch)
+
+
+def test_a_slow_holder_keeps_what_it_can_do_in_everyones_time():
+    cuts = stragglers.level_leases([holding(0, 0, 1000)], {0: 10.0, 1: 90.0}, [0, 1])
+    assert [(cut.rank, cut.wish) for cut in cuts] == [(0, ShrinkRequest(0, 0, 100))]
+    assert cuts[0].why == "worker-0 would need 100.0 s for what it holds, all together 10.0 s: others take the rest"
+
+
+def test_the_last_leases_are_given_up_first():
+    held = [holding(0, 40, 100, shard=1), holding(0, 0, 100, shard=2), holding(0, 0, 100, shard=3)]
+    cuts = stragglers.level_leases(
+        held, {0: 10.0, 1: 16.0}, [0, 1]
+    )  # 260 samples at 26/s: ten seconds, a hundred samples
+    assert [cut.wish for cut in cuts] == [ShrinkRequest(2, 0, 40), ShrinkRequest(3, 0, 0)]
+
+
+def test_what_would_gain_less_than_an_answer_takes_is_left():
+    assert stragglers.level_leases([holding(0, 0, 20)], {0: 10.0, 1: 10.0}, [0, 1]) == ()
+
+
+def test_there_must_be_someone_to_give_it_to():
+    assert stragglers.level_leases([holding(0, 0, 1000)], {0: 1.0}, [0]) == ()
+    assert stragglers.level_leases([holding(0, 0, 1000)], {}, [0, 1]) == (), "nobody's pace is known"
+    assert stragglers.level_leases([], {0: 1.0, 1: 1.0}, [0, 1]) == ()
+
+
+def test_a_newcomer_counts_as_usual_and_one_without_progress_as_very_slow():
+    assert [c.wish.end for c in stragglers.level_leases([holding(0, 0, 1000)], {0: 10.0}, [0, 1])] == [500]
+    assert [c.wish.end for c in stragglers.level_leases([holding(0, 0, 1000)], {0: 0.0, 1: 100.0}, [0, 1])] == [10]
+
+
+def test_leases_of_the_lost_are_not_asked_for():
+    assert stragglers.level_leases([holding(7, 0, 1000)], {0: 10.0, 1: 10.0}, [0, 1]) == ()
+
+
+@st.composite
+def ends_of_jobs(draw):
+    ranks = draw(st.integers(2, 6))
+    paces = {rank: draw(st.floats(0, 1000)) for rank in range(ranks)}
+    held, shard = [], 0
+    for rank in range(ranks):
+        for _ in range(draw(st.integers(0, 4))):
+            first = 10 * draw(st.integers(0, 50))
+            offset = first + 10 * draw(st.integers(0, 20))
+            held.append(holding(rank, offset, offset + 10 * draw(st.integers(1, 60)), shard=shard, first=first))
+            shard += 1
+    return held, paces
+
+
+@given(ends_of_jobs())
+def test_after_the_cuts_nobody_holds_more_than_its_part_and_nobody_was_robbed(job):
+    held, paces = job
+    cuts = stragglers.level_leases(held, paces, list(paces))
+    ends = {cut.wish.shard: cut.wish.end for cut in cuts}
+    known = [pace for pace in paces.values() if pace > 0]
+    if not known or not held:
+        assert not cuts
+        return
+    usual = stragglers.median(known)
+    rates = {rank: max(pace, usual * stragglers.SLOWEST) for rank, pace in paces.items()}
+    fair_s = sum(one.left for one in held) / sum(rates.values())
+    for rank, rate in rates.items():
+        mine = [one for one in held if one.rank == rank]
+        before = sum(one.left for one in mine)
+        after = sum(ends.get(one.shard, one.end) - one.offset for one in mine)
+        assert all(one.offset <= ends.get(one.shard, one.end) <= one.end for one in mine)
+        assert all((ends.get(one.shard, one.end) - one.offset) % one.batch == 0 for one in mine)
+        assert after <= max(rate * fair_s + 11, rate * (fair_s + stragglers.MARGIN_S) + 1e-6)
+        assert after >= min(before, rate * fair_s - 1)
+
+
+NOBODY = (0, "", ())
+
+
+def after(*windows, sure=None, alive=None):
+    """Marks after these windows of paces."""
+    marks = {}
+    for paces in windows:
+        marks = update_marks(marks, paces, alive or paces.keys(), RULES, sure)
+    return marks
+
+
+def slow(marks):
+    return {rank for rank, mark in marks.items() if mark.slow}
+
+
+HALF = {0: 100.0, 1: 102.0, 2: 45.0, 3: 98.0}
+EQUAL = {**HALF, 2: 100.0}
+
+
+def test_one_that_trains_half_of_what_its_peers_do_gets_a_backup_and_the_reason_names_it():
+    backups = wanted_backups(after(*[HALF] * SLOW_AFTER))
+    assert backups.workers == 1 and backups.slow == (2,)
+    assert "worker-2 trains 45 samples/s, 45% of its peers' median" in backups.why
+
+
+def test_equals_with_some_spread_get_none():
+    assert wanted_backups(after(*[{0: 100.0, 1: 90.0, 2: 110.0}] * 9)) == NOBODY
+    assert wanted_backups(after(*[{0: 100.0}] * 9)) == NOBODY
+
+
+def test_two_that_lack_a_worker_and_a_half_together_get_two():
+    marks = after(*[{0: 25.0, 1: 25.0, 2: 100.0, 3: 100.0, 4: 100.0, 5: 100.0}] * SLOW_AFTER)
+    assert wanted_backups(marks).workers == 2
+    assert wanted_backups(marks, before=1).workers == 1  # it is as near to one: none comes and goes for a hair
+
+
+def test_a_backup_stays_until_the_slow_one_is_near_its_peers_again_for_a_while():
+    nearly = {0: 100.0, 1: 100.0, 2: 80.0}
+    assert wanted_backups(after(*[nearly] * 9)) == NOBODY
+    marks = after(*[{**nearly, 2: 40.0}] * SLOW_AFTER, *[nearly] * 9)
+    assert slow(marks) == {2}
+    for _ in range(FAST_AFTER - 1):
+        marks = update_marks(marks, {**nearly, 2: 90.0}, range(3), RULES)
+        assert slow(marks) == {2}
+    assert not slow(update_marks(marks, {**nearly, 2: 90.0}, range(3), RULES))
+
+
+def test_one_window_alone_says_nothing_in_either_direction():
+    assert not slow(after(*[HALF, EQUAL] * 20))
+    assert slow(after(*[HALF] * SLOW_AFTER, *[EQUAL, EQUAL, HALF] * 20)) == {2}
+
+
+def test_one_whose_batches_were_cut_short_or_that_had_nothing_to_do_stays_as_it_is_until_it_is_known():
+    assert not slow(after(*[HALF] * 9, sure={0, 1}))
+    assert slow(after(*[HALF] * SLOW_AFTER, sure={2})) == {2}
+    marks = after(*[HALF] * SLOW_AFTER)
+    idle = {rank: pace for rank, pace in EQUAL.items() if rank != 2}
+    for paces, sure in [(EQUAL, {0, 1, 3}), (idle, None), ({}, None), ({2: 100.0}, None)] * 5:
+        marks = update_marks(marks, paces, range(4), RULES, sure)
+        assert wanted_backups(marks, before=1)[::2] == (1, (2,))
+
+
+def test_one_that_nothing_is_heard_of_for_long_or_that_left_is_marked_no_longer():
+    marks = after(*[HALF] * SLOW_AFTER)
+    assert slow(update_marks(marks, {}, [0, 1, 3], RULES)) == set()
+    for _ in range(SILENT_AFTER):
+        assert slow(marks) == {2}
+        marks = update_marks(marks, {}, range(4), RULES)
+    assert slow(marks) == set()
+
+
+def test_where_most_are_slow_it_is_not_them():
+    assert (
+        wanted_backups({0: SlowMark(slow=True, lacks=0.9), 1: SlowMark(slow=True, lacks=0.9), 2: SlowMark()}) == NOBODY
+    )
+
+
+WINDOWS = st.lists(
+    st.tuples(
+        st.dictionaries(st.integers(0, 4), st.floats(1.0, 200.0)),
+        st.none() | st.sets(st.integers(0, 4)),
+    ),
+    max_size=60,
+)
+
+
+@given(WINDOWS)
+def test_no_mark_changes_more_often_than_its_windows_in_a_row_allow_or_in_a_window_that_says_nothing(windows):
+    marks, since = {}, dict.fromkeys(range(5), 0)
+    for paces, sure in windows:
+        known, before = set(paces) & (set(paces) if sure is None else sure), slow(marks)
+        marks = update_marks(marks, paces, range(5), RULES, sure)
+        for rank in range(5):
+            since[rank] += rank in known and len(paces) > 1
+            if (rank in before) != (rank in slow(marks)):
+                said = rank in known and len(paces) > 1
+                assert said or marks[rank] == SlowMark()  # or nothing was heard of it for long
+                assert not said or since[rank] >= (FAST_AFTER if rank in before else SLOW_AFTER)
+                since[rank] = 0
+        assert set(wanted_backups(marks).slow) in (set(), slow(marks))

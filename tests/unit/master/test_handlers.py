@@ -1,0 +1,77 @@
+"""What a user's new bounds do to a job that runs."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from springtide import errors
+from springtide.domain.data.leases import LeaseHolder
+from springtide.domain.data.samples import DatasetCard
+from springtide.domain.spec.planning_config import PlanRules
+from springtide.job.core import events
+from springtide.job.scaling import plan
+from springtide.master import handlers as bounding
+from springtide.master.core import journal_entries
+from springtide.master.core.record import JobRecord
+from springtide.rpc.messages import messages
+from tests.unit.job.scaling.test_bounds import SPEC
+
+
+def doors(spec):
+    record = JobRecord(spec)
+    happened = []
+
+    def happen(event):
+        happened.append(event)
+        record.happen(event, 1.0)
+
+    return SimpleNamespace(record=record, apply=happen, happened=happened)
+
+
+def test_a_job_comes_into_its_new_bounds_and_plans_within_them():
+    made = doors(SPEC)
+    assert bounding.change_bounds(made, messages.BoundsRequest(workers=(1, 2), why="less")) == messages.Ok()
+    state = made.record.state
+    assert state.workers == 2 and plan.bounds_of(state).most.workers == 2
+    assert state.decision.why == "less"
+    bounding.change_bounds(made, messages.BoundsRequest(workers=(1, 9)))
+    assert state.workers == 2 and plan.bounds_of(state).most.workers == 9
+
+
+def test_a_job_that_nobody_plans_has_no_bounds():
+    made = doors(replace(SPEC, planning=PlanRules()))
+    with pytest.raises(errors.BadInput, match="springtide scale"):
+        bounding.change_bounds(made, messages.BoundsRequest(workers=(1, 2)))
+    assert made.record.state.workers == 3
+
+
+@pytest.mark.parametrize(
+    ("bounds", "why"),
+    [
+        ({"workers": (9, 12)}, "9 workers cannot share a batch of 8 samples"),
+        ({"servers": (SPEC.slots + 1, SPEC.slots + 1)}, "at most one server a slot"),
+    ],
+)
+def test_bounds_that_the_job_cannot_come_into_are_not_kept(bounds, why):
+    made = doors(replace(SPEC, sync="bsp"))
+    card = DatasetCard(samples=800, batch_size=8, in_step=True)
+    made.record.lease(journal_entries.LeaseEntry(LeaseHolder(0, 0), card, 1, 2.0, ()))
+    with pytest.raises(errors.BadInput, match=why):
+        bounding.change_bounds(made, messages.BoundsRequest(**bounds))
+    assert not made.happened and not made.record.state.planned.limits
+
+
+def test_a_job_that_drains_or_whose_servers_are_not_ready_keeps_its_bounds():
+    made = doors(SPEC)
+    with pytest.raises(errors.BadInput, match="its servers are not ready yet; try again"):
+        bounding.change_bounds(made, messages.BoundsRequest(servers=(2, 2)))
+    begun = doors(replace(SPEC, workers=1, servers=1))
+    for role, address in (("server-0", "here"), ("worker-0", "")):
+        begun.record.happen(events.RoleJoined(begun.record.state.nodes[role].role, pid=1), 1.0)
+        if address:
+            begun.record.happen(events.RoleReady(begun.record.state.nodes[role].role, address), 1.0)
+    begun.record.happen(events.StopRequested("enough"), 2.0)
+    with pytest.raises(errors.BadInput, match="is draining"):
+        bounding.change_bounds(begun, messages.BoundsRequest(workers=(1, 2)))
+    assert not made.happened and not begun.happened
