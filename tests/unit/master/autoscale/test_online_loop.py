@@ -214,7 +214,7 @@ def test_doing_nothing_has_its_reason_and_is_said_once(world):
     world.answer = lambda view: Scaling(workers=1, why=f"{view.arrivals:.0f} samples/s come")
     world.go(300, traffic=50)
     said = [fields["why"] for kind, fields in world.told if kind == "online"]
-    assert said[0].startswith("nobody has trained for long enough") and len(said) == 2
+    assert said[0].startswith("no worker has trained for long enough") and len(said) == 2
     assert "samples/s come" in said[1]
 
 
@@ -349,7 +349,7 @@ def test_traffic_of_another_run_can_be_given(tmp_path, monkeypatch):
 def test_without_a_past_the_last_minutes_are_taken_to_go_on_and_that_is_said(world):
     world.go(40, traffic=80)
     assert world.views[-1].outlook.mean[0] == pytest.approx(80, rel=0.1)
-    assert "nothing is known yet" in world.views[-1].outlook.why
+    assert "only the last minutes are known" in world.views[-1].outlook.why
 
 
 def test_a_day_in_minutes_looks_like_a_day(tmp_path, monkeypatch):
