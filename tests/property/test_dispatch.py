@@ -18,8 +18,7 @@ class Histories(RuleBasedStateMachine):
     def __init__(self):
         super().__init__()
         self.at = 0.0
-        self.room = 6
-        self.dispatch = Dispatch(room=self.room)
+        self.dispatch = Dispatch()
         self.workers: dict[str, list[int]] = {}  # what each has been told to make and has not answered
         self.dropped: dict[str, set[int]] = {}
         self.leaving: set[str] = set()
@@ -127,10 +126,6 @@ class Histories(RuleBasedStateMachine):
         step = self.workers[worker].pop()
         self.dropped[worker].discard(step)
         self.carry_out(self.dispatch.dropped(worker, step, at=self.at))
-
-    @rule(number=PICK)
-    def resize(self, number):
-        self.dispatch.room = self.room = 1 + number % 8
 
     @rule()
     def take_in_order(self):
