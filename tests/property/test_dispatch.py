@@ -53,7 +53,7 @@ class Histories(RuleBasedStateMachine):
     @rule(passes=st.floats(0, 5))
     def look(self, passes):
         self.at += passes
-        self.carry_out(self.dispatch.look(at=self.at))
+        self.carry_out(self.dispatch.poll(at=self.at))
 
     @rule()
     def join(self):
@@ -80,7 +80,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.dispatch.space)
     @rule(count=st.integers(1, 4))
     def want(self, count):
-        for _ in range(min(count, self.dispatch.space)):
+        for _ in range(min(count, 6 - len(self.dispatch.steps))):
             step, self.next_wanted = self.next_wanted, self.next_wanted + 1
             self.carry_out(self.dispatch.wanted(step, at=self.at))
 
