@@ -288,7 +288,7 @@ class Membership:
             await self._rollout.reckon(role, request.incarnation)
         state = self._record.state
         return messages.ServerWelcome(
-            spec=state.spec,
+            spec=state.spec.for_members(),
             checkpoints=self._rounds.folder,
             run=self._rounds.saving.lineage.run,
             claim=self._rounds.saving.claim_name,
@@ -310,7 +310,7 @@ class Membership:
         # the worker could send no heartbeat while it waited
         self._context.apply(events.RoleAlive(role, request.incarnation))
         return messages.WorkerWelcome(
-            spec=record.state.spec,
+            spec=record.state.spec.for_members(),
             rank=request.rank,
             servers=record.slots.addresses,
             placement=placed,

@@ -77,7 +77,7 @@ class Histories(RuleBasedStateMachine):
         self.forget(worker)
         self.carry_out(self.dispatch.lost(worker, at=self.at))
 
-    @precondition(lambda self: self.dispatch.space)
+    @precondition(lambda self: len(self.dispatch.steps) < 6)
     @rule(count=st.integers(1, 4))
     def want(self, count):
         for _ in range(min(count, 6 - len(self.dispatch.steps))):

@@ -197,6 +197,11 @@ class JobSpec:
         if planning.on and planning.resize and (self.worker_cpu is None or self.server_cpu is None):
             raise errors.BadInput(f"job {self.name}: it is to plan cores, but begins without limits; give both")
 
+    def for_members(self) -> "JobSpec":
+        """Return the spec for workers, servers and data workers: without URLs, which may hold passwords."""
+        checkpoints = replace(self.checkpoints, url="", resume="")
+        return replace(self, checkpoints=checkpoints, planning=PlanRules(), online=OnlineJob())
+
 
 BY_RANK = 0
 """Sum each worker's samples first, then worker by worker. This is fastest, and the default."""

@@ -209,7 +209,7 @@ class DataWorkerManager:
     # ---- data workers ----
 
     def welcome(self) -> messages.DataWorkerWelcome:
-        return messages.DataWorkerWelcome(self._state.spec, self.package)
+        return messages.DataWorkerWelcome(self._state.spec.for_members(), self.package)
 
     async def answer(self, role: Role, incarnation: int, request: messages.Request) -> messages.Reply:
         if self._state.fenced(role, incarnation):

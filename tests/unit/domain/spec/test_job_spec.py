@@ -5,7 +5,9 @@ import pytest
 from springtide import errors
 from springtide.domain.core import resources
 from springtide.domain.core.roles import RANKED, Placement, Role, RoleExit, RoleKind, parse_role
+from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
+from springtide.domain.spec.planning_config import AdviserRules, PlanRules
 
 
 @pytest.mark.parametrize("kind", RoleKind)
@@ -58,3 +60,15 @@ def test_a_job_needs_one_of_each():
 def test_cores_are_shared_by_the_workers(cores, given, sizes):
     found = resources.size_locally(cores, **given)
     assert (found.servers, found.workers, found.threads_per_worker) == sizes
+
+
+def test_members_of_a_job_get_no_urls():
+    secret = "postgresql://u:hidden@host/past"
+    spec = JobSpec(
+        name="job",
+        checkpoints=CheckpointRules(every_s=5.0, url="s3://key:hidden@bucket/x", resume="s3://key:hidden@bucket/y"),
+        planning=PlanRules(adviser=AdviserRules(history=secret)),
+    )
+    sent = spec.for_members()
+    assert "hidden" not in repr(sent)
+    assert sent.checkpoints.on and sent.name == "job"

@@ -174,7 +174,8 @@ def test_rows_of_crossings_are_found_before_the_model_asks(monkeypatch):
 
 def test_rows_of_crossings_are_asked_for_a_batch_ahead_where_servers_have_them(monkeypatch, served_job):
     job = served_job()
-    job._welcome = msgspec.structs.replace(job._welcome, feeding=FeedRules())
+    spec = dataclasses.replace(job._welcome.spec, feeding=FeedRules())
+    job._welcome = msgspec.structs.replace(job._welcome, spec=spec)
     training = Training(monkeypatch, lambda number: number % 3 > 0, job=job)
     step = training.job._wired.step
     ahead = []
