@@ -11,7 +11,7 @@ from tests.architecture import sources
 
 ATTRIBUTES = 15
 WIDE = {
-    "JobStatus": 50,
+    "JobStatus": 50,  # flat in `springtide status --json`
     "ClusterWorld": 46,  # flat in trace files
     "ElasticJob": 37,  # the spec that users write
     "OnlineState": 32,  # flat in `status --json`
@@ -21,12 +21,12 @@ WIDE = {
     "KubernetesWish": 21,  # part of the spec that users write
     "JobView": 21,  # read by users' policies
     "ForwardReplay": 20,
-    "BrainStatus": 17,
+    "BrainStatus": 17,  # flat in `springtide brain status --json`
 }
 """Classes that are wider than that today, with their width: narrow them, and take them from this list."""
 CIRCLES = 0
 REPEATED_CLASS_NAMES = 4
-FORMAT_SKIPS = 5
+FORMAT_SKIPS = 0
 GERUNDS = 0
 
 SKIP = "# fmt: " + "skip"
