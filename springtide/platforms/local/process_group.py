@@ -242,7 +242,11 @@ def hand_on(folder: pathlib.Path, controllers: list[str], *, may_move: bool) -> 
 def remove_stale(parent: pathlib.Path) -> list[pathlib.Path]:
     """Remove empty groups of agents that were killed."""
     removed = []
-    for base in sorted(parent.glob("springtide-*-*-*")):
+    try:
+        bases = sorted(parent.glob("springtide-*-*-*"))
+    except OSError:  # a pod may not see the group that it is in
+        return []
+    for base in bases:
         found = _OURS.fullmatch(base.name)
         if found and name_of(int(found[2])) != found[1]:
             children = [child for child in base.glob("*") if child.is_dir()]

@@ -1,6 +1,5 @@
 import base64
 import dataclasses
-import datetime
 
 import pytest
 
@@ -121,7 +120,7 @@ def test_all_that_is_installed_is_of_a_known_kind():
 
 
 def test_a_brain_with_certificates_and_the_operator_each_see_their_own():
-    files = serve.make(at=datetime.datetime.now(datetime.UTC))
+    files = serve.make_certificates()
     plan = dataclasses.replace(BRAINY, brain_files=files)
     (kept,) = [each for each in of_kind(plan, "Secret") if each["metadata"]["name"] == install_manifests.BRAIN_TLS]
     assert {name: base64.b64decode(part) for name, part in kept["data"].items()} == files
