@@ -26,7 +26,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 LEAK_GRACE_S = 30.0  # how long threads and children that are on their way out may take, on a busy machine
 
-hypothesis.settings.register_profile("ci", max_examples=60, deadline=None, print_blob=True)
+hypothesis.settings.register_profile("ci", max_examples=40, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("dev", max_examples=30, deadline=None, print_blob=True)
 hypothesis.settings.register_profile("soak", max_examples=1000, deadline=None, print_blob=True)
 

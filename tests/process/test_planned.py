@@ -75,6 +75,7 @@ def test_counts_are_exact_after_a_plan_has_changed_workers_and_cores(tmp_path):
     assert outcomes(job)[0] == "started"
 
 
+@pytest.mark.soak
 def test_a_worker_beyond_the_quota_really_has_a_low_priority_and_is_counted_like_any_other(tmp_path):
     ids = counting.draw(np.random.default_rng(6), 40 * BATCH)
     script = counting.write(tmp_path, ids)
