@@ -48,7 +48,9 @@ GOALS = {
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["store-growth", pytest.param("master-load", marks=pytest.mark.soak), "migrate", "plan"])
+@pytest.mark.parametrize(
+    "name", ["store-growth", pytest.param("master-load", marks=pytest.mark.soak), "migrate", "plan"]
+)
 def test_a_benchmark_ends_with_its_goals(name):
     command = [*BENCH, name, "--quick", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)

@@ -52,7 +52,6 @@ def count(folder, seed, **how):
     return group_counting.count(folder, spec, seed, **how)
 
 
-@pytest.mark.soak  # in CI: a group that caches rows loses a rank and is scaled (test_cached_groups.py)
 @pytest.mark.timeout(400)
 def test_a_group_that_loses_a_rank_grows_and_shrinks_counts_every_occurrence_once(tmp_path):
     def hurt(job):
