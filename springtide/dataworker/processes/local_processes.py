@@ -140,8 +140,8 @@ class _ForkServerProcess:
     def fork(self, number: int, timeout_s: float) -> ForkedProcess:
         """Fork a data worker, once the server has loaded the package."""
         with self._lock:
-            self._sock.settimeout(timeout_s)
             try:
+                self._sock.settimeout(timeout_s)
                 fork = fork_server.ask(self._sock, ForkRequest(arguments=(str(number),)))
             except TimeoutError:
                 self.process.kill()  # its late reply would be taken for the reply to the next request
@@ -155,7 +155,10 @@ class _ForkServerProcess:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        self._sock.close()
+        with contextlib.suppress(OSError):  # the server's end is gone already
+            self._sock.shutdown(socket.SHUT_RDWR)  # ends the wait of a thread in `fork`
+        with self._lock:  # while a thread waits on the descriptor, its number must not be reused
+            self._sock.close()
 
 
 def main(descriptor: int) -> None:

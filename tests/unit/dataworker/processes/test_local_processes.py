@@ -2,14 +2,17 @@
 
 import os
 import pathlib
+import signal
 import socket
 import subprocess
 import sys
+import threading
 
 import msgspec
 import psutil
 import pytest
 
+from springtide import errors
 from springtide.dataworker.processes import job_package, local_processes
 from tests.waiting import until
 
@@ -29,6 +32,37 @@ def test_a_loader_that_died_with_a_reply_unread_leaves_no_package(tmp_path, monk
     with theirs:
         local_processes.main(os.dup(theirs.fileno()))
     assert not folder.exists()
+
+
+SILENT = "import os, sys, time; os.set_inheritable(int(sys.argv[2]), True); os.fork(); time.sleep(1000)"
+
+
+@pytest.mark.process
+def test_a_closed_fork_server_ends_waiting_requests_and_refuses_later_ones(tmp_path, monkeypatch):
+    """A child keeps the server's end of the socket, so that its death alone does not end the wait."""
+    monkeypatch.setattr(local_processes, "_RUN", SILENT)
+    forker = local_processes.WorkerForker(tmp_path, b"s" * 32)
+    early, late = forker.start(0), forker.start(1)
+    server = psutil.Process(forker.pid)
+    reasons = []
+
+    def wait():
+        with pytest.raises(errors.JobFailed) as said:
+            early.ready(300)
+        reasons.append(str(said.value))
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    try:
+        until(server.children)
+        until(early._server._lock.locked)
+        forker.close()
+        waiting.join()
+        with pytest.raises(errors.JobFailed, match="the fork server is gone"):
+            late.ready(300)
+    finally:
+        os.killpg(server.pid, signal.SIGKILL)
+    assert "the fork server is gone" in reasons[0]
 
 
 TRAINER = """
