@@ -1,4 +1,4 @@
-// Tables, plans and rows of a cache. Pulls and pushes: cached_requests.cpp; between ranks: cached_exchange.cpp.
+// Tables, plans and rows of a cache, and rows between ranks. Pulls and pushes: cached_requests.cpp.
 #include "cache/cached_backend.h"
 
 #include <algorithm>

@@ -50,7 +50,7 @@ std::string random_bytes(size_t count);
 
 // Limits connections that have not completed the handshake: a maximum number and one deadline each. Overdue
 // ones, and the oldest when there are too many, are shut down. Authenticated connections are not counted
-// here. The same in Python: springtide/rpc/transport/handshake_limits.py.
+// here. The same in Python: springtide/rpc/transport/auth.py.
 class PendingHandshakes {
  public:
   PendingHandshakes(size_t most, double within_s) : most_(most), within_s_(within_s) {}

@@ -1,7 +1,7 @@
 """Models of async throughput by workers and servers, and the errors of models on measurements that they did not see.
 
 "async" is Kale's Eqn 8. It has no term for too few servers, which real jobs show; "shared" is Eqn 8 with this term.
-"optimus-async" is for comparison. Planning uses the curves at a fixed ratio (`planning.online.capacity`).
+"optimus-async" is for comparison. Planning uses the curves at a fixed ratio (`planning.online.capacity_model`).
 """
 
 from collections.abc import Callable, Mapping, Sequence

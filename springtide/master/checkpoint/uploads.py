@@ -1,7 +1,7 @@
 """Uploads checkpoints to a URL from time to time, in a separate process (`checkpoint.transfer.upload`), one at a time.
 
 Servers first copy the files on their own disks (`master.checkpoint.server_disks`). Without a URL, those files are
-fetched into the run's folder at the end of the job (`checkpoint.transfer.gather`).
+fetched into the run's folder at the end of the job (`gather` in `checkpoint.transfer.upload`).
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """What checkpoints cost: a job that saves itself while it trains, and the caller of `Checkpointer.save`.
 
-In: nothing but the options. Out: the goals and rows of all parts, each measured in a room of its own. Next:
-checkpoint_job.py, checkpoint_blocking.py.
+In: nothing but the options. Out: the goals and rows of all parts, each measured by itself. Next:
+checkpoint_blocking.py.
 """
 
 import contextlib

@@ -1,7 +1,7 @@
 """What a step costs against batch size, tables, dim and servers: nothing may grow worse than linearly.
 
 One worker trains `st.EmbeddingBags` and a linear head on servers in processes of their own; one size varies at a time.
-In: bench/core/served_worker.py. Out: exponents (1 is linear) as goals, and a picture of the curves.
+In: a job of bench/core/jobs.py. Out: exponents (1 is linear) as goals, and a picture of the curves.
 """
 
 import itertools
