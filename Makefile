@@ -8,6 +8,9 @@ EXTRAS := dev parquet export bench sim kafka tls k8s
 COMPILE := cmake ninja nanobind
 NATIVE_SOURCES = $(shell find cpp -name '*.h' -o -name '*.cpp')
 
+# Many container images set this; then every process of every test would compile torch and Ray again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help env native native-tests demo test test-k8s check format docs bench soak setup-extra setup-forecast sanitize clean
 

@@ -278,7 +278,11 @@ def environment() -> dict[str, str]:
     """Return the variables of the cluster, so that its actors import the same modules as this process."""
     inherited = config.child_environment({}, {})
     here = [str(pathlib.Path(str(each.__file__)).parents[1]) for each in (springtide, springtide_lab)]
-    return {**inherited, "PYTHONPATH": os.pathsep.join(filter(None, [*here, inherited.get("PYTHONPATH", "")]))}
+    return {
+        **inherited,
+        "PYTHONPATH": os.pathsep.join(filter(None, [*here, inherited.get("PYTHONPATH", "")])),
+        "RAY_worker_niceness": "0",  # by default 15: on a busy machine actors, and our master in one, would starve
+    }
 
 
 def serve(nodes: int, clients: bool, pipe: "connection.Connection[Any, Any]") -> None:
