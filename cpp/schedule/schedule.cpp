@@ -117,7 +117,7 @@ void Scheduler::look_up(size_t first, size_t end) {
     const RowAt at = directory_.find(tables[now], keys[now], hashes[now]);
     at_[now] = at;
     if (at == kNoRow) {
-      owner_[now] = kNoOwner;
+      owner_[now] = kNoWorker;
       dirty_[now] = 0;
       continue;
     }

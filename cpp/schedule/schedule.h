@@ -107,8 +107,8 @@ class Scheduler {
   void update_directory();
   void evict(uint32_t worker, uint64_t room_for);
 
-  static constexpr size_t kAhead = 16;               // keys between asking for memory and using it
-  static constexpr uint16_t kShared = kNoOwner - 1;  // several workers train the key
+  static constexpr size_t kAhead = 16;                // keys between asking for memory and using it
+  static constexpr uint16_t kShared = kNoWorker - 1;  // several workers train the key
 
   const SchedulerOptions options_;
   const AllocationPolicy policy_;
@@ -123,7 +123,7 @@ class Scheduler {
   std::vector<uint16_t> owner_;
   std::vector<uint8_t> dirty_;
   std::vector<uint16_t> trainer_;   // the only one, or that there are several
-  std::vector<uint16_t> keeper_;    // the trainer that caches the row after the step, or kNoOwner
+  std::vector<uint16_t> keeper_;    // the trainer that caches the row after the step, or kNoWorker
   std::vector<Trainers> trainers_;  // with P2P::gradients
   std::vector<uint8_t> scored_;
   std::vector<uint32_t> positions_, quota_;

@@ -38,8 +38,8 @@ void Scheduler::find_trainers(std::span<const int32_t> rank_of_sample) {
   std::vector<uint32_t> next(begin.begin(), begin.end() - 1);
   for (uint32_t i = 0; i < rank_of_sample.size(); ++i) samples[next[static_cast<size_t>(rank_of_sample[i])]++] = i;
 
-  trainer_.assign(batch_.size(), kNoOwner);
-  std::vector<uint16_t> last(batch_.size(), kNoOwner);
+  trainer_.assign(batch_.size(), kNoWorker);
+  std::vector<uint16_t> last(batch_.size(), kNoWorker);
   const auto units = batch_.units();
   const auto sample_begin = batch_.sample_begin();
   for (uint32_t w = 0; w < options_.workers; ++w) {
@@ -49,7 +49,7 @@ void Scheduler::find_trainers(std::span<const int32_t> rank_of_sample) {
         const uint32_t unit = units[k];
         if (last[unit] == w) continue;
         last[unit] = static_cast<uint16_t>(w);
-        trainer_[unit] = trainer_[unit] == kNoOwner ? static_cast<uint16_t>(w) : kShared;
+        trainer_[unit] = trainer_[unit] == kNoWorker ? static_cast<uint16_t>(w) : kShared;
         trains_[w].push_back(unit);
       }
     }
@@ -59,7 +59,7 @@ void Scheduler::find_trainers(std::span<const int32_t> rank_of_sample) {
 // Rows that are where they are trained stay there; then those that one worker trains alone enter its cache
 // while there is room; then those that a few train find a home.
 void Scheduler::choose_keepers() {
-  keeper_.assign(batch_.size(), kNoOwner);
+  keeper_.assign(batch_.size(), kNoWorker);
   for (uint32_t w = 0; w < options_.workers; ++w) {
     hits_[w].clear();
     enters_[w].clear();
@@ -104,12 +104,12 @@ void Scheduler::choose_homes() {
     for (uint32_t unit : hits_[w]) homes[w] += trainer_[unit] == kShared;
   }
   for (uint32_t unit = 0; unit < batch_.size(); ++unit) {
-    if (keeper_[unit] != kNoOwner || !exchanged(unit)) continue;
-    uint32_t home = kNoOwner;
+    if (keeper_[unit] != kNoWorker || !exchanged(unit)) continue;
+    uint32_t home = kNoWorker;
     each_trainer(unit, [&](uint32_t w) {
-      if (enters_[w].size() < room_[w] && (home == kNoOwner || homes[w] < homes[home])) home = w;
+      if (enters_[w].size() < room_[w] && (home == kNoWorker || homes[w] < homes[home])) home = w;
     });
-    if (home == kNoOwner) continue;
+    if (home == kNoWorker) continue;
     keeper_[unit] = static_cast<uint16_t>(home);
     enters_[home].push_back(unit);
     ++homes[home];
@@ -151,7 +151,7 @@ void Scheduler::plan_trained(uint32_t worker) {
       }
     } else if (owner == worker) {
       plan.pass_hit.add(tables[unit], keys[unit]);
-    } else if (keeper == kNoOwner || (owner != keeper && !dirty_[unit])) {
+    } else if (keeper == kNoWorker || (owner != keeper && !dirty_[unit])) {
       plan.pass_pull.add(tables[unit], keys[unit]);
     }
   }
@@ -168,12 +168,12 @@ void Scheduler::plan_owned() {
   const auto tables = batch_.tables();
   for (uint32_t unit = 0; unit < batch_.size(); ++unit) {
     const uint16_t owner = owner_[unit], keeper = keeper_[unit];
-    if (trainer_[unit] == kShared && keeper != kNoOwner) plan_exchange(unit);
-    if (owner == kNoOwner || owner == keeper) continue;
+    if (trainer_[unit] == kShared && keeper != kNoWorker) plan_exchange(unit);
+    if (owner == kNoWorker || owner == keeper) continue;
     CachePlan& plan = *plans_[owner];
     plan.drop.add(tables[unit], keys[unit]);
     if (!dirty_[unit]) continue;
-    if (options_.p2p != P2P::off && keeper != kNoOwner) {
+    if (options_.p2p != P2P::off && keeper != kNoWorker) {
       between(plan.sends, keeper).add(tables[unit], keys[unit]);
       between(plans_[keeper]->receives, owner).add(tables[unit], keys[unit]);
     } else {
@@ -210,7 +210,7 @@ void Scheduler::update_directory() {
     const size_t unit = ahead - 2 * kAhead;
     if (at_[unit] == kNoRow) continue;
     directory_.unlink(at_[unit]);
-    if (keeper_[unit] == kNoOwner) directory_.forget(at_[unit]);
+    if (keeper_[unit] == kNoWorker) directory_.forget(at_[unit]);
   }
   const auto keys = batch_.keys();
   const auto tables = batch_.tables();
@@ -219,7 +219,7 @@ void Scheduler::update_directory() {
     evict(w, hits_[w].size() + enters_[w].size());
     for (uint32_t unit : hits_[w]) directory_.link(at_[unit], w, step_);
     for (uint32_t unit : enters_[w]) {
-      if (owner_[unit] == kNoOwner) at_[unit] = directory_.add(tables[unit], keys[unit], hashes[unit], w);
+      if (owner_[unit] == kNoWorker) at_[unit] = directory_.add(tables[unit], keys[unit], hashes[unit], w);
       directory_.link(at_[unit], w, step_);
     }
   }

@@ -58,7 +58,7 @@ class Laia {
     uint32_t count = 0;
     auto add = [&](uint32_t unit) {
       const uint16_t owner = task_.owner[unit];
-      if (owner == kNoOwner) return;
+      if (owner == kNoWorker) return;
       if (score[owner]++ == 0) touched[count++] = owner;
     };
     if (!task_.positions.empty()) {
@@ -145,10 +145,10 @@ uint64_t transmissions(const AllocationTask& task, std::span<const int32_t> rank
   for (size_t unit = 0; unit < trainers.size(); ++unit) {
     const auto& who = trainers[unit];
     const uint16_t owner = task.owner[unit];
-    const bool owner_trains = owner != kNoOwner && who.test(owner);
+    const bool owner_trains = owner != kNoWorker && who.test(owner);
     const size_t count = who.count();
     if (count == 0) continue;
-    const uint16_t sole = owner_trains ? owner : static_cast<uint16_t>(kNoOwner - 1);
+    const uint16_t sole = owner_trains ? owner : static_cast<uint16_t>(kNoWorker - 1);
     sum += static_cast<uint64_t>(count == 1
                                      ? cost.sole(owner, task.dirty[unit] != 0, sole)
                                      : cost.shared(static_cast<uint32_t>(count), task.dirty[unit] != 0, owner_trains));
@@ -171,8 +171,8 @@ uint64_t transmissions_at_least(const AllocationTask& task) {
     for (uint32_t room = 0; trainers < quota.size() && room < samples_of[unit]; ++trainers) room += quota[trainers];
     const uint16_t owner = task.owner[unit];
     const bool dirty = task.dirty[unit] != 0;
-    sum += static_cast<uint64_t>(trainers == 1 ? cost.sole(owner, dirty, owner == kNoOwner ? 0 : owner)
-                                               : cost.shared(trainers, dirty, owner != kNoOwner));
+    sum += static_cast<uint64_t>(trainers == 1 ? cost.sole(owner, dirty, owner == kNoWorker ? 0 : owner)
+                                               : cost.shared(trainers, dirty, owner != kNoWorker));
   }
   for (uint32_t i = 0; i < task.samples; ++i) {
     int32_t all_move = 0;
@@ -181,9 +181,9 @@ uint64_t transmissions_at_least(const AllocationTask& task) {
       const uint32_t unit = task.units[k];
       if (samples_of[unit] != 1) continue;
       const uint16_t owner = task.owner[unit];
-      const int32_t moves = cost.sole(owner, task.dirty[unit] != 0, kNoOwner - 1);
+      const int32_t moves = cost.sole(owner, task.dirty[unit] != 0, kNoWorker - 1);
       all_move += moves;
-      if (owner != kNoOwner) saves[owner] += moves;
+      if (owner != kNoWorker) saves[owner] += moves;
     }
     sum += static_cast<uint64_t>(all_move - *std::max_element(saves.begin(), saves.end()));
   }

@@ -11,7 +11,7 @@
 
 namespace springtide {
 
-constexpr uint16_t kNoOwner = UINT16_MAX;  // owner of a key that no worker caches
+constexpr uint16_t kNoWorker = UINT16_MAX;  // owner of a key that no worker caches
 constexpr uint32_t kMostWorkers = 128;
 
 // What may go straight from worker to worker: nothing; rows to the one that trains them next alone; or also
@@ -26,7 +26,7 @@ struct AllocationTask {
   std::span<const uint32_t> sample_begin;  // size samples + 1
   std::span<const uint32_t> units;
   std::span<const TableId> table;   // by unit
-  std::span<const uint16_t> owner;  // by unit: the worker whose cache has the latest row, or kNoOwner
+  std::span<const uint16_t> owner;  // by unit: the worker whose cache has the latest row, or kNoWorker
   std::span<const uint8_t> dirty;   // by unit: 1 when only its owner has the latest row, not the servers
   // Units that count for scoring: positions of a sample's keys when all samples have their keys of the same
   // tables at the same positions (then `positions` is not empty), and by unit otherwise.

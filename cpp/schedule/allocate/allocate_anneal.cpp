@@ -57,8 +57,8 @@ class AnnealNets {
         const uint16_t owner = task.owner[unit];
         if (net_at[unit] != kNone) {
           net_of_.push_back(net_at[unit]);
-        } else if (samples[unit] == 1 && owner != kNoOwner) {
-          alone[owner] -= kUnit * cost_.sole(owner, task.dirty[unit] != 0, kNoOwner - 1);
+        } else if (samples[unit] == 1 && owner != kNoWorker) {
+          alone[owner] -= kUnit * cost_.sole(owner, task.dirty[unit] != 0, kNoWorker - 1);
         }
       }
       begin_[i + 1] = static_cast<uint32_t>(net_of_.size());
@@ -91,7 +91,7 @@ class AnnealNets {
       for (uint32_t group = 0; group < stride_; group += kLanes) {
         for (uint32_t lane = group; lane < group + kLanes; ++lane) costs[lane] += samples_at[lane] == 0 ? joins : 0;
       }
-      if (net.owner != kNoOwner && samples_at[net.owner] == 0) costs[net.owner] -= kUnit * KeyCost::kOwnerSaves;
+      if (net.owner != kNoWorker && samples_at[net.owner] == 0) costs[net.owner] -= kUnit * KeyCost::kOwnerSaves;
     }
     return costs_;
   }
@@ -99,7 +99,7 @@ class AnnealNets {
  private:
   static constexpr uint32_t kLanes = 8;  // workers added up at once
   struct Net {
-    uint16_t owner = kNoOwner;
+    uint16_t owner = kNoWorker;
     uint16_t trainers = 0;
     uint32_t sum = 0;  // of the ranks that train it: the trainer, when there is one
     bool dirty = false;

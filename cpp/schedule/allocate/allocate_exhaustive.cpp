@@ -87,9 +87,9 @@ class Exhaustive {
     if (trainers_[unit] == 0) return 0;
     const uint16_t owner = task_.owner[unit];
     const bool dirty = task_.dirty[unit] != 0;
-    const bool owner_trains = owner != kNoOwner && samples_at_[size_t(unit) * task_.workers + owner] > 0;
+    const bool owner_trains = owner != kNoWorker && samples_at_[size_t(unit) * task_.workers + owner] > 0;
     if (trainers_[unit] > 1) return cost_.shared(trainers_[unit], dirty, owner_trains);
-    return cost_.sole(owner, dirty, owner_trains ? owner : static_cast<uint16_t>(kNoOwner - 1));
+    return cost_.sole(owner, dirty, owner_trains ? owner : static_cast<uint16_t>(kNoWorker - 1));
   }
 
   const AllocationTask& task_;

@@ -23,8 +23,8 @@ struct Case {
     const auto below = [&](uint32_t end) { return static_cast<uint32_t>(random() % end); };
     for (uint32_t u = 0; u < keys; ++u) {
       table.push_back(0);
-      owner.push_back(below(2) ? static_cast<uint16_t>(below(workers)) : kNoOwner);
-      dirty.push_back(owner.back() != kNoOwner && below(4) > 0);
+      owner.push_back(below(2) ? static_cast<uint16_t>(below(workers)) : kNoWorker);
+      dirty.push_back(owner.back() != kNoWorker && below(4) > 0);
     }
     for (uint32_t i = 0; i < samples; ++i) {
       std::vector<uint32_t> of_sample;
