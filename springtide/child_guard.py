@@ -1,10 +1,8 @@
-"""Kills a child process when its parent ends.
+"""Kills a child process when its parent ends: an orphan would hold the parent's sockets open.
 
-An orphaned child would hold the parent's sockets open, and nobody would stop it.
-
-In: the parent's pid, read before the fork. Callers: fork_server.py, and every role that an agent started on its own
-host (`Settings.parent`). `platforms.local.watchdog` is the first defence, but it can be killed together with the agent.
-The kernel ties the child to the thread that forked it. Agents therefore start roles in the thread of their event loop.
+In: the parent's pid, read before the fork. `platforms.local.watchdog` is the first defence, but it can be killed
+together with the agent. The kernel ties the child to the thread that forked it, so agents start roles in the thread of
+their event loop.
 """
 
 import ctypes

@@ -219,7 +219,7 @@ def check_type(name: str, value: Any, kind: type) -> Any:
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise errors.BadInput(f"setting {name!r} is {value!r} ({type(value).__name__}), wanted {kind.__name__}")
+        raise errors.BadInput(f"setting {name!r} is {value!r} ({type(value).__name__}), expected {kind.__name__}")
     return value
 
 
@@ -229,17 +229,17 @@ def check(settings: Settings) -> Settings:
     validation.number(settings.seed, "seed", validation.SEED)
     slots = settings.slots
     if not 64 <= slots <= 65536 or slots & (slots - 1):
-        raise errors.BadInput(f"slots={slots}: wanted a power of two from 64 to 65536, such as 1024")
+        raise errors.BadInput(f"slots={slots}: expected a power of two from 64 to 65536, such as 1024")
     validation.number(settings.whole_table_bytes, "whole_table_bytes", "a whole number of bytes")
     for name in ("reconnect_s", "recovery_s"):
         if getattr(settings, name) < 0:
-            raise errors.BadInput(f"{name}={getattr(settings, name)}: wanted seconds, or 0 for never")
+            raise errors.BadInput(f"{name}={getattr(settings, name)}: expected seconds, or 0 for never")
     for name in ("connect_timeout_s", "master_patience_s", "request_timeout_s", "report_every_s"):
         if getattr(settings, name) <= 0:
-            raise errors.BadInput(f"{name}={getattr(settings, name)}: wanted seconds, more than 0")
+            raise errors.BadInput(f"{name}={getattr(settings, name)}: expected seconds, more than 0")
     for name in ("master", "brain"):
         if getattr(settings, name) and ":" not in getattr(settings, name):
-            raise errors.BadInput(f"{name}={getattr(settings, name)!r}: wanted host:port, such as 10.0.0.5:7700")
+            raise errors.BadInput(f"{name}={getattr(settings, name)!r}: expected host:port, such as 10.0.0.5:7700")
     return settings
 
 
@@ -247,7 +247,7 @@ def own_rank(settings: Settings, kind: RoleKind) -> int:
     """Return the rank in this process's member name, and check that its role is `kind`."""
     role = parse_role(settings.member)
     if role is None or role.kind is not kind:
-        raise errors.BadInput(f"{PREFIX}MEMBER={settings.member!r}: wanted {kind}-RANK, such as {kind}-0")
+        raise errors.BadInput(f"{PREFIX}MEMBER={settings.member!r}: expected {kind}-RANK, such as {kind}-0")
     return role.rank
 
 

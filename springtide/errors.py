@@ -1,40 +1,7 @@
-"""Error classes of Springtide. Retryable errors derive from `TemporaryError`.
+"""Error classes of Springtide: mistakes of the user (`UserError`), retryable errors, and the end of a job.
 
-A message says what happened, to which object, what was found, what was expected, and what to do next.
-
-SpringtideError
-├── UserError              a mistake that the user can fix; shown without a traceback
-│   ├── BadInput           an invalid value, shape, dtype or file
-│   │   ├── NonFiniteGradient   NaN or infinity in a push; no part of the push was applied
-│   │   ├── UnknownName    an unknown name; the message suggests the nearest known name
-│   │   └── MalformedRecord     an unreadable line of a data file
-│   ├── MissingFile        a path that does not exist; the message gives the nearest name
-│   ├── MissingExtra       an optional dependency that is not installed
-│   ├── MissingLab         a lab command, but the lab is not installed
-│   ├── StreamShrunk       a stream that ends before an offset that the job has already read
-│   ├── StreamReplaced     a stream that was recreated after the job read it
-│   ├── PortTaken          an address on which another process listens
-│   ├── DiskFull           no space left to write
-│   ├── NotFound           an object that the cluster does not have
-│   ├── Forbidden          an operation that the cluster denies to this account; the message says what to grant
-│   ├── ClusterRefused     an object that the cluster rejects
-│   └── UserCodeFailed     an exception from the training script
-│       └── UnreadableSample    a sample that the user's data set or collate_fn cannot produce; names its index
-├── TemporaryError         an error worth retrying after `delay_s`
-│   ├── GroupChanged       a bsp group that was re-formed in the meantime
-│   ├── WrongOwner         a slot that the addressed server does not own, or no longer owns
-│   ├── BrainUnreachable   a brain that does not answer in time; the master plans alone
-│   ├── HistoryUnavailable a database of past jobs that cannot be read or written
-│   ├── Conflict           an object that another client changed in the meantime; read it again
-│   │   └── AlreadyThere   an object whose name is already in use
-│   ├── ClusterUnreachable a cluster API that does not answer; names the cluster and what to check
-│   ├── StreamUnreachable  a broker that does not answer; names the broker, the wait and what to check
-│   ├── StoreFailed        a file store that fails or refuses; names the store, its answer and what to check
-│   └── PartlyApplied      a push of several batches, some already applied; their sum cannot be split
-└── JobFailed              a job that cannot continue
-    ├── ServerUnreachable  a server that does not answer; names the server, the wait and what to check
-    ├── MasterUnreachable  a master that does not answer; names the address, the wait and what to check
-    └── Fenced             a process whose work the master has given to another process
+A message says what happened, to which object, what was found, what was expected, and what to do next. docs/errors.md
+describes every class for users.
 """
 
 import difflib
@@ -133,11 +100,7 @@ class UnreadableSample(UserCodeFailed):
 
 
 class TemporaryError(SpringtideError):
-    """An error worth retrying after `delay_s` seconds."""
-
-    def __init__(self, message: str, *, delay_s: float = 1.0) -> None:
-        super().__init__(message)
-        self.delay_s = delay_s
+    """An error worth retrying."""
 
 
 class GroupChanged(TemporaryError):

@@ -21,7 +21,6 @@ class InputFile:
         self.path, self.text = path, text
 
     def fail(self, trail: Trail, message: str) -> errors.BadInput:
-        """Return a BadInput that names file, line and field."""
         line = line_of(self.text, trail)
         where = f"{self.path}:{line}" if line else f"{self.path}"
         name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in trail).lstrip(".")
@@ -30,21 +29,21 @@ class InputFile:
 
 def read(path: pathlib.Path, *, what: str, hint: str = "", most_bytes: int | None = None) -> str:
     """Read a text file. `what` ("a kubeconfig") and `hint` go into error messages."""
-    wanted = f"wanted {what}; {hint}" if hint else f"wanted {what}"
+    expected = f"expected {what}; {hint}" if hint else f"expected {what}"
     try:
         with path.open("rb") as file:
             content = file.read() if most_bytes is None else file.read(most_bytes + 1)
         if most_bytes is not None and len(content) > most_bytes:
-            raise errors.BadInput(f"{path}: larger than {most_bytes >> 20} MiB; {wanted}")
+            raise errors.BadInput(f"{path}: larger than {most_bytes >> 20} MiB; {expected}")
         return content.decode("utf-8-sig")
     except FileNotFoundError:
-        raise errors.MissingFile(f"no file {path}; {wanted}") from None
+        raise errors.MissingFile(f"no file {path}; {expected}") from None
     except IsADirectoryError:
-        raise errors.MissingFile(f"{path} is a directory; {wanted}") from None
+        raise errors.MissingFile(f"{path} is a directory; {expected}") from None
     except OSError as error:
-        raise errors.BadInput(f"{path}: cannot be read: {error.strerror}; {wanted}") from None
+        raise errors.BadInput(f"{path}: cannot be read: {error.strerror}; {expected}") from None
     except UnicodeDecodeError as error:
-        raise errors.BadInput(f"{path}: not UTF-8 at byte {error.start}; {wanted}") from None
+        raise errors.BadInput(f"{path}: not UTF-8 at byte {error.start}; {expected}") from None
 
 
 def parse(path: pathlib.Path, text: str, *, what: str) -> Any:

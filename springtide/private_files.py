@@ -1,10 +1,4 @@
-"""Creates files that only their owner can read.
-
-Every file in a run's folder is private, because the folder may hold credentials of the job's spec.
-
-In: paths. Out: files of mode 0600 under any umask. This module does not change the umask, because a worker's script
-writes its own files.
-"""
+"""Creates files that only their owner can read, under any umask: a run's folder may hold credentials."""
 
 import os
 import pathlib

@@ -1,13 +1,9 @@
 """Trains a job from inside a user's Ray program, with `springtide.ray.run(job)`.
 
-In: a script, a YAML file or an `ElasticJob`. Out: the job's final status. The job runs on the Ray cluster to which the
-program is connected. `springtide status`, `logs`, `scale` and `stop` work on this job too, as on those of `springtide
-submit --platform ray`, which uses `submit` of this module.
-
-    import springtide.ray
+The job runs on the Ray cluster to which the program is connected. `springtide status`, `logs`, `scale` and `stop` work
+on it too, as on jobs of `springtide submit --platform ray`, which uses `submit` of this module.
 
     status = springtide.ray.run("train.py", arguments=("--epochs", "3"))
-    print(status.phase, status.samples)
 """
 
 import contextlib

@@ -43,7 +43,7 @@ class QueueBounds:
     def __post_init__(self) -> None:
         if not 0 <= self.lower < self.upper:
             raise errors.BadInput(
-                f"bounds of a worker's queue: lower={self.lower}, upper={self.upper}; wanted 0 <= lower < upper"
+                f"bounds of a worker's queue: lower={self.lower}, upper={self.upper}; expected 0 <= lower < upper"
             )
 
 

@@ -1,10 +1,8 @@
 """Pure. Cut a data set into shards: small, equal parts of a shuffled order that every process computes independently.
 
 In: a `DatasetCard`. Out: the samples of shard k of an epoch, in order. Next: `data.ledger.async_ledger` leases shards.
-
-The order of an epoch is a keyed permutation of 0..n-1 (a Feistel network with cycle walking). Computing shard k takes
-time proportional to its own length. There is no table of all samples. The order does not depend on the number of
-workers or servers.
+The order of an epoch is a keyed permutation of 0..n-1 (a Feistel network with cycle walking), so there is no table of
+all samples. The order does not depend on the number of workers or servers.
 """
 
 import numpy as np
@@ -49,7 +47,7 @@ def indices(card: DatasetCard, *, epoch: int, index: int, first: int = 0, end: i
 def rank_part(count: int, *, rank: int, workers: int, unit: int = 1) -> slice:
     """Return a rank's part of a bsp batch, cut between units. Parts differ by at most one unit."""
     if not 0 <= rank < workers:
-        raise errors.BadInput(f"rank {rank} of a group of {workers}: wanted 0 to {workers - 1}")
+        raise errors.BadInput(f"rank {rank} of a group of {workers}: expected 0 to {workers - 1}")
     units = -(-count // unit)
     return slice(min(count, units * rank // workers * unit), min(count, units * (rank + 1) // workers * unit))
 

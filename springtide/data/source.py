@@ -8,7 +8,7 @@ import inspect
 import os
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -34,25 +34,29 @@ OF_INDICES = ("indices", "indexes", "index", "idx", "ids", "rows", "items", "sam
 DEFAULT_BATCH_SIZE = 512  # a common size for click models on CPU; used when neither the call nor a DataLoader gives one
 
 
+def _no_samples(*_: Any) -> Any:
+    raise errors.BadInput("a stream has no samples with indices")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleSource:
     """A data set with a uniform interface for training."""
 
-    samples: int | None
-    """Number of samples of an epoch; None for an IterableDataset, which has no indices."""
     batch_size: int
-    shuffle: bool
-    drop_last: bool
-    num_workers: int
-    fetch: Fetch
+    samples: int | None = None
+    """Number of samples of an epoch; None for a data set without indices."""
+    shuffle: bool = False
+    drop_last: bool = False
+    num_workers: int = 0
+    fetch: Fetch = _no_samples
     """Function that reads the mini-batch with these indices (map-style only)."""
-    stream: Callable[[], Iterable[Any]]
+    stream: Callable[[], Iterable[Any]] = _no_samples
     """Function that starts a new run over the mini-batches of an IterableDataset."""
-    items: Callable[[], Iterable[list[Any]]]
+    items: Callable[[], Iterable[list[Any]]] = _no_samples
     """Function that starts such a run, and yields each mini-batch as a list of samples before `collate`."""
-    collate: Callable[[list[Any]], Any] | None
+    collate: Callable[[list[Any]], Any] | None = None
     """The user's `collate_fn`, if there is one."""
-    loader_options: dict[str, Any]
+    loader_options: dict[str, Any] = field(default_factory=dict)
     online: StreamDataset | None = None
     """The stream, if the data set is one. Only the batch size of the other fields then counts."""
 
@@ -146,9 +150,9 @@ def open_source(
 def _check(collate_fn: Any, **either: Any) -> None:
     for name, value in either.items():
         if value is not None and not isinstance(value, bool | np.bool_):
-            raise errors.BadInput(f"{name}={value!r}: wanted True or False")
+            raise errors.BadInput(f"{name}={value!r}: expected True or False")
     if collate_fn is not None and not callable(collate_fn):
-        raise errors.BadInput(f"collate_fn={collate_fn!r}: wanted a function from a list of samples to a batch")
+        raise errors.BadInput(f"collate_fn={collate_fn!r}: expected a function from a list of samples to a batch")
 
 
 def _of_stream(dataset: StreamDataset, batch_size: int, **given: Any) -> SampleSource:
@@ -158,23 +162,7 @@ def _of_stream(dataset: StreamDataset, batch_size: int, **given: Any) -> SampleS
                 f"{name}= means nothing for a stream: its records come in the order of their offsets, and "
                 "springtide.stream(decode=...) makes batches of them"
             )
-
-    def none(*_: Any) -> Any:
-        raise errors.BadInput("a stream has no samples with indices")
-
-    return SampleSource(
-        samples=None,
-        batch_size=batch_size,
-        shuffle=False,
-        drop_last=False,
-        num_workers=0,
-        fetch=none,
-        stream=none,
-        items=none,
-        collate=None,
-        loader_options={},
-        online=dataset,
-    )
+    return SampleSource(batch_size=batch_size, online=dataset)
 
 
 def fetcher(dataset: Any, collate_fn: Callable[[list[Any]], Any] | None = None) -> Fetch:
@@ -247,7 +235,7 @@ def _count(dataset: Any) -> int:
     named = isinstance(dataset, Mapping) and 0 not in dataset
     if named or isinstance(dataset, str | bytes | os.PathLike):
         raise errors.BadInput(
-            f"the data set is a {type(dataset).__name__}: wanted samples by index. A file needs a reader, such as "
+            f"the data set is a {type(dataset).__name__}: expected samples by index. A file needs a reader, such as "
             "springtide.zoo.CriteoTsv(path); columns of tensors go into torch.utils.data.TensorDataset(x, y)"
         )
     if (
@@ -256,17 +244,19 @@ def _count(dataset: Any) -> int:
         and all(isinstance(column, torch.Tensor | np.ndarray) for column in dataset)
     ):
         raise errors.BadInput(
-            f"the data set is a tuple of {len(dataset)} arrays: wanted samples by index. "
+            f"the data set is a tuple of {len(dataset)} arrays: expected samples by index. "
             "Wrap them: torch.utils.data.TensorDataset(x, y)"
         )
     if not hasattr(dataset, "__len__") or not (hasattr(dataset, "__getitem__") or hasattr(dataset, "batch")):
         raise errors.BadInput(
-            f"cannot train from a {type(dataset).__name__}: wanted a torch Dataset with __len__ and __getitem__ "
+            f"cannot train from a {type(dataset).__name__}: expected a torch Dataset with __len__ and __getitem__ "
             "(or .batch(indices)), a DataLoader, or an IterableDataset"
         )
     count = len(dataset)
     if count == 0:
-        raise errors.BadInput(f"the data set ({type(dataset).__name__}) is empty: len() is 0, wanted 1 or more samples")
+        raise errors.BadInput(
+            f"the data set ({type(dataset).__name__}) is empty: len() is 0, expected 1 or more samples"
+        )
     return count
 
 

@@ -20,7 +20,6 @@ WIDE = {
     "Summary": 24,  # flat in `simulate --json`
     "KubernetesWish": 21,  # part of the spec that users write
     "JobView": 21,  # read by users' policies
-    "ForwardReplay": 20,
     "BrainStatus": 17,  # flat in `springtide brain status --json`
 }
 """Classes that are wider than that today, with their width: narrow them, and take them from this list."""

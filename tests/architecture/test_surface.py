@@ -80,14 +80,6 @@ def test_every_error_has_its_entry_on_the_errors_page():
     assert listed == defined
 
 
-def test_the_error_tree_is_drawn_as_it_is():
-    drawn = set(re.findall(r"^[│├└─ ]*(\w+)", errors.__doc__, flags=re.M)) & {*vars(errors)}
-    defined = {
-        name for name, thing in vars(errors).items() if inspect.isclass(thing) and thing.__module__ == errors.__name__
-    }
-    assert drawn == defined
-
-
 def test_every_dependency_has_its_reason_written_down():
     project = tomllib.loads((sources.ROOT / "pyproject.toml").read_text())["project"]
     wanted = [*project["dependencies"]]

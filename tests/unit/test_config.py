@@ -33,7 +33,7 @@ def test_a_bad_value_is_named_with_what_was_wanted(environ, words):
 
 
 def test_a_value_of_another_type_in_code_is_refused():
-    with pytest.raises(errors.BadInput, match="wanted int"):
+    with pytest.raises(errors.BadInput, match="expected int"):
         config.load({"slots": "64"}, environ={})
     assert config.load({"report_every_s": 2}, environ={}).report_every_s == 2.0
 
@@ -51,5 +51,5 @@ def test_processes_that_are_started_keep_what_the_user_has_set(monkeypatch):
 def test_a_process_knows_its_rank_by_its_name_and_refuses_that_of_another_role():
     assert config.own_rank(config.Settings(member="data-worker-12"), RoleKind.DATA_WORKER) == 12
     for name in ("worker-1", "data-worker", "data-worker-x", ""):
-        with pytest.raises(errors.BadInput, match=f"SPRINGTIDE_MEMBER='{name}': wanted data-worker-RANK"):
+        with pytest.raises(errors.BadInput, match=f"SPRINGTIDE_MEMBER='{name}': expected data-worker-RANK"):
             config.own_rank(config.Settings(member=name), RoleKind.DATA_WORKER)

@@ -51,7 +51,7 @@ class Checkpointer:
         of them, or supersedes the second. `memory` is the folder for the two images: shared memory by default.
         """
         if keep < 1:
-            raise errors.BadInput(f"keep={keep}: wanted 1 or more saves to keep")
+            raise errors.BadInput(f"keep={keep}: expected 1 or more saves to keep")
         if when_busy not in ("wait", "supersede"):
             raise errors.UnknownName("answer to a busy saver", when_busy, ("wait", "supersede"))
         self._storage = StateStore(os.fspath(url))
@@ -77,7 +77,7 @@ class Checkpointer:
         stay intact.
         """
         if not isinstance(step, int) or isinstance(step, bool):
-            raise errors.BadInput(f"step={step!r}: wanted a whole number")
+            raise errors.BadInput(f"step={step!r}: expected a whole number")
         with self._turn:
             saving = self._begin()
             plan = state_image.plan_image(state_dict, step=step, sequence=self._sequence + 1)
@@ -157,11 +157,9 @@ class Checkpointer:
         self._sequence = max([0, *known, *(head.sequence for head, _ in in_memory)])
         self._newest = in_memory[0][1].name if in_memory else ""
         self._copiers = concurrent.futures.ThreadPoolExecutor(self._threads, "springtide copy")
-        url = self._storage.url
-        if self._storage.place.in_this_process:
-            self._saving = saver.SaveQueue(saver.SaverThread(url, self.folder, self._keep))
-        else:
-            self._saving = saver.SaveQueue(saver.SaverProcess(url, self.folder, self._keep, self._lock))
+        where = (self._storage.url, self.folder, self._keep)
+        here = self._storage.place.in_this_process
+        self._saving = saver.SaveQueue(saver.ImageSaver(*where) if here else saver.SaverProcess(*where, self._lock))
         return self._saving
 
     def _candidates(self, manifests: list[StateManifest], step: int | None) -> list[tuple[int, int, Any]]:

@@ -54,7 +54,7 @@ def encode_head(head: ImageHead) -> bytes:
 
 def decode_head(data: bytes) -> ImageHead:
     if len(data) < BYTES or data[:8] != MAGIC:
-        raise errors.BadInput(f"not a saved state: it begins with {bytes(data[:8])!r}, wanted {MAGIC!r}")
+        raise errors.BadInput(f"not a saved state: it begins with {bytes(data[:8])!r}, expected {MAGIC!r}")
     _, version, index_bytes, image_bytes, sequence, step, index_crc, _, crc = HEAD.unpack_from(data)
     if crc != zlib.crc32(data[: BYTES - 4]):
         raise errors.BadInput("a saved state with a damaged head")
@@ -212,7 +212,7 @@ class SaveReply(msgspec.Struct, frozen=True):
 
 
 class ImageSaver:
-    """Publishes images, one at a time."""
+    """Publishes images, one at a time. For storage that no other process can see (memory://), the trainer has one."""
 
     def __init__(self, url: str, folder: pathlib.Path, keep: int) -> None:
         self.storage = StateStore(url)
@@ -231,15 +231,13 @@ class ImageSaver:
             self.last = head.sequence
             self.storage.keep_newest(self.keep)
         except (OSError, errors.SpringtideError) as error:
-            self._clear_quietly()
+            with contextlib.suppress(OSError):
+                self.storage.clear_leftovers()  # a partial file must not fill the disk
             return SaveReply(request.sequence, f"could not write to {self.storage.url}: {error}")
         return SaveReply(request.sequence)
 
-    def _clear_quietly(self) -> None:
-        try:
-            self.storage.clear_leftovers()  # a partial file must not fill the disk
-        except OSError:
-            return
+    def stop(self) -> None:
+        """Do nothing: the trainer ends this saver with itself."""
 
     def save_newest(self) -> None:
         """Publish the last complete image after the trainer's death, if it is not published yet."""
@@ -341,22 +339,10 @@ class SaverProcess:
         return status
 
 
-class SaverThread:
-    """A saver within this process, for storage that no other process can see (memory://)."""
-
-    def __init__(self, url: str, folder: pathlib.Path, keep: int) -> None:
-        self._saver = ImageSaver(url, folder, keep)
-
-    def save(self, request: ImageRequest) -> SaveReply:
-        return self._saver.save(request)
-
-    def stop(self) -> None: ...
-
-
 class SaveQueue:
     """Queue that passes images to a saver one at a time, from its own thread."""
 
-    def __init__(self, saver: SaverProcess | SaverThread) -> None:
+    def __init__(self, saver: "SaverProcess | ImageSaver") -> None:
         self._saver = saver
         # entered directly, because an interrupt within Condition.__enter__ would leave it locked
         self._lock = threading.RLock()

@@ -183,7 +183,6 @@ def split_state(state: Any) -> SplitState:
 
 
 def join_state(skeleton: Skeleton, tensors: Sequence[torch.Tensor]) -> Any:
-    """Rebuild the state from its skeleton and the tensors in their original order."""
     if not isinstance(skeleton, list):
         return skeleton
     tag, *rest = skeleton
@@ -251,8 +250,8 @@ def _shows_the_same(one: torch.Tensor, other: torch.Tensor) -> bool:
 def _unfit(
     at: str, got: str, what_to_do: str = "Save its state_dict(), or the numbers it is made of."
 ) -> errors.BadInput:
-    wanted = "tensors, arrays, numbers, strings, bytes, None, and dicts, lists, tuples and sets of them"
-    return errors.BadInput(f"{at} is {got}, which a checkpoint cannot hold; wanted: {wanted}. {what_to_do}")
+    expected = "tensors, arrays, numbers, strings, bytes, None, and dicts, lists, tuples and sets of them"
+    return errors.BadInput(f"{at} is {got}, which a checkpoint cannot hold; expected: {expected}. {what_to_do}")
 
 
 def _array(rest: list[Any], tensors: Sequence[torch.Tensor]) -> Any:

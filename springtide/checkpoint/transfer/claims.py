@@ -57,7 +57,6 @@ class RunClaim(msgspec.Struct, frozen=True, kw_only=True):
         return f"run {self.run} of job {self.job!r} (on {self.host}{pid}, since {when})"
 
     def is_running(self) -> bool:
-        """Return True if the run's master is known to run."""
         return self._is_here() and _lives(self.master)
 
     def is_over(self) -> bool:
@@ -182,11 +181,9 @@ def _settled(place: FileStore) -> dict[int, RunClaim | None]:
 
 def _still_runs(claim: RunClaim) -> bool:
     deadline = time.monotonic() + PATIENCE_S
-    while claim.is_running():
-        if time.monotonic() > deadline:
-            return True
+    while (running := claim.is_running()) and time.monotonic() <= deadline:
         time.sleep(LOOK_S)
-    return False
+    return running
 
 
 def _newest_run(place: FileStore) -> str | None:

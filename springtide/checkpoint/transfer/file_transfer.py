@@ -88,7 +88,7 @@ class SegmentCopies:
         path = self._path(name)
         at, checksum = self._coming.pop(name, (0, 0)) if part.offset else (0, 0)
         if part.offset != at:
-            raise errors.BadInput(f"a part of {name} at {part.offset}, wanted {at}")
+            raise errors.BadInput(f"a part of {name} at {part.offset}, expected {at}")
         unfinished = path.with_suffix(".part")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

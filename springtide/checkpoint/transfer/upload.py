@@ -2,8 +2,7 @@
 
 `upload FOLDER URL NUMBER KEEP CLAIM` copies from the run's folder to a URL, the manifest last. `part FOLDER URL FILES`
 copies from a disk that only one server sees. `gather FOLDER NUMBER ADDRESSES CLAIM` fetches the final checkpoint from
-servers' disks into the run's folder. CLAIM (a run's claim of its places), FILES and ADDRESSES are JSON. Out: one JSON
-line. Files that were sent before (`SentFiles`) are not sent again; a store that hangs is given up (`StoreTimeout`).
+servers' disks. CLAIM (of a run, for its places), FILES and ADDRESSES are JSON. Out: one JSON line.
 """
 
 import contextlib
@@ -139,7 +138,8 @@ def upload(
     sent = SentFiles(folder, there)
     for source, file in zip(mirrored.files, manifest.files, strict=True):
         if is_of_server(mirrored, source):
-            check_sent(there, file)
+            if (size := there.size(file.name)) != file.size:  # a server reported the file as sent
+                raise errors.BadInput(f"{file.name} is not at {there.where}: {size or 0} of {file.size} bytes")
         else:
             sent.send(folder / checkpoint_io.whole_copy(here, source), file.name, file.size)
     claims.take(there, claim, option="--checkpoint-url")  # check again, because the upload may have taken hours
@@ -149,13 +149,6 @@ def upload(
     checkpoint_io.drop_unneeded(there, kept)
     sent.forget_others({file.name for kept_manifest in kept for file in kept_manifest.files})
     return Uploaded(number, url, sent.files, sent.bytes, time.monotonic() - began)
-
-
-def check_sent(there: UrlStore, file: File) -> None:
-    """Refuse to publish if a file that a server reported as sent is missing."""
-    size = there.size(file.name)
-    if size != file.size:
-        raise errors.BadInput(f"{file.name} is not at {there.where}: {size or 0} of {file.size} bytes")
 
 
 def kept_at(there: UrlStore, newest: Manifest, keep: int) -> list[Manifest]:
@@ -196,7 +189,7 @@ def gather(
     files = size = 0
     for source, file in zip(manifest.files, whole.files, strict=True):
         if here.size(file.name) != file.size:
-            _fetch(scattered, checkpoint_io.whole_copy(scattered, source), folder / file.name, file.size, moved)
+            _fetch(scattered, checkpoint_io.whole_copy(scattered, source), here, file, moved)
             files, size = files + 1, size + file.size
     claims.take(here, claim)
     checkpoint_io.publish(here, whole)
@@ -204,17 +197,14 @@ def gather(
     return Uploaded(number, str(folder), files, size, time.monotonic() - began)
 
 
-def _fetch(place: FileStore, name: str, target: pathlib.Path, size: int, moved: Callable[[], object]) -> None:
-    """Copy a file, which gets its name when it is complete."""
-    unfinished = target.with_suffix(".part")
-    with open(unfinished, "wb") as file:
-        while (at := file.tell()) < size:
-            content = place.read(name, at, min(FETCH_BYTES, size - at))
+def _fetch(place: FileStore, name: str, here: FolderStore, file: File, moved: Callable[[], object]) -> None:
+    with here.create(file.name) as target:
+        while (at := target.tell()) < file.size:
+            content = place.read(name, at, min(FETCH_BYTES, file.size - at))
             if not content:
-                raise errors.BadInput(f"{name} ends after {at} of {size} bytes")
-            file.write(content)
+                raise errors.BadInput(f"{name} ends after {at} of {file.size} bytes")
+            target.write(content)
             moved()
-    unfinished.rename(target)
 
 
 def _gather_from_servers(folder: str, number: str, addresses: str, claim: str, moved: Callable[[], object]) -> Uploaded:

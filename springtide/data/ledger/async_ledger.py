@@ -49,7 +49,6 @@ class PendingQueue:
     length: int | None = None
     """Samples of an epoch, if the card does not know the number."""
     samples: int = field(init=False)
-    """Number of samples in the queue."""
     shards: int = field(init=False)
     """Number of shards in the pass. This field and the next three are computed once from the card."""
     an_epoch: int = field(init=False)

@@ -38,7 +38,6 @@ class JobProgress:
 
     @property
     def samples(self) -> int:
-        """Number of trained samples."""
         shards = sum(ledger.samples_done for ledger in self.ledgers)
         groups = sum(group.first - (group.stream.void if group.stream else 0) for group in self.locksteps)
         return shards + groups + sum(stream.samples_done - stream.void for stream in self.flows)
@@ -57,7 +56,6 @@ class Passes:
         return tuple(poisoned for ledger in self.shared() for poisoned in ledger.poisoned)
 
     def leases(self) -> tuple[tuple[DatasetCard, LeaseKey, ShardLease], ...]:
-        """Return all live leases of shards, each with its data set."""
         return tuple((ledger.card, key, lease) for ledger in self.ledgers() for key, lease in ledger.leases.items())
 
     @property
@@ -78,7 +76,6 @@ class Passes:
         return [ledger for ledger in self.passes if isinstance(ledger, StreamLedger)]
 
     def bsp_stream(self, card: DatasetCard) -> BspStreamLedger | None:
-        """Return the bsp group's pass over the stream of this card."""
         for ledger in reversed(self.passes):
             if isinstance(ledger, BspStreamLedger) and ledger.card == card:
                 return ledger
@@ -113,7 +110,6 @@ class Passes:
         return [ledger for ledger in self.passes if isinstance(ledger, BspLedger)]
 
     def of_shard(self, shard: int) -> PassLedger | None:
-        """Return the pass with this shard number."""
         for ledger in reversed(self.passes):
             if ledger.base <= shard < ledger.base + ledger.numbers:
                 return ledger
@@ -248,13 +244,13 @@ def back_to(now: AsyncLedger, note: AsyncLedgerState | None) -> AsyncLedger:
     back = AsyncLedger(now.card, now.base, now.max_failures)
     running, cut = min((now.todo.running, now.todo.cut), (then.todo.running, then.todo.cut))
     back.poisoned = [given_up for given_up in now.poisoned if given_up in then.poisoned]
-    spans = sorted(
-        clipped
-        for ledger in (now, then)
-        for piece in untrained_ranges(ledger, given_up=back.poisoned)
-        if (clipped := before(piece, running, cut)).first < clipped.end
-    )
-    back.todo = PendingQueue(now.card, running, cut, deque(join_ranges(spans)), length=then.todo.length)
+    spans: dict[int, list[Span]] = {}
+    for piece in itertools.chain(*(untrained_ranges(ledger, given_up=back.poisoned) for ledger in (now, then))):
+        if piece.running <= running:  # later samples are pending by the cursor
+            end = piece.end if piece.running < running else min(piece.end, cut)
+            spans.setdefault(piece.running, []).append(Span(piece.first, end))
+    pending = [ShardRange(shard, *span) for shard in sorted(spans) for span in join_spans(spans[shard])]
+    back.todo = PendingQueue(now.card, running, cut, deque(pending), length=then.todo.length)
     back.closed = now.closed
     for piece in (*back.todo.returned, *(ShardRange(p.shard - back.base, p.first, p.end) for p in back.poisoned)):
         back.left[piece.running] = back.left.get(piece.running, 0) + piece.end - piece.first
@@ -286,26 +282,6 @@ def untrained_ranges(ledger: AsyncLedger, *, given_up: Iterable[Poisoned]) -> It
     for poisoned in ledger.poisoned:
         if poisoned not in given_up:
             yield ShardRange(poisoned.shard - ledger.base, poisoned.first, poisoned.end)
-
-
-def before(piece: ShardRange, running: int, cut: int) -> ShardRange:
-    """Return the part of a range before a position; the part may be empty."""
-    if piece.running < running:
-        return piece
-    end = min(piece.end, cut) if piece.running == running else piece.first
-    return ShardRange(piece.running, piece.first, max(piece.first, end))
-
-
-def join_ranges(pieces: Iterable[ShardRange]) -> Iterator[ShardRange]:
-    """Merge overlapping and adjacent ranges, sorted."""
-    for running, group in itertools.groupby(pieces, key=lambda piece: piece.running):
-        first = end = -1
-        for piece in group:
-            if piece.first > end and end >= 0:
-                yield ShardRange(running, first, end)
-                first = -1
-            first, end = (piece.first if first < 0 else first), max(end, piece.end)
-        yield ShardRange(running, first, end)
 
 
 def stream_back_to(now: StreamLedger, note: StreamLedgerState | None) -> StreamLedger:

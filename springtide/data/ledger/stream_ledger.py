@@ -63,7 +63,6 @@ class Partition:
         return True
 
     def cuts_in(self, first: int, end: int) -> list[int]:
-        """Return the cuts after `first` and before `end`."""
         return self.cuts[bisect.bisect_right(self.cuts, first) : bisect.bisect_left(self.cuts, end)]
 
     def forget(self, below: int) -> bool:
@@ -73,7 +72,6 @@ class Partition:
         return gone > 0
 
     def batch_end(self, first: int, batch_size: int) -> int:
-        """Return the end of the batch that begins at this offset."""
         full = (first // batch_size + 1) * batch_size
         cuts = self.cuts_in(first, full)
         return min(self.end, cuts[0] if cuts else full)

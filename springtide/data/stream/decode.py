@@ -31,7 +31,6 @@ class ParsedRecords(NamedTuple):
     bad: Mask
     """Records that cannot be decoded."""
     event_at: Floats | None
-    """Event time of each record, if the records contain it."""
     batch: Callable[[Mask], Any]
     """Makes a batch of the selected good records. Raises `UndecodableRecords` if some of them are bad after all."""
 

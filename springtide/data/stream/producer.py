@@ -23,18 +23,6 @@ from springtide.data.stream.records import Bytes, Floats, Ints
 from springtide.data.stream.stream import Stream, StreamWriter
 
 TRACE = "CSV file of moments and counts"
-"""File type, for messages."""
-
-
-class TrafficPace(Protocol):
-    """Schedule of records."""
-
-    def due(self, elapsed_s: float) -> float:
-        """Return the number of records due in the first `elapsed_s` seconds; infinity for any number."""
-
-    @property
-    def lasts_s(self) -> float:
-        """Seconds after which no more records are due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +32,12 @@ class SteadyPace:
     rate: float
 
     def due(self, elapsed_s: float) -> float:
+        """Return the number of records due in the first `elapsed_s` seconds; infinity for any number."""
         return self.rate * elapsed_s if self.rate < float("inf") else self.rate
 
     @property
     def lasts_s(self) -> float:
+        """Seconds after which no more records are due."""
         return float("inf")
 
 
@@ -78,7 +68,7 @@ class TracePace:
         highest = float(trace.rate.max())
         for name, value in (("speedup", speedup), ("peak", 1.0 if peak is None else peak)):
             if not 0 < value < float("inf"):
-                raise errors.BadInput(f"{name} {value:g}: wanted a number, more than 0")
+                raise errors.BadInput(f"{name} {value:g}: expected a number, more than 0")
         if highest <= 0:
             raise errors.BadInput("this trace has no traffic at all: nothing would be sent")
         self._at = trace.at_s / speedup
@@ -99,6 +89,9 @@ class TracePace:
         i = max(0, int(np.searchsorted(self._at, elapsed_s, side="right")) - 1)
         width = elapsed_s - float(self._at[i])
         return float(self._sent[i]) + width * (float(self._rate[i]) + self.rate(elapsed_s)) / 2
+
+
+TrafficPace = SteadyPace | TracePace
 
 
 def read_trace(lines: Iterable[str], name: str) -> TrafficTrace:
@@ -216,7 +209,7 @@ def _found(path: Path) -> Path:
 def check(skew: float) -> None:
     """Raise BadInput for an invalid `skew`."""
     if not 0 < skew < float("inf"):
-        raise errors.BadInput(f"skew {skew:g}: wanted how many times as much the first partition gets, more than 0")
+        raise errors.BadInput(f"skew {skew:g}: expected how many times as much the first partition gets, more than 0")
 
 
 def shares(partitions: int, skew: float = 1.0) -> Floats:
@@ -253,7 +246,6 @@ class FaultMix:
     late_s: float = 86400.0
     """Age of a late record, in seconds."""
     oversized_bytes: int = 2**20
-    """Extra bytes of an oversized record."""
     seed: int = 0
 
     def __post_init__(self) -> None:

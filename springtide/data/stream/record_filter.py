@@ -61,7 +61,6 @@ class FilteredBatch:
     batch: Any
     """The batch; None if no record can be trained."""
     records: int
-    """Number of records in the batch."""
     event_at: Floats
     """Event times of these records; the append time if a record has no event time."""
     letters: list[DeadLetter]

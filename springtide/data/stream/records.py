@@ -183,7 +183,6 @@ class UnsealedRecords(NamedTuple):
     event_at: Floats
     """Event time of each record, in seconds since 1970; NaN without an envelope."""
     damaged: Mask
-    """Mask of the records with a wrong checksum."""
     bare: int
     """Number of records without an envelope."""
     any_damaged: bool
@@ -228,7 +227,6 @@ def unseal(records: Records) -> UnsealedRecords:
 
 
 def crc_each(payload: Bytes, starts: Ints, ends: Ints) -> NDArray[np.uint32]:
-    """Return the CRC-32 (zlib's) of each run of bytes."""
     out = np.empty(len(starts), np.uint32)
     _native.crc32_each(payload, np.ascontiguousarray(starts), np.ascontiguousarray(ends), out)
     return out

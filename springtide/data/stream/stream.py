@@ -172,23 +172,23 @@ def stream(
     if isinstance(start, str) and start not in STARTS:
         raise errors.UnknownName("start of a stream", start, [*STARTS, "a time in seconds"])
     if not isinstance(start, str) and not math.isfinite(start):
-        raise errors.BadInput(f"start={start}: wanted a time in seconds since 1970, or one of {', '.join(STARTS)}")
+        raise errors.BadInput(f"start={start}: expected a time in seconds since 1970, or one of {', '.join(STARTS)}")
     if until not in (None, "now"):
         raise errors.UnknownName("end of a stream", until, ["now", "None"])
     if decode is not None and not callable(decode) and not hasattr(decode, "parse"):
         raise errors.BadInput(
-            f"decode is a {type(decode).__name__}: wanted Fixed(...), Json(...) or a function of bytes"
+            f"decode is a {type(decode).__name__}: expected Fixed(...), Json(...) or a function of bytes"
         )
     if not (linger_s >= 0 and math.isfinite(linger_s)):
-        raise errors.BadInput(f"linger_s={linger_s}: wanted seconds, 0 or more")
+        raise errors.BadInput(f"linger_s={linger_s}: expected seconds, 0 or more")
     if max_record_bytes < 1:
-        raise errors.BadInput(f"max_record_bytes={max_record_bytes}: wanted 1 or more")
+        raise errors.BadInput(f"max_record_bytes={max_record_bytes}: expected 1 or more")
     if max_lateness_s is not None and not max_lateness_s >= 0:
-        raise errors.BadInput(f"max_lateness_s={max_lateness_s}: wanted seconds, 0 or more, or None")
+        raise errors.BadInput(f"max_lateness_s={max_lateness_s}: expected seconds, 0 or more, or None")
     if shuffle not in STRATEGIES:
         raise errors.UnknownName("way to shuffle", shuffle, STRATEGIES)
     if queue is not None and not 0 <= queue[0] < queue[1]:
-        raise errors.BadInput(f"queue={queue}: wanted (at least, at most), such as (2, 8)")
+        raise errors.BadInput(f"queue={queue}: expected (at least, at most), such as (2, 8)")
     return StreamDataset(
         url=url,
         decode=decode,

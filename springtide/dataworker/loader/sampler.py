@@ -42,7 +42,6 @@ class DrawnBatch(NamedTuple):
     indices: Indices
     name: BatchName
     after: LoaderPosition
-    """Position after this batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

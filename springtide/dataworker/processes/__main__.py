@@ -38,7 +38,6 @@ class ExitPlan:
         """Events: leave immediately; leave after trainers have fetched all batches."""
 
     def apply(self, reply: messages.HeartbeatReply) -> None:
-        """Apply the master's reply to a heartbeat."""
         if reply.drain:
             self.drain.set()
         if reply.stop or reply.fenced:
@@ -146,7 +145,6 @@ class FeederRoster:
         self._attached: dict[str, str] = {}
 
     def beat(self) -> messages.Heartbeat:
-        """Build a heartbeat, which names the known roster version."""
         made = float(self._serving.made) if self._serving is not None else 0.0
         fed = self._serving.state if self._serving is not None else None
         return messages.Heartbeat(

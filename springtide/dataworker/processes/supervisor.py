@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from springtide import errors
 from springtide.dataworker.feed.feed import BatchFeed
@@ -27,35 +27,17 @@ UNFIT = 2  # the same limit for data workers that exit by themselves: the next w
 READY_WITHIN_S = 300.0  # a large data set loads slowly, and so do modules on a busy machine
 
 
-class StartWorker(NamedTuple):
-    """Action: start a data worker under this number."""
+class WorkerAction(NamedTuple):
+    """An action on the process of a data worker.
 
+    start: start it. attach: take batches from its address. drain: send it no more requests; it ends after its pending
+    batches are fetched. kill: it does not serve yet and is no longer needed. detach: it is lost, and its pending
+    batches go to other data workers.
+    """
+
+    what: Literal["start", "attach", "drain", "kill", "detach"]
     number: int
-
-
-class AttachWorker(NamedTuple):
-    """Action: take batches from the data worker at this address."""
-
-    number: int
-    address: str
-
-
-class DrainWorker(NamedTuple):
-    """Action: send the data worker no more requests; it ends after its pending batches are fetched."""
-
-    number: int
-
-
-class KillWorker(NamedTuple):
-    """Action: kill a data worker that does not serve yet and is no longer wanted."""
-
-    number: int
-
-
-class DetachWorker(NamedTuple):
-    """Action: detach a lost data worker; its pending batches go to other data workers."""
-
-    number: int
+    address: str = ""
 
 
 class GivenUp(NamedTuple):
@@ -64,9 +46,6 @@ class GivenUp(NamedTuple):
     why: str
     deadly: bool
     """True if signals killed them. The trainer then does not make the batches itself: they might kill it too."""
-
-
-Action = StartWorker | AttachWorker | DrainWorker | KillWorker | DetachWorker
 
 
 class WorkerPhase(Enum):
@@ -100,36 +79,36 @@ class WorkerRoster:
         """Data workers that start or serve, and are not asked to leave."""
         return [number for number, member in self.members.items() if member.phase is not WorkerPhase.LEAVING]
 
-    def resized(self, wanted: int, *, made: int) -> list[Action]:
+    def resized(self, wanted: int, *, made: int) -> list[WorkerAction]:
         """Change the wanted number. `made` is the number of batches that all data workers have made so far."""
         self.wanted = wanted
         if self.given_up is not None:
             return []
-        actions: list[Action] = []
+        actions: list[WorkerAction] = []
         surplus = len(self.staying) - wanted
         # Starting data workers leave first, then the newest serving ones.
         order = sorted(self.staying, key=lambda number: (self.members[number].phase is WorkerPhase.SERVING, -number))
         for number in order[: max(0, surplus)]:
             starting = self.members[number].phase is WorkerPhase.STARTING
             self.members[number].phase = WorkerPhase.LEAVING
-            actions.append(KillWorker(number) if starting else DrainWorker(number))
+            actions.append(WorkerAction("kill" if starting else "drain", number))
         for _ in range(max(0, -surplus)):
             actions.append(self._start(futile=0, made=made))
         return actions
 
-    def ready(self, number: int, address: str) -> list[Action]:
+    def ready(self, number: int, address: str) -> list[WorkerAction]:
         member = self.members.get(number)
         if member is None or member.phase is not WorkerPhase.STARTING:
             return []
         member.phase = WorkerPhase.SERVING
-        return [AttachWorker(number, address)]
+        return [WorkerAction("attach", number, address)]
 
-    def ended(self, number: int, how: str, *, killed: bool, made: int) -> list[Action]:
+    def ended(self, number: int, how: str, *, killed: bool, made: int) -> list[WorkerAction]:
         """Note the end of a process: `how` describes it, and `killed` says whether a signal ended it."""
         member = self.members.pop(number, None)
         if member is None:
             return []
-        gone: list[Action] = [DetachWorker(number)]
+        gone: list[WorkerAction] = [WorkerAction("detach", number)]
         if member.phase is WorkerPhase.LEAVING:
             return gone
         self.deaths += 1
@@ -138,7 +117,7 @@ class WorkerRoster:
             self.given_up = GivenUp(
                 f"{futile} data workers in a row died without making a batch, the last one: {how}", deadly=killed
             )
-            rest = [KillWorker(other) for other in self.staying]
+            rest = [WorkerAction("kill", other) for other in self.staying]
             for kill in rest:
                 self.members[kill.number].phase = WorkerPhase.LEAVING
             return [*gone, *rest]
@@ -146,10 +125,10 @@ class WorkerRoster:
             return gone
         return [*gone, self._start(futile=futile, made=made)]
 
-    def _start(self, *, futile: int, made: int) -> StartWorker:
+    def _start(self, *, futile: int, made: int) -> WorkerAction:
         number, self._numbers = self._numbers, self._numbers + 1
         self.members[number] = _Member(WorkerPhase.STARTING, futile, made)
-        return StartWorker(number)
+        return WorkerAction("start", number)
 
 
 class WorkerSupervisor:
@@ -160,7 +139,7 @@ class WorkerSupervisor:
         self._start = start
         self._roster = WorkerRoster()
         self._workers: dict[int, LocalWorker] = {}
-        self._events: queue.SimpleQueue[Callable[[], list[Action]] | None] = queue.SimpleQueue()
+        self._events: queue.SimpleQueue[Callable[[], list[WorkerAction]] | None] = queue.SimpleQueue()
         self._watchers: list[threading.Thread] = []
         self._owner = os.getpid()
         self._closing = False
@@ -203,19 +182,20 @@ class WorkerSupervisor:
         for watcher in self._watchers:
             watcher.join()
 
-    def _do(self, action: Action) -> None:
-        match action:
-            case StartWorker(number):
+    def _do(self, action: WorkerAction) -> None:
+        number = action.number
+        match action.what:
+            case "start":
                 self._begin(number)
-            case AttachWorker(number, address):
-                self._feed.attach(_name(number), address)
-            case DrainWorker(number):
+            case "attach":
+                self._feed.attach(_name(number), action.address)
+            case "drain":
                 self._feed.detach(_name(number))
                 self._workers[number].drain()
-            case KillWorker(number):
+            case "kill":
                 if number in self._workers:
                     self._workers[number].kill()
-            case DetachWorker(number):
+            case "detach":
                 self._feed.detach(_name(number))
                 self._workers.pop(number, None)
 
@@ -237,13 +217,13 @@ class WorkerSupervisor:
         status = worker.wait()
         self._events.put(lambda: self._ended(number, described(status) + why, killed=status < 0))
 
-    def _ended(self, number: int, how: str, *, killed: bool) -> list[Action]:
+    def _ended(self, number: int, how: str, *, killed: bool) -> list[WorkerAction]:
         deaths, failed = self.deaths, self.failed
         actions = self._roster.ended(number, how, killed=killed, made=self._feed.state.made)
         if self.failed is not None and failed is None:
             log.warning("%s: no more are started", self.failed.why)
         elif self.deaths > deaths and failed is None:
-            replaced = any(isinstance(action, StartWorker) for action in actions)
+            replaced = any(action.what == "start" for action in actions)
             log.warning(
                 "data worker %d ended (%s); %s", number, how, "another takes its place" if replaced else "it is let go"
             )

@@ -18,7 +18,6 @@ class OperationGroup:
     line: str
     """Position of the line, such as "model.py:12"; empty if torch does not tell."""
     text: str
-    """Text of the line."""
     operations: tuple[str, ...]
     why: str = ""
     """Reason why the operations stay in the trainer; empty if they moved."""

@@ -8,7 +8,7 @@ cuts them. Out: `Split`, with programs for data workers (`moved_program`) and th
 import hashlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -17,7 +17,6 @@ from springtide.dataworker.feed.worker import PipelineStage
 from springtide.dataworker.processes import job_package
 from springtide.dataworker.split.program import min_cut, recorded_program, value_keys
 from springtide.dataworker.split.program.call_replay import CallReplay
-from springtide.dataworker.split.program.known_calls import KnownCall, KnownPart
 from springtide.dataworker.split.program.moved_program import LeafKind, MovedProgram, encoded, this_machine
 from springtide.dataworker.split.program.recorded_program import name
 from springtide.dataworker.split.program.value_keys import (
@@ -28,11 +27,10 @@ from springtide.dataworker.split.program.value_keys import (
     PlainKey,
     Term,
     TimesKey,
-    keys_in,
-    terms_in,
+    TorchCall,
 )
 from springtide.dataworker.split.recorder import bit_compare, marked_calls, torch_functions
-from springtide.dataworker.split.recorder.call_recorder import CallBook, CallLog, RecordedCall, batch_size
+from springtide.dataworker.split.recorder.call_recorder import CallBook, CallLog, batch_size
 from springtide.dataworker.split.recorder.marked_calls import MarkedCode
 from springtide.dataworker.split.report import Explanation, Guard, OperationGroup
 
@@ -126,7 +124,7 @@ class _Cut:
         rounds = any(self.program.calls[one].rounds for one in self.moved)
         self.threads = torch.get_num_threads() if rounds else 0
 
-    def calls(self, numbers: Iterable[int]) -> list[RecordedCall]:
+    def calls(self, numbers: Iterable[int]) -> list[TorchCall]:
         return [self.program.calls[number] for number in numbers]
 
     def needs(self) -> frozenset[int]:
@@ -138,17 +136,17 @@ class _Cut:
 
     def with_free(self, moved: Sequence[int]) -> list[int]:
         """Return the moved calls and the input-independent calls that they read, in program order."""
-        wanted, queue = set(moved), list(moved)
+        needed, queue = set(moved), list(moved)
         while queue:
             for term in self.program.calls[queue.pop()].terms:
                 origin = self.program.original(term)
-                if isinstance(origin, PartKey) and origin.call in self.free and origin.call not in wanted:
-                    wanted.add(origin.call)
+                if isinstance(origin, PartKey) and origin.call in self.free and origin.call not in needed:
+                    needed.add(origin.call)
                     queue.append(origin.call)
-        return [number for number in self.program.calls if number in wanted]
+        return [number for number in self.program.calls if number in needed]
 
     def constants(self, moved: Sequence[int]) -> dict[ContentKey, torch.Tensor]:
-        found = (one for call in self.calls(self.with_free(moved)) for one in _contents(call))
+        found = (one for call in self.calls(self.with_free(moved)) for one in call.keys(ContentKey))
         return {one: self.book.constants[one] for one in found}
 
     def stages(self) -> tuple[PipelineStage, ...]:
@@ -168,7 +166,7 @@ class _Cut:
             else:
                 gives = tuple(self.crossing)
             instructions = tuple(_alive([self.known[number] for number in self.with_free(own)], gives))
-            inputs = {term.number for one in instructions for term in _terms(one) if isinstance(term, InputKey)}
+            inputs = {term.number for one in instructions for term in one.terms if isinstance(term, InputKey)}
             run = MovedProgram(
                 instructions,
                 takes,
@@ -219,15 +217,15 @@ class _Cut:
     def _marked(self) -> MarkedCode:
         """Return the marked functions among the moved calls, with copies of the modules that own them."""
         calls = [call for call in self.calls(self.moved) if call.name in self.book.functions]
-        paths = {one.path for call in calls for one in keys_in((call.args, call.kwargs or ()), OwnerKey)}
+        paths = {one.path for call in calls for one in call.keys(OwnerKey)}
         owners = {path: marked_calls.without_parameters(self.book.modules[path]) for path in sorted(paths)}
         return MarkedCode({call.name: self.book.functions[call.name] for call in calls}, owners)
 
-    def _known(self) -> dict[int, KnownCall]:
+    def _known(self) -> dict[int, TorchCall]:
         """Return the moved calls as forward() makes them, including calls that return their own argument."""
         places = {part: at for at, part in enumerate(self.crossing)}
         here = set(self.with_free(self.moved))
-        known: dict[int, KnownCall] = {}
+        known: dict[int, TorchCall] = {}
         for number, call in self.program.calls.items():
             origin = self.program.original(call.same_as) if call.same_as is not None else None
             aliased = isinstance(origin, InputKey) or (isinstance(origin, PartKey) and origin.call in here)
@@ -235,22 +233,11 @@ class _Cut:
                 continue
             args, kwargs = value_keys.replaced((call.args, call.kwargs), self._original)
             parts = tuple(
-                KnownPart(part.kind, places.get(PartKey(number, at), -1), part.device)
+                replace(part, value=None, crosses=places.get(PartKey(number, at), -1))
                 for at, part in enumerate(call.parts)
             )
-            known[number] = KnownCall(
-                number=number,
-                name=call.name,
-                args=args,
-                kwargs=kwargs,
-                gives=call.gives,
-                parts=parts,
-                writes=call.writes,
-                returns_none=call.returns_none,
-                view=call.view,
-                same_as=origin,
-                free=number in self.free,
-                line=call.line,
+            known[number] = replace(
+                call, args=args, kwargs=kwargs, parts=parts, same_as=origin, free=number in self.free, text=""
             )
         return known
 
@@ -282,24 +269,16 @@ class _Cut:
         return {term: device for term, device in parts.items() if device != "cpu"}
 
 
-def device_of(call: RecordedCall) -> str:
+def device_of(call: TorchCall) -> str:
     return next((part.device.partition(":")[0] for part in call.parts if part.device != "cpu"), "cpu")
 
 
-def _terms(call: KnownCall) -> Iterable[Term]:
-    return terms_in((call.args, call.kwargs or ()))
-
-
-def _contents(call: RecordedCall) -> Iterable[ContentKey]:
-    return keys_in((call.args, call.kwargs or ()), ContentKey)
-
-
-def _alive(instructions: list[KnownCall], gives: Sequence[Term]) -> list[KnownCall]:
+def _alive(instructions: list[TorchCall], gives: Sequence[Term]) -> list[TorchCall]:
     """Return the instructions that contribute to the given results."""
-    wanted, found = set(gives), list[KnownCall]()
+    needed, found = set(gives), list[TorchCall]()
     for one in reversed(instructions):
-        if any(PartKey(one.number, at) in wanted for at in range(len(one.parts))):
-            wanted |= set(_terms(one))
+        if any(PartKey(one.number, at) in needed for at in range(len(one.parts))):
+            needed |= set(one.terms)
             found.append(one)
     return found[::-1]
 
@@ -357,7 +336,7 @@ def _explain(cut: _Cut, forward_s: float, stages: Sequence[PipelineStage] = (), 
         cut_bytes=cut.chosen.bytes,
         moved_s=moved_s,
         forward_s=forward_s or min(log.seconds for log in cut.logs),
-        constants=tuple(dict.fromkeys(_constant(cut.book, one) for call in moved for one in _contents(call))),
+        constants=tuple(dict.fromkeys(_constant(cut.book, one) for call in moved for one in call.keys(ContentKey))),
         recorded=len(cut.logs),
         compared=len(cut.crossing),
     )
@@ -380,7 +359,7 @@ def _by_line(calls: Iterable[tuple[Any, str]]) -> tuple[OperationGroup, ...]:
     """Group calls, each with a reason, by the line that makes them."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for call, why in calls:
-        operation = torch_functions.operation(call.name) if isinstance(call, RecordedCall) else call.operation
+        operation = torch_functions.operation(call.name) if isinstance(call, TorchCall) else call.operation
         found.setdefault((call.line, call.text, why), []).append(operation)
     return tuple(
         OperationGroup(line=line, text=text, operations=tuple(names), why=why)
@@ -388,11 +367,11 @@ def _by_line(calls: Iterable[tuple[Any, str]]) -> tuple[OperationGroup, ...]:
     )
 
 
-def _is_silent(call: RecordedCall) -> bool:
+def _is_silent(call: TorchCall) -> bool:
     return call.name in torch_functions.DESCRIBING or (call.view and torch_functions.operation(call.name) in SILENT)
 
 
-def _guards(book: CallBook, moved: Sequence[RecordedCall]) -> list[Guard]:
+def _guards(book: CallBook, moved: Sequence[TorchCall]) -> list[Guard]:
     """Return the constants of moved calls as guards, by the line that reads them."""
     found = []
     for line, text in dict.fromkeys((call.line, call.text) for call in moved):
@@ -400,15 +379,15 @@ def _guards(book: CallBook, moved: Sequence[RecordedCall]) -> list[Guard]:
         if values := list(dict.fromkeys(one for call in own for one in _plain(call))):
             shown = ", ".join(values[:8]) + (", ..." if len(values) > 8 else "")
             found.append(Guard(line=line, text=text, what=f"arguments {shown}", breaks="another value of any of them"))
-        for tensor in dict.fromkeys(_constant(book, one) for call in own for one in _contents(call)):
+        for tensor in dict.fromkeys(_constant(book, one) for call in own for one in call.keys(ContentKey)):
             breaks = "any other bit in it, or its gradient being asked for"
             found.append(Guard(line=line, text=text, what=tensor, breaks=breaks))
     return found
 
 
-def _plain(call: RecordedCall) -> Iterator[str]:
+def _plain(call: TorchCall) -> Iterator[str]:
     """Yield the plain arguments of a call as text."""
-    for spec in keys_in((call.args, call.kwargs or ()), PlainKey, TimesKey):
+    for spec in call.keys(PlainKey, TimesKey):
         if isinstance(spec, TimesKey):
             yield "the batch size" if spec.factor == 1 else f"{spec.factor} x the batch size"
         elif isinstance(spec, PlainKey) and spec.value not in (None, ...):

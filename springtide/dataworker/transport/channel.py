@@ -115,7 +115,6 @@ class Payload:
     buffer: Any
     """Memory that is at least as long as the payload."""
     size: int
-    """Bytes of the payload."""
     made: Any = _NOT_MADE
     """The tree, if it was unpacked while its payload was still arriving."""
 

@@ -45,7 +45,6 @@ class BatchMessage:
     pieces: Pieces
     """Buffers of the payload: offset in the payload (rising, multiples of `ALIGNMENT`), address and bytes."""
     size: int
-    """Bytes of the payload."""
     keep: list[Any]
     """Objects that own the buffers; the addresses are valid while these objects live."""
 
@@ -255,7 +254,7 @@ class _Packing:
             parts, context = _pytree.SUPPORTED_NODES[kind].flatten_fn(item)
             made = self.each((f".parts[{index}]", part) for index, part in enumerate(parts))
             return layout.Registered(layout.type_name(kind), made, self.each([(".context", context)])[0])
-        raise _Unfit(f"of type {layout.type_name(kind)}; {_wanted(item)}")
+        raise _Unfit(f"of type {layout.type_name(kind)}; {_alternative(item)}")
 
     def each(self, items: Iterable[tuple[str, Any]]) -> list[layout.Node]:
         made = []
@@ -356,7 +355,7 @@ class _Unpacking:
         return self.types[name]
 
 
-def _wanted(item: Any) -> str:
+def _alternative(item: Any) -> str:
     """Describe the supported alternatives to an object that cannot be sent."""
     if isinstance(item, torch.Tensor):
         return "expected a plain tensor, not a subclass (x.as_subclass(torch.Tensor))"
@@ -368,20 +367,20 @@ def _wanted(item: Any) -> str:
 def _assemble(kind: type, items: list[Any]) -> Any:
     """Build a named tuple or dataclass from its fields, without running the user's constructor."""
     if layout.is_named_tuple(kind):
-        wanted = len(kind._fields)  # type: ignore[attr-defined]
-        if len(items) == wanted:
+        expected = len(kind._fields)  # type: ignore[attr-defined]
+        if len(items) == expected:
             return tuple.__new__(kind, items)
     elif dataclasses.is_dataclass(kind):
         fields = dataclasses.fields(kind)
-        wanted = len(fields)
-        if len(items) == wanted:
+        expected = len(fields)
+        if len(items) == expected:
             made = object.__new__(kind)
             for field, item in zip(fields, items, strict=True):
                 object.__setattr__(made, field.name, item)
             return made
     else:
         raise BadFrame(f"{layout.type_name(kind)} is neither a named tuple nor a dataclass")
-    raise BadFrame(f"a {layout.type_name(kind)} of {len(items)} fields, expected {wanted}")
+    raise BadFrame(f"a {layout.type_name(kind)} of {len(items)} fields, expected {expected}")
 
 
 def _plain(values: Sequence[Any]) -> Sequence[Any]:

@@ -162,7 +162,6 @@ class LeaseRequest(Request, frozen=True):
     ends: int | None = None
     """Samples in an epoch, if the data set has no length and the reader has found its end."""
     era: int = 0
-    """Era of the leases, as in `Heartbeat`."""
     seen: tuple[PartitionRange, ...] = ()
     """All partitions of a stream, as the reader sees them now."""
 
@@ -323,7 +322,6 @@ class WorkerWelcome(Reply, frozen=True):
     lived: bool = False
     """True if the place is from an earlier incarnation of this rank, False if it is from another rank."""
     package: str = ""
-    """Folder for the data workers' package."""
     secret: bytes = b""
     """The job's secret, for the data plane. Never sent: the link fills it in from the worker's own file."""
     certificates: str = ""
@@ -348,7 +346,6 @@ class LeaseReply(Reply, frozen=True):
     grants: tuple[Grant, ...]
     era: int = 0
     servers: ServerAddresses | None = None
-    """Server addresses, as in `HeartbeatReply`."""
     cuts: tuple[BatchCut, ...] = ()
     """For a stream: known ends of batches that are not full, in these leases."""
 

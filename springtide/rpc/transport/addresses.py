@@ -20,7 +20,7 @@ OUTSIDE = ("192.0.2.1", 9)  # a documentation address: nothing is sent there, th
 def parse(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise errors.BadInput(f"address {address!r}: wanted host:port, such as 10.0.0.5:7700")
+        raise errors.BadInput(f"address {address!r}: expected host:port, such as 10.0.0.5:7700")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
@@ -68,7 +68,6 @@ class MasterLocation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=Tr
 
 
 def write_master(path: pathlib.Path, where: MasterLocation) -> None:
-    """Replace the file atomically: a reader sees the old or the new file."""
     private_files.replace(path, msgspec.json.encode(where))
 
 

@@ -188,4 +188,4 @@ def _unfit(root: pathlib.Path, error: Exception) -> str:
         why = (error.reason or str(error)).replace("_", " ").lower()
     else:
         why = str(error)
-    return f"the certificates in {root} cannot be used: {why}; wanted {AUTHORITY}, {CERTIFICATE}, {KEY} of this job"
+    return f"the certificates in {root} cannot be used: {why}; expected {AUTHORITY}, {CERTIFICATE}, {KEY} of this job"

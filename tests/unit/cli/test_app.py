@@ -47,12 +47,12 @@ def test_a_users_mistake_is_shown_without_a_traceback_and_with_one_on_request(tm
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["simulate", "noise"], "noise: not UTF-8 at byte 0; wanted a trace in YAML or JSON"),
-        (["simulate", "."], ". is a directory; wanted a trace in YAML or JSON"),
-        (["plan", "noise"], "noise: not UTF-8 at byte 0; wanted a view of jobs in YAML or JSON"),
-        (["k8s", "status", "--kubeconfig", "noise"], "noise: not UTF-8 at byte 0; wanted a kubeconfig"),
-        (["k8s", "operator", "--brain-secret-file", "none"], "no file none; wanted a brain's secret"),
-        (["forecast", "noise"], "noise: not UTF-8 at byte 0; wanted a CSV file of moments and counts"),
+        (["simulate", "noise"], "noise: not UTF-8 at byte 0; expected a trace in YAML or JSON"),
+        (["simulate", "."], ". is a directory; expected a trace in YAML or JSON"),
+        (["plan", "noise"], "noise: not UTF-8 at byte 0; expected a view of jobs in YAML or JSON"),
+        (["k8s", "status", "--kubeconfig", "noise"], "noise: not UTF-8 at byte 0; expected a kubeconfig"),
+        (["k8s", "operator", "--brain-secret-file", "none"], "no file none; expected a brain's secret"),
+        (["forecast", "noise"], "noise: not UTF-8 at byte 0; expected a CSV file of moments and counts"),
         (["reproduce", "kale", "--out", "noise"], "--out noise: no folder can be made there (File exists)"),
         (["bench", "plan", "--out", "noise"], "--out noise: no folder can be made there (File exists)"),
     ],

@@ -102,7 +102,7 @@ def test_what_cannot_be_read_is_refused():
     with pytest.raises(errors.BadInput, match="cannot train from a generator"):
         source.open_source(one for one in [1])
     for path_or_columns in ("train.csv", Path("train.csv"), {"x": X}):
-        with pytest.raises(errors.BadInput, match=r"wanted samples by index\. A file needs a reader"):
+        with pytest.raises(errors.BadInput, match=r"expected samples by index\. A file needs a reader"):
             source.open_source(path_or_columns)
     with pytest.raises(errors.BadInput, match=r"a tuple of 2 arrays: .* Wrap them"):
         source.open_source((X, X))

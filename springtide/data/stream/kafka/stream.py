@@ -2,8 +2,7 @@
 
 Queries wait for a broker that does not answer, and use the last known number of partitions. A reader's chunks cover all
 offsets from its position on: gaps from compaction and transactions, and records that retention deleted (expired). A
-record counts as appended when the broker confirms it. Brokers since 0.11 store each record once; an older broker may
-store one twice, if it is killed before it confirms.
+record counts as appended when the broker confirms it.
 """
 
 import functools
@@ -296,9 +295,6 @@ class KafkaWriter:
                 f"{lost} records did not reach topic {self._address.topic!r} at {self._address.servers}: "
                 f"{self._why.str()}"
             )
-
-
-# an unavailable broker raises an error after this long, and to a reader again after each further interval
 
 
 class KafkaReader:

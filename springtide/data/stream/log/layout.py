@@ -94,7 +94,6 @@ def load(folder: Path) -> LogSettings:
 
 
 def store(folder: Path, settings: LogSettings) -> None:
-    """Replace the settings atomically."""
     path = folder / "log.json.new"
     with path.open("wb") as file:
         file.write(msgspec.json.encode(check(settings)))

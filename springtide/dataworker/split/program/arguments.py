@@ -99,14 +99,11 @@ def nodes(batch: Any, path: Path = ()) -> list[tuple[Path, Any]]:
         return [(path, batch)]
     if isinstance(batch, PLAIN):
         return []
-    if isinstance(batch, Mapping):
-        return [found for key, value in batch.items() for found in nodes(value, (*path, ("item", key)))]
-    if isinstance(batch, tuple | list):
-        return [found for i, value in enumerate(batch) for found in nodes(value, (*path, ("item", i)))]
-    if is_record(batch):
-        names = [field.name for field in dataclasses.fields(batch)]
-        return [found for name in names for found in nodes(getattr(batch, name), (*path, ("attr", name)))]
-    return [(path, batch)]
+    opened = _opened(batch)
+    if opened is None:
+        return [(path, batch)]
+    kind = "item" if isinstance(batch, Mapping | tuple | list) else "attr"
+    return [found for key, value in zip(*opened, strict=True) for found in nodes(value, (*path, (kind, key)))]
 
 
 def _trace(given: Any, name: str, batch: Any, places: Mapping[int, Path]) -> Part:
@@ -121,19 +118,21 @@ def _trace(given: Any, name: str, batch: Any, places: Mapping[int, Path]) -> Par
         if route is None:
             raise Computed(name)
         return BatchLeaf(route)
-    if isinstance(given, dict | tuple | list):
-        keys, parts = _opened(given)
-        return ContainerNode(type(given), keys, tuple(_trace(one, name, batch, places) for one in parts))
-    if is_record(given):
-        names = tuple(field.name for field in dataclasses.fields(given))
-        return ContainerNode(
-            type(given), names, tuple(_trace(getattr(given, one), name, batch, places) for one in names)
-        )
-    raise Computed(f"{name}, a {type(given).__name__}")
+    opened = _opened(given)
+    if opened is None or (isinstance(given, Mapping) and not isinstance(given, dict)):
+        raise Computed(f"{name}, a {type(given).__name__}")
+    keys, parts = opened
+    return ContainerNode(type(given), keys, tuple(_trace(one, name, batch, places) for one in parts))
 
 
-def _opened(given: Any) -> tuple[tuple[Any, ...], Sequence[Any]]:
-    return (tuple(given), tuple(given.values())) if isinstance(given, dict) else (tuple(range(len(given))), given)
+def _opened(given: Any) -> tuple[tuple[Any, ...], Sequence[Any]] | None:
+    """Return the keys and parts of a container; None for any other object."""
+    if isinstance(given, Mapping):
+        return tuple(given), tuple(given.values())
+    if isinstance(given, tuple | list):
+        return tuple(range(len(given))), given
+    names = tuple(field.name for field in dataclasses.fields(given)) if is_record(given) else None
+    return None if names is None else (names, [getattr(given, name) for name in names])
 
 
 def _fill(part: Part, batch: Any) -> Any:
@@ -165,13 +164,13 @@ def _fits(part: Part, given: Any, parts: Iterator[Any]) -> bool:
         return type(given) is type(part.value) and bool(given == part.value)
     if type(given) is not part.kind:
         return False
-    if isinstance(given, dict | tuple | list):
-        keys, held = _opened(given)
-        if isinstance(given, dict) and keys != part.keys and set(keys) == set(part.keys):
-            keys, held = part.keys, tuple(given[key] for key in part.keys)
+    if isinstance(given, dict) and set(given) == set(part.keys):
+        held: Sequence[Any] = [given[key] for key in part.keys]
     else:
-        keys, held = part.keys, tuple(getattr(given, name) for name in part.keys)
-    return keys == part.keys and all(_fits(one, each, parts) for one, each in zip(part.parts, held, strict=True))
+        keys, held = _opened(given) or ((), ())
+        if keys != part.keys:
+            return False
+    return all(_fits(one, each, parts) for one, each in zip(part.parts, held, strict=True))
 
 
 def _leaves(part: Part) -> list[BatchLeaf]:

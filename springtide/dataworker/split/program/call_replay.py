@@ -1,34 +1,35 @@
-"""Run the user's forward() in the trainer, and answer its moved torch calls with values from data workers.
+"""Run the user's own forward() in the trainer, and answer its moved torch calls with values from data workers.
 
-In: the values from data workers, and the model's inputs.
-
-The user's forward() runs unchanged in Python. It reads current attributes, globals, closures, environment variables,
-random numbers and time, and its side effects happen.
-
-Inputs and moved results are lazy tensors, called promises (dataworker/split/program/lazy_values.py). The replay
-therefore sees every torch call that takes a promise. The replay answers a call only if data workers made exactly this
-call. The function and its plain arguments must be equal, and constants must be equal bit by bit. Each tensor argument
-must be an unwritten input or an earlier answer. The trainer runs every other call itself, on the real tensors. A value
-that requires a gradient is never answered.
-
-Called by: worker/split/split_forward.py.
+Inputs and moved results are lazy tensors, called promises (lazy_values.py), so the replay sees every torch call that
+takes one. It answers a call only if data workers made exactly this call: known_calls.py compares. The trainer runs
+every other call itself, on real tensors. Called by: worker/split/split_forward.py.
 """
 
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from springtide.dataworker.split.program import known_calls, lazy_values
-from springtide.dataworker.split.program.known_calls import KnownCall, KnownEntry, KnownPart
+from springtide.dataworker.split.program.known_calls import NOTHING, KnownEntry, MatchContext
 from springtide.dataworker.split.program.lazy_values import Promise, Promises
 from springtide.dataworker.split.program.moved_program import decoded, put
-from springtide.dataworker.split.program.value_keys import ContentKey, InputKey, PartKey, Term
+from springtide.dataworker.split.program.value_keys import (
+    CallPart,
+    ContentKey,
+    InputKey,
+    PartKey,
+    Term,
+    TorchCall,
+    results_of,
+)
 from springtide.dataworker.split.recorder import bit_compare, call_recorder, marked_calls, pytree, torch_functions
 from springtide.dataworker.split.recorder.marked_calls import MarkedCode
+from springtide.dataworker.split.recorder.pytree import TreeShape
 from springtide.dataworker.split.recorder.torch_functions import memory, tensors
 from springtide.embedding.lookup.id_routes import is_absent
 
@@ -43,7 +44,7 @@ class CallReplay:
 
     def __init__(
         self,
-        known: Sequence[KnownCall],
+        known: Sequence[TorchCall],
         constants: Mapping[ContentKey, torch.Tensor],
         inputs: Sequence[tuple[torch.dtype, str] | None],
         crossing: int,
@@ -61,19 +62,18 @@ class CallReplay:
             if one.same_as is None:
                 for at, part in enumerate(one.parts):
                     slots[PartKey(one.number, at)] = len(slots)
-                    kinds.append((part.kind, part.device) if isinstance(part.kind, torch.dtype) else None)
+                    kinds.append((part.kind, part.device) if part.is_tensor else None)
         self.crossing, self.slots, self.leaves = crossing, len(slots), len(inputs)
         self.dtype = torch.get_default_dtype()
         values = {one: bit_compare.TensorConstant(value) for one, value in constants.items()}
         free = {slots[PartKey(one.number, at)] for one in known if one.free for at in range(len(one.parts))}
         marked = marked or MarkedCode()
-        made = [KnownEntry(at, one, slots, values, free, len(inputs), marked) for at, one in enumerate(known)]
+        context = MatchContext(slots, values, free, len(inputs), marked)
+        made = [KnownEntry(one, context) for one in known]
         self.state = marked_calls.state_of(marked.functions, marked.owners) if marked.functions else None
-        """State that the marked functions read."""
-        self.entries = [entry for entry in made if not entry.known.free] + [KnownEntry.none_left(len(known))]
-        """Known calls in order. forward() makes them in this order, except marked functions, which may come at any
-        time.
-        """
+        last = TorchCall(number=-1, name="", args=(), kwargs=None, gives=TreeShape(), parts=())
+        self.entries = [*(entry for entry in made if not entry.known.free), KnownEntry(last, context)]
+        """Known calls in the order of forward(); marked functions may come at any time. The last matches no call."""
         for at, entry in enumerate(self.entries):
             entry.at = at
         self.free = [entry for entry in made if entry.known.free]
@@ -83,9 +83,7 @@ class CallReplay:
         for entry in self.entries[:-1]:
             self.by_function.setdefault(entry.function, []).append(entry)
         self.read = frozenset(slot for entry in self.entries for slot in entry.reads)
-        """Slots that known calls read. forward() gets promises for these slots, and plain values for all other
-        slots.
-        """
+        """Slots that known calls read. forward() gets promises for these slots, and plain values for all others."""
         self.promises = Promises(kinds)
         self._by_size: OrderedDict[int, dict[int, bit_compare.TensorConstant]] = OrderedDict()
 
@@ -98,8 +96,8 @@ class CallReplay:
         *,
         pristine: Callable[[int], Any],
         check: bool = False,
-    ) -> "tuple[Any, ForwardReplay]":
-        """Run forward() with these values from data workers. Return its result and the replay.
+    ) -> "tuple[Any, ReplayReport]":
+        """Run forward() with these values from data workers. Return its result, and which values it used.
 
         pristine: returns an input as it was before forward() wrote to it.
         check: compute every call here, and compare the results with the values from data workers.
@@ -120,7 +118,7 @@ class CallReplay:
         finally:
             self.promises.drop()
             self.promises.type.springtide_running = before
-        return result, answers
+        return result, answers.report
 
     def free_values(self, size: int) -> dict[int, bit_compare.TensorConstant]:
         """Return the results of calls that depend on no input, for this batch size."""
@@ -138,6 +136,56 @@ class CallReplay:
         return found
 
 
+@dataclass(slots=True)
+class ReplayReport:
+    """How a forward() used the values from data workers."""
+
+    sent: int
+    """Number of values that data workers sent."""
+    used: int = 0
+    differs: str = ""
+    """With `check`: the first value that differs from the data worker's value."""
+    why: str = ""
+    """Reason why forward() did not use all values: the call that did not match, and its difference."""
+
+    @property
+    def complete(self) -> bool:
+        return self.used == self.sent
+
+
+class CallOrder:
+    """The known calls that forward() has made, and the call that it makes next if nothing has changed."""
+
+    __slots__ = ("_done", "_to", "expected", "other")
+
+    def __init__(self, to: CallReplay) -> None:
+        self._to, self._done = to, [False] * len(to.entries)
+        self.expected = to.entries[0]
+        self.other: tuple[KnownEntry, Any] | None = None
+        """The first call of a known function that did not match, with its arguments."""
+        self._advance()
+
+    def mark_done(self, entry: KnownEntry) -> None:
+        self._done[entry.at] = True
+        if entry is self.expected:
+            self._advance()
+
+    def _advance(self) -> None:
+        at = self.expected.at
+        while self._done[at] or self._to.entries[at].is_marked:
+            at += 1
+        self.expected = self._to.entries[at]
+
+    def find(self, func: Any, args: Any, kwargs: Any, replay: "ForwardReplay") -> KnownEntry | None:
+        """Find a known call that matches, and that forward() has not made yet."""
+        for entry in self._to.by_function.get(func, ()):
+            if not self._done[entry.at]:
+                if entry.matches(args, kwargs, replay.values, replay):
+                    return entry
+                self.other = self.other or (entry, args)
+        return None
+
+
 class ForwardReplay:
     """State of a single forward() during its replay."""
 
@@ -151,32 +199,19 @@ class ForwardReplay:
         check: bool,
     ) -> None:
         self.thread = threading.get_ident()
-        self.used = 0
-        """Number of values from data workers that forward() used."""
-        self.differs = ""
-        """With `check`: the first value that differs from the data worker's value."""
-        self.why = ""
-        """Reason why forward() did not use all values: the call that did not match, and its difference."""
-        self.why_marked = ""
-        self.values: list[Any] = [known_calls.NOTHING] * to.slots
+        self.report = ReplayReport(to.crossing)
+        self.values: list[Any] = [NOTHING] * to.slots
         """Current content of each slot: a promise, or a list input."""
         self.size = call_recorder.batch_size(given)[1]
         self.free = to.free_values(self.size)
         self._to, self._crossing, self._pristine, self._check = to, crossing, pristine, check
-        self._real: dict[int, tuple[Any, int]] = {}
-        """Real tensor of each slot, with its version counter at arrival: inputs, received values and computed
-        values.
+        self._real: dict[int, tuple[Any, Any]] = {}
+        """Real tensor of each slot (inputs, received and computed values), with its version counter at arrival. A list
+        input has its original content for a version, and an absent input has None.
         """
         self._shared: set[int] = set()
         """Slots whose memory a view shares."""
-        self._done = [False] * len(to.entries)
-        self._expected = to.entries[0]
-        if self._expected.is_marked:
-            self._expect()
-        self._other: tuple[KnownEntry, Any, Any] | None = None
-        self._dtype = to.dtype
-        self._texts: dict[int, tuple[Any, ...]] = {}
-        """Original content of inputs that are lists."""
+        self._order = CallOrder(to)
         self._inputs: dict[int, Any] = {}
         """Promises that replace the inputs, by id of the input."""
         for number, leaf in enumerate(given):
@@ -187,32 +222,26 @@ class ForwardReplay:
         """Register an input that known calls read. An input whose calls cannot be recorded stays a plain value."""
         tensor = leaf.springtide_here if is_absent(leaf) else leaf
         if isinstance(leaf, list | tuple):
-            self.values[number], self._texts[number] = leaf, tuple(leaf)
-            self._real[number] = leaf, -1
+            self.values[number], self._real[number] = leaf, (leaf, tuple(leaf))
         elif tensor is None or call_recorder.is_plain(tensor):
-            self._real[number] = leaf, -1 if is_absent(leaf) else leaf._version
+            self._real[number] = leaf, None if is_absent(leaf) else leaf._version
             self._inputs[id(leaf)] = self.values[number] = self._to.promises.take(number)
 
     def input(self, leaf: Any) -> Any:
         """Return the value that forward() gets for this input."""
         return self._inputs.get(id(leaf), leaf)
 
-    @property
-    def complete(self) -> bool:
-        """True if forward() used all values from data workers."""
-        return self.used == self._to.crossing
-
     def end(self) -> None:
         """Finish the replay after forward() returned."""
-        if not self.complete:
-            other = known_calls.difference(self, *self._other) if self._other is not None else OTHER_CALLS
-            self.why = self.why_marked or other
-        self._other = None
+        report, other, self._order.other = self.report, self._order.other, None
+        if report.complete:
+            report.why = ""
+        elif not report.why:
+            report.why = known_calls.difference(self, *other) if other is not None else OTHER_CALLS
         self.values = []
         self._inputs.clear()
 
     def unwrapped(self, result: Any) -> Any:
-        """Replace promises in the result of forward() by real tensors."""
         parts, shape = pytree.flatten(result)
         if any(isinstance(part, Promise) for part in parts):
             return shape.rebuild([part.here() if isinstance(part, Promise) else part for part in parts])
@@ -222,19 +251,18 @@ class ForwardReplay:
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Handle a torch call: answer it with a received value or a promise, or run it."""
-        entry: KnownEntry | None = self._expected
-        if not (func == self._expected.function and self._expected.matches(args, kwargs, self.values, self)):
-            entry = self._another(func, args, kwargs)
+        order = self._order
+        entry: KnownEntry | None = order.expected
+        if not (func == order.expected.function and order.expected.matches(args, kwargs, self.values, self)):
+            entry = order.find(func, args, kwargs, self)
         if entry is not None and (
             _is_forward_ad()
             and not _is_autocast()
             and not _dispatch_modes()
             and not _is_inference()
-            and _default_dtype() is self._dtype
+            and _default_dtype() is self._to.dtype
         ):
-            self._done[entry.at] = True
-            if entry is self._expected:
-                self._expect()
+            order.mark_done(entry)
             if entry.plain and not self._check:
                 made = self.values[entry.first] = self._to.promises.take(entry.first)
                 return made
@@ -247,43 +275,24 @@ class ForwardReplay:
 
     def call_marked(self, function: Any, args: Any, kwargs: Any) -> Any:
         """Handle a call of a marked function: answer it, or run it."""
-        entry = self._another(function, args, kwargs)
+        entry = self._order.find(function, args, kwargs, self)
         if entry is not None and not (changed := self._to.state.changed() if self._to.state is not None else "it"):
-            self._done[entry.at] = True
-            return self._marked_here(entry, args, kwargs) if self._check else self._answer(entry, args)
+            self._order.mark_done(entry)
+            if not self._check:
+                return self._answer(entry, args)
+            with marked_calls.heard_by(None):
+                return self._checked(entry, entry.function, args, kwargs)
         if entry is not None:
-            self.why_marked = f"{torch_functions.operation(entry.known.name)} reads {changed}, which has changed"
+            self.report.why = f"{torch_functions.operation(entry.known.name)} reads {changed}, which has changed"
         with marked_calls.heard_by(None):
             return function(*lazy_values.here(args), **lazy_values.here(kwargs))
-
-    def _marked_here(self, entry: KnownEntry, args: Any, kwargs: Any) -> Any:
-        with marked_calls.heard_by(None):
-            return self._checked(entry, entry.function, args, kwargs)
-
-    def _expect(self) -> None:
-        """Advance to the next known call that forward() has not made yet."""
-        at = self._expected.at
-        while self._done[at] or self._to.entries[at].is_marked:
-            at += 1
-        self._expected = self._to.entries[at]
-
-    def _another(self, func: Any, args: Any, kwargs: Any) -> KnownEntry | None:
-        """Find a known call that matches, other than the expected next call."""
-        for entry in self._to.by_function.get(func, ()):
-            if not self._done[entry.at]:
-                if entry.matches(args, kwargs, self.values, self):
-                    return entry
-                self._other = self._other or (entry, args, kwargs)
-        return None
 
     def is_unwritten(self, number: int) -> bool:
         """Return True if the input is unchanged and requires no gradient."""
         leaf, version = self._real[number]
-        if number in self._texts:
-            return tuple(leaf) == self._texts[number]
-        if version < 0:
-            return not leaf.changed
-        return bool(leaf._version == version) and not leaf.requires_grad
+        if type(version) is int:
+            return bool(leaf._version == version) and not leaf.requires_grad
+        return not leaf.changed if version is None else tuple(leaf) == version
 
     # ---- answers ----
 
@@ -304,8 +313,8 @@ class ForwardReplay:
             self._shared |= {*entry.slots, *entry.reads}
         return parts[0] if known.gives.kind is None else known.gives.rebuild(parts)
 
-    def _crossed(self, part: KnownPart) -> Any:
-        self.used += 1
+    def _crossed(self, part: CallPart) -> Any:
+        self.report.used += 1
         value = self._crossing[part.crosses]
         if isinstance(value, torch.Tensor):
             return value if part.device == "cpu" else put(value, part.device)
@@ -320,19 +329,21 @@ class ForwardReplay:
         return value
 
     def _write(self, entry: KnownEntry, target: Any) -> Any:
-        """Answer an in-place call on an intermediate result that no view shares: its promise moves to the slot of the
-        new result.
-        """
+        """Answer an in-place call on an intermediate result that no view shares."""
         known, slot = entry.known, target.springtide_slot
         if slot < self._to.leaves or slot in self._shared or slot in self._real:  # user code may hold the target
             return NO_ANSWER
         if known.parts[0].crosses >= 0:
             value = self._crossed(known.parts[0])
             self._real[entry.first] = value, value._version
-        self.values[slot] = known_calls.NOTHING
+        return self._moved(target, entry)
+
+    def _moved(self, target: Any, entry: KnownEntry) -> Any:
+        """Move the promise of a written tensor to the slot of the new result, and return what the call returns."""
+        self.values[target.springtide_slot] = NOTHING
         target.springtide_slot = entry.first
         self.values[entry.first] = target
-        return None if known.returns_none else target
+        return None if entry.known.returns_none else target
 
     def _checked(self, entry: KnownEntry, func: Any, args: Any, kwargs: Any) -> Any:
         """Run the call here, and compare its result with the data worker's value."""
@@ -341,29 +352,24 @@ class ForwardReplay:
             return self.values[entry.gives_arg]
         result = func(*lazy_values.here(args), **lazy_values.here(kwargs or {}))
         if known.writes:
-            target, slot = args[0], args[0].springtide_slot
-            value, _ = self._real[slot]
+            value, _ = self._real[args[0].springtide_slot]
             self._compare(entry, known.parts[0], value)
             self._real[entry.first] = value, value._version
-            self.values[slot] = known_calls.NOTHING
-            target.springtide_slot = entry.first
-            self.values[entry.first] = target
-            return None if known.returns_none else target
-        parts = [result] if isinstance(result, torch.Tensor | torch.Size) else pytree.flatten(result)[0]
+            return self._moved(args[0], entry)
         given = []
-        for slot, part, value in zip(entry.slots, known.parts, parts, strict=True):
+        for slot, part, value in zip(entry.slots, known.parts, results_of(result)[0], strict=True):
             self._compare(entry, part, value)
             given.append(self._give(slot, value))
         return given[0] if known.gives.kind is None else known.gives.rebuild(given)
 
-    def _compare(self, entry: KnownEntry, part: KnownPart, value: Any) -> None:
+    def _compare(self, entry: KnownEntry, part: CallPart, value: Any) -> None:
         if part.crosses >= 0:
             crossed = self._crossed(part)
             both = isinstance(value, torch.Tensor) and isinstance(crossed, torch.Tensor)
             equal = bit_compare.same(crossed, value) if both else type(crossed) is type(value) and crossed == value
-            if not equal and not self.differs:
-                what = torch_functions.operation(entry.known.name)
-                self.differs = f"{what} of {entry.known.line or 'forward()'} gives other bits than the data worker's"
+            if not equal and not self.report.differs:
+                what = f"{torch_functions.operation(entry.known.name)} of {entry.known.line or 'forward()'}"
+                self.report.differs = f"{what} gives other bits than the data worker's"
 
     # ---- promises ----
 
@@ -376,20 +382,18 @@ class ForwardReplay:
 
     def _make(self, slot: int) -> None:
         entry = self._to.makers[slot]
-        look = self._look if entry.known.view else self._read
-        for at, value in zip(entry.slots, entry.made(look, self.size), strict=True):
+        read = self._base if entry.known.view else self._read
+        for at, value in zip(entry.slots, entry.made(read, self.size), strict=True):
             if isinstance(value, torch.Tensor):
                 self._real.setdefault(at, (value, value._version))
 
-    def _look(self, slot: int) -> Any:
+    def _base(self, slot: int) -> Any:
         """Return the base tensor of a view, with all later writes."""
-        if slot in self.free:
-            return self.free[slot].value
-        return self.compute(slot)
+        return self.free[slot].value if slot in self.free else self.compute(slot)
 
     def _read(self, slot: int) -> Any:
         """Return the value that a slot held before any write."""
-        value = self._look(slot)
+        value = self._base(slot)
         _, version = self._real.get(slot, (None, 0))
         if slot in self.free or (self.is_unwritten(slot) if slot < self._to.leaves else value._version == version):
             return value
@@ -401,9 +405,7 @@ class ForwardReplay:
     # ---- writes ----
 
     def _before_writing(self, args: Any, kwargs: Any) -> None:
-        """Compute all held promises before a write changes their inputs, and forget the slots that the write
-        changes.
-        """
+        """Compute all held promises before a write changes their inputs. Forget the slots that the write changes."""
         targets = [one for one in (*tensors(args[:1]), *tensors((kwargs or {}).get("out"))) if isinstance(one, Promise)]
         if not targets:
             return
@@ -418,7 +420,7 @@ class ForwardReplay:
             real, _ = self._real.get(value.springtide_slot, (None, 0)) if isinstance(value, Promise) else (None, 0)
             lies = isinstance(real, torch.Tensor) and not is_absent(real) and memory(real) in written
             if lies or any(value is one for one in gone):
-                self.values[slot] = known_calls.NOTHING
+                self.values[slot] = NOTHING
 
 
 NO_ANSWER = object()
@@ -427,9 +429,7 @@ OTHER_CALLS = "forward() makes other calls than when it was split"
 
 @contextmanager
 def _functions_get_tensors() -> Iterator[None]:
-    """Make `torch.autograd.Function.apply` receive real tensors, because `__torch_function__` does not see this
-    call.
-    """
+    """Give `torch.autograd.Function.apply` real tensors: `__torch_function__` does not see this call."""
     own = vars(torch.autograd.Function)["apply"]
 
     def apply(cls: Any, *args: Any, **kwargs: Any) -> Any:

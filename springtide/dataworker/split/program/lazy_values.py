@@ -1,32 +1,17 @@
 """Lazy tensors ("promises") for inputs and moved results: computed only when code reads their values.
 
-In: an `Answerer`, which supplies values. Out: a `torch.Tensor` subclass that user code can treat as a tensor. The
-answerer sees every torch call that takes a promise. The answerer either answers the call or runs it on real tensors.
-Most promises only pass from one moved call to the next, and are never computed. Created by:
-dataworker/split/program/call_replay.py.
+Out: a `torch.Tensor` subclass that user code can treat as a tensor. The running `ForwardReplay` (call_replay.py) sees
+every torch call that takes a promise, and answers it or runs it on real tensors. Most promises only pass from one moved
+call to the next, and are never computed.
 """
 
 import sys
 import threading
 from collections.abc import Sequence, Set
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch.utils import _pytree
-
-
-class Answerer(Protocol):
-    """The object that supplies the values of promises while a forward runs."""
-
-    thread: int
-
-    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Return the result of a torch call that takes a promise."""
-        ...
-
-    def compute(self, slot: int) -> Any:
-        """Return the value of a promise."""
-        ...
 
 
 class Promise(torch.Tensor):
@@ -34,7 +19,8 @@ class Promise(torch.Tensor):
 
     springtide_absent = True
     """Marker that values may be missing in this process; embedding/lookup/id_routes.py reads it."""
-    springtide_running: ClassVar[Answerer | None] = None
+    springtide_running: ClassVar[Any] = None
+    """The `ForwardReplay` that supplies values while forward() runs."""
     springtide_slot: int
     """Slot number among the inputs and results of a forward."""
     springtide_made: Any
@@ -61,7 +47,7 @@ class Promise(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Let the answerer handle the call; without an answerer, run the call on real tensors."""
+        """Let the replay handle the call; after forward(), run it on real tensors."""
         running = cls.springtide_running
         if running is not None and running.thread == threading.get_ident():
             return running.call(func, args, kwargs)

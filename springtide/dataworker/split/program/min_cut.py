@@ -66,8 +66,6 @@ class CutNode:
     """"data": an input of the model. "trainer": depends on state. "either": may move."""
     view: bool = False
     """True for a view or a size query, which costs almost nothing on the side of its input."""
-    bound: tuple[str, ...] = ()
-    """Values that must be computed on the same side as this node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +132,7 @@ def minimum(values: Sequence[CutNode], *, views_only: bool = False) -> frozenset
         if value.place == "either":
             must = views_only and not value.view
             graph.add_edge("data", at, capacity=NEVER if must else stays_cost(value))  # severed when the value stays
-            for name in (*value.inputs, *value.bound):
+            for name in value.inputs:
                 if place[name] not in ("data", at):
                     graph.add_edge(at, place[name], capacity=NEVER)  # a moved value needs its inputs on the same side
         if value.place != "trainer" and value.name in readers:

@@ -7,17 +7,15 @@ constant tensors, and needs no model. Calls that write in place write to a copy.
 import functools
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
 
 from springtide import _native
-from springtide.dataworker.split.program import value_keys
-from springtide.dataworker.split.program.known_calls import KnownCall
-from springtide.dataworker.split.program.value_keys import ContentKey, OwnerKey, PartKey, Term, terms_in
-from springtide.dataworker.split.recorder import pytree, torch_functions
+from springtide.dataworker.split.program.value_keys import ContentKey, OwnerKey, PartKey, Term, TorchCall
+from springtide.dataworker.split.recorder import torch_functions
 from springtide.dataworker.split.recorder.marked_calls import MarkedCode
 
 
@@ -47,7 +45,7 @@ class LeafKind:
 class MovedProgram:
     """Torch calls of a single stage, in order: takes the value list of the previous stage, returns the next list."""
 
-    instructions: tuple[KnownCall, ...]
+    instructions: tuple[TorchCall, ...]
     takes: tuple[Term, ...]
     """Terms of the input list, in order."""
     gives: tuple[Term, ...]
@@ -80,7 +78,9 @@ class MovedProgram:
         self.why = self._refuses(given) or self.marked.begin()
         if self.why:
             return None
-        with _threads(self.threads), defaulting_to(self.dtype), torch.no_grad():
+        # as many torch threads as the trainer, so that sums add up in the same order
+        threads = _setting(self.threads or torch.get_num_threads(), torch.get_num_threads, torch.set_num_threads)
+        with threads, defaulting_to(self.dtype), torch.no_grad():
             made = self._run(given)
         self.why = self.marked.end()
         if self.why:
@@ -114,7 +114,7 @@ class MovedProgram:
 
     def _steps(self) -> "list[_Step]":
         if not self._ready:
-            reads = [set(terms_in((one.args, one.kwargs or ()))) for one in self.instructions]
+            reads = [set(one.terms) for one in self.instructions]
             last = {term: at for at, terms in enumerate(reads) for term in terms}
             for at, one in enumerate(self.instructions):
                 gone = [term for term in reads[at] if last[term] == at and term not in self.gives]
@@ -129,7 +129,7 @@ class _Step:
 
     __slots__ = ("_call", "_free", "_function", "_parts")
 
-    def __init__(self, call: KnownCall, free: Sequence[PartKey], marked: Mapping[str, Callable[..., Any]]) -> None:
+    def __init__(self, call: TorchCall, free: Sequence[PartKey], marked: Mapping[str, Callable[..., Any]]) -> None:
         self._call, self._free = call, free
         known = marked.get(call.name) or QUICKER.get(call.name)
         self._function = known or torch_functions.resolve(call.name)
@@ -137,17 +137,8 @@ class _Step:
 
     def run(self, values: dict[Any, Any], size: int) -> None:
         """Run the call, and drop values that no later call reads."""
-        call = self._call
-        args = [value_keys.filled(one, values, size) for one in call.args]
-        kwargs = value_keys.filled(call.kwargs, values, size) if call.kwargs is not None else {}
-        if call.writes:
-            args[0] = args[0].clone()
-            self._function(*args, **kwargs)
-            values[self._parts[0]] = args[0]
-        else:
-            result = self._function(*args, **kwargs)
-            found = [result] if isinstance(result, torch.Tensor | torch.Size) else pytree.flatten(result)[0]
-            values.update(zip(self._parts, found, strict=True))
+        found = self._call.run(self._function, values.__getitem__, size)
+        values.update(zip(self._parts, found, strict=True))
         for term in self._free:
             del values[term]
 
@@ -180,31 +171,22 @@ def this_machine() -> str:
     return f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}{gpu} torch {torch.__version__}{flushes}"
 
 
-@contextmanager
-def defaulting_to(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    if dtype is before:
-        yield
-        return
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
+def defaulting_to(dtype: torch.dtype) -> AbstractContextManager[None]:
+    return _setting(dtype, torch.get_default_dtype, torch.set_default_dtype)
 
 
 @contextmanager
-def _threads(number: int) -> Iterator[None]:
-    """Use as many torch threads as the trainer, so that sums add up in the same order."""
-    before = torch.get_num_threads()
-    if not number or number == before:
+def _setting(value: Any, get: Callable[[], Any], change: Callable[[Any], None]) -> Iterator[None]:
+    """Change a setting of torch inside the block."""
+    before = get()
+    if value == before:
         yield
         return
-    torch.set_num_threads(number)
+    change(value)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        change(before)
 
 
 # Models often deduplicate sparse features. torch sorts by comparison; cpp/batch/distinct.cpp counts, or uses a radix
@@ -225,8 +207,8 @@ def unique(
     if dim is not None or not sorted:
         return torch.unique(input, sorted, return_inverse, return_counts, dim)
     found = unique2(input, sorted, return_inverse, return_counts)
-    wanted = (True, return_inverse, return_counts)
-    given = tuple(one for one, asked in zip(found, wanted, strict=True) if asked)
+    asked = (True, return_inverse, return_counts)
+    given = tuple(one for one, kept in zip(found, asked, strict=True) if kept)
     return given if len(given) > 1 else given[0]
 
 

@@ -164,7 +164,10 @@ def filled(batch: Any, fill: Callable[[LeftTensor], Any]) -> Any:
         return batch
     if isinstance(batch, Mapping):
         changes = {key: new for key, one in batch.items() if (new := filled(one, fill)) is not one}
-        return _with_items(batch, changes) if changes else batch
+        changed: Any = copy.copy(batch) if changes else batch
+        for key, new in changes.items():
+            changed[key] = new
+        return changed
     if isinstance(batch, tuple | list):
         parts = [filled(one, fill) for one in batch]
         if all(new is one for new, one in zip(parts, batch, strict=True)):
@@ -178,13 +181,6 @@ def filled(batch: Any, fill: Callable[[LeftTensor], Any]) -> Any:
             object.__setattr__(changed, name, new)
         return changed
     return batch
-
-
-def _with_items(batch: Any, changes: Mapping[Any, Any]) -> Any:
-    changed = copy.copy(batch)
-    for key, new in changes.items():
-        changed[key] = new
-    return changed
 
 
 def difference(mine: Any, theirs: Any, path: str = "batch") -> str:

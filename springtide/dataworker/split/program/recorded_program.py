@@ -11,17 +11,17 @@ from typing import Any
 import torch
 
 from springtide.dataworker.split.program import min_cut, value_keys
-from springtide.dataworker.split.program.value_keys import InputKey, PartKey, Term
+from springtide.dataworker.split.program.value_keys import InputKey, PartKey, Term, TorchCall
 from springtide.dataworker.split.recorder import marked_calls, torch_functions
-from springtide.dataworker.split.recorder.call_recorder import CallLog, RecordedCall
+from springtide.dataworker.split.recorder.call_recorder import CallLog
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedProgram:
     """Calls that every recorded forward made, in order."""
 
-    calls: dict[int, RecordedCall]
-    others: tuple[RecordedCall, ...]
+    calls: dict[int, TorchCall]
+    others: tuple[TorchCall, ...]
     """Calls of the first forward that some other forward did not make."""
     read: frozenset[Term]
     """Inputs and results that the trainer reads in every cut."""
@@ -57,7 +57,7 @@ class RecordedProgram:
         last = min_cut.CutNode(name="output", inputs=self._names(ends, free), bytes=0, seconds=0.0, place="trainer")
         return [*found, last]
 
-    def _of(self, call: RecordedCall, free: frozenset[int]) -> list[min_cut.CutNode]:
+    def _of(self, call: TorchCall, free: frozenset[int]) -> list[min_cut.CutNode]:
         inputs = self._names(call.terms, free)
         view = call.view or not any(one.is_tensor for one in call.parts) or call.name in torch_functions.DESCRIBING
         elements = max([part.elements for part in call.parts] + [self._elements(one) for one in call.terms], default=0)
@@ -97,7 +97,7 @@ def name(term: Term) -> str:
     return f"input {term.number}" if isinstance(term, InputKey) else f"{term.call}.{term.at}"
 
 
-def sent_bytes(call: RecordedCall, at: int) -> int | None:
+def sent_bytes(call: TorchCall, at: int) -> int | None:
     """Return the bytes of a value on the wire; None if it cannot be sent.
 
     A view cannot be sent, because a write to the view also writes to its base. A non-contiguous tensor cannot be sent
@@ -108,7 +108,7 @@ def sent_bytes(call: RecordedCall, at: int) -> int | None:
 
 
 def common(logs: Sequence[CallLog]) -> RecordedProgram:
-    calls: dict[int, RecordedCall] = {}
+    calls: dict[int, TorchCall] = {}
     for number in logs[0].calls:
         heard = [log.calls.get(number) for log in logs]
         found = _merged([one for one in heard if one is not None], logs, calls) if None not in heard else None
@@ -132,9 +132,7 @@ def common(logs: Sequence[CallLog]) -> RecordedProgram:
     return replace(program, read=frozenset(program.original(one) for one in read))
 
 
-def _merged(
-    heard: Sequence[RecordedCall], logs: Sequence[CallLog], known: dict[int, RecordedCall]
-) -> RecordedCall | None:
+def _merged(heard: Sequence[TorchCall], logs: Sequence[CallLog], known: dict[int, TorchCall]) -> TorchCall | None:
     """Merge a call over all forwards; return None if the forwards made different calls."""
     first = heard[0]
     if any(isinstance(term, PartKey) and term.call not in known for term in first.terms):
@@ -169,5 +167,5 @@ def _merged(
     )
 
 
-def _is_known(term: Term, calls: dict[int, RecordedCall]) -> bool:
+def _is_known(term: Term, calls: dict[int, TorchCall]) -> bool:
     return isinstance(term, InputKey) or term.call in calls

@@ -1,4 +1,4 @@
-"""Describe the arguments of torch calls as templates of inputs, earlier results and constants.
+"""Describe torch calls: their results, and templates of their arguments (inputs, earlier results, constants).
 
 In: the arguments of a call, and the known tensors among them. Out: a hashable template that pickles. `filled` replaces
 its keys by the values of another batch. Two forwards compute the same value if they make the same call with the same
@@ -6,12 +6,15 @@ template, in any process.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+
+from springtide.dataworker.split.recorder import pytree
+from springtide.dataworker.split.recorder.pytree import TreeShape
 
 PLAIN = frozenset(
     {
@@ -108,6 +111,75 @@ Term = InputKey | PartKey
 Spec = InputKey | PartKey | OwnerKey | ContentKey | NumberKey | TimesKey | PlainKey | NestKey
 
 
+@dataclass(frozen=True, slots=True)
+class CallPart:
+    """A single result of a call."""
+
+    kind: Any
+    """The dtype of a tensor, or the Python type of any other value."""
+    bytes: int = 8
+    elements: int = 0
+    device: str = "cpu"
+    contiguous: bool = True
+    value: Any = None
+    """In a recording: a copy of a tensor if the recorder keeps values, and any other value itself."""
+    crosses: int = -1
+    """Index among the values that data workers send; -1 if data workers do not send it."""
+
+    @property
+    def is_tensor(self) -> bool:
+        return isinstance(self.kind, torch.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchCall:
+    """A torch call of forward() that data workers may make. Calls that move are pickled with their program."""
+
+    number: int
+    name: str
+    args: tuple[Spec, ...]
+    kwargs: NestKey | None
+    numbers: tuple[int, ...] = ()
+    """Integers among the arguments of a single recording, for `decided`."""
+    gives: TreeShape
+    parts: tuple[CallPart, ...]
+    writes: bool = False
+    """True if the call writes to its first argument, which then is its result."""
+    returns_none: bool = False
+    view: bool = False
+    """True if the result shares memory with an argument."""
+    same_as: Term | None = None
+    """The argument that the call returned unchanged."""
+    free: bool = False
+    """True if the call depends on no input. The trainer then runs it itself, and recognises its result by its bits."""
+    rounds: bool = False
+    line: str = ""
+    text: str = ""
+
+    def keys(self, *kinds: type[Key]) -> Iterator[Key]:
+        """Yield the keys of these kinds among the arguments."""
+        return keys_in((self.args, self.kwargs or ()), *kinds)
+
+    @property
+    def terms(self) -> Iterator[Term]:
+        return self.keys(InputKey, PartKey)
+
+    def run(self, function: Callable[..., Any], read: Callable[[Any], Any], size: int) -> list[Any]:
+        """Run the call and return its results. A call that writes gets a copy of its first argument."""
+        args = [filled(one, read, size) for one in self.args]
+        kwargs = filled(self.kwargs, read, size) if self.kwargs is not None else {}
+        if self.writes:
+            args[0] = args[0].clone()
+            function(*args, **kwargs)
+            return [args[0]]
+        return results_of(function(*args, **kwargs))[0]
+
+
+def results_of(result: Any) -> tuple[list[Any], TreeShape]:
+    """Return the single results in the result of a call, and its structure."""
+    return ([result], TreeShape()) if isinstance(result, torch.Tensor | torch.Size) else pytree.flatten(result)
+
+
 class Writer:
     """Builder of the template for a single call."""
 
@@ -154,10 +226,6 @@ def keys_in(spec: Any, *kinds: type[Key]) -> Iterator[Key]:
             yield from keys_in(one, *kinds)
 
 
-def terms_in(spec: Any) -> Iterator[Term]:
-    return keys_in(spec, InputKey, PartKey)
-
-
 def replaced(spec: Any, change: Callable[[Any], Any]) -> Any:
     """Return the template with some of its leaves changed."""
     if isinstance(spec, NestKey):
@@ -167,19 +235,19 @@ def replaced(spec: Any, change: Callable[[Any], Any]) -> Any:
     return change(spec)
 
 
-def filled(spec: Any, values: Mapping[Any, Any], size: int) -> Any:
-    """Fill a template. `values` has inputs, results and constant tensors; `size` is the batch size."""
+def filled(spec: Any, read: Callable[[Any], Any], size: int) -> Any:
+    """Fill a template. `read` returns the value of an input, result, constant tensor or module."""
     kind = type(spec)
     if kind is PlainKey:
         return spec.constant
     if kind is TimesKey:
         return size * spec.factor
     if kind is NestKey:
-        items = [filled(one, values, size) for one in spec.items]
+        items = [filled(one, read, size) for one in spec.items]
         if spec.kind is dict:
             return dict(zip(spec.keys, items, strict=True))
         return slice(*items) if spec.kind is slice else spec.kind(items)
-    return values[spec]
+    return read(spec)
 
 
 def decided(spec: Any, numbers: Sequence[Sequence[int]], sizes: Sequence[int]) -> Any | None:

@@ -17,6 +17,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from springtide.dataworker.split.program.value_keys import (
+    CallPart,
     ContentKey,
     InputKey,
     NestKey,
@@ -24,11 +25,12 @@ from springtide.dataworker.split.program.value_keys import (
     PartKey,
     Spec,
     Term,
+    TorchCall,
     UnknownKey,
     Writer,
-    terms_in,
+    results_of,
 )
-from springtide.dataworker.split.recorder import bit_compare, marked_calls, pytree, source_lines, torch_functions
+from springtide.dataworker.split.recorder import bit_compare, marked_calls, torch_functions
 from springtide.dataworker.split.recorder.pytree import TreeShape
 from springtide.dataworker.split.recorder.torch_functions import OperationWatch, memory, tensors
 
@@ -36,51 +38,6 @@ from springtide.dataworker.split.recorder.torch_functions import OperationWatch,
 UNHELD = 3
 CROSSING = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.Size)
 """Types of results, other than tensors, that a message can carry."""
-
-
-@dataclass(frozen=True, slots=True)
-class PartSeen:
-    """A single result of a recorded call."""
-
-    value: Any
-    """A copy of a tensor if the recorder keeps values, else None. Any other value is stored directly."""
-    kind: Any
-    """The dtype of a tensor, or the Python type of any other value."""
-    bytes: int = 8
-    elements: int = 0
-    device: str = "cpu"
-    contiguous: bool = True
-
-    @property
-    def is_tensor(self) -> bool:
-        return isinstance(self.kind, torch.dtype)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedCall:
-    """A torch call that data workers may make."""
-
-    number: int
-    name: str
-    args: tuple[Spec, ...]
-    kwargs: NestKey | None
-    numbers: tuple[int, ...]
-    gives: TreeShape
-    parts: tuple[PartSeen, ...]
-    writes: bool = False
-    """True if the call writes to its first argument, which then is its result."""
-    returns_none: bool = False
-    view: bool = False
-    """True if the result shares memory with an argument."""
-    same_as: Term | None = None
-    """The argument that the call returned unchanged."""
-    rounds: bool = False
-    line: str = ""
-    text: str = ""
-
-    @property
-    def terms(self) -> list[Term]:
-        return [*terms_in(self.args), *terms_in(self.kwargs or ())]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +60,7 @@ class CallLog:
     """The model's inputs; copies if the recorder keeps values."""
     size: int
     """Batch size: the first dimension of the first tensor."""
-    calls: dict[int, RecordedCall] = field(default_factory=dict)
+    calls: dict[int, TorchCall] = field(default_factory=dict)
     escaped: set[Term] = field(default_factory=set)
     """Inputs and results that a call outside the recording has read, or that outlive forward()."""
     stays: list[TrainerCall] = field(default_factory=list)
@@ -195,7 +152,7 @@ class Recorder(TorchFunctionMode):
 
     def at_lookup(self, table: str, inputs: Sequence[Any]) -> None:
         """Note a lookup in a served table; the recorder ignores the torch calls inside."""
-        line, text = source_lines.users_line()
+        line, text = torch_functions.users_line()
         self.log.stays.append(TrainerCall(line, text, "table lookup", f"table {table}" if table else "a table"))
         self._escape(inputs)
 
@@ -203,7 +160,7 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         if self._inside:
             return func(*args, **kwargs)
-        if source_lines.is_served_table():
+        if torch_functions.is_served_table():
             self._escape((args, kwargs))
             return func(*args, **kwargs)
         name = torch_functions.name_of(func)
@@ -317,9 +274,9 @@ class Recorder(TorchFunctionMode):
         key = name, template.args, template.kwargs
         number = self._book.number((key, self._times[key]))
         self._times[key] += 1
-        values, shape = ([given[0][0]], TreeShape()) if writes else _flat(result)
-        line, text = source_lines.users_line()
-        same_as = None if writes or len(values) != 1 else self._same(values[0])
+        values, shape = ([given[0][0]], TreeShape()) if writes else results_of(result)
+        line, text = torch_functions.users_line()
+        same_as = None if writes or len(values) != 1 else self._term(values[0])
         before = {memory(one) for one in tensors(given)}
         view = not writes and any(isinstance(one, torch.Tensor) and memory(one) in before for one in values)
         if same_as is None:
@@ -327,7 +284,7 @@ class Recorder(TorchFunctionMode):
                 if isinstance(value, torch.Tensor):
                     self._name(value, PartKey(number, at))
                     (self._fresh.discard if view else self._fresh.add)(memory(value))
-        self.log.calls[number] = RecordedCall(
+        self.log.calls[number] = TorchCall(
             number=number,
             name=name,
             args=template.args,
@@ -344,21 +301,12 @@ class Recorder(TorchFunctionMode):
             text=text,
         )
 
-    def _same(self, value: Any) -> Term | None:
-        return self._term(value) if isinstance(value, torch.Tensor) else None
-
-    def _seen(self, value: Any, view: bool) -> PartSeen:
+    def _seen(self, value: Any, view: bool) -> CallPart:
         if not isinstance(value, torch.Tensor):
-            return PartSeen(value, type(value))
-        copy = value.detach().clone() if self._keep and not view else None
-        return PartSeen(
-            copy,
-            value.dtype,
-            value.numel() * value.element_size(),
-            value.numel(),
-            str(value.device),
-            value.is_contiguous(),
-        )
+            return CallPart(type(value), value=value)
+        size, copy = value.numel(), value.detach().clone() if self._keep and not view else None
+        device = str(value.device)
+        return CallPart(value.dtype, size * value.element_size(), size, device, value.is_contiguous(), copy)
 
     def _name(self, value: torch.Tensor, term: Term) -> None:
         self._named[id(value)] = term, value, value._version
@@ -370,7 +318,7 @@ class Recorder(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def _leave(self, name: str, args: Any, kwargs: Any, why: str, written: set[int]) -> None:
-        line, text = source_lines.users_line()
+        line, text = torch_functions.users_line()
         self._escape((args, kwargs))
         if name not in torch_functions.DESCRIBING:
             reads = any(isinstance(self._term(one), InputKey) for one in tensors((args, kwargs)))
@@ -414,13 +362,9 @@ def is_plain(value: Any) -> bool:
     )
 
 
-def _flat(result: Any) -> tuple[list[Any], TreeShape]:
-    return ([result], TreeShape()) if isinstance(result, torch.Size) else pytree.flatten(result)
-
-
 def _strange(result: Any) -> str:
     """Return why a result cannot be recognised later; empty if it can."""
-    for one in _flat(result)[0]:
+    for one in results_of(result)[0]:
         if isinstance(one, torch.Tensor):
             if type(one) is not torch.Tensor or one.layout is not torch.strided or one.requires_grad:
                 return "what it gives is no plain tensor"

@@ -92,21 +92,22 @@ def substituted(tree: Any, change: Callable[[Any], Any]) -> Iterator[Any]:
     Lists, dicts and dataclasses stay the same objects, so that their owners see all writes. At exit, each container
     gets its own leaf back, unless user code has put another object there.
     """
-    undo: list[Callable[[], None]] = []
+    undo: list[tuple[Any, Any, Any, Any]] = []
     try:
         yield _substituted(tree, change, undo)
     finally:
-        for one in reversed(undo):
-            one()
+        for container, key, new, old in reversed(undo):
+            if _get(container, key) is new:
+                _put(container, key, old)
 
 
-def _substituted(tree: Any, change: Callable[[Any], Any], undo: list[Callable[[], None]]) -> Any:
+def _substituted(tree: Any, change: Callable[[Any], Any], undo: list[tuple[Any, Any, Any, Any]]) -> Any:
     kind = type(tree)
     if is_text(tree):
         return change(tree)
     if kind is list or (isinstance(tree, dict) and (kind is dict or kind in pytree.SUPPORTED_NODES)):
         for key in range(len(tree)) if kind is list else tuple(tree):
-            _put(tree, key, _substituted(tree[key], change, undo), undo)
+            _replace(tree, key, _substituted(tree[key], change, undo), undo)
         return tree
     if kind is tuple or (isinstance(tree, tuple) and hasattr(kind, "_fields")):
         parts = [_substituted(part, change, undo) for part in tree]
@@ -121,31 +122,27 @@ def _substituted(tree: Any, change: Callable[[Any], Any], undo: list[Callable[[]
         return pytree.SUPPORTED_NODES[kind].unflatten_fn(parts, context)
     if layout.is_record(tree):
         for field in dataclasses.fields(tree):
-            _set(tree, field.name, _substituted(getattr(tree, field.name), change, undo), undo)
+            _replace(tree, field.name, _substituted(getattr(tree, field.name), change, undo), undo)
         return tree
     return change(tree)
 
 
-def _put(tree: Any, key: Any, new: Any, undo: list[Callable[[], None]]) -> None:
-    old = tree[key]
+def _replace(tree: Any, key: Any, new: Any, undo: list[tuple[Any, Any, Any, Any]]) -> None:
+    old = _get(tree, key)
     if new is not old:
-        tree[key] = new
-
-        def back() -> None:
-            there = tree.get(key) if isinstance(tree, dict) else tree[key] if key < len(tree) else None
-            if there is new:
-                tree[key] = old
-
-        undo.append(back)
+        _put(tree, key, new)
+        undo.append((tree, key, new, old))
 
 
-def _set(tree: Any, name: str, new: Any, undo: list[Callable[[], None]]) -> None:
-    old = getattr(tree, name)
-    if new is not old:
-        object.__setattr__(tree, name, new)
+def _get(tree: Any, key: Any) -> Any:
+    """Return an item or attribute; None if user code has removed it."""
+    if isinstance(tree, list):
+        return tree[key] if key < len(tree) else None
+    return tree.get(key) if isinstance(tree, dict) else getattr(tree, key, None)
 
-        def back() -> None:
-            if getattr(tree, name, None) is new:
-                object.__setattr__(tree, name, old)
 
-        undo.append(back)
+def _put(tree: Any, key: Any, value: Any) -> None:
+    if isinstance(tree, list | dict):
+        tree[key] = value
+    else:
+        object.__setattr__(tree, key, value)

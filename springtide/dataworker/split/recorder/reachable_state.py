@@ -28,7 +28,7 @@ import torch
 from torch import nn
 
 from springtide import config
-from springtide.dataworker.split.recorder import bit_compare, source_lines
+from springtide.dataworker.split.recorder import bit_compare, torch_functions
 
 try:
     from torch._C._dynamo.guards import dict_version
@@ -74,24 +74,11 @@ ATOMS = (
     property,
 )
 """Types whose objects never change."""
-UNREAD = frozenset(
-    {
-        "__dict__",
-        "__weakref__",
-        "__doc__",
-        "__module__",
-        "__annotations__",
-        "__dataclass_fields__",
-        "__qualname__",
-        "__dataclass_params__",
-        "__match_args__",
-        "__parameters__",
-        "__orig_bases__",
-        "__abstractmethods__",
-        "_abc_impl",
-        "__static_attributes__",
-        "__firstlineno__",
-    }
+UNREAD = torch_functions.name_set(
+    """
+    __dict__ __weakref__ __doc__ __module__ __annotations__ __dataclass_fields__ __qualname__ __dataclass_params__
+    __match_args__ __parameters__ __orig_bases__ __abstractmethods__ _abc_impl __static_attributes__ __firstlineno__
+    """
 )
 """Class attributes that programs do not read."""
 FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, staticmethod, classmethod)
@@ -422,13 +409,13 @@ def _imports_in(code: types.CodeType) -> Iterator[list[str]]:
 def _is_users(item: Any) -> bool:
     """Return True if a class, function or module is user code: not of Python, a package or this package."""
     if isinstance(item, types.FunctionType):
-        return source_lines.is_users(item.__code__.co_filename)
+        return torch_functions.is_users(item.__code__.co_filename)
     module = item if isinstance(item, types.ModuleType) else sys.modules.get(getattr(item, "__module__", ""))
     if module is None:
         return isinstance(item, type)  # a class of a script that is not imported here
     if module.__name__ == "__main__":
         return True
-    return bool(getattr(module, "__file__", None)) and source_lines.is_users(str(module.__file__))
+    return bool(getattr(module, "__file__", None)) and torch_functions.is_users(str(module.__file__))
 
 
 def _generator(value: Any) -> Callable[[], Any] | None:

@@ -1,4 +1,4 @@
-"""Classify torch functions for the split: stable names, in-place writes, memory access, rounding.
+"""Classify torch functions for the split: stable names, in-place writes, memory access, rounding, calling line.
 
 In: function objects from a `TorchFunctionMode`. Out: a name that every process resolves to the same function, and the
 possible effects of a call. Names and schemas of Python functions do not tell enough (`F.relu(x, inplace=True)`,
@@ -7,12 +7,18 @@ possible effects of a call. Names and schemas of Python functions do not tell en
 
 import functools
 import importlib
+import linecache
+import os
+import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from springtide import errors
 
 PLACES = (
     "torch",
@@ -29,11 +35,11 @@ PLACES = (
 GETTER = ".__get__"
 
 
-def _set_of(names: str) -> frozenset[str]:
+def name_set(names: str) -> frozenset[str]:
     return frozenset(names.split())
 
 
-EXPOSING = _set_of(
+EXPOSING = name_set(
     """
     Tensor.data.__get__ Tensor.numpy Tensor.__array__ Tensor.__dlpack__ Tensor.data_ptr Tensor.untyped_storage
     Tensor.storage Tensor._typed_storage Tensor.__cuda_array_interface__.__get__ Tensor.as_subclass
@@ -42,7 +48,7 @@ EXPOSING = _set_of(
     """
 )
 """Functions that expose a tensor's memory, so that a write creates no new version."""
-DESCRIBING = _set_of(
+DESCRIBING = name_set(
     """
     Tensor.shape.__get__ Tensor.dtype.__get__ Tensor.device.__get__ Tensor.ndim.__get__ Tensor.layout.__get__
     Tensor.requires_grad.__get__ Tensor.is_cuda.__get__ Tensor.is_cpu.__get__ Tensor.is_sparse.__get__
@@ -55,7 +61,7 @@ DESCRIBING = _set_of(
     """
 )
 """Functions that read no values. A tensor that was not sent answers them itself."""
-UNMOVED = _set_of(
+UNMOVED = name_set(
     """
     torch.empty torch.empty_like torch.empty_strided torch.empty_permuted Tensor.new_empty Tensor.new_empty_strided
     Tensor.new Tensor.tolist Tensor.__repr__ Tensor.__format__ Tensor.storage Tensor.is_pinned Tensor.pin_memory
@@ -65,14 +71,14 @@ UNMOVED = _set_of(
     """
 )
 """Functions that never move: their result depends on more than their arguments, or cannot be sent."""
-HIDDEN_WRITES = _set_of(
+HIDDEN_WRITES = name_set(
     """
     native_batch_norm batch_norm cudnn_batch_norm miopen_batch_norm _batch_norm_impl_index _batch_norm_with_update
     instance_norm native_batch_norm_backward
     """
 )
 """aten operations that write to their arguments although their schema does not say so."""
-PRODUCTS = _set_of(
+PRODUCTS = name_set(
     """
     mm bmm addmm baddbmm addbmm mv addmv dot vdot matmul linear convolution _convolution mkldnn_convolution
     mkldnn_linear cdist _cdist_forward _scaled_dot_product_attention scaled_dot_product_attention lstm gru rnn_tanh
@@ -80,7 +86,7 @@ PRODUCTS = _set_of(
     """
 )
 """aten operations of libraries whose rounding depends on the machine's cores."""
-EXACT = _set_of(
+EXACT = name_set(
     """
     cat stack index index_select gather take take_along_dim repeat repeat_interleave flip roll sort argsort topk
     kthvalue max min amax amin aminmax argmax argmin median nanmedian mode unique _unique _unique2 unique_dim
@@ -252,3 +258,45 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
 def memory(tensor: torch.Tensor) -> int:
     """Return an id of the memory behind a tensor, equal for all its views."""
     return int(tensor.untyped_storage()._cdata)
+
+
+OWN = (os.path.dirname(torch.__file__) + os.sep, os.path.dirname(errors.__file__) + os.sep, "<")
+"""Files of torch and of this package, and code without a file."""
+TABLES = os.path.join(OWN[1], "embedding", "")
+"""Code of served tables. Other files of this package may be models (zoo), which are split like user models."""
+PYTHON = os.path.dirname(os.__file__) + os.sep
+PACKAGES = f"{os.sep}site-packages{os.sep}"
+
+
+def users_line() -> tuple[str, str]:
+    """Return the innermost running line of user code, as ("model.py:12", its text).
+
+    If no user code runs, return a line of an installed package, or empty strings.
+    """
+    installed: FrameType | None = None
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        path = frame.f_code.co_filename
+        if not path.startswith(OWN):
+            if not path.startswith(PYTHON) and PACKAGES not in path:
+                return place(path, frame.f_lineno)
+            installed = installed or (frame if PACKAGES in path else None)
+        frame = frame.f_back
+    return place(installed.f_code.co_filename, installed.f_lineno) if installed is not None else ("", "")
+
+
+def is_served_table() -> bool:
+    """Return True if the innermost running code, besides torch and the recorder, belongs to a served table."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename.startswith((OWN[0], "<")):
+        frame = frame.f_back
+    return frame is not None and frame.f_code.co_filename.startswith(TABLES)
+
+
+def is_users(path: str) -> bool:
+    """Return True if a file belongs neither to torch, Python, an installed package nor this package."""
+    return not path.startswith((*OWN, PYTHON)) and PACKAGES not in path
+
+
+def place(path: str, number: int) -> tuple[str, str]:
+    return f"{os.path.basename(path)}:{number}", linecache.getline(path, number).strip()

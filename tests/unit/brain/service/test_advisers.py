@@ -120,7 +120,7 @@ def test_a_refusal_is_the_error_it_names():
 
 
 def test_an_address_that_is_none_is_said_at_once():
-    with pytest.raises(errors.BadInput, match="wanted host:port"):
+    with pytest.raises(errors.BadInput, match="expected host:port"):
         RemoteAdviser("nowhere", SECRET)
 
 

@@ -47,9 +47,9 @@ def test_a_copy_that_was_cut_off_begins_anew(tmp_path, monkeypatch):
     source, kept = file(tmp_path / "own", b"0123456789"), file_transfer.SegmentCopies(tmp_path / "buddy")
     first, second, third = file_transfer.parts(source)
     kept.take(NAME, first)
-    with pytest.raises(errors.BadInput, match="at 8, wanted 4"):
+    with pytest.raises(errors.BadInput, match="at 8, expected 4"):
         kept.take(NAME, third)
-    with pytest.raises(errors.BadInput, match="at 4, wanted 0"):
+    with pytest.raises(errors.BadInput, match="at 4, expected 0"):
         kept.take(NAME, second)
     assert kept.lacks([(NAME, 10)]) == (NAME,)
     for part in (first, second, third):

@@ -44,7 +44,7 @@ MISTAKES = [
     (("serve", "--planning", "seed=-1"), "wanted a whole number from 0"),
     (("serve", "--planning", "data_workers=maxpt"), "Did you mean 'maxtp'?"),
     (("serve", "--tls", "/dev/null/tls"), "cannot make certificates in /dev/null/tls"),
-    (("serve", "--listen", "here"), "wanted host:port"),
+    (("serve", "--listen", "here"), "expected host:port"),
     (("serve", "--database", "mysql://x/y"), "no database named 'mysql'"),
     (("serve", "--secret-file", "nowhere"), "cannot read the brain's secret"),
 ]

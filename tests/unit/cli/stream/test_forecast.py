@@ -39,4 +39,4 @@ def test_a_model_may_be_named_and_mistakes_are_told(trace, tmp_path, capsys):
         assert main(["forecast", str(trace), *wrong]) == 2
         assert told in " ".join(capsys.readouterr().err.split())
     assert main(["forecast", str(tmp_path / "none.csv")]) == 2
-    assert "none.csv; wanted a CSV file" in " ".join(capsys.readouterr().err.split())
+    assert "none.csv; expected a CSV file" in " ".join(capsys.readouterr().err.split())

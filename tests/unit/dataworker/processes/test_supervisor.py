@@ -10,11 +10,7 @@ from hypothesis import strategies as st
 from springtide import errors
 from springtide.dataworker.processes.supervisor import (
     HOPELESS,
-    AttachWorker,
-    DetachWorker,
-    DrainWorker,
-    KillWorker,
-    StartWorker,
+    WorkerAction,
     WorkerRoster,
     WorkerSupervisor,
     described,
@@ -23,13 +19,13 @@ from springtide.dataworker.processes.supervisor import (
 
 def test_a_crew_grows_and_shrinks_to_what_is_wanted():
     roster = WorkerRoster()
-    assert roster.resized(2, made=0) == [StartWorker(0), StartWorker(1)]
-    assert roster.ready(0, "a:1") == [AttachWorker(0, "a:1")]
-    assert roster.resized(3, made=0) == [StartWorker(2)]
+    assert roster.resized(2, made=0) == [WorkerAction("start", 0), WorkerAction("start", 1)]
+    assert roster.ready(0, "a:1") == [WorkerAction("attach", 0, "a:1")]
+    assert roster.resized(3, made=0) == [WorkerAction("start", 2)]
     roster.ready(2, "a:2")
-    assert roster.resized(1, made=5) == [KillWorker(1), DrainWorker(2)]
-    assert roster.ended(2, "ill", killed=False, made=9) == [DetachWorker(2)]
-    assert roster.ended(1, "ill", killed=True, made=9) == [DetachWorker(1)]
+    assert roster.resized(1, made=5) == [WorkerAction("kill", 1), WorkerAction("drain", 2)]
+    assert roster.ended(2, "ill", killed=False, made=9) == [WorkerAction("detach", 2)]
+    assert roster.ended(1, "ill", killed=True, made=9) == [WorkerAction("detach", 1)]
     assert (roster.staying, roster.deaths) == ([0], 0)
 
 
@@ -37,7 +33,7 @@ def test_one_that_dies_is_replaced():
     roster = WorkerRoster()
     roster.resized(1, made=0)
     roster.ready(0, "a:1")
-    assert roster.ended(0, "ill", killed=True, made=4) == [DetachWorker(0), StartWorker(1)]
+    assert roster.ended(0, "ill", killed=True, made=4) == [WorkerAction("detach", 0), WorkerAction("start", 1)]
     assert roster.deaths == 1
 
 
@@ -45,7 +41,7 @@ def test_all_that_die_at_once_are_all_replaced():
     roster = WorkerRoster()
     roster.resized(6, made=0)
     actions = [roster.ended(number, "ill", killed=True, made=0) for number in range(6)]
-    assert actions == [[DetachWorker(number), StartWorker(number + 6)] for number in range(6)]
+    assert actions == [[WorkerAction("detach", number), WorkerAction("start", number + 6)] for number in range(6)]
     assert roster.given_up is None
 
 
@@ -53,8 +49,11 @@ def test_two_in_a_row_that_cannot_begin_are_enough():
     roster = WorkerRoster()
     roster.resized(2, made=7)
     roster.ready(1, "a:1")
-    assert roster.ended(0, "ill", killed=False, made=7) == [DetachWorker(0), StartWorker(2)]
-    assert roster.ended(2, "No module named 'mine'", killed=False, made=7) == [DetachWorker(2), KillWorker(1)]
+    assert roster.ended(0, "ill", killed=False, made=7) == [WorkerAction("detach", 0), WorkerAction("start", 2)]
+    assert roster.ended(2, "No module named 'mine'", killed=False, made=7) == [
+        WorkerAction("detach", 2),
+        WorkerAction("kill", 1),
+    ]
     assert not roster.given_up.deadly and roster.given_up.why.endswith("the last one: No module named 'mine'")
     assert roster.resized(5, made=7) == []
 
@@ -73,8 +72,8 @@ def test_while_batches_are_made_nobody_gives_up():
     roster.resized(1, made=0)
     for number in range(50):
         assert roster.ended(number, "ill", killed=True, made=number + 1) == [
-            DetachWorker(number),
-            StartWorker(number + 1),
+            WorkerAction("detach", number),
+            WorkerAction("start", number + 1),
         ]
 
 
@@ -102,16 +101,16 @@ def test_whatever_happens_as_many_stay_as_are_wanted_and_every_number_starts_onc
             actions, made = [], made + value
         for action in actions:
             match action:
-                case StartWorker(number):
+                case WorkerAction("start", number):
                     assert number not in started
                     started.add(number)
-                case AttachWorker(number, _):
+                case WorkerAction("attach", number, _):
                     assert number in started and number not in leaving
                     attached.add(number)
-                case DrainWorker(number) | KillWorker(number):
-                    assert isinstance(action, DrainWorker) == (number in attached) or roster.given_up
+                case WorkerAction("drain", number) | WorkerAction("kill", number):
+                    assert (action.what == "drain") == (number in attached) or roster.given_up
                     leaving.add(number)
-                case DetachWorker(number):
+                case WorkerAction("detach", number):
                     attached.discard(number)
         if roster.given_up is None:
             assert len(roster.staying) == roster.wanted

@@ -139,7 +139,7 @@ def test_files_that_cannot_be_read_are_told_for_what_they_are(tmp_path):
     (tmp_path / "ctr.yaml").write_text("script: t.py")
     with pytest.raises(errors.MissingFile, match=r"no file .*; there is .*ctr\.yaml; docs"):
         spec_reader.read(tmp_path / "job.yaml")
-    with pytest.raises(errors.MissingFile, match=r"is a directory; wanted the spec .*ctr\.yaml"):
+    with pytest.raises(errors.MissingFile, match=r"is a directory; expected the spec .*ctr\.yaml"):
         spec_reader.read(tmp_path)
     (tmp_path / "other.yaml").write_bytes(b"script: \xff")
     with pytest.raises(errors.BadInput, match="not UTF-8 at byte 8"):

@@ -19,7 +19,7 @@ def test_a_name_is_an_address_too():
 
 @pytest.mark.parametrize("text", ["", "7700", ":7700", "host", "host:", "host:http", "host:70000", "host:-1"])
 def test_what_is_no_address_is_refused_with_an_example(text):
-    with pytest.raises(errors.BadInput, match=r"wanted host:port, such as 10\.0\.0\.5:7700"):
+    with pytest.raises(errors.BadInput, match=r"expected host:port, such as 10\.0\.0\.5:7700"):
         addresses.parse(text)
 
 
