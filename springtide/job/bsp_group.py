@@ -1,7 +1,8 @@
 """Pure. The bsp group of a job: when it can form, its members and leader, and its rollback to a checkpoint.
 
 In: `job.state`, and `master.servers.bsp_group` with the workers that wait. Rows on servers and dense parameters in
-workers belong to one step. If a part of them is lost for good, every process is relaunched from the last checkpoint.
+workers must belong to the same step. If any of these rows or parameters is lost for good, every process is relaunched
+from the last checkpoint.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,12 +29,12 @@ def rows_lost(roles: Mapping[str, RoleNode], group: Mapping[int, int]) -> str:
 
 
 def defer(change: RoleChange, group: Mapping[int, int]) -> RoleChange:
-    """Return the part of a change that can be made at once. Members leave a group only between two shards."""
+    """Return the part of a change that can be made now: members of the group leave only between two shards."""
     return RoleChange(drop=tuple(node for node in change.drop if node.role.rank not in group), add=change.add)
 
 
 def record_group(state: JobCore, members: tuple[LeaseHolder, ...], why: str, at: float) -> list[actions.JobAction]:
-    """Make these workers the group. Workers that waited with them and are not members drain."""
+    """Make `members` the group. Workers that waited for a group and are not among `members` drain."""
     note_formed(state.safety.breaks, state, members, at=at)
     group = state.bsp
     group.in_step, group.generation = True, group.generation + 1

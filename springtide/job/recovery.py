@@ -70,15 +70,15 @@ class GroupBreaks:
             self.formed_at, self.start_s = at, at - start
 
     def watched_s(self, at: float) -> float:
-        """Return the seconds over which losses were counted."""
+        """Return the seconds since the first group formed, in which losses are counted."""
         return 0.0 if self.formed_at is None else at - self.formed_at
 
     @property
     def return_s(self) -> float:
         """Return how many seconds longer a rollback takes than waiting for one relaunched worker.
 
-        Before the first rollback, the job's own start time is the estimate. Before the first wait, a wait is estimated
-        as 0. Both rather overestimate than underestimate the result.
+        Before the first rollback, the rollback is assumed to take as long as the start of the job. Before the first
+        wait, a wait is assumed to take 0 seconds. Both assumptions tend to overestimate the result.
         """
         whole = self.returned_s / self.returns if self.returns else self.start_s
         return max(0.0, whole - (self.waited_s / self.waits if self.waits else 0.0))
@@ -120,7 +120,8 @@ class RestorePoint:
 
     saved: int | None = None
     origin: int = 0
-    """Checkpoint of another run from which this job resumed. It counts until the job has its own checkpoint."""
+    """Checkpoint of another run from which this job resumed. It is the restore point until the job has its own
+    checkpoint."""
     placed: bool = False
     """True if servers have their slots. Before that, a server holds nothing."""
     lost: dict[int, int] = field(default_factory=dict)
@@ -142,7 +143,8 @@ class RestorePoint:
 def after_exit(
     node: RoleNode, ended: RoleExit, spec: JobSpec, *, at: float, healing: bool = False
 ) -> Relaunch | FailJob:
-    """Decide what follows an unexpected exit. `healing` is True while a server is down."""
+    """Decide whether to relaunch a role after an unexpected exit, or to fail the job. `healing` is True while a server
+    is down."""
     failures, oom_kills = remembered(node, at)
     if ended.evicted or ended.unplaced:
         return Relaunch(why=f"{ended}: not its fault", failures=failures, oom_kills=oom_kills, memory=node.memory)

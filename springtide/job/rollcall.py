@@ -7,7 +7,7 @@ the slot was in transfer. Next: `master.servers.migration`. Design: docs/design/
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-TERM = 2**32  # range of numbers of one master; the next master's numbers are all higher
+TERM = 2**32  # size of the number range that each master has for its roll calls; the next master's range is higher
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,13 +69,13 @@ class RollCall:
             slot: (rank, at)
             for rank in sorted(living)
             for slot, at in self._said[rank].doubts.items()
-            # otherwise a newer report exists: the transfer completed, and this copy is outdated
+            # otherwise the record has a later owner: the transfer completed, and this copy is outdated
             if owners[slot] == rank
         }
         for slot, owner in enumerate(owners):
             if slot in has:
                 now = has[slot]
-            elif slot in closed:  # two living servers will agree; a lost server may already have used the slot
+            elif slot in closed:  # if both servers live, they settle it; a lost target may have used it
                 source, target = closed[slot]
                 now = source if target in living else target
             else:

@@ -222,7 +222,7 @@ class JobState(JobCore):
                 return self.fail(verdict.error, verdict.blame)
             suspicion = recovery.Suspicion(at, verdict.error, node.faults.trace)
             self.ending.suspicion = self.ending.suspicion or suspicion
-            return []  # the exit of another role may be the cause, and then the error to show
+            return []  # wait: the exit of another role may be the cause, and its error is then the one to show
         fence = actions.FenceWorker(node.role, node.incarnation, verdict.why)
         after_s = max(verdict.after_s, EXPLANATION_S) if said else verdict.after_s
         self.relaunch(node, verdict, after_s, at)

@@ -16,7 +16,9 @@ from springtide.domain.data.leases import ShrinkRequest
 from springtide.domain.spec.job_spec import StragglerRules
 
 MOST_HALVINGS = 2  # 256 -> 128 -> 64 batches
-CROWD = 32  # with more workers, excluding a worker from its own comparison changes nothing and costs a median each
+# with more workers than this, all are compared with one common median: leaving each worker out of its own median would
+# change almost nothing
+CROWD = 32
 NORMAL = 1.4826  # converts a median absolute deviation to a standard deviation, for normally distributed paces
 
 
@@ -129,7 +131,9 @@ class WorkerPaces:
         return dict(self.last)
 
 
-MARGIN_S = 1.5  # a request takes a heartbeat to arrive, and its answer half of one, so smaller savings are not worth it
+# seconds; a request takes a heartbeat interval to arrive and its answer half of one, so smaller savings are not worth
+# it
+MARGIN_S = 1.5
 SLOWEST = 0.001  # assumed pace of a worker without progress, as a share of the median, so that its leases still end
 
 
@@ -162,8 +166,9 @@ def level_leases(
 ) -> tuple[LeaseCut, ...]:
     """Choose the leases to shorten. Call it when no data is left to lease: before that, fast workers just take more.
 
-    If workers shared the remaining samples by pace, all would finish at the same time. A worker that needs longer than
-    that, by more than the margin, keeps only what it can train in that time. Its last leases are cut first.
+    If workers shared the remaining samples in proportion to their pace, all would finish at the same time. A worker
+    that would finish later than that, by more than the margin, keeps only what it can train by then. Its last leases
+    are cut first.
     """
     known = {rank: pace for rank, pace in paces.items() if rank in alive and pace > 0}
     if len(alive) < 2 or not holdings or not known:
@@ -201,9 +206,13 @@ def keep_first(holdings: Sequence[LeaseLoad], samples: int) -> list[ShrinkReques
 
 
 MOST_SHARE = 0.5  # largest share of workers that may be backed up: if more are slow, the workers are not the cause
-SLOW_AFTER, FAST_AFTER = 2, 3  # consecutive windows: 40 s and 60 s, unless the stream runs faster than the clock
+# consecutive windows that mark a worker as slow or clear the mark: 40 s and 60 s, unless the stream runs faster than
+# the clock
+SLOW_AFTER, FAST_AFTER = 2, 3
 SILENT_AFTER = 30  # consecutive windows without information after which a mark is removed: 10 minutes
-ROOM = 0.75  # hysteresis in workers between the shortfall and the number of backups: 0.5 would flap
+# the number of backups changes only if it differs from the shortfall by more than this, in workers; 0.5 would make it
+# flap
+ROOM = 0.75
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +272,8 @@ def update_marks(
 
 
 def wanted_backups(marks: Mapping[int, SlowMark], before: int = 0) -> BackupNeed:
-    """Return the backups: one for each whole worker that slow workers lack in total. `before` is the present number."""
+    """Return the number of backups: the total shortfall of the slow workers, in whole workers, at least 1. `before` is
+    the present number of backups."""
     slow = tuple(rank for rank, mark in sorted(marks.items()) if mark.slow)
     if not slow or len(slow) > MOST_SHARE * len(marks):
         return BackupNeed(0, "")

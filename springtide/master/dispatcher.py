@@ -27,7 +27,8 @@ from springtide.rpc.transport.listener import Peer
 
 log = logging.getLogger(__name__)
 
-AGENT_GRACE_S = 10.0  # an agent that disconnected may reconnect within this time; after that the job has lost its host
+# seconds in which a disconnected agent may reconnect; after that, the master treats the job's host as lost
+AGENT_GRACE_S = 10.0
 AWAY_S = 1.0  # a longer gap between ticks means that the master was stopped or starved and received no heartbeats
 FROM_ROLES = (messages.JoinServer, messages.JoinWorker, messages.JoinDataWorker, messages.ScriptError)
 """Requests that a role may send before it has joined."""
@@ -136,7 +137,8 @@ class MasterService:
         return await self._by_kind[peer.role.kind](peer.role, peer.incarnation, request)
 
     def lost(self, peer: Peer) -> None:
-        """Handle a closed connection. The member reconnects, its agent reports its exit, or it misses heartbeats."""
+        """Handle a closed connection. Nothing is decided here: the member reconnects, its agent reports its exit, or it
+        misses heartbeats."""
         if peer in self._agents:
             self._agents.discard(peer)
             if not self._agents:
@@ -186,7 +188,7 @@ class MasterService:
                 journal.save(self.record.to_bytes())
             except errors.SpringtideError as error:
                 log.warning("no snapshot of the journal: %s", error)
-                journal.since_snapshot = 0  # retry after as many further entries
+                journal.since_snapshot = 0  # after a failure, retry only after `SNAPSHOT_ENTRIES` further entries
 
     def status(self) -> messages.JobStatus:
         return job_status.status_of(self.context, self.parts, self._agent.usage, lag_s=self.lag.longest_s)

@@ -28,7 +28,7 @@ from springtide.master.servers.migration import SlotMigration
 from springtide.rpc.messages import messages
 from springtide.rpc.transport.listener import Peer
 
-# while a server is down, heartbeats are held this long, so that members learn of its return at once
+# while a server is down, hold heartbeat replies up to this long, so that members learn of its return without delay
 HOLD_HEARTBEAT_S = 0.2
 Handlers = Mapping[type[Any], Callable[..., Any]]
 

@@ -44,7 +44,7 @@ from springtide.telemetry.prometheus import MetricsServer
 log = logging.getLogger(__name__)
 TICK_S = 0.25
 TIDY_S = 5.0
-ENDS_S = 10.0  # limit for a store to process the end of the run
+ENDS_S = 10.0  # most seconds to wait for a store at the end of the run
 
 
 def main(arguments: list[str]) -> int:
@@ -192,7 +192,7 @@ def open_service(
     began = time.monotonic()
     begun_with = msgspec.json.decode(journal.begun_with(msgspec.json.encode(spec)), type=JobSpec)
     record = rebuild(begun_with, snapshot, kept)
-    # job time begins with the first master and never goes back, even if the machine's clock does
+    # job time begins at 0 with the first master, and never goes back, even if the machine's clock does
     start = max(record.span.last_at, time.time() - journal.began)
     clock = lambda: start + time.monotonic() - began  # noqa: E731
     claim = claims.of_this_process(journal.run, spec.name)
@@ -209,7 +209,7 @@ def open_service(
 
 
 def went_on_as(begun: CheckpointRules, now: CheckpointRules) -> CheckpointRules:
-    """Return the present rules, with the resume fields of the run's first master."""
+    """Return the present checkpoint rules, with the resume fields of the run's first master."""
     return dataclasses.replace(
         now,
         resume=begun.resume,

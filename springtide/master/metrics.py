@@ -82,7 +82,7 @@ def tables(status: JobStatus) -> list[Family]:
 
 
 def online(state: OnlineState) -> list[Family]:
-    """Return how a job keeps up with its stream, with the four metrics of Kale's section 4.1."""
+    """Return metrics of how a job keeps up with its stream, including the four of section 4.1 of the Kale paper."""
     trouble = tuple(
         ({"why": name}, float(getattr(state, name))) for name in ("late", "corrupt", "oversized", "expired")
     )

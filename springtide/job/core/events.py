@@ -50,7 +50,7 @@ class ScriptFinished(JobEvent, frozen=True):
     untrained: int = 0
     """Number of shards that are neither trained nor given up."""
     poisoned: str = ""
-    """Description of the first shard that was given up."""
+    """Description of the first shard that the job gave up because it could not be read."""
 
 
 class ScriptFailed(JobEvent, frozen=True):
@@ -128,7 +128,7 @@ class PlanTaken(JobEvent, frozen=True):
 
 
 class PlanEnded(JobEvent, frozen=True):
-    """The plan was carried out, or cannot be, or a measured job stays unchanged; with the reason."""
+    """A plan ended, for the given reason: it was carried out, it cannot be carried out, or the job needs no change."""
 
     stage: PlanningStage
     why: str = ""
@@ -157,7 +157,7 @@ class EvictionNoticed(JobEvent, frozen=True):
     incarnation: int
     why: str
     empty: bool = False
-    """For a server: True if other servers own all its slots and every worker knows it."""
+    """For a server: True if other servers own all its slots and every worker uses a placement without it."""
 
 
 class ServerGranted(JobEvent, frozen=True):
@@ -165,14 +165,14 @@ class ServerGranted(JobEvent, frozen=True):
 
     rank: int
     cpu: float | None
-    """CPU limit in cores; None if the server has no limit and gets none."""
+    """CPU limit in cores; None for no limit."""
     why: str
     memory: int | None = None
     """Memory limit in bytes; None leaves the limit unchanged."""
 
 
 class ServerEmptied(JobEvent, frozen=True):
-    """A draining server has no slots left, and every worker knows it."""
+    """A draining server has no slots left, and every worker uses a placement without it."""
 
     role: Role
 

@@ -24,11 +24,12 @@ LEGAL: dict[JobPhase, frozenset[JobPhase]] = {
     JobPhase.STOPPED: frozenset(),
     JobPhase.FAILED: frozenset(),
 }
-SOONEST_S = 30.0  # shortest interval between requests for room, however soon a platform gives up
+SOONEST_S = 30.0  # shortest interval in seconds between requests for room, even if the platform gives up sooner
 LATEST_S = 3600.0
-FORGOTTEN_S = 3600.0  # after this long with room since the last request, a cluster no longer counts as full
+# a role without room this many seconds after the last retry counts as the first one again
+FORGOTTEN_S = 3600.0
 UNLIMITED_CPU = 1.0  # cores counted for a data worker without a limit, which is mostly one Python thread
-# lower bound for servers: losing a server costs all workers time, while a worker is replaced sooner
+# default heartbeat timeout of servers, if `silence_s` is shorter: the loss of a server costs all workers time
 SERVER_SILENCE_S = 30.0
 BOUNDED = ("workers", "servers")
 Limits = dict[str, tuple[int, int]]

@@ -1,8 +1,9 @@
 """Pure. Replaces roles that their host will evict, and continues without roles that no host has room for.
 
-The old process works on while its replacement starts: a worker finishes its batch, peers take a server's slots. For a
-role without room, the job asks again after as long as the platform waited, then after twice as long. The job waits for
-its last worker, and for a server whose slots no other server has; if a plan sets cores, it asks for fewer each time.
+The old process works on while its replacement starts: a worker finishes its batch, peers take a server's slots. If no
+host has room for a role, the job asks again later: first after as long as the platform waited, then after twice as
+long. The job waits for room for its last worker, and for a server whose slots no other server has. If a plan sets their
+cores, each new request asks for fewer cores.
 """
 
 from springtide.domain.core.roles import RoleExit, RoleKind
@@ -72,7 +73,7 @@ def changes_anything(state: JobCore, event: events.EvictionNoticed) -> bool:
 
 
 def may_go(state: JobCore, event: events.EvictionNoticed) -> bool:
-    """Return True if the job needs nothing more from that process, or can get nothing more."""
+    """Return True if the evicted process may exit: the job needs nothing more from it, or cannot get it."""
     node = state.nodes.get(str(event.role))
     if node is None or state.phase.over or state.fenced(event.role, event.incarnation):
         return True
@@ -123,7 +124,8 @@ def _without_worker(state: JobCore, node: RoleNode, ended: RoleExit, at: float) 
         return None
     node.remove(at=at, why=str(ended))
     state.planned.extra -= node.low
-    state.workers = max(state.planned.extra + 1, state.workers - 1)  # workers whose script has ended may not be counted
+    # at least one regular worker: those whose script has ended may be missing from the count
+    state.workers = max(state.planned.extra + 1, state.workers - 1)
     state.planned.note_change(at, planned=False, asked="workers")
     why = str(ended) if node.low else state.short.note(node, ended, at, workers=1)
     state.run_if_ready(at)

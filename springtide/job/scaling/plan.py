@@ -1,8 +1,9 @@
 """Pure. Carries out a plan: computes the job's present shape and bounds, and chooses the next move.
 
-One thing changes at a time; servers first if they are the bottleneck. No intermediate shape exceeds the quota, or under
-a brain the larger of both shapes, so a move may wait for one that shrinks. Low-priority workers leave first and join
-last. If a requested number was not reached, the plan is dropped with the reason.
+One thing changes at a time; servers first if they are the bottleneck. No intermediate shape exceeds the quota (under a
+brain: the larger of the present and the target shape), so a move that grows a role may wait for one that shrinks
+another. Low-priority workers leave first and join last. If a requested number was not reached, the plan is dropped with
+the reason.
 """
 
 from dataclasses import replace
@@ -55,7 +56,7 @@ def _rebound(state: JobCore, event: events.BoundsChanged) -> Reasoned:
             raise errors.BadInput(f"bounds: {name} from {least} to {most}; wanted 1 or more, the least not above")
     state.planned.bound(given)
     for name in given:
-        setattr(state.short, name, 0)  # roles without room were requested within other bounds
+        setattr(state.short, name, 0)  # the missing roles were requested under the earlier bounds
     return "plan with " + ", ".join(f"{least} to {most} {name}" for name, (least, most) in given.items()), event.why
 
 
@@ -74,7 +75,7 @@ def moves_into_bounds(state: JobCore, why: str) -> list[events.WorkersScaled | e
 
 
 def shape_of(state: JobCore) -> Shape:
-    """Return the wanted shape of the job. A role without a limit counts as the lower bound."""
+    """Return the wanted shape of the job. A role without a CPU limit counts with the lower bound."""
     bounds = state.spec.planning.bounds
     assert bounds is not None
     sizes = state.planned.sizes
@@ -103,7 +104,7 @@ def bounds_of(state: JobCore) -> ShapeBounds:
         for index, end in enumerate((bounds.least, bounds.most))
     )
     for name in BOUNDED:
-        if getattr(state.short, name):  # there is no room for more, so plans do not ask again at once
+        if getattr(state.short, name):  # no host has room for more, so plans must not ask for more now
             fewest, here = getattr(least, name), getattr(now, name)
             least, most = replace(least, **{name: min(fewest, here)}), replace(most, **{name: here})
     quota, fed = bounds.quota, state.feeding.cores(state.spec.feeding)
@@ -174,7 +175,8 @@ def next_fields(now: Shape, target: Shape, quota: ResourceBudget, *, servers_fir
 
 
 def _room(state: JobCore, now: Shape, target: Shape) -> ResourceBudget:
-    """Return the largest resource use on the way: the job's quota, or under a brain the larger of the two shapes."""
+    """Return the most resources that shapes on the way to the target may use: the job's quota, or under a brain the
+    larger of the present and the target shape."""
     rules = state.spec.planning
     if rules.overlap:
         return UNBOUNDED

@@ -121,7 +121,8 @@ def scale_servers(state: JobCore, event: events.ServersScaled, at: float) -> Rea
 def double_servers(state: JobCore, at: float) -> Reasoned | None:
     """Double the servers after an out-of-memory kill. Return None if that is impossible or already under way.
 
-    The killed server needs more memory just to restore its slots. With more servers, some of these slots can then move.
+    The killed server is relaunched with more memory, to restore its slots. Some of these slots can then move to the new
+    servers.
     """
     servers = min(2 * state.servers_wanted, state.spec.slots, MOST_SERVERS)
     coming = any(node.coming for node in state.of_kind(RoleKind.SERVER) if node.active)

@@ -22,7 +22,8 @@ from springtide.telemetry.time_series import Series
 
 log = logging.getLogger(__name__)
 
-COLD_STEPS = 6  # one hour: without history, the traffic of the last minutes is assumed to continue
+# one hour: without history, the forecast assumes that the traffic of the last minutes continues this long
+COLD_STEPS = 6
 COLD_HIGH = 1.5
 
 
@@ -40,7 +41,7 @@ class TrafficForecast:
         for step in [*(one for one in given if one.at < first), *self._file.points]:
             began = step.at * self._speedup
             self._traffic.arrive(began, began + step.seconds * self._speedup, step.samples * self._speedup)
-        if given and not self._file.points:  # so that the next run finds the history here
+        if given and not self._file.points:  # copy it, so that the next run finds the history in this run's folder
             self._file.add(*given)
         self._made: TrafficOutlook | None = None
         self._begins = -1

@@ -29,7 +29,7 @@ from springtide.planning.guards import memory
 BANDWIDTH = 4e9
 """Bandwidth of one loopback connection on a typical machine, in bytes a second. It only scales a fitted coefficient."""
 FLOAT_BYTES = 4
-RECENT_S = 60.0  # how long a finding is shown that a guard could not act on
+RECENT_S = 60.0  # how long the view shows a problem that a guard found but could not act on
 ROOM = 1.15
 """Ratio of the memory planned for a worker to the highest use observed."""
 
@@ -47,7 +47,7 @@ class ViewSources:
 
 
 def view(sources: ViewSources, *, now: float) -> JobView | None:
-    """Return the job's view without profiles; None while it changes or recovers, or before it has data."""
+    """Return the job's view without profiles; None while the job changes or recovers, or before it has data."""
     state, book, era = sources.record.state, sources.record.book, sources.watching.era
     rules = state.spec.planning
     if era is None or not book.passes:
@@ -76,7 +76,8 @@ def view(sources: ViewSources, *, now: float) -> JobView | None:
 
 
 def past(sources: ViewSources, throughput: float | None, *, ended_at: float) -> PastJob:
-    """Return the finished job as history. A job that ended while sampling has no shape for other jobs to start with."""
+    """Return the finished job's entry for the history. A job that ended in its sampling stage records no shape for
+    similar jobs to start with."""
     state = sources.record.state
     sized = state.planned.stage in (PlanningStage.OPTIMIZING, PlanningStage.ADJUSTING)
     found = facts(sources.record) if sources.record.book.passes else None
@@ -108,7 +109,8 @@ def first_shape(state: JobState) -> Shape:
 
 
 def facts(record: JobRecord) -> ModelFacts:
-    """Return the fixed inputs of the performance model. Unknown inputs are 1: they only scale a coefficient."""
+    """Return the fixed inputs of the performance model. Unknown inputs are set to 1, because they only scale a fitted
+    coefficient."""
     made = outlined(record)
     dense = sum(FLOAT_BYTES * math.prod(one.shape) for one in made.dense)
     dim = sum(max(1, table.dim) * max(1, len(table.paths)) for table in made.tables)
@@ -161,7 +163,7 @@ def features(record: JobRecord, found: ModelFacts | None) -> dict[str, Feature]:
 
 
 def samples_total(book: JobLedger) -> float | None:
-    """Return the samples of all passes so far; None if a pass has no known end."""
+    """Return the number of samples in all passes that have begun; None if the end of a pass is unknown."""
     if not book.passes or any(one.card.endless or one.card.stream is not None for one in book.passes):
         return None
     return float(sum(one.card.samples_used * one.card.epochs for one in book.passes))

@@ -1,6 +1,6 @@
 """Autoscales one job: shows it to an adviser, checks the advice, and carries out the plan one move at a time.
 
-    settled? -> a plan under way: its next move | else, now and then: view -> adviser -> accepted? -> PlanTaken
+    settled? -> with a plan: make its next move | without, now and then: view -> adviser -> accepted? -> PlanTaken
 
 `planning` plans, `planning.policy.acceptance` rejects bad advice, `job.scaling.plan` orders the moves.
 """
@@ -219,7 +219,8 @@ class Autoscaler:
             self._take(advice, asked)
 
     def _leave(self, advice: Advice, asked: JobView) -> None:
-        """Leave the job unchanged. A job that was measured for long enough has reached its size."""
+        """Leave the job unchanged. If the job was measured for long enough, it counts as having reached its final
+        size."""
         config, stage = self._rules.config, self._context.state.planned.stage
         here, quiet = measurements.now(asked), measurements.unchanged_s(asked, at=self._context.clock())
         enough = here is not None and (here.steps >= config.sample_steps or quiet >= config.sample_s)
@@ -256,7 +257,8 @@ class Autoscaler:
             log.info("the job refuses %s: %s", type(event).__name__, refused)
 
     def _tell(self, outcome: str, plan: ShapePlan | None, why: str, notes: tuple[str, ...] = ()) -> None:
-        """Log a line if it is news. A change of numbers alone is not news."""
+        """Log a decision. If only the numbers in its reason differ from the last logged decision, skip it, unless a
+        plan is taken."""
         alone = any(note.startswith(WITHOUT_BRAIN) for note in notes)
         kind = f"{outcome} {_NUMBERS.sub('#', why)}{' by itself' if alone else ''}"
         if outcome != "taken" and kind == self._said:

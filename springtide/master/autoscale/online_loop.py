@@ -1,8 +1,8 @@
 """Autoscales a job that reads a stream: measures traffic, forecasts it, and sets the number of workers.
 
-`planning.online.decision` and `job.stragglers` decide. Learned values are journaled. Decisions use stream time,
-which can run faster than the clock. One clock second then covers many stream seconds, and one sample stands for equally
-many samples. Rates are therefore equal in both times.
+`planning.online.decision` and `job.stragglers` decide. Learned values are journaled. Decisions use stream time, which
+can run faster than the clock, for example in a replay. At a speedup of 60, one clock second covers 60 stream seconds,
+and each sample stands for 60 samples, so rates are equal in both times.
 """
 
 import asyncio
@@ -143,7 +143,7 @@ class OnlineAutoscaler:
                 self._context.log_event("letters_not_kept", role=str(life.role), why=report.stream.unkept_why)
 
     def tick(self, now: float, *, moving: int) -> None:
-        """Measure the stream, and decide if it is time. `moving` is the number of slots in transfer."""
+        """Measure the stream, and make a decision if one is due. `moving` is the number of slots in transfer."""
         if not self.reads or (self._looks and now < self._looks[-1].at + LOOK_S) or self._context.state.phase.over:
             return
         alive = tuple(
@@ -206,7 +206,7 @@ class OnlineAutoscaler:
             self._note(now)
 
     def _let_cores_go(self) -> None:
-        """Remove CPU limits below the quota, because here only the number of roles matters."""
+        """Raise CPU limits below the quota to the quota, because a stream job is scaled only by its number of roles."""
         rules, state = self._context.state.spec.planning, self._context.state
         if not self._job.on or rules.bounds is None or state.phase is not JobPhase.RUNNING:
             return
@@ -231,7 +231,8 @@ class OnlineAutoscaler:
                 )
 
     def _measure(self, now: float) -> None:
-        """Learn the throughput of a stable number of workers. First steps are slow, and count only at first."""
+        """Learn the throughput of a stable number of workers. The slow first steps count only while nothing else was
+        measured."""
         seconds = capacity_model.window_s(self._job.speedup)
         settled_at = self._last.shape + (seconds if self._notes.learned.known else 0.0)
         if not self._shape or now < max(settled_at, self._last.measurement) + seconds:
@@ -347,7 +348,8 @@ class OnlineAutoscaler:
         self._note(self._looks[-1].at)
 
     def _have_servers(self, workers: int) -> None:
-        """Keep the initial ratio of servers to workers, unless the user or another part set the servers."""
+        """Keep the initial ratio of servers to workers, unless the user or another part of the master set the number of
+        servers."""
         state, spec = self._context.state, self._context.state.spec
         usual = max(1, math.ceil(workers * spec.servers / spec.workers))
         least, most = state.planned.limits.get("servers", (1, usual))
@@ -360,7 +362,7 @@ class OnlineAutoscaler:
         self._context.apply(events.ServersScaled(usual, f"workers and servers stay as {ratio}, as the job began"))
 
     def _leave(self, why: str) -> None:
-        """Change nothing, and log the reason once. A change of numbers alone is not news."""
+        """Change nothing, and log the reason. If only the numbers in the reason changed, it is not logged again."""
         self._why = why
         if _kind(why) != self._said:
             self._said = _kind(why)

@@ -17,7 +17,7 @@ from springtide.planning.perf_model import profiles as observe
 from springtide.planning.perf_model.profiles import CoreSeconds, ShapeChange, WorkerReading
 from springtide.rpc.messages.messages import MemberReport
 
-KEPT_S = 300.0  # readings of one shape: older readings say little about now
+KEPT_S = 300.0  # seconds that readings of one shape are kept: older readings say little about the present
 KEPT_WINDOWS = 30  # windows kept for each earlier shape
 KEPT_PROFILES = 600
 KEPT_LAUNCHES = 64
@@ -30,7 +30,7 @@ LIVES = 1 << 20  # encodes a worker's rank and incarnation in one number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShapePeriod:
-    """The period since the job has its present shape with all roles running."""
+    """The period in which the job has had its present shape with all roles running."""
 
     shape: Shape
     """Shape of all roles that work, including workers of low priority."""
@@ -104,7 +104,7 @@ class Profiler:
         """End the period of this shape, and keep its last few windows."""
         if (
             self.era is not None and self._readings and not self.era.extra
-        ):  # low-priority workers only use what others leave, so their readings do not count
+        ):  # no readings with low-priority workers, which only use CPU that others leave idle
             batch = self._readings[-1].timing.samples // max(1, self._readings[-1].timing.steps)
             own = self.window(max(1, batch)).own()
             self._before = [*self._before, *own[-KEPT_WINDOWS:]][-KEPT_PROFILES:]
@@ -114,7 +114,7 @@ class Profiler:
         self._spent.clear()
 
     def _warm(self, shape: Shape) -> bool:
-        """Return True if all workers are past their first steps. Before that, servers seem to need too little."""
+        """Return True if all workers are past their first steps, during which servers use less CPU than later."""
         return sum(count >= self._rules.warm_up_steps for count in self._steps.values()) >= shape.workers
 
     def _see_use(self, usage: Mapping[Role, RoleUsage], at: float) -> None:

@@ -30,14 +30,16 @@ class StreamStats:
     """Stream statistics of one job."""
 
     def __init__(self, *, wall: float, at: float) -> None:
-        """`wall` and `at` are the time of day and the clock time now. Later jumps of the time of day do not matter."""
+        """`wall` and `at` are the time of day and the clock time now. Later, only the clock is read, so changes of the
+        time of day have no effect."""
         self._since = wall - at
         self.known: dict[int, PartitionStats] = {}
         self.uses: dict[Role, tuple[Life, StreamUse]] = {}
         """Newest report of each worker's last incarnation."""
         self._gone = StreamUse()
         self._begun = 0
-        """Sum of the partition ends in the first reports. When those records arrived is unknown."""
+        """Sum of the partition ends in the first reports. Records before these offsets do not count as arrivals,
+        because their arrival times are unknown."""
         self._looks: deque[tuple[float, dict[Life, WorkerWork]]] = deque(maxlen=MOST_LOOKS)
 
     def heard(self, role: Role, incarnation: int, use: StreamUse, *, at: float) -> None:
@@ -98,7 +100,7 @@ class StreamStats:
         self._looks.append((at, works))
 
     def works(self, seconds: float, alive: Collection[Life], *, at: float) -> dict[int, WorkerWork]:
-        """Return each worker's work in the last `seconds`, by rank, if it was present throughout."""
+        """Return the work of the last `seconds` by rank, for workers that were present throughout."""
         if not self._looks:
             return {}
         then = next((works for when, works in reversed(self._looks) if when <= at - seconds), None)

@@ -1,7 +1,8 @@
 """Runs checkpoint rounds on the master: begins a round, collects the servers' reports, and publishes the manifest.
 
-The ledger is noted before any slot is copied. A master that takes over finds complete checkpoints in the folder,
-abandons the round under way and begins another. Next: `master.checkpoint.schedule` applies the result to the job.
+A round records the ledger's state (the note) before any slot is copied. A master that takes over finds complete
+checkpoints in the folder, abandons the round under way and begins another. Next: `master.checkpoint.schedule` applies
+the result to the job.
 """
 
 import logging
@@ -27,8 +28,8 @@ from springtide.rpc.messages import messages
 
 log = logging.getLogger(__name__)
 
-MOST_PARTS = 20  # limit on orders in a round: slots that still move are left to the next checkpoint
-AGAIN_S = 2.0  # delay after a failed or abandoned round, or less if checkpoints are more frequent
+MOST_PARTS = 20  # most orders in a round; slots that still move after that are left to the next checkpoint
+AGAIN_S = 2.0  # seconds until the next attempt after a failed or abandoned round; less if checkpoints are more frequent
 
 
 @dataclass(slots=True)
@@ -47,7 +48,8 @@ class CheckpointRound:
     generation: int = 0
     """Generation of the bsp group that waits. A later generation may have continued training."""
     era: int = 0
-    """Era of the ledger when it was noted. In a later era, slots may lack samples that the note counts."""
+    """Era of the ledger when the note was taken. After a rollback begins a later era, slots may lack samples that the
+    note counts as trained."""
     written: list[Written] = field(default_factory=list)
     answered: set[str] = field(default_factory=set)
     """Servers that have written everything that the newest order asks for."""
@@ -101,7 +103,7 @@ class CheckpointStore:
         self.stored = 0
         """Number of the last checkpoint at the URL."""
         self._void: set[int] = set()
-        """Numbers of checkpoints that a rollback made invalid: slots lack samples that they count as trained."""
+        """Numbers of checkpoints that a rollback made invalid: their notes count samples as trained that slots lack."""
         self._number = rules.numbers_after
         self._next_at = float("-inf")
 
@@ -175,7 +177,8 @@ class CheckpointStore:
             self.claim_name = claims.take(self.place, self.claim)
 
     def _numbers_at_url(self) -> list[int]:
-        """Return the checkpoints that an earlier run left at the URL. This run numbers its checkpoints after them."""
+        """Return the numbers of the checkpoints that an earlier run left at the URL. This run continues the numbering
+        after the highest."""
         try:
             return checkpoint_io.numbers(UrlStore(self.rules.url)) if self.rules.url else []
         except OSError as error:
@@ -198,14 +201,15 @@ class CheckpointStore:
 
     @property
     def unsure(self) -> bool:
-        """Return True if the last complete checkpoint survives the loss of a host only once it is at the URL."""
+        """Return True if the loss of a host can destroy the last complete checkpoint until its upload to the URL is
+        done."""
         last = self.last
         return bool(self.rules.url) and last is not None and last.number > self.stored and not last.outlasts_a_host
 
     # ---- beginning ----
 
     def wanted(self, record: JobRecord, at: float) -> tuple[bool, bool]:
-        """Return whether a checkpoint should begin now, and whether something waits for it."""
+        """Return whether a checkpoint should begin now, and whether the end of a pass or of the job waits for it."""
         state, book = record.state, record.book
         if not self.rules.on or self.round is not None or record.slots.placement is None or state.phase.over:
             return False, False
@@ -237,7 +241,8 @@ class CheckpointStore:
         note: JobProgress | None = None,
         step: int = 0,
     ) -> messages.SaveOrder:
-        """Note the ledger and begin a round. Everything that servers copy from now on belongs to it."""
+        """Take the note of the ledger and begin a round. Everything that servers copy from now on belongs to this
+        round."""
         self._number += 1
         base = self.last.number if self.last is not None else 0
         order = messages.SaveOrder(self.term, self._number, base, hurry)
@@ -298,7 +303,7 @@ class CheckpointStore:
     def weigh(self, record: JobRecord, owners: Mapping[int, str]) -> Manifest | str | None:
         """Check whether every slot is written. If slots were moving, order their present owners to save them.
 
-        This is sound, because the ledger was noted before any image was made.
+        The result is consistent, because the ledger's note is older than every slot image.
         """
         now = self.round
         if now is None or now.publishing:

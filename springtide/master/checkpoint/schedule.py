@@ -37,7 +37,7 @@ HOLD_S = 10.0  # longest time to hold a server's request for orders
 
 
 def written_anew(lost: list[str]) -> str:
-    """Explain why a checkpoint has full images instead of increments."""
+    """Explain why a checkpoint has full images instead of increments: `lost` are files of earlier checkpoints."""
     return f"{', '.join(lost)} of earlier checkpoints missing or torn: what was in there is written in full"
 
 
@@ -111,7 +111,8 @@ class CheckpointSchedule:
             self._context.log_event("checkpoint", number=number, outcome="abandoned", why=why)
         last, saved = self.saving.last, record.state.safety.saved
         apart = last.apart if last is not None else saved is not None
-        self.buddies.must_all_speak |= bool(apart)  # servers' disks may have files with numbers that only they know
+        # servers' disks may hold checkpoints whose numbers the master does not know
+        self.buddies.must_all_speak |= bool(apart)
         if last is not None and last.number != saved:
             self._context.apply(events.CheckpointSaved(last.number))
 
@@ -121,7 +122,7 @@ class CheckpointSchedule:
         if last is None or last.number != number:
             self.saving.go_back(number)
             self._context.apply(events.CheckpointSaved(number))
-        # a round under way was noted before the rollback, so restored slots lack part of its samples
+        # the note of a round under way is older than the rollback, so it counts samples that restored slots lack
         self._check_lives()
 
     def look(self) -> None:
@@ -156,8 +157,9 @@ class CheckpointSchedule:
     async def at_step(self, said: messages.AtStep) -> messages.Ok | messages.WaitReply:
         """Take a checkpoint while the group's lowest rank waits after a step. `WaitReply` means not now.
 
-        The checkpoint is exact: no rank can complete the next step without this rank, unless a new group forms, and the
-        master controls both. A part that arrives after a new group formed does not count.
+        The checkpoint holds exactly this step: no rank can complete the next step without this rank, unless a new group
+        forms, and only the master lets the rank continue or forms a group. A part that arrives after a new group formed
+        does not count.
         """
         saving, state, changed = self.saving, self._context.state, self._context.changed
         if said.last:
@@ -308,7 +310,8 @@ class CheckpointSchedule:
         self._context.changed.turn()
 
     def _keep(self, note: JobProgress, *, floors: bool) -> None:
-        """Journal that samples in this note are safe. With `floors`, the job never rolls back beyond the note."""
+        """Journal that samples in this note are safe. With `floors`, the job never rolls back to a state before the
+        note."""
         with self._context.journaled(journal_entries.KeepEntry(note, floors)):
             self._context.record.book.keep(note, floors=floors)
 
@@ -321,7 +324,8 @@ class CheckpointSchedule:
         self.look()
 
     def _tell_cost(self) -> None:
-        """Log what the loss of a host would cost, once all servers have reported whether they see the folder."""
+        """Log how much training the loss of a host would cost, once all servers have reported whether they see the
+        folder."""
         lives = self._coming()
         nodes = self.buddies.nodes(lives)
         if not self.buddies.spoken(lives):

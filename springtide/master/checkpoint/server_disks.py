@@ -1,8 +1,8 @@
 """Tracks checkpoint files on servers' own disks: who mirrors and serves which files, and copies to storage.
 
-A job with one shared folder, no mirror and no URL does not use this module. Servers send all facts with each request
-for orders, so a new master knows them at once. Next: `server.checkpoints`, `server.mirror` and
-`checkpoint.transfer.file_transfer` on the servers.
+A job with one shared folder, no mirror and no URL does not use this module. Servers repeat the state of their disks
+with each request for orders, so a new master knows it after one request of each server. Next: `server.checkpoints`,
+`server.mirror` and `checkpoint.transfer.file_transfer` on the servers.
 """
 
 import asyncio
@@ -49,7 +49,8 @@ class MirrorDirectory:
         return {server_of(life): one.node for life, one in said.items() if one.node}
 
     def holders(self, lives: Mapping[int, str], numbers: Iterable[int]) -> messages.FileHolders:
-        """Return the servers that serve files, and the servers whose address is not known yet."""
+        """Return the servers that can send files of these checkpoints, and the servers whose address is not known
+        yet."""
         addresses = {server_of(life): said.takes_copies_at for life, said in self._said.items() if said.node}
         living = {server_of(life) for life in lives.values()}
         spoken = {server_of(life) for life in lives.values() if life in self._said}

@@ -23,7 +23,7 @@ from springtide.master.checkpoint.server_disks import CopyFailed, CopyTotals, Se
 
 log = logging.getLogger(__name__)
 
-ENDS_S = 10.0  # longest wait for the exit of a process that has reported its result
+ENDS_S = 10.0  # longest wait, in seconds, for the exit of an upload process that has reported its result
 LONGEST_LINE = 16 << 20  # a store's error may be a whole HTML page
 
 
@@ -122,7 +122,8 @@ class Uploads:
 
 
 async def answer_of(process: asyncio.subprocess.Process) -> Uploaded:
-    """Return the result line. The exit is not awaited: a process that hangs in a mount cannot be killed."""
+    """Return the result line without waiting for the process to exit: a process that hangs in a mount cannot be
+    killed."""
     assert process.stdout is not None
     said, code = b"", None
     async for line in process.stdout:

@@ -74,7 +74,7 @@ class MasterContext:
             await self._give_up(error)
 
     async def written_unless_stuck(self) -> bool:
-        """Wait like `written`, but return False at once if the disk is full."""
+        """Wait like `written`, but return False without further waiting if the disk is full."""
         try:
             return self.journal is None or await self.journal.tried()
         except errors.SpringtideError as error:

@@ -1,8 +1,9 @@
 """Stores the master's journal in one SQLite file: entries in order, and occasional snapshots.
 
-One transaction holds all entries of one turn of the event loop, and no reply leaves before its entries are written. So
-a killed master has promised nothing that its successor does not know. WAL mode with synchronous=NORMAL survives any end
-of the process; on network file systems, where WAL is unsafe, the journal uses SQLite's rollback journal.
+One transaction holds all entries of one turn of the event loop, and no reply leaves before its entries are written. A
+master that takes over therefore knows every reply that a killed master has sent. WAL mode with synchronous=NORMAL
+survives any end of the process; on network file systems, where WAL is unsafe, the journal uses SQLite's rollback
+journal.
 """
 
 import asyncio
@@ -22,7 +23,8 @@ from springtide.telemetry.events import as_disk_error
 from springtide.telemetry.host import disks
 
 FORMAT = 4
-"""Version of the journal format. Raise it when entries or snapshots change meaning. Other versions are rejected."""
+"""Version of the journal format. Raise it when entries or snapshots change meaning. A master rejects journals of other
+versions."""
 
 AGAIN_S = 0.5  # retry interval on a full disk: short enough to resume soon after space is freed
 
@@ -76,7 +78,7 @@ class Journal:
     def tidy(self) -> None:
         """Move entries from the write-ahead file into the main file. Blocks on the disk, so call it in a thread.
 
-        The event loop can write at the same time. No promise to members depends on this.
+        The event loop can write at the same time. No reply waits for this.
         """
         if self._mode != "wal":
             return
@@ -196,7 +198,8 @@ class Journal:
             committed.set_result(None)
         else:
             committed.set_exception(error)
-            committed.exception()  # avoids asyncio's warning if nothing waits; `append` raises the error then
+            # reading the error avoids asyncio's warning if nothing waits for it; the next `append` raises it
+            committed.exception()
         if not tried.done():
             tried.set_result(True)
 

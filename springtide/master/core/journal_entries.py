@@ -67,7 +67,7 @@ class CutEntry(JournalEntry, frozen=True):
 
 
 class StretchEntry(JournalEntry, frozen=True):
-    """The next range of a stream for a bsp group, in the pass that has this shard."""
+    """A bsp group reads this range of a stream next, in the pass that has this shard."""
 
     rank: int
     shard: int

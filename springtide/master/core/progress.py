@@ -70,7 +70,7 @@ class ProgressTally:
         return {name: mean for name, told in found.items() if (mean := self._mean(told)) is not None}
 
     def _mean(self, told: Mapping[Role, tuple[float, float]]) -> float | None:
-        """Return the mean over present members, or over the last to leave once all have left."""
+        """Return the mean over present members, or, once all have left, over their last reports."""
         newest = max((self._heard_at[role] for role in told), default=0.0)
         there = [pair for role, pair in told.items() if role not in self._left]
         last = [pair for role, pair in told.items() if self._heard_at[role] >= newest - WINDOW_S]
@@ -107,7 +107,7 @@ def weighted_mean(pairs: list[tuple[float, float]]) -> float | None:
     return sum(value * each for value, each in pairs) / weight if weight else None
 
 
-STALE_S = 10.0  # a role's own report is ignored after this time
+STALE_S = 10.0  # seconds after which a role's measurement of itself is ignored
 
 
 @dataclass(slots=True)
@@ -118,7 +118,7 @@ class UsageTable:
     _own: dict[Role, tuple[float, RoleUsage]] = field(default_factory=dict)
 
     def looked(self, told: tuple[RoleUsage, ...]) -> None:
-        """Replace the agent's measurements, which may be empty."""
+        """Replace all measurements of the agent by these."""
         self._agents = {each.role: each for each in told}
 
     def heard(self, role: Role, incarnation: int, told: RoleUsage | None, *, at: float) -> None:

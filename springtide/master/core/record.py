@@ -108,7 +108,8 @@ class ScriptPlaces:
         return max(self.places.values(), default=None) if known is None else known
 
     def objects_for(self, rank: int) -> dict[str, bytes]:
-        """Return the states for a starting worker: its own, else the lowest rank's at the place where it begins."""
+        """Return the object states for a starting worker, by name: its own first, then those of the lowest rank at the
+        same place."""
         place = self.place_for(rank)
         states: dict[str, bytes] = {}
         for other in sorted(self.objects, key=lambda one: (one == rank, self.places.get(one) == place, -one)):
@@ -164,7 +165,8 @@ class SharedState:
         self.claims = {key: doer for key, doer in self.claims.items() if doer != holder}
 
     def open_gate(self, name: str, turn: int) -> None:
-        """Open a barrier that every worker has reached. Workers that repeat the request need not wait."""
+        """Open a barrier that every worker has reached. A worker that repeats its request then passes without
+        waiting."""
         self.gates[name] = max(turn, self.gates.get(name, 0))
         self.changes += 1
 
@@ -217,7 +219,7 @@ class JobRecord:
 
     def happen(self, event: events.JobEvent, at: float) -> list[actions.JobAction]:
         """Run an event through the state machine, and apply the resulting actions to the ledger."""
-        if isinstance(event, events.RoleAlive):  # the most frequent event, which changes nothing in the journal
+        if isinstance(event, events.RoleAlive):  # the most frequent event; it is not journaled
             self.span.last_at = max(self.span.last_at, at)
             return self.state.handle(event, at=at)
         before, workers = self._worker_ranks(), self.state.workers

@@ -15,7 +15,7 @@ class BarrierArrivals:
         self._here: dict[tuple[str, int], set[int]] = {}
 
     def complete(self, name: str, turn: int, worker: int) -> bool:
-        """Record a worker's arrival. Return True if all workers have arrived."""
+        """Record a worker's arrival at a closed barrier. Return True if all workers have arrived."""
         here = self._here.setdefault((name, turn), set())
         here.add(worker)
         if len(here) < self._workers:
@@ -36,7 +36,7 @@ class ChangeSignal:
         self._turned = asyncio.Event()
 
     async def until(self, true: Callable[[], bool]) -> None:
-        """Wait until `true()` holds. It is checked now and after every change."""
+        """Wait until `true()` returns True. It is called now and after every change."""
         while not true():
             await self._turned.wait()
 
@@ -63,7 +63,8 @@ class StalenessQueue:
 
 @dataclass(slots=True)
 class StalenessGate:
-    """Workers that have read and not pushed yet, each with the number of pushes applied since its read.
+    """Workers that have read values and not yet pushed ("inside"), each with the number of pushes applied since its
+    read.
 
     Each worker inside pushes once before it reads again. For each worker, the pushes applied since its read plus the
     number of other workers inside must stay within the bound. `admit` ensures this, and `leave` cannot break it.

@@ -64,7 +64,7 @@ class FeedStats:
         self._used: dict[Life, deque[tuple[float, float]]] = {}
 
     def heard(self, role: Role, incarnation: int, state: FeedState | None, *, at: float) -> None:
-        """Record a report of a trainer, or of a data worker with an earlier stage before it."""
+        """Record a report of a trainer, or of a data worker that an earlier stage feeds."""
         if state is not None:
             self._told.setdefault(Life(role, incarnation), deque(maxlen=KEPT)).append(TrainerReport(at, state))
 
@@ -102,9 +102,9 @@ class FeedStats:
         stages: StageLayout = ONE_STAGE,
         given: float | None = None,
     ) -> FeedSeen | None:
-        """Return the observation of an interval; None if there is too little data. `cores` are the cores of the whole
-        job. `hold` is True if trainers can get other CPU limits. `given` are the data workers' cores, if a brain has
-        set them.
+        """Return the observation of the interval from `since` to `at`; None if there is too little data. `cores` are
+        the cores of the whole job. `hold` is True if CPU limits of trainers can be changed. `given` are the data
+        workers' cores, if a brain has set them.
         """
         told = {str(life): words for life, words in self._living(state).items()}
         held = self._cores(state, since, cores, stages, hold=hold)
@@ -146,7 +146,8 @@ class FeedStats:
 
 
 def _free(cores: float, held: float, loose: float) -> float:
-    """Return the free cores; negative if limits exceed them. Roles without a limit use at most the free cores."""
+    """Return the cores that no limit reserves; negative if limits exceed the job's cores. Roles without a limit use at
+    most these cores."""
     return min(cores - held, max(0.0, cores - held - loose))
 
 
@@ -155,7 +156,8 @@ def of_data_workers(state: JobState) -> float:
 
 
 def all_feed(state: JobState) -> bool:
-    """Return True if no data worker is starting or leaving. Otherwise cores and speed do not match."""
+    """Return True if no data worker is starting or leaving. Otherwise the measured speed belongs to another number of
+    cores."""
     return all(node.state is NodeState.JOINED and node.address for node in _there(state))
 
 
@@ -164,7 +166,8 @@ def _there(state: JobState) -> list[RoleNode]:
 
 
 def _relieved(node: RoleNode) -> bool:
-    """Return True for a data worker that serves only until its replacement does. Their overlap does not count."""
+    """Return True for a data worker that serves only until its replacement serves. While both run, only the replacement
+    counts."""
     return node.departure.replaced and node.role.kind is RoleKind.DATA_WORKER
 
 
@@ -357,7 +360,7 @@ class DataWorkerManager:
     def _act(self, target: FeedTarget, *, hold: bool) -> None:
         own, worker = self._state.feeding, self._state.planned.sizes[RoleKind.WORKER]
         kind = _NUMBERS.sub("#", target.why)
-        if kind != self._said:  # a change of numbers alone is not news
+        if kind != self._said:  # do not log again if only the numbers changed
             self._said = kind
             self._context.log_event(
                 "feeding", why=target.why, data_workers=target.data_workers, cpu=target.data_worker_cpu

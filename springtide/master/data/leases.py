@@ -28,7 +28,8 @@ from springtide.master.core.context import MasterContext
 from springtide.master.servers.recovery import ServerRecovery
 from springtide.rpc.messages import messages
 
-# hold for a bsp group that waits for records: short, because its request has the partition ends at that time
+# longest time to hold the request of a bsp group that waits for records; short, because the partition ends in the
+# request become outdated
 HOLD_GROUP_S = 0.1
 LINGER_S = 1.0  # wait before a bsp group trains a batch that is not full
 HOLD_S = 1.0  # longest time to hold a lease request, so that idle workers do not poll in a tight loop
@@ -88,7 +89,7 @@ class LeaseService:
         return self._healing.leased(answer)
 
     def _plan(self, holder: LeaseHolder, request: messages.LeaseRequest) -> bool:
-        """Choose the next range of a stream for a bsp group, from the partitions that the first asking rank sees."""
+        """Choose the next range of a stream for a bsp group, from the partition ends in the first rank's request."""
         book, now = self._context.record.book, self._clock()
         convoy = book.bsp_stream(request.card)
         if convoy is None or not request.seen:
@@ -118,7 +119,7 @@ class LeaseService:
         failed = False
         for failure in (
             failures if era == book.era else ()
-        ):  # failures come first, because progress on such a lease ends it before the unreadable sample
+        ):  # failures first: a progress report ends such a lease before the unreadable sample
             with context.journaled(journal_entries.FailEntry(holder, failure)):
                 if book.fail(holder, failure):
                     failed = True
@@ -140,7 +141,8 @@ ASKS_S = 10.0  # a worker that holds nothing and has not asked for this long doe
 PATIENCE_S = 1.5  # new partitions wait this long for workers that have just started
 TRAFFIC_S = 60.0  # interval between checks of traffic, and the window over which it is measured
 SLOW_S = 300.0
-"""Time after which a worker that was slow may get partitions again. With little work, its pace says little."""
+"""Seconds after which a worker that was slow may get partitions again. Without work, no measurement can show that it
+has recovered."""
 
 
 class PartitionAssigner:
@@ -229,7 +231,7 @@ class LeaseBalancer:
         self._looked_at = self._judged_at = float("-inf")
         self._lives: dict[int, int] = {}
         self.why = "no worker has trained long enough to be compared"
-        """Reason of the last judgement, even if it changed nothing."""
+        """Reason of the last decision, even if it changed nothing."""
 
     def look(self, book: JobLedger, alive: Collection[int], at: float) -> LeaseMoves:
         """Return the changes to make now, usually none. `alive` are the ranks that can take work."""

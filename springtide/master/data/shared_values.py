@@ -1,6 +1,7 @@
 """Passes values between members: barriers, shared values, tasks to do once, shuffle peers, and data workers' package.
 
-State that must survive is in the record and journaled. If trainer and master share a disk, no package is transferred.
+State that must survive is in the record and journaled. If trainer and master share a disk, the package is not sent over
+the network.
 """
 
 import asyncio
@@ -126,7 +127,7 @@ class PackageStore:
 
     def _lacks(self, written: messages.PackageWritten) -> tuple[str, ...]:
         if package_transfer.sealed_in(self._folder) == written.sealed:
-            return ()  # the package is already there, so nothing is sent
+            return ()  # the package is already in the master's folder, so nothing is sent
         package_transfer.check_size(written.files)
         return tuple(name for name, _ in written.files if package_transfer.NAME.fullmatch(name))
 

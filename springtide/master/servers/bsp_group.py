@@ -48,7 +48,7 @@ class BspRendezvous:
             return last
         if request.bound and request.generation == state.bsp.generation and state.bsp.members:
             self._context.apply(events.GroupLost(bsp_group.rows_lost(state.nodes, state.bsp.members)))
-        # members that still want to meet this worker would wait in vain
+        # this worker has left its last group, so that group's members must not wait for its address
         if state.bsp.members.get(holder.rank) == holder.incarnation:
             self._failed = state.bsp.generation
             self._changed.turn()
@@ -123,7 +123,7 @@ class BspRendezvous:
         return changes and not self._record.book.group.halted and all(holder in self._arrived for holder in coming)
 
     def on_placement_known(self) -> None:
-        """Continue a group that waited until a worker uses the new placement."""
+        """Let a group continue that waited for a worker to use the new placement."""
         if self._migration.group_rests:
             self.gather()
 
@@ -131,7 +131,7 @@ class BspRendezvous:
         """Reply to all waiting workers. Workers outside the group learn that it continues without them."""
         state, at = self._record.state, self._clock()
         breaks = dataclasses.replace(state.safety.breaks)
-        # on a copy, with the figures as they will be once this group is formed
+        # a copy that already counts this group, because the replies carry its figures
         bsp_group.note_formed(breaks, state, formed.members, at=at)
         restored = not formed.known and state.safety.known and bool(self._record.book.passes)
         save = self._checkpoints.due_at_step(last=True) if formed.over else 0

@@ -1,4 +1,4 @@
-"""Guards servers against running out of memory, hot spots and slow machines, and takes unneeded grants back.
+"""Protects servers from running out of memory, hot spots and slow machines, and takes unneeded resource grants back.
 
 `planning.guards.memory` and `planning.guards.hot_servers` decide. Out: events, each with its reason.
 """
@@ -27,10 +27,13 @@ from springtide.rpc.messages.messages import MemberReport
 
 log = logging.getLogger(__name__)
 
-# points of table growth; when there are more, every second point is dropped, so that they cover the whole job
+# most measurements of table growth; at this number, every second one is dropped, so that the rest still covers the
+# whole job
 POINTS = 120
-LATEST_S = 0.4  # shortest interval between two reports: over less, a hiccup looks like a slow machine
-# seconds of quota use: two periods reveal a machine that gives almost no CPU, four a machine that gives half
+# shortest interval, in seconds, between two compared reports: over less, a hiccup looks like a slow machine
+LATEST_S = 0.4
+# seconds of measured quota use: the shorter window detects a machine that gives almost no CPU, the longer window one
+# that gives half
 QUOTAS_S = (0.15, 0.4)
 REST_S = 10.0  # pause after a change of servers, so that its effect shows before the next decision
 
@@ -82,7 +85,7 @@ class ServerGuards:
         self.ahead: tuple[memory.MemoryForecast, ...] = ()
         self.refused: tuple[float, events.JobEvent, str] | None = None
         self._per_worker = 0.0
-        """Highest CPU use of all servers per worker. With few workers, no server is a bottleneck."""
+        """Highest total CPU use of the servers so far, divided by the number of workers."""
 
     @property
     def rules(self) -> GuardRules:
@@ -100,7 +103,7 @@ class ServerGuards:
             self._act(event, now)
 
     def glance(self, usage: Mapping[Role, RoleUsage], now: float) -> None:
-        """Check only for servers without their CPU share, right after each message of the agent."""
+        """Check only for servers that do not get their CPU share. Called after each message of the agent."""
         nodes = self._servers()
         for node in nodes:
             self._measure(self._of(node), node, usage.get(node.role), now)
@@ -243,7 +246,8 @@ class ServerGuards:
         return None
 
     def _far_behind(self, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage]) -> hot_servers.ServerVerdict | None:
-        """Compare the last two reports. A single slow report may only mean that the server waited for a core."""
+        """Return the verdict on a server that was far behind in both of the last two reports. One slow report may only
+        mean that the server waited for a core."""
         found = []
         for ago in (0, 1):
             paces = [one for node in nodes if (one := self._reported_pace(node, usage, ago)) is not None]

@@ -175,7 +175,8 @@ class SlotMigration:
             self._take(claimed, role.rank)
 
     async def reckon(self, role: Role, incarnation: int) -> None:
-        """Find the slots of a relaunched server before it is told. Some may have moved, and some may have no owner.
+        """Find out which slots a relaunched server owns, before the master tells it. Some slots may have moved, and
+        some may have no owner.
 
         If a server was lost during a transfer, the reports of all living servers show who has the slot. Slots that no
         living server has are restored from the checkpoint by this incarnation.
@@ -264,7 +265,8 @@ class SlotMigration:
         stay, have = nodes.staying_servers(state.nodes), set(self._record.slots.owners)
         self._drop_what_leaves(stay)
         needed = bool(have - set(stay)) or bool(set(stay) - have)
-        stranded = bool(have - set(stay)) and not self._goal  # slots that arrived after the goal was made
+        # servers that must leave still own slots, which arrived after the last goal was made
+        stranded = bool(have - set(stay)) and not self._goal
         busy = self._planning is not None and not self._planning.done()
         if stay and not busy and (self._again or stranded or (needed and stay != self._planned_for)):
             self._planned_for, self._again = stay, False
@@ -362,7 +364,8 @@ class SlotMigration:
                 self._context.apply(events.ServerEmptied(node.role))
 
 
-HOLD_S = 1.0  # longest time to hold an answer, so that a stopped server learns at once that all have stopped
+# longest time to hold a reply; a server that has stopped handing slots over learns without delay that all have stopped
+HOLD_S = 1.0
 
 
 class ServerRollCall:
@@ -373,13 +376,13 @@ class ServerRollCall:
         self._call = RollCall(term * TERM)
         self._called = False
         self._away: dict[int, int] = {}
-        """Known lost servers, each with the incarnation that is expected."""
+        """Servers known to be lost: rank, and the incarnation that will replace it."""
         self.moves = term > 1
         """True if slots may be in transfer, so that servers must be asked. After a takeover this is assumed."""
 
     @property
     def number(self) -> int:
-        """Return the number that servers must answer to; 0 if no call was ever made."""
+        """Return the number of the newest roll call, which servers must answer; 0 if there was none."""
         return self._call.number if self._called else 0
 
     @property
@@ -397,7 +400,8 @@ class ServerRollCall:
             self._changed.turn()
 
     async def gone_on(self, holding: messages.SlotHoldings | None) -> None:
-        """Hold the heartbeat of a server that has answered, until the next number or a timeout."""
+        """Hold the heartbeat of a server that has answered, until the roll call has a new number or ends, or until a
+        timeout."""
         number = self.number
         if holding is None or not self.open or holding.call < number:
             return

@@ -54,7 +54,7 @@ class ServerRecovery:
         if said.error:
             return self._context.apply(events.MasterFailed(f"{role} could not be brought back: {said.error}"))
         resumed = state.spec.checkpoints.resume_number
-        # the ledger stays at the checkpoint from which the job resumed
+        # the ledger is at the checkpoint from which the job resumed, so every server must restore the same checkpoint
         if said.restored and not incarnation and said.restored != resumed:
             only = f"{role} could only bring checkpoint {said.restored} back, and the job goes on from {resumed}"
             why = "; ".join((only, *said.unusable))
@@ -95,9 +95,8 @@ class ServerRecovery:
         self._context.apply(events.RoleReady(role, said.address, incarnation))
 
     async def _manifest_of(self, said: messages.ServerReady) -> Manifest:
-        """Return the manifest that a server restored, which may be deleted by now.
-
-        In that case another server had to use an older checkpoint, whose note is valid for both.
+        """Return the manifest that a server restored. If it is deleted by now, another server had to restore an older
+        checkpoint; return that one, whose note is valid for both servers.
         """
         try:
             return await read_manifest(said.source, said.restored, self._lineage)
@@ -117,7 +116,8 @@ class ServerRecovery:
         )
 
     def leased(self, grants: tuple[Grant, ...]) -> messages.LeaseReply:
-        """Return a lease reply, with the era and server addresses that the worker must apply first."""
+        """Return a lease reply, with the era and server addresses that the worker must apply before it uses the
+        leases."""
         book = self._record.book
         return messages.LeaseReply(grants, book.era, self.servers(), book.cuts_of(grants))
 
