@@ -27,7 +27,7 @@ from springtide.cli.common.options import (
 )
 from springtide.cli.lab import commands as trying
 from springtide.cli.stream import commands as streams
-from springtide.telemetry import output, redactor
+from springtide.telemetry import output
 
 BAD_USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
 
@@ -184,8 +184,8 @@ def scale(
     """
     from springtide.cli.job import control as verb
 
-    wanted = verb.ScaleTarget(workers=workers, servers=servers, data_workers=data_workers)
-    return verb.scale(job, wanted, at.where(), as_json=as_json, sure=sure)
+    counts = {"workers": workers, "servers": servers, "data_workers": data_workers}
+    return verb.scale(job, counts, at.where(), as_json=as_json, sure=sure)
 
 
 @command(app, "Drain a running job.", "springtide stop train --wait")
@@ -365,8 +365,8 @@ def main(arguments: list[str] | None = None) -> int:
         return INTERRUPTED
     except errors.SpringtideError as error:
         if debug:
-            print(redactor.redact(traceback.format_exc()), file=sys.stderr)
-        print(redactor.redact(f"error: {error}"), file=sys.stderr)
+            print(output.redact(traceback.format_exc()), file=sys.stderr)
+        print(output.redact(f"error: {error}"), file=sys.stderr)
         return BAD_USAGE if isinstance(error, errors.UserError) else INFRASTRUCTURE
     except BrokenPipeError:
         sys.stderr.close()  # whoever read us has left: nothing more to say, not even at exit

@@ -127,17 +127,9 @@ def check_limits() -> HostCheck:
     from springtide.platforms.local import process_group
     from springtide.telemetry.host import control_groups
 
-    found = control_groups.find_hierarchy()
-    said: list[str] = []
-    groups = process_group.Groups(said.append, found)
-    group = groups.make("doctor", ProcessLimits(cpu=1.0, memory=1 << 30))
-    if group is not None:
-        groups.remove(group)
-    groups.close()
-    if said:
-        why = said[0].removeprefix("no limits: ").partition(";")[0]
+    if why := process_group.why_not(ProcessLimits(cpu=1.0, memory=1 << 30)):
         return HostCheck("limits", "slow", f"--cpu and --memory do nothing: {why}", process_group.HINT)
-    return HostCheck("limits", "ok", f"control groups, version {found.version}")
+    return HostCheck("limits", "ok", f"control groups, version {control_groups.find_hierarchy().version}")
 
 
 def check_run_folder() -> HostCheck:

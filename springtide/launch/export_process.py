@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from springtide import config, errors
 from springtide.checkpoint.format.storage import open_store
 from springtide.domain.model.checkpoints import CheckpointRules
-from springtide.telemetry import logs, redactor
+from springtide.telemetry import logs, output
 
 if TYPE_CHECKING:
     from springtide.export.exporter import ContinuousExport
@@ -45,7 +45,7 @@ def follow(
             wait_s, said = every_s, ""
         except (errors.BadInput, OSError) as error:  # the checkpoint was deleted during the read, so a newer one exists
             if str(error) != said:
-                print(redactor.redact(f"no export: {error}"), file=sys.stderr, flush=True)
+                print(output.redact(f"no export: {error}"), file=sys.stderr, flush=True)
             card, wait_s, said = None, min(every_s, AGAIN_S), str(error)
         if card is not None:
             what = "whole" if card.since is None else f"since {card.since}"
@@ -80,7 +80,6 @@ class Exporter:
         self._task = asyncio.get_running_loop().create_task(self._keep())
 
     async def end(self) -> None:
-        """Export the last checkpoint, for at most `LAST_S` seconds."""
         self._stopping = True
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()

@@ -9,7 +9,7 @@ from typing import Any
 from springtide import errors, private_files
 from springtide.platforms.agent.job_handle import JobHandle
 from springtide.platforms.local.job_handle import LocalJobHandle
-from springtide.telemetry import run_registry
+from springtide.telemetry import logs
 from springtide.telemetry.logs import RunFiles
 
 PLATFORMS = ("local", "ray", "k8s")
@@ -65,7 +65,7 @@ def every(where: JobLocation) -> list[JobHandle]:
     if where.remote:
         reach = load(where.platform, REACHES)
         return [reach.open_job(name, where.options) for name in reach.names(where.options)]
-    cards = run_registry.find(pathlib.Path(where.folder))
+    cards = logs.find_runs(pathlib.Path(where.folder))
     found = []
     for run in cards:
         try:
@@ -76,8 +76,8 @@ def every(where: JobLocation) -> list[JobHandle]:
     return found
 
 
-def pick(name: str | None, folder: str, *, only_here: bool = False) -> run_registry.JobRun:
-    found = [run for run in run_registry.find(pathlib.Path(folder)) if run.here or not only_here]
+def pick(name: str | None, folder: str, *, only_here: bool = False) -> logs.JobRun:
+    found = [run for run in logs.find_runs(pathlib.Path(folder)) if run.here or not only_here]
     if not found:
         raise errors.MissingFile(
             f"no jobs in {folder}; start one with `springtide run train.py` or `springtide submit job.yaml`, say where "
@@ -91,8 +91,7 @@ def pick(name: str | None, folder: str, *, only_here: bool = False) -> run_regis
     raise errors.UnknownName("job", name, [run.job for run in found])
 
 
-def pick_local(name: str | None, folder: str) -> run_registry.JobRun:
-    """Return the run folder of a local job: the named one, or the newest."""
+def pick_local(name: str | None, folder: str) -> logs.JobRun:
     run = pick(name, folder)
     if not run.here:
         raise errors.BadInput(
@@ -101,22 +100,21 @@ def pick_local(name: str | None, folder: str) -> run_registry.JobRun:
     return run
 
 
-def reached(run: run_registry.JobRun) -> JobHandle:
+def reached(run: logs.JobRun) -> JobHandle:
     if run.here:
         return LocalJobHandle(run)
     found: JobHandle = load(run.card.platform, REACHES).open_job(run.card.name, run.card.where)
     return found
 
 
-def note(folder: pathlib.Path, card: run_registry.RunCard) -> None:
+def note(folder: pathlib.Path, card: logs.RunCard) -> None:
     """Write the card of a cluster job, so that later commands find it by name."""
     files = RunFiles(folder / card.name)
     files.root.mkdir(parents=True, exist_ok=True, mode=private_files.FOLDER)
-    run_registry.write_card(files, card)
+    logs.write_card(files, card)
 
 
 def load(platform: str, modules: Mapping[str, str]) -> Any:
-    """Import a platform's module; name the missing extra if that fails."""
     if platform not in modules:
         raise errors.UnknownName("platform", platform, PLATFORMS)
     try:

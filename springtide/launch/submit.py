@@ -25,8 +25,8 @@ from springtide.launch import job_lookup, local_job
 from springtide.launch.job_lookup import JobLocation
 from springtide.launch.spec import resolve
 from springtide.platforms.agent import agent
-from springtide.telemetry import logs, redactor, run_registry
-from springtide.telemetry.run_registry import RunCard
+from springtide.telemetry import logs, output
+from springtide.telemetry.logs import RunCard
 
 Say = Callable[[str], None]
 
@@ -63,7 +63,7 @@ def begin(job: ElasticJob, folder: pathlib.Path) -> local_job.PreparedRun:
     name = job.name or resolve.name_of(job.script)
     plan = local_job.resolved(job, folder, code=pathlib.Path(), say=say)
     with alone(folder):
-        for run in run_registry.find(folder):
+        for run in logs.find_runs(folder):
             if run.card.name == name and run.running:
                 raise errors.BadInput(
                     f"job {name} runs already, as {run.job}: stop it with `springtide stop {run.job}`, or give another "
@@ -87,7 +87,6 @@ def alone(folder: pathlib.Path) -> Iterator[None]:
 
 
 def turn_to(path: pathlib.Path) -> None:
-    """Redirect output to a file and detach standard input."""
     with private_files.opened(path, "ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -101,7 +100,7 @@ def tell(out: BinaryIO, answer: SubmitReply) -> None:
 
 
 def say(line: str) -> None:
-    print(redactor.redact(line), file=sys.stderr, flush=True)
+    print(output.redact(line), file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
@@ -111,7 +110,7 @@ if __name__ == "__main__":
 def submit(job: ElasticJob, where: JobLocation, *, code: pathlib.Path | None = None, say: Say = lambda _: None) -> str:
     """Submit a job and return its name. `code`: folder with the script; None if the image has it."""
     if code is not None and not code.is_dir():
-        raise errors.MissingFile(f"workingDir {code}: no such folder; wanted the one with {job.script}")
+        raise errors.MissingFile(f"workingDir {code}: no such folder; expected the one with {job.script}")
     if job.stopped and where.platform != "k8s":
         raise errors.BadInput("stopped: true: there is nothing to run; leave it out")
     if where.remote:
@@ -150,7 +149,7 @@ def to_cluster(job: ElasticJob, where: JobLocation, *, code: pathlib.Path | None
     card = RunCard(
         name=name,
         script=job.script,
-        arguments=redactor.redact_arguments(job.arguments),
+        arguments=output.redact_arguments(job.arguments),
         began_at=time.time(),
         platform=where.platform,
         where=dict(where.options),
@@ -160,7 +159,6 @@ def to_cluster(job: ElasticJob, where: JobLocation, *, code: pathlib.Path | None
 
 
 def cluster_name(name: str) -> str:
-    """Make a valid DNS label of at most 40 characters."""
     plain = "".join(each if each.isascii() and each.isalnum() else "-" for each in name.lower()).strip("-")
     plain = plain if plain[:1].isalpha() else f"job-{plain}"
     return plain[:40].strip("-")

@@ -13,15 +13,13 @@ from springtide import errors
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.job.core import events
 from springtide.job.state import JobState
-from springtide.master import status as job_status
-from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
 from springtide.master.core.progress import LoopLag
 from springtide.master.core.record import JobRecord
 from springtide.master.data.leases import LeaseBalancer
 from springtide.master.data.shared_values import PackageStore
 from springtide.master.handlers import AgentRequests, CommandRequests, Membership, ServerRequests, WorkerRequests, call
-from springtide.master.parts import MasterParts
+from springtide.master.parts import MasterParts, status_of
 from springtide.rpc.messages import messages
 from springtide.rpc.transport.listener import Peer
 
@@ -145,7 +143,6 @@ class MasterService:
                 self._agent_left_at = self.context.clock()
 
     def tick(self) -> None:
-        """Run periodic work and deadlines. Deadlines pause while the journal cannot be written."""
         context, parts, book = self.context, self.parts, self.record.book
         context.log_delayed_events()
         if context.stuck:
@@ -166,8 +163,7 @@ class MasterService:
         for event in self.state.due(at=now):
             context.apply(event)
         if expired := book.expired(now):
-            with context.journaled(journal_entries.ExpireEntry(expired)):
-                book.take_back(expired)
+            context.journaled(book.take_back, expired)
             context.changed.turn()
         usage = self._agent.usage
         self._balancer.act(context, now)
@@ -191,4 +187,4 @@ class MasterService:
                 journal.since_snapshot = 0  # after a failure, retry only after `SNAPSHOT_ENTRIES` further entries
 
     def status(self) -> messages.JobStatus:
-        return job_status.status_of(self.context, self.parts, self._agent.usage, lag_s=self.lag.longest_s)
+        return status_of(self.context, self.parts, self._agent.usage, lag_s=self.lag.longest_s)

@@ -17,12 +17,10 @@ from springtide.domain.spec.job_spec import JobPhase
 from springtide.job.core import actions, events
 from springtide.job.core.nodes import NodeState
 from springtide.job.scaling import evictions
-from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
 from springtide.master.core.progress import UsageTable
 from springtide.master.core.record import JobRecord
-from springtide.master.core.waiters import StalenessQueue
-from springtide.master.data.shared_values import ShufflerList
+from springtide.master.data.shared_values import ShufflerList, StalenessGate
 from springtide.master.parts import MasterParts
 from springtide.master.servers.migration import SlotMigration
 from springtide.rpc.messages import messages
@@ -105,7 +103,7 @@ class WorkerRequests:
     def __init__(self, context: MasterContext, parts: MasterParts) -> None:
         self._context, self._parts = context, parts
         self._shufflers = ShufflerList(context.state)
-        self._gate = gate = StalenessQueue(context.changed)
+        self._gate = gate = StalenessGate(context.changed)
         agreements = (
             messages.BarrierRequest,
             messages.ShareRequest,
@@ -185,8 +183,7 @@ class WorkerRequests:
 
     def _remember(self, rank: int, objects: dict[str, bytes], place: EpochPlace | None) -> None:
         if objects or place is not None:
-            with self._context.journaled(journal_entries.ObjectsEntry(rank, objects, place)):
-                self._context.record.scripts.remember(rank, objects, place)
+            self._context.journaled(self._context.record.scripts.remember, rank, objects, place)
 
     def _on_actions(self, done: list[actions.JobAction]) -> None:
         fenced = [action for action in done if isinstance(action, actions.FenceWorker)]
@@ -336,7 +333,6 @@ class Membership:
 
 
 def change_bounds(context: MasterContext, request: messages.BoundsRequest) -> messages.Ok:
-    """Apply new bounds. Raise BadInput if the job does not plan its numbers of roles."""
     state = context.record.state
     if not (state.spec.planning.on or state.spec.online.on):
         raise errors.BadInput(

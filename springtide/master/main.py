@@ -30,7 +30,6 @@ from springtide.domain.spec.job_spec import JobSpec
 from springtide.master import metrics
 from springtide.master.autoscale.loop import AdviserSetup
 from springtide.master.checkpoint.round import CheckpointStore
-from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
 from springtide.master.core.journal import Journal
 from springtide.master.core.record import JobRecord
@@ -38,7 +37,7 @@ from springtide.master.dispatcher import AWAY_S, MasterService
 from springtide.master.parts import MasterParts
 from springtide.rpc.transport import addresses
 from springtide.rpc.transport.listener import RpcListener
-from springtide.telemetry import events, logs, planner_views, redactor
+from springtide.telemetry import events, logs, output, planner_views
 from springtide.telemetry.prometheus import MetricsServer
 
 log = logging.getLogger(__name__)
@@ -57,7 +56,7 @@ def main(arguments: list[str]) -> int:
     gc.set_threshold(20_000, 20, 100)  # leases and nodes live long, so frequent full collections only cost time
     logs.log_to_stderr(debug=settings.debug)
     spec_text = logs.RunFiles(pathlib.Path(root)).spec.read_bytes()
-    redactor.remember(spec_text.decode())
+    output.remember(spec_text.decode())
     spec = msgspec.json.decode(spec_text, type=JobSpec)
     secret = config.job_secret(settings)
     at = Listening(host, int(port), addresses.advertised(host, settings.host), settings.tls)
@@ -125,7 +124,6 @@ def give_up_places(saving: CheckpointStore) -> None:
 
 
 def found_at(at: Listening, address: str, term: int) -> addresses.MasterLocation:
-    """Return the content of the master file. The agent on this host uses `local`, which needs no DNS."""
     near = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(at.host, at.host)
     local = addresses.join(near, addresses.parse(address)[1])
     return addresses.MasterLocation(
@@ -209,7 +207,6 @@ def open_service(
 
 
 def went_on_as(begun: CheckpointRules, now: CheckpointRules) -> CheckpointRules:
-    """Return the present checkpoint rules, with the resume fields of the run's first master."""
     return dataclasses.replace(
         now,
         resume=begun.resume,
@@ -227,7 +224,7 @@ def checkpoint_folder(spec: JobSpec, files: logs.RunFiles) -> pathlib.Path:
 def rebuild(spec: JobSpec, snapshot: bytes | None, kept: list[bytes]) -> JobRecord:
     record = JobRecord.from_bytes(snapshot) if snapshot else JobRecord(spec)
     for entry in kept:
-        record.apply(journal_entries.decode(entry))
+        record.replay(entry)
     return record
 
 

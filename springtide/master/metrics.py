@@ -44,7 +44,6 @@ def families(status: JobStatus) -> list[Family]:
 
 
 def roles(status: JobStatus) -> list[Family]:
-    """Return the present and wanted number of roles of each kind, and the resource use of each role."""
     there, wanted = [], []
     for kind in RANKED:
         name = str(kind).replace("-", "_")

@@ -1,10 +1,17 @@
-"""Builds the parts of a master in dependency order."""
+"""Builds the parts of a master in dependency order, and the `JobStatus` from them."""
 
+import itertools
+from collections.abc import Mapping
+
+from springtide.domain.core.roles import RANKED, Role, RoleKind, RoleUsage
+from springtide.job.core.nodes import ALIVE, NodeState
 from springtide.master.autoscale import online_loop
 from springtide.master.autoscale.loop import AdviserSetup, Autoscaler
 from springtide.master.checkpoint.round import CheckpointStore
 from springtide.master.checkpoint.schedule import CheckpointSchedule
 from springtide.master.core.context import MasterContext
+from springtide.master.core.progress import ProgressTally
+from springtide.master.core.record import JobRecord
 from springtide.master.data.data_workers import DataWorkerManager
 from springtide.master.data.leases import LeaseService, PartitionAssigner
 from springtide.master.data.shared_values import SharedValues
@@ -12,6 +19,8 @@ from springtide.master.servers.bsp_group import BspRendezvous
 from springtide.master.servers.guards import ServerGuards
 from springtide.master.servers.migration import SlotMigration
 from springtide.master.servers.recovery import ServerRecovery
+from springtide.rpc.messages.messages import JobStatus, MemberReport, MemberView
+from springtide.telemetry.output import redact
 
 
 class MasterParts:
@@ -29,3 +38,87 @@ class MasterParts:
         self.online = online_loop.open_autoscaler(context)
         self.partitions = PartitionAssigner(context, self.leases.asked_at, self.online)
         self.data_workers = DataWorkerManager(context, self.shared, self.autoscaler)
+
+
+MOST_SHOWN = 20  # batches with left-out samples that are shown: a status is sent ten times a second
+
+
+def status_of(
+    context: MasterContext, parts: MasterParts, usage: Mapping[Role, RoleUsage], *, lag_s: float = 0.0
+) -> JobStatus:
+    record, tally, rounds, now = context.record, context.tally, parts.checkpoints, context.clock()
+    state, book, totals = record.state, record.book, record.book.totals()
+    now = record.span.ended_at if record.span.ended_at is not None else now
+    alive = {kind: sum(node.state in ALIVE for node in state.of_kind(kind)) for kind in RoleKind}
+    grew_at, last = max(tally.grew_at or 0.0, record.span.trained_at), rounds.saving.last
+    return JobStatus(
+        name=state.spec.name,
+        phase=state.phase,
+        why=redact(state.why),
+        elapsed_s=now - state.started_at,
+        trained_s=max(0.0, grew_at - record.span.leased_at) if record.span.leased_at is not None else 0.0,
+        blame=state.ending.blame,
+        detail=redact(state.ending.detail),
+        samples=context.samples,
+        samples_before=record.span.samples_before,
+        samples_per_s=tally.samples_per_s(at=now),
+        loss=tally.loss,
+        metrics=tally.metrics,
+        shards_done=totals.done,
+        shards_leased=totals.leased,
+        shards_total=totals.total,
+        poisoned=book.poisoned(),
+        left_out=tuple(itertools.islice(record.left_out.values(), MOST_SHOWN)),
+        samples_left_out=sum(len(each.indices) for each in record.left_out.values()),
+        epochs=book.epochs,
+        members=members(record, tally, usage),
+        workers_alive=alive[RoleKind.WORKER],
+        workers_wanted=state.workers,
+        lacks=redact(state.short.describe(at=now)),
+        servers_alive=alive[RoleKind.SERVER],
+        servers_wanted=state.servers_wanted,
+        data_workers_alive=alive[RoleKind.DATA_WORKER],
+        data_workers_wanted=state.feeding.wanted,
+        data_workers_why=redact(parts.data_workers.why),
+        feed=parts.data_workers.together,
+        decision=redact(state.decision.what),
+        decision_why=redact(state.decision.why),
+        relaunches=state.relaunches,
+        term=context.term,
+        loop_lag_s=round(lag_s, 4),
+        checkpoint=last.number if last else 0,
+        checkpoint_at=last.begun_at if last else 0.0,
+        checkpoint_trouble=redact(rounds.trouble),
+        uploaded=rounds.uploading.done,
+        saving_last=state.saving_last,
+        slots_moving=parts.migration.moving,
+        staleness=None if state.bsp.in_step else tally.staleness("max"),
+        staleness_p50=None if state.bsp.in_step else tally.staleness("p50"),
+        cache=tally.cache,
+        stage=state.planned.stage if state.spec.planning.on else "",
+        shape=parts.autoscaler.shape,
+        target=state.planned.target,
+        extra_workers=state.planned.extra,
+        settled=parts.autoscaler.settled,
+        online=parts.online.status(context.clock()),
+        disk_trouble=redact(context.disk_trouble),
+    )
+
+
+def members(record: JobRecord, tally: ProgressTally, usage: Mapping[Role, RoleUsage]) -> tuple[MemberView, ...]:
+    """Return every role of the job, servers first. Data workers are shown only while present."""
+    return tuple(
+        MemberView(
+            role=node.role,
+            alive=node.state is not NodeState.GONE,
+            joined=node.state in (*ALIVE, NodeState.FINISHED),
+            report=tally.reports.get(node.role, MemberReport()),
+            incarnation=node.incarnation,
+            state=node.state,
+            usage=usage.get(node.role),
+            low=node.low,
+        )
+        for kind in RANKED
+        for node in record.state.of_kind(kind)
+        if kind is not RoleKind.DATA_WORKER or node.state is not NodeState.GONE
+    )

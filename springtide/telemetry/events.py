@@ -1,19 +1,25 @@
-"""Writes and reads the event log of a job, `events.jsonl`: one JSON object a line, flushed at once."""
+"""Writes and reads the JSON-lines files of a run: the event log of a job, and time series (`Series`).
+
+A full disk delays lines, and costs nothing else. A line that a crash has cut off is skipped.
+"""
 
 import contextlib
 import errno
+import logging
 import os
 import pathlib
 import time
 from collections import deque
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from springtide import errors, private_files
-from springtide.telemetry import redactor
+from springtide.telemetry import output
 
+log = logging.getLogger(__name__)
+T = TypeVar("T")
 BEGIN = b'{"at":'
 """Bytes with which every line begins."""
 MOST_UNWRITTEN = 10_000
@@ -34,7 +40,7 @@ class EventLog:
 
     def write(self, kind: str, **fields: Any) -> None:
         """Append one event with the time of day. Credentials in it are redacted."""
-        told = redactor.redact_all(msgspec.to_builtins(fields))
+        told = output.redact_all(msgspec.to_builtins(fields))
         line = msgspec.json.encode({"at": round(time.time(), 3), "event": kind, **told})
         self._unwritten.append(line + b"\n")
         if len(self._unwritten) > MOST_UNWRITTEN:
@@ -42,7 +48,6 @@ class EventLog:
         self.write_rest()
 
     def write_rest(self) -> None:
-        """Retry events that the disk did not accept."""
         try:
             while self._unwritten:
                 line = (b"\n" if self._torn else b"") + self._unwritten[0]
@@ -63,10 +68,7 @@ class EventLog:
 
 
 def read(path: pathlib.Path) -> list[dict[str, Any]]:
-    """Return all events so far. An incomplete last line is left for the next call.
-
-    A writer that was killed, or had no disk space, leaves a partial line. The reader skips it and continues after it.
-    """
+    """Return all events so far. An incomplete last line is left for the next call."""
     try:
         lines = path.read_bytes().split(b"\n")[:-1]
     except FileNotFoundError:
@@ -92,7 +94,6 @@ def _ends_torn(path: pathlib.Path) -> bool:
 
 @contextlib.contextmanager
 def disk_errors(path: pathlib.Path) -> Iterator[None]:
-    """Turn an OSError within the block into the error to show for this file of the run."""
     try:
         yield
     except OSError as error:
@@ -100,9 +101,75 @@ def disk_errors(path: pathlib.Path) -> Iterator[None]:
 
 
 def as_disk_error(error: OSError, path: pathlib.Path) -> errors.UserError:
-    """Return the error to show when a file of the run cannot be written."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return errors.DiskFull(
             f"no room left to write {path}; free some space, or choose another place with --logs DIR"
         )
     return errors.BadInput(f"cannot write {path}: {error.strerror or error}; choose another place with --logs DIR")
+
+
+class Series(Generic[T]):
+    """An open file of the newest `most` points of one type. It is rewritten when it has twice as many lines."""
+
+    def __init__(self, path: pathlib.Path, kind: type[T], *, most: int) -> None:
+        self.path, self._kind, self._most = path, kind, most
+        self.points: list[T] = read_points(path, kind)[-most:]
+        """Kept points, oldest first."""
+        self._lines = len(self.points)
+        self._behind = False
+        """True if the file lacks some points."""
+        if path.exists():  # drops a line that a crash has cut off
+            self._write(self.points)
+
+    def add(self, *points: T) -> None:
+        """Append points. Points that a full disk rejects are written with the next points."""
+        self.points = [*self.points, *points][-self._most :]
+        self._lines += len(points)
+        if self._behind or self._lines > 2 * self._most:
+            self._write(self.points)
+            return
+        try:
+            with private_files.opened(self.path, "ab") as file:
+                file.write(_encoded(points))
+        except OSError as error:
+            self._fall_behind(error)
+
+    def _write(self, points: Iterable[T]) -> None:
+        try:
+            private_files.replace(self.path, _encoded(points))
+        except OSError as error:
+            self._fall_behind(error)
+            return
+        self._lines, self._behind = len(self.points), False
+
+    def _fall_behind(self, error: OSError) -> None:
+        if not self._behind:
+            log.warning("%s", as_disk_error(error, self.path))
+        self._behind = True
+
+
+def read_points(path: pathlib.Path, kind: type[T], *, strict: bool = False) -> list[T]:
+    """Return all points of a file; none if the file does not exist. With `strict`, an invalid line raises an error that
+    names the line, because a person wrote the file. Otherwise the line is skipped.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise errors.BadInput(f"{path}: cannot be read: {error.strerror or error}") from None
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            if line:
+                found.append(msgspec.json.decode(line, type=kind))
+        except msgspec.MsgspecError as error:
+            if strict:
+                raise errors.BadInput(
+                    f"{path}, line {number}: {error}; each line must be a {kind.__name__} as JSON"
+                ) from None
+    return found
+
+
+def _encoded(points: Iterable[object]) -> bytes:
+    return b"".join(msgspec.json.encode(point) + b"\n" for point in points)

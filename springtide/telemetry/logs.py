@@ -1,4 +1,4 @@
-"""Names the files of a run, and sets up the logs of its roles."""
+"""Names the files of a run, finds runs by the card that each job's agent writes, and sets up the logs of roles."""
 
 import errno
 import logging
@@ -9,9 +9,11 @@ import sys
 from dataclasses import dataclass
 from typing import BinaryIO
 
+import msgspec
+
 from springtide import private_files
 from springtide.domain.core.roles import Role
-from springtide.telemetry import events, output, redactor
+from springtide.telemetry import events, output
 
 SCRIPT_RAISED = "---- the script raised ----"
 """Marker line in a worker's log. The traceback of the user's code follows it."""
@@ -40,7 +42,6 @@ class RunFiles:
     logs = RunFile("logs")
     events = RunFile("events.jsonl")
     card = RunFile("job.json")
-    """Card of the run (`telemetry.run_registry`)."""
     spec = RunFile("spec.json")
     """Spec for the job's masters, readable by its owner only."""
     secret = RunFile("secret")
@@ -64,7 +65,6 @@ class RunFiles:
     """Package of the data workers (`dataworker.processes.job_package`)."""
 
     def certificates(self, role: str = "agent") -> str:
-        """Return the folder with a role's certificates; empty if the job has no TLS."""
         folder = self.tls / role
         return str(folder.absolute()) if folder.is_dir() else ""
 
@@ -99,7 +99,6 @@ def open_log(path: pathlib.Path) -> BinaryIO:
 
 
 def tail(path: pathlib.Path, lines: int = 20) -> list[str]:
-    """Return the last non-empty lines of a log; none if there is no log."""
     try:
         return [line for line in path.read_text(errors="replace").splitlines() if line.strip()][-lines:]
     except OSError:
@@ -127,7 +126,6 @@ class LogTail:
 
 
 def last_error(path: pathlib.Path, since: int = 0) -> str:
-    """Return the last error in a role's log after byte `since`; empty if there is none."""
     try:
         with open(path, "rb") as file:
             file.seek(max(since, os.fstat(file.fileno()).st_size - MOST_READ))
@@ -169,5 +167,74 @@ def log_quietly(*, debug: bool = False) -> None:
 def _handler() -> logging.Handler:
     output.keep_going()
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(redactor.RedactingFormatter(_FORMAT))
+    handler.setFormatter(output.RedactingFormatter(_FORMAT))
     return handler
+
+
+class RunCard(msgspec.Struct, frozen=True, kw_only=True):
+    """Card that an agent writes at the start of a run."""
+
+    name: str
+    script: str
+    arguments: tuple[str, ...] = ()
+    began_at: float
+    """Time of day when the run began, in seconds."""
+    agent_pid: int = 0
+    agent_start: int = -1
+    """Start time of the agent's process, as the kernel counts. It tells apart two processes with the same id."""
+    platform: str = "local"
+    """Platform of the job. On platforms other than local, this folder has only the card."""
+    where: dict[str, str] = {}
+    """Coordinates of the job on its platform: an address, a namespace."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRun:
+    """One run folder, with its card."""
+
+    files: RunFiles
+    card: RunCard
+
+    @property
+    def job(self) -> str:
+        """Return the name that users give: the name of the folder (`train-2` is the second run of `train`)."""
+        return self.files.root.name
+
+    @property
+    def here(self) -> bool:
+        return self.card.platform == "local"
+
+    @property
+    def running(self) -> bool:
+        return start_of(self.card.agent_pid) == self.card.agent_start
+
+
+def write_card(files: RunFiles, card: RunCard) -> None:
+    private_files.replace(files.card, msgspec.json.encode(card))
+
+
+def read_card(files: RunFiles) -> RunCard | None:
+    """Return the card of a run; None if it is being written or deleted, or belongs to another user."""
+    try:
+        return msgspec.json.decode(files.card.read_bytes(), type=RunCard)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def find_runs(base: pathlib.Path) -> list[JobRun]:
+    found = []
+    for path in base.glob("*/job.json"):
+        files = RunFiles(path.parent)
+        card = read_card(files)
+        if card is not None:
+            found.append(JobRun(files, card))
+    return sorted(found, key=lambda run: run.card.began_at, reverse=True)
+
+
+def start_of(pid: int) -> int | None:
+    """Return the start time of a process, in kernel ticks since boot; None if it does not run."""
+    try:
+        after = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return int(after[19]) if after[0] != "Z" else None

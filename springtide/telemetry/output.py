@@ -1,4 +1,4 @@
-"""Standard output and error that never fail or stop the program that prints, after `keep_going()`.
+"""What a process prints: credentials are redacted, and after `keep_going()` printing never fails or blocks.
 
 A reader that has gone away, a reader that does not read, and a full disk cost only the output. Lost bytes are counted,
 and the count is printed as soon as something can be printed again.
@@ -6,12 +6,18 @@ and the count is printed as soon as something can be printed again.
 
 import contextlib
 import io
+import itertools
+import logging
 import os
 import select
 import stat
 import sys
 import threading
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
+
+from springtide import config
+from springtide.domain.core import redaction
 
 MOST_HELD = 1 << 20
 """Most bytes held for a reader that does not read: some minutes of progress. Further output is dropped."""
@@ -124,3 +130,47 @@ def _steady(stream: TextIO) -> TextIO:
         line_buffering=True,
         write_through=getattr(stream, "write_through", False),
     )
+
+
+_remembered: set[str] = set()
+_own: set[str] | None = None
+
+
+def remember(*texts: str, variables: Mapping[str, str] | None = None) -> None:
+    """Hide credentials in these texts, such as a job's spec, and in these variables from now on."""
+    for text in texts:
+        _remembered.update(redaction.secrets_in(text))
+    _remembered.update(redaction.secrets_of_variables(variables or {}))
+
+
+def redact(text: str) -> str:
+    return redaction.redact(text, _known()) if text else text
+
+
+def redact_all(value: Any) -> Any:
+    """Redact every text within dicts, lists and tuples."""
+    return redaction.redact_all(value, _known())
+
+
+def redact_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
+    return redaction.redact_arguments(arguments, _known())
+
+
+def option_pairs(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments, plus each option joined with its value as `--option=value`, so that secrets are found."""
+    pairs = [f"{name}={value}" for name, value in itertools.pairwise(arguments) if name.startswith("-")]
+    return [*arguments, *pairs]
+
+
+class RedactingFormatter(logging.Formatter):
+    """Log formatter that redacts log lines and tracebacks."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return redact(super().format(record))
+
+
+def _known() -> set[str]:
+    global _own
+    if _own is None:
+        _own = redaction.secrets_of_variables(config.variables())
+    return _own | _remembered

@@ -54,7 +54,6 @@ class _File:
 
 
 def write(path: pathlib.Path, shown: PlannerView) -> None:
-    """Write the view atomically."""
     view = shown.view
     laid_out = _File(
         now=view.now,
@@ -78,7 +77,6 @@ def _plain(value: Any) -> Any:
 
 
 def read(path: pathlib.Path) -> PlannerView:
-    """Read a view from a JSON or YAML file."""
     text = file_input.read(path, what="a view of jobs in YAML or JSON", hint="examples/plan_job.yaml is one")
     place = InputFile(path, text)
     found = _made(place, (), file_input.parse(path, text, what="a job"), _File)
@@ -108,11 +106,11 @@ def _made(place: InputFile, trail: Trail, value: Any, wanted: Any) -> Any:
         return _noun(place, trail, value, wanted)
     if typing.get_origin(wanted) is tuple and typing.get_args(wanted)[-1] is Ellipsis:
         if not isinstance(value, list):
-            raise place.fail(trail, f"wanted a list, got {file_input.kind(value)}")
+            raise place.fail(trail, f"expected a list, got {file_input.kind(value)}")
         item = typing.get_args(wanted)[0]
         return tuple(_made(place, (*trail, index), each, item) for index, each in enumerate(value))
     if isinstance(wanted, type) and issubclass(wanted, StrEnum) and value not in list(wanted):
-        raise place.fail(trail, f"{value!r}; wanted one of {', '.join(wanted)}")
+        raise place.fail(trail, f"{value!r}; expected one of {', '.join(wanted)}")
     try:
         return msgspec.convert(_number(trail, value, wanted), wanted)
     except (msgspec.ValidationError, ValueError, errors.BadInput) as error:
@@ -131,7 +129,7 @@ def _number(trail: Trail, value: Any, wanted: Any) -> Any:
 
 def _noun(place: InputFile, trail: Trail, value: Any, wanted: type) -> Any:
     if not isinstance(value, Mapping):
-        raise place.fail(trail, f"wanted the fields of {_name(wanted)}, got {file_input.kind(value)}")
+        raise place.fail(trail, f"expected the fields of {_name(wanted)}, got {file_input.kind(value)}")
     known = {each.name: each for each in dataclasses.fields(wanted)}
     for name in value:
         if name not in known:

@@ -34,12 +34,10 @@ class Family:
 
 
 def single(name: str, help: str, value: float | None, *, kind: Literal["gauge", "counter"] = "gauge") -> list[Family]:
-    """Return a metric of the whole job; empty if the value is unknown."""
     return [] if value is None else [Family(name=name, help=help, kind=kind, values=(({}, float(value)),))]
 
 
 def text(families: Iterable[Family], labels: Labels) -> str:
-    """Format all families, and add these labels to each value."""
     lines = []
     for family in families:
         lines.append(f"# HELP {family.name} {_escaped(family.help)}")
@@ -117,7 +115,6 @@ class MetricsServer:
 
 
 def response(status: str, body: str, *, kind: str = "text/plain; charset=utf-8", head_only: bool = False) -> bytes:
-    """Return a complete HTTP response."""
     whole = body.encode()
     head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(whole)}\r\nConnection: close\r\n\r\n"
     return head.encode("latin-1") + (b"" if head_only else whole)

@@ -88,7 +88,6 @@ class LocalCluster:
 
     @property
     def status(self) -> messages.JobStatus:
-        """Status of the job at the last poll."""
         return self._seen
 
     @property
@@ -100,7 +99,6 @@ class LocalCluster:
         return events.read(self.files.events) if self.files.events.exists() else []
 
     def pids(self) -> dict[str, int]:
-        """Return the live processes by role: joined roles, and the master."""
         found: dict[str, int] = {}
         for event in self.story:
             if event["event"] == "joined":
@@ -111,7 +109,6 @@ class LocalCluster:
         return {role: pid for role, pid in found.items() if is_ours(pid)}
 
     def signal(self, role: str, number: signal.Signals) -> int | None:
-        """Send a signal to a role; return the process id, or None without a process."""
         pid = self.pids().get(role)
         if pid is None:
             return None
@@ -137,7 +134,6 @@ class LocalCluster:
             self.until(lambda _, role=role: self.kill(role))  # type: ignore[misc]
 
     def wake(self, pid: int) -> None:
-        """Send SIGCONT if the process still exists and belongs to the job."""
         if is_ours(pid):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGCONT)
@@ -185,7 +181,6 @@ class LocalCluster:
         return self._seen
 
     def moves(self) -> list[dict[str, object]]:
-        """Return all reports of servers about migrated slots."""
         return [event for event in self.story if event["event"] == "moved"]
 
     def settled(self, status: messages.JobStatus, servers: int, *, known: int) -> bool:

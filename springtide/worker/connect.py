@@ -6,7 +6,6 @@ timings.
 
 import dataclasses
 import time
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from springtide.embedding.lookup.table_client import BeforeRead, Behind, TableCl
 from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.rpc.transport import addresses
 from springtide.worker.link import master_link
-from springtide.worker.link.progress import ClientTime, in_process
+from springtide.worker.link.progress import ClientTime
 
 NANO = 1e-9
 ANY_READ: BeforeRead = lambda tables: None  # noqa: E731
@@ -83,20 +82,15 @@ def tables(
     )
 
 
-def spending(client: TableClient) -> Callable[[], ClientTime]:
-    """Return a function that reads the servers' busy time and this worker's blocked time from the client."""
+def client_time(client: TableClient) -> ClientTime | None:
+    """Return the servers' busy time and this worker's blocked time; None if tables are in this process."""
     backend: Any = client.tables
     if not hasattr(backend, "stats"):
-        return in_process
-    share = NANO / client.servers
-
-    def read() -> ClientTime:
-        stats = backend.stats()
-        return ClientTime(
-            stats["lookup_ns"] * share, stats["update_ns"] * share, stats["sync_ns"] * share, stats["wait_ns"] * NANO
-        )
-
-    return read
+        return None
+    share, stats = NANO / client.servers, backend.stats()
+    return ClientTime(
+        stats["lookup_ns"] * share, stats["update_ns"] * share, stats["sync_ns"] * share, stats["wait_ns"] * NANO
+    )
 
 
 def own_host(welcome: WorkerWelcome) -> str:

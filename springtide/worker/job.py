@@ -22,7 +22,7 @@ from springtide.domain.model import cache_rules
 from springtide.domain.spec import schema
 from springtide.domain.spec.job_spec import unit_of
 from springtide.embedding.lookup import compile_guard
-from springtide.worker import error_summary, setup
+from springtide.worker import connect, error_summary, setup
 from springtide.worker.bsp import batch_order
 from springtide.worker.epochs import user_loops, user_objects
 from springtide.worker.epochs.epochs import EpochTracker
@@ -113,7 +113,7 @@ class Job:
         """Default synchronization mode of `prepare`: "async" or "bsp"."""
         self.data: Mapping[str, str] = schema.data_of(settings.data)
         """Paths or URLs by name, from the job's spec: `job.data["train"]`."""
-        self.meter = StepMeter()
+        self.meter = StepMeter(spent=lambda: None if self._wired is None else connect.client_time(self._wired.client))
         """Timings of each step; `job.meter.collect()` returns their sums."""
         self._reports = progress.ProgressReporter(to_master, self.meter, self._use, every_s=settings.report_every_s)
         to_master.before_finish(self._reports.send)

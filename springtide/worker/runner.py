@@ -14,7 +14,7 @@ import types
 
 from springtide import child_guard, config, errors
 from springtide.domain.spec.job_spec import Blame
-from springtide.telemetry import logs, redactor
+from springtide.telemetry import logs, output
 from springtide.worker import error_summary
 from springtide.worker.epochs import user_loops
 from springtide.worker.link import master_link
@@ -30,7 +30,7 @@ def main(arguments: list[str]) -> int:
     child_guard.die_with(settings.parent)
     logs.log_quietly(debug=settings.debug)
     sys.argv = [arguments[0], *config.own_arguments(arguments[1:])]
-    redactor.remember(*redactor.option_pairs(sys.argv))
+    output.remember(*output.option_pairs(sys.argv))
     sys.path[0] = os.path.dirname(script)
     try:
         run(script, arguments[0])
@@ -74,7 +74,7 @@ def run(script: str, given: str) -> None:
 def report_error(error: BaseException, script: str) -> int:
     """Report an exception to the master, and write the full traceback to the log."""
     trace = "".join(traceback.format_exception(type(error), error, error_summary.users_part(error.__traceback__)))
-    print(f"{logs.SCRIPT_RAISED}\n{redactor.redact(trace)}", file=sys.stderr, flush=True)
+    print(f"{logs.SCRIPT_RAISED}\n{output.redact(trace)}", file=sys.stderr, flush=True)
     not_theirs = isinstance(error, errors.JobFailed | errors.TemporaryError)
     blame = Blame.INFRASTRUCTURE if not_theirs else Blame.USER
     try:

@@ -56,6 +56,7 @@ class Wired:
 
     model: nn.Module
     step: TrainingStep
+    client: TableClient
     ahead: bool
     """Whether the worker requests the next batch's rows before it trains the current batch."""
     group: BspGroup | None = None
@@ -115,7 +116,6 @@ def wire(
 
     client = connected(to_master, settings, cache_of(shared, mode, copied), check_read)
     lookups = Lookups(client)
-    meter.spent = connect.spending(client)
     served = convert.convert(model, lookups)
     convert.grant(served, schema.tables_of(settings.tables))
     rates = TableRates(own, served)
@@ -150,7 +150,7 @@ def wire(
     step = BspStep(context, own, group, coordinator=sharing, units=units, named=settings.identities)
     group.form(step)
     cutting = None if units is None else UnitSplitter(lookups, SourcePicker(shared.source), shared.unit)
-    return Wired(model, step, False, group, sharing, cutting=cutting)
+    return Wired(model, step, client, False, group, sharing, cutting=cutting)
 
 
 def wired_alone(
@@ -163,14 +163,15 @@ def wired_alone(
     copies: StaleRowCache | None,
     dense: Sequence[tuple[str, nn.Parameter]],
 ) -> Wired:
+    client = context.lookups.client
     if mode == "alone":
-        return Wired(model, AsyncStep(context, own, served=False, named=settings.identities), ahead=False)
+        return Wired(model, AsyncStep(context, own, served=False, named=settings.identities), client, ahead=False)
     params = [param for _, param in dense]
     unstepped = UnsteppedGradients(context.lookups, params, tables=bool(context.tables))
     step = AsyncStep(
         context, own, served=True, named=settings.identities, max_staleness=max_staleness, unstepped=unstepped
     )
-    return Wired(model, step, ahead=max_staleness is None, copies=copies)
+    return Wired(model, step, client, ahead=max_staleness is None, copies=copies)
 
 
 def connected(

@@ -24,7 +24,7 @@ from springtide.domain.core.roles import Life, RoleExit
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent import master_keeper, run_plan
 from springtide.platforms.agent.agent import Agent
-from springtide.platforms.agent.platform_api import CompositePlatform, RoleLaunch
+from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.local.platform import LocalPlatform, exit_of
 from springtide.rpc.messages import messages
 from springtide.telemetry import logs
@@ -198,8 +198,8 @@ class HostedJob(LocalCluster):
     async def _work(self) -> messages.JobStatus:
         terms = master_keeper.counting()  # a real cluster counts the terms
         while True:
-            self._platform = CompositePlatform(LocalPlatform(self.files), self.far)
-            self._agent = Agent(self._plan, self.files, self._platform, next_term=terms)
+            self._platform = self.far
+            self._agent = Agent(self._plan, self.files, self.far, masters=LocalPlatform(self.files), next_term=terms)
             self._attending = asyncio.create_task(self._agent.run(self._look))
             try:
                 return await self._attending

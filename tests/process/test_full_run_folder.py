@@ -6,7 +6,7 @@ import pytest
 from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.platforms.local import job_handle
-from springtide.telemetry import run_registry
+from springtide.telemetry import logs
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting, disks, running
 
@@ -40,7 +40,7 @@ def test_a_full_disk_is_waited_for_whatever_dies_meanwhile(tmp_path):
         disks.fill(small / "others")
         told = job.until(lambda status: "journal.db since" in status.disk_trouble)
         assert told.phase is JobPhase.RUNNING
-        (run,) = run_registry.find(small)
+        (run,) = logs.find_runs(small)
         assert "free some space" in job_handle.LocalJobHandle(run).status().disk_trouble, "`springtide status` says it"
         job.kill("worker-1")
         assert job.status.phase is JobPhase.RUNNING

@@ -7,7 +7,7 @@ import pytest
 
 from springtide import config
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
-from springtide.platforms.k8s.job import drain
+from springtide.platforms.k8s.job import role_pod
 from springtide.rpc.transport import addresses
 from springtide.testing.cluster import LocalCluster
 from tests.process import counting
@@ -21,7 +21,7 @@ def leave(job, member):
     """What the preStop hook of its pod does."""
     where = addresses.read_master(job.files.master)
     settings = config.Settings(master=where.address, member=member, secret_file=str(job.files.secret), incarnation=0)
-    return asyncio.run(asyncio.wait_for(drain.drain(settings), 90))
+    return asyncio.run(asyncio.wait_for(role_pod.drain(settings), 90))
 
 
 def told(job):

@@ -10,7 +10,7 @@ import pytest
 
 from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.platforms.local import job_handle
-from springtide.telemetry import events, run_registry
+from springtide.telemetry import events, logs
 from springtide.testing.cluster import LocalCluster
 from tests import waiting
 from tests.process import running
@@ -45,7 +45,7 @@ def read_by_us(folder):
 
 def status(folder):
     """What `springtide status` goes by."""
-    (run,) = run_registry.find(folder / ".springtide/runs")
+    (run,) = logs.find_runs(folder / ".springtide/runs")
     return job_handle.LocalJobHandle(run).status()
 
 
@@ -106,7 +106,7 @@ def test_a_job_whose_keeper_fails_has_failed(tmp_path):
         pytest.raises(ZeroDivisionError),
     ):
         job.wait()
-    (run,) = run_registry.find(tmp_path / "runs")
+    (run,) = logs.find_runs(tmp_path / "runs")
     found = job_handle.last_status(run)
     assert found.phase is JobPhase.FAILED
     assert found.why == "the process that kept the job failed: ZeroDivisionError: a fault of its own"

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from springtide.cli import app
-from springtide.telemetry import run_registry
+from springtide.telemetry import logs
 from tests import waiting
 from tests.process import running
 
@@ -37,7 +37,7 @@ def folder(tmp_path, monkeypatch):
     running.script(tmp_path / "code", FOREVER)
     (tmp_path / "code" / "job.yaml").write_text(SPEC)
     yield tmp_path
-    for run in run_registry.find(tmp_path / ".springtide/runs"):
+    for run in logs.find_runs(tmp_path / ".springtide/runs"):
         if run.running:
             with contextlib.suppress(ProcessLookupError):  # it is through just now
                 os.kill(run.card.agent_pid, signal.SIGKILL)
@@ -63,7 +63,7 @@ def test_a_submitted_job_is_followed_scaled_and_stopped_from_outside(folder, cap
     assert "runs already, as train" in told(capsys, "submit", "code/job.yaml", code=2)[0]
     with running.springtide("logs", "train", "-f", folder=folder) as logs:
         waiting.until(lambda: any("of-the-spec" in line for line in told(capsys, "logs", "train")), "it trains")
-        assert told(capsys, "scale", "train", "--workers", "2")[0].startswith("job train: 2 workers wanted")
+        assert told(capsys, "scale", "train", "--workers", "2")[0].startswith("job train: 2 workers requested")
         wanted = lambda: json.loads(told(capsys, "status", "--json")[-1])  # noqa: E731
         waiting.until(lambda: wanted()["workers_alive"] == 2, "the second one has joined")
         shown = wanted()
@@ -77,7 +77,7 @@ def test_a_submitted_job_is_followed_scaled_and_stopped_from_outside(folder, cap
 
 def test_a_submitted_job_whose_agent_is_killed_ends_with_it_and_the_name_is_free_again(folder, capsys):
     submitted(folder)
-    (run,) = run_registry.find(folder / ".springtide/runs")
+    (run,) = logs.find_runs(folder / ".springtide/runs")
     os.kill(run.card.agent_pid, signal.SIGKILL)
     waiting.until(lambda: not run.running, "the agent is gone")
     assert told(capsys, "status")[0].startswith("the command that ran it was killed, and the job with it")

@@ -7,7 +7,6 @@ again.
 `RULES` can be dropped one by one, to show that each is needed.
 """
 
-import contextlib
 import itertools
 import random
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.job.core import events
 from springtide.job.rollcall import RollCall
-from springtide.master.core import waiters
+from springtide.master.core.context import ChangeSignal
 from springtide.master.core.record import JobRecord
 from springtide.master.servers.migration import SlotMigration
 from springtide.rpc.messages import messages
@@ -113,11 +112,11 @@ class World:
         """The master of this term."""
         doors = SimpleNamespace(
             record=self.record,
-            journaled=lambda entry: contextlib.nullcontext(),
+            journaled=lambda change, *arguments: change(*arguments),
             log_event=lambda kind, **fields: None,
             apply=self.happen,
             term=self.term,
-            changed=waiters.ChangeSignal(),
+            changed=ChangeSignal(),
         )
         return SlotMigration(doors)
 

@@ -197,10 +197,10 @@ def parse_capacity(text: str) -> Any:
     try:
         cpu = float(cores)
     except ValueError:
-        raise errors.BadInput(f"--capacity {text!r}: wanted CORES or CORES,SIZE, such as 64,256G") from None
+        raise errors.BadInput(f"--capacity {text!r}: expected CORES or CORES,SIZE, such as 64,256G") from None
     found = ResourceBudget(cpu=cpu, memory=float(parse_memory(size)) if size else float("inf"))
     if not (found.cpu and found.memory):
-        raise errors.BadInput(f"--capacity {text!r}: no job can begin with that; wanted more than 0 of each")
+        raise errors.BadInput(f"--capacity {text!r}: no job can begin with that; expected more than 0 of each")
     return found
 
 

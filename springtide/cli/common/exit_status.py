@@ -8,7 +8,7 @@ import msgspec
 from springtide.cli.common.render import saving_of, show, wrap
 from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.rpc.messages.messages import JobStatus
-from springtide.telemetry import redactor
+from springtide.telemetry import output
 
 OK, USER_CODE, INFRASTRUCTURE, INTERRUPTED = 0, 1, 3, 130
 
@@ -52,7 +52,7 @@ def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -
     elif status.phase is not JobPhase.FINISHED and status.checkpoint:
         lines.append(f"saved   checkpoint {status.checkpoint}, which --resume goes on from")
     lines += [f"{what:<7} {place}" for what, place in places.items()]
-    return redactor.redact("\n".join(lines))
+    return output.redact("\n".join(lines))
 
 
 def called(status: JobStatus, run: str) -> JobStatus:
@@ -72,7 +72,6 @@ def rate(status: JobStatus) -> float:
 
 
 def left_out(status: JobStatus) -> list[str]:
-    """List samples that were skipped because they could not be read (`--poison skip`)."""
     if not status.left_out:
         return []
     shown, count = sum(len(each.indices) for each in status.left_out), status.samples_left_out
@@ -94,4 +93,4 @@ def as_object(status: JobStatus, places: Mapping[str, str]) -> dict[str, Any]:
     plain.pop("type", None)
     if status.phase.over:
         plain["samples_per_s"] = rate(status)
-    return {**redactor.redact_all(plain), "exit_code": exit_code(status), **places}
+    return {**output.redact_all(plain), "exit_code": exit_code(status), **places}

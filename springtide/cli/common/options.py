@@ -28,7 +28,6 @@ Runs = Annotated[str, typer.Option("--logs", help="Folder of runs and their logs
 
 
 def command(app: typer.Typer, summary: str, *examples: str, name: str | None = None) -> Callable[[Command], Command]:
-    """Declare a command with a one-line summary and examples for its help."""
     lines = "\n".join(f"  {example}" for example in examples)
     return app.command(name, short_help=summary, epilog=f"\b\nExample{'s' * (len(examples) > 1)}:\n{lines}\n")
 
@@ -268,7 +267,6 @@ RUN_PARAMETERS = [
 
 
 def run_options(**given: Any) -> dict[str, Any]:
-    """Return a value for every option of `springtide run`; those not given have their default."""
     return {**{each.name: each.default for each in RUN_PARAMETERS if each.name != "script"}, **given}
 
 

@@ -172,7 +172,6 @@ def picture(status: JobStatus) -> Group:
 
 
 def ending(status: JobStatus) -> str:
-    """Name the workers whose scripts still run while the job drains."""
     still = [str(each.role) for each in status.members if each.role.kind is RoleKind.WORKER and each.state == "joined"]
     if status.phase is not JobPhase.DRAINING or status.shards_leased or not still:
         return ""

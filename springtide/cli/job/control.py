@@ -3,7 +3,6 @@
 import itertools
 import os
 import time
-from dataclasses import asdict, dataclass
 
 from springtide import errors
 from springtide.cli.common.render import print_json
@@ -16,39 +15,23 @@ POLL_S = 0.2
 WORKERS_A_CORE = 8  # more than that is taken for a typing mistake
 
 
-def most_workers() -> int:
-    """Return the largest count that `scale` accepts without --yes."""
-    return WORKERS_A_CORE * (os.cpu_count() or 1)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScaleTarget:
-    """How many of each kind; None leaves them."""
-
-    workers: int | None = None
-    servers: int | None = None
-    data_workers: int | None = None
-
-    @property
-    def said(self) -> dict[str, int]:
-        return {name: count for name, count in asdict(self).items() if count is not None}
-
-
-def scale(name: str | None, wanted: ScaleTarget, where: JobLocation, *, as_json: bool, sure: bool = False) -> int:
-    if not wanted.said:
+def scale(name: str | None, counts: dict[str, int | None], where: JobLocation, *, as_json: bool, sure: bool) -> int:
+    """Scale the kinds of roles whose count is not None."""
+    given = {kind: count for kind, count in counts.items() if count is not None}
+    if not given:
         raise errors.BadInput("say how many: --workers N, --servers N, --data-workers N, or several of these")
     reach = job_lookup.find(name, where)
-    most = most_workers()
-    for kind, count in wanted.said.items():
+    most = WORKERS_A_CORE * (os.cpu_count() or 1)
+    for kind, count in given.items():
         if count > most and not sure and reach.platform == "local":
             raise errors.BadInput(
                 f"{count_of(kind, count)}: this machine has {os.cpu_count()} cores, and more than {most} of them would "
                 "mostly wait for each other. Nothing was changed; if it is what you want, say --yes"
             )
-    reach.ask(messages.ScaleRequest(wanted.workers, wanted.servers, data_workers=wanted.data_workers))
-    text = " and ".join(count_of(kind, count) for kind, count in wanted.said.items())
-    print(f"job {reach.name}: {text} wanted; see `springtide status {reach.name}`")
-    print_json({"job": reach.name, **wanted.said}, as_json)
+    reach.ask(messages.ScaleRequest(counts["workers"], counts["servers"], data_workers=counts["data_workers"]))
+    text = " and ".join(count_of(kind, count) for kind, count in given.items())
+    print(f"job {reach.name}: {text} requested; see `springtide status {reach.name}`")
+    print_json({"job": reach.name, **given}, as_json)
     return 0
 
 

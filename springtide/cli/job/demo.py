@@ -26,23 +26,12 @@ from springtide.platforms.local.job_handle import LocalJobHandle, places_of
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.messages import JobStatus
 from springtide.rpc.transport import addresses
-from springtide.telemetry import events, run_registry
+from springtide.telemetry import events, logs
 from springtide.telemetry.logs import RunFiles
 from springtide.zoo import demo as demo_data
 
-ADD_SERVER_AT = 0.15
-
-
-KILL_WORKER_AT = 0.35
-
-
-KILL_SERVER_AT = 0.55
-
-
-KILL_MASTER_AT = 0.75
+ADD_SERVER_AT, KILL_WORKER_AT, KILL_SERVER_AT, KILL_MASTER_AT = 0.15, 0.35, 0.55, 0.75
 """Parts of all samples."""
-
-
 MASTER = "the master"
 
 DATA = ".springtide/demo-data"
@@ -153,7 +142,9 @@ def _demo(servers: int, workers: int, samples: int, *, kill: bool, as_json: bool
 
 def text(status: JobStatus, files: RunFiles, script: str, saboteur: DemoFaults | None = None) -> str:
     auc, best = status.metrics.get("test_auc"), status.metrics.get("best_auc")
-    lines = [f"trained {status.samples:,} clicks in {status.trained_s:.1f} s: {rate(status):,.0f} samples/s"]
+    lines = [
+        f"trained {status.samples:,} clicks in {status.trained_s:.1f} s: {exit_status.rate(status):,.0f} samples/s"
+    ]
     if saboteur:
         lines += saboteur.report(files)
     if "counted" in status.metrics:
@@ -182,14 +173,10 @@ def activate() -> str:
     return os.path.relpath(pathlib.Path(sys.prefix) / "bin" / "activate")
 
 
-def rate(status: JobStatus) -> float:
-    return status.samples / status.trained_s if status.trained_s else 0.0
-
-
 def one_more(files: RunFiles, servers: int) -> None:
     """Ask for one more server; ignore a job that ends meanwhile."""
     with contextlib.suppress(errors.SpringtideError, OSError, StopIteration):
-        run = next(run for run in run_registry.find(files.root.parent) if run.files.root == files.root)
+        run = next(run for run in logs.find_runs(files.root.parent) if run.files.root == files.root)
         LocalJobHandle(run).ask(messages.ScaleRequest(None, servers, "one more, to show it"))
 
 

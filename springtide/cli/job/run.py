@@ -22,7 +22,7 @@ from springtide.launch import local_job
 from springtide.launch.spec import resolve
 from springtide.platforms.local import job_handle
 from springtide.rpc.messages import messages
-from springtide.telemetry import logs, output, redactor
+from springtide.telemetry import logs, output
 
 Witness = Callable[[messages.JobStatus, logs.RunFiles, Callable[[str], None]], None]
 PARTS: dict[str, Any] = {
@@ -47,7 +47,6 @@ def run(given: Mapping[str, Any]) -> int:
 
 
 def execute(given: Mapping[str, Any], witness: Witness | None = None) -> tuple[messages.JobStatus, logs.RunFiles]:
-    """Run a job to its end; call `witness` with every status."""
     output.keep_going()  # a job must outlive whoever reads what it prints
     begun = local_job.begin(job_of(given), pathlib.Path(given["logs"]), code=pathlib.Path(), say=said)
     begun = replace(begun, plan=replace(begun.plan, **{name: given[name] for name in ("port", "debug", "tls")}))
@@ -67,7 +66,7 @@ async def _run(begun: local_job.PreparedRun, witness: Witness | None) -> message
 
 
 def said(line: str) -> None:
-    print("\n".join(wrap(redactor.redact(line))), file=sys.stderr)
+    print("\n".join(wrap(output.redact(line))), file=sys.stderr)
 
 
 def job_of(given: Mapping[str, Any]) -> ElasticJob:
@@ -111,5 +110,5 @@ def pairs(option: RunOption, given: Iterable[str] | None) -> dict[str, Any]:
         except ValueError:
             equals = ""
         if not equals:
-            raise errors.BadInput(f"{option.flag} {text}: wanted NAME=VALUE, such as {option.example}")
+            raise errors.BadInput(f"{option.flag} {text}: expected NAME=VALUE, such as {option.example}")
     return found

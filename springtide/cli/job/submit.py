@@ -23,7 +23,7 @@ from springtide.launch.job_lookup import JobLocation
 from springtide.launch.spec import resolve, spec_reader
 from springtide.launch.spec.spec_reader import ParsedSpec
 from springtide.platforms.agent.run_plan import RunPlan
-from springtide.telemetry import redactor
+from springtide.telemetry import output
 
 FILE, OPTION, DEFAULT = "spec", "--name", "default"
 ELSEWHERE = (KubernetesWish, RayWish)
@@ -85,17 +85,17 @@ def rehearse(found: ParsedSpec, where: JobLocation, *, named: bool, as_json: boo
         shown_job: dict[str, Any] = schema.to_plain(job)
         shown_job["spec"] = {name: shown_value(name, value) for name, value in shown_job["spec"].items()}
         plain = {"job": job.name, "object": shown_job, "origins": origins, "resolved": resolved}
-        print(msgspec.json.encode(redactor.redact_all(msgspec.to_builtins(plain))).decode())
+        print(msgspec.json.encode(output.redact_all(msgspec.to_builtins(plain))).decode())
     return 0
 
 
 def shown_value(path: str, value: Any) -> Any:
     if path.endswith("environment") and isinstance(value, Mapping):
         hidden = {name: redaction.HIDDEN for name in value if redaction.is_secret_variable(name)}
-        return redactor.redact_all({**value, **hidden})
+        return output.redact_all({**value, **hidden})
     if path.endswith("arguments") and isinstance(value, list | tuple):
-        return redactor.redact_arguments(value)
-    return redactor.redact_all(value)
+        return output.redact_arguments(value)
+    return output.redact_all(value)
 
 
 def leaves(job: ElasticJob, found: ParsedSpec, *, named: bool) -> Iterator[tuple[str, Any, str]]:

@@ -7,25 +7,24 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-import textwrap
 from collections.abc import Sequence
 
 import msgspec
 import typer
 
 from springtide import config, errors
+from springtide.cli.common.render import wrap
 from springtide.dataworker.split.report import ScriptReport
 from springtide.launch.spec.resolve import find_script
 
 USER, USAGE = 1, 2
-WIDTH = 80
 
 
 def explain_split(script: str, given: Sequence[str], *, timeout_s: float, as_json: bool, debug: bool) -> int:
     found = find_script(pathlib.Path(script))
     told = observe([str(found), *given], timeout_s=timeout_s)
     if told.error:
-        typer.echo(wrapped(f"error: {found.name}: {told.error}"), err=True)
+        typer.echo("\n".join(wrap(f"error: {found.name}: {told.error}", "  ")), err=True)
         if debug and told.trace:
             typer.echo(told.trace, err=True)
     else:
@@ -36,7 +35,6 @@ def explain_split(script: str, given: Sequence[str], *, timeout_s: float, as_jso
 
 
 def observe(script: Sequence[str], *, timeout_s: float) -> ScriptReport:
-    """Run the script in a process of its own and return its report."""
     with tempfile.TemporaryDirectory(prefix="springtide-explain-") as folder:
         file = pathlib.Path(folder, "report.json")
         command = [sys.executable, "-m", "springtide.worker.explain_split", str(file), *script]
@@ -63,15 +61,14 @@ def text_of(name: str, told: ScriptReport) -> str:
     if told.text:
         lines += ["", told.text.rstrip()]
     elif told.why:
-        lines += [wrapped(f"forward() stays whole: {told.why}")]
+        lines += [*wrap(f"forward() stays whole: {told.why}", "  ")]
     if told.left:
-        lines += ["", wrapped(f"Left behind, since only what moves reads it: {', '.join(told.left)}")]
+        lines += ["", *wrap(f"Left behind, since only what moves reads it: {', '.join(told.left)}", "  ")]
     if told.touched:
-        lines += ["", wrapped(f"Travels although the model does not need it, the loop does: {', '.join(told.touched)}")]
+        lines += [
+            "",
+            *wrap(f"Travels although the model does not need it, the loop does: {', '.join(told.touched)}", "  "),
+        ]
     if told.found_s:
         lines += ["", f"Found out in {told.found_s:.2f} s, from calls of the model that the loop made anyway."]
     return "\n".join(lines)
-
-
-def wrapped(text: str) -> str:
-    return textwrap.fill(text, WIDTH, subsequent_indent="  ", break_long_words=False)

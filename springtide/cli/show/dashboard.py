@@ -1,19 +1,29 @@
-"""`springtide dashboard`: a job's figures in a browser, until Ctrl-C."""
+"""`springtide dashboard`: serves a page about a job, and its data, until Ctrl-C.
 
+The server answers only `GET`, only two paths, and only requests for this machine's names: by DNS rebinding, a page of a
+stranger would read the job otherwise.
+"""
+
+import errno
+import http.server
+import ipaddress
 import pathlib
+import socket
 import time
+import urllib.parse
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from springtide import errors
 from springtide.cli.common import exit_status
 from springtide.cli.show import events as story
-from springtide.dashboard import server as serving
 from springtide.domain.spec.online_job import OnlinePoint
 from springtide.launch import job_lookup
 from springtide.platforms.local.job_handle import LocalJobHandle, places_of
-from springtide.telemetry import events, time_series
-from springtide.telemetry.run_registry import JobRun
+from springtide.telemetry import events
+from springtide.telemetry.logs import JobRun
 
 SENTENCES = 40
 STATUS_S = 0.5  # several browsers that look at one job ask its master once
@@ -21,7 +31,7 @@ STATUS_S = 0.5  # several browsers that look at one job ask its master once
 
 def dashboard(name: str | None, *, folder: str, host: str, port: int) -> int:
     run = job_lookup.pick_local(name, folder)
-    server = serving.serve(DashboardData(run), host=host, port=port)
+    server = serve(DashboardData(run), host=host, port=port)
     shown = f"http://{server.server_address[0]!s}:{server.server_address[1]}"
     print(f"job {run.job}: {shown} (Ctrl-C ends the page, not the job)", flush=True)
     try:
@@ -43,7 +53,7 @@ class DashboardData:
 
     def __call__(self, since: float) -> bytes:
         files = self._run.files
-        points = [one for one in time_series.read(files.online, OnlinePoint) if one.at > since]
+        points = [one for one in events.read_points(files.online, OnlinePoint) if one.at > since]
         told = story.sentences(self._run.card.began_at, events.read(files.events))[-SENTENCES:]
         return msgspec.json.encode(
             {
@@ -71,3 +81,85 @@ def read_plain(path: pathlib.Path) -> Any:
         return msgspec.json.decode(path.read_bytes())
     except (OSError, msgspec.DecodeError):
         return None
+
+
+PAGE = pathlib.Path(__file__).with_name("dashboard.html")
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
+"""The page has all it needs in it: nothing is loaded from anywhere else."""
+
+Data = Callable[[float], bytes]
+"""JSON of what is new since a moment, as time of day."""
+
+
+def names_of(host: str) -> frozenset[str]:
+    """Names under which a page served at `host` may be requested."""
+    own = (host, socket.gethostname(), socket.getfqdn())
+    return frozenset({"localhost", "127.0.0.1", "::1", *(name.lower() for name in own)})
+
+
+def is_ours(asked: str, host: str, names: frozenset[str]) -> bool:
+    """True if a `Host` header names this machine. A literal address is safe when all addresses are served."""
+    try:
+        name = urllib.parse.urlsplit(f"//{asked}").hostname or ""
+    except ValueError:
+        return False
+    if name in names:
+        return True
+    try:
+        return bool(ipaddress.ip_address(name)) and ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def serve(data: Data, *, host: str, port: int) -> http.server.ThreadingHTTPServer:
+    names = names_of(host)
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked = self.headers.get_all("Host") or []
+            if len(asked) != 1 or not is_ours(asked[0], host, names):
+                shown = ascii(asked[0] if asked else "")[:200]
+                said = f"Host {shown}: this page is served for {host}, as `springtide dashboard --host {host}` asked\n"
+                self._send(421, "text/plain; charset=utf-8", said.encode())
+                return
+            url = urllib.parse.urlsplit(self.path)
+            if url.path == "/":
+                self._send(200, "text/html; charset=utf-8", PAGE.read_bytes())
+            elif url.path == "/data.json":
+                self._send_data(urllib.parse.parse_qs(url.query).get("since", ["0"])[0])
+            else:
+                self._send(404, "text/plain; charset=utf-8", b"there is one page: /\n")
+
+        def _send_data(self, since: str) -> None:
+            try:
+                found = data(float(since))
+            except (ValueError, errors.SpringtideError) as error:  # a job that is between two masters, for one
+                self._send(503, "text/plain; charset=utf-8", f"{error}\n".encode())
+                return
+            self._send(200, "application/json", found)
+
+        def _send(self, code: int, kind: str, body: bytes) -> None:
+            self.send_response(code)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.send_header("Content-Security-Policy", POLICY)
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Print nothing: the page polls every second."""
+
+    try:
+        server = http.server.ThreadingHTTPServer((host, port), Handler)
+    except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            raise errors.BadInput(
+                f"--host {host}: no address of this machine; give one of its own, such as 127.0.0.1, or 0.0.0.0 for all"
+            ) from None
+        raise errors.BadInput(
+            f"--port {port}: cannot listen on {host}: {error.strerror or error}; give another, or 0"
+        ) from None
+    server.daemon_threads = True
+    return server

@@ -19,7 +19,7 @@ from springtide.domain.core.roles import Role, RoleKind
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.rpc.messages.messages import JobStatus
 from springtide.telemetry.logs import SCRIPT_RAISED, LogTail, RunFiles
-from springtide.telemetry.redactor import redact
+from springtide.telemetry.output import redact
 
 LINE_EVERY_S = 2.0
 

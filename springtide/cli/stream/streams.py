@@ -80,7 +80,7 @@ def pace_of(flow: PaceOptions) -> producer.TrafficPace:
             raise errors.BadInput(f"{', '.join(useless)} without --trace: give the trace, or --rate for a steady flow")
         if flow.rate is not None and not flow.rate > 0:
             raise errors.BadInput(
-                f"--rate {flow.rate:g}: wanted records a second, more than 0; without it they go as fast as they can"
+                f"--rate {flow.rate:g}: expected records a second, more than 0; without it they go as fast as they can"
             )
         return producer.SteadyPace(float("inf") if flow.rate is None else flow.rate)
     if flow.rate is not None:

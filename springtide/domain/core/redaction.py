@@ -2,7 +2,7 @@
 
 In: any text, such as a database error, and known secret values. Out: the text with `hidden` in place of each secret.
 Secrets are passwords in URLs, values of names such as "password" or "token", and the known values. When in doubt, the
-module redacts. Next: `telemetry.redactor`.
+module redacts. Next: `telemetry.output`.
 
     postgresql://brain:pw@db/brain              ->  postgresql://brain:hidden@db/brain
     https://bucket/x?X-Amz-Signature=3f2a&v=1   ->  https://bucket/x?X-Amz-Signature=hidden&v=1

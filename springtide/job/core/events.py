@@ -13,7 +13,7 @@ from springtide.domain.spec.job_spec import Blame
 from springtide.domain.spec.planning_config import PlanningStage
 
 
-class JobEvent(msgspec.Struct, frozen=True):
+class JobEvent(msgspec.Struct, frozen=True, tag=True):
     """Base class of all events."""
 
 

@@ -24,7 +24,6 @@ from springtide.launch.k8s.pod_requests import LeavingPods, UserRequests
 from springtide.launch.spec import resolve
 from springtide.platforms.agent import run_plan
 from springtide.platforms.agent.agent import Agent, blame_of
-from springtide.platforms.agent.platform_api import CompositePlatform
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import ELASTIC_JOBS, PODS, SCALE_PLANS
@@ -161,8 +160,8 @@ class PodJob:
     # ---- meanwhile ----
 
     async def _attend(self, plan: RunPlan) -> None:
-        near = LocalPlatform(self.files, log.info)
-        agent = Agent(plan, self.files, CompositePlatform(near, self._platform), log.info, next_term=self._next_term)
+        masters = LocalPlatform(self.files, log.info)
+        agent = Agent(plan, self.files, self._platform, log.info, masters=masters, next_term=self._next_term)
         self._asks.agent = agent
         output = PodOutput(self.files)
         beside = [
@@ -252,7 +251,7 @@ def wanted(arguments: list[str]) -> tuple[str, str]:
     if len(arguments) != 2:
         said = " ".join(arguments) or "nothing"
         raise errors.BadInput(
-            f"{said}: wanted NAMESPACE JOB. The operator starts this in a job's master pod; jobs are begun by "
+            f"{said}: expected NAMESPACE JOB. The operator starts this in a job's master pod; jobs are begun by "
             "`springtide submit JOB.yaml --platform k8s`"
         )
     return arguments[0], arguments[1]

@@ -80,14 +80,13 @@ def open_wish(thing: Object) -> UserPlan | None:
     try:
         plan = schema.made(ScalePlan, thing["spec"])
         if plan.workers is plan.servers is plan.data_workers is None:
-            return UserPlan(name, at, None, "it says no number: wanted workers, servers or dataWorkers")
+            return UserPlan(name, at, None, "it says no number: expected workers, servers or dataWorkers")
         return UserPlan(name, at, plan)
     except errors.BadInput as error:
         return UserPlan(name, at, None, str(error))
 
 
 def newest(wishes: Iterable[UserPlan]) -> tuple[UserPlan | None, list[UserPlan]]:
-    """Return the plan to apply and the older ones that it supersedes."""
     ordered = sorted(wishes, key=lambda wish: (wish.made_at, wish.name))
     return (ordered[-1], ordered[:-1]) if ordered else (None, [])
 

@@ -41,12 +41,12 @@ def changed(given: Sequence[str], *nouns: Noun, option: str = "--planning", exam
         inner = new[which].get(field, getattr(owner, field)) if part else owner
         kind = typing.get_type_hints(type(inner))[part or field]
         if not equals:
-            raise errors.BadInput(f"{option} {text}: wanted NAME=VALUE, such as {example}")
+            raise errors.BadInput(f"{option} {text}: expected NAME=VALUE, such as {example}")
         try:
             fits = msgspec.convert(value, kind, strict=False)
         except msgspec.ValidationError as error:
-            wanted = VALUES.get(kind, f"{kind}, NAME=VALUE as in {example}")
-            raise errors.BadInput(f"{option} {text}: {value!r} is no value of {name}; wanted {wanted}") from error
+            expected = VALUES.get(kind, f"{kind}, NAME=VALUE as in {example}")
+            raise errors.BadInput(f"{option} {text}: {value!r} is no value of {name}; expected {expected}") from error
         new[which][field] = replace(inner, **{part: fits}) if part else fits
     made = [replace(noun, **some) for (noun, _), some in zip(nouns, new, strict=True)]
     for one in made:

@@ -29,7 +29,7 @@ from springtide.domain.spec.planning_config import (
 )
 from springtide.launch.spec import field_overrides
 from springtide.planning.policy import acceptance
-from springtide.telemetry import redactor
+from springtide.telemetry import output
 
 SAMPLE_S = BETWEEN_S = 20.0  # roles of one machine start within seconds, those of a cluster within a minute
 ASK_S = 10.0  # for a first shape; without a reply the job starts small
@@ -145,7 +145,7 @@ def rules_of(
             features={
                 "script": pathlib.PurePath(job.script).name,
                 "job": job.name,
-                "arguments": " ".join(redactor.redact_arguments(job.arguments)),
+                "arguments": " ".join(output.redact_arguments(job.arguments)),
             },
         ),
     )

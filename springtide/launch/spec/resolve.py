@@ -57,7 +57,7 @@ def online_of(job: ElasticJob, *, cores: int) -> OnlineJob:
     )
     if found.history and not pathlib.Path(found.history).is_file():
         raise errors.MissingFile(
-            f"following.settings (--online-setting) history={found.history}: no such file; wanted traffic.jsonl of "
+            f"following.settings (--online-setting) history={found.history}: no such file; expected traffic.jsonl of "
             "another run"
         )
     made: OnlineJob = replace(found, rules=rules)
@@ -65,7 +65,6 @@ def online_of(job: ElasticJob, *, cores: int) -> OnlineJob:
 
 
 def past_traffic(resume: str) -> str:
-    """Return the traffic history of the resumed run, if that run is on this machine."""
     path = RunFiles(pathlib.Path(resume)).traffic if resume and "://" not in resume else None
     return str(path.absolute()) if path is not None and path.is_file() else ""
 
@@ -94,7 +93,7 @@ def checkpoint_rules(
             "checkpoints.mirror (--mirror) with one server: no other could keep a copy; ask for 2 servers or more"
         )
     if keeping.folder and pathlib.Path(keeping.folder).is_file():
-        raise errors.BadInput(f"checkpoints.folder (--checkpoint-dir) {keeping.folder} is a file; wanted a folder")
+        raise errors.BadInput(f"checkpoints.folder (--checkpoint-dir) {keeping.folder} is a file; expected a folder")
     if url and "://" not in url:
         url = f"file://{absolute(url)}"
     return CheckpointRules(
@@ -216,7 +215,6 @@ def guards(job: ElasticJob, sizes: initial_resources.InitialSizes) -> GuardRules
 
 
 def find_script(script: pathlib.Path) -> pathlib.Path:
-    """Return the script, or raise with the nearest name in its folder."""
     if script.is_file() and script.suffix in (".yaml", ".yml"):
         raise errors.BadInput(f"{script} is a spec, not a training script; run it with: springtide submit {script}")
     if script.is_file():

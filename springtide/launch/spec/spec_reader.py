@@ -129,11 +129,11 @@ def _document(text: str, path: pathlib.Path) -> Any:
         ) from None
     found = [each for each in documents if each is not None and not _empty(each)]
     if not found:
-        raise errors.BadInput(f"{path}:1:1: empty; wanted the spec of a job, at least `script: train.py`")
+        raise errors.BadInput(f"{path}:1:1: empty; expected the spec of a job, at least `script: train.py`")
     if len(found) > 1:
         mark = found[1].start_mark
         raise errors.BadInput(
-            f"{path}:{mark.line + 1}:{mark.column + 1}: a second document begins here; wanted one job a file"
+            f"{path}:{mark.line + 1}:{mark.column + 1}: a second document begins here; expected one job a file"
         )
     return found[0]
 
@@ -150,7 +150,7 @@ def _why(error: Any, text: str, line: int) -> str:
     if "mapping values are not allowed" in str(error.problem):
         return "a second ': ' on one line; put the value in quotes, or check the indentation of the line before"
     if "could not find expected ':'" in str(error.problem):
-        return "no ':' after a name; wanted `name: value`"
+        return "no ':' after a name; expected `name: value`"
     where = f" {error.context}" if error.context and "while" not in str(error.context) else ""
     return f"not YAML: {error.problem}{where}"
 
@@ -196,7 +196,7 @@ def _pairs(node: Any, path: Path, tree: _Tree, above: tuple[int, ...]) -> Iterat
     merged: list[Any] = []
     for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
-            tree.tell(key, path, "a name that is no text; wanted `name: value`")
+            tree.tell(key, path, "a name that is no text; expected `name: value`")
         elif key.tag == MERGE:
             merged += value.value if isinstance(value, yaml.SequenceNode) else [value]
         else:
@@ -205,7 +205,7 @@ def _pairs(node: Any, path: Path, tree: _Tree, above: tuple[int, ...]) -> Iterat
     known = {key.value for key, _ in own}
     for each in merged:
         if not isinstance(each, yaml.MappingNode) or id(each) in above:
-            tree.tell(each, path, "`<<` wants an alias of a mapping")
+            tree.tell(each, path, "`<<` needs an alias of a mapping")
             continue
         for key, value in _pairs(each, path, tree, (*above, id(each))):
             if key.value not in known:
@@ -218,7 +218,7 @@ def _scalar(node: Any, path: Path, tree: _Tree) -> Any:
 
     if node.tag not in PLAIN_TAGS:
         if node.tag not in TEXT_TAGS:
-            tree.tell(node, path, f"a tag, {node.tag}; wanted a plain value")
+            tree.tell(node, path, f"a tag, {node.tag}; expected a plain value")
         return Scalar(node.value, node.value, quoted=bool(node.style))
     try:
         value = yaml.SafeLoader("").construct_object(node)

@@ -15,10 +15,9 @@ from springtide.brain.forecasting.forecast_client import Forecasting
 from springtide.domain.spec.online_job import OnlineJob, TrafficOutlook, TrafficStep
 from springtide.planning.online.seasonal import LOOKED_AT_S, outlook
 from springtide.planning.online.traffic import KEPT_S, STEP_S, PastTraffic, TrafficHistory
-from springtide.telemetry import time_series
-from springtide.telemetry.events import as_disk_error
+from springtide.telemetry import events
+from springtide.telemetry.events import Series, as_disk_error
 from springtide.telemetry.logs import RunFiles
-from springtide.telemetry.time_series import Series
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ class TrafficForecast:
         self._traffic = TrafficHistory()
         self._path = files.forecast
         self._file = Series(files.traffic, TrafficStep, most=math.ceil(KEPT_S / STEP_S))
-        given = time_series.read(pathlib.Path(job.history), TrafficStep, strict=True) if job.history else []
+        given = events.read_points(pathlib.Path(job.history), TrafficStep, strict=True) if job.history else []
         first = self._file.points[0].at if self._file.points else math.inf
         for step in [*(one for one in given if one.at < first), *self._file.points]:
             began = step.at * self._speedup
@@ -60,7 +59,6 @@ class TrafficForecast:
 
     @property
     def trouble(self) -> str:
-        """Return why the requested forecaster is not in use; empty if it is in use."""
         return self._forecasts.trouble
 
     def arrived(self, since: float, until: float, samples: float) -> None:

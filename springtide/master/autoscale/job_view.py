@@ -125,7 +125,6 @@ def facts(record: JobRecord) -> ModelFacts:
 
 
 def bounds(state: JobState, largest: int | None) -> ShapeBounds:
-    """Return the bounds of the job's shape. `largest` is the number of workers that can share the smallest batch."""
     limits = plan.bounds_of(state)
     if largest is None or limits.most.workers <= largest:
         return limits
@@ -139,7 +138,6 @@ def batch_of(record: JobRecord) -> int:
 
 
 def outlined(record: JobRecord) -> tables.Outline:
-    """Return the model's outline that the workers shared; empty if they shared none."""
     told = record.shared.values.get(tables.SHARED_KEY)
     try:
         return msgspec.msgpack.decode(told, type=tables.Outline) if told else tables.Outline()
@@ -170,7 +168,6 @@ def samples_total(book: JobLedger) -> float | None:
 
 
 def need(sources: ViewSources) -> MemoryNeed:
-    """Return the bytes that roles will need, for roles with a memory limit."""
     sizes, ahead = sources.record.state.planned.sizes, sources.guards.ahead
     worker = 0
     if sizes[RoleKind.WORKER].memory:
@@ -192,7 +189,6 @@ def servers(state: JobState) -> list[RoleNode]:
 
 
 def uses(sources: ViewSources) -> tuple[RoleUse, ...]:
-    """Return the CPU use of each worker and server that was observed for long enough."""
     state = sources.record.state
     now = plan.shape_of(state)
     workers = [node for node in state.of_kind(RoleKind.WORKER) if node.state is NodeState.JOINED]

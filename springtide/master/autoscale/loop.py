@@ -7,7 +7,6 @@
 
 import asyncio
 import logging
-import re
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -37,7 +36,6 @@ T = TypeVar("T")
 
 AFTER_FAILURE_S = 10.0  # pause after an adviser has failed
 CONCLUDE_S = 5.0  # longest time that a finished job waits to be recorded in the history
-_NUMBERS = re.compile(r"\d[\d,.:]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +70,6 @@ class Autoscaler:
         self._asking: asyncio.Task[None] | None = None
         self._concluding: asyncio.Task[None] | None = None
         self._adviser: Adviser | None = None
-        self._said = ""
         self._pace: float | None = None
         """Last measured throughput, in samples a second."""
         self.fed: FeedShare | None = None
@@ -84,12 +81,10 @@ class Autoscaler:
 
     @property
     def shape(self) -> Shape | None:
-        """Return the present shape of the job; None while it changes, or if the job does not plan."""
         return self.watching.era.own if self.watching.era else None
 
     @property
     def settled(self) -> bool:
-        """Return True if the job has reached its plan and needs no change for now."""
         own = self._context.state.planned
         return self._content and own.target is None and own.stage is PlanningStage.ADJUSTING
 
@@ -116,13 +111,11 @@ class Autoscaler:
             self._asking.add_done_callback(self._asked)
 
     def _worth_asking(self, now: float) -> bool:
-        """Return True if this shape was measured for long enough, or memory is short."""
         era = self.watching.era
         measured = era is not None and now >= era.since + self._rules.settle_s + self._rules.window_s
         return measured or any(one.trouble in MEMORY for one in job_view.findings(self._sources, now=now))
 
     async def close(self) -> None:
-        """Wait briefly until the job is recorded in the history, and close the adviser."""
         if self._advised is None:
             return
         if self._asking is not None:
@@ -172,7 +165,6 @@ class Autoscaler:
             self._failed(f"planning failed: {type(error).__name__}: {error}")
 
     async def _aside(self, work: Callable[[], Coroutine[Any, Any, T]], *, wait: bool = False) -> T:
-        """Run work of the adviser in its thread."""
         assert self._advised is not None
         return await (self._advised.thread.run(work, wait=wait) if self._advised.thread is not None else work())
 
@@ -260,10 +252,9 @@ class Autoscaler:
         """Log a decision. If only the numbers in its reason differ from the last logged decision, skip it, unless a
         plan is taken."""
         alone = any(note.startswith(WITHOUT_BRAIN) for note in notes)
-        kind = f"{outcome} {_NUMBERS.sub('#', why)}{' by itself' if alone else ''}"
-        if outcome != "taken" and kind == self._said:
+        news = self._context.is_news("plan", f"{outcome} {why}{' by itself' if alone else ''}")
+        if outcome != "taken" and not news:
             return
-        self._said = kind
         shape = str(plan.shape) if isinstance(plan, ShapePlan) else None
         details = {"throughput": plan.throughput, "cost": plan.cost} if isinstance(plan, ShapePlan) else {}
         stage, epoch = self._context.state.planned.stage, self._context.state.planned.epoch

@@ -8,7 +8,6 @@ and each sample stands for 60 samples, so rates are equal in both times.
 import asyncio
 import logging
 import math
-import re
 import time
 from collections import deque
 from dataclasses import dataclass, replace
@@ -27,14 +26,13 @@ from springtide.job.core.nodes import NodeState
 from springtide.job.scaling import plan
 from springtide.master.autoscale.forecast import TrafficForecast
 from springtide.master.autoscale.stream_stats import StreamStats
-from springtide.master.core import journal_entries
-from springtide.master.core.context import MasterContext
+from springtide.master.core.context import MasterContext, without_numbers
 from springtide.planning.online import capacity_model, decision
 from springtide.planning.online.capacity_model import Kind, solver
 from springtide.planning.online.slo_metrics import SloSums
 from springtide.rpc.messages.messages import MemberReport
+from springtide.telemetry.events import Series
 from springtide.telemetry.logs import RunFiles
-from springtide.telemetry.time_series import Series
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +46,6 @@ NOTE_S = 10.0  # interval between notes in the journal
 COLD_S = 60.0  # interval between plans in stream seconds, with almost no history
 POINTS = 5760  # a day of 15 s steps
 BEATS = 3.0  # a job in scaling has stalled if it trains no sample during this many heartbeats
-_NUMBERS = re.compile(r"\d[\d,.:]*")
 
 
 class OnlineNotes(msgspec.Struct, frozen=True):
@@ -110,14 +107,14 @@ class OnlineAutoscaler:
     ) -> None:
         self._context, self._streams, self._foresight, self._points = context, streams, foresight, points
         self._job = context.state.spec.online
-        self._notes = self._noted()
+        self._notes = context.load(NOTES_KEY, OnlineNotes, OnlineNotes())
         self._looks: deque[StreamSample] = deque(maxlen=4096)
         self._last = LastTimes()
         self._awaited: dict[Life, float] = {}
         self._shape: tuple[Life, ...] = ()
         self._asking: asyncio.Task[None] | None = None
         self._scaling = Scaling(workers=self._context.state.workers, why="")
-        self._said = self._why = ""
+        self._why = ""
         self._servers: int | None = None
 
     @property
@@ -175,7 +172,6 @@ class OnlineAutoscaler:
 
     @property
     def slow(self) -> tuple[int, ...]:
-        """Return the ranks that train far less than their peers."""
         return self._notes.slow
 
     # ---- looking ----
@@ -217,7 +213,6 @@ class OnlineAutoscaler:
                 self._context.apply(events.RolesResized(kind, rules.bounds.quota.cpu, size.memory, why))
 
     def _see_starts(self, now: float) -> None:
-        """Measure how long workers take from launch to the first trained sample."""
         nodes = self._context.state.of_kind(RoleKind.WORKER)
         here = {Life(node.role, node.incarnation): node for node in nodes if node.active}
         self._awaited = {life: since for life, since in self._awaited.items() if life in here}
@@ -257,7 +252,6 @@ class OnlineAutoscaler:
             self._context.log_event("backup", why=why, workers=0 if held else found.workers)
 
     def _fixed(self) -> str:
-        """Return why the number of workers is fixed; empty if it follows the traffic."""
         if not self._job.on:
             return "the number of workers was given (--workers, or --online off)"
         by_hand = "the number of workers was set by hand: `springtide scale` changes it"
@@ -270,7 +264,6 @@ class OnlineAutoscaler:
         )
 
     def _rates(self, now: float) -> tuple[float, float]:
-        """Return the recent arrival rate and training rate, in samples per clock second."""
         seconds = max(LEAST_S, RATES_S / self._job.speedup)
         first = next((one for one in self._looks if one.at >= now - seconds), None)
         last = self._looks[-1] if self._looks else None
@@ -312,7 +305,6 @@ class OnlineAutoscaler:
             self._act(self._scaling, pausing)
 
     def _rules(self) -> OnlineRules:
-        """Return the configured rules, updated with bounds and start times of this job."""
         rules, start_s = self._job.rules, self._notes.start_s
         fewest, most = self._context.state.planned.limits.get("workers", (rules.fewest, rules.most))
         rules = replace(rules, fewest=fewest, most=most)
@@ -327,7 +319,7 @@ class OnlineAutoscaler:
     def _act(self, scaling: Scaling, pausing: str) -> None:
         rules, state, extra = self._rules(), self._context.state, self._notes.backups
         before, self._scaling = self._scaling, scaling
-        if scaling.alert and _kind(scaling.alert) != _kind(before.alert):
+        if scaling.alert and without_numbers(scaling.alert) != without_numbers(before.alert):
             self._context.log_event("alert", why=scaling.alert)
         elif before.alert and not scaling.alert:
             self._context.log_event("alert_over", why=scaling.why)
@@ -341,7 +333,7 @@ class OnlineAutoscaler:
             self._context.record.book.check_group(wanted)
             self._context.apply(events.WorkersScaled(wanted, why))
             self._notes = msgspec.structs.replace(self._notes, scalings=self._notes.scalings + 1, added=room)
-            self._said = ""
+            self._context.is_news("online", "")  # the next reason is logged even if it is the same
             self._have_servers(wanted)
         except errors.BadInput as refused:
             self._leave(f"{why}; not now: {refused}")
@@ -364,8 +356,7 @@ class OnlineAutoscaler:
     def _leave(self, why: str) -> None:
         """Change nothing, and log the reason. If only the numbers in the reason changed, it is not logged again."""
         self._why = why
-        if _kind(why) != self._said:
-            self._said = _kind(why)
+        if self._context.is_news("online", why):
             self._context.log_event("online", why=why, workers=self._context.state.workers)
 
     # ---- telling ----
@@ -390,7 +381,6 @@ class OnlineAutoscaler:
         )
 
     def status(self, now: float) -> OnlineState | None:
-        """Return the online state for people and monitors; None if the job reads no stream."""
         if not self.reads:
             return None
         point, kept, job = self._point(now, down=False), self._notes.kept, self._job
@@ -433,22 +423,6 @@ class OnlineAutoscaler:
             lag_p99_s=total.lag_p99_s,
         )
 
-    # ---- remembering ----
-
-    def _noted(self) -> OnlineNotes:
-        kept = self._context.record.shared.values.get(NOTES_KEY)
-        try:
-            return msgspec.msgpack.decode(kept, type=OnlineNotes) if kept else OnlineNotes()
-        except msgspec.MsgspecError:  # written by another version
-            return OnlineNotes()
-
     def _note(self, now: float) -> None:
         self._last.note = now
-        kept = msgspec.msgpack.encode(self._notes)
-        with self._context.journaled(journal_entries.ShareEntry(NOTES_KEY, kept)):
-            self._context.record.shared.share(NOTES_KEY, kept)
-
-
-def _kind(said: str) -> str:
-    """Replace numbers in a text, so that texts that differ only in numbers compare equal."""
-    return _NUMBERS.sub("#", said)
+        self._context.store(NOTES_KEY, self._notes)

@@ -61,7 +61,6 @@ class Profiler:
         self._awaited: dict[Life, float] = {}
 
     def heard(self, role: Role, incarnation: int, report: MemberReport, *, at: float) -> None:
-        """Record a worker's totals, while the job has a stable shape."""
         if self.era is None or role.kind is not RoleKind.WORKER or not report.step:
             return
         life = role.rank + LIVES * incarnation
@@ -94,7 +93,6 @@ class Profiler:
         )
 
     def cpu_used(self, life: Life) -> float | None:
-        """Return the cores that a role used recently; None if it was not observed for long enough."""
         seen = self._used.get(life)
         if not seen or seen[-1][0] - seen[0][0] < USE_EVERY_S:
             return None

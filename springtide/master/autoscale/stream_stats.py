@@ -72,7 +72,6 @@ class StreamStats:
         return sum(max(0, one.end - one.trained) for one in self.known.values())
 
     def lag_s(self, at: float) -> float:
-        """Return the wait of the oldest untrained sample, in seconds."""
         waits = (
             lag_s(
                 at, came=one.ends.came(one.trained), stamped=one.oldest_at - self._since if one.oldest_at else -math.inf

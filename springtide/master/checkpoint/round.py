@@ -113,7 +113,6 @@ class CheckpointStore:
 
     @property
     def lineage(self) -> Lineage:
-        """Return the runs whose checkpoints the job may restore."""
         return Lineage(self.claim.run, self.rules.resume_run, self.rules.resume_number)
 
     def begin_run(self) -> None:
@@ -209,7 +208,6 @@ class CheckpointStore:
     # ---- beginning ----
 
     def wanted(self, record: JobRecord, at: float) -> tuple[bool, bool]:
-        """Return whether a checkpoint should begin now, and whether the end of a pass or of the job waits for it."""
         state, book = record.state, record.book
         if not self.rules.on or self.round is not None or record.slots.placement is None or state.phase.over:
             return False, False
@@ -281,7 +279,6 @@ class CheckpointStore:
     def hear(
         self, life: str, said: messages.SaveReport, record: JobRecord, owners: Mapping[int, str]
     ) -> Manifest | str | None:
-        """Process a server's report. Return the manifest to publish, the reason to give up, or None to wait."""
         now = self.round
         if now is None or now.publishing or (said.term, said.number) != (now.order.term, now.order.number):
             return None
@@ -340,7 +337,6 @@ class CheckpointStore:
         checkpoint_io.drop_unneeded(self.place, [*keep, *([self.pinned] if self.pinned else [])])
 
     def drop(self, number: int) -> None:
-        """Delete the files of an abandoned checkpoint and earlier leftovers. Blocks on the disk, like `publish`."""
         try:
             self._claim_folder()
             only_run = ""
@@ -350,7 +346,6 @@ class CheckpointStore:
         checkpoint_io.drop_unneeded(self.place, kept, given_up=number, only_run=only_run)
 
     def complete(self, manifest: Manifest) -> JobProgress | None:
-        """Record a published checkpoint. Return the ledger note with which it began."""
         self.kept = [*self.kept, manifest][-self.rules.keep :]
         now, self.round = self.round, None
         self._complete(manifest)
@@ -363,7 +358,6 @@ class CheckpointStore:
         self._remove(manifest.number)
 
     def abandon(self, why: str, at: float, *, again: bool = True) -> int:
-        """Abandon the round under way; return its number, or 0. With `again`, try another round soon."""
         now, self.round = self.round, None
         if now is None:
             return 0
@@ -373,7 +367,6 @@ class CheckpointStore:
         return now.order.number
 
     def go_back(self, number: int) -> None:
-        """Discard checkpoints newer than `number`, because slots were restored from `number`."""
         for newer in [found for found in checkpoint_io.numbers(self.place) if found > number]:
             self._number = max(self._number, newer)
             self._remove(newer)
@@ -382,7 +375,6 @@ class CheckpointStore:
         self.last = self.kept[-1] if self.kept and self.kept[-1].number == number else None
 
     def _remove(self, number: int) -> None:
-        """Remove a manifest, unless it belongs to another run that has taken over the folder."""
         try:
             run = checkpoint_io.manifest_of(self.place, number).run
         except (errors.BadInput, OSError):  # damaged or deleted
@@ -406,7 +398,6 @@ class CheckpointStore:
 
 
 def note_of(manifest: Manifest) -> JobProgress:
-    """Return the job's progress when the checkpoint began."""
     return msgspec.msgpack.decode(manifest.progress.ledger, type=JobProgress)
 
 

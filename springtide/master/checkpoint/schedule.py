@@ -8,6 +8,8 @@ import contextlib
 import logging
 from collections.abc import Mapping
 
+import msgspec
+
 from springtide import errors
 from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import Manifest
@@ -27,7 +29,6 @@ from springtide.master.checkpoint.server_disks import (
     server_of,
 )
 from springtide.master.checkpoint.uploads import Uploads
-from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.data_workers import PACKAGE_KEY
@@ -37,7 +38,6 @@ HOLD_S = 10.0  # longest time to hold a server's request for orders
 
 
 def written_anew(lost: list[str]) -> str:
-    """Explain why a checkpoint has full images instead of increments: `lost` are files of earlier checkpoints."""
     return f"{', '.join(lost)} of earlier checkpoints missing or torn: what was in there is written in full"
 
 
@@ -64,7 +64,6 @@ class CheckpointSchedule:
 
     @property
     def folder(self) -> str:
-        """Return the folder in which servers write; empty if the job keeps no checkpoints."""
         return str(self.saving.folder.absolute()) if self.saving.rules.on else ""
 
     @property
@@ -74,24 +73,19 @@ class CheckpointSchedule:
 
     @property
     def trouble(self) -> str:
-        """Return why the newest checkpoint is not complete or not copied; empty if all is well."""
         alone = self._cost if ALONE in self._cost else ""
         troubles = (self.saving.trouble, self.saving.unmirrored, self.uploading.trouble, alone)
         return "; ".join(filter(None, troubles))
 
     def resume(self) -> None:
-        """Begin a new run, from a checkpoint of another run if the spec asks for it."""
         rules, context, lineage = self.saving.rules, self._context, self.saving.lineage
         manifest = checkpoint_io.read(rules.resume, rules.resume_number, lineage=lineage) if rules.resume else None
         self.saving.begin_run()
         if manifest is not None:
-            note = note_of(manifest)
-            claims = tuple(
-                key for key in manifest.scripts.claims if key != PACKAGE_KEY
-            )  # the package is in the folder of that run
-            entry = journal_entries.ResumeEntry(note, claims, manifest.scripts.objects, manifest.scripts.places)
-            with context.journaled(entry):
-                context.record.resume(entry)
+            # the package is in the folder of that run
+            claims = tuple(key for key in manifest.scripts.claims if key != PACKAGE_KEY)
+            scripts = msgspec.structs.replace(manifest.scripts, claims=claims)
+            context.journaled(context.record.resume, note_of(manifest), scripts)
             samples = context.record.book.samples_trained
             context.log_event("resumed", number=manifest.number, where=rules.resume, samples=samples)
 
@@ -117,7 +111,6 @@ class CheckpointSchedule:
             self._context.apply(events.CheckpointSaved(last.number))
 
     def went_back(self, number: int) -> None:
-        """Discard newer checkpoints after a server restored from `number` and the ledger rolled back to it."""
         last = self.saving.last
         if last is None or last.number != number:
             self.saving.go_back(number)
@@ -126,7 +119,6 @@ class CheckpointSchedule:
         self._check_lives()
 
     def look(self) -> None:
-        """Begin a checkpoint if it is due, and abandon the round of a lost server."""
         saving, record, now = self.saving, self._context.record, self._clock()
         if not saving.rules.on:
             return
@@ -229,7 +221,6 @@ class CheckpointSchedule:
         return {slot: lives.get(rank, "") for slot, rank in enumerate(placed.server_of_slot)} if placed else {}
 
     def _go_on(self, answer: Manifest | str | None, outcome: str) -> None:
-        """Publish the checkpoint, abandon it, or tell servers that there is more to write."""
         if isinstance(answer, Manifest):
             task = asyncio.get_running_loop().create_task(self._publish(answer))
             self._tasks.add(task)
@@ -310,10 +301,8 @@ class CheckpointSchedule:
         self._context.changed.turn()
 
     def _keep(self, note: JobProgress, *, floors: bool) -> None:
-        """Journal that samples in this note are safe. With `floors`, the job never rolls back to a state before the
-        note."""
-        with self._context.journaled(journal_entries.KeepEntry(note, floors)):
-            self._context.record.book.keep(note, floors=floors)
+        """Journal that samples in this note are safe. With `floors`, the job never rolls back beyond the note."""
+        self._context.journaled(self._context.record.book.keep, note, floors=floors)
 
     def _uploaded(self, manifest: Manifest | None) -> None:
         """Process the end of an upload. `manifest` is None if the upload failed."""
@@ -324,8 +313,6 @@ class CheckpointSchedule:
         self.look()
 
     def _tell_cost(self) -> None:
-        """Log how much training the loss of a host would cost, once all servers have reported whether they see the
-        folder."""
         lives = self._coming()
         nodes = self.buddies.nodes(lives)
         if not self.buddies.spoken(lives):
@@ -347,7 +334,6 @@ class CheckpointSchedule:
             self._context.apply(events.FinalCheckpointDone(f"checkpoint {last.number} is the last one"))
 
     def _check_lives(self) -> Mapping[int, str]:
-        """Return the living servers. Abandon the round if a server was lost before it wrote its part."""
         lives = self._lives()
         servers = self._context.record.state.of_kind(RoleKind.SERVER)
         gone = [node for node in servers if node.state is NodeState.GONE and node.departure.removed]

@@ -21,7 +21,7 @@ from springtide.checkpoint.transfer.file_transfer import SegmentCopies
 from springtide.checkpoint.transfer.upload import shares
 from springtide.domain.core.roles import Role
 from springtide.domain.model.checkpoints import Buddy, CheckpointRules, buddy_of
-from springtide.master.core.waiters import ChangeSignal
+from springtide.master.core.context import ChangeSignal
 from springtide.rpc.messages import messages
 
 
@@ -38,7 +38,6 @@ class MirrorDirectory:
         self._said[f"{role}.{incarnation}"] = said
 
     def known(self, lives: Mapping[int, str]) -> bool:
-        """Return True if every server that must report its disk has done so."""
         return not (self.must_all_speak or self.nodes(lives)) or self.spoken(lives)
 
     def spoken(self, lives: Mapping[int, str]) -> bool:
@@ -49,8 +48,6 @@ class MirrorDirectory:
         return {server_of(life): one.node for life, one in said.items() if one.node}
 
     def holders(self, lives: Mapping[int, str], numbers: Iterable[int]) -> messages.FileHolders:
-        """Return the servers that can send files of these checkpoints, and the servers whose address is not known
-        yet."""
         addresses = {server_of(life): said.takes_copies_at for life, said in self._said.items() if said.node}
         living = {server_of(life) for life in lives.values()}
         spoken = {server_of(life) for life in lives.values() if life in self._said}
@@ -60,7 +57,6 @@ class MirrorDirectory:
     def named(
         self, order: messages.SaveOrder, role: Role, lives: Mapping[int, str], kept: Iterable[Manifest] = ()
     ) -> messages.SaveOrder:
-        """Complete an order for one server: add its buddy, and the files that it must keep."""
         own = self._said.get(lives.get(role.rank, ""))
         if own is not None and own.node:
             files = [name for manifest in kept for file in manifest.files for name in (file.name, file.mirror)]
@@ -106,7 +102,6 @@ class ServerCopies:
         self._trouble = ""
 
     async def through(self, manifest: Manifest) -> CopyTotals:
-        """Wait until servers have copied all their files to the URL. Raise CopyFailed if they cannot."""
         self._lacking, self._sent, self._trouble = set(), CopyTotals(), ""
         before: frozenset[str] | None = None
         while before is None or self._lacking != before:
@@ -125,7 +120,6 @@ class ServerCopies:
         return self._sent
 
     def look(self, there: Collection[str]) -> None:
-        """Cancel orders of servers that are gone, so that their buddies copy the files."""
         gone = [server for server in self._orders if server not in there]
         for server in gone:
             self._lacking |= {name for name, _ in self._orders.pop(server).files}
@@ -174,7 +168,6 @@ class FileDirectory:
         self._segments = SegmentCopies(folder.path)
 
     async def answer(self, role: Role, request: messages.Request) -> messages.Reply:
-        """Answer a server's request for file holders, for the master's files, or for files to copy to storage."""
         match request:
             case messages.FileHoldersRequest():
                 return self._buddies.holders(

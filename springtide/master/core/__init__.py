@@ -1,1 +1,1 @@
-"""State that all parts of the master share: journal, record, progress, waiters."""
+"""State that all parts of the master share: journal, record, progress."""

@@ -5,22 +5,47 @@ waits for its disk (`stuck`), no reply leaves. A failed journal fails the job, o
 """
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import Callable, Iterator
-from typing import Any
+import re
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+import msgspec
 
 from springtide import errors
 from springtide.job.core import actions, events
 from springtide.job.state import JobState
-from springtide.master.core import journal_entries, waiters
 from springtide.master.core.journal import Journal, Superseded
 from springtide.master.core.progress import ProgressTally
-from springtide.master.core.record import JobRecord
+from springtide.master.core.record import JobRecord, encode_call
 from springtide.telemetry.events import EventLog
 
 log = logging.getLogger(__name__)
+_NUMBERS = re.compile(r"\d[\d,.:]*")
+P = ParamSpec("P")
+R = TypeVar("R")
 Listener = Callable[[list[actions.JobAction]], None]
+
+
+class ChangeSignal:
+    """Wakes tasks that wait for a condition."""
+
+    def __init__(self) -> None:
+        self._turned = asyncio.Event()
+
+    def turn(self) -> None:
+        """Wake all waiting tasks, so that they check their conditions again."""
+        self._turned.set()
+        self._turned = asyncio.Event()
+
+    async def until(self, true: Callable[[], bool]) -> None:
+        """Wait until `true()` returns True. It is called now and after every change."""
+        while not true():
+            await self._turned.wait()
+
+
+def without_numbers(text: str) -> str:
+    return _NUMBERS.sub("#", text)
 
 
 class MasterContext:
@@ -37,31 +62,30 @@ class MasterContext:
     ) -> None:
         self.record, self.clock, self.journal, self.term = record, clock, journal, term
         self.folder = story.path.parent
-        self.changed = waiters.ChangeSignal()
+        self.changed = ChangeSignal()
         self.over = asyncio.Event()
         """Event that is set when the agent shuts the master down or disappears."""
         self.tally = ProgressTally()
         self._story = story
         self._listeners: list[Listener] = []
+        self._last_news: dict[str, str] = {}
 
     @property
     def state(self) -> JobState:
         return self.record.state
 
     def subscribe(self, listener: Listener) -> None:
-        """Call `listener` with the actions of every event that causes some."""
         self._listeners.append(listener)
 
-    @contextlib.contextmanager
-    def journaled(self, entry: journal_entries.JournalEntry | None) -> Iterator[None]:
-        """Journal the entry if the block changes the record, even if the block raises."""
+    def journaled(self, change: Callable[P, R], *arguments: P.args, **named: P.kwargs) -> R:
+        """Call a method of the record, and journal the call if it changes the record, even if it raises."""
         before = self.record.changes
         try:
-            yield
+            return change(*arguments, **named)
         finally:
-            if entry is not None and self.journal is not None and self.record.changes != before:
+            if self.journal is not None and self.record.changes != before:
                 try:
-                    self.journal.append(journal_entries.encode(entry))
+                    self.journal.append(encode_call(change, arguments, named))
                 except errors.SpringtideError as error:
                     self._journal_failed(error)
 
@@ -83,19 +107,33 @@ class MasterContext:
 
     @property
     def stuck(self) -> str:
-        """Return why nothing can be journaled now; empty if it can."""
         return self.journal.stuck if self.journal is not None else ""
 
     @property
     def disk_trouble(self) -> str:
-        """Return what cannot be written now, for people; empty if everything can."""
         return self.stuck or str(self._story.trouble or "")
+
+    def load(self, key: str, kind: type[R], default: R) -> R:
+        """Return a value that a part of a master, or a worker, shared under this key; else the default."""
+        stored = self.record.shared.values.get(key)
+        try:
+            return msgspec.msgpack.decode(stored, type=kind) if stored else default
+        except msgspec.MsgspecError:  # another version, or a user's script, wrote it
+            return default
+
+    def store(self, key: str, value: object) -> None:
+        """Keep a value in the record, so that a master that takes over has it."""
+        self.journaled(self.record.shared.share, key, msgspec.msgpack.encode(value))
 
     def log_event(self, kind: str, **fields: Any) -> None:
         self._story.write(kind, **fields)
 
+    def is_news(self, topic: str, text: str) -> bool:
+        """Return True if a text differs from the last one of its topic by more than numbers."""
+        before, self._last_news[topic] = self._last_news.get(topic, ""), without_numbers(text)
+        return self._last_news[topic] != before
+
     def log_delayed_events(self) -> None:
-        """Write events that a full disk delayed."""
         if self._story.trouble is not None:
             self._story.write_rest()
 
@@ -122,8 +160,7 @@ class MasterContext:
     def apply(self, event: events.JobEvent) -> None:
         """Run an event through the state machine, journal it, and log and distribute the actions."""
         state, before, now = self.state, self.state.phase, self.clock()
-        with self.journaled(None if isinstance(event, events.RoleAlive) else journal_entries.event_entry(event, now)):
-            done = self.record.happen(event, now)
+        done = self.journaled(self.record.happen, event, now)
         for action in done:
             self._log_action(action)
         if done:

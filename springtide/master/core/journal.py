@@ -22,9 +22,8 @@ from springtide import errors, private_files
 from springtide.telemetry.events import as_disk_error
 from springtide.telemetry.host import disks
 
-FORMAT = 4
-"""Version of the journal format. Raise it when entries or snapshots change meaning. A master rejects journals of other
-versions."""
+FORMAT = 5
+"""Version of the journal format. Raise it when entries or snapshots change meaning. Other versions are rejected."""
 
 AGAIN_S = 0.5  # retry interval on a full disk: short enough to resume soon after space is freed
 
@@ -111,7 +110,6 @@ class Journal:
             loop.call_soon(self._flush)
 
     async def committed(self) -> None:
-        """Wait until everything appended so far is written."""
         if self._committed is not None:
             await asyncio.shield(self._committed)
         elif self._failed:
@@ -127,7 +125,6 @@ class Journal:
 
     @property
     def stuck(self) -> str:
-        """Return why nothing can be written, and since when; empty if everything is written."""
         if self._stuck is None:
             return ""
         since, why = self._stuck
@@ -190,7 +187,6 @@ class Journal:
         self._settle(error)
 
     def _settle(self, error: errors.SpringtideError | None) -> None:
-        """Resolve the futures of the queued entries: they are written, or never will be."""
         committed, tried = self._committed, self._tried
         self._waiting, self._committed, self._tried = [], None, None
         assert committed is not None and tried is not None
@@ -223,7 +219,6 @@ class Journal:
 
     @contextlib.contextmanager
     def _turn(self, *, check: bool = True) -> Iterator[None]:
-        """Run a transaction, after checking that no master with a higher term exists."""
         self._file.execute("begin immediate")
         try:
             if check and (term := self._file.execute("select term from head").fetchone()[0]) != self.term:

@@ -47,7 +47,6 @@ class ProgressTally:
         self._left.add(role)
 
     def note(self, samples: int, *, at: float) -> None:
-        """Record the total number of trained samples, from which the rate is computed."""
         self._history.append((at, samples))
         while len(self._history) > 2 and self._history[1][0] <= at - WINDOW_S:
             self._history.popleft()
@@ -77,7 +76,6 @@ class ProgressTally:
         return weighted_mean(there or last)
 
     def staleness(self, which: str) -> int | None:
-        """Return the staleness (`p50` or `max`) of the server where it is largest; None before the first push."""
         counted = [
             report.counters[f"staleness_{which}"]
             for role, report in self.reports.items()
@@ -87,7 +85,6 @@ class ProgressTally:
 
     @property
     def cache(self) -> CacheUse | None:
-        """Return the cache statistics of all workers; None before the first report."""
         ranked = sorted((role.rank, report.cache) for role, report in self.reports.items() if report.cache is not None)
         return together(use for _, use in ranked)
 
@@ -102,7 +99,6 @@ class ProgressTally:
 
 
 def weighted_mean(pairs: list[tuple[float, float]]) -> float | None:
-    """Return the mean of (value, weight) pairs; None if there are none."""
     weight = sum(each for _, each in pairs)
     return sum(value * each for value, each in pairs) / weight if weight else None
 
@@ -118,7 +114,6 @@ class UsageTable:
     _own: dict[Role, tuple[float, RoleUsage]] = field(default_factory=dict)
 
     def looked(self, told: tuple[RoleUsage, ...]) -> None:
-        """Replace all measurements of the agent by these."""
         self._agents = {each.role: each for each in told}
 
     def heard(self, role: Role, incarnation: int, told: RoleUsage | None, *, at: float) -> None:
@@ -152,7 +147,6 @@ class LoopLag:
             self.note(self._clock() - due, at=self._clock())
 
     def note(self, late_s: float, *, at: float) -> None:
-        """Record a delay. Only delays that can still become the maximum are kept."""
         while self._late and self._late[-1][1] <= late_s:
             self._late.pop()
         self._late.append((at, late_s))

@@ -1,25 +1,32 @@
 """The record of a job, which survives the master: state machine, data ledger, placement and shared values.
 
-The record uses no clock and no socket, so the same entries always produce the same record. A master that takes over
-replays the journal of its predecessor.
+The record uses no clock and no socket, so the same calls always produce the same record. The journal keeps each call
+of a method in `JOURNALED` with its arguments; a master that takes over repeats the calls of its predecessor.
 """
 
+import contextlib
+import functools
+import operator
+import typing
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from springtide import errors
+from springtide.checkpoint.format.manifest import ScriptStates
 from springtide.data.ledger.job_ledger import JobLedger, JobLedgerState
 from springtide.data.ledger.passes import JobProgress
 from springtide.domain.core.roles import Placement, RoleKind
 from springtide.domain.data.data_workers import BatchName, LeftOut
-from springtide.domain.data.leases import Grant, LeaseHolder, LedgerReply, NoLease
-from springtide.domain.data.samples import EpochPlace
+from springtide.domain.data.leases import Grant, LeaseHolder, LeaseKey, LedgerReply, NoLease, Progress
+from springtide.domain.data.samples import DatasetCard, EpochPlace
+from springtide.domain.data.streams import PartitionRange
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.embedding.placement import placement
 from springtide.job.core import actions, events
 from springtide.job.state import JobState
-from springtide.master.core import journal_entries
 
 MAX_SHARED_BYTES = 2**20  # size of one value: addresses and the like, not tensors
 MAX_SHARED_KEYS = 10_000
@@ -46,18 +53,15 @@ class SlotOwners:
 
     @property
     def reachable(self) -> bool:
-        """Return True if every server that owns slots has an address."""
         return bool(self.owners) and all(self.addresses[rank] for rank in set(self.owners))
 
     def place(self, addresses: tuple[str, ...], slots: int) -> None:
-        """Distribute all slots evenly over the servers that have an address."""
         self.addresses = addresses
         ranks = [rank for rank, address in enumerate(addresses) if address]
         first = placement.even(slots, len(ranks))
         self._own(first.epoch, tuple(ranks[server] for server in first.server_of_slot))
 
     def set_address(self, rank: int, address: str) -> None:
-        """Set a server's address; empty if it is down."""
         if self.addresses:
             known = [*self.addresses, *[""] * (rank + 1 - len(self.addresses))]
             known[rank] = address
@@ -136,7 +140,6 @@ class SharedState:
     changes: int = 0
 
     def share(self, key: str, value: bytes) -> None:
-        """Store a shared value. A second value under the same key replaces the first."""
         if len(value) > MAX_SHARED_BYTES or (len(self.values) >= MAX_SHARED_KEYS and key not in self.values):
             raise errors.BadInput(
                 f"shared value {key!r} of {len(value)} bytes: "
@@ -155,7 +158,6 @@ class SharedState:
         return doer == holder if doer in (holder, DONE) else None
 
     def settle(self, key: str, holder: LeaseHolder) -> None:
-        """Mark a claimed task as done. Reports of fenced workers do not count."""
         if self.claims.get(key) == holder:
             self.claims[key] = DONE
             self.changes += 1
@@ -253,37 +255,47 @@ class JobRecord:
             self.book.expect(self.state.workers)
         return done
 
-    def lease(self, entry: journal_entries.LeaseEntry) -> tuple[Grant, ...] | NoLease:
-        answer = self.book.lease(
-            entry.holder, entry.card, entry.most, entry.at, set(entry.known), entry.era, entry.seen
-        )
+    def lease(
+        self,
+        holder: LeaseHolder,
+        card: DatasetCard,
+        most: int,
+        at: float,
+        known: Collection[LeaseKey] = (),
+        era: int = 0,
+        seen: Sequence[PartitionRange] = (),
+    ) -> tuple[Grant, ...] | NoLease:
+        answer = self.book.lease(holder, card, most, at, set(known), era, seen)
         if not isinstance(answer, NoLease):
             self.span.begun = True
-            self.span.leased_at = entry.at if self.span.leased_at is None else self.span.leased_at
-        self.span.last_at = max(self.span.last_at, entry.at)
+            self.span.leased_at = at if self.span.leased_at is None else self.span.leased_at
+        self.span.last_at = max(self.span.last_at, at)
         return answer
 
-    def report(self, entry: journal_entries.ReportEntry) -> LedgerReply:
+    def report(self, holder: LeaseHolder, words: Sequence[Progress], at: float, era: int = 0) -> LedgerReply:
         before = self.book.changes
-        verdict = self.book.report(entry.holder, entry.words, entry.at, entry.era)
+        verdict = self.book.report(holder, words, at, era)
         if self.book.changes != before:
-            self.span.trained_at = self.span.last_at = max(self.span.last_at, entry.at)
+            self.span.trained_at = self.span.last_at = max(self.span.last_at, at)
         return verdict
 
-    def resume(self, entry: journal_entries.ResumeEntry) -> None:
+    def resume(self, note: JobProgress, scripts: ScriptStates) -> None:
         """Resume from another run's checkpoint, before any member has joined."""
-        self.book.resume(entry.note)
+        self.book.resume(note)
         self.span.samples_before = self.book.samples_trained
-        self.shared.claims = dict.fromkeys(entry.claims, DONE)
+        self.shared.claims = dict.fromkeys(scripts.claims, DONE)
         self.state.safety.origin = self.state.spec.checkpoints.resume_number
-        self.scripts.reset(entry.objects, entry.places)
+        self.scripts.reset(scripts.objects, scripts.places)
         self._changes += 1
 
-    def restore(self, entry: journal_entries.RestoreEntry) -> int:
-        """Roll the ledger back to a restored checkpoint. Return the number of samples to train again."""
-        if entry.objects is not None:
-            self.scripts.reset(entry.objects, entry.places)
-        return self.book.restore(entry.note)
+    def restore(self, note: JobProgress, scripts: ScriptStates | None = None) -> int:
+        """Roll the ledger back to a restored checkpoint. Return the number of samples to train again.
+
+        `scripts`: states of registered objects in that checkpoint, if all scripts restart; None if they continue.
+        """
+        if scripts is not None:
+            self.scripts.reset(scripts.objects, scripts.places)
+        return self.book.restore(note)
 
     def leave_out(self, left_out: LeftOut) -> bool:
         """Record a batch that was trained without unreadable samples. Return True if that is new."""
@@ -299,59 +311,16 @@ class JobRecord:
             return ""
         return f"none of {count:,} samples could be made; {next(iter(self.left_out.values()))}"
 
-    def apply(self, entry: journal_entries.JournalEntry) -> None:
-        """Replay a journal entry. An entry that was rejected the first time is rejected again."""
-        try:
-            self._apply(entry)
-        except errors.SpringtideError:
-            return
-
-    def _apply(self, entry: journal_entries.JournalEntry) -> None:
-        match entry:
-            case journal_entries.EventEntry():
-                self.happen(journal_entries.event_of(entry), entry.at)
-            case journal_entries.LeaseEntry():
-                self.lease(entry)
-            case journal_entries.ReportEntry():
-                self.report(entry)
-            case journal_entries.EndEntry():
-                self.book.end(entry.holder, entry.card, entry.samples)
-            case journal_entries.CutEntry():
-                self.book.cut(entry.holder, entry.cuts, entry.era)
-            case journal_entries.StretchEntry():
-                self.book.plan(entry.rank, entry.shard, entry.stretch)
-            case journal_entries.AssignEntry():
-                self.book.assign(entry.owners)
-            case journal_entries.FailEntry():
-                self.book.fail(entry.holder, entry.failure)
-            case journal_entries.ExpireEntry():
-                self.book.take_back(entry.keys)
-            case journal_entries.RestoreEntry():
-                self.restore(entry)
-            case journal_entries.KeepEntry():
-                self.book.keep(entry.note, floors=entry.floors)
-            case journal_entries.ResumeEntry():
-                self.resume(entry)
-            case journal_entries.HaltEntry():
-                self.book.halt()
-            case journal_entries.ResizeEntry():
-                self.book.resize(entry.rank, entry.halvings)
-            case journal_entries.ShortenEntry():
-                self.book.wish(entry.wish)
-            case journal_entries.ShareEntry():
-                self.shared.share(entry.key, entry.value)
-            case journal_entries.ObjectsEntry():
-                self.scripts.remember(entry.rank, entry.objects, entry.place)
-            case journal_entries.ClaimEntry():
-                self.shared.claim(entry.key, entry.holder)
-            case journal_entries.SettleEntry():
-                self.shared.settle(entry.key, entry.holder)
-            case journal_entries.LeftOutEntry():
-                self.leave_out(entry.left_out)
-            case journal_entries.MovedEntry():
-                self.slots.move(entry.slots, entry.server)
-            case journal_entries.BarrierEntry():
-                self.shared.open_gate(entry.name, entry.turn)
+    def replay(self, body: bytes) -> None:
+        """Repeat a journaled call. A call that was rejected the first time is rejected again."""
+        name, arguments, named = _calls.decode(body)
+        kind, _, method = name.partition(".")
+        parts = (self, self.book, self.slots, self.scripts, self.shared)
+        owner = next(part for part in parts if type(part).__name__ == kind)
+        raw = dict(zip(JOURNALED[name], arguments, strict=False)) | named
+        given = {parameter: JOURNALED[name][parameter].decode(value) for parameter, value in raw.items()}
+        with contextlib.suppress(errors.SpringtideError):
+            getattr(owner, method)(**given)
 
     def _worker_ranks(self) -> set[int]:
         return {each.role.rank for each in self.state.wanted() if each.role.kind is RoleKind.WORKER}
@@ -364,7 +333,6 @@ class JobRecord:
     # ---- whole ----
 
     def to_bytes(self) -> bytes:
-        """Encode the whole record as a snapshot."""
         return msgspec.msgpack.encode(
             RecordSnapshot(
                 job=self.state,
@@ -385,3 +353,47 @@ class JobRecord:
         record.slots, record.scripts, record.shared, record.span = kept.slots, kept.scripts, kept.shared, kept.span
         record.left_out = {left_out.batch: left_out for left_out in kept.left_out}
         return record
+
+
+def _decoders(change: Callable[..., Any]) -> dict[str, msgspec.msgpack.Decoder[Any]]:
+    hints = {name: hint for name, hint in typing.get_type_hints(change).items() if name != "return"}
+    event = functools.reduce(operator.or_, events.JobEvent.__subclasses__())
+    return {name: msgspec.msgpack.Decoder(event if hint is events.JobEvent else hint) for name, hint in hints.items()}
+
+
+JOURNALED = {
+    change.__qualname__: _decoders(change)
+    for change in (
+        JobRecord.happen,
+        JobRecord.lease,
+        JobRecord.report,
+        JobRecord.resume,
+        JobRecord.restore,
+        JobRecord.leave_out,
+        JobLedger.end,
+        JobLedger.cut,
+        JobLedger.plan,
+        JobLedger.assign,
+        JobLedger.fail,
+        JobLedger.take_back,
+        JobLedger.keep,
+        JobLedger.halt,
+        JobLedger.resize,
+        JobLedger.wish,
+        SharedState.share,
+        SharedState.claim,
+        SharedState.settle,
+        SharedState.open_gate,
+        ScriptPlaces.remember,
+        SlotOwners.move,
+    )
+}
+"""Decoders of the arguments of every method whose calls are journaled."""
+_calls = msgspec.msgpack.Decoder(tuple[str, list[msgspec.Raw], dict[str, msgspec.Raw]])
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encode_call(change: Callable[..., Any], arguments: Sequence[Any], named: dict[str, Any]) -> bytes:
+    name = change.__qualname__
+    assert name in JOURNALED, name
+    return _encoder.encode((name, arguments, named))

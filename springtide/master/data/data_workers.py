@@ -6,13 +6,10 @@ roster. Statistics are not journaled: a master that takes over observes again.
 
 import os
 import pathlib
-import re
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any, NamedTuple
-
-import msgspec
 
 from springtide import errors
 from springtide.domain.core.roles import Life, Role, RoleKind, RoleUsage
@@ -31,7 +28,6 @@ from springtide.job.core.nodes import ALIVE, NodeState, RoleNode
 from springtide.job.scaling import data_workers
 from springtide.job.state import JobState
 from springtide.master.autoscale.loop import Autoscaler
-from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
 from springtide.master.data.shared_values import SharedValues
 from springtide.planning.dataworkers import observation, tuner
@@ -64,7 +60,6 @@ class FeedStats:
         self._used: dict[Life, deque[tuple[float, float]]] = {}
 
     def heard(self, role: Role, incarnation: int, state: FeedState | None, *, at: float) -> None:
-        """Record a report of a trainer, or of a data worker that an earlier stage feeds."""
         if state is not None:
             self._told.setdefault(Life(role, incarnation), deque(maxlen=KEPT)).append(TrainerReport(at, state))
 
@@ -85,7 +80,6 @@ class FeedStats:
         self._used = {life: used for life, used in self._used.items() if used[-1][0] >= before}
 
     def together(self, state: JobState) -> FeedState | None:
-        """Return the sum of the newest reports of all living trainers; None before the first report."""
         said = [told[-1].state for told in self._living(state).values() if told]
         if not said:
             return None
@@ -189,7 +183,6 @@ def _mean(numbers: list[float]) -> float:
 
 TUNING_KEY = "data workers: tuning"
 """Key under which the record keeps the state of tuning, so that a master that takes over continues it."""
-_NUMBERS = re.compile(r"\d[\d,.:]*")
 PACKAGE_S = 270.0
 """Time that trainers get to record batches and to write and send the package, in seconds."""
 UNIT, MANY_CORES = 1.0, 8  # cores in one scaling step; half of that on machines with fewer than MANY_CORES cores
@@ -205,7 +198,7 @@ class DataWorkerManager:
         self._context, self._agreeing, self._clock, self._autoscale = context, agreeing, clock, autoscale
         self.package = str(RunFiles(context.folder).package.absolute())
         self.watch = FeedStats()
-        self._why = self._said = ""
+        self._why = ""
         self._shape: tuple[Any, ...] = ()
         self._changed_at = self._decided_at = self._wanted_at = clock()
 
@@ -247,11 +240,8 @@ class DataWorkerManager:
         return Feeders(own.epoch, own.wanted, members)
 
     def heed(self, role: Role, said: messages.CannotFeed | messages.WorkerDecision | messages.TrainedWithout) -> None:
-        """Process a trainer's message: it cannot be fed, made a decision, or left samples out."""
         if isinstance(said, messages.TrainedWithout):
-            with self._context.journaled(journal_entries.LeftOutEntry(said.left_out)):
-                news = self._context.record.leave_out(said.left_out)
-            if news:
+            if self._context.journaled(self._context.record.leave_out, said.left_out):
                 samples, _, error = str(said.left_out).partition(": ")
                 self._context.apply(events.DecisionMade(f"train without {samples}", f"{role}: {error}"))
             return
@@ -261,7 +251,6 @@ class DataWorkerManager:
             self._context.apply(events.DecisionMade(said.what, f"{role}: {said.why}"))
 
     def heard(self, role: Role, incarnation: int, state: FeedState | None) -> None:
-        """Record the feed statistics of a trainer, or of a data worker of a later stage."""
         self.watch.heard(role, incarnation, state, at=self._clock())
 
     @property
@@ -305,7 +294,6 @@ class DataWorkerManager:
             self._shape, self._changed_at = shape, now
 
     def _tune(self, now: float) -> None:
-        """Ask tuning for a target at regular intervals, and apply it if it differs from the present state."""
         record, every_s = self._context.record, self._rules.every_s
         planning = self._state.spec.planning.on and not self._autoscale.settled
         if record.span.leased_at is None or planning:
@@ -327,10 +315,10 @@ class DataWorkerManager:
         )
         if seen is None:
             return
-        before = self._tuning()
+        before = self._context.load(TUNING_KEY, Tuning, tuner.begin(self._rules, unit=self._unit))
         tuning, target = tuner.decide(before, seen)
         if tuning != before:
-            self._note(tuning)
+            self._context.store(TUNING_KEY, tuning)
         self._autoscale.fed = self._share(seen, target)
         self._act(target, hold=hold)
 
@@ -353,15 +341,12 @@ class DataWorkerManager:
         )
 
     def _awaits_package(self, now: float) -> bool:
-        """Return True while trainers still prepare the package, so that data workers have nothing to do."""
         waits = self._state.feeding.wanted > 0 and PACKAGE_KEY not in self._context.record.shared.values
         return waits and not data_workers.roster(self._state) and now < self._wanted_at + PACKAGE_S
 
     def _act(self, target: FeedTarget, *, hold: bool) -> None:
         own, worker = self._state.feeding, self._state.planned.sizes[RoleKind.WORKER]
-        kind = _NUMBERS.sub("#", target.why)
-        if kind != self._said:  # do not log again if only the numbers changed
-            self._said = kind
+        if self._context.is_news("feeding", target.why):
             self._context.log_event(
                 "feeding", why=target.why, data_workers=target.data_workers, cpu=target.data_worker_cpu
             )
@@ -373,25 +358,9 @@ class DataWorkerManager:
             self._context.apply(events.RolesResized(RoleKind.WORKER, target.trainer_cpu, worker.memory, target.why))
         self._why = target.why
 
-    def _tuning(self) -> Tuning:
-        kept = self._context.record.shared.values.get(TUNING_KEY)
-        try:
-            return msgspec.msgpack.decode(kept, type=Tuning) if kept else tuner.begin(self._rules, unit=self._unit)
-        except msgspec.MsgspecError:  # written by another version
-            return tuner.begin(self._rules, unit=self._unit)
-
-    def _note(self, tuning: Tuning) -> None:
-        kept = msgspec.msgpack.encode(tuning)
-        with self._context.journaled(journal_entries.ShareEntry(TUNING_KEY, kept)):
-            self._context.record.shared.share(TUNING_KEY, kept)
-
     @property
     def stages(self) -> StageLayout:
-        kept = self._context.record.shared.values.get(PACKAGE_KEY)
-        try:
-            found = msgspec.msgpack.decode(kept, type=Package) if kept else Package("")
-        except msgspec.MsgspecError:  # written by another version
-            found = Package("")
+        found = self._context.load(PACKAGE_KEY, Package, Package(""))
         own = sum(target.workers for at, target in enumerate(self._state.feeding.stages) if at in found.gpu_stages)
         return StageLayout(found.stages, found.gpu_stages, max(0, gpus() - own) if found.gpu_stages else 0)
 

@@ -23,7 +23,6 @@ from springtide.job.core.nodes import NodeState
 from springtide.job.stragglers import WorkerPaces
 from springtide.master.autoscale.online_loop import OnlineAutoscaler
 from springtide.master.checkpoint.schedule import CheckpointSchedule
-from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
 from springtide.master.servers.recovery import ServerRecovery
 from springtide.rpc.messages import messages
@@ -54,8 +53,7 @@ class LeaseService:
         if card.in_step and not context.record.state.bsp.in_step:
             context.apply(events.BspBegan())
         if request.ends is not None:
-            with context.journaled(journal_entries.EndEntry(holder, card, request.ends)):
-                book.end(holder, card, request.ends)
+            context.journaled(book.end, holder, card, request.ends)
             context.changed.turn()
         known = tuple(LeaseKey(word.shard, word.first) for word in request.progress)
         seen = book.news(card, request.seen) if card.stream is not None else ()
@@ -65,9 +63,8 @@ class LeaseService:
 
         def lease() -> bool:
             nonlocal answer, seen
-            entry = journal_entries.LeaseEntry(holder, card, request.most, self._clock(), known, request.era, seen)
-            with context.journaled(entry):
-                answer = context.record.lease(entry)
+            at = self._clock()
+            answer = context.journaled(context.record.lease, holder, card, request.most, at, known, request.era, seen)
             seen = ()
             return answer is not NoLease.WAIT
 
@@ -102,14 +99,11 @@ class LeaseService:
             self._short_since.setdefault(convoy.base, now)
             return False
         self._short_since.pop(convoy.base, None)
-        with self._context.journaled(journal_entries.StretchEntry(holder.rank, convoy.base, stretch)):
-            return book.plan(holder.rank, convoy.base, stretch)
+        return self._context.journaled(book.plan, holder.rank, convoy.base, stretch)
 
     def cut(self, holder: LeaseHolder, request: messages.CutRequest) -> messages.CutsNoted:
-        """End stream batches that did not fill in time, for every reader."""
         book = self._context.record.book
-        with self._context.journaled(journal_entries.CutEntry(holder, request.cuts, request.era)):
-            counted = book.cut(holder, request.cuts, request.era)
+        counted = self._context.journaled(book.cut, holder, request.cuts, request.era)
         return messages.CutsNoted(counted, book.era)
 
     def words(
@@ -119,18 +113,15 @@ class LeaseService:
         failed = False
         for failure in (
             failures if era == book.era else ()
-        ):  # failures first: a progress report ends such a lease before the unreadable sample
-            with context.journaled(journal_entries.FailEntry(holder, failure)):
-                if book.fail(holder, failure):
-                    failed = True
-                    context.log_event("unreadable", role=f"worker-{holder.rank}", **failure._asdict())
+        ):  # failures come first, because progress on such a lease ends it before the unreadable sample
+            if context.journaled(book.fail, holder, failure):
+                failed = True
+                context.log_event("unreadable", role=f"worker-{holder.rank}", **failure._asdict())
             if failed and book.hopeless:
                 role = Role(RoleKind.WORKER, holder.rank)
                 error = f"no worker can read the data: {failure.error}"
                 context.apply(events.ScriptFailed(role, error, incarnation=holder.incarnation))
-        entry = journal_entries.ReportEntry(holder, tuple(words), self._clock(), era)
-        with context.journaled(entry):
-            verdict = context.record.report(entry)
+        verdict = context.journaled(context.record.report, holder, tuple(words), self._clock(), era)
         if verdict.freed or failed:
             context.changed.turn()
         return verdict
@@ -163,7 +154,6 @@ class PartitionAssigner:
             self._newest[view.partition] = max(view.end, self._newest.get(view.partition, 0))
 
     def act(self, now: float, *, lost: bool = False) -> None:
-        """Reassign partitions if necessary. `lost` is True right after the loss of a worker."""
         if (now < self._looked_at + LOOK_S and not lost) or self._context.record.state.phase.over:
             return
         self._looked_at = now
@@ -184,8 +174,7 @@ class PartitionAssigner:
             (flow.base + number, rank) for number, rank in sorted(wanted.items()) if owners.get(number) != rank
         )
         if news:
-            with self._context.journaled(journal_entries.AssignEntry(news)):
-                self._context.record.book.assign(news)
+            self._context.journaled(self._context.record.book.assign, news)
             self._context.apply(events.DecisionMade(f"move {len(news)} partitions", why))
             self._context.changed.turn()
 
@@ -234,7 +223,6 @@ class LeaseBalancer:
         """Reason of the last decision, even if it changed nothing."""
 
     def look(self, book: JobLedger, alive: Collection[int], at: float) -> LeaseMoves:
-        """Return the changes to make now, usually none. `alive` are the ranks that can take work."""
         if at < self._looked_at + BALANCE_S or book.in_step:
             return LeaseMoves()
         self._looked_at = at
@@ -264,17 +252,13 @@ class LeaseBalancer:
         return LeaseMoves(resizes, stragglers.level_leases(holdings, self._paces.known(), tuple(alive)))
 
     def act(self, context: MasterContext, now: float) -> None:
-        """Shrink leases of stragglers, and cut leases near the end of the data."""
         book, workers = context.record.book, context.record.state.of_kind(RoleKind.WORKER)
         moves = self.look(book, [node.role.rank for node in workers if node.state is NodeState.JOINED], now)
         for resize in moves.resizes:
-            with context.journaled(journal_entries.ResizeEntry(resize.rank, resize.halvings)):
-                book.resize(resize.rank, resize.halvings)
+            context.journaled(book.resize, resize.rank, resize.halvings)
             context.apply(events.DecisionMade(f"resize the leases of worker-{resize.rank}", resize.why))
         for cut in moves.cuts:
-            with context.journaled(journal_entries.ShortenEntry(cut.wish)):
-                wished = book.wish(cut.wish)
-            if wished:
+            if context.journaled(book.wish, cut.wish):
                 context.log_event(
                     "shorten", role=f"worker-{cut.rank}", shard=cut.wish.shard, end=cut.wish.end, why=cut.why
                 )

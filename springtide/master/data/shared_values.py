@@ -1,4 +1,4 @@
-"""Passes values between members: barriers, shared values, tasks to do once, shuffle peers, and data workers' package.
+"""Passes values between members: barriers, shared values, tasks to do once, shuffle peers, packages; bounds staleness.
 
 State that must survive is in the record and journaled. If trainer and master share a disk, the package is not sent over
 the network.
@@ -14,8 +14,7 @@ from springtide.dataworker.processes import package_transfer
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.leases import LeaseHolder
 from springtide.job.state import JobState
-from springtide.master.core import journal_entries, waiters
-from springtide.master.core.context import MasterContext
+from springtide.master.core.context import ChangeSignal, MasterContext
 from springtide.rpc.messages import coordination, messages
 from springtide.rpc.messages.coordination import Shuffler, Shufflers
 
@@ -28,8 +27,10 @@ class SharedValues:
     """Barriers and shared values of one job."""
 
     def __init__(self, context: MasterContext) -> None:
-        self._record, self._changed, self._kept = context.record, context.changed, context.journaled
-        self._arrivals = waiters.BarrierArrivals(context.state.spec.workers)
+        self._record, self._changed, self._journaled = context.record, context.changed, context.journaled
+        self._workers = context.state.spec.workers
+        self._arrived: dict[tuple[str, int], set[int]] = {}
+        """Workers that have reached a closed barrier, by its name and turn."""
 
     async def answer(self, holder: LeaseHolder, request: Agreement) -> messages.Reply:
         record = self._record
@@ -37,16 +38,14 @@ class SharedValues:
             case messages.BarrierRequest():
                 await self._barrier(holder.rank, request.name, request.turn)
             case messages.ShareRequest():
-                with self._kept(journal_entries.ShareEntry(request.key, request.value)):
-                    record.shared.share(request.key, request.value)
+                self._journaled(record.shared.share, request.key, request.value)
                 self._changed.turn()
             case messages.ValueRequest():
                 return await self.look_up(request)
             case messages.ClaimRequest():
                 return await self._claim(holder, request.key)
             case messages.ClaimDone():
-                with self._kept(journal_entries.SettleEntry(request.key, holder)):
-                    record.shared.settle(request.key, holder)
+                self._journaled(record.shared.settle, request.key, holder)
                 self._changed.turn()
         return messages.Ok()
 
@@ -56,10 +55,13 @@ class SharedValues:
 
     async def _barrier(self, rank: int, name: str, turn: int) -> None:
         gates = self._record.shared.gates
-        if gates.get(name, 0) < turn and self._arrivals.complete(name, turn, rank):
-            with self._kept(journal_entries.BarrierEntry(name, turn)):
-                self._record.shared.open_gate(name, turn)
-            self._changed.turn()
+        if gates.get(name, 0) < turn:
+            arrived = self._arrived.setdefault((name, turn), set())
+            arrived.add(rank)
+            if len(arrived) == self._workers:
+                del self._arrived[name, turn]
+                self._journaled(self._record.shared.open_gate, name, turn)
+                self._changed.turn()
         await self._changed.until(lambda: gates.get(name, 0) >= turn)
 
     async def _claim(self, holder: LeaseHolder, key: str) -> messages.ClaimReply:
@@ -67,13 +69,54 @@ class SharedValues:
 
         def decided() -> bool:
             nonlocal mine
-            with self._kept(journal_entries.ClaimEntry(key, holder)):
-                mine = self._record.shared.claim(key, holder)
+            mine = self._journaled(self._record.shared.claim, key, holder)
             return mine is not None
 
         await self._changed.until(decided)
         assert mine is not None
         return messages.ClaimReply(mine)
+
+
+class StalenessGate:
+    """Workers that have read and not pushed yet, each with the number of pushes applied since its read.
+
+    Each worker inside pushes once before it reads again. For each worker, the pushes applied since its read plus the
+    number of other workers inside must stay within the bound. `admit` ensures this, and `leave` cannot break it.
+    """
+
+    def __init__(self, changed: ChangeSignal) -> None:
+        self._changed = changed
+        self._inside: dict[LeaseHolder, int] = {}
+        self._queue: list[LeaseHolder] = []
+
+    async def enter(self, holder: LeaseHolder, bound: int) -> None:
+        self.leave(holder)  # the holder asks again, because the reply was lost
+        try:
+            await self._changed.until(lambda: self.admit(holder, bound))
+        except asyncio.CancelledError:
+            self.leave(holder)
+            raise
+        self._changed.turn()  # the next waiting worker may be admitted too
+
+    def admit(self, holder: LeaseHolder, bound: int) -> bool:
+        """Admit the holder if it is first in the queue and the bound allows it. Return True if it may read now."""
+        if holder not in self._queue:
+            self._queue.append(holder)
+        if self._queue[0] != holder or len(self._inside) + max(self._inside.values(), default=0) > bound:
+            return False
+        self._queue.remove(holder)
+        self._inside[holder] = 0
+        return True
+
+    def leave(self, holder: LeaseHolder) -> None:
+        if holder in self._queue:
+            self._queue.remove(holder)
+        elif self._inside.pop(holder, None) is not None:
+            for other in self._inside:
+                self._inside[other] += 1
+        else:
+            return
+        self._changed.turn()
 
 
 class ShufflerList:
@@ -145,7 +188,6 @@ class PackageStore:
             return messages.PackagePart(ask.name, ask.offset, content, last, self._sum(file.name) if last else 0)
 
     def _sum(self, path: str) -> int:
-        """Return the CRC-32 of a file. The result is cached for repeated requests."""
         stat = pathlib.Path(path).stat()
         known = self._sums.get(path)
         if known is None or known[0] != stat.st_mtime_ns:

@@ -14,7 +14,6 @@ from springtide.job.bsp_group import GroupArrival, GroupFormation
 from springtide.job.core import events
 from springtide.job.state import JobState
 from springtide.master.checkpoint.schedule import CheckpointSchedule
-from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
 from springtide.master.servers.migration import SlotMigration
 from springtide.rpc.messages import messages
@@ -82,7 +81,6 @@ class BspRendezvous:
         return messages.MeetReply(dict(met))
 
     def leave(self, holder: LeaseHolder) -> None:
-        """Drop a worker that no longer waits, because it or its connection was lost."""
         self._arrived.pop(holder, None)
         self._answers.pop(holder, None)
 
@@ -92,8 +90,7 @@ class BspRendezvous:
         if state.phase.over or not state.bsp.in_step:
             return
         if self._stop_shards(state, active):
-            with self._context.journaled(journal_entries.HaltEntry()):
-                self._record.book.halt()
+            self._context.journaled(self._record.book.halt)
         if not self._arrived:
             return
         formed = bsp_group.form_group(
@@ -123,7 +120,6 @@ class BspRendezvous:
         return changes and not self._record.book.group.halted and all(holder in self._arrived for holder in coming)
 
     def on_placement_known(self) -> None:
-        """Let a group continue that waited for a worker to use the new placement."""
         if self._migration.group_rests:
             self.gather()
 

@@ -123,7 +123,6 @@ class ServerGuards:
         return [node for node in state.of_kind(RoleKind.SERVER) if node.state is NodeState.JOINED and not node.coming]
 
     def _may_act(self, nodes: list[RoleNode], now: float) -> bool:
-        """Return True if the last change is complete and its effect is visible."""
         quiet = now >= self._rest_until and not self._rollout.moving
         return quiet and len(nodes) == self._record.state.servers_wanted
 
@@ -200,7 +199,6 @@ class ServerGuards:
     def _look_ahead(
         self, nodes: list[RoleNode], tally: ProgressTally, usage: Mapping[Role, RoleUsage]
     ) -> tuple[memory.MemoryForecast, ...]:
-        """Return the memory forecast of every server; empty without memory limits or data."""
         readings = [one for node in nodes if (one := self._reading(node, tally, usage)) is not None]
         if not self._seen or len(readings) != len(nodes):
             return ()
@@ -213,7 +211,6 @@ class ServerGuards:
     def _reading(
         self, node: RoleNode, tally: ProgressTally, usage: Mapping[Role, RoleUsage]
     ) -> memory.ServerMemory | None:
-        """Return a server's memory reading; None if it has no limit or no data yet."""
         used, report = usage.get(node.role), tally.reports.get(node.role)
         if used is None or not used.memory_limit or not used.memory or report is None:
             return None
@@ -256,7 +253,6 @@ class ServerGuards:
         return last if last is not None and before is not None and last.rank == before.rank else None
 
     def _quota(self, node: RoleNode, at_least_s: float) -> hot_servers.CpuQuotaUse | None:
-        """Return the CPU that the machine recently gave a server; None without a limit or enough measurements."""
         seen = self._watched[node.role.rank].measured
         earlier = [one for one in seen if one.at <= seen[-1].at - at_least_s]
         if not earlier:
@@ -288,13 +284,11 @@ class ServerGuards:
         return events.ServerGranted(verdict.rank, relief.cpu, why)
 
     def _peers_have_room(self, rank: int, nodes: list[RoleNode], usage: Mapping[Role, RoleUsage]) -> bool:
-        """Return True if the other servers have enough memory for one server's slots."""
         others = [usage.get(node.role) for node in nodes if node.role.rank != rank]
         room = [memory.room(one.memory, one.memory_limit) if one else 0.0 for one in others]
         return sum(room) >= memory.SLACK * self._rollout.bytes_on(rank)
 
     def _pace(self, node: RoleNode, usage: Mapping[Role, RoleUsage]) -> hot_servers.ServerPace | None:
-        """Return the median pace over the window; None if it was not observed for long enough."""
         sums = self._watched[node.role.rank].sums
         if not sums or sums[-1].at - sums[0].at < self.rules.window_s / 2:
             return None

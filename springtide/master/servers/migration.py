@@ -21,8 +21,7 @@ from springtide.embedding.placement import placement
 from springtide.job.core import events, nodes
 from springtide.job.core.nodes import ALIVE, NodeState
 from springtide.job.rollcall import TERM, RollCall, ServerAnswer
-from springtide.master.core import journal_entries, waiters
-from springtide.master.core.context import MasterContext
+from springtide.master.core.context import ChangeSignal, MasterContext
 from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
 from springtide.server import slot_loads
@@ -62,7 +61,7 @@ class GoalNews:
     """Holds heartbeats of servers until there is a new goal, a server returns, or the job ends."""
 
     def __init__(self, record: JobRecord) -> None:
-        self._record, self._changed = record, waiters.ChangeSignal()
+        self._record, self._changed = record, ChangeSignal()
         self._goals = 0
         self._known: dict[int, int] = {}
         """Number of the newest goal sent to each server."""
@@ -120,11 +119,9 @@ class SlotMigration:
         return len(self._goal)
 
     def bytes_on(self, rank: int) -> float:
-        """Return the bytes of a server's rows."""
         return sum(self._loads.bytes.get(slot, 0.0) for slot in self._slots_of(rank))
 
     def heaviest_on(self, rank: int) -> float:
-        """Return the share of all requests that goes to a server's heaviest slot."""
         heaviest = max((self._loads.requests.get(slot, 0.0) for slot in self._slots_of(rank)), default=0.0)
         return heaviest / max(sum(self._loads.requests.values()), 1e-9)
 
@@ -133,7 +130,6 @@ class SlotMigration:
         return placed.slots_of(rank) if placed is not None else ()
 
     def settled_for(self, members: Iterable[LeaseHolder]) -> bool:
-        """Return True if no slot has to move, and these workers know the placement."""
         epoch = self._record.slots.epoch
         return not self._goal and (epoch <= 1 or all(self._epochs.get(one, 0) >= epoch for one in members))
 
@@ -146,11 +142,9 @@ class SlotMigration:
         )
 
     def release(self) -> None:
-        """Let servers act on goals that had to wait for the end of a step."""
         self._news.announce()
 
     def rebalance(self) -> None:
-        """Plan again by load, although no server was added or removed."""
         self._again = True
 
     @property
@@ -195,7 +189,6 @@ class SlotMigration:
         self.settle(role)
 
     def settle(self, heir: Role) -> None:
-        """Update the record from the roll call, once all living servers have answered."""
         found = self.calling.settle(heir)
         for server in sorted(set(found.values())):
             self._take(tuple(slot for slot, owner in found.items() if owner == server), server)
@@ -220,7 +213,6 @@ class SlotMigration:
     # ---- replies to servers and workers ----
 
     async def hold(self, role: Role, seconds: float) -> None:
-        """Hold a server's heartbeat for at most `seconds`, so that a new goal reaches the server at once."""
         await self._news.wait(role.rank, seconds)
 
     def goal_for(self, role: Role) -> messages.SlotGoal | None:
@@ -256,7 +248,6 @@ class SlotMigration:
     # ---- time ----
 
     def tick(self) -> None:
-        """Plan moves when servers were added or must leave, and release servers that are empty."""
         state = self._record.state
         self._news.rouse()
         if not self._record.slots.owners or state.phase.over or state.healing:
@@ -327,8 +318,7 @@ class SlotMigration:
         `report`), by the target's heartbeat, or by a roll call.
         """
         sources = collections.Counter(owner for slot in slots if (owner := self._record.slots.owners[slot]) != server)
-        with self._context.journaled(journal_entries.MovedEntry(slots, server)):
-            changed = self._record.slots.move(slots, server)
+        changed = self._context.journaled(self._record.slots.move, slots, server)
         for slot in slots:
             if self._goal.get(slot) == server:
                 del self._goal[slot]
@@ -371,7 +361,7 @@ HOLD_S = 1.0
 class ServerRollCall:
     """Roll calls of one master."""
 
-    def __init__(self, record: JobRecord, term: int, changed: waiters.ChangeSignal) -> None:
+    def __init__(self, record: JobRecord, term: int, changed: ChangeSignal) -> None:
         self._record, self._changed = record, changed
         self._call = RollCall(term * TERM)
         self._called = False
@@ -414,7 +404,6 @@ class ServerRollCall:
         return not self.open or self._call.complete(self.living())
 
     def settle(self, heir: Role) -> dict[int, int]:
-        """Return the slots whose owner differs from the record, once all have answered. Lost slots go to `heir`."""
         if not self.open:
             return {}
         found = self._call.changes(self._record.slots.owners, self.living(), heir.rank)

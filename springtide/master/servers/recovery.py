@@ -16,7 +16,6 @@ from springtide.domain.model.checkpoints import Lineage
 from springtide.job.core import events
 from springtide.master.checkpoint.round import note_of
 from springtide.master.checkpoint.schedule import CheckpointSchedule
-from springtide.master.core import journal_entries
 from springtide.master.core.context import MasterContext
 from springtide.rpc.messages import messages
 
@@ -45,7 +44,6 @@ class ServerRecovery:
         return messages.RestoreOrder(rules.resume, origin, slots, self._lineage) if origin else None
 
     def placement_for(self, role: Role) -> Placement | None:
-        """Return the placement for a relaunched server. New servers get it once all servers are ready."""
         return self._record.slots.placement if self._record.state.node(role).incarnation else None
 
     async def ready(self, role: Role, incarnation: int, said: messages.ServerReady) -> None:
@@ -75,13 +73,8 @@ class ServerRecovery:
             return self._context.apply(events.GroupLost("; ".join((only, *said.unusable))))
         if note is not None and new and (state.spec.recovery == "exact" or state.bsp.in_step):
             assert manifest is not None
-            entry = (
-                journal_entries.RestoreEntry(note, manifest.scripts.objects, manifest.scripts.places)
-                if state.bsp.in_step
-                else journal_entries.RestoreEntry(note)
-            )
-            with self._context.journaled(entry):
-                again = self._record.restore(entry)
+            scripts = manifest.scripts if state.bsp.in_step else None
+            again = self._context.journaled(self._record.restore, note, scripts)
         if note is not None and new and state.safety.saved is not None:
             self._checkpoints.went_back(said.restored)
         told: dict[str, object] = {}
@@ -116,14 +109,11 @@ class ServerRecovery:
         )
 
     def leased(self, grants: tuple[Grant, ...]) -> messages.LeaseReply:
-        """Return a lease reply, with the era and server addresses that the worker must apply before it uses the
-        leases."""
         book = self._record.book
         return messages.LeaseReply(grants, book.era, self.servers(), book.cuts_of(grants))
 
 
 async def read_manifest(where: str, number: int, lineage: Lineage) -> Manifest:
-    """Return a checkpoint's manifest. Raise JobFailed if the manifest or its ledger cannot be read."""
     try:
         manifest = await asyncio.to_thread(checkpoint_io.known, where, number, lineage=lineage)
         note_of(manifest)

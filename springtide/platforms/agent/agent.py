@@ -15,8 +15,7 @@ import secrets
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -33,7 +32,7 @@ from springtide.platforms.agent.run_plan import RunPlan
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection
 from springtide.rpc.transport.addresses import MasterLocation
-from springtide.telemetry import events, logs, redactor, run_registry
+from springtide.telemetry import events, logs, output
 from springtide.telemetry.host import usage
 
 log = logging.getLogger(__name__)
@@ -73,20 +72,22 @@ class DrainRequest:
 class UsageMeter:
     """CPU and memory of the running roles, read at most every `MEASURE_S` seconds."""
 
-    def __init__(self, platform: Platform) -> None:
-        self._platform = platform
+    def __init__(self, platforms: Sequence[Platform]) -> None:
+        self._platforms = platforms
         self._read_at = 0.0
         self._usage: tuple[RoleUsage, ...] = ()
 
     def read(self) -> tuple[RoleUsage, ...]:
         if time.monotonic() >= self._read_at + MEASURE_S:
             self._read_at = time.monotonic()
-            self._usage = tuple(usage.of_role(life, *used) for life, used in self._platform.usage().items())
+            self._usage = tuple(
+                usage.of_role(life, *used) for each in self._platforms for life, used in each.usage().items()
+            )
         return self._usage
 
 
 class Agent:
-    """Runs one job on a platform. `say` receives messages for the user."""
+    """Runs one job on a platform, and its masters on `masters` if that is given. `say` gets messages for the user."""
 
     def __init__(
         self,
@@ -95,18 +96,20 @@ class Agent:
         platform: Platform,
         say: Callable[[str], None] = lambda _: None,
         *,
+        masters: Platform | None = None,
         next_term: NextTerm | None = None,
     ) -> None:
-        self.plan, self._files, self._platform, self._say = plan, files, platform, say
-        redactor.remember(
+        self.plan, self._files, self._say = plan, files, say
+        output.remember(
             msgspec.json.encode(plan.spec).decode(),
-            *redactor.option_pairs(plan.arguments),
+            *output.option_pairs(plan.arguments),
             *plan.settings.values(),
             variables=plan.environment,
         )
         self._awake = AwakeClock()
+        self._platforms = (platform,) if masters is None else (platform, masters)
         self._keeper = MasterSupervisor(
-            platform,
+            self._platforms[-1],
             files,
             self._master_launch,
             next_term or master_keeper.counting(),
@@ -119,10 +122,14 @@ class Agent:
         self._exits: deque[RoleExit] = deque()
         self._news = asyncio.Event()
         self._where = MasterLocation()
-        self._meter = UsageMeter(platform)
+        self._meter = UsageMeter(self._platforms)
         self._stop = DrainRequest(self._awake)
         self._killed = asyncio.Event()
         self._last = messages.JobStatus(name=plan.spec.name, phase=JobPhase.STARTING, why="", elapsed_s=0.0)
+
+    @property
+    def _platform(self) -> Platform:
+        return self._platforms[0]
 
     @property
     def _secret(self) -> pathlib.Path:
@@ -165,20 +172,22 @@ class Agent:
             raise
         finally:
             if status.phase.over or not self.plan.adopt:
-                self._platform.close()
+                for platform in self._platforms:
+                    platform.close()
                 self._files.secret.unlink(missing_ok=True)
                 self._files.spec.unlink(missing_ok=True)
                 shutil.rmtree(self._files.tls, ignore_errors=True)
-                self._tell("ended", status=msgspec.to_builtins(status))
+                self._log_event("ended", status=msgspec.to_builtins(status))
             else:
-                self._platform.leave()
-            self._close_story()
+                for platform in reversed(self._platforms):
+                    platform.leave()
+            self._close_event_log()
 
     def _adopt(self) -> None:
         found = self._platform.adopt(self._ended)
         if found:
             log.info("took over %s", ", ".join(str(life) for life in sorted(found)))
-            self._tell("agent_took_over", roles=[str(life) for life in sorted(found)])
+            self._log_event("agent_took_over", roles=[str(life) for life in sorted(found)])
 
     async def _run(self, on_status: Callable[[messages.JobStatus], None]) -> messages.JobStatus:
         try:
@@ -238,7 +247,6 @@ class Agent:
             await self._until_news()
 
     async def _until_news(self) -> None:
-        """Wait for the poll interval, or until a process ends."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), LOOK_S)
         self._news.clear()
@@ -273,7 +281,7 @@ class Agent:
             raise MasterLost(str(failure)) from failure
         seconds, term, why = time.monotonic() - began, self._keeper.term, self._keeper.why_replaced
         self._say(f"{why}; another (term {term}) listens after {seconds:.1f} s")
-        self._tell("master_replaced", why=why, term=term, seconds=round(seconds, 3))
+        self._log_event("master_replaced", why=why, term=term, seconds=round(seconds, 3))
 
     # ---- what the master wants ----
 
@@ -299,23 +307,19 @@ class Agent:
         self._news.set()
 
     def _role_launch(self, wanted: WantedRole) -> RoleLaunch:
-        limits = ProcessLimits(cpu=wanted.cpu, memory=wanted.memory, low=wanted.low)
-        file = str(self._files.master.absolute())
-        there = run_plan.RoleEndpoints(
+        return self._launch(
+            Life(wanted.role, wanted.incarnation),
+            ProcessLimits(cpu=wanted.cpu, memory=wanted.memory, low=wanted.low),
             master=self._where.address,
-            master_file=file,
-            secret_file=str(self._secret.absolute()),
-            patience_s=run_plan.PATIENCE_S if self.plan.adopt else None,
+            master_file=str(self._files.master.absolute()),
+            master_patience_s=run_plan.PATIENCE_S if self.plan.adopt else None,
         )
-        return self._launch(Life(wanted.role, wanted.incarnation), there, limits)
 
     def _master_launch(self, life: Life) -> RoleLaunch:
-        there = run_plan.RoleEndpoints(host=self.plan.advertise, secret_file=str(self._secret.absolute()))
-        return self._launch(life, there, ProcessLimits())
+        return self._launch(life, ProcessLimits(), host=self.plan.advertise)
 
-    def _launch(self, life: Life, there: run_plan.RoleEndpoints, limits: ProcessLimits) -> RoleLaunch:
+    def _launch(self, life: Life, limits: ProcessLimits, **settings: str | float | None) -> RoleLaunch:
         plan, kind = self.plan, life.role.kind
-        there = replace(there, tls=self._files.certificates(kind))
         return RoleLaunch(
             life=life,
             module=run_plan.module_of(kind),
@@ -323,33 +327,32 @@ class Agent:
             arguments=run_plan.arguments_of(kind, plan, root=str(self._files.root)),
             settings=run_plan.settings_of(
                 life,
-                there,
-                debug=plan.debug,
-                report_usage=plan.report_usage,
-                script=plan.settings,
-                arguments=plan.arguments,
+                plan.settings,
+                plan.arguments,
+                secret_file=str(self._secret.absolute()),
+                tls=self._files.certificates(kind),
+                debug=int(plan.debug),
+                report_usage="1" if plan.report_usage else "",
+                **settings,
             ),
             environment=run_plan.environment_of(plan, limits),
             given=plan.environment,
         )
 
-    # ---- the story ----
-
-    def _tell(self, kind: str, **fields: Any) -> None:
+    def _log_event(self, kind: str, **fields: Any) -> None:
         """Log an event that no master can log. Whole-line appends allow two writers."""
         try:
             self._story = self._story or events.EventLog(self._files.events)
             self._story.write(kind, **fields)
         except OSError as error:  # a lost event must not fail the job
-            log.warning("the story misses %s: %s", kind, error)
+            log.warning("event %s is not logged: %s", kind, error)
 
-    def _close_story(self) -> None:
-        story, self._story = self._story, None
+    def _close_event_log(self) -> None:
         try:
-            if story is not None:
-                story.close()
+            if self._story is not None:
+                self._story.close()
         except errors.UserError as error:
-            log.warning("the story lacks its end: %s", error)
+            log.warning("the last events are not logged: %s", error)
 
     # ---- ending ----
 
@@ -392,17 +395,17 @@ class MasterLost(Exception):
 
 def write_card(plan: RunPlan, files: logs.RunFiles) -> None:
     pid = os.getpid()
-    before = run_registry.read_card(files) if plan.adopt else None
-    card = run_registry.RunCard(
+    before = logs.read_card(files) if plan.adopt else None
+    card = logs.RunCard(
         name=plan.spec.name,
         script=plan.script,
-        arguments=redactor.redact_arguments(plan.arguments),
+        arguments=output.redact_arguments(plan.arguments),
         began_at=time.time() if before is None else before.began_at,
         agent_pid=pid,
-        agent_start=run_registry.start_of(pid) or 0,
+        agent_start=logs.start_of(pid) or 0,
     )
     with events.disk_errors(files.card):
-        run_registry.write_card(files, card)
+        logs.write_card(files, card)
 
 
 def write_spec(plan: RunPlan, files: logs.RunFiles) -> None:

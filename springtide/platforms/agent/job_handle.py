@@ -15,8 +15,7 @@ from springtide import errors
 from springtide.domain.core.roles import RoleKind
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import addresses, connection
-from springtide.telemetry.logs import RunFiles
-from springtide.telemetry.run_registry import RunCard
+from springtide.telemetry.logs import RunCard, RunFiles
 
 ANSWER_S = 15.0  # a replaced master is back within seconds
 AGAIN_S = 0.1

@@ -68,7 +68,6 @@ class AwakeClock:
         return self._awake_s
 
     async def within(self, limit_s: float, work: Coroutine[Any, Any, Result]) -> Result:
-        """Await `work`; raise TimeoutError after `limit_s` seconds awake."""
         deadline = self.now() + limit_s
         working = asyncio.create_task(work)
         try:
@@ -171,7 +170,6 @@ class MasterSupervisor:
         await asyncio.sleep(PAUSES_S[min(self._short_lives, len(PAUSES_S) - 1)])
 
     async def until_room(self, deadline: float | None = None) -> None:
-        """Wait until the run folder is writable; raise `JobFailed` after `disk_s`."""
         folder, told = self._files.root, False
         deadline = self._awake.now() + self._disk_s if deadline is None else deadline
         while why := disks.write_error(folder):
@@ -207,7 +205,6 @@ class MasterSupervisor:
         self._gone.set()
 
     def _reason(self) -> str:
-        """Return the last line of the master's log, or the message that the disk is full."""
         path = self._files.log_of(MASTER)
         if why := disks.write_error(path.parent):
             return (

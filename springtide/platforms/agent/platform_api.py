@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from springtide.domain.core.resources import ProcessLimits, Usage
-from springtide.domain.core.roles import Life, RoleExit, RoleKind
+from springtide.domain.core.roles import Life, RoleExit
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,39 +54,3 @@ class Platform(Protocol):
 
     def leave(self) -> None:
         """Leave a running job to the next agent; end everything that cannot survive this agent."""
-
-
-class CompositePlatform:
-    """A platform that runs masters on `near` and all other roles on `far`."""
-
-    def __init__(self, near: Platform, far: Platform) -> None:
-        self._near, self._far = near, far
-
-    def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
-        return self._of(launch.life).start(launch, on_exit)
-
-    def adopt(self, on_exit: Callable[[RoleExit], None]) -> list[Life]:
-        return self._far.adopt(on_exit)
-
-    def stop(self, life: Life, *, kill: bool) -> None:
-        self._of(life).stop(life, kill=kill)
-
-    def hold(self, life: Life, limits: ProcessLimits) -> bool:
-        return self._of(life).hold(life, limits)
-
-    def running(self) -> list[Life]:
-        return [*self._near.running(), *self._far.running()]
-
-    def usage(self) -> Mapping[Life, tuple[Usage, ProcessLimits]]:
-        return {**self._near.usage(), **self._far.usage()}
-
-    def close(self) -> None:
-        self._far.close()
-        self._near.close()
-
-    def leave(self) -> None:
-        self._near.leave()
-        self._far.leave()
-
-    def _of(self, life: Life) -> Platform:
-        return self._near if life.role.kind is RoleKind.MASTER else self._far

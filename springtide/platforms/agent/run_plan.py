@@ -52,24 +52,6 @@ class RunPlan:
     """True if all roles use TLS, with certificates of this run in its folder."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoleEndpoints:
-    """Addresses and files by which a role finds its job and is found."""
-
-    master: str = ""
-    """Address of the master as host:port; a name is resolved for every attempt."""
-    master_file: str = ""
-    """File on the role's host with the master's current address; empty if the name is stable."""
-    secret_file: str = ""
-    """File with the secret, on the role's host."""
-    host: str = ""
-    """Address of the role; empty for the interface that faces the master."""
-    tls: str = ""
-    """Folder with certificates on the role's host; empty for none."""
-    patience_s: float | None = None
-    """Seconds that the role searches for a lost master; None for the time of a restart on the same host."""
-
-
 def module_of(kind: RoleKind) -> str:
     return MODULES[kind]
 
@@ -82,30 +64,19 @@ def arguments_of(kind: RoleKind, plan: RunPlan, *, root: str = "") -> tuple[str,
 
 
 def settings_of(
-    life: Life,
-    there: RoleEndpoints,
-    *,
-    debug: bool = False,
-    report_usage: bool = False,
-    script: Mapping[str, str] | None = None,
-    arguments: Sequence[str] = (),
+    life: Life, script: Mapping[str, str], arguments: Sequence[str], **others: str | float | None
 ) -> dict[str, str]:
-    """Return fields of `config.Settings`. `script`: fields for processes with user code; `arguments`: the script's."""
-    said = {
-        "member": str(life.role),
-        "incarnation": str(life.incarnation),
-        "master": there.master,
-        "master_file": there.master_file,
-        "secret_file": there.secret_file,
-        "host": there.host,
-        "tls": there.tls,
-        "master_patience_s": f"{there.patience_s:g}" if there.patience_s else "",
-        "report_usage": "1" if report_usage else "",
-        "debug": str(int(debug)),
-        "arguments": json.dumps(list(arguments)) if arguments and life.role.kind is RoleKind.WORKER else "",
-        **(script or {} if life.role.kind in (RoleKind.WORKER, RoleKind.DATA_WORKER) else {}),
-    }
-    return {name: value for name, value in said.items() if value}
+    """Return fields of `config.Settings` that are not empty.
+
+    `script`: fields for processes with user code; `arguments`: those of the script; `others`: fields of every role.
+    """
+    kind = life.role.kind
+    settings = {"member": str(life.role), "incarnation": life.incarnation, **others}
+    settings |= script if kind in (RoleKind.WORKER, RoleKind.DATA_WORKER) else {}
+    if arguments and kind is RoleKind.WORKER:
+        settings["arguments"] = json.dumps(list(arguments))
+    texts = {name: f"{value:g}" if isinstance(value, float) else value for name, value in settings.items()}
+    return {name: str(value) for name, value in texts.items() if value not in (None, "")}
 
 
 def environment_of(plan: RunPlan, limits: ProcessLimits) -> dict[str, str]:

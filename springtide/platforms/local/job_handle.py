@@ -12,7 +12,7 @@ from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.platforms.agent import job_handle
 from springtide.platforms.agent.job_handle import LogLine
 from springtide.rpc.messages import messages
-from springtide.telemetry import events, logs, run_registry
+from springtide.telemetry import events, logs
 from springtide.telemetry.host import disks
 
 LOOK_S = 0.2  # between two checks of the log files
@@ -27,7 +27,7 @@ class LocalJobHandle:
 
     platform = "local"
 
-    def __init__(self, run: run_registry.JobRun) -> None:
+    def __init__(self, run: logs.JobRun) -> None:
         self.run = run
 
     @property
@@ -35,7 +35,7 @@ class LocalJobHandle:
         return self.run.job
 
     @property
-    def card(self) -> run_registry.RunCard:
+    def card(self) -> logs.RunCard:
         return self.run.card
 
     @property
@@ -90,7 +90,7 @@ class LocalJobHandle:
             time.sleep(LOOK_S)
 
 
-def last_status(run: run_registry.JobRun) -> messages.JobStatus:
+def last_status(run: logs.JobRun) -> messages.JobStatus:
     """Return the status in the last event, or rebuild it from events if the agent was killed."""
     story = events.read(run.files.events)
     if story and story[-1]["event"] == "ended":

@@ -95,7 +95,6 @@ class LocalPlatform:
         return {life: (usage_of(running), running.limits) for life, running in self._running.items()}
 
     def close(self) -> None:
-        """End the whole process group, children of roles included."""
         self._watched.groups.close()  # removes most groups; the others follow when their processes are dead
         self._watched.kill()
         for life in list(self._running):

@@ -22,12 +22,13 @@ from springtide.domain.core.resources import ProcessLimits
 from springtide.platforms.local import watchdog
 from springtide.telemetry.host import control_groups
 from springtide.telemetry.host.control_groups import ControlGroup, GroupV1, GroupV2, kill_members, read_members, write
-from springtide.telemetry.run_registry import start_of
+from springtide.telemetry.logs import start_of
 
 DYING_S = 2.0  # the kernel keeps a group until its last process has exited, which takes milliseconds
 RETRY_S = 1.0  # wait after a failed start of a watchdog: the machine lacks processes or memory
 
 _OURS = re.compile(r"(springtide-(\d+)-\d+)-\d+")
+PROBE = ProcessLimits(cpu=1.0)
 _numbers = itertools.count(1)  # a process may run several jobs, with one agent each
 HINT = "run as root, or in a scope of your own: systemd-run --user --scope -p Delegate=yes springtide run ..."
 
@@ -43,7 +44,6 @@ class GuardedProcessGroup:
         self._stop_looking: Callable[[], object] = lambda: None
 
     def replace_dead_watchdogs(self) -> None:
-        """Watch the watchdog from the running event loop."""
         loop, pidfd = asyncio.get_running_loop(), os.pidfd_open(self._watchdog.pid)
 
         def stop() -> None:
@@ -129,7 +129,6 @@ class Groups:
             remove_stale(folder)
 
     def make(self, name: str, limits: ProcessLimits) -> ControlGroup | None:
-        """Create a control group with `limits`; None if this user may create none."""
         try:
             group = self._make_v2(name, limits) if self._found.version == 2 else self._make_v1(name, limits)
             if group is not None:
@@ -202,11 +201,11 @@ class Groups:
             self._say(f"no limits: {why}; going on without. To have them, {HINT}")
 
 
-def why_not() -> str:
-    """Return why CPU limits cannot be enforced here; empty if they can."""
+def why_not(limits: ProcessLimits = PROBE) -> str:
+    """Return why these limits cannot be enforced here; empty if they can."""
     said: list[str] = []
     groups = Groups(said.append)
-    group = groups.make("probe", ProcessLimits(cpu=1.0))
+    group = groups.make("probe", limits)
     if group is not None:
         groups.remove(group)
     groups.close()

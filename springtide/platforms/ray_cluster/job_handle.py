@@ -13,7 +13,7 @@ from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.platforms.agent.job_handle import LogLine
 from springtide.platforms.ray_cluster import cluster, job_order, job_records
 from springtide.rpc.messages import messages
-from springtide.telemetry.run_registry import RunCard
+from springtide.telemetry.logs import RunCard
 
 ANSWER_S = 30.0
 AGAIN_S = 0.5

@@ -51,7 +51,6 @@ def holder_of(job: str, life: Life) -> str:
 
 
 def life_of(job: str, name: str) -> Life | None:
-    """Return the life that an actor holds; None if it belongs to another job."""
     start = f"{steward_of(job)}/"
     if not name.startswith(start):
         return None
@@ -115,7 +114,6 @@ def whole(cpu: float) -> float:
 
 
 def lacking(asked: Mapping[str, Any], free: Mapping[str, Mapping[str, float]]) -> str:
-    """Explain why no node has room for the request."""
     plain = {"CPU": asked.get("num_cpus", 0.0), "GPU": asked.get("num_gpus", 0.0), "memory": asked.get("memory", 0.0)}
     wanted = {**plain, **asked.get("resources", {})}
     wanted = {name: amount for name, amount in wanted.items() if amount}

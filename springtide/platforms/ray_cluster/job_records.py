@@ -12,7 +12,7 @@ from ray.experimental import internal_kv
 
 from springtide.platforms.ray_cluster import job_order
 from springtide.rpc.messages import messages
-from springtide.telemetry import events, logs, redactor
+from springtide.telemetry import events, logs, output
 
 KEPT = 50
 """Number of finished jobs to keep."""
@@ -44,7 +44,7 @@ def fresh(wanted: job_order.JobOrder) -> RayJobRecord:
     return RayJobRecord(
         name=wanted.name,
         script=plan.script,
-        arguments=redactor.redact_arguments(plan.arguments),
+        arguments=output.redact_arguments(plan.arguments),
         began_at=wanted.began_at,
         run_folder=wanted.run_folder,
     )

@@ -97,7 +97,6 @@ class DataWorkerMove:
 
 
 def choose(cpu: float, nodes: Nodes) -> str:
-    """Return the best node with enough free cores; empty if none has them."""
     fit = [node for node, free in nodes.free.items() if free >= cpu - HAIR]
     return min(fit, key=lambda node: (*nodes.worth(node), -nodes.free[node], node), default="")
 

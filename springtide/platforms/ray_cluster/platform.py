@@ -2,7 +2,7 @@
 
 Each role is a detached actor (`role_actor`), which the platform polls for output, exits and lost nodes. Data workers
 start near their trainers if possible, or move there later (`placement`). A role that Ray cannot place within
-`pending_s` is given up, and the job continues without it. The master runs elsewhere (`CompositePlatform`).
+`pending_s` is given up, and the job continues without it. The master runs beside the steward.
 """
 
 import asyncio
@@ -45,7 +45,6 @@ def exit_of_lost(life: Life, pid: int, error: Exception, *, node_lives: bool) ->
 
 
 def first_line(error: Exception) -> str:
-    """Return the most telling line of a Ray error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if ":" not in line[:16] and len(line) > 20]
     return (telling or lines or [type(error).__name__])[-1][:300]
@@ -208,7 +207,6 @@ class RayPlatform:
         return found[1]
 
     async def _follow(self, held: ActorEntry) -> RoleExit:
-        """Copy the role's output to its log until it ends."""
         away_since: float | None = None
         while True:
             try:
@@ -261,7 +259,6 @@ class RayPlatform:
         return b""
 
     async def _tell_where_master_is(self) -> None:
-        """Send `master.json` to all actors whenever the master moves."""
         while True:
             if (where := self._master()) != self._known_master:
                 self._known_master = where

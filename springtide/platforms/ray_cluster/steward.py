@@ -25,7 +25,6 @@ from springtide.checkpoint.format.storage import open_store
 from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.platforms.agent import job_handle
 from springtide.platforms.agent.agent import Agent
-from springtide.platforms.agent.platform_api import CompositePlatform
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.platforms.ray_cluster import cluster, job_order, job_records
@@ -54,7 +53,6 @@ class Steward:
         self._loop = asyncio.new_event_loop()
         self._agent: Agent | None = None
         self._status = messages.JobStatus(name=wanted.plan.spec.name, phase=JobPhase.STARTING, why="", elapsed_s=0.0)
-        self._said: list[str] = []
         logs.log_to_stderr(debug=wanted.plan.debug)
         threading.Thread(target=self._keep, name="springtide-steward", daemon=True).start()
 
@@ -70,8 +68,8 @@ class Steward:
         work = job_handle.ask_master(self._files, request)
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
-    def story(self, since: int = 0) -> list[dict[str, Any]]:
-        return events.read(self._files.events)[since:]
+    def story(self) -> list[dict[str, Any]]:
+        return events.read(self._files.events)
 
     def roles(self) -> list[str]:
         return sorted(path.stem for path in self._files.logs.glob("*.log"))
@@ -121,11 +119,9 @@ class Steward:
 
     async def _run(self) -> messages.JobStatus:
         plan = self._prepared()
-        platform = CompositePlatform(
-            LocalPlatform(self._files, log.info), RayPlatform(self._order, self._files, log.info)
-        )
-        term = TermCounter(self._files.root)
-        self._agent = Agent(plan, self._files, platform, log.info, next_term=term.next)
+        roles = RayPlatform(self._order, self._files, log.info)
+        masters, term = LocalPlatform(self._files, log.info), TermCounter(self._files.root)
+        self._agent = Agent(plan, self._files, roles, log.info, masters=masters, next_term=term.next)
         return await self._agent.run(self._seen)
 
     def _prepared(self) -> RunPlan:
@@ -142,7 +138,6 @@ class Steward:
         return replace(plan, host=host, adopt=True, report_usage=True)
 
     def _end_all(self) -> None:
-        """Kill every role of this job and wait until all are gone."""
         while held := cluster.holders(self._order.name):
             for actor in held.values():
                 cluster.kill(actor)
@@ -163,7 +158,6 @@ def mark_over(folder: pathlib.Path) -> None:
 
 
 def sweep(base: pathlib.Path, *, at: float) -> list[pathlib.Path]:
-    """Remove run folders that are too old."""
     gone = []
     for folder in base.glob("*"):
         with contextlib.suppress(OSError):
@@ -181,7 +175,6 @@ def last_change(folder: pathlib.Path) -> float:
 
 
 def restart_plan(plan: RunPlan, folder: str) -> RunPlan:
-    """Return the plan resumed from the newest checkpoint at its URL."""
     rules = plan.spec.checkpoints
     if not rules.url:
         raise errors.JobFailed(
@@ -213,7 +206,6 @@ class TermCounter:
         self._path = folder / "term"
 
     async def next(self) -> int:
-        """Return the next term, written to disk first."""
         term = self._last() + 1
         part = self._path.with_name("term.part")
         with events.disk_errors(self._path):

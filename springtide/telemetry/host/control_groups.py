@@ -4,7 +4,6 @@ Groups are made by `platforms.local.process_group`, below this process's own gro
 holds, or by a container's host (`telemetry.host.usage`).
 """
 
-import abc
 import contextlib
 import os
 import pathlib
@@ -25,31 +24,11 @@ PROC_SELF = pathlib.Path("/proc/self")
 CONTROLLERS = ("cpu", "cpuacct", "memory")
 
 
-class ControlGroup(abc.ABC):
-    """A control group: a folder for each controller. A missing file reads as empty."""
+class _GroupFolders:
+    """The folders of a control group, one for each controller. A missing file reads as empty."""
 
     def __init__(self, folder_of: Mapping[str, pathlib.Path]) -> None:
         self._folder_of = dict(folder_of)
-
-    @abc.abstractmethod
-    def can_hold(self, limits: ProcessLimits) -> bool:
-        """Return True if the group has the controllers for these limits. A group that only counts cannot limit CPU."""
-
-    @abc.abstractmethod
-    def hold_to(self, limits: ProcessLimits) -> None:
-        """Write the limits. Raise OSError without permission."""
-
-    @abc.abstractmethod
-    def usage(self) -> Usage:
-        """Return CPU and memory of all members, including those that have exited."""
-
-    @abc.abstractmethod
-    def limits(self) -> ProcessLimits:
-        """Return the present limits."""
-
-    @abc.abstractmethod
-    def oom_kills(self) -> int:
-        """Return the kernel's count of out-of-memory kills in the group."""
 
     def admit(self, pid: int) -> None:
         """Move a process into the group. Its future children follow."""
@@ -72,15 +51,15 @@ class ControlGroup(abc.ABC):
         return int(text) if text.isdigit() else 0
 
     def _table(self, controller: str, name: str) -> dict[str, int]:
-        """Read a file with a name and a number on each line."""
         pairs = (line.split() for line in self._text(controller, name).splitlines())
         return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
 
 
-class GroupV1(ControlGroup):
+class GroupV1(_GroupFolders):
     """A version 1 control group: a folder in each of several hierarchies."""
 
     def can_hold(self, limits: ProcessLimits) -> bool:
+        """Return True if the group has the controllers for these limits. A group that only counts cannot limit CPU."""
         wanted = {"cpu": limits.cpu, "memory": limits.memory}
         return all(name in self._folder_of or limit is None for name, limit in wanted.items())
 
@@ -121,7 +100,7 @@ class GroupV1(ControlGroup):
         return self._table("memory", "memory.oom_control").get("oom_kill", 0)
 
 
-class GroupV2(ControlGroup):
+class GroupV2(_GroupFolders):
     """A version 2 control group: a folder in the unified hierarchy."""
 
     def __init__(self, folder: pathlib.Path) -> None:
@@ -163,8 +142,10 @@ class GroupV2(ControlGroup):
         return self._table("", "memory.events").get("oom_kill", 0)
 
 
+ControlGroup = GroupV1 | GroupV2
+
+
 def kill_members(group: ControlGroup) -> None:
-    """Kill all processes that a role left in its group."""
     for pid in group.members():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

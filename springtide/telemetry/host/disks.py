@@ -26,7 +26,6 @@ def sqlite_journal_mode(path: pathlib.Path) -> str:
 
 
 def kind_of(path: pathlib.Path) -> str:
-    """Return the file system type of a path, such as ext4; empty if unknown."""
     try:
         mounts = MOUNTS.read_text("utf-8", errors="surrogateescape")
         return kind_in(mounts, os.path.realpath(path))

@@ -21,7 +21,6 @@ PROC = pathlib.Path("/proc")
 
 
 def cores() -> int:
-    """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
@@ -93,7 +92,6 @@ def alone(members: set[int], pid: int, parent_of: Mapping[int, int]) -> bool:
 
 
 def ancestors(pid: int, parent_of: Mapping[int, int]) -> list[int]:
-    """Return parent, grandparent and so on."""
     found: list[int] = []
     while (pid := parent_of.get(pid, 0)) and pid not in found:
         found.append(pid)
@@ -101,7 +99,6 @@ def ancestors(pid: int, parent_of: Mapping[int, int]) -> list[int]:
 
 
 def parents(proc: pathlib.Path) -> dict[int, int]:
-    """Return the parent of each visible process."""
     found = {}
     for folder in proc.iterdir():
         if folder.name.isdigit():

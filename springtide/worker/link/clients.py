@@ -14,7 +14,7 @@ from springtide.domain.data.data_workers import LeftOut
 from springtide.domain.data.samples import DatasetCard, EpochPlace
 from springtide.domain.data.streams import BatchCut, PartitionRange
 from springtide.rpc.messages import messages
-from springtide.telemetry.redactor import redact
+from springtide.telemetry.output import redact
 from springtide.worker.link.lease_tracker import LeaseReport, LeaseTracker
 from springtide.worker.link.subscriptions import Subscriptions
 

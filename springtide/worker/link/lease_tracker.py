@@ -14,7 +14,7 @@ from typing import NamedTuple
 from springtide.domain.data.leases import Grant, LeaseKey, Progress, ReadFailure, ShrinkRequest
 from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import BatchCut
-from springtide.telemetry.redactor import redact
+from springtide.telemetry.output import redact
 
 
 class BatchClaim(NamedTuple):

@@ -20,7 +20,7 @@ from springtide.rpc.messages import messages
 from springtide.rpc.messages.messages import WorkerWelcome
 from springtide.rpc.transport import channel
 from springtide.telemetry.host.usage import OwnUsage
-from springtide.telemetry.redactor import redact
+from springtide.telemetry.output import redact
 from springtide.worker.link.clients import GroupClient, LeaseClient, ReportClient, SharedValues, StopState
 from springtide.worker.link.subscriptions import Subscriptions
 

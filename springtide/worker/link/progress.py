@@ -25,10 +25,11 @@ KEPT_STEPS = 4096  # steps kept individually (1 MiB); sums are kept forever
 class StepMeter:
     """Clock readings of the current step, and the timings of earlier steps."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self.clock = clock
-        self.spent: Callable[[], ClientTime] = in_process
-        """Function that reads the client's times at both ends of a step; replaced if tables are on servers."""
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, spent: "Callable[[], ClientTime | None]" = lambda: None
+    ) -> None:
+        """`spent` reads the client's times at both ends of a step; None if tables are in this process."""
+        self.clock, self._spent = clock, spent
         self.steps: deque[profile.StepTiming] = deque(maxlen=KEPT_STEPS)
         """Timings of the latest steps."""
         self._total = profile.TimingSum()
@@ -40,7 +41,7 @@ class StepMeter:
     def restart(self) -> None:
         """Start a pass; the time since the last step, such as an evaluation, does not count."""
         self._last_end = self._handed = self._forward_end = self.clock()
-        self._last = self.spent()
+        self._last = self._spent() or NOTHING
         self._data_s = self._lookup_s = 0.0
 
     def data_read(self, seconds: float) -> None:
@@ -59,10 +60,11 @@ class StepMeter:
 
     def step_began(self) -> None:
         self._began = self.clock()
-        self._began_spent = self.spent()
+        self._began_spent = self._spent() or NOTHING
 
     def step_done(self, *, samples: int) -> None:
-        end, spent = self.clock(), self.spent()
+        end, served = self.clock(), self._spent()
+        spent = served or NOTHING
         last, began = self._last, self._began_spent
         pull_wait = began.wait_s - last.wait_s
         push_wait = spent.wait_s - began.wait_s
@@ -71,7 +73,7 @@ class StepMeter:
         own = max(0.0, end - self._began - push_wait)
         terms = (
             StepTerms(gradient_s=forward + backward, update_s=own, lookup_s=self._lookup_s)
-            if self.spent is in_process
+            if served is None
             else exposed(last, spent, own_s=forward + backward + own + self._lookup_s)
         )
         timing = profile.StepTiming(
@@ -176,10 +178,6 @@ class StepTerms(NamedTuple):
 
 
 NOTHING = ClientTime()
-
-
-def in_process() -> ClientTime:
-    return NOTHING
 
 
 def exposed(before: ClientTime, after: ClientTime, *, own_s: float) -> StepTerms:

@@ -75,7 +75,7 @@ REFUSED = [
     ({"script": "other.py"}, "script cannot change"),
     ({"arguments": ["--more"]}, "arguments cannot change"),
     ({"workers": {"count": 2, "min": 1}}, "count beside min or max"),
-    ({"workers": {"min": 3, "max": 2}}, "no more at least"),
+    ({"workers": {"min": 3, "max": 2}}, "min must not be above max"),
     ({"stopped": False}, "stays so"),
 ]
 

@@ -9,8 +9,8 @@ from springtide import errors
 from springtide.cli.common.options import WhereOptions
 from springtide.launch import job_lookup
 from springtide.launch.job_lookup import JobLocation
-from springtide.telemetry import logs, run_registry
-from springtide.telemetry.run_registry import RunCard
+from springtide.telemetry import logs
+from springtide.telemetry.logs import RunCard
 
 
 class Elsewhere:
@@ -32,9 +32,7 @@ def ray(monkeypatch):
 
 def local(folder, name, began_at):
     files = logs.make_run(folder, name)
-    run_registry.write_card(
-        files, RunCard(name=name, script="train.py", began_at=began_at, agent_pid=1, agent_start=-1)
-    )
+    logs.write_card(files, RunCard(name=name, script="train.py", began_at=began_at, agent_pid=1, agent_start=-1))
 
 
 def test_the_card_of_a_job_says_where_it_is(tmp_path, ray):

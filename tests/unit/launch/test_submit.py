@@ -10,7 +10,7 @@ from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.launch import job_lookup, submit
 from springtide.launch.job_lookup import JobLocation
 from springtide.platforms.agent import agent
-from springtide.telemetry import run_registry
+from springtide.telemetry import logs
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_a_cluster_gets_the_job_with_a_name_and_a_card_stays_here(tmp_path, clus
     name = submit.submit(ElasticJob(script="Train_CTR.py"), where, code=tmp_path)
     ((job, code, options),) = cluster
     assert name == job.name == "train-ctr" and code == tmp_path and options == {"namespace": "ml"}
-    (run,) = run_registry.find(tmp_path / "runs")
+    (run,) = logs.find_runs(tmp_path / "runs")
     assert (run.job, run.card.platform, run.card.where, run.here) == ("train-ctr", "k8s", {"namespace": "ml"}, False)
 
 
@@ -37,7 +37,7 @@ def test_what_is_wrong_is_said_before_anything_is_handed_over(tmp_path, cluster)
     where = JobLocation(platform="k8s", folder=str(tmp_path / "runs"))
     with pytest.raises(errors.MissingFile, match="no script"):
         submit.submit(ElasticJob(script="train.py"), where, code=tmp_path)
-    with pytest.raises(errors.MissingFile, match="no such folder; wanted the one with"):
+    with pytest.raises(errors.MissingFile, match="no such folder; expected the one with"):
         submit.submit(ElasticJob(script="train.py"), where, code=tmp_path / "nowhere")
     with pytest.raises(errors.BadInput, match="nothing to run"):
         submit.submit(ElasticJob(script="train.py", stopped=True), JobLocation(folder=str(tmp_path / "runs")))

@@ -12,7 +12,6 @@ from springtide.domain.spec.planning_config import PlanRules
 from springtide.job.core import events
 from springtide.job.scaling import plan
 from springtide.master import handlers as bounding
-from springtide.master.core import journal_entries
 from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
 from tests.unit.job.scaling.test_bounds import SPEC
@@ -56,7 +55,7 @@ def test_a_job_that_nobody_plans_has_no_bounds():
 def test_bounds_that_the_job_cannot_come_into_are_not_kept(bounds, why):
     made = doors(replace(SPEC, sync="bsp"))
     card = DatasetCard(samples=800, batch_size=8, in_step=True)
-    made.record.lease(journal_entries.LeaseEntry(LeaseHolder(0, 0), card, 1, 2.0, ()))
+    made.record.lease(LeaseHolder(0, 0), card, 1, 2.0)
     with pytest.raises(errors.BadInput, match=why):
         bounding.change_bounds(made, messages.BoundsRequest(**bounds))
     assert not made.happened and not made.record.state.planned.limits

@@ -26,7 +26,7 @@ from springtide.domain.spec.online_job import OnlineJob, OnlinePoint, OnlineRule
 from springtide.planning.online.traffic import DAY_S
 from springtide.platforms.local import process_group
 from springtide.rpc.messages.messages import JobStatus
-from springtide.telemetry.time_series import read
+from springtide.telemetry.events import read_points
 from springtide.testing.cluster import LocalCluster
 from springtide_lab import charts
 from springtide_lab.bench import Options
@@ -383,7 +383,7 @@ def play(
             time.sleep(0.1)
         producer.seal()
         jobs.finished(job, within_s=120)
-        points = read(job.files.online, OnlinePoint)
+        points = read_points(job.files.online, OnlinePoint)
     return status, points, miscounted(folder, producer.appended)
 
 

@@ -92,7 +92,6 @@ def retry_pause(refusal: Refusal, attempt: int, *, repeatable: bool) -> float | 
 
 
 def error_of(refusal: Refusal, what: str, server: str) -> errors.SpringtideError:
-    """Return the exception for a refusal; `what` names the request."""
     text = refusal.message
     match refusal.status:
         case 0:
@@ -348,7 +347,6 @@ class Client:
     async def stream(
         self, path: str, what: str, query: Mapping[str, str], *, silence_s: float | None
     ) -> AsyncIterator[bytes]:
-        """Yield lines of a streamed reply until the server ends it."""
         for anew in (False, True):
             try:
                 async for line in self._lines(path, what, query, silence_s, anew=anew):
@@ -483,7 +481,6 @@ class KnownObjects:
         return [] if same else [ObjectChange("changed", thing)]
 
     def apply(self, what: str, thing: Object) -> list[ObjectChange]:
-        """Apply one event of a watch and return the resulting changes."""
         if what not in ("BOOKMARK", "DELETED"):
             return self.seen(thing)
         before = self.things.get(key_of(thing))
@@ -506,7 +503,6 @@ class Stale(Exception):
 
 
 def parse_event(line: bytes, since: str) -> tuple[tuple[str, Object], str]:
-    """Parse one line of a watch into an event and the version to resume from."""
     try:
         event = msgspec.json.decode(line)
         what, thing = event["type"], event["object"]

@@ -26,7 +26,7 @@ def parse_quantity(value: Any) -> float:
                 return float(text.removesuffix(unit)) * size
         return float(text[:-1]) / 1000 if text.endswith("m") else float(text)
     except ValueError:
-        raise errors.BadInput(f"quantity {text!r}: wanted a number and a unit, such as 500m or 4Gi") from None
+        raise errors.BadInput(f"quantity {text!r}: expected a number and a unit, such as 500m or 4Gi") from None
 
 
 def cpu_quantity(cores: float) -> str:
@@ -50,7 +50,6 @@ def seconds(stamp: str) -> float:
 
 
 def condition(thing: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    """Return the condition of this type in the status of an object; empty if there is none."""
     conditions = (thing.get("status") or {}).get("conditions") or []
     return next((each for each in conditions if each.get("type") == kind), {})
 

@@ -120,7 +120,7 @@ def load(path: pathlib.Path) -> dict[str, Any]:
     except yaml.YAMLError as error:
         raise errors.BadInput(f"{path} is no YAML: {error}") from None
     if not isinstance(read, dict):
-        raise errors.BadInput(f"{path} is no kubeconfig: wanted clusters, users and contexts")
+        raise errors.BadInput(f"{path} is no kubeconfig: expected clusters, users and contexts")
     return read
 
 

@@ -27,7 +27,7 @@ from springtide.platforms.k8s.objects import names as called
 from springtide.platforms.k8s.objects.job_objects import JobObject
 from springtide.rpc.messages import messages
 from springtide.telemetry import events
-from springtide.telemetry.run_registry import RunCard
+from springtide.telemetry.logs import RunCard
 
 ANSWER_S = 20.0  # a recreated master pod is usually ready sooner
 AGAIN_S = 0.2
@@ -136,7 +136,6 @@ class KubernetesJobHandle:
         return job_objects.read(self.read())
 
     async def _scale(self, client: Client, request: messages.ScaleRequest) -> messages.Reply:
-        """Create a ScalePlan and wait for the master's answer."""
         name = f"{self.name}-scale-{secrets.token_hex(3)}"
         plan = ScalePlan(
             job=self.name,

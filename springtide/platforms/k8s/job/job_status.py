@@ -100,7 +100,6 @@ def phase_of(status: Object) -> JobPhase:
 
 
 def report_of(status: Object) -> messages.JobStatus | None:
-    """Return the master's own report; None if there is none or another version wrote it."""
     try:
         return msgspec.convert(status.get(REPORT), messages.JobStatus, str_keys=True)
     except msgspec.ValidationError:
@@ -134,7 +133,6 @@ class StatusWriter:
         self._news = asyncio.Event()
 
     def note(self, status: messages.JobStatus) -> None:
-        """Take the newest status; never blocks."""
         self._latest = status
         if status.phase != self._phase:
             self._phase = status.phase

@@ -61,7 +61,6 @@ class JobLease:
                 return term
 
     async def keep(self) -> None:
-        """Renew the lease until it is lost."""
         loop = asyncio.get_running_loop()
         self._renewed_at = loop.time()
         while not self.lost.is_set():

@@ -97,7 +97,6 @@ class PlanWriter:
                 failures += 1
 
     async def flushed(self) -> None:
-        """Wait until all changes are written."""
         if self.begun.is_set():
             await self._written.wait()
 

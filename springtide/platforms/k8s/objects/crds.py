@@ -110,7 +110,7 @@ JOB_RULES: Rules = {
             "!has(self.count) || (!has(self.min) && !has(self.max))",
             "count beside min or max: give the number, or bounds for planning",
         ),
-        rule("!has(self.min) || !has(self.max) || self.min <= self.max", "wanted no more at least (min) than at most"),
+        rule("!has(self.min) || !has(self.max) || self.min <= self.max", "min must not be above max"),
     ],
     ElasticJob: [
         *(unchanged(field) for field in FIXED),
@@ -138,7 +138,7 @@ NAME_RULES = [
     ),
     rule(
         "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-        "the name of a job is also that of a service: wanted small letters, digits and -, first a letter",
+        "the name of a job is also that of a service: give small letters, digits and -, first a letter",
     ),
 ]
 

@@ -135,7 +135,6 @@ def with_conditions(
 
 
 def plan_status(plan: Mapping[str, Any]) -> PlanStatus:
-    """Read the status of a ScalePlan; ignore fields of other versions."""
     known = {field.key for field in schema.fields_of(PlanStatus)}
     return schema.made(PlanStatus, {key: value for key, value in (plan.get("status") or {}).items() if key in known})
 
@@ -168,7 +167,6 @@ def of_job(job: JobObject) -> list[tuple[kinds.ObjectKind, Object]]:
 
 
 def service(job: JobObject) -> Object:
-    """Return the headless service, which also publishes pods that are not ready."""
     spec = {
         "clusterIP": "None",
         "publishNotReadyAddresses": True,

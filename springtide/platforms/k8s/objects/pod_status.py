@@ -102,7 +102,6 @@ def differs(wanted: Mapping[str, Any], pod: Pod) -> bool:
 
 
 def with_added(wanted: Mapping[str, Any], pod: Pod) -> dict[str, Any]:
-    """Merge wanted resources with those that a LimitRange or webhook has added."""
     has = _resources(pod)
     joined = {part: {**has.get(part, {}), **(wanted.get(part) or {})} for part in PARTS}
     return {part: amounts for part, amounts in joined.items() if amounts}
@@ -156,7 +155,6 @@ def last_words(pod: Pod) -> str:
 
 
 def said(pod: Pod) -> str:
-    """Return the last 2 KiB of the container's log, from `FallbackToLogsOnError`."""
     return str(terminated(pod).get("message") or "")
 
 

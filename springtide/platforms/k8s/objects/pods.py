@@ -46,8 +46,7 @@ THREADS = 4
 PATIENCE_S = 900
 """Seconds that roles search for their next master: its pod may wait for a node, and its image for the network."""
 MASTER_MODULE = "springtide.launch.k8s.agent_pod"
-UNPACK_MODULE = "springtide.platforms.k8s.job.unpack"
-DRAIN_MODULE = "springtide.platforms.k8s.job.drain"
+POD_MODULE = "springtide.platforms.k8s.job.role_pod"
 
 
 def affinity(job: str, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,7 +114,7 @@ def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
     container["env"] += environment(job, site, life, cpu=entry.cpu)
     container["resizePolicy"] = [{"resourceName": each, "restartPolicy": "NotRequired"} for each in ("cpu", "memory")]
     if kind is not RoleKind.DATA_WORKER:  # a data worker has no state and exits on SIGTERM
-        container["lifecycle"] = {"preStop": {"exec": {"command": ["python", "-m", DRAIN_MODULE]}}}
+        container["lifecycle"] = {"preStop": {"exec": {"command": ["python", "-m", POD_MODULE, "drain"]}}}
     shared = _run_volume(job) if wish.run_volume.shared else {"name": "run", "emptyDir": {}}
     volumes = [shared]
     # torch passes tensors between processes through shared memory, and the default of 64M is too little
@@ -136,7 +135,6 @@ def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
 
 
 def resources_of(job: JobObject, entry: PodWish) -> Object:
-    """Return requests equal to limits, except for workers beyond the quota."""
     limits = {}
     if entry.cpu is not None:
         limits["cpu"] = kinds.cpu_quantity(entry.cpu)
@@ -150,14 +148,16 @@ def resources_of(job: JobObject, entry: PodWish) -> Object:
 
 def environment(job: JobObject, site: Site, life: Life, *, cpu: float | None = None) -> list[Object]:
     """Return the variables of a role; user variables cannot override those that identify the job."""
-    there = run_plan.RoleEndpoints(
+    settings = run_plan.settings_of(
+        life,
+        schema.settings_of(job.job),
+        job.job.arguments,
         master=names.master_address(job.name, job.namespace),
         secret_file=f"{names.CREDENTIALS}/secret",
         tls=names.CREDENTIALS if job.job.kubernetes.tls else "",
-        patience_s=PATIENCE_S,
-    )
-    settings = run_plan.settings_of(
-        life, there, report_usage=True, script=schema.settings_of(job.job), arguments=job.job.arguments
+        master_patience_s=PATIENCE_S,
+        report_usage="1",
+        debug=0,
     )
     told = {f"SPRINGTIDE_{name.upper()}": value for name, value in settings.items()}
     told["SPRINGTIDE_SHARED_MEMORY"] = "0"  # pods of one node share no memory
@@ -181,7 +181,7 @@ def _container(
     job: JobObject, site: Site, name: str, module: str, arguments: tuple[str, ...], wanted: Object
 ) -> Object:
     wish = job.job.kubernetes
-    command = ["python", "-m", *((UNPACK_MODULE, module) if job.code else (module,)), *arguments]
+    command = ["python", "-m", *((POD_MODULE, "run", module) if job.code else (module,)), *arguments]
     mounts: list[Any] = [
         {"name": "credentials", "mountPath": names.CREDENTIALS, "readOnly": True},
         {"name": "run", "mountPath": names.RUN},

@@ -129,7 +129,6 @@ def _make(view: OperatorView) -> OperatorSteps:
 
 
 def in_a_row(view: OperatorView) -> int:
-    """Count masters that did not last `LASTED_S`."""
     made_at = view.job.status.get("masterMadeAt")
     if not made_at or view.at - kinds.seconds(made_at) >= LASTED_S:
         return 0
@@ -183,7 +182,6 @@ def decide_over(view: OperatorView) -> OperatorSteps:
 
 
 def stopped_early(view: OperatorView) -> bool:
-    """Return True if the user stopped a job whose master does not run yet."""
     if not view.job.job.stopped or view.job.phase not in ("", PENDING):
         return False
     return view.master is None or pod_status.state_of(view.master).phase != pod_status.RUNNING

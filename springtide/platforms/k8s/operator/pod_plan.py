@@ -91,7 +91,6 @@ def _surplus(view: OperatorView, plan: ScalePlan) -> list[Step]:
 
 
 def _old_ends(roles: Mapping[str, Pod], listed: set[str]) -> list[Step]:
-    """Delete ended pods beyond the `KEPT_LIVES` newest of each role."""
     lives: dict[str, list[tuple[int, str]]] = {}
     for name, pod in roles.items():
         life = names.life_of(pod)

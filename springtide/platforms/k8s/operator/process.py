@@ -165,7 +165,6 @@ async def run(options: OperatorOptions, stop: asyncio.Event, ready: asyncio.Even
 
 
 async def until(stop: asyncio.Event, works: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Run all works until `stop`, or until one fails."""
     tasks = [asyncio.create_task(work) for work in (*works, _wait(stop))]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -184,7 +183,6 @@ async def _wait(event: asyncio.Event) -> None:
 
 @contextlib.asynccontextmanager
 async def alive(url: str) -> AsyncIterator[None]:
-    """Answer a liveness probe at this URL; empty for none."""
     where = urllib.parse.urlsplit(url)
     server = MetricsServer(lambda: "alive\n", path=where.path or "/")
     if url:

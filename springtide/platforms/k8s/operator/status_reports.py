@@ -86,7 +86,6 @@ def plan_status(view: OperatorView, outcome: StepOutcome) -> PlanStatus:
 
 
 def pods_message(states: Mapping[str, PodState]) -> str:
-    """Describe the first few pods that are not fine; empty if all are."""
     bad = {name: state for name, state in states.items() if state.phase not in FINE}
     if not bad:
         return ""
@@ -175,7 +174,6 @@ def _difference(
 
 
 def news(before: Mapping[str, Any], change: Mapping[str, Any]) -> list[JobNotice]:
-    """Return one event per condition whose status or reason changed."""
     known = {each["type"]: each for each in before.get("conditions") or []}
     found = []
     for each in change.get("conditions") or []:

@@ -14,13 +14,13 @@ from springtide import errors
 from springtide.cli import app
 from springtide.cli.common import render
 from springtide.cli.common.render import line_of, picture
+from springtide.cli.show import dashboard as serving
 from springtide.cli.show.dashboard import DashboardData
-from springtide.dashboard import server as serving
 from springtide.domain.spec.job_spec import JobPhase
 from springtide.domain.spec.online_job import OnlinePoint, OnlineState
 from springtide.rpc.messages.messages import JobStatus
-from springtide.telemetry import run_registry
-from springtide.telemetry.time_series import Series
+from springtide.telemetry import logs
+from springtide.telemetry.events import Series
 from tests.unit.cli.show.test_status import folder, output, past  # noqa: F401 - folder is a fixture
 
 STATE = OnlineState(
@@ -115,7 +115,7 @@ def page(folder):  # noqa: F811
     common = {"arriving": 5.0, "trained": 5.0, "lag_s": 0.5, "backlog": 2.0, "workers": 2, "wanted": 2}
     series.add(OnlinePoint(at=100.0, **common), OnlinePoint(at=115.0, **common))
     files.forecast.write_text('{"at": 100, "step_s": 600, "mean": [1], "high": [2]}')
-    (run,) = run_registry.find(folder)
+    (run,) = logs.find_runs(folder)
     server = serving.serve(DashboardData(run), host="127.0.0.1", port=0)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()

@@ -7,7 +7,7 @@ import pytest
 
 from springtide.cli.app import main
 from springtide.cli.show import events
-from springtide.telemetry import logs, planner_views, run_registry
+from springtide.telemetry import logs, planner_views
 
 EXAMPLE = pathlib.Path(__file__).parents[4] / "examples" / "plan_job.yaml"
 
@@ -42,9 +42,7 @@ def test_another_policy_may_be_asked(capsys):
 
 def test_a_run_is_planned_by_what_its_planner_was_shown_last(tmp_path, capsys):
     files = logs.make_run(tmp_path, "ads")
-    run_registry.write_card(
-        files, run_registry.RunCard(name="ads", script="train.py", began_at=1.0, agent_pid=1, agent_start=-1)
-    )
+    logs.write_card(files, logs.RunCard(name="ads", script="train.py", began_at=1.0, agent_pid=1, agent_start=-1))
     assert main(["plan", "ads", "--logs", str(tmp_path)]) == 2
     assert "nobody plans for it" in capsys.readouterr().err
     planner_views.write(files.view, planner_views.read(EXAMPLE))
@@ -58,7 +56,7 @@ def test_a_file_that_does_not_fit_is_refused_with_its_line(tmp_path, capsys):
     assert main(["plan", str(path)]) == 2
     assert "jobs[0].stage" in (said := capsys.readouterr().err)
     assert f"{path}:22" in said
-    assert "wanted one of waiting, sampling" in said
+    assert "expected one of waiting, sampling" in said
     path.write_text(EXAMPLE.read_text().replace("{policy: springtide", "{priority: remainign, policy: springtide"))
     assert main(["plan", str(path)]) == 2
     assert "no priority named 'remainign'. Did you mean 'remaining'" in capsys.readouterr().err

@@ -9,8 +9,8 @@ import pytest
 from springtide.cli import app
 from springtide.domain.spec.job_spec import Blame, JobPhase
 from springtide.rpc.messages.messages import JobStatus
-from springtide.telemetry import events, logs, run_registry
-from springtide.telemetry.run_registry import RunCard
+from springtide.telemetry import events, logs
+from springtide.telemetry.logs import RunCard
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def past(folder, name, *, began_at, status=None, told=(), agent_pid=1, agent_sta
     """A run that is over; without a status, one whose agent was killed."""
     files = logs.make_run(folder, name)
     card = RunCard(name=name, script="train.py", began_at=began_at, agent_pid=agent_pid, agent_start=agent_start)
-    run_registry.write_card(files, card)
+    logs.write_card(files, card)
     story = events.EventLog(files.events)
     for kind, fields in told:
         story.write(kind, **fields)

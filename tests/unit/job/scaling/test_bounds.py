@@ -13,8 +13,7 @@ from springtide.domain.spec.planning_config import PlanningStage, PlanRules
 from springtide.job.core import events
 from springtide.job.scaling import plan
 from springtide.job.state import JobState
-from springtide.master.core import journal_entries
-from springtide.master.core.record import JobRecord
+from springtide.master.core.record import JobRecord, encode_call
 
 BOUNDS = ShapeBounds(
     least=Shape(workers=1, servers=1, worker_cpu=0.5, server_cpu=0.2),
@@ -137,8 +136,6 @@ def test_bounds_that_cannot_be_change_nothing(limits):
 def test_the_next_master_goes_by_them():
     record = JobRecord(SPEC)
     event = events.BoundsChanged((2, 9), None, "the spec was changed")
-    entry = journal_entries.decode(journal_entries.encode(journal_entries.event_entry(event, 1.0)))
-    assert journal_entries.event_of(entry) == event
-    record.happen(event, 1.0)
+    record.replay(encode_call(record.happen, (event, 1.0), {}))
     assert counts(JobRecord.from_bytes(record.to_bytes()).state, "workers") == (2, 9)
     assert msgspec.convert(msgspec.to_builtins(event), type=events.BoundsChanged) == event

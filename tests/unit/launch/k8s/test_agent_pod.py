@@ -4,7 +4,7 @@ import pytest
 
 from springtide.launch.k8s import agent_pod
 from springtide.platforms.k8s.api import kubeconfig
-from springtide.platforms.k8s.job import drain
+from springtide.platforms.k8s.job import role_pod
 from springtide.telemetry import logs
 
 
@@ -24,9 +24,9 @@ def test_an_agent_without_a_cluster_says_which_file_it_wants(caplog):
 @pytest.mark.parametrize("given", [[], ["ctr"], ["ads", "ctr", "x"]])
 def test_an_agent_without_a_job_says_how_jobs_are_begun(given, caplog):
     assert agent_pod.main(given) == agent_pod.AGAIN
-    assert "wanted NAMESPACE JOB" in caplog.text and "springtide submit" in caplog.text
+    assert "expected NAMESPACE JOB" in caplog.text and "springtide submit" in caplog.text
 
 
 def test_a_hook_outside_of_a_pod_says_what_it_lacks(capsys):
-    assert drain.main() == 1
-    assert "drain: member '': wanted a role and its rank" in capsys.readouterr().err
+    assert role_pod.main(["drain"]) == 1
+    assert "drain: member '' must be a role and its rank" in capsys.readouterr().err

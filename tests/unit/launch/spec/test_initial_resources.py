@@ -87,7 +87,7 @@ def test_settings_go_where_they_belong():
     ("name", "value", "why"),
     [
         ("sampel_s", "5", "Did you mean 'sample_s'"),
-        ("sample_s", "often", "wanted a number"),
+        ("sample_s", "often", "expected a number"),
         ("sample_s", "nan", "wanted a number, 0 or more"),
         ("window_s", "-1", "wanted a number above 0"),
         ("rho", "inf", "wanted a number"),

@@ -81,7 +81,7 @@ def test_code_is_where_the_file_is_or_where_it_says():
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "job.yaml:1:1: empty; wanted the spec of a job, at least `script: train.py`"),
+        ("", "job.yaml:1:1: empty; expected the spec of a job, at least `script: train.py`"),
         ("# nothing\n---\n", "job.yaml:1:1: empty"),
         ("train.py", "job.yaml:1:1: wanted a mapping such as `script: train.py`, got train.py"),
         ("- a\n- b", "job.yaml:1:1: wanted a mapping such as `script: train.py`, got a list of 2"),
@@ -94,7 +94,7 @@ def test_code_is_where_the_file_is_or_where_it_says():
         ("script: t.py\nworkers: {min: 4, max: 2}", "job.yaml:2:16: workers.min: min 4, max 2"),
         ("script: t.py\nseed: '3'", 'job.yaml:2:7: seed: got "3", wanted a whole number'),
         ("script: t.py\nseed: 3\nseed: 4", "job.yaml:3:1: seed: given twice, first in line 2; leave one out"),
-        ("script: t.py\n---\nscript: u.py", "job.yaml:3:1: a second document begins here; wanted one job a file"),
+        ("script: t.py\n---\nscript: u.py", "job.yaml:3:1: a second document begins here; expected one job a file"),
         ("script: t.py\nworkers:\n\tmin: 1", "job.yaml:3:1: a tab; YAML is indented by spaces only"),
         ("script: a: b", "job.yaml:1:10: a second ': ' on one line"),
         ("script: [a", "job.yaml:1:11: not YAML"),
@@ -103,7 +103,7 @@ def test_code_is_where_the_file_is_or_where_it_says():
         ("script: !!python/name:os.system t.py", "job.yaml:1:9: script: a tag, "),
         ("script: &a [*a]", "job.yaml:1:"),
         ("script: *nobody", "job.yaml:1:9: not YAML: found undefined alias"),
-        ("script: t.py\nworkers: {<<: 3}", "job.yaml:2:15: workers: `<<` wants an alias of a mapping"),
+        ("script: t.py\nworkers: {<<: 3}", "job.yaml:2:15: workers: `<<` needs an alias of a mapping"),
         ("script: t\x00.py", "job.yaml:1:10: a character that YAML does not allow"),
         ("kind: Job\nspec: {script: t.py}", "job.yaml:1:7: kind: got 'Job', wanted ElasticJob"),
         ("apiVersion: v1\nspec: {script: t.py}", "job.yaml:1:13: apiVersion: got 'v1', wanted springtide.dev/v1alpha1"),

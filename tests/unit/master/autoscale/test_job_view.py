@@ -16,7 +16,6 @@ from springtide.job.core import events
 from springtide.job.scaling import plan
 from springtide.master.autoscale import job_view
 from springtide.master.autoscale.profiler import Profiler
-from springtide.master.core import journal_entries
 from springtide.master.core.record import JobRecord
 from springtide.planning.guards import memory
 from springtide.rpc.messages.messages import MemberReport
@@ -44,7 +43,7 @@ def begun(card=CARD, **spec):
     record.happen(events.RoleJoined(SERVER), 1.0)
     record.happen(events.RoleReady(SERVER, "here"), 1.0)
     record.happen(events.RoleJoined(WORKER), 2.0)
-    record.lease(journal_entries.LeaseEntry(LeaseHolder(0, 0), card, 1, 2.0, ()))
+    record.lease(LeaseHolder(0, 0), card, 1, 2.0)
     return record
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import types
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -19,13 +20,13 @@ from springtide.job.core import events
 from springtide.master.autoscale.forecast import TrafficForecast
 from springtide.master.autoscale.online_loop import OnlineAutoscaler
 from springtide.master.autoscale.stream_stats import StreamStats
-from springtide.master.core import waiters
+from springtide.master.core.context import ChangeSignal, MasterContext
 from springtide.master.core.record import JobRecord
 from springtide.planning.online import decision
 from springtide.planning.online.traffic import RateForecast
 from springtide.rpc.messages.messages import MemberReport
+from springtide.telemetry.events import Series, read_points
 from springtide.telemetry.logs import RunFiles
-from springtide.telemetry.time_series import Series, read
 from tests.unit.master.autoscale.test_loop import RULES
 
 WALL, BATCH = 1_700_000_000.0, 10
@@ -60,12 +61,15 @@ class World:
         doors = SimpleNamespace(
             record=self.record,
             state=self.record.state,
-            changed=waiters.ChangeSignal(),
+            changed=ChangeSignal(),
             apply=self.happen,
             clock=lambda: self.now,
-            journaled=lambda entry: contextlib.nullcontext(),
+            journaled=lambda change, *arguments: change(*arguments),
             log_event=lambda kind, **fields: self.told.append((kind, fields)),
+            _last_news={},
         )
+        for own in (MasterContext.load, MasterContext.store, MasterContext.is_news):
+            setattr(doors, own.__name__, types.MethodType(own, doors))
         self.forecasts = Says()
         foresight = TrafficForecast(job, self.forecasts, self.files, wall=WALL + at, at=at)
         points = Series(self.files.online, OnlinePoint, most=100)
@@ -343,7 +347,7 @@ def test_traffic_of_another_run_can_be_given(tmp_path, monkeypatch):
     world = World(tmp_path, monkeypatch, OnlineJob(on=True, rules=OnlineRules(most=2), history=str(given)))
     world.go(40, traffic=80)
     assert world.views[0].outlook.mean[0] == pytest.approx(42)
-    assert len(read(world.files.traffic, TrafficStep)) == 200
+    assert len(read_points(world.files.traffic, TrafficStep)) == 200
 
 
 def test_without_a_past_the_last_minutes_are_taken_to_go_on_and_that_is_said(world):
@@ -358,15 +362,15 @@ def test_a_day_in_minutes_looks_like_a_day(tmp_path, monkeypatch):
     view = world.views[-1]
     assert view.arrivals == pytest.approx(2880, rel=0.05) and view.capacity[1] == pytest.approx(5760, rel=0.05)
     assert view.outlook.mean[0] == pytest.approx(2880, rel=0.05) and view.backlog < 288 * 2880
-    kept = read(world.files.traffic, TrafficStep)[-1]
+    kept = read_points(world.files.traffic, TrafficStep)[-1]
     assert kept.samples / kept.seconds == pytest.approx(2880, rel=0.05)
-    assert len(read(world.files.traffic, TrafficStep)) == pytest.approx(48, abs=2)
+    assert len(read_points(world.files.traffic, TrafficStep)) == pytest.approx(48, abs=2)
     assert world.online.status(world.now).hours == pytest.approx(8, rel=0.05)
 
 
 def test_points_of_the_run_are_there_for_the_dashboard(world):
     world.go(100, traffic=80)
-    points = read(world.files.online, OnlinePoint)
+    points = read_points(world.files.online, OnlinePoint)
     assert len(points) == pytest.approx(100 / 15, abs=2)
     assert points[-1].arriving == pytest.approx(80, rel=0.05) and points[-1].workers == 1
     assert points[-1].at == pytest.approx(WALL + world.now, abs=20)

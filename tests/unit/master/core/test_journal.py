@@ -109,7 +109,7 @@ def test_a_journal_of_another_version_is_refused_and_left_as_it_is(tmp_path, mon
     Journal(path, term=1, now=0.0).close()
     monkeypatch.undo()
     for _ in range(2):
-        with pytest.raises(errors.BadInput, match=r"has format 1, from another version .* this one reads 4"):
+        with pytest.raises(errors.BadInput, match=r"has format 1, from another version .* this one reads 5"):
             Journal(path, term=2, now=0.0)
 
 

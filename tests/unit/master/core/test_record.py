@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from springtide import errors
-from springtide.checkpoint.format.manifest import Manifest, SavedProgress
+from springtide.checkpoint.format.manifest import Manifest, SavedProgress, ScriptStates
+from springtide.data.ledger.passes import JobProgress
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.leases import LeaseHolder, Progress, ReadFailure
 from springtide.domain.data.samples import DatasetCard, EpochPlace
@@ -16,7 +17,7 @@ from springtide.domain.spec.job_spec import JobPhase, JobSpec
 from springtide.job.core import events
 from springtide.master import main
 from springtide.master.core.journal import Journal
-from springtide.master.core.record import DONE, JobRecord
+from springtide.master.core.record import DONE, JobRecord, encode_call
 from springtide.master.main import build_service
 from springtide.master.servers import recovery
 from springtide.rpc.messages import messages
@@ -276,3 +277,20 @@ def test_a_worker_that_is_added_begins_where_the_others_are_though_one_of_its_ra
         assert record.scripts.place_for(1).epoch == 5 and record.scripts.objects_for(1) == {"schedule": b"late"}
 
     asyncio.run(test())
+
+
+def test_a_replayed_call_gets_the_arguments_of_the_first_one():
+    states = ScriptStates(claims=("weights",), objects={1: {"schedule": b"7"}}, places={1: EpochPlace(0, 0, 0)})
+    first, again = JobRecord(JobSpec(name="job")), JobRecord(JobSpec(name="job"))
+    for change, *arguments in (
+        ("resume", JobProgress(), states),
+        ("restore", JobProgress(), states),
+        ("restore", JobProgress(), None),
+        ("happen", events.StopRequested("enough"), 3.0),
+    ):
+        getattr(first, change)(*arguments)
+        again.replay(encode_call(getattr(again, change), arguments, {}))
+    again.replay(encode_call(again.book.keep, (JobProgress(),), {"floors": False}))
+    first.book.keep(JobProgress(), floors=False)
+    assert again.to_bytes() == first.to_bytes()
+    assert again.scripts.objects == states.objects and again.shared.claims == {"weights": DONE}

@@ -9,7 +9,6 @@ from springtide.domain.data.samples import DatasetCard
 from springtide.domain.data.streams import FAR, BatchCut, PartitionRange, PartitionView, StreamCard, StreamUse
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.master.autoscale.online_loop import OnlineAutoscaler
-from springtide.master.core import journal_entries
 from springtide.master.core.record import JobRecord
 from springtide.master.data import leases
 from springtide.master.main import build_service
@@ -64,7 +63,7 @@ def test_what_was_handed_out_cut_and_given_to_others_is_the_same_for_a_master_th
     master = asyncio.run(run())
     again = JobRecord(JobSpec(name="job", workers=1))
     for line in journal:
-        again.apply(journal_entries.decode(line))
+        again.replay(line)
     for one in (master.record.book, again.book):
         one.renew(0.0)
     assert again.book.to_state() == master.record.book.to_state()

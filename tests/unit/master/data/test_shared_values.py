@@ -1,11 +1,17 @@
 """The master tells workers where the others take batches, and forgets those that it has given up."""
 
+import asyncio
+import random
+
+import pytest
+
 from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.job.core import events
 from springtide.job.state import JobState
-from springtide.master.data.shared_values import ShufflerList
+from springtide.master.core.context import ChangeSignal
+from springtide.master.data.shared_values import ShufflerList, StalenessGate
 
 ONE, TWO = LeaseHolder(0), LeaseHolder(1)
 
@@ -54,3 +60,56 @@ def test_the_next_life_takes_the_place_of_the_last():
     known = ShufflerList(state())
     known.heard(ONE, "host:1", 0)
     assert names(known.heard(LeaseHolder(0, 1), "host:9", 0)) == ["worker-0.1"]
+
+
+def test_whoever_waits_looks_again_after_every_change():
+    async def run():
+        turnstile, seen = ChangeSignal(), []
+
+        def third_time():
+            seen.append(1)
+            return len(seen) == 3
+
+        waiting = asyncio.create_task(turnstile.until(third_time))
+        for looked in (1, 2):
+            await asyncio.sleep(0)
+            assert len(seen) == looked and not waiting.done()
+            turnstile.turn()
+        await waiting
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_no_push_is_staler_than_the_bound_and_everyone_comes_to_its_turn(seed):
+    print("seed", seed)
+    chance = random.Random(seed)
+    workers, bound = [LeaseHolder(rank) for rank in range(chance.randint(1, 6))], chance.randint(0, 7)
+    gate, applied, read, pushes = StalenessGate(ChangeSignal()), 0, {}, dict.fromkeys(workers, 0)
+    for _ in range(600):
+        who = chance.choice(workers)
+        if who not in read:
+            if gate.admit(who, bound):
+                read[who] = applied
+        elif chance.random() < 1 / (1 + who.rank):  # some are slow
+            assert applied - read.pop(who) <= bound
+            applied += 1
+            pushes[who] += 1
+            gate.leave(who)
+    assert min(pushes.values()) > 0, pushes
+
+
+def test_with_a_bound_of_all_others_everyone_is_inside_at_once():
+    gate = StalenessGate(ChangeSignal())
+    assert all(gate.admit(LeaseHolder(rank), 3) for rank in range(4))
+
+
+def test_one_that_is_lost_makes_room_and_is_no_longer_waited_for():
+    gate, first, second, third = StalenessGate(ChangeSignal()), LeaseHolder(0), LeaseHolder(1), LeaseHolder(2)
+    assert gate.admit(first, 0)
+    assert not gate.admit(second, 0) and not gate.admit(third, 0)
+    gate.leave(second)  # it waited
+    gate.leave(first)  # it computed
+    assert gate.admit(third, 0)
+    gate.leave(first)
+    assert not gate.admit(second, 0), "leaving twice changes nothing"

@@ -29,18 +29,21 @@ def test_nothing_of_the_spec_nor_of_the_scripts_arguments_is_on_a_command_line()
 
 def test_only_workers_are_told_the_scripts_arguments():
     for kind in (RoleKind.WORKER, RoleKind.SERVER, RoleKind.DATA_WORKER):
-        told = run_plan.settings_of(Life(Role(kind, 0)), run_plan.RoleEndpoints(), arguments=PLAN.arguments)
+        told = run_plan.settings_of(Life(Role(kind, 0)), {}, PLAN.arguments)
         assert json.loads(told.get("arguments", "[]")) == (["--epochs", "2"] if kind is RoleKind.WORKER else [])
 
 
 def test_what_a_role_is_told_are_settings_that_it_reads_back():
-    there = run_plan.RoleEndpoints(
+    told = run_plan.settings_of(
+        Life(Role(RoleKind.SERVER, 3), 2),
+        {},
+        (),
         master="ctr-master.ctr.default.svc:7700",
         secret_file="/run/springtide/credentials/secret",
         host="10.1.2.3",
-        patience_s=run_plan.PATIENCE_S,
+        master_patience_s=run_plan.PATIENCE_S,
+        report_usage="1",
     )
-    told = run_plan.settings_of(Life(Role(RoleKind.SERVER, 3), 2), there, report_usage=True)
     read = config.load(environ={config.PREFIX + name.upper(): value for name, value in told.items()})
     assert (read.member, read.incarnation, read.host) == ("server-3", 2, "10.1.2.3")
     assert (read.master, read.master_file) == ("ctr-master.ctr.default.svc:7700", "")
@@ -48,7 +51,7 @@ def test_what_a_role_is_told_are_settings_that_it_reads_back():
 
 
 def test_what_is_left_open_is_not_said():
-    told = run_plan.settings_of(Life(Role(RoleKind.WORKER, 0)), run_plan.RoleEndpoints(master="10.0.0.1:7700"))
+    told = run_plan.settings_of(Life(Role(RoleKind.WORKER, 0)), {}, (), master="10.0.0.1:7700", tls="", debug=0)
     assert told == {"member": "worker-0", "incarnation": "0", "master": "10.0.0.1:7700", "debug": "0"}
 
 

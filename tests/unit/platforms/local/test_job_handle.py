@@ -6,17 +6,16 @@ from springtide.domain.spec.job_spec import JobPhase
 from springtide.platforms.agent.job_handle import LogLine
 from springtide.platforms.local import job_handle
 from springtide.platforms.local.job_handle import LocalJobHandle
-from springtide.telemetry import events, logs, run_registry
-from springtide.telemetry.logs import LogTail
-from springtide.telemetry.run_registry import RunCard
+from springtide.telemetry import events, logs
+from springtide.telemetry.logs import LogTail, RunCard
 
 
 def reach_of(folder, *, running):
     files = logs.make_run(folder, "train")
     pid = os.getpid()
-    start = run_registry.start_of(pid) if running else -1
-    run_registry.write_card(files, RunCard(name="train", script="t.py", began_at=1.0, agent_pid=pid, agent_start=start))
-    (run,) = run_registry.find(folder)
+    start = logs.start_of(pid) if running else -1
+    logs.write_card(files, RunCard(name="train", script="t.py", began_at=1.0, agent_pid=pid, agent_start=start))
+    (run,) = logs.find_runs(folder)
     return LocalJobHandle(run)
 
 
@@ -40,7 +39,7 @@ def test_logs_are_followed_until_the_job_is_over_with_roles_that_join(tmp_path, 
         (folder / "worker-1.log").write_text("joined\n")
         with (folder / "worker-0.log").open("a") as file:
             file.write("last words\n")
-        reach.run = run_registry.JobRun(reach.run.files, RunCard(name="train", script="t.py", began_at=1.0))
+        reach.run = logs.JobRun(reach.run.files, RunCard(name="train", script="t.py", began_at=1.0))
 
     monkeypatch.setattr(job_handle.time, "sleep", meanwhile)
     assert list(reach.logs([], lines=2, follow=True)) == [

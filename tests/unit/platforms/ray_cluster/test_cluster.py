@@ -17,7 +17,7 @@ def test_a_client_server_has_a_port_of_its_own_where_none_is_given(address, wher
 @pytest.mark.parametrize(
     ("code", "words"),
     [
-        ("UNAUTHENTICATED", ["wants a token", "RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN"]),
+        ("UNAUTHENTICATED", ["needs a token", "RAY_AUTH_MODE=token", "RAY_AUTH_TOKEN"]),
         ("UNIMPLEMENTED", ["takes no clients", "--ray-client-server-port"]),
         ("UNAVAILABLE", ["somebody listens", "unavailable: closed", "RAY_USE_TLS"]),
     ],

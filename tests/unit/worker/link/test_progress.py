@@ -29,11 +29,11 @@ def one_step(meter, clock):
 
 def metered():
     clock = Clock()
-    meter = StepMeter(clock)
-    meter.waited = 0.0
-    meter.spent = lambda: ClientTime(
-        lookup_s=clock.now, update_s=clock.now / 4, synchronization_s=1, wait_s=meter.waited
+    meter = StepMeter(
+        clock,
+        lambda: ClientTime(lookup_s=clock.now, update_s=clock.now / 4, synchronization_s=1, wait_s=meter.waited),
     )
+    meter.waited = 0.0
     meter.restart()
     return meter, clock
 

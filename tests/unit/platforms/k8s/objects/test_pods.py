@@ -52,7 +52,7 @@ def test_every_pod_has_the_variables_of_the_secrets_that_the_job_names():
 def test_shipped_code_is_unpacked_before_the_role_begins():
     pod = pods.pod_of(job(annotations={names.CODE: "ctr-code"}), WORKER, SITE)
     (container,) = pod["spec"]["containers"]
-    assert container["command"][:4] == ["python", "-m", pods.UNPACK_MODULE, "springtide.worker.runner"]
+    assert container["command"][:5] == ["python", "-m", pods.POD_MODULE, "run", "springtide.worker.runner"]
     assert {"name": "archive", "configMap": {"name": "ctr-code"}} in pod["spec"]["volumes"]
     assert mounts(pod)[names.ARCHIVE] == "archive"
 

@@ -6,7 +6,7 @@ import tarfile
 import pytest
 
 from springtide import errors
-from springtide.platforms.k8s.job import drain, unpack
+from springtide.platforms.k8s.job import role_pod
 
 
 def archive(path, **files):
@@ -21,10 +21,10 @@ def archive(path, **files):
 def test_a_role_runs_where_its_code_is(tmp_path):
     archive(tmp_path / "code.tgz", own_py="print('own', __name__)", pack____init___py="", data_txt="5")
     home = tmp_path / "home"
-    unpack.unpack(tmp_path / "code.tgz", home)
+    role_pod.unpack(tmp_path / "code.tgz", home)
     code = (
-        "import pathlib, sys; from springtide.platforms.k8s.job import unpack; "
-        f"unpack.run('own', ['--lr', '1'], pathlib.Path({str(home)!r})); print(sys.argv[1:], pathlib.Path.cwd())"
+        "import pathlib, sys; from springtide.platforms.k8s.job import role_pod; "
+        f"role_pod.run('own', ['--lr', '1'], pathlib.Path({str(home)!r})); print(sys.argv[1:], pathlib.Path.cwd())"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.split() == ["own", "__main__", "['--lr',", "'1']", str(home)]
@@ -34,20 +34,20 @@ def test_nothing_is_unpacked_outside(tmp_path):
     with tarfile.open(tmp_path / "code.tgz", "w:gz") as tar:
         tar.addfile(tarfile.TarInfo("../evil"), io.BytesIO(b""))
     with pytest.raises(errors.BadInput, match="cannot be unpacked"):
-        unpack.unpack(tmp_path / "code.tgz", tmp_path / "home")
+        role_pod.unpack(tmp_path / "code.tgz", tmp_path / "home")
 
 
 def test_an_archive_that_is_none_is_told(tmp_path):
     (tmp_path / "code.tgz").write_text("no")
     with pytest.raises(errors.BadInput, match="submit it again"):
-        unpack.unpack(tmp_path / "code.tgz", tmp_path / "home")
+        role_pod.unpack(tmp_path / "code.tgz", tmp_path / "home")
 
 
 @pytest.mark.parametrize(("member", "shown"), [("worker-3", "worker-3"), ("data-worker-0", "data-worker-0")])
 def test_a_role_knows_itself_by_its_setting(member, shown):
-    assert str(drain.role_of(member)) == shown
+    assert str(role_pod.role_of(member)) == shown
 
 
 def test_a_member_that_is_none_is_refused():
     with pytest.raises(errors.BadInput, match="such as server-0"):
-        drain.role_of("nobody")
+        role_pod.role_of("nobody")
