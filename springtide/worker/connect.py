@@ -59,7 +59,7 @@ def tables(
         return TableClient.local(
             slots=welcome.spec.slots, seed=welcome.spec.seed, threads=torch.get_num_threads(), **local
         )
-    nowhere = ("", 0)  # address of a server that has left or is away
+    nowhere = ("", 0)  # address of a server that has left or is down
     where = [addresses.parse(address) if address else nowhere for address in welcome.servers]
     return TableClient.connect(
         where,
@@ -67,7 +67,7 @@ def tables(
         placement=welcome.placement.server_of_slot,
         threads=torch.get_num_threads(),
         certificates=welcome.certificates,
-        # loads=False: initial values are assigned once
+        # loads=False: a separate call assigns the initial values, once per job
         client={"behind": behind, "before_read": before_read, "loads": False, **local},
         epoch=welcome.placement.epoch,
         rank=welcome.rank,

@@ -26,7 +26,8 @@ RESTARTED = (
 def first_line(error: BaseException, script: str, *, unneeded: bool = False, started_late: str = "") -> str:
     """Return the error with its line in the user's code: `ValueError: no such column (train.py:12)`.
 
-    unneeded: the loop got no batch, so names that it defines are missing. started_late: the epoch of the restart.
+    unneeded: the worker got no batch, so variables that its loop sets may be undefined. started_late: epoch in which
+    the script was restarted.
     """
     if isinstance(error, SyntaxError):
         where = os.path.basename(error.filename or script) + (f":{error.lineno}" if error.lineno else "")
@@ -51,7 +52,8 @@ def users_lines(trace: TracebackType | None, script: str) -> list[str]:
     for frame, line in traceback.walk_tb(trace):
         path = os.path.abspath(frame.f_code.co_filename)
         here = path.startswith(folder) and "site-packages" not in path and not is_ours(path)
-        if path == script or (here and os.path.exists(path)):  # code compiled by Cython names a path of its build
+        # a frame of code compiled by Cython names the path on the build machine
+        if path == script or (here and os.path.exists(path)):
             found.append(f"{os.path.relpath(path, os.path.dirname(script))}:{line}")
     return found
 

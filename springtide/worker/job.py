@@ -134,8 +134,7 @@ class Job:
 
     @property
     def leaving(self) -> bool:
-        """Whether this worker was asked to leave before the end of the data, by Ctrl-C or by scaling down.
-
+        """Whether this worker must leave before the end of the data, because of Ctrl-C or because the job scales down.
         Its loop then ends early. Leave the code after the loop to other workers: ``if not job.leaving:``
         """
         return self._link.draining

@@ -186,7 +186,8 @@ def connected(
 
 def reducer_of(named: Sequence[tuple[str, nn.Parameter]], served: Sequence[ServedTable], *, ordered: bool) -> Reducer:
     """Return the reducer of a bsp group's dense gradients; `ordered` sums unit by unit in batch order."""
-    words = allreduce.words_needed([table.spec.id for table in served])  # even without a cache, so that sums are equal
+    # reserved even without a cache, so that gradient sums are equal with and without one
+    words = allreduce.words_needed([table.spec.id for table in served])
     return (OrderedReducer if ordered else Reducer)([param for _, param in named], None, words=words)
 
 
@@ -258,7 +259,8 @@ def serve_dense(
     to_master: master_link.MasterLink,
     max_staleness: int | None,
 ) -> Dense:
-    """Serve dense parameters of an async job: the first worker's values, later the trained ones."""
+    """Serve dense parameters of an async job. They start with the first worker's values; a worker that joins later gets
+    the trained values."""
     held = dense.declare(client, groups, rates)
     frozen = [(name, param) for name, param in model.named_parameters() if not param.requires_grad]
     trained = {id(one.param) for one in held}
@@ -277,7 +279,8 @@ def state_tensors(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
 def assign_tables(client: TableClient, served: Sequence[ServedTable]) -> None:
     """Assign the embeddings' initial weights to the tables, once per job.
 
-    A stopped worker may resume this after rows are trained, so existing rows are kept and slots remember the end.
+    A worker that was suspended here may continue after other workers have trained rows. Existing rows are therefore
+    kept, and slots remember that the assignment is complete.
     """
     given = []
     for table in served:
@@ -324,7 +327,7 @@ class LoadGuard:
         return self
 
     def __reduce__(self) -> Any:
-        return LoadGuard, ()  # a part of the model that is sent elsewhere may be loaded there
+        return LoadGuard, ()  # a part of the model that is sent to another process may load weights there
 
 
 def outline(

@@ -69,7 +69,7 @@ class ProgressTally:
         return {name: mean for name, told in found.items() if (mean := self._mean(told)) is not None}
 
     def _mean(self, told: Mapping[Role, tuple[float, float]]) -> float | None:
-        """Return the mean over present members, or, once all have left, over their last reports."""
+        """Return the mean over present members, or, once all have left, over the members that reported last."""
         newest = max((self._heard_at[role] for role in told), default=0.0)
         there = [pair for role, pair in told.items() if role not in self._left]
         last = [pair for role, pair in told.items() if self._heard_at[role] >= newest - WINDOW_S]

@@ -1,8 +1,9 @@
 """All-reduce the dense gradients of a bsp group over gloo, in one flat bucket per data type.
 
-In: worker/step/bsp_step.py, once per step. Out: the group's gradient in every `p.grad`, and a `GroupVerdict`: flags
-that ranks add to every all-reduce, summed, so that all ranks act alike without another message. Ranks find each other
-through the master (`GroupStore`), because torch's TCPStore listens on all interfaces without authentication.
+In: worker/step/bsp_step.py, once per step. Out: the group's gradient in every `p.grad`, and a `GroupVerdict`: the sums
+of flags that each rank adds to every all-reduce. From these sums, all ranks make the same decision without another
+message. Ranks find each other through the master (`GroupStore`), because torch's TCPStore listens on all interfaces
+without authentication.
 """
 
 import datetime
@@ -19,8 +20,9 @@ from springtide.worker.link.clients import GroupClient
 from springtide.worker.link.optimizer import set_option
 
 MEETING = datetime.timedelta(seconds=60)  # a rank that does not connect within this time counts as dead
-TIMEOUT = datetime.timedelta(minutes=5)  # a rank that is later counts as dead; a step takes a fraction of this time
-DIGITS = 4  # bytes of a digest; sums of their squares over 128 ranks are exact in float32
+# a rank that does not take part within this time counts as dead; a step takes a fraction of it
+TIMEOUT = datetime.timedelta(minutes=5)
+DIGITS = 4  # bytes of a digest; the sum of a byte's squares over 128 ranks is exact in float32
 FIXED = 8 + 2 * DIGITS
 
 
@@ -60,7 +62,8 @@ class Reducer:
         self.params = list(params)
         self.group = group
         self.elder: int | None = None
-        """Rank whose hyperparameters all use; the schedules of a rank that joined late lag behind."""
+        """Rank whose hyperparameters all ranks use, because the learning-rate schedules of a rank that joined late lag
+        behind."""
         device = self.params[0].device if self.params else torch.device("cpu")
         by_kind: dict[tuple[torch.dtype, torch.device], list[int]] = {(torch.float32, device): []}
         for index, param in enumerate(self.params):
@@ -68,7 +71,7 @@ class Reducer:
                 raise errors.BadInput(f"a parameter of dtype {param.dtype} cannot be trained: expected a float")
             by_kind.setdefault((param.dtype, param.device), []).append(index)
         self.words = [0.0] * words
-        """This rank's header numbers, as they are when `reduce` is called."""
+        """This rank's header numbers, which `reduce` sends."""
         self.sums: list[float] = list(self.words)
         """Sums of the header numbers over all ranks after a `reduce`, in float32 precision."""
         self._skip = False
@@ -97,7 +100,8 @@ class Reducer:
     def reduce(self) -> bool:
         """Replace each `p.grad` by the group's gradient; return True if any rank wants to skip the step.
 
-        Ranks without a gradient count as zero, unless no rank has one. `GroupChanged` if a member is lost.
+        A rank without a gradient for a parameter counts as zero; a parameter without a gradient on any rank gets none.
+        `GroupChanged` if a member is lost.
         """
         if self.group is None:
             self.sums = list(self.words)
@@ -153,7 +157,8 @@ class Bucket(NamedTuple):
     """Copy of this rank's contribution."""
     views: list[torch.Tensor]
     flags: torch.Tensor
-    """Ranks that want to skip, the words of the ranks (first bucket only), and ranks with a gradient by parameter."""
+    """Number of ranks that want to skip, sums of the header numbers (first bucket only), and number of ranks with a
+    gradient for each parameter."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -173,7 +178,7 @@ class RankWords:
     stop: bool = False
     """Request of the lowest rank to stop scheduling batches."""
     paper: bool = False
-    """Request of the lowest rank to simulate schedules for the next batches, which shows their cost."""
+    """Request of the lowest rank to simulate schedules for the next batches, in order to measure their cost."""
     effort: int = 0
     """Search effort of the schedule, set by the lowest rank."""
     digest: int = 0

@@ -103,7 +103,8 @@ def distinct_rows(tables: Tables, keys: Numbers) -> Distinct:
 
 
 def sum_rows(rows: RowGradients) -> RowGradients:
-    """Return one gradient per row, summed in the order of its units. It starts with the first one, not with zero."""
+    """Return one gradient per row, summed in the order of its units. The sum starts with the first gradient, not with
+    zero."""
     number, first = distinct_rows(rows.tables, rows.keys)
     order = np.lexsort((rows.places, number))
     number = number[order]
@@ -124,7 +125,8 @@ def sum_rows(rows: RowGradients) -> RowGradients:
 
 
 def home_ranks(ids: Sequence[tuple[Tables, Numbers]], rank: int) -> Numbers:
-    """Return the rank that sums each row of `rank`: the lowest rank that has it. `ids` holds every rank's rows."""
+    """Return, for each row of `rank`, the rank that sums it: the lowest rank that has the row. `ids` holds every rank's
+    rows."""
     ranks = np.repeat(np.arange(len(ids)), [len(keys) for _, keys in ids])
     number, first = distinct_rows(np.concatenate([one[0] for one in ids]), np.concatenate([one[1] for one in ids]))
     mine: Numbers = ranks[first][number[ranks == rank]]
@@ -280,7 +282,7 @@ class UnitGradients:
             raise errors.BadInput(NOT_STEPPED)
 
     def parts(self) -> list[_native.DenseRows]:
-        """Return this rank's part of the push: the rows whose lowest rank is this one, summed over all ranks' units."""
+        """Return this rank's part of the push: the rows that no lower rank has, summed over the units of all ranks."""
         mine, group = join_rows(self._rows), self._reducer.group
         if group is not None:
             mine = exchanged(group, mine)
@@ -352,7 +354,8 @@ class UnitSplitter:
             batch = self._picker.pick(handed.batch, order.indices, mine, jagged=jagged)
             share = len(mine) / len(order.whole)
             unit = BatchUnit(int(numbers[begin]), share, first=begin == 0, last=end == len(numbers))
-            yield replace(handed, batch=batch, unit=unit, crossing=None)  # crossings belong to the whole part
+            # crossings belong to this rank's whole part of the batch, not to one unit
+            yield replace(handed, batch=batch, unit=unit, crossing=None)
 
     def _jagged(self, batch: Any) -> bool:
         """Return True if the batch may not have one row per sample, or if this is unknown yet."""
@@ -372,7 +375,8 @@ def refuse_mode(mode: str, *, indexed: bool) -> None:
 
 
 def refuse_model(model: nn.Module) -> None:
-    """Refuse layers that make a sample's gradient depend on more than the sample and the parameters."""
+    """Refuse layers that look across samples or draw random numbers: a sample's gradient must depend only on the sample
+    and the parameters."""
     for name, module in model.named_modules():
         what = f"layer {name!r} ({type(module).__name__})"
         if isinstance(module, ACROSS):

@@ -1,8 +1,8 @@
 """Form the bsp group of this worker, and form it again when a member is lost or the group size changes.
 
 In: worker/setup.py forms the first group, worker/step/bsp_step.py later groups. Out: the same step, model and data
-position on every rank. A step counts once all servers have the parts of all ranks. If a member is lost before, no rank
-applies the step, and the next group repeats it. Design: docs/design/training.md.
+position on every rank. A step counts once all servers have the parts of all ranks. If a member is lost before that, no
+rank applies the step, and the next group repeats it. Design: docs/design/training.md.
 """
 
 import logging
@@ -56,7 +56,8 @@ class GroupStep(Protocol):
 
     @property
     def bound(self) -> bool:
-        """Whether losing any rank loses the current batch or trained rows, so that the group cannot continue."""
+        """Whether the loss of any rank would lose the current batch or trained rows, so that the group could not
+        continue."""
         ...
 
     def catch_up(self, step: int) -> None:
@@ -113,7 +114,7 @@ class BspGroup:
         return -1
 
     def rest(self, stepper: GroupStep) -> None:
-        """Stay in the group after the script has ended, until no rank can need this model."""
+        """Stay in the group after the script has ended, until no other rank can need this rank's copy of the model."""
         while self._in:
             self.form(stepper, resting=True)
 
@@ -137,7 +138,8 @@ class BspGroup:
         return self._link.group.save_due > self._kept and not self.place.rank
 
     def risk(self) -> CrashRisk:
-        """Return the cost of a lost rank if the group cached rows, from the failures and returns seen so far."""
+        """Return the expected cost of losing a rank while the group caches rows, from the losses and rollbacks seen so
+        far."""
         formed, rules = self._formed, self._welcome.spec.checkpoints
         return CrashRisk(
             workers=self.place.workers,
@@ -149,9 +151,8 @@ class BspGroup:
         )
 
     def keep(self, stepper: GroupStep, applied: Any) -> None:
-        """Save the model if a checkpoint is due; the lowest rank then stops until all slots are copied.
-
-        It waits for `applied`. The servers then have exactly this step, because the other ranks wait for this rank.
+        """Save the model if a checkpoint is due. The lowest rank waits for `applied`, then stops until all slots are
+        copied. The servers meanwhile have exactly this step, because the other ranks wait for the lowest rank.
         """
         due = self._link.group.save_due
         if not self.save_due or applied is None:
@@ -187,7 +188,8 @@ class BspGroup:
             if formed.restored:
                 restored = model_state.from_bytes(self._model, model_state.get(self._client))
                 log.info("going on after step %d, with the model that the servers hold", restored.step)
-            if formed.at_rest:  # the model knows the step; a server with its first slots does not
+            # take the step number from the model: a server that has just received its first slots does not know it
+            if formed.at_rest:
                 complete = stepper.count if restored is None else restored.step
             self._backend.settle_group(complete, len(formed.ranks), at_rest=formed.at_rest)
             stepper.catch_up(complete)

@@ -1,8 +1,9 @@
 """Decide by measurement whether a bsp group caches rows; the lowest rank measures, simulates and decides.
 
 In: step timings and batches. Out: a request to start or stop caching, which the next all-reduce carries to all ranks.
-Four tests: pulls and pushes take enough of a step; a simulated schedule saves more than it costs; steps with a cache
-are shorter than before; they stay shorter. The decision itself is pure: planning/guards/cache_benefit.py.
+A cache must pass four tests: pulls and pushes take enough of a step; a simulated schedule saves more than it costs;
+steps with the cache are shorter than before; and they stay shorter. The decision itself is pure:
+planning/guards/cache_benefit.py.
 """
 
 import logging
@@ -21,13 +22,15 @@ from springtide.worker.cache.row_cache import CacheTraffic, PaperSchedule
 
 log = logging.getLogger(__name__)
 
-WATCHED = 32  # steps per measurement: enough for a mean, and soon over
-COLD = 32  # steps before the first measurement, which create rows and touch memory for the first time
+WATCHED = 32  # steps per measurement: enough for a stable mean
+COLD = 32  # first steps, which are not measured, because they create rows and touch memory for the first time
 TRIED = 64  # simulated batches; the second half counts
 AGAIN = 1024  # steps until the next measurement, after any decision
-LONGEST = 16  # largest multiple of AGAIN, after repeated caches that did not pay
+# after repeated caches without a benefit, the next measurement comes after up to this many times AGAIN steps
+LONGEST = 16
 WARM = 64  # steps until a cache is warm
-ODD = 8  # the fastest and slowest eighth do not count: a checkpoint, another process's burst
+# the fastest and slowest eighth of the steps do not count: they may include a checkpoint or another process's burst
+ODD = 8
 TRIPS = 3  # round trips per step: a pull, a push, and the check that all parts arrived
 
 
@@ -107,7 +110,8 @@ class CacheDecision:
         self.asked = asked
 
     def regrouped(self) -> None:
-        """Handle a new group: members may have missed the last request. A new group size restarts the measurement."""
+        """Handle a new group, whose members may have missed the last request to start or stop. A new group size
+        restarts the measurement."""
         if self._probes.surroundings().risk.workers != self._workers:
             self.why = ""
             self._go_to("watching")
@@ -132,7 +136,7 @@ class CacheDecision:
     def _watch(self) -> None:
         """Simulate schedules if steps wait long enough for servers; otherwise measure again later."""
         self._before, self._cold = self._recent(), 0
-        self._cost.unseen_s /= 2  # the estimate may be old, so each measurement halves it
+        self._cost.unseen_s /= 2  # this excess may be outdated, so each new measurement halves it
         measured = self._measured(saved=1.0, beside_s=0.0)
         self._workers = measured.risk.workers
         verdict = cache_benefit.decide(measured)

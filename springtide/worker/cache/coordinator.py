@@ -1,8 +1,8 @@
 """Coordinate sample allocation and row caches of a bsp group around each step.
 
-In: worker/step/bsp_step.py, before and after every all-reduce and push. Out: flags for the other ranks, plans for the
-cache, and the end of both if a condition fails. Next: sample_allocation.py, row_cache.py. Design:
-docs/design/caching.md.
+In: worker/step/bsp_step.py, before and after every all-reduce and push. Out: flags for the other ranks, and plans for
+the cache. If a condition for allocation or caching fails, the coordinator ends both. Next: sample_allocation.py,
+row_cache.py. Design: docs/design/caching.md.
 """
 
 import itertools
@@ -86,8 +86,8 @@ class CacheCoordinator:
     def decide_by(self, deciding: CacheDecision, *, at_once: bool) -> None:
         """Decide at runtime whether to cache: the lowest rank by `deciding`, the other ranks by its request.
 
-        With a cache, rows cannot be read in the middle of a pass. So caching waits for a whole pass without such a
-        read, unless `at_once`.
+        With a cache, the script cannot read rows in the middle of a pass. Caching therefore starts after one whole pass
+        without such a read; with `at_once`, it does not wait for that.
         """
         self._deciding, self._whole_passes = deciding, int(at_once)
         self.allotting.on_paper = lambda: deciding.look if deciding.asked and not self._split else None
@@ -128,7 +128,7 @@ class CacheCoordinator:
         return replace(self.cache.use(), on=on, why=why, passing=why in PASSING)
 
     def _found_out(self, deciding: CacheDecision, on: bool) -> str:
-        """Return why the cache is on or off; empty while a useful cache is about to start."""
+        """Return why the cache is on or off; empty if a cache was found useful and is about to start."""
         if deciding.pays and not on:
             return "" if self._in_pass else NO_PASS
         return deciding.why or (READ_MIDWAY if self._read_midway else MEASURING if self._whole_passes else FIRST_PASS)
@@ -185,7 +185,7 @@ class CacheCoordinator:
         )
         numbers = allreduce.encode_words(said, tables)
         self._reducer.words[: len(numbers)] = (
-            numbers  # words has room for all tables, including those that no cache may hold
+            numbers  # the flags have room for all tables, including tables that cannot be cached
         )
 
     def apply_verdict(self, number: int) -> None:
@@ -203,7 +203,7 @@ class CacheCoordinator:
             self._deciding.on_request(asked=verdict.paper)
         now = None if self._now is None or verdict.empty else self._now.plan
         following = None if self._following is None else self._following.plan
-        if verdict.last:  # on any rank, the pass ends, the group changes, or the job ends
+        if verdict.last:  # the pass ends, the group changes, or the job ends, on at least one rank
             self.allotting.end(NOT_YET)
             self.allotting.permitted = (self.allotting.permitted or verdict.go) and not verdict.stop
         elif not verdict.alike:
@@ -236,7 +236,8 @@ class CacheCoordinator:
                 self._deciding.stepped(on=self.allotting.on)
 
     def accumulated(self) -> None:
-        """End scheduling for good, because no schedule covers two batches. All rows are on the servers by now."""
+        """End scheduling for good, because the loop accumulates gradients over several batches and a schedule covers
+        only one. All rows are on the servers by now."""
         self.allotting.end(ACCUMULATED, for_good=True)
         log.warning("samples are shared out in runs from now on: %s", ACCUMULATED)
         self._now = None
@@ -245,14 +246,16 @@ class CacheCoordinator:
 
 
 def needed_s(meter: StepMeter) -> float:
-    """Return the median time of recent steps without waits: a schedule beside a step may take this long for free."""
+    """Return the median time of recent steps without waits. Scheduling that runs in parallel to a step and takes no
+    longer costs no time."""
     lately = itertools.islice(reversed(meter.steps), LATELY)
     needed = [step.total_s - step.pull_wait_s - step.push_wait_s for step in lately]
     return statistics.median(needed) if needed else 0.0
 
 
 def for_model(rules: CacheRules, model: nn.Module) -> CacheRules:
-    """Keep batches in contiguous runs if a layer looks across samples and the user chose no policy."""
+    """Allocate contiguous runs of samples if a layer looks across samples (such as batch norm) and the user chose no
+    policy."""
     across = rules.policy is None and any(isinstance(module, ACROSS_SAMPLES) for module in model.modules())
     return replace(rules, policy="contiguous") if across else rules
 
@@ -341,7 +344,8 @@ def around(group: BspGroup, lookups: Lookups, sharing: CacheCoordinator) -> JobS
 
 
 def row_sizes(backend: Any, chosen: Sequence[ServedTable]) -> dict[int, RowSize]:
-    """Return the network size of these tables' rows. Without a cache, the image counts like the value."""
+    """Return the size of these tables' rows on the network. Without a cache, an image of a row counts as large as its
+    value."""
     keeps = isinstance(backend, _native.CachedBackend)
     sizes = {}
     for table in chosen:

@@ -99,7 +99,7 @@ class RowCache:
         self._planner, self._rank, self._trained = planner, place.rank, 0
 
     def expect(self, number: int, allotted: AllottedBatch) -> None:
-        """Expect this batch in step `number`, unless it is already expected after a scheduled batch."""
+        """Expect this batch in step `number`, unless `before_push` has already announced it."""
         if number not in self._expected:
             self._expected[number] = allotted
             self.backend.set_plan(number, allotted.made.plans[self._rank])

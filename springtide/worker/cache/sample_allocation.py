@@ -89,7 +89,8 @@ class SampleAllocator:
         return 0 if self._schedule is None else self._schedule.effort_within(seconds)
 
     def restart(self, place: GroupPlace) -> None:
-        """End the schedule at the start of a pass or group, because ranks may know different routes to their ids."""
+        """End the schedule at the start of a pass or group, because ranks may disagree on where their modules find
+        their ids."""
         self.end(self._refused or NOT_YET)
         self.place = place
 
@@ -117,7 +118,7 @@ class SampleAllocator:
 
     def make_ready(self, handed: ReadBatch) -> ReadBatch:
         order, schedule, turn = handed.order, self._schedule, self._turn
-        if order.whole is None or handed.empty:  # too few samples to split, so every rank trains all of them
+        if order.whole is None or handed.empty:  # too few samples to split: every rank trains all of them
             return handed
         if handed.whole and len(order.whole) < self.place.workers:  # too few samples are readable
             return ReadBatch(replace(order, share=1 / self.place.workers), handed.batch)
@@ -150,7 +151,7 @@ class SampleAllocator:
             look(self._in_units(mine, len(whole)), -(-len(whole) // self._unit))
 
     def _whole(self, handed: ReadBatch) -> Any:
-        """Return the group's batch; None if some samples cannot be read, which all ranks find alike."""
+        """Return the group's batch; None if some samples cannot be read. All ranks come to the same result."""
         if handed.whole or handed.order.whole is None:
             return handed.batch
         try:

@@ -1,4 +1,5 @@
-"""Row cache of a worker in an async job, which uses a copy until it lacks too many updates of other workers.
+"""Row cache of a worker in an async job. It uses the copy of a row until the copy lacks too many updates of other
+workers.
 
 In: the job's `CacheRules` and its tables. Out: a native cache between steps and servers, and its statistics. Servers
 see every push, so training stays exactly once. Design: docs/design/caching.md.
@@ -59,7 +60,8 @@ class StaleRowCache:
 
 
 def for_async(rules: CacheRules, *, max_staleness: int | None) -> StaleRowCache | None:
-    """Return a cache if the user gave a size. Only bsp groups measure whether a cache pays."""
+    """Return a cache if the user gave a size, else None. Only bsp groups measure whether a cache is worth it
+    (`auto`)."""
     if rules.auto or rules.off:
         return None
     if max_staleness is not None:

@@ -1,8 +1,8 @@
 """Track a worker's position in the epochs of its script, across restarts: `job.epochs` and loops over `batches`.
 
 In: the script starts an epoch or a loop. Out: the number of the loop, and whether an earlier incarnation has finished
-it. The worker reports every start, with the states of the script's objects, before it trains any batch of it. Design:
-docs/design/epochs.md.
+it. The worker reports the start of every epoch and loop, with the states of the script's objects, before it trains the
+first batch. Design: docs/design/epochs.md.
 """
 
 import logging
@@ -78,9 +78,10 @@ class EpochTracker:
         self._epoch: int | None = None
         """Current epoch of `job.epochs`."""
         self._entered_again = False
-        """Whether all epochs are done and the script has entered the last one again."""
+        """Whether all epochs were already done, so that the script has entered the last epoch a second time."""
         self._loops_here = 0
-        """Loops started by this incarnation, without the loops that an earlier incarnation finished."""
+        """Number of loops that this incarnation has started, not counting loops that an earlier incarnation had
+        finished."""
         self.schedules: Schedules | None = None
         self.epochs_a_loop = 1
         """Epochs per loop, from `job.prepare(epochs=...)`."""
@@ -179,7 +180,7 @@ class EpochTracker:
 
     @property
     def ends_script(self) -> bool:
-        """Return True if the worker drains and its script must end, in a later epoch without a batch."""
+        """Return True if the worker drains and its script must end: it is in an epoch for which it gets no batch."""
         return self._is_leaving() and (self._behind or self._loops_here > 1)
 
     # ---- internal ----

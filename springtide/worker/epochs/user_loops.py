@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 from springtide import errors
 
-SIGNAL = "__springtide_epoch_finished__"  # a name in `builtins`, so that every module of a script finds it
+# name of `EpochFinished` in `builtins`, where every module of a script finds it
+SIGNAL = "__springtide_epoch_finished__"
 OURS = os.path.dirname(os.path.abspath(errors.__file__)) + os.sep
 
 
@@ -180,7 +181,7 @@ def _innermost(frame: types.FrameType, path: str) -> tuple[str, int, ast.stmt] |
         first, last = node.body[0], node.body[-1]
         begins, ends = (first.lineno, first.col_offset), (last.end_lineno or 0, last.end_col_offset or 0)
         if function == code.co_qualname and begins <= (at[0], at[2]) <= ends:
-            found = function, number, node  # inner loops come later
+            found = function, number, node  # keep the last match: inner loops come after the loops around them
     return found
 
 

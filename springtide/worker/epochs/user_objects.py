@@ -49,7 +49,8 @@ class ObjectRegistry:
         self.taken: dict[str, bytes] = {}
         """States that were sent last."""
         self._quiet = away
-        """Whether the script is between two positions. Changes to objects then count only from the next position on."""
+        """Whether the script is between two positions, where states are not saved: code there may run again after a
+        restart."""
 
     def add(self, obj: Any, name: str | None) -> None:
         name = name or self._free_name(type(obj).__name__)
@@ -86,7 +87,8 @@ class ObjectRegistry:
             self.send()
 
     def end_loop(self) -> None:
-        """Save the states at the end of a loop, and then only at the next position: code after it may run again."""
+        """Save the states at the end of a loop. The next save is at the next position, because code between them may
+        run again after a restart."""
         if not self._quiet:
             self.send()
             self._quiet = self.place is not None

@@ -38,7 +38,7 @@ class BatchOrder:
     indices: Indices
     ranges: tuple[SampleRange, ...] = ()
     share: float = 1.0
-    """Fraction of the group's batch, which weights the gradient in a bsp group."""
+    """This rank's share of the group's batch, by which its gradient is weighted in a bsp group."""
     claim: BatchClaim | None = None
     """Claim on the lease, which includes the parts of the other ranks."""
     whole: Indices | None = None
@@ -46,9 +46,10 @@ class BatchOrder:
     places: Indices | None = None
     """Positions of the samples in the group's batch, in rising order."""
     regroups: int | None = None
-    """Generation of the bsp group that forms again at this point; such an order has no batch."""
+    """Generation of the bsp group that must form again before the next batch; an order with it has no batch."""
     borrowed: bool = False
-    """Whether the batch is a sample of another rank, because this rank has none left. Its gradient has no weight."""
+    """Whether the batch is one sample of another rank, because none of this rank's samples can be read. Its gradient
+    has weight 0."""
     last: bool = True
     """Whether this order completes the step's batch: False while more parts follow."""
 
@@ -79,8 +80,9 @@ def leased(
     """Yield batches of leased shards until the pass is over for all workers, or the job is `draining`.
 
     In a bsp group every rank leases the same shards and takes its part of each batch, in whole `unit`s; `place` returns
-    the current rank, size and generation. With weak scaling every rank gets `each` samples. A PAUSE means that nothing
-    can be leased now: others may return leases, or this worker must first report its last batches as trained.
+    the current rank, size and generation. With weak scaling every rank gets `each` samples. A PAUSE means that no lease
+    is available now. One may become available when another worker returns a lease, or after this worker has reported
+    its last batches as trained.
     """
     tracker.begin_pass(card)
     generation = 0
@@ -133,7 +135,7 @@ def order_of(
 def allotted(order: BatchOrder, chosen: Indices) -> BatchOrder:
     """Return the order of a rank that trains these samples (positions in the group's batch) instead of a run.
 
-    A group takes each step as a whole, by its number, so only the count of a rank's range matters.
+    Servers identify a group's step by its number, so only the number of samples in a rank's range matters.
     """
     assert order.whole is not None
     ranges = tuple(dataclasses.replace(one, count=len(chosen)) for one in order.ranges)
@@ -173,7 +175,7 @@ def fit_to_group(card: DatasetCard, group: int) -> DatasetCard:
         )
     full, rest = divmod(card.samples_used, card.batch_size)
     if 0 < rest < group:
-        # the last shard must also hold a full batch, which the few remaining samples can join
+        # the last shard must hold at least one full batch, to which a small remainder can be added
         fitting = next(size for size in itertools.count(card.shard_batches) if full % size)
         return dataclasses.replace(card, shard_batches=fitting)
     return card
@@ -200,7 +202,7 @@ class AllottedBatch:
     digest: int
     """Digest of the scheduled ids and ranks."""
     turn: int
-    """Number of the schedule in this process."""
+    """Number of the schedule among all schedules of this process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +235,8 @@ class ReadBatch:
     unit: BatchUnit | None = None
     """Unit of this rank's part, if gradients are summed in batch order. `order` is then the order of the whole part."""
     empty: bool = False
-    """Whether no sample can be trained: the loop does not get the batch, servers only get its identity."""
+    """Whether no sample of the batch can be trained. The loop does not get such a batch; servers only get its
+    identity."""
     following: "Callable[[], ReadBatch | None]" = lambda: None
     """Function that waits for the next batch, if batches are read ahead; None if none follows."""
 
@@ -243,6 +246,7 @@ class ReadBatch:
 
 
 PAUSED = ReadBatch(PAUSE, None)
-"""Pause after which no batch may come. The step pushes all batches handed out so far and waits for the push."""
+"""Pause after which there may be no further batch. The step pushes all batches handed out so far and waits for the
+push."""
 RESTING = ReadBatch(PAUSE, None)
 """Pause after which more batches come. A loop that accumulates gradients continues its sum."""

@@ -65,7 +65,7 @@ class Repeats:
 
     def _first_of(self, epoch: int) -> Any:
         if self._source.samples is None and self._card.in_step:
-            return None  # every rank takes part in every round, so no batch means no round
+            return None  # every rank takes part in every round, so without a batch there was no round to repeat
         if self._source.samples is None:
             return as_batch(next(iter(self._source.stream()), None))
         card = self._card
@@ -109,7 +109,7 @@ class Batches:
         self._length = length
         self._splitting = splitting
         self._at_rest = at_rest
-        """Function called when the loop asks for its next batch, after all work on the last batch is done."""
+        """Function called when the loop asks for its next batch, once the work on its last batch is done."""
         self._tracker, self._repeats, self._epochs = tracker, repeats, epochs
         self._passes = 0
         self._running = False

@@ -2,7 +2,8 @@
 
 In: the master's list of data workers. When the master first wants some, the worker finds the part of its program that
 they can run (worker/split/controller.py), between two batches. One worker of the job writes the job's package. Data
-workers feed every worker whose program was split in the same way; any other reports the reason and reads for itself.
+workers feed every worker whose program was split in the same way. Any other worker reports the reason to the master and
+reads its own data.
 """
 
 import logging
@@ -44,7 +45,7 @@ class DataWorkerFeed:
         self._packaged: Package | None = None
         """Package of the job, once it exists and matches this worker's program."""
         self._unfed = ""
-        """Reason why this worker always reads for itself."""
+        """Reason why data workers can never feed this worker; empty if they can."""
         self._dropped = ""
         if not welcome.spec.feeding.off:
             splitting.watch(looking=True)
@@ -179,7 +180,8 @@ class DataWorkerFeed:
 
 
 def refuse(to_master: MasterLink, why: str) -> None:
-    """Report whenever the master wants data workers that they cannot be used; the link's thread must not ask."""
+    """Whenever the master wants data workers, report that they cannot be used. The report runs in its own thread,
+    because the link's thread must not wait for a reply."""
 
     def heed(news: Feeders) -> None:
         if news.wanted:

@@ -64,7 +64,7 @@ class BatchReadahead:
             close()
 
     def _take(self) -> ReadBatch | None:
-        if self._next is None:  # at the start, and only after a change of the group is complete
+        if self._next is None:  # at the start, and again after a change of the group is complete
             self._next = self._thread.submit(self._read)
         coming, self._next = self._next, None
         return coming.result()
@@ -168,7 +168,7 @@ def read(
 
     With `tracker`, an unreadable batch goes to other workers, a batch with a revoked lease is skipped, and a `draining`
     job drops batches read ahead. Without it, an error of the reader ends the loop. While `wholes` returns True, the
-    whole group's batches are read. If not `plain`, every rank needs a sample of its own.
+    whole group's batches are read. If not `plain`, every rank must train at least one sample.
     """
     under_way: deque[tuple[BatchOrder, bool]] = deque()
 
@@ -215,7 +215,7 @@ def _made(source: SampleSource | BatchReader, wanted: Iterator[WantedBatch], *, 
 
 
 def _wanted(order: BatchOrder, *, whole: bool) -> WantedBatch:
-    """Return the samples of an order with the identity of the batch, which is the same for every reader."""
+    """Return the samples to read for an order, with the batch's identity, which is the same on every worker."""
     if not order.ranges:
         return WantedBatch(order.indices, None)
     first = order.ranges[0]

@@ -1,8 +1,8 @@
 """Batches of an IterableDataset: each worker reads all of it and trains its share, by leases or in rounds of a group.
 
 Async (`leased`): the n-th mini-batch of an iteration has position n on every worker, and leases cover positions. Bsp
-(`IterableRounds`): every rank reads rounds with one mini-batch per rank, which a schedule may allocate otherwise. Both
-need every iteration to yield the same samples in the same order; Springtide cannot check it.
+(`IterableRounds`): every rank reads rounds of one mini-batch per rank; a schedule may distribute a round's samples
+differently. Both need every iteration to yield the same samples in the same order; Springtide cannot check it.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ from springtide.worker.input.feeds import BatchReadahead, parts_of
 from springtide.worker.link import master_link
 
 log = logging.getLogger(__name__)
-SHARD_BATCHES = 16  # few, because the worker with the next shard must read past this one
+SHARD_BATCHES = 16  # few, because a worker must read past all shards before its own
 MOST_SHARDS = 2**20  # shard numbers reserved for a pass of unknown length; shard numbers have 32 bits
 KEPT = 4  # rounds: the current one, the next one, the one being read, and one spare
 NOT_BY_ROWS = (
@@ -109,7 +109,8 @@ def one_epoch(
             assert reader.length is not None
             tracker.end_at(-(-reader.length // parts) * card.batch_size)
         elif tracker.holds(order.claim):
-            # the last sum of an iteration may lack parts, on all workers alike; its identity covers all parts
+            # the last accumulated batch of an iteration may have fewer parts, on every worker; its identity still
+            # covers all parts
             named = parts_of(order, card.batch_size // parts)
             whole = [*named[: len(found) - 1], merged(named[len(found) - 1 :])]
             yield from (ReadBatch(part, as_batch(one)) for part, one in zip(whole, found, strict=True))
@@ -122,7 +123,7 @@ def merged(parts: Sequence[BatchOrder]) -> BatchOrder:
 
 
 class DataRound(Protocol):
-    """One mini-batch per rank, and any other subset of their samples."""
+    """One mini-batch per rank, from which any other subset of samples can be taken."""
 
     def part(self, rank: int) -> Any: ...
 
@@ -234,7 +235,8 @@ class IterableRounds:
         if round_ is None or self.wholes is None:
             return ReadBatch(order, as_batch(parts[rank] if own is None else own(parts[rank])))
         numbers = self._number + np.arange(sum(counts))
-        self._recent.append(RecentRound(self._number, sum(counts), round_))  # before `fetch` can need it
+        # append before the yield, because `fetch` may need the round
+        self._recent.append(RecentRound(self._number, sum(counts), round_))
         self._number += sum(counts)
         places = np.arange(rank * mine, (rank + 1) * mine)
         order = dataclasses.replace(order, indices=numbers[places], whole=numbers, places=places)

@@ -16,12 +16,14 @@ from springtide.worker.link.lease_tracker import LeaseTracker
 
 Answer = messages.LeaseReply | messages.Regroup | messages.WaitReply | messages.DataEnd
 Ask = Callable[[DatasetCard, int], Answer]
-PATIENCE_S = 0.02  # wait for an answer before the reader continues with its own leases
-LEAD_S = 12.0  # work to hold at the recent pace: more than the ten seconds that a master may need to restart
+PATIENCE_S = 0.02  # seconds to wait for an answer before the reader continues with the leases that it holds
+# seconds of work to hold, at the recent pace: more than the ten seconds that a master may need to restart
+LEAD_S = 12.0
 LOOK_S = 0.1  # interval between two checks of the held work
 PACE_S = 10.0  # window of the pace measurement
 MOST = 16  # leases per request
-MOST_HELD = 64  # leases; with shards of one or two batches, twelve seconds would need thousands
+# most leases to hold; with shards of one or two batches, LEAD_S seconds of work would be thousands of leases
+MOST_HELD = 64
 
 
 class DirectLeases:
@@ -68,10 +70,10 @@ class PrefetchedLeases(DirectLeases):
         self._samples = 0
 
     def more(self, card: DatasetCard) -> Answer:
-        """Return the answer, or WaitReply if it has not arrived. Call again, because the request continues.
+        """Return the master's answer, or WaitReply if it has not arrived yet; the request continues, so call again.
 
-        A DataEnd counts only if this worker had trained all its leases when it asked. Otherwise other workers may have
-        been given a part of them since.
+        A DataEnd counts only if this worker had trained all its leases when it asked. Otherwise the master may have
+        given a part of its leases to other workers since then.
         """
         if self._asked is None:
             self._submit(card, 1 if len(self._looks) > 1 else 2)

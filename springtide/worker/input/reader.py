@@ -213,7 +213,7 @@ class BatchReader:
         def fetch(indices: Any) -> Any:
             with batch_rng.seeded(
                 self._welcome.spec.seed, asked.name
-            ):  # use the batch's random numbers, not the loop's
+            ):  # seed the generators for this batch, and leave the loop's random state unchanged
                 return self._source.fetch(indices)
 
         if fed:
@@ -243,7 +243,7 @@ class BatchReader:
         name = asked.name
         if rest.batch is None and bad is not None and asked.group is not None:
             borrowed = borrow(fetch, asked.group.indices)
-            if borrowed is None:  # all ranks find the same
+            if borrowed is None:  # all ranks come to the same result
                 name, bad = asked.group.name, replace(bad, indices=tuple(asked.group.indices.tolist()))
             else:
                 rest = borrowed

@@ -32,7 +32,8 @@ class StopState:
 
     @property
     def draining(self) -> bool:
-        """Return True once the worker must end its loop after the current batch; `Fenced` if the master gave it up."""
+        """Return True once the worker must end its loop after the current batch; raise `Fenced` if the master has
+        fenced this worker."""
         if self._fenced:
             raise errors.Fenced(f"worker-{self._rank} was silent for too long, and its work is with another by now")
         return self._draining
@@ -59,7 +60,8 @@ class LeaseClient:
     def lease(self, card: DatasetCard, most: int, seen: tuple[PartitionRange, ...] = ()) -> LeaseAnswer:
         """Request up to `most` more leases; `seen` holds the partitions of a stream.
 
-        `WaitReply` means ask again. `DataEnd` means that only this worker's own leases are left of the pass.
+        `WaitReply` means ask again. `DataEnd` means that the master has no further lease of this pass; the worker still
+        trains the leases that it holds.
         """
         if self._stop.draining:
             return messages.DataEnd()
@@ -120,11 +122,12 @@ class GroupClient:
         return reply.values
 
     def stop_at(self, request: messages.AtStep) -> bool:
-        """Wait while the servers copy their state after this step; return False if they could not start."""
+        """Wait while the servers copy their state after this step; return False if the copy could not begin."""
         return isinstance(self._ask(request), messages.Ok)
 
     def enter(self, bound: int) -> None:
-        """Wait until this worker may read values, so that no push is staler than `bound` pushes."""
+        """Wait until this worker may read values, so that at most `bound` other pushes come between its read and its
+        push."""
         self._ask(messages.Enter(bound))
 
     def leave(self) -> None:
@@ -171,7 +174,7 @@ class SharedValues:
             self.settle(key)
 
     def deliver(self, package: pathlib.Path, sealed: str) -> None:
-        """Send the data workers' package to the master, unless the master can read the folder."""
+        """Send the data workers' package to the master, unless the master can read the package's folder."""
         package_transfer.send(self._ask, package, sealed)
 
 

@@ -37,7 +37,8 @@ class HeldLease:
     claimed: int
     offset: int
     trained: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Acknowledged batches behind an unacknowledged one: begin to end and number of void offsets."""
+    """Acknowledged batches that follow an unacknowledged batch. Maps the begin of a batch to its end and its number of
+    void offsets."""
     cuts: set[int] = field(default_factory=set)
     """Ends of partial batches of a stream partition, as the master noted them."""
     void: int = 0
@@ -157,7 +158,8 @@ class LeaseTracker:
         with self._lock:
             for claim in claims:
                 held = self._of(claim)
-                if held is None or claim.end <= held.offset:  # two workers may acknowledge a stream batch
+                # already acknowledged: two workers may train the same stream batch
+                if held is None or claim.end <= held.offset:
                     continue
                 held.trained.setdefault(claim.begin, (claim.end, self._void.pop(claim, 0)))
                 while held.offset in held.trained:
@@ -176,7 +178,7 @@ class LeaseTracker:
             return self._void.get(claim, 0)
 
     def fail(self, claim: BatchClaim, error: str) -> None:
-        """End the lease before an unreadable batch, so that other workers try the rest."""
+        """End the lease before an unreadable batch, so that other workers try the rest of the lease."""
         with self._lock:
             held = self._of(claim)
             if held is not None and claim.begin < held.end:
@@ -192,7 +194,7 @@ class LeaseTracker:
                 held.end = held.claimed = held.offset
 
     def skip_to(self, shard: int, first: int) -> None:
-        """Skip everything before this sample, for a rank that joins after it was trained."""
+        """Skip everything before this sample, for a rank that joins after the group has trained it."""
         with self._lock:
             self._begin = LeaseKey(shard, first)
 
@@ -260,8 +262,8 @@ class LeaseTracker:
     ) -> bool:
         """Drop revoked leases, and shorten leases at the master's request, but not before claimed batches.
 
-        Return True if a lease was shortened: others wait for the rest, so the master should hear at once. An earlier
-        era changes nothing; a new era drops all leases.
+        Return True if a lease was shortened. The caller should then report at once, because other workers wait for the
+        rest of the lease. A message of an earlier era changes nothing; a message of a new era drops all leases.
         """
         granted = False
         with self._lock:

@@ -1,4 +1,5 @@
-"""The optimizer that the loop gets back: it shares the user's groups and state, and steps through the job.
+"""The optimizer that `job.prepare` returns: it shares the user's groups and state, and its step() is the job's training
+step.
 
 In: the user's torch.optim optimizer. Both share their parameter groups, so a learning-rate scheduler of either acts on
 both. Next: worker/step/step.py applies the step.
@@ -63,7 +64,8 @@ class JobOptimizer(torch.optim.Optimizer):
     _watched_step = torch.optim.Optimizer.profile_hook_step(_step)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Clear gradients. If the step waits for another optimizer, save its gradients for the push first."""
+        """Clear gradients. If this optimizer's step still waits for another optimizer, first save the gradients for the
+        common push."""
         if self._waiting:
             params = [param for group in self.param_groups for param in group["params"]]
             self._aside += [(param, param.grad) for param in params if param.grad is not None]
@@ -77,7 +79,8 @@ class JobOptimizer(torch.optim.Optimizer):
             super().zero_grad(set_to_none)
 
     def bring_back(self) -> list[tuple[torch.nn.Parameter, torch.Tensor | None]]:
-        """Restore the saved gradients for the push; return the newer ones, to be put back afterwards."""
+        """Restore the saved gradients for the push; return the newer gradients, which the caller puts back after the
+        push."""
         aside, self._aside, self._waiting = self._aside, [], False
         newer = [(param, param.grad) for param, _ in aside]
         for param, grad in aside:
@@ -91,7 +94,7 @@ class JobOptimizer(torch.optim.Optimizer):
         self.own.load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a group, if dense parameters are updated in this process. On servers their number is fixed."""
+        """Add a parameter group, if dense parameters are updated in this process. Parameters on servers are fixed."""
         if self._fixed:
             raise errors.BadInput(
                 "a parameter group was added after job.prepare, but in async mode dense parameters live on servers, "

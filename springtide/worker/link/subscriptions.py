@@ -38,14 +38,14 @@ class SlotsFollower:
         with self._lock:
             if self.newest is None or goal.placement.epoch > self.newest.placement.epoch:
                 self.newest = goal
-            if self._call is None:  # tables do not exist yet, and will connect by the newest placement
+            if self._call is None:  # the tables do not exist yet; they will use the newest placement
                 self.epoch = max(self.epoch, goal.placement.epoch)
             elif not self._busy and self.epoch < self.newest.placement.epoch:
                 self._busy = True
                 threading.Thread(target=self._catch_up, name="springtide-slots", daemon=True).start()
 
     def follow(self, call: Follow) -> None:
-        """Call this function with every new placement, and at once with the known placement."""
+        """Call `call` now with the known placement, if any, and with every new placement."""
         with self._lock:
             self._call = call
             newest = self.newest
@@ -87,7 +87,7 @@ class FeedersFollower:
             self._call(news)
 
     def follow(self, call: Callable[[Feeders], None]) -> None:
-        """Call this function with every new list of data workers, and at once with the known list."""
+        """Call `call` now with the known list of data workers, and with every new list."""
         with self._lock:
             self._call = call
             if self._newest is not None:
@@ -121,7 +121,8 @@ class Subscriptions:
         self._follow_servers: Callable[[ServerAddresses], None] = lambda _: None
 
     def follow_servers(self, call: Callable[[ServerAddresses], None]) -> None:
-        """Call this with restarted servers' addresses, and at once with the known ones, in the link's thread."""
+        """Call `call` now with the known server addresses, if any, and later, in the link's thread, after every restart
+        of a server."""
         self._follow_servers = call
         if self._servers is not None:
             call(self._servers)

@@ -1,8 +1,8 @@
 """Pure. Track the records read of each partition: the end of its next batch, and whether that batch is complete.
 
 A batch ends at the next multiple of the batch size, at a cut that the master has noted, or at the end of the partition.
-The worker waits for a requested cut even if the batch fills up: if the master has noted the cut, the partition's next
-reader ends the batch there. Next: stream_reader.py claims the batches.
+A worker that has requested a cut waits for the answer, even if the batch fills up meanwhile: once the master has noted
+the cut, any other reader of the partition ends the batch there. Next: stream_reader.py claims the batches.
 """
 
 from collections import deque
@@ -122,7 +122,8 @@ class PartitionHeads:
         self._heads.pop(whole.tail.grant.nth, None)
 
     def lingering(self, ends: Mapping[int, int], before: float) -> tuple[BatchCut, ...]:
-        """Return cuts for incomplete batches read before this time that nothing fills, and unconfirmed cuts again."""
+        """Return the cuts to request: for incomplete batches that were read before this time and have no further
+        records, and again for cuts that the master has not confirmed."""
         cuts: list[BatchCut] = []
         for number, head in self._heads.items():
             if head.asked is None and self._waits(head, ends.get(number, 0), before):
@@ -137,7 +138,8 @@ class PartitionHeads:
         }
 
     def _stuck(self, head: PartitionHead) -> bool:
-        """Return True if the partition waits for a cut, perhaps of an absent master, and has read far enough ahead."""
+        """Return True if the partition waits for the master to confirm a cut and has already read `MOST_AHEAD` batches
+        ahead."""
         return head.asked is not None and head.position >= head.tail.begin + MOST_AHEAD * self._batch_size
 
     def _waits(self, head: PartitionHead, end: int, before: float) -> bool:
@@ -153,7 +155,7 @@ class PartitionHeads:
             return None
         first = head.first
         gap = tail.end if first >= tail.end else first // self._batch_size * self._batch_size
-        if gap > tail.begin:  # a gap is one batch, however many batches it would span
+        if gap > tail.begin:  # a gap in the offsets is one batch, even if it is longer than a batch
             return ReadyBatch(tail, gap, Records.none())
         if not self._full(head):
             return None

@@ -1,8 +1,8 @@
 """Batches of a stream for a bsp group: all ranks read the same offsets, and each rank trains its part.
 
 In: leases of data/ledger/bsp_ledger.py, in the same order for all ranks. Out: batches for the loop, with a pause
-while no records arrive. Each rank decodes the whole batch, so that all ranks agree on the trainable records. They share
-these in runs, or as a schedule picks (worker/cache/sample_allocation.py).
+while no records arrive. Each rank decodes the whole batch, so that all ranks agree on the trainable records. The ranks
+divide the trainable records into contiguous runs, or as a schedule chooses (worker/cache/sample_allocation.py).
 """
 
 import dataclasses
@@ -128,7 +128,7 @@ class BspStreamFeed(StepListener):
                     handed = self._made(*claimed, records, place)
                     if handed is not None:
                         yield handed
-                    else:  # no record can be trained, which all ranks find alike
+                    else:  # no record can be trained; all ranks come to the same result
                         tracker.acknowledge([claimed[1]])
                     continue
                 answer = self.link.leases.lease(self.card, 1, self._seen())
@@ -211,7 +211,8 @@ class BspStreamFeed(StepListener):
             return None
         first = 0 if before is None else before.first + len(before.records)
         recent = RecentBatch(claim, grant.nth, first, made.records, self.making.event_s)
-        self._recent = (*self._recent[1 - KEPT :], recent)  # one assignment, because the loop may read it meanwhile
+        # in one assignment, because the loop's thread may read it at the same time
+        self._recent = (*self._recent[1 - KEPT :], recent)
         if count < place.workers:
             return ReadBatch(order_of(claim, count, share=1.0 / place.workers), shaped(made.batch))
         run = shards.rank_part(count, rank=place.rank, workers=place.workers)

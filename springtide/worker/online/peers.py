@@ -2,7 +2,8 @@
 
 In: the shuffle unit names the batches to send, the master sends addresses. Out: calls to the unit, in the thread of
 this channel. Both sides prove that they know the job's secret; frames are bounded, and nothing is unpickled.
-Undelivered messages are not sent again: the unit takes back the batches of a lost or silent peer.
+Undelivered messages are not sent again: if a peer is lost or silent, the unit takes back the batches that it had sent
+to the peer.
 """
 
 import asyncio
@@ -31,7 +32,7 @@ from springtide.worker.online.shuffle_unit import RecordRun, ShuffleUnit, strate
 log = logging.getLogger(__name__)
 TICK_S = 0.25
 ALIVE_S = 1.0  # interval of keep-alive messages on an idle connection
-SILENT_S = 4.0  # silence after which this worker takes back its batches from a peer
+SILENT_S = 4.0  # silence of a peer after which this worker takes back the batches that it had sent
 DEAD_S = 30.0  # silence after which the connection closes
 AWAY_S = 1.0  # delay of a tick that shows that this process was stopped or starved
 RETRY_S, RETRY_MOST_S = 0.05, 2.0
@@ -39,7 +40,8 @@ GOODBYE_S = 2.0  # time to send the last messages
 BUFFER = 2**20
 _open: "weakref.WeakSet[Peers]" = weakref.WeakSet()
 PLANE = "shuffle-"
-"""Prefix of the proofs of this connection (`rpc.transport.auth`), so that others are invalid here."""
+"""Prefix of the authentication proofs (`rpc.transport.auth`) of these connections. Proofs for other kinds of
+connections are invalid here."""
 MAX_BYTES = 80 * 2**20  # exceeds the largest sendable batch (shuffle_unit.SENDABLE_BYTES) with offsets and times
 MAX_WORD_BYTES = 2**20  # limit of all other messages
 

@@ -30,7 +30,7 @@ class ShuffleUse(NamedTuple):
     """Bytes sent to other workers: batches, and all messages about batches."""
     received: int = 0
     came_home: int = 0
-    """Number of forwarded batches that peers gave back, or that the unit no longer waits for."""
+    """Number of forwarded batches that peers gave back untrained, or that this unit took back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,8 @@ class ShuffleUnit:
             return None
 
     def trained(self, claims: Iterable[BatchClaim]) -> None:
-        """Acknowledge own batches, and notify the owners of other batches, because every server has them."""
+        """Handle trained batches, which every server has: acknowledge this worker's own batches, and notify the owners
+        of the others."""
         claims = list(claims)
         self._tracker.acknowledge(claims)
         with self._lock:
@@ -163,9 +164,9 @@ class ShuffleUnit:
             self._prune([run.claim])
 
     def drain(self, timeout_s: float) -> bool:
-        """Return batches of peers after the loop has ended, and wait for own batches at peers.
-
-        False if a peer did not answer: its batches may still be trained, which the partition's next reader finds out.
+        """After the loop has ended, give untrained batches back to their owners, and wait for this worker's batches at
+        peers. Return False if a peer did not answer. That peer may still train its batches; the partition's next reader
+        finds out.
         """
         deadline = self._clock() + timeout_s
         with self._lock:
@@ -215,7 +216,7 @@ class ShuffleUnit:
             self._act(self._shuffle.heard(peer, ready, self._clock()))
 
     def peer_sent(self, peer: str, run: RecordRun) -> None:
-        """Accept a batch of a peer; one of a newer era waits until this worker knows the era.
+        """Accept a batch of a peer. A batch of a newer era waits until this worker knows the era.
 
         Otherwise an old incarnation of a server could acknowledge the batch for the new one.
         """

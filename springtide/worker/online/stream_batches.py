@@ -1,8 +1,8 @@
 """Batches of a stream for an async worker's loop, until the stream or the job ends.
 
 In: the shuffle unit, which stream_reader.py fills. Out: decoded batches, with a pause while there is nothing to train.
-Records that cannot be trained are counted and dead-lettered; all workers decide alike. After the push, `on_trained`
-notifies the meter and the shuffle unit.
+Records that cannot be trained are counted and dead-lettered; every worker makes the same choice for a record. After the
+push, `on_trained` notifies the meter and the shuffle unit.
 """
 
 import dataclasses
@@ -77,7 +77,7 @@ class StreamFeed(StepListener):
             while not self._link.draining:
                 run = self._unit.take(patience_s)
                 if run is not None:
-                    patience_s = 0.0  # the previous batch must not wait for a missing batch
+                    patience_s = 0.0  # do not delay the push of the previous batch while no batch is ready
                     yield from self._handed(run)
                 else:
                     _raise(reading.failure or asking.failure)
@@ -105,9 +105,9 @@ class StreamFeed(StepListener):
         )
 
     def on_torn(self, claims: Sequence[BatchClaim]) -> bool:
-        """Drop batches that a server has only in part: another worker cut them differently and owns them now.
-
-        Return False if this worker still holds a lease of them, which means an error.
+        """Drop batches that a server refused because it has only some of their records: another worker owns these
+        records now and has cut them into other batches. Return False if this worker still holds the lease, which is an
+        error.
         """
         tracker = self._link.leases.tracker
         if any(tracker.holds(claim) for claim in claims):
@@ -128,7 +128,8 @@ class StreamFeed(StepListener):
         return self._making.event_s
 
     def _read_out(self) -> bool:
-        """Return True if the loop has claimed all of this worker's leases, so that no further batch comes of them."""
+        """Return True if all samples of this worker's leases are claimed, so that these leases yield no further
+        batch."""
         tails = self._link.leases.tracker.tails()
         return bool(tails) and all(tail.begin >= tail.end for tail in tails)
 
@@ -139,7 +140,7 @@ class StreamFeed(StepListener):
         full = [(piece, one.batch) for piece, one in made if one.batch is not None]
         count = sum(one.records for _, one in made)
         self._link.leases.tracker.note_void(run.claim, run.claim.end - run.claim.begin - count)
-        if not full:  # no record can be trained, which every reader finds alike
+        if not full:  # no record can be trained; every reader comes to the same result
             return [ReadBatch(order_of(run.claim, run.claim.begin, run.claim.end), None, empty=True)]
         self._use.handed(run.claim, run.records, count)
         begins = [run.claim.begin, *(int(piece.offsets[0]) for piece, _ in full[1:]), run.claim.end]

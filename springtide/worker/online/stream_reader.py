@@ -166,7 +166,7 @@ class StreamBatchReader:
             if not self._offer(whole):
                 return
         ends = dict(reader.ends())
-        # do not cut a batch that would wait in the queue; it fills meanwhile and is trained no later
+        # do not cut a batch while the queue is full: the batch would wait anyway, and may fill up meanwhile
         if cuts := heads.lingering(ends, self._clock() - max(self._linger_s, self._unit.wait_s)):
             self._asking.cut(cuts)
         self._use.stands(heads.oldest(), ends)
@@ -193,7 +193,8 @@ class StreamBatchReader:
                 self._ended.wait(NAP_S)  # on a slow stream, read the next records together
 
     def _offer(self, whole: ReadyBatch) -> bool:
-        """Wait for room, then claim the batch: another worker may have the partition by then. False to stop."""
+        """Wait for room in the queue, then claim the batch, unless another worker has the partition by then. Return
+        False to stop reading."""
         while not self._unit.await_room(POLL_S):
             if self._ended.is_set():
                 return False

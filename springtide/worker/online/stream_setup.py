@@ -20,7 +20,8 @@ from springtide.worker.setup import Mode, Wired
 NO_DATA_WORKERS = "a stream is read by the workers themselves: its partitions are leased to them"
 
 
-IN_STEP_BATCHES = 4  # batches per lease of a bsp group; few, because the next lease takes the fullest partition
+# batches per lease of a bsp group; few, because each new lease chooses the partition with the most untrained records
+IN_STEP_BATCHES = 4
 
 
 def card_of(
@@ -50,7 +51,8 @@ def open_feed(
     parts: int = 1,
     each: int | None = None,
 ) -> StreamFeed | BspStreamFeed:
-    """Open the stream. `idle` is called whenever there is nothing to train. `parts` batches form one of the card."""
+    """Open the stream. `idle` is called whenever there is nothing to train. `parts` batches of the loop form one batch
+    of the card."""
     stream = open_stream(dataset.url)
     assert card.stream is not None
     card = replace(card, stream=replace(card.stream, id=stream.id))

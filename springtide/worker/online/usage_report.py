@@ -1,7 +1,7 @@
 """Meter a worker's use of a stream for its reports: records, dead letters, positions, lag. Thread-safe.
 
-The lag of a record is the time from its append until every server has it. Two different clocks measure these times, so
-a clock that jumps distorts the lag, and nothing else.
+The lag of a record is the time from its append until every server has it. The clocks of two machines measure these
+times. If a clock jumps, only the lag is wrong.
 """
 
 import threading
@@ -175,6 +175,7 @@ class StreamMeter:
         return batches[0][1] if batches else self._oldest.get(tail.grant.nth, 0.0)
 
     def _end_of(self, tail: LeaseTail) -> int | None:
-        """Return the end of a partition; None if it is unknown yet. A guess would look like sudden new load."""
+        """Return the end offset of a partition; None if it is unknown yet. A guessed end would look like a sudden burst
+        of records."""
         end = self._ends.get(tail.grant.nth)
         return None if end is None else max(tail.offset, tail.begin, min(tail.end, end))

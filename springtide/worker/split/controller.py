@@ -138,7 +138,8 @@ class Splitting:
             self._seconds += self._seconds_a_batch if handed.crossing is None else 0.0
             return handed.batch
         if self._made is None:
-            parts, shape = pytree.flatten(handed.batch)  # copy the structure now, because the loop may remove items
+            # copy the structure now, because the loop may remove items from the batch
+            parts, shape = pytree.flatten(handed.batch)
             self._seen = shape.rebuild([one.detach() if _is_plain(one) else one for one in parts])
         if self._made is None and self._watching.begun and self._watching.eager:
             self._leading.hand_out()
@@ -180,7 +181,8 @@ class Splitting:
 
     @property
     def checked(self) -> int:
-        """Return how many batches this worker also computed, at least the moved part of forward(), and compared."""
+        """Return the number of batches for which this worker also computed at least the moved part of forward(), and
+        compared the results."""
         checked = self._forward.checked if self._forward is not None else self._checked
         return max(checked, self.received.compared)
 
@@ -214,7 +216,8 @@ class Splitting:
         )
 
     def _one_batch(self) -> Any:
-        """Return a batch of the loop if possible: reading another might change the data set. None if unreadable."""
+        """Return a batch that the loop has received, if possible, because reading another batch might change the data
+        set's state. Return None if no batch can be read."""
         if self._seen is not None:
             return self._seen
         indices = np.arange(min(self._source.batch_size, self._source.samples or 0))

@@ -79,7 +79,7 @@ class Watching:
 
     @property
     def lacking(self) -> str:
-        """Return the reason why too little was observed so far; empty if it suffices."""
+        """Return what is missing in the observations so far; empty if they suffice."""
         if self.ready:
             return ""
         return NOT_CALLED if self.call is None and self._handed >= BATCHES else TOO_FEW

@@ -54,7 +54,8 @@ class ReceivedBatches:
         self.draws = False
         """Whether the data set was seen to draw random numbers."""
         self.wrong = ""
-        """First difference of a data worker's result. No further result of data workers is used then."""
+        """Description of the first wrong result of a data worker; empty if there was none. After that, no results of
+        data workers are used."""
         self.paths: list[arguments.Path] = []
         """Leaves that data workers may leave out; equal on every worker with the same program."""
         self.data: ReachableState | None = None
@@ -91,7 +92,8 @@ class ReceivedBatches:
                 self.differs(f"the data set gives another {at} here than on a data worker")
                 return mine
         again = BatchAgain(self.read_again, self.paths, indices, name)
-        batch = payload.filled(batch, again.stand_in)  # the first stage may omit leaves even if a later stage fails
+        # fill in leaves that the first stage omitted, even if a later stage failed
+        batch = payload.filled(batch, again.stand_in)
         return Fed(batch, None if crossing is None else tuple(crossing), check and crossing is not None)
 
     def _rereads(self, name: BatchName | None) -> bool:
@@ -124,7 +126,8 @@ class ReceivedBatches:
         return int.from_bytes(drawn, "little") % every == 0
 
     def asks(self, name: BatchName | None) -> tuple[int, ...]:
-        """Return the numbers of leaves that must travel with a batch although only the moved part reads them."""
+        """Return the numbers of leaves that data workers must send with a batch, although only the moved part of
+        forward() reads them."""
         return tuple(range(len(self.paths))) if self.checks(name) else tuple(sorted(self._wanted))
 
     def read_again(self, indices: Indices, name: BatchName | None, number: int) -> Any:

@@ -35,7 +35,7 @@ class AsyncStep(TrainingStep):
         ahead = served and max_staleness is None
         super().__init__(context, own, fixed=served, ahead=ahead, named=named)
         self._max_staleness = max_staleness
-        """Maximum number of pushes that the values behind a push may lack; None for no limit."""
+        """Maximum number of other pushes between this worker's read of values and its push; None for no limit."""
         self._entered = False
         """Whether the master has allowed this worker to read values."""
         self._unstepped = unstepped
@@ -50,7 +50,8 @@ class AsyncStep(TrainingStep):
         self._prefetcher.hand_out(now, following, began)
 
     def on_batch_done(self) -> None:
-        if self._stepped:  # only some of several optimizers have stepped; do not wait for the rest
+        # only some of several optimizers have stepped; push their gradients without waiting for the others
+        if self._stepped:
             self._send()
         elif self._unstepped is not None and self._due and self.named and self._batches.ranges:
             self._unstepped.refuse()

@@ -74,7 +74,8 @@ class BspStep(TrainingStep):
             self._group.keep(self, self._applying)
 
     def skip(self, now: ReadBatch) -> None:
-        """Take a step that does nothing. All ranks skip the batch, even if one rank could read some of its samples."""
+        """Take a step that trains nothing. All ranks skip the batch, even if one rank could read some of its
+        samples."""
         batches = PushBatches()
         batches.add(now)
         self._step_aside(batches)
@@ -163,7 +164,7 @@ class BspStep(TrainingStep):
     def _step_aside(self, batches: PushBatches) -> None:
         in_hand, number = self._batches, self.count + 1
         self._step_together([], batches, True, empty=True)
-        if self.count == number:  # otherwise the job stops, and the current batch stays untrained
+        if self.count == number:  # if the job stops, the count stays the same, and the current batch is not trained
             self._batches = in_hand
 
     def _step_together(
@@ -181,7 +182,8 @@ class BspStep(TrainingStep):
                 skip = context.dense.agree(share=batches.share, skip=wants_skip, again=again) or not stepped
                 if coordinator is not None:
                     coordinator.apply_verdict(number)
-                if rows is None and not skip:  # only once, because shares and counts are applied to them
+                # collect rows only once: this applies the shares and counts to the gradients in place
+                if rows is None and not skip:
                     rows = self._table_parts(stepped, batches.share) if units is None else []
                     hyper = context.rates.now(stepped)
                     self._counted = {id(optimizer.own) for optimizer in stepped}

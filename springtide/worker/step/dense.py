@@ -36,7 +36,7 @@ class DenseGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DenseSlot:
-    """Location of one parameter: `chunks` rows of a table from key `first` on, shared with no other."""
+    """Location of one parameter: `chunks` rows of a table from key `first` on, which belong to this parameter alone."""
 
     name: str
     param: torch.Tensor
@@ -212,9 +212,9 @@ class ServedDense:
         return [chunks.rows]
 
     def update(self, stepped: Sequence[JobOptimizer], tables: Sequence[nn.Parameter]) -> None:
-        """Put the values that the previous step requested into the model, and request new ones after this push.
-
-        So computation never waits for a push, and its values lack at most this worker's last step.
+        """Put the values that the previous step requested into the model, and request new values after this push.
+        Computation therefore never waits for a push, and of this worker's own steps, its values lack at most the last
+        one.
         """
         if not self._bounded:
             self._take()
@@ -239,7 +239,7 @@ class ServedDense:
         if all(present) and self._all is not None:
             return self._all
         if present not in self._by_present:
-            if len(self._by_present) >= 32:  # a model with ever new combinations keeps the latest
+            if len(self._by_present) >= 32:  # if a model always has new combinations, keep only the latest
                 self._by_present.pop(next(iter(self._by_present)))
             chosen = [one for one, here in zip(self.held, present, strict=True) if here]
             self._by_present[present] = DenseChunks(self._client, chosen)

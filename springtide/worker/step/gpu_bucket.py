@@ -36,7 +36,8 @@ class GpuBucket:
 
     @contextmanager
     def uploaded(self) -> Iterator[None]:
-        """Give the values to the block in `flat`. The caller may change its own memory afterwards."""
+        """Copy the values to `flat` for use in the `with` block. After the block, the caller may change its own
+        memory."""
         step = torch.cuda.current_stream(self.flat.device)
         self._upload.wait_event(self._free)
         with torch.cuda.stream(self._upload):

@@ -175,7 +175,8 @@ class TrainingStep(abc.ABC):
         """Push a batch without trainable samples alone, because a push of several batches can be applied in part."""
 
     def pause(self) -> None:
-        """Push all batches handed out: none is available, and the pass must be able to end for all workers."""
+        """Push all batches handed out so far. No batch is available now, and other workers may wait for these batches
+        to end the pass."""
         return
 
     def rest(self) -> None:
@@ -202,9 +203,8 @@ class TrainingStep(abc.ABC):
         self._forget_gradients()
 
     def close_pass(self, *, early: bool) -> None:
-        """Apply everything before returning; an empty push names the batches without a step.
-
-        If the loop ended `early`, its current batch is not named, because it is not trained.
+        """Apply all outstanding steps before returning. An empty push names the batches for which the loop made no
+        step. If the loop ended `early`, this excludes its current batch, which is not trained.
         """
         if early:
             self._drop_unstepped()
@@ -286,7 +286,7 @@ class UnsteppedGradients:
     """Detector of gradients that the loop has computed without a step, one per async job."""
 
     def __init__(self, lookups: Lookups, dense: Iterable[torch.Tensor], *, tables: bool) -> None:
-        """Watch for gradients; of `dense` parameters only without tables, whose rows suffice otherwise."""
+        """Watch for gradients of table rows; in a model without tables, for gradients of `dense` parameters."""
         self._lookups = lookups
         touched = self._touched = set[
             int
@@ -299,7 +299,8 @@ class UnsteppedGradients:
         self._touched.clear()
 
     def refuse(self) -> None:
-        """Raise BadInput for gradients without a step: a sum without a common identity could be applied in part."""
+        """Raise BadInput for gradients without a step. A sum over several batches needs one common identity
+        (`accumulate=`); without it, servers could apply only a part of the sum."""
         touched = [param.grad for param in self._dense if id(param) in self._touched]
         if any(grad is not None and is_some(grad) for grad in touched) or self._lookups.pending_parts():
             raise errors.BadInput(
