@@ -4,7 +4,8 @@
     ca.crt  tls.crt  tls.key             what a process sees (`of_role`): its `Settings.tls`
 
 On Kubernetes the files are in a Secret, elsewhere in the run folder. The authority's key is discarded after signing, so
-no process can join later. Certificates are valid for ten years; processes read them for every new connection.
+nobody can create further certificates for the job. Certificates are valid for ten years. Processes read them again for
+every new connection.
 """
 
 import datetime

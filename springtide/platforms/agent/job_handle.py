@@ -17,7 +17,7 @@ from springtide.rpc.messages import messages
 from springtide.rpc.transport import addresses, connection
 from springtide.telemetry.logs import RunCard, RunFiles
 
-ANSWER_S = 15.0  # a replaced master is back within seconds
+ANSWER_S = 15.0  # seconds to wait for a reply; a master that is being replaced is back sooner
 AGAIN_S = 0.1
 
 
@@ -31,7 +31,7 @@ class LogLine(NamedTuple):
 
 
 class JobHandle(Protocol):
-    """One job. Only followed `logs` wait for long. All calls may be repeated."""
+    """One job. All calls may be repeated; only `logs` with `follow` waits for long."""
 
     @property
     def name(self) -> str:
@@ -43,14 +43,14 @@ class JobHandle(Protocol):
 
     @property
     def card(self) -> RunCard:
-        """Facts of the job: what it runs, and since when."""
+        """Description of the job: its script, and when it started."""
 
     @property
     def places(self) -> dict[str, str]:
-        """Paths or commands for people, by content: `logs`, `events`, ..."""
+        """Paths or commands by which a person finds the job's `logs`, `events` and so on."""
 
     def running(self) -> bool:
-        """Return True if the job is not over: an agent keeps it, or will do so again."""
+        """Return True if the job is not over: it has an agent, or will get a new one."""
 
     def status(self) -> messages.JobStatus:
         """Return the current or last status; `MasterUnreachable` if the master of a running job does not reply."""

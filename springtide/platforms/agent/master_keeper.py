@@ -1,8 +1,8 @@
 """Keeps one master running: starts it, and replaces a dead or hung master by one with a higher term.
 
 If masters keep dying right after their start, `JobFailed` gives the reason from the log. Before a start, the keeper
-waits for space on a full disk. `AwakeClock` skips the time in which this process was stopped or suspended, so that an
-agent does not blame other processes for its own silence.
+waits for space on a full disk. `AwakeClock` does not count the time in which this process was stopped or suspended, so
+that the agent does not declare a master dead for messages that the agent itself could not receive.
 """
 
 import asyncio
@@ -27,13 +27,14 @@ log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 READ_S = 0.2  # interval of readings during a wait
-MOST_S = 0.5  # above READ_S, so that the clock keeps its rate on a busy machine
-START_S = 60.0  # for a Python process on a busy machine; an exit ends the wait at once
+# longest interval between two readings that counts in full; above READ_S, because a busy machine delays readings
+MOST_S = 0.5
+START_S = 60.0  # longest wait in seconds for a master to start on a busy machine; if the process exits, the wait ends
 SHORT_LIFE_S = 1.0  # a master that exits this soon after listening did no work
-SHORT_LIVES = 5  # in a row, then the job fails
-DYING_S = 0.5  # a connection closes slightly before its process exits, and the exit is the better reason
-PAUSES_S = (0.0, 0.25, 0.5, 1.0, 2.0)  # before the next start, by the number of short lives in a row
-ROOM_LOOK_S = 0.5  # between two checks of a full disk
+SHORT_LIVES = 5  # after this many short-lived masters in a row, the job fails
+DYING_S = 0.5  # seconds to wait for the exit after a connection closes, because the exit tells the reason
+PAUSES_S = (0.0, 0.25, 0.5, 1.0, 2.0)  # seconds before the next start, by the number of short-lived masters in a row
+ROOM_LOOK_S = 0.5  # seconds between two checks of a full disk
 MASTER = Role(RoleKind.MASTER)
 NextTerm = Callable[[], Awaitable[int]]
 """Returns the next term, higher than all earlier terms of this job. Raises `Fenced` if another agent keeps the job."""
@@ -55,7 +56,7 @@ async def unless(happens: asyncio.Event, work: Coroutine[Any, Any, Result], erro
 
 
 class AwakeClock:
-    """Seconds since creation in which this process could receive messages."""
+    """Clock of the seconds since its creation in which this process could receive messages."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -159,7 +160,7 @@ class MasterSupervisor:
             await self.end()
 
     async def _after_short_lives(self) -> None:
-        """Back off after each short life; raise `JobFailed` after too many."""
+        """Wait longer after each short-lived master; raise `JobFailed` after too many."""
         lived_s = 0.0 if self._listened_at is None else self._awake.now() - self._listened_at
         self._short_lives = self._short_lives + 1 if lived_s < SHORT_LIFE_S else 0
         if self._short_lives >= SHORT_LIVES:
@@ -191,7 +192,7 @@ class MasterSupervisor:
         await self._gone.wait()
 
     async def _numbered(self) -> int:
-        """Retry until the platform gives a term; roles run on meanwhile."""
+        """Retry until the platform gives a term; the roles keep running meanwhile."""
         for attempt in itertools.count(1):
             try:
                 return await self._next_term()

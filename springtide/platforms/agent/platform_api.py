@@ -18,7 +18,7 @@ class RoleLaunch:
     settings: Mapping[str, str] = field(default_factory=dict)
     """Fields of `config.Settings` for the process."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Other variables, unless the user has set them."""
+    """Default values of other variables; variables that the user has set take precedence."""
     given: Mapping[str, str] = field(default_factory=dict)
     """Variables from the job's spec, which override existing variables."""
     limits: ProcessLimits = field(default_factory=ProcessLimits)
@@ -41,10 +41,10 @@ class Platform(Protocol):
         """Ask a process to end, or kill it; harmless if it has ended."""
 
     def hold(self, life: Life, limits: ProcessLimits) -> bool:
-        """Change the limits of a running process; return False if they apply only to its next life."""
+        """Change the limits of a running process; return False if the new limits apply only after its next start."""
 
     def running(self) -> list[Life]:
-        """Return the lives that have started and not ended."""
+        """Return the role incarnations that have started and not ended."""
 
     def usage(self) -> Mapping[Life, tuple[Usage, ProcessLimits]]:
         """Return usage and limits of each running process, except processes that report their own usage."""

@@ -1,7 +1,8 @@
 """Pure. Computes the steps that bring the running roles to the wanted roles. The time is an argument.
 
-Repeated wishes change nothing: each incarnation starts at most once, even after a change of master. A new agent counts
-every running life as started, and declares a life lost if it has joined but does not run.
+Repeated requests change nothing: each incarnation ("life") of a role starts at most once, even after a change of
+master. A new agent counts every running life as started. It declares a life lost if the life has joined the job but
+does not run.
 """
 
 from collections.abc import Iterable, Sequence
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 
 from springtide.domain.core.roles import Life, Role, RoleKind, WantedRole
 
-POLITE_S = 5.0  # from a request to end until the kill
+POLITE_S = 5.0  # seconds from the request to end until the kill
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ Step = StartRole | StopRole | ResizeRole | LostRole
 
 @dataclass(slots=True)
 class Reconciler:
-    """State between polls: start times of wishes, started lives, and pending requests to end."""
+    """State between polls: when each life was requested, the lives that have started, and pending requests to end."""
 
     wanted_since: dict[Life, float] = field(default_factory=dict)
     newest: dict[Role, int] = field(default_factory=dict)
@@ -64,7 +65,8 @@ class Reconciler:
         return [*self._ends(lives, present, at), *self._starts(lives, present, at), *self._holds(lives, present)]
 
     def _holds(self, lives: dict[Life, WantedRole], running: list[Life]) -> Iterable[Step]:
-        """Resize roles whose wanted limits changed. Ignore the limits in force, because a machine may grant less."""
+        """Resize roles whose wanted limits changed. The limits in force are not compared, because a machine may grant
+        less than was wanted."""
         self.limits = {life: wanted for life, wanted in self.limits.items() if life in lives}
         for life, each in lives.items():
             wanted = (each.cpu, each.memory)

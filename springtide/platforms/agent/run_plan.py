@@ -10,9 +10,9 @@ from springtide.domain.core.roles import Life, RoleKind
 from springtide.domain.spec.job_spec import JobSpec
 
 MASTER_PORT = 7700
-"""Port of a master that is found by name, without a file that could give another port."""
+"""Port of a master that roles find by its host name. Without a master file, they cannot learn another port."""
 PATIENCE_S = 1800.0
-"""Seconds that roles without an agent wait: a cluster may need minutes to give up the agent's host."""
+"""Seconds that roles continue without an agent: a cluster may need minutes to detect that the agent's host is lost."""
 MODULES = {
     RoleKind.MASTER: "springtide.master.main",
     RoleKind.SERVER: "springtide.server.__main__",
@@ -36,7 +36,7 @@ class RunPlan:
     advertise: str = ""
     """Name or address by which other roles reach the master; empty for `host`, or the host's own address."""
     secret_file: str = ""
-    """Existing file with the job's secret. Empty to draw a secret, which is removed at the end."""
+    """Existing file with the job's secret. If empty, the agent draws a secret and removes its file at the end."""
     adopt: bool = False
     """True if an earlier agent may have left running roles to adopt."""
     report_usage: bool = False
@@ -80,6 +80,6 @@ def settings_of(
 
 
 def environment_of(plan: RunPlan, limits: ProcessLimits) -> dict[str, str]:
-    threads = plan.threads_per_worker  # more threads than cores would slow each other down
+    threads = plan.threads_per_worker  # with more threads than cores, the threads would slow each other down
     threads = threads if limits.cpu is None else max(1, min(threads, math.ceil(limits.cpu)))
     return {"OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}

@@ -1,8 +1,9 @@
 """Starts workers and servers quickly by forking an interpreter that has imported torch (`fork_server.py`).
 
-Their imports would take half a second (servers) or two core-seconds (workers), which running trainers would lose, and
-much longer under a small CPU quota. The client returns None if the interpreter is not ready or has other variables; the
-caller then starts a cold process. If the fork server is killed, its forks die too and are reported as killed.
+A cold start spends half a second (servers) or two core-seconds (workers) on imports, CPU time that running trainers
+would lose; under a small CPU quota it takes much longer. The client returns None if the interpreter is not ready or has
+other variables; the caller then starts a cold process. If the fork server is killed, its forks die too and are reported
+as killed.
 """
 
 import asyncio
@@ -50,7 +51,7 @@ class ForkServerClient:
     def begin(self, environment: Mapping[str, str]) -> None:
         self._environment = self._common(environment)
         self._asking, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._asking.setblocking(False)  # with a timeout, calls would wait regardless of their flags
+        self._asking.setblocking(False)  # a socket timeout would make calls wait even with MSG_DONTWAIT
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", fork_server.__name__, str(os.getpid()), *IMPORTS],
@@ -58,7 +59,7 @@ class ForkServerClient:
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 env=self._environment,
-                process_group=0,  # Ctrl-C is for the agent only
+                process_group=0,  # in a separate process group, so that Ctrl-C reaches only the agent
             )
 
     def suits(self, environment: Mapping[str, str]) -> bool:

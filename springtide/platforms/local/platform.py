@@ -27,7 +27,8 @@ NICEST = 19
 """Nice value of a low-priority process: it gets about a seventieth of a processor that it shares."""
 WARMED_UP = (RoleKind.WORKER, RoleKind.DATA_WORKER, RoleKind.SERVER)  # a master usually starts only once
 
-# A process that enters its groups before it executes the interpreter is accounted and limited from the first byte.
+# A shell enters the control groups and then executes the interpreter, so that the process is accounted and limited from
+# its first byte of memory.
 ENTER = 'n=$1; shift; while [ $n -gt 0 ]; do echo $$ > "$1/cgroup.procs"; shift; n=$((n-1)); done; exec "$@"'
 
 
@@ -120,7 +121,7 @@ class LocalPlatform:
         return process
 
     def _fork(self, launch: RoleLaunch, group: ControlGroup | None, log: BinaryIO) -> ForkedProcess | None:
-        """Fork a warm process, except under a memory limit: shared pages are not counted there."""
+        """Fork a warm process, except under a memory limit, which would not count the pages that forks share."""
         environment = environment_of(launch)
         if self._warm is None or launch.life.role.kind not in WARMED_UP or launch.limits.memory is not None:
             return None

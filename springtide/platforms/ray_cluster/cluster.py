@@ -77,7 +77,7 @@ def _init(address: str, runtime_env: Mapping[str, Any], tries: int = 4) -> None:
 
 
 def knock(address: str) -> None:
-    """Probe the port first: Ray would retry for minutes and then exit the process."""
+    """Check that the port accepts connections, because Ray would retry for minutes and then exit the process."""
     far = address.startswith(SCHEME)
     if far or ":" in address:
         host, port = addresses.parse(client_address(address))
@@ -180,7 +180,8 @@ def connected() -> bool:
 
 @contextlib.contextmanager
 def uploading() -> Iterator[None]:
-    """Disable Ray's ten-minute pin during an upload: its client server rejects that call (2.60)."""
+    """During an upload, skip Ray's call that pins the package for ten minutes, because Ray's client server (2.60)
+    rejects it."""
     with config.lent(PINS, "0") if connected() else contextlib.nullcontext():
         yield
 

@@ -62,9 +62,8 @@ def life_of(job: str, name: str) -> Life | None:
 
 
 def noise(job: str, where: Mapping[str, str]) -> dict[str, int]:
-    """Count other jobs that use each node's network, by training or feeding across nodes.
-
-    `where`: node of each actor.
+    """Count, for each node, the other jobs that use its network for training or feeding across nodes. `where`: node of
+    each actor.
     """
     trained: dict[str, set[str]] = {}
     fed: dict[str, set[str]] = {}
@@ -109,7 +108,7 @@ def capacity_of(nodes: Sequence[Mapping[str, Any]]) -> PlatformCapacity:
 
 
 def whole(cpu: float) -> float:
-    """Round as Ray wants: fractions below one core, whole cores above."""
+    """Round a number of cores as Ray requires: fractions are allowed below one core, only whole cores above."""
     return round(cpu, 4) if cpu <= 1 else float(-(-cpu // 1))
 
 

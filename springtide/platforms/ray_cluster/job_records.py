@@ -1,4 +1,5 @@
-"""Records of running and finished jobs in the key-value store of a Ray cluster: the newest 50, as long as it exists.
+"""Records of running and finished jobs (the newest 50) in the key-value store of a Ray cluster, which lasts as long as
+the cluster.
 
 A steward ends with its job and leaves the last status, the events and the ends of the logs for `job_handle`.
 """

@@ -1,7 +1,7 @@
 """Drains roles from nodes that Ray will remove, and moves data workers to better nodes, one at a time.
 
 Both send an `EvictionNotice` to the master: a replacement joins, or a server's slots move, and then the old role ends.
-No finished batch is lost. If a node goes earlier, the job recovers as from any loss.
+No finished batch is lost. If a node is removed before its roles have drained, the job recovers as from any other loss.
 """
 
 import asyncio
@@ -21,9 +21,11 @@ Ask = Callable[[messages.Request], Awaitable[messages.Reply]]
 
 HAIR = 1e-6
 log = logging.getLogger(__name__)
-LOOK_S = 30.0  # a move costs a process start, so faster changes do not justify one
+# seconds between two checks; a move costs a process start, so short-lived changes of load do not justify one
+LOOK_S = 30.0
 AGAIN_S = 1.0
-PATIENCE_S = 300.0  # for the replacement to feed and the old one to leave; then the next move starts
+# most seconds to wait until the replacement feeds and the old data worker has left, before the next move
+PATIENCE_S = 300.0
 Placed = Mapping[Life, tuple[str, float]]
 
 

@@ -23,7 +23,7 @@ from springtide.platforms.local.platform import LocalPlatform
 from springtide.telemetry import logs
 
 LONELY_S = 600.0  # a steward calls every second; Ray may need minutes to give up the steward's node
-NEWS_S = 2.0  # then reply without news, which shows that this actor lives
+NEWS_S = 2.0  # seconds after which the actor replies without output, to show that it is alive
 LOOK_S = 0.1  # between two checks of the log
 CHUNK = 1 << 18
 PREFIX = "springtide-holder-"
@@ -88,7 +88,8 @@ class RoleActor:
         self._asked_at = time.monotonic()
         deadline = self._asked_at + NEWS_S
         while True:
-            gone = self._gone.is_set()  # read before the last check: an ended process prints no more
+            # read before the last check of the log, which then contains all output of an ended process
+            gone = self._gone.is_set()
             if said := self._unsaid():
                 self._told += len(said)
                 sys.stdout.write(said.decode(errors="replace"))
@@ -132,7 +133,7 @@ class RoleActor:
             await asyncio.sleep(min(1.0, self._lonely_s))
         self._say(f"nobody has asked for this role for {self._lonely_s:g} s: its job has no steward any more; it ends")
         self._close()
-        os.kill(os.getpid(), signal.SIGKILL)  # an actor without callers has no other way to end
+        os.kill(os.getpid(), signal.SIGKILL)  # a detached actor that nobody calls has no other way to end itself
 
     def _close(self) -> None:
         if self._platform is not None:

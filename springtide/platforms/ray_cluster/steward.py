@@ -41,11 +41,11 @@ OVER = "over"
 """File that marks the folder of a finished job."""
 KEPT_S = 7 * 86_400.0
 LOST_S = 30 * 86_400.0
-"""Seconds to keep the folder of a job that went down with its cluster."""
+"""Seconds to keep the run folder of a job that never ended because its whole cluster went down."""
 
 
 class Steward:
-    """Keeps one job. Its methods run beside the agent, which has its own thread and event loop."""
+    """Runs one job. The agent has its own thread and event loop; calls of other processes run in parallel to it."""
 
     def __init__(self, wanted: job_order.JobOrder) -> None:
         self._order = wanted
@@ -96,7 +96,7 @@ class Steward:
 
     def _keep(self) -> None:
         asyncio.set_event_loop(self._loop)
-        # the previous steward had finished the job and only had to end
+        # the previous steward finished the job, but was restarted before it had ended
         if (end := job_records.end_of(self._order)) is not None:
             self._status = end
             self._leave()
@@ -109,7 +109,7 @@ class Steward:
         except BaseException as error:  # report the error to the user, because the actor's own log is hidden
             log.exception("the steward failed")
             self._fail(f"the steward failed: {type(error).__name__}: {error}", Blame.INFRASTRUCTURE)
-        self._end_all()  # roles are left only if this steward failed to start
+        self._end_all()  # roles are still running only if this steward failed to start
         job_records.write(job_records.ended(self._order, self._status, self._files))
         mark_over(self._files.root)
         self._leave()

@@ -21,13 +21,14 @@ from springtide.platforms.k8s.api import kubeconfig as access
 from springtide.platforms.k8s.api.kinds import PODS, Object, ObjectKind, key_of
 
 BUSY = (429, 500, 502, 503, 504)
-"""HTTP statuses of a server in trouble. A 429 was not processed; requests with another status may have been."""
+"""HTTP statuses of an overloaded or failing server. After a 429, the request was not processed; after another of these
+statuses, it may have been."""
 GONE = 410
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.1, 5.0
 
 log = logging.getLogger(__name__)
-WITHIN_S = 30.0  # a restarting API server is back sooner
-ONE_TRY_S = 10.0  # for one reply, so that a hanging connection costs no more
+WITHIN_S = 30.0  # seconds to retry; a restarting API server is back sooner
+ONE_TRY_S = 10.0  # seconds to wait for one reply, so that a hanging connection costs no more
 GOODBYE_S = 0.05
 PAGE = 500
 Result = TypeVar("Result")
@@ -37,7 +38,7 @@ PATCHES = {
     "json": "application/json-patch+json",
     "strategic": "application/strategic-merge-patch+json",
 }
-LASTS_S = 60  # of one request: a silently broken connection is noticed after this
+LASTS_S = 60  # seconds of one watch request: a silently broken connection is noticed after this time
 SLACK_S = 10.0
 What = Literal["added", "changed", "gone", "synced"]
 
@@ -194,7 +195,7 @@ class Client:
             page = await self._ask("GET", path, f"list {kind}", query=query)
             items += page.get("items") or []
             if not (following := page["metadata"].get("continue")):
-                for item in items:  # the API omits these fields in lists
+                for item in items:  # add kind and version, which the API omits in lists
                     item.setdefault("apiVersion", kind.api)
                     item.setdefault("kind", kind.kind)
                 return Listing(items, page["metadata"].get("resourceVersion", ""))
@@ -286,7 +287,8 @@ class Client:
     async def watch(
         self, kind: ObjectKind, *, namespace: str = "", labels: str = "", fields: str = "", everywhere: bool = False
     ) -> AsyncIterator[ObjectChange]:
-        """Yield all there is, then `synced`, then every change, for ever; raise errors that only a person can fix.
+        """Yield all existing objects, then `synced`, then every change, for ever. Raise errors that only a person can
+        fix.
 
         A broken connection is resumed. After a 410 the objects are listed again, and differences become changes.
         """
@@ -307,7 +309,8 @@ class Client:
                     if not synced:
                         yield ObjectChange("synced", {})
                         synced = True
-                # reset by the first line: a server that ends every watch at once is asked less and less often
+                # the first received line resets the backoff: a server that ends every watch immediately is asked less
+                # and less often
                 failures += 1
                 lines = self.stream(path, f"watch {kind}", query | {"resourceVersion": since}, silence_s=silence_s)
                 async for line in lines:

@@ -91,7 +91,8 @@ def of_account(folder: pathlib.Path) -> Access:
 
 
 def of_files(paths: Sequence[pathlib.Path], context: str = "") -> Access:
-    """Read a context, by default the current one; of two equal names the first file wins."""
+    """Read a context, by default the current one. If two files define the same name, the first file's definition is
+    used."""
     read = [(path, load(path)) for path in paths if path.exists()]
     if not read:
         raise errors.MissingFile(
@@ -159,7 +160,7 @@ def content(part: Mapping[str, Any], name: str, folder: pathlib.Path) -> bytes:
 
 
 def give_certificate(context: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """Load a key pair through a temporary file: `ssl` takes nothing else."""
+    """Load a key pair through a temporary file, because `ssl` only reads key pairs from files."""
     with tempfile.TemporaryDirectory(prefix="springtide-") as folder:
         path = pathlib.Path(folder) / "pair.pem"
         with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:

@@ -95,7 +95,7 @@ class KubernetesJobHandle:
         return job_status.read(thing.get("status") or {}, self.name, time.time() - began_at(thing))
 
     def ask(self, request: messages.Request) -> messages.Reply:
-        """Handle `Scale`, `Stop` and `StatusRequest`; the cluster carries nothing else."""
+        """Handle `Scale`, `Stop` and `StatusRequest`; no other request can be passed on through the Kubernetes API."""
         if isinstance(request, messages.StatusRequest):
             return self.status()
         if not self.running():

@@ -24,7 +24,7 @@ from springtide.platforms.k8s.job import job_status
 from springtide.platforms.k8s.objects import job_objects, names
 
 MOST_BYTES = 900_000
-"""Largest archive in bytes. A ConfigMap may hold 1 MiB, without the base64 encoding; the rest is for names."""
+"""Largest archive in bytes. A ConfigMap may hold 1 MiB, not counting the base64 encoding; names need the rest."""
 LEFT_OUT = frozenset({"__pycache__", "node_modules", "venv"})
 """Folders that are never uploaded, besides those whose name begins with a dot."""
 
@@ -123,7 +123,7 @@ async def check_free(client: Client, name: str) -> None:
 
 
 async def ship(client: Client, job: str, archive: bytes) -> str:
-    """Upload the code under a generated name: two may submit one job name at once."""
+    """Upload the code under a generated name, because two users may submit jobs of the same name at the same time."""
     body: Object = CONFIG_MAPS.body("", client.namespace)
     body["metadata"] = {"generateName": names.code(job), "labels": names.labels_of(job)}
     body["binaryData"] = {names.CODE_ARCHIVE: base64.b64encode(archive).decode()}

@@ -84,7 +84,8 @@ def failed(name: str, why: str, blame: Blame = Blame.USER) -> messages.JobStatus
 
 
 def read(status: Object, name: str, age_s: float) -> messages.JobStatus:
-    """Return the master's last report; phase and message come from the operator if it wrote later."""
+    """Return the master's last report. If the operator wrote the status later, phase and message come from the
+    operator."""
     told = report_of(status)
     phase = phase_of(status)
     away = any(each["type"] == "MasterRunning" and each["status"] == "False" for each in status.get("conditions") or ())
@@ -159,7 +160,7 @@ class StatusWriter:
             before = thing.get("status") or {}
             now = kinds.timestamp(time.time())
             body = fields(status, generation=self.generation)
-            # a message omits fields at their default, so fields that it no longer contains must be removed
+            # a message omits fields that have their default value, so such fields must be removed from the status
             body[REPORT] = merge_patch(before.get(REPORT) or {}, body[REPORT])
             body["conditions"] = with_conditions(
                 before.get("conditions") or [], conditions(status), at=now, generation=self.generation

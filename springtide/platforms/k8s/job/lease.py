@@ -1,8 +1,8 @@
 """Lease of a job, which one agent holds at a time, and the terms of its masters.
 
-A term is the transition count of the Lease, raised by compare-and-set, so each term is higher than all before. An agent
-that cannot renew the Lease in time, or finds another holder, has lost it: its master is ended, and the other agent
-takes over the roles. Roles and the journal reject a surviving old master by its term.
+A term is the transition count of the Lease, which compare-and-set raises, so each term is higher than all earlier
+terms. An agent that cannot renew the Lease in time, or finds another holder, has lost it: its master is ended, and the
+other agent takes over the roles. Roles and the journal reject a surviving old master by its term.
 """
 
 import asyncio
@@ -40,7 +40,8 @@ class JobLease:
         self._renewed_at = 0.0
 
     async def take(self, alive: Alive) -> None:
-        """Wait until the lease is free: never held, ours, expired, or its holder's pod is gone."""
+        """Wait until this agent can take the lease: nobody or this agent holds it, it has expired, or its holder's pod
+        is gone."""
         watched = ObservedLease()
         while True:
             lease = await self._client.get(LEASES, self.name)

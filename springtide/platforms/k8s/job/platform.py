@@ -1,8 +1,8 @@
 """Runs roles as pods: writes the job's ScalePlan, from which the operator makes pods, and reads the pods' statuses.
 
-In: `platforms.agent.agent` in a master pod. Out: the plan, and exits (`objects.pod_status`). A pod that does not start
-within `pending_s` is given up, with the cluster's reason. Roles survive their agent: the next agent reads the same plan
-and pods. The plan's writer retries on conflicts, and never overwrites the plan of a later master.
+In: `platforms.agent.agent` in a master pod. Out: the plan, and exits (`objects.pod_status`). If a pod does not start
+within `pending_s`, the platform reports an exit with the cluster's reason. Roles survive their agent: the next agent
+reads the same plan and pods. The plan's writer retries on conflicts, and never overwrites the plan of a later master.
 """
 
 import asyncio
@@ -30,10 +30,10 @@ log = logging.getLogger(__name__)
 
 TERM = f"{kinds.GROUP}/term"
 """Annotation of the plan with the term of its last writer."""
-ROUND_S = 0.02  # changes within this time share one write: an agent starts all first roles in one poll
+ROUND_S = 0.02  # changes within this many seconds share one write: an agent starts all first roles in one poll
 
 TICK_S = 0.5
-UNSEEN_S = 30.0  # a pod that left the plan unseen for this long was never created
+UNSEEN_S = 30.0  # a pod that was removed from the plan and not seen for this many seconds counts as never created
 REFUSED = ("Infeasible", "Unsupported")
 PUT_OFF = "Deferred"
 OnExit = Callable[[RoleExit], None]
@@ -43,7 +43,8 @@ TAKEN = re.compile(
 )
 """Reasons in a pod's status that mean an eviction by the cluster."""
 STATUS_KILLED = 137
-"""Exit status after SIGKILL, which in a pod with a memory limit the kernel usually sent, whatever the reason says."""
+"""Exit status after SIGKILL. In a pod with a memory limit, the kernel's OOM killer usually sent it, even if the pod's
+reason is not OOMKilled."""
 
 
 class PlanWriter:
@@ -231,7 +232,7 @@ class KubernetesPlatform:
         self.writer.change()
 
     def hold(self, life: Life, limits: ProcessLimits) -> bool:
-        """Resize a running pod where the cluster can; else give `notice` that it must be replaced."""
+        """Resize a running pod if the cluster can; else tell `notice` that the pod must be replaced."""
         entry = self._entries.get(life)
         if entry is None or entry.asked:
             return False
@@ -255,7 +256,7 @@ class KubernetesPlatform:
         self.writer.change()
 
     def leave(self) -> None:
-        """Pods run on; the next agent finds them through the plan."""
+        """Leave the pods running; the next agent finds them through the plan."""
 
     # ---- what is seen ----
 
@@ -366,15 +367,13 @@ class KubernetesPlatform:
                     self._tell_notice(entry, why)
 
     def _was_never_made(self, entry: PodEntry, at: float) -> bool:
-        """True once the operator has seen a plan without this pod."""
+        """Return True once the operator has seen a plan without this pod, so that it can no longer create it."""
         return self.status.observed_generation >= entry.unlisted or at - entry.since > UNSEEN_S
 
 
 def exit_of(pod: Object, life: Life, *, asked: bool, present: bool = True) -> RoleExit:
-    """Return how the process ended.
-
-    `asked`: we deleted the pod, otherwise a deletion is an eviction. `present`: the pod still exists; one that vanished
-    was evicted, or its node was lost.
+    """Return how the process ended. `asked`: the platform deleted the pod; any other deletion is an eviction.
+    `present`: the pod still exists; a pod that vanished was evicted, or its node was lost.
     """
     code, word = pod_status.terminated(pod).get("exitCode"), pod.get("status", {}).get("reason") or ""
     taken = TAKEN.fullmatch(word) is not None or kinds.condition(pod, "DisruptionTarget").get("status") == "True"

@@ -28,7 +28,7 @@ _SCALARS: dict[Any, Object] = {
     bool: {"type": "boolean"},
 }
 FIXED = ("script", "arguments", "sync", "slots", "seed", "recovery")
-"""Fields that identify a job and cannot change. All other fields apply from the edit on."""
+"""Fields that identify a job and cannot change. Edits of all other fields apply to the running job."""
 LEAST = {"count": 1, "min": 1, "max": 1, "rank": 0, "incarnation": 0, "relaunches": 0, "grace_s": 0, "keep_s": 0}
 CONDITIONS: Object = {
     "type": "array",

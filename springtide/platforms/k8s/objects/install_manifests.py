@@ -193,7 +193,7 @@ def brain_deployment(plan: InstallPlan) -> Object:
     source = {"secretKeyRef": {"name": BRAIN, "key": "database"}}
     container["env"].append({"name": "SPRINGTIDE_BRAIN_DATABASE", "valueFrom": source})
     spec = _pod_spec(container, secrets) | {"automountServiceAccountToken": False}
-    # standbys are never ready, so an update that waits for them would never end
+    # standby brains are never ready, so an update that waits for readiness would never end
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%", "maxSurge": 0}}
     return _deployment(plan, BRAIN, "brain", spec, replicas=plan.brain_replicas, strategy=strategy)
 

@@ -91,7 +91,7 @@ def owned(job: JobObject, name: str, *, labels: Mapping[str, str] | None = None)
 
 
 def owner(job: JobObject) -> Object:
-    """Owner reference that does not block the job's deletion, which would need a right on finalizers."""
+    """Owner reference that does not block the job's deletion. Blocking it would need permission on finalizers."""
     return {
         "apiVersion": names.API_VERSION,
         "kind": schema.KIND,
@@ -181,7 +181,8 @@ def secret(job: JobObject, files: Mapping[str, bytes]) -> Object:
 
 
 def brain_certificates(job: JobObject, files: Mapping[str, bytes]) -> Object:
-    """Certificates for the cluster's brain, in a Secret of their own: the job may be older than they are."""
+    """Secret with the certificates for the cluster's brain. It is separate, because the certificates may be newer than
+    the job."""
     return _secret(job, names.brain_certificates(job.name, job.uid), files)
 
 
@@ -241,9 +242,8 @@ def claim(job: JobObject) -> Object:
 
 
 def budget(job: JobObject, servers: int) -> Object:
-    """Allow one voluntary eviction of a server at a time.
-
-    `minAvailable`: the API counts percentages only for its own controllers.
+    """Allow one voluntary eviction of a server at a time. The budget uses an absolute `minAvailable`, because the API
+    supports `maxUnavailable` and percentages only for pods of its own controllers.
     """
     selector = {names.JOB: job.name, names.ROLE: str(RoleKind.SERVER)}
     spec = {"minAvailable": max(0, servers - 1), "selector": {"matchLabels": selector}}

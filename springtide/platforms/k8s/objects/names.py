@@ -14,7 +14,7 @@ JOB, ROLE, RANK, INCARNATION = (f"{GROUP}/{name}" for name in ("job", "role", "r
 CODE = f"{GROUP}/code"
 """Annotation of an ElasticJob: the ConfigMap with the code that `springtide submit` uploaded."""
 MASTERS = f"{GROUP}/masters"
-"""Annotation of a master's pod: its ordinal number. The operator waits longer before each further master."""
+"""Annotation of a master's pod: its number among the masters of the job, from 1."""
 
 LONGEST_JOB = 40
 """Longest name of a job. A pod's name adds role and numbers, and labels allow 63 characters."""
@@ -32,7 +32,8 @@ def master(job: str) -> str:
 
 
 def credentials(job: str, uid: str) -> str:
-    """Secret of the job. The uid tells it from an earlier job's: the operator may create secrets but not read them."""
+    """Name of the job's Secret. It contains the uid, because an earlier job of the same name may have left its Secret,
+    which the operator may not read."""
     return f"{job}-credentials-{uid[:8]}"
 
 

@@ -92,7 +92,8 @@ def resize_of(pod: Pod) -> str:
 
 
 def differs(wanted: Mapping[str, Any], pod: Pod) -> bool:
-    """Return True if resources differ by amount. Ignore resources that a LimitRange or webhook has added."""
+    """Return True if the amount of a wanted resource differs. Ignore resources that a LimitRange or webhook has
+    added."""
     has = _resources(pod)
     return any(
         name not in has.get(part, {}) or kinds.parse_quantity(value) != kinds.parse_quantity(has[part][name])
@@ -116,7 +117,7 @@ def _containers(status: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def process_ended(pod: Pod) -> bool:
-    """True if our container has ended for good; injected sidecars may run on."""
+    """Return True if the role's container has ended for good; injected sidecars may still run."""
     return ended(pod) or (pod.get("spec", {}).get("restartPolicy") == "Never" and bool(terminated(pod)))
 
 

@@ -19,7 +19,8 @@ from springtide.platforms.k8s.objects import names
 from springtide.platforms.k8s.objects.job_objects import JobObject, owned
 
 LOCAL, QUIET = 100, 50
-"""Affinity weights (1 to 100): first keep batches off the network, then prefer nodes without trainers."""
+"""Affinity weights (1 to 100): prefer nodes with trainers of this job, which keeps batches off the network, then nodes
+without trainers of other jobs."""
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 USER = 10001
@@ -38,9 +39,9 @@ UNPRIVILEGED = {
 }
 """Security contexts of all pods and containers: the `restricted` standard of Kubernetes."""
 GONE_NODE_S = 30
-"""Seconds until pods leave a lost node; Kubernetes' default is 300."""
+"""Seconds after which pods on an unreachable node are evicted; Kubernetes' default is 300."""
 LITTLE_CPU = 0.01
-"""CPU request of a worker beyond the quota if there is no priority class for it."""
+"""CPU request of a low-priority worker beyond the quota, if the cluster has no priority class for such workers."""
 THREADS = 4
 """Torch threads in a pod without a limit; one per core of the node would disturb other pods."""
 PATIENCE_S = 900
@@ -213,7 +214,8 @@ def _pod(job: JobObject, site: Site, life: Life, name: str, container: Object, *
     wish = job.job.kubernetes
     metadata = owned(job, name)
     metadata["labels"] = {**job.labels, **wish.labels, **names.role_labels(job.name, life)}
-    metadata["annotations"] = {  # scratch folders must not keep the autoscaler from removing a node
+    # without this, the pods' scratch volumes would keep the cluster autoscaler from removing a node
+    metadata["annotations"] = {
         "cluster-autoscaler.kubernetes.io/safe-to-evict": "true",
         **job.annotations,
         **wish.annotations,
@@ -243,7 +245,8 @@ def _pod(job: JobObject, site: Site, life: Life, name: str, container: Object, *
 
 
 def lost_nodes(given: tuple[Mapping[str, Any], ...]) -> list[Object]:
-    """Leave a lost node after `GONE_NODE_S`, unless the user tolerates it longer."""
+    """Return tolerations that evict pods from a lost node after `GONE_NODE_S`, unless the user gave other
+    tolerations."""
     said = {each.get("key") for each in given}
     keys = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
     return [

@@ -32,7 +32,8 @@ log = logging.getLogger(__name__)
 AT_ONCE = 16
 """Number of pods to create in parallel."""
 HASTE_S = 1.0
-"""Time limit for evictions: an eviction that the budget forbids is not awaited."""
+"""Time limit for evictions, in seconds: the operator does not wait for an eviction that the disruption budget
+forbids."""
 REFUSED_S = 15.0
 """Seconds until a refused action is retried: quotas are freed when other jobs end."""
 
@@ -126,7 +127,7 @@ class Executor:
             match step:
                 case lifecycle.Prepare() | lifecycle.MakeMaster():
                     if refused:
-                        continue  # a master without its objects would only fail
+                        continue  # create no master, because it would fail without these objects
                     try:
                         master = await self._prepare_or_make(seen, step)
                     except (errors.ClusterRefused, errors.Forbidden) as error:
@@ -192,7 +193,7 @@ class Executor:
         job = seen.job
         for kind, body in job_objects.of_job(job):
             made = await self._create(kind, body, job)
-            if not made and kind is kinds.ROLES:  # an earlier version of the operator created it
+            if not made and kind is kinds.ROLES:  # update a Role that an earlier version of the operator created
                 await self._client.patch(
                     kind, body["metadata"]["name"], {"rules": body["rules"]}, namespace=job.namespace
                 )
@@ -250,7 +251,7 @@ class Executor:
         try:
             if not await self._create(kinds.DISRUPTION_BUDGETS, body, seen.job):
                 await self._client.patch(kinds.DISRUPTION_BUDGETS, name, change, namespace=seen.job.namespace)
-        except (errors.ClusterRefused, errors.Forbidden) as error:  # a missing budget must not prevent pods
+        except (errors.ClusterRefused, errors.Forbidden) as error:  # create pods without a budget
             log.warning("%s: no disruption budget: %s", seen.job.name, error)
             return None
         return servers
@@ -281,7 +282,8 @@ class Executor:
         await self._say(thing, status_reports.rejected(status, int(metadata.get("generation", 0)), why, time.time()))
 
     async def _say(self, thing: Object, change: Object | None) -> None:
-        """Patch the status unless the master has written it meanwhile; the retry sees that."""
+        """Patch the status, unless the master has written it meanwhile; the next visit then sees the master's
+        status."""
         if not change:
             return
         metadata = thing["metadata"]

@@ -76,7 +76,8 @@ def sorted_out(pods: Iterable[Pod], uid: str) -> tuple[dict[str, Pod], frozenset
 
 
 def capacity_for(job: JobObject, nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return capacity fields of a `PlanStatus`: of the nodes where the job's pods could run, regardless of others."""
+    """Return the capacity fields of a `PlanStatus`: the total of the nodes on which the job's pods can run, including
+    resources in use by other pods."""
     wish = job.job.kubernetes
     usual = [node for node in nodes if usable(node, wish.node_selector, wish.tolerations)]
     offered = [node.get("status", {}).get("allocatable") or {} for node in usual]

@@ -1,7 +1,8 @@
 """Pure. Computes the steps that bring a job's pods to its master's plan.
 
-Each life of a role is created once. A deleted pod is `Gone`, and the master requests the next life. The newest ended
-pods of each role stay for their logs. Pods are evicted from nodes that will be removed, so that they drain.
+Each life of a role is created once. A pod that was deleted is reported as `Gone`, and the master requests the next
+life. The newest ended pods of each role stay for their logs. Pods are evicted from nodes that will be removed, so that
+they drain.
 """
 
 from collections.abc import Mapping
@@ -57,7 +58,7 @@ def decide_pods(view: OperatorView) -> OperatorSteps:
 
 
 def wanted(view: OperatorView) -> ScalePlan | None:
-    """Return the plan in force: no pods once the job is over; None to leave everything as it is."""
+    """Return the pods that must exist: none once the job is over; None to leave all pods as they are."""
     if view.job.over:
         return ScalePlan(job=view.job.name, origin="master")
     return view.plan

@@ -1,7 +1,7 @@
 """Operator process: watches jobs, plans, pods and nodes, and visits the jobs that a change affects.
 
-Changes only fill the `WorkQueue`: one visit per job at a time, failures back off. No progress is stored in users'
-objects: no annotations, finalizers or peering.
+A change only puts the job into the `WorkQueue`. Each job has one visit at a time, and failed visits are retried with
+growing delays. No progress is stored in users' objects: no annotations, finalizers or peering.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ class WorkQueue:
         return set(self._due) | self._busy
 
     def note(self, key: Key, *, after_s: float = 0.0) -> None:
-        """Schedule a job; an earlier due time stays."""
+        """Schedule a visit of a job, unless an earlier one is already scheduled."""
         when = asyncio.get_running_loop().time() + after_s
         self._due[key] = min(when, self._due.get(key, when))
         self._changed.set()
@@ -120,7 +120,7 @@ class OperatorOptions:
 
     site: Site
     namespaces: tuple[str, ...] = ()
-    """Namespaces to serve; empty for all namespaces, with the nodes."""
+    """Namespaces to serve; empty to serve all namespaces, and to watch the nodes."""
     kubeconfig: str = ""
     context: str = ""
     brain_secret: str = ""
@@ -132,7 +132,8 @@ class OperatorOptions:
 
 
 async def run(options: OperatorOptions, stop: asyncio.Event, ready: asyncio.Event | None = None) -> None:
-    """Run until `stop`; set `ready` once all watches know what there is. Raise errors that only a person can fix."""
+    """Run until `stop`; set `ready` once all watches have listed the existing objects. Raise errors that only a person
+    can fix."""
     client = Client.open(options.kubeconfig, options.context)
     async with client, alive(options.health):
         await check(client)
@@ -147,7 +148,8 @@ async def run(options: OperatorOptions, stop: asyncio.Event, ready: asyncio.Even
         ]
         if not options.namespaces:
             for node in (await client.list(kinds.NODES)).items:
-                listener.node(False, node)  # before the first job: a master reads the capacity at its start
+                # learn the nodes before the first job: a master reads the capacity at its start
+                listener.node(False, node)
             watched.append((kinds.NODES, listener.node, ""))
         unsynced = {(kind, space) for kind, _, _ in watched for space in options.namespaces or ("",)}
 
