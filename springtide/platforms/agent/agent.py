@@ -1,8 +1,8 @@
 """Supervises one job: keeps the master running, starts the roles that the master wants, and reports exits.
 
 Roles are not children of the master, so the agent can replace it without touching them. `platforms.agent.reconcile`
-compares running with wanted roles, so a new master or agent needs no history of earlier orders. An agent that is
-cancelled leaves its job to the next agent, if the platform allows that.
+compares running with wanted roles, so a new master or agent needs no history of earlier orders. If an agent is
+cancelled and the platform allows it, the roles keep running and the next agent takes the job over.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ from springtide.telemetry.host import usage
 
 log = logging.getLogger(__name__)
 
-LOOK_S = 0.1  # poll interval: exits are noticed within this time
-MEASURE_S = 0.2  # interval of usage readings, which reveal throttled servers
+LOOK_S = 0.1  # poll interval in seconds
+MEASURE_S = 0.2  # interval in seconds of usage readings, by which the master detects throttled servers
 
 
 class Killed(Exception):
-    """The user does not want to wait any longer."""
+    """Raised when the user kills the job instead of waiting for its drain."""
 
 
 class DrainRequest:
@@ -61,9 +61,10 @@ class DrainRequest:
 
     def follow(self, status: messages.JobStatus) -> None:
         if status.phase is JobPhase.DRAINING and self._asked_at is None:
-            self._asked_at = self._awake.now()  # another command asked for the drain
+            self._asked_at = self._awake.now()  # the drain was requested by another command
         if status.saving_last and self._asked_at is not None:
-            self._asked_at = self._awake.now()  # the workers have ended, and the last checkpoint takes time
+            # restart the time limit: the workers have ended, and the last checkpoint takes time
+            self._asked_at = self._awake.now()
 
     def overdue(self, grace_s: float) -> bool:
         return self._asked_at is not None and self._awake.now() - self._asked_at > grace_s
@@ -165,7 +166,7 @@ class Agent:
         except errors.SpringtideError as error:
             status = msgspec.structs.replace(self._last, phase=JobPhase.FAILED, why=str(error), blame=blame_of(error))
             raise
-        except BaseException as error:  # a fault of this process: the job continues if another agent may follow
+        except BaseException as error:  # an error of this agent; the job continues if another agent can take it over
             if not self.plan.adopt:
                 why = f"the process that kept the job failed: {type(error).__name__}: {error}".rstrip(": ")
                 status = msgspec.structs.replace(self._last, phase=JobPhase.FAILED, why=why, blame=Blame.INFRASTRUCTURE)
@@ -340,7 +341,8 @@ class Agent:
         )
 
     def _log_event(self, kind: str, **fields: Any) -> None:
-        """Log an event that no master can log. Whole-line appends allow two writers."""
+        """Log an event that no master can log. Agent and master can share the file, because each appends whole
+        lines."""
         try:
             self._story = self._story or events.EventLog(self._files.events)
             self._story.write(kind, **fields)
@@ -357,7 +359,7 @@ class Agent:
     # ---- ending ----
 
     async def _wind_down(self, master: connection.RpcConnection, status: messages.JobStatus) -> None:
-        """End the workers first: a worker that saves its model still needs servers."""
+        """End the job's roles, workers first: a worker that saves its model still needs servers."""
         grace_s = 0.0 if status.phase is JobPhase.FAILED else self.plan.grace_s
         # the outcome of the job is already known
         with contextlib.suppress(errors.MasterUnreachable, errors.TemporaryError, Killed):

@@ -29,7 +29,7 @@ RETRY_S = 1.0  # wait after a failed start of a watchdog: the machine lacks proc
 
 _OURS = re.compile(r"(springtide-(\d+)-\d+)-\d+")
 PROBE = ProcessLimits(cpu=1.0)
-_numbers = itertools.count(1)  # a process may run several jobs, with one agent each
+_numbers = itertools.count(1)  # number of the agent in this process, which may run several jobs
 HINT = "run as root, or in a scope of your own: systemd-run --user --scope -p Delegate=yes springtide run ..."
 
 
@@ -84,7 +84,7 @@ class GuardedProcessGroup:
         return process
 
     def _replace(self) -> None:
-        """Start another watchdog; the unreaped one keeps the group's number alive."""
+        """Start another watchdog. The dead one is not reaped yet, so its group's number cannot be reused."""
         self._stop_looking()
         dead = self._watchdog
         try:

@@ -1,8 +1,8 @@
 """Runs roles as Ray actors behind `platforms.agent.platform_api`, in the event loop of a steward.
 
 Each role is a detached actor (`role_actor`), which the platform polls for output, exits and lost nodes. Data workers
-start near their trainers if possible, or move there later (`placement`). A role that Ray cannot place within
-`pending_s` is given up, and the job continues without it. The master runs beside the steward.
+start near their trainers if possible, or move there later (`placement`). If Ray cannot place a role within `pending_s`,
+the job continues without the role. The master runs beside the steward.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ OOM = ("running low on memory", "OutOfMemory", "memory pressure", "OOM")
 
 log = logging.getLogger(__name__)
 LOOK_S = 0.1  # between two checks of the master's address
-AWAY_S = 1.5  # an actor unreachable for this long counts as lost; Ray gives up its node 15 s later or more
+AWAY_S = 1.5  # seconds after which an unreachable actor counts as lost; Ray itself takes at least 15 s longer
 LEAVE_S = 2.0  # time for an actor to clean up on its node before it is ended
 
 
@@ -181,7 +181,7 @@ class RayPlatform:
         held.on_exit(replace(ended, evicted=True) if held.taken and not ended.clean else ended)
 
     async def _begin(self, held: ActorEntry) -> RoleExit | None:
-        """Wait until the process runs; return its exit if it never will."""
+        """Wait until the process runs; return its exit if it could not start."""
         try:
             async with asyncio.timeout(self._order.pending_s):
                 started = await (self._find(held) if held.launch is None else self._start(held, held.launch))

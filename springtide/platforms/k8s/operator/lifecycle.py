@@ -14,12 +14,12 @@ from springtide.platforms.k8s.objects.job_objects import PENDING, JobCondition
 from springtide.platforms.k8s.operator.job_view import OperatorView
 
 PAUSES_S = (0.0, 0.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0)
-"""Delays before the next master, by the number of short-lived masters in a row; the first loss is replaced at once."""
+"""Seconds before the next master, by the number of short-lived masters in a row. After the first one there is no
+delay."""
 LASTED_S = 600.0
 OVERDUE_S = 30.0
-"""Seconds after which a pod that should be gone is ignored: its node does not respond.
-
-The pod is harmless, because it has lost its Lease and its term.
+"""Seconds after which the operator ignores a pod that should be gone but whose node does not respond. A master in such
+a pod is harmless, because it no longer has the Lease and the newest term.
 """
 LOOK_AGAIN_S = 2.0
 RUNNING = "MasterRunning"
@@ -95,7 +95,7 @@ Step = Prepare | MakeMaster | MakePod | DeletePod | EvictPod | ResizePod | SetBu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorSteps:
-    """Steps to take now, and the time of the next visit without changes."""
+    """Steps to take now, and when to visit the job again if nothing changes before."""
 
     steps: tuple[Step, ...] = ()
     again_s: float | None = None
@@ -188,9 +188,8 @@ def stopped_early(view: OperatorView) -> bool:
 
 
 def left_alone_s(view: OperatorView) -> float | None:
-    """Seconds until the operator ends a stopped job whose master does not return; None: never.
-
-    A restarting master drains the job itself.
+    """Seconds until the operator ends a job that the user stopped and whose master does not return; None: never. A
+    master that restarts in time drains the job itself.
     """
     job = view.job
     if not job.job.stopped or job.over or job.phase in ("", PENDING):

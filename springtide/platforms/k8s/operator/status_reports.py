@@ -146,7 +146,7 @@ def _pods_condition(plan: PlanStatus) -> JobCondition:
 
 
 def rejected(status: Mapping[str, Any], generation: int, why: str, at: float) -> Object | None:
-    """Fail a job that has not started with an invalid spec; a running one continues."""
+    """Report an invalid spec: a job that has not started fails, a running job continues with its last valid spec."""
     condition = JobCondition(ACCEPTED, False, "Invalid", why)
     change: dict[str, Any] = {}
     if status.get("phase") in (None, "", PENDING):
