@@ -35,8 +35,9 @@ def assign(
     """Assign all partitions, and keep owners where that is fair. Without ranks, assign nothing.
 
     Numbers of partitions differ by at most one. If rates are known, the busiest worker exchanges partitions with the
-    idlest while that helps. A partition with most of the traffic stays with its owner, and its other partitions become
-    quiet ones. A `slow` rank keeps only its quietest partition, whose progress shows when the rank has recovered.
+    idlest while that helps. A partition that has most of the traffic stays with its owner, which gets quiet partitions
+    in exchange for its others. A `slow` rank keeps only its quietest partition, whose progress shows when the rank has
+    recovered.
     """
     if not ranks:
         return PartitionAssignment({}, "no worker asks for partitions")

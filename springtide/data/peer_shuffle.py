@@ -18,11 +18,11 @@ from springtide import errors
 Strategy = Literal["none", "basic", "advanced"]
 STRATEGIES: tuple[str, ...] = get_args(Strategy)
 
-QUEUE_S = 1.0  # default upper bound, as training time of the queued batches; users do not notice a shorter lag
+QUEUE_S = 1.0  # default upper bound of the queue, in seconds of training; users do not notice a shorter lag
 FEWEST, MOST = 4, 256  # limits of the default upper bound, in batches
-STALL_S = 2.0  # a loop that took no batch for this long, and for this many of its steps, has stalled
+STALL_S = 2.0  # a loop has stalled if it took no batch for this many seconds and this many of its steps
 STALL_STEPS = 8.0
-# a peer is slow if it has not trained a batch after this long, and this many times the usual duration
+# a peer is slow if it has not trained a batch after this many seconds and this many times the usual duration
 PATIENCE_S = 10.0
 PATIENCE_TIMES = 4.0
 MOST_RECEIVED = 1024  # most received batches in the queue; further batches are returned
@@ -114,7 +114,8 @@ class PeerShuffle(Generic[K]):
         self._staying: set[K] = set()
         """Queued batches that must not be sent."""
         self._took_at, self._idled = -math.inf, True
-        """Time of the loop's last take, or of the first waiting batch; and whether the queue then ran empty."""
+        """Time when the loop last took a batch, or when a batch began to wait in an empty queue; and whether the queue
+        has run empty since."""
         self._step_s = self._turn_s = 0.0
 
     # ---- this worker's reader and loop ----
@@ -128,7 +129,8 @@ class PeerShuffle(Generic[K]):
         return room + sum(self.bounds.upper - len(self.peers[name].away) for name in self._open())
 
     def wait_s(self, at: float) -> float:
-        """Return the expected wait of a batch offered now; 0 if the loop has stalled: peers then take its batches."""
+        """Return the expected wait of a batch offered now, in seconds; 0 if the loop has stalled, because peers then
+        take its batches."""
         return 0.0 if self._stalled(at) else len(self.queue) * self._step_s
 
     @property
@@ -222,7 +224,7 @@ class PeerShuffle(Generic[K]):
     def given_back(self, peer: str, key: K, at: float) -> list[Action[K]]:
         """Take back an own batch that a peer will not train."""
         if (other := self.peers.get(peer)) is not None and other.away.pop(key, None) is not None:
-            other.ready = False  # until its next announcement
+            other.ready = False  # counts as not ready until its next announcement
             self._come_home([key], at)
         return self._settle(at)
 

@@ -53,12 +53,12 @@ class SampleSource:
     stream: Callable[[], Iterable[Any]] = _no_samples
     """Function that starts a new run over the mini-batches of an IterableDataset."""
     items: Callable[[], Iterable[list[Any]]] = _no_samples
-    """Function that starts such a run, and yields each mini-batch as a list of samples before `collate`."""
+    """Function that also starts a new run, but yields each mini-batch as a list of samples, without `collate`."""
     collate: Callable[[list[Any]], Any] | None = None
     """The user's `collate_fn`, if there is one."""
     loader_options: dict[str, Any] = field(default_factory=dict)
     online: StreamDataset | None = None
-    """The stream, if the data set is one. Only the batch size of the other fields then counts."""
+    """The stream, if the data set is one. Of the other fields, only the batch size is then used."""
 
     @property
     def rowwise(self) -> bool:
@@ -189,7 +189,7 @@ def reads_batches(dataset: Any) -> bool:
     if not callable(method):
         return False
     if not hasattr(dataset, "__getitem__"):
-        return True  # the only way to read it
+        return True  # without __getitem__, this is the only way to read the data set
     try:
         return next(iter(inspect.signature(method).parameters), "") in OF_INDICES
     except (TypeError, ValueError):  # a callable without a signature
@@ -296,7 +296,7 @@ def _from_loader(loader: "data.DataLoader[Any]") -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Array:
-    """A tensor in transit from a reader process, as an array. As a tensor, each sample would cost a file descriptor."""
+    """A tensor on its way from a reader process, sent as an array, because each tensor would need a file descriptor."""
 
     values: NDArray[Any]
 

@@ -2,7 +2,8 @@
 
 In: data/ledger/job_ledger.py asks for leases, and forwards the holders' reports. Out: grants and replies. The clock is
 an argument, and every changing method depends only on its arguments. A journal of calls can therefore be replayed. A
-single cursor marks the samples that were never leased, so a pass of any size takes the same few bytes.
+single cursor separates leased samples from samples that were never leased, so the ledger needs little memory for a pass
+of any size.
 """
 
 import abc
@@ -127,7 +128,7 @@ class ReportEffect(NamedTuple):
     """Effect of a holder's report."""
 
     held: bool
-    """False if the reporting worker does not hold the lease; nothing has changed then."""
+    """False if the reporting worker does not hold the lease. The report then changed nothing."""
     samples: int = 0
     """Number of newly trained samples."""
     freed: bool = False
@@ -246,7 +247,7 @@ class AsyncLedger(SharedLedger):
     failures: Failures = field(default_factory=dict)
     """Read failures of unfinished shards."""
     asked_back: set[int] = field(default_factory=set)
-    """Ranks that were asked to shorten a lease. They get no further lease while they hold that one."""
+    """Ranks that were asked to shorten a lease. Such a rank gets no further lease until that lease ends."""
 
     def __post_init__(self) -> None:
         self.todo = PendingQueue(self.card)
@@ -356,7 +357,7 @@ class AsyncLedger(SharedLedger):
     def take_back(self, keys: Iterable[LeaseKey]) -> int:
         """Revoke these leases, and queue their untrained samples again. Return the number of revoked leases.
 
-        Partly trained leases are queued first, then leases that another worker held before.
+        Ranges of partly trained leases come first in the queue, then ranges that another worker held before.
         """
         ended = [lease for key in keys if (lease := self.leases.get(key)) is not None]
         ended.sort(key=lambda lease: (lease.offset == lease.first, not lease.returned))

@@ -1,8 +1,9 @@
-"""Pure. Lease the shards, or the offset ranges of a stream, to a bsp group: every rank gets the same in the same order.
+"""Pure. Lease the shards, or the offset ranges of a stream, to a bsp group: every rank gets the same leases in the same
+order.
 
 A rank cannot train another rank's part, so a lost rank returns no samples. Its next incarnation starts with the first
-unfinished shard, and the other ranks tell it their position in that shard. A checkpoint records a pass at a single step
-(`note`). The whole group rolls back to this step, or continues from it, together.
+unfinished shard, and the other ranks tell it their position in that shard. A checkpoint records the state of a pass
+after one step (`note`). The group rolls back to this step, or continues from it, as a whole.
 """
 
 from collections.abc import Iterable, Sequence
@@ -78,7 +79,7 @@ class BspLedger:
 
     @property
     def over(self) -> bool:
-        """True unless the job was closed before the end of the pass."""
+        """True if the pass ran to its end; False if the job was closed before."""
         return self.total == self.numbers
 
     def close(self) -> None:
@@ -114,7 +115,7 @@ class BspLedger:
             )
 
     def rejoin(self, seat: int | None) -> None:
-        """Start a new incarnation of this rank at the first shard that some other rank has not finished."""
+        """Let a new incarnation of this rank start at the first shard that some other rank has not finished."""
         others = [done for other, done in enumerate(self.done_by) if other != seat]
         if others and seat is not None and seat < self.workers:
             self.leased_to[seat] = self.done_by[seat] = min(others)
@@ -222,7 +223,7 @@ class BspLedger:
 
 
 NUMBERS = 2**30  # shard numbers of a pass: ten ranges a second for three years
-KEPT = 4  # ranges kept behind the slowest rank, because a checkpoint may still name the last one
+KEPT = 4  # finished ranges that are kept behind the slowest rank, because a checkpoint may still refer to them
 
 
 @dataclass(slots=True)
@@ -261,7 +262,7 @@ class BspStreamLedger(BspLedger):
         """Plan no further range. Slower ranks still get ranges that another rank has begun."""
         self.total, self.closed = max(self.leased_to), True
         for running in sorted(self.stretches, reverse=True):
-            if running >= self.total:  # no rank has begun this range: another run plans it again
+            if running >= self.total:  # drop ranges that no rank has begun; another run plans them again
                 stretch = self.stretches.pop(running)
                 self.places[stretch.partition] = stretch.first
 
@@ -279,7 +280,8 @@ class BspStreamLedger(BspLedger):
         )
 
     def see(self, seen: Iterable[PartitionRange]) -> bool:
-        """Add partitions from a reader's report, whose first report counts. Return True if something is new."""
+        """Add partitions from a reader's report; the first report on each partition counts. Return True if a partition
+        or an end is new."""
         news, first = self.news(seen), not self.starts
         for partition in news:
             if partition.partition not in self.starts:

@@ -1,8 +1,9 @@
 """Pure. Manage all passes of a job over its data: grant leases, apply reports, roll back to a checkpoint.
 
 Every changing method depends only on its arguments, and `changes` rises when a call changed more than a deadline. To
-rebuild the ledger, replay these calls on an empty ledger (a call that raised raises again), or use `from_state`; then
-call `renew`. A rollback (`restore`) begins a new *era*: reports on leases of an earlier era change nothing.
+rebuild the ledger, replay these calls on an empty ledger, or use `from_state`; then call `renew`. In a replay, a call
+that raised an error raises it again. A rollback (`restore`) begins a new *era*: reports on leases of an earlier era
+change nothing.
 """
 
 import copy
@@ -28,7 +29,8 @@ from springtide.domain.data.samples import DatasetCard, check_same
 from springtide.domain.data.streams import BatchCut, PartitionRange
 
 MOST_GRANTS = 16  # leases per call: keeps replies small, and stops a caller from taking all data
-# a lease is revoked if its holder does not name it for this long, because the reply that granted it was lost
+# a lease is revoked if its holder has not named it in a report or request for this many seconds: the reply that granted
+# it was lost
 LEASE_S = 30.0
 HALVINGS = 2  # full, half and quarter size
 
@@ -68,7 +70,7 @@ class JobLedger(Passes):
         self.opened: dict[int, int] = {}
         """Number of passes that each rank has opened, to compare its next card with the cards of other ranks."""
         self.kept: set[int] = set()
-        """Passes that a complete checkpoint has as trained, by number of their first shard."""
+        """Passes that are completely trained in a complete checkpoint, by the number of their first shard."""
         self.closed = False
         self.era = 0
         """Number of rollbacks."""
@@ -335,12 +337,13 @@ class JobLedger(Passes):
 
     @property
     def hopeless(self) -> bool:
-        """True if reading failed repeatedly before any sample was trained, so the cause is not a single bad shard."""
+        """True if reading failed repeatedly before any sample was trained. The cause is then probably not a single bad
+        shard."""
         tried = sum(ledger.tries for ledger in self.shared()) >= self.holders.max_failures
         return tried and not self.samples_done and (self.on_stream or self.holders.all_failed_to_read)
 
     def came_back(self, rank: int) -> bool:
-        """Return True if returned leases are pending, or partitions that this rank could get."""
+        """Return True if returned leases, or partitions that this rank could get, are pending."""
         if any(ledger.todo.returned for ledger in self.ledgers()):
             return True
         return not self.closed and any(ledger.wanted_by(rank) for ledger in self.flows())
@@ -402,7 +405,7 @@ class JobLedger(Passes):
         return self.saves and not ledger.closed and ledger.base not in self.kept
 
     def _speaks(self, holder: LeaseHolder) -> bool:
-        """Return True unless the holder is fenced. A new incarnation of a rank ends the previous one."""
+        """Return True unless the holder is fenced. The first call of a new incarnation fences the previous one."""
         rank, incarnation = holder
         living = self.holders.living.get(rank, -1)
         if incarnation <= self.holders.fenced.get(rank, -1) or incarnation < living:

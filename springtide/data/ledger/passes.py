@@ -129,7 +129,7 @@ class HolderRegistry:
     fenced: dict[int, int] = field(default_factory=dict)
     """Highest incarnation of each rank whose calls are ignored."""
     halvings: dict[int, int] = field(default_factory=dict)
-    """Number of times that the leases of a slow rank are halved."""
+    """Number of times that the lease size of a slow rank is halved."""
     trained: dict[int, int] = field(default_factory=dict)
     """Samples trained by each rank over all incarnations, to measure its speed."""
     read_failures: dict[int, int] = field(default_factory=dict)
@@ -225,7 +225,7 @@ def caught_up(note: JobProgress, passes: Iterable[PassLedger]) -> JobProgress:
         if isinstance(ledger, StreamLedger):
             flows[ledger.base] = stream_caught_up(flows.get(ledger.base), ledger)
         elif ledger.base not in noted:
-            break  # another run opens passes in the same order, so none can be left out
+            break  # stop: another run opens passes in the same order, so no pass can be left out
     return replace(note, flows=tuple(flows.values()))
 
 
@@ -319,7 +319,7 @@ def resume_stream(note: StreamLedgerState, max_failures: int, *, returns: bool) 
             end, partition.end = partition.end, FAR
             flow.put_back(number, Span(end, FAR))
             if end % flow.card.batch_size:
-                partition.cut(end)  # some slots may have the last batch before this cut, so the cut must stay
+                partition.cut(end)  # keep this cut: some slots may already contain the batch that ends there
     flow.poisoned, flow.closed, flow.floors, flow.returns = [], False, [], returns
     return flow
 

@@ -94,7 +94,7 @@ def join_spans(spans: Iterable[Span]) -> list[Span]:
 
 
 MOST_GRANTS = 256  # grants per call: the next call gets more
-MOST_CUTS = 64  # cuts per partition: beyond this, a job without checkpoints drops cuts that it no longer needs
+MOST_CUTS = 64  # most cuts per partition; a job without checkpoints then drops cuts that it no longer needs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ class StreamLedger(SharedLedger):
     floors: list[dict[int, int]] = field(default_factory=list)
     """Trained offsets in the last complete checkpoints, by partition; cuts before the oldest can be dropped."""
     returns: bool = True
-    """False in a job without checkpoints, which never trains an offset again."""
+    """True if the job may roll back; False in a job without checkpoints, which never trains an offset again."""
     numbers: int = MOST_PARTITIONS
     """Number of shard numbers that the pass uses."""
 
@@ -370,7 +370,8 @@ class StreamLedger(SharedLedger):
     # ---- internals ----
 
     def _end(self, number: int, partition: Partition, end: int) -> None:
-        """End a partition at `end`, or after its trained offsets if these go further, and ask holders to stop there."""
+        """End a partition at `end`, or after its last trained offset if that is higher, and ask holders to stop
+        there."""
         mine = [lease for lease in self.leases.values() if lease.running == number]
         tail = max([first for first, until in partition.waiting if until == FAR], default=partition.start)
         end = max(end, tail, *(lease.offset for lease in mine), partition.start)

@@ -22,7 +22,7 @@ Field = str | tuple[str, int] | tuple[str, tuple[int, ...]]
 UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 KINDS = ("i1", "i2", "i4", "i8", "u1", "f2", "f4", "f8", "?")
 MISTAKES = (NameError, AttributeError, ImportError, SyntaxError, MemoryError)
-"""Errors that no record can cause. If a user function raises them, the job ends."""
+"""Errors that are mistakes in the code and not in a record. If a user function raises one of them, the job ends."""
 
 
 class ParsedRecords(NamedTuple):

@@ -32,7 +32,7 @@ class SteadyPace:
     rate: float
 
     def due(self, elapsed_s: float) -> float:
-        """Return the number of records due in the first `elapsed_s` seconds; infinity for any number."""
+        """Return the number of records due in the first `elapsed_s` seconds; infinity if there is no limit."""
         return self.rate * elapsed_s if self.rate < float("inf") else self.rate
 
     @property
@@ -61,7 +61,8 @@ class TrafficTrace:
 class TracePace:
     """The shape of a trace at `speedup` times its speed, scaled to `peak` records per second at its maximum.
 
-    Without `peak`, each point keeps the trace's own rate. A day replayed in five minutes then has fewer records.
+    Without `peak`, the rate stays as in the trace, so a day that is replayed in five minutes has only five minutes'
+    worth of records.
     """
 
     def __init__(self, trace: TrafficTrace, *, speedup: float = 1.0, peak: float | None = None) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import numpy.random as np_random  # imported here: a lazy import would cost every forked data worker 0.1 s
+import numpy.random as np_random  # imported at the top: a lazy import would cost every forked data worker 0.1 s
 import torch
 
 MT19937_BYTES = 625 * 4  # 624 words and a position
@@ -87,8 +87,8 @@ class _NumPy:
     """Fast save and restore of NumPy's global random state.
 
     NumPy needs 0.3 ms to get or set its state. If the generator's memory has not changed, this class reuses the last
-    state. NumPy may also hold the second normal deviate of a pair outside this memory. In that case, or with another
-    kind of generator, this class asks NumPy.
+    state instead. It asks NumPy if NumPy holds the second normal deviate of a pair, which is stored outside that
+    memory, or if the global generator is of another kind.
     """
 
     def __init__(self) -> None:

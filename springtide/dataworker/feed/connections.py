@@ -129,7 +129,7 @@ class _Link:
     channel: BatchChannel | None = None
     """The open channel; None if not connected."""
     stopped: bool = False
-    """True if the trainer wants nothing more of this data worker."""
+    """True if the trainer no longer needs this data worker."""
     thread: threading.Thread | None = None
 
 
@@ -148,7 +148,7 @@ class WorkerConnections:
         self.made = 0
         """Number of new batches received."""
         self.batch_bytes: int | None = None
-        """Size of a large batch among the last ones."""
+        """Largest size of recent batches in bytes, which decays by a tenth with each batch; None before the first."""
         self._connect = functools.partial(connect, secret=secret, certificates=certificates)
         self._on_change = on_change
         self._pid = os.getpid()
@@ -397,7 +397,7 @@ class WorkerConnections:
             return StepAnswer(payload.tree(self.types), made=True)
         except BadFrame:
             raise
-        except Exception as error:  # a type that only this trainer can report, or a user type that raises
+        except Exception as error:  # a type that is unknown here, or a user type whose code raises
             log.info("a batch cannot be put together, it is made here: %s", error)
             return StepAnswer()
 

@@ -10,14 +10,15 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-AHEAD = 3  # steps per worker: one that it makes, one to start while that is sent, one in transit
+AHEAD = 3  # steps assigned to a worker: one that it makes, one to begin while the first is sent, and one in transit
 TRIES = 2  # a step that raised is tried once more, by another worker if possible
 DEATHS = 5  # a step fails after this many workers died of it
 HOLDERS = 3  # most workers that make the same step at a time
 # an idle worker takes over a step only if it is this many times faster, because the repetition costs CPU time
 HASTE = 1.5
-GRACE_S = 0.05  # and faster by this much: a busy machine sometimes delays a process that long
-PATIENCE_S = 10.0  # a step is overdue after this time plus five times its usual duration
+# and if it finishes at least this many seconds earlier: a busy machine sometimes delays a process that long
+GRACE_S = 0.05
+PATIENCE_S = 10.0  # a step is overdue after this many seconds plus five times its usual duration
 GUESS_S = 1.0  # assumed duration of a step before the first measurement
 NEWS = 0.3  # weight of the newest duration in the mean: a change shows after about ten steps
 
@@ -127,7 +128,7 @@ class Dispatch:
             if (step := self.steps.get(number)) is not None:
                 step.holders.remove(worker)
                 step.deaths += place == 0
-                # also if another worker holds it: a step that hangs must not occupy every worker
+                # count the death even if another worker holds the step: a step that hangs must not occupy every worker
                 if step.deaths >= DEATHS:
                     orders += self._settle(number, StepFate.FAILED)
                 else:
@@ -135,7 +136,7 @@ class Dispatch:
         return [*orders, *self._hand_out(at)]
 
     def wanted(self, step: int, *, at: float) -> list[DispatchOrder]:
-        """Add a new step, after all other wanted steps."""
+        """Add a step that the trainer wants after all earlier steps."""
         if step in self.steps:
             raise ValueError(f"step {step} is wanted already")
         self.steps[step] = StepState()
@@ -170,7 +171,8 @@ class Dispatch:
         return [*orders, *self._hand_out(at)]
 
     def dropped(self, worker: str, step: int, *, at: float) -> list[DispatchOrder]:
-        """Note that a worker has dropped a step. If this took longer than its mean, the mean duration rises."""
+        """Note that a worker has dropped a step. If the step took longer than the worker's mean duration, the mean
+        rises."""
         known = self.workers.get(worker)
         if known is None or step not in known.steps:
             return []
@@ -258,7 +260,8 @@ class Dispatch:
         return AssignStep(worker, step)
 
     def _choose(self, tried: set[str]) -> str | None:
-        """Return the worker for the next step. Workers that failed this step come only if no other worker is left.
+        """Return the worker for the next step. A worker that failed this step is chosen only if no other worker is
+        left.
 
         A slow worker gets a second step only if it finishes that step before a fast, fully loaded worker would.
         """
@@ -305,7 +308,8 @@ class Dispatch:
     def _finish_in(self, worker: str, step: int, at: float) -> float:
         """Estimate the seconds until a worker finishes a step that it holds.
 
-        An overdue step is expected to need as long again as it is overdue, so a hanging worker looks worse with time.
+        A step that is late by some time is expected to need the same time once more, so the estimate for a hanging
+        worker keeps growing.
         """
         known = self.workers[worker]
         each = self._mean(known)

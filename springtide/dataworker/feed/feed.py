@@ -54,7 +54,8 @@ class BatchFeed:
         self._room, self._most_bytes, self._seed = room, most_bytes, seed
         self._taken, self._read_s, self._waited_s = 0, 0.0, 0.0
         self._refused = False
-        self._closing = weakref.finalize(self, self._pool.close)  # also at exit, while threads can still end in order
+        # also runs at exit, early enough for the threads to end in order
+        self._closing = weakref.finalize(self, self._pool.close)
 
     def attach(self, worker: str, address: str) -> None:
         """Use this data worker too, as soon as it can be reached. After a lost connection the feed reconnects."""
@@ -126,7 +127,7 @@ class BatchFeed:
                 made = self._next(step, one, own, timeout_s)
                 window.popleft()
                 yield made
-                del made  # frees a batch that the loop has dropped
+                del made  # drop the reference, so that a batch is freed as soon as the loop has dropped it
         finally:
             self._pool.take(*(step for step, _ in window if step is not None))
 

@@ -238,7 +238,8 @@ class DataWorker:
             while True:
                 self._on_message(trainer, read_message(trainer.channel.recv()))
         except (EOFError, OSError, BadFrame) as error:
-            log.info("a trainer is gone: %s", str(error))  # not the error itself: its frames hold the package
+            # log only the text: the frames of the error object would keep the package in memory
+            log.info("a trainer is gone: %s", str(error))
         finally:
             self._forget(trainer)
 
@@ -306,7 +307,7 @@ class DataWorker:
     # A single thread makes batches.
 
     def _make_all(self) -> None:
-        torch.set_num_threads(self._threads)  # sets the threads of this thread only
+        torch.set_num_threads(self._threads)  # in torch, this number applies to the calling thread only
         while (found := self._next()) is not None:
             trainer, request = found
             word, message = self._answer(request)

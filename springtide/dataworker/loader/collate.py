@@ -57,7 +57,7 @@ class BatchMaker:
         # the user's data set may raise anything; `_salvaged` tries again and reports
         with contextlib.suppress(Exception):
             return CollatedBatch(self._whole(indices), [], [], "")[:]
-        return self._salvaged(indices)[:]  # outside the `with`, so that its errors do not chain to the first one
+        return self._salvaged(indices)[:]  # after the `with`, so that its errors do not chain to the first error
 
     def _whole(self, indices: Indices) -> Any:
         dataset = self._dataset

@@ -29,7 +29,7 @@ from springtide.domain.data.data_workers import Poison
 
 log = logging.getLogger(__name__)
 
-NAMED = 5  # indices in a message; error.indices and loader.skipped have all
+NAMED = 5  # most indices in a message; error.indices and loader.skipped have all of them
 
 
 class LoaderPass:
@@ -50,7 +50,8 @@ class LoaderPass:
         return next(self._batches)
 
     def end(self, *, taken: bool) -> None:
-        """End the iteration. `taken`: another loop has begun, so a further call raises."""
+        """End the iteration. `taken`: another loop over the loader has begun, so the next call of this iterator
+        raises."""
         self._taken = taken and inspect.getgeneratorstate(self._batches) != inspect.GEN_CLOSED
         self._batches.close()
 
@@ -239,7 +240,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
         self._place = self._next = reached
 
     def close(self) -> None:
-        """End all data workers. The loader stays usable, and starts again without data workers."""
+        """End all data workers. The loader stays usable; the next pass starts without data workers."""
         self._leave()
         if self._pool is not None:
             self._pool.dismiss()

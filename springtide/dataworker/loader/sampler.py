@@ -23,7 +23,7 @@ from springtide.domain.data.data_workers import BatchName
 
 Indices = npt.NDArray[np.int64]
 
-TOGETHER = 4096  # samples whose indices are computed together: array operations cost about as much for a few
+TOGETHER = 4096  # number of indices that are computed together: for fewer, array operations cost about the same
 
 
 class LoaderPosition(NamedTuple):

@@ -36,9 +36,10 @@ from springtide.planning.dataworkers import observation, tuner
 
 log = logging.getLogger(__name__)
 
-ROOM = 8  # default for batches made ahead: bridges a data worker's pause with little memory
+ROOM = 8  # default number of batches made ahead: enough to bridge a pause of a data worker, with little memory
 DEADLY = 2  # further tries of a batch on data workers before it counts as poison
-WAIT_S = 120.0  # wait for a data worker after a death; then this process makes the batch itself, at the risk of dying
+# seconds to wait for a data worker after a death; then this process makes the batch itself, which may kill this process
+WAIT_S = 120.0
 POLL_S = 0.02
 KILLS = "data workers die whenever they make this batch"
 
@@ -82,7 +83,7 @@ class WorkerPool:
         self._refused = False
         self._running: _RunningWorkers | None = None
         self._before = FeedState()
-        """Batches made in this process before the first feed started, and batches of earlier feeds."""
+        """Statistics of batches made in this process before the first feed started, and of earlier feeds."""
         self._told = False
         self._drawn: deque[tuple[int, DrawnBatch]] = deque()
         """Pending batches, each with the number of data worker deaths at the time of its request."""
@@ -111,7 +112,7 @@ class WorkerPool:
             self._running.supervisor.resize(workers)
 
     def read(self, drawn: Iterator[DrawnBatch], *, seed: int) -> Iterator[tuple[Any, DrawnBatch]]:
-        """Yield the drawn batches in order, each after the result of its `BatchMaker`."""
+        """Yield the drawn batches in order, each with the result of its `BatchMaker`."""
         while self._running is None:
             batch = next(drawn, None)
             if batch is None:

@@ -29,7 +29,7 @@ from springtide.dataworker.processes.package_transfer import ARRAYS, CODE, CONTE
 
 FORMAT = 1
 ALIGNMENT = 64
-# bytes from which an array goes into the separate file; for smaller arrays a file page costs more than a copy
+# arrays of at least this many bytes go into the separate file; a smaller array is cheaper to copy than to map
 OUT_OF_BAND = 1024
 
 

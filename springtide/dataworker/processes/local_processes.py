@@ -32,7 +32,7 @@ _RUN = (
 NO_STATUS = -9  # exit status of a worker that was killed together with the fork server
 LONGEST_ERROR = 400  # characters of an error that are reported
 NUMBER: int | None = None
-"""In a data worker: its number within its loader."""
+"""Number of this data worker within its loader; None in any other process."""
 
 
 class PackageSetup(msgspec.Struct, frozen=True):
@@ -144,7 +144,8 @@ class _ForkServerProcess:
                 self._sock.settimeout(timeout_s)
                 fork = fork_server.ask(self._sock, ForkRequest(arguments=(str(number),)))
             except TimeoutError:
-                self.process.kill()  # its late reply would be taken for the reply to the next request
+                # kill the server, because its late reply would be taken for the reply to the next request
+                self.process.kill()
                 raise
             except OSError as error:
                 raise errors.JobFailed(f"the fork server is gone: {error}") from error
@@ -157,7 +158,7 @@ class _ForkServerProcess:
         self.process.wait()
         with contextlib.suppress(OSError):  # the server's end is gone already
             self._sock.shutdown(socket.SHUT_RDWR)  # ends the wait of a thread in `fork`
-        with self._lock:  # while a thread waits on the descriptor, its number must not be reused
+        with self._lock:  # wait for a thread that still uses the descriptor, before its number can be reused
             self._sock.close()
 
 
@@ -189,14 +190,13 @@ def _load(setup: PackageSetup) -> tuple[Any, str]:
 
 def _end(folder: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
-    os._exit(0)  # skips unloading torch, which takes time
+    os._exit(0)  # exit without unloading torch, which takes time
 
 
 @contextlib.contextmanager
 def _ends_with(owner: int, folder: str) -> Iterator[None]:
-    """End this process with its owner while the block runs: loading a large data set may take long.
-
-    The watching thread ends before the first fork.
+    """While the block runs, a thread ends this process if its owner ends: loading a large data set may take long. The
+    thread stops before the first fork.
     """
     loaded = os.eventfd(0)
 

@@ -21,10 +21,13 @@ from springtide.dataworker.processes.local_processes import LocalWorker
 
 log = logging.getLogger(__name__)
 
-HOPELESS = 12  # limit of killed data workers in a row, each replacing the previous one, without any batch made.
+# most data workers that may be killed in a row, each the replacement of the previous one, without a batch made in
+# between.
+HOPELESS = 12
 # The limit is higher than the deaths by a single poison batch: dispatch.DEATHS, then worker_pool.DEADLY further tries.
-UNFIT = 2  # the same limit for data workers that exit by themselves: the next would report the same startup error
-READY_WITHIN_S = 300.0  # a large data set loads slowly, and so do modules on a busy machine
+UNFIT = 2  # the same limit for data workers that exit by themselves, because the next would fail in the same way
+# seconds for a data worker to start: a large data set loads slowly, and so do modules on a busy machine
+READY_WITHIN_S = 300.0
 
 
 class WorkerAction(NamedTuple):
@@ -45,7 +48,8 @@ class GivenUp(NamedTuple):
 
     why: str
     deadly: bool
-    """True if signals killed them. The trainer then does not make the batches itself: they might kill it too."""
+    """True if signals killed the data workers. The trainer then does not make the batches itself, because they might
+    kill the trainer too."""
 
 
 class WorkerPhase(Enum):

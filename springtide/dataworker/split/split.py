@@ -84,7 +84,7 @@ class Unsplit:
 
 
 def split(book: CallBook, logs: Sequence[CallLog], *, forward_s: float = 0.0) -> Split | Unsplit:
-    """Split the forward that these logs recorded. The last log has kept its values.
+    """Split the forward that these logs recorded. The last log must have kept its values.
 
     forward_s: duration of a forward, for the report.
     """

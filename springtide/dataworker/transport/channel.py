@@ -33,12 +33,13 @@ MAX_FIELDS = 16 * 2**20
 MAX_HEADER = 64 * 2**20
 MAX_PAYLOAD = 8 * 2**30
 SHARE_FROM = 1 << 14  # smaller payloads arrive faster through the socket
-SHARED_BYTES = 1 << 30  # address space for segments of a connection; pages cost memory only after a write
+# bytes of address space for the segments of a connection; a page takes memory only after the first write
+SHARED_BYTES = 1 << 30
 ASK_AFTER_S = 10  # keepalive: probe a peer's host after this long without traffic
 DEAD_AFTER_MS = 30_000
 
 EARLY_FROM = 1 << 16  # a payload of this size takes long enough to arrive that its views can be made meanwhile
-EARLY_TO = 1 << 26  # a larger payload gets no memory before it arrives
+EARLY_TO = 1 << 26  # memory for a larger payload is not allocated before the payload arrives
 _NOT_MADE = object()
 _encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
 
@@ -84,7 +85,7 @@ class SecureSocket:
 
     def recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:
         """Fill the buffer; return 0 if the peer has closed."""
-        del size, flags  # the call always waits for the whole buffer
+        del size, flags  # both are ignored: the call always waits until the buffer is full
         error = self._tls.receive(buffer)
         if error > 0:
             raise OSError(error, os.strerror(error))

@@ -86,7 +86,7 @@ def pack(tree: Any) -> BatchMessage:
         known = layout.layouts.get(signature.key) if signature is not None else None
         if signature is not None and known is not None:
             pieces = known.layout.at(signature.addresses)
-            if pieces is not None:  # None: zeros without memory behind them
+            if pieces is not None:  # None stands for zeros that have no memory of their own
                 return BatchMessage(known.header, pieces, known.size, signature.tensors)
         packing, node = _packed(tree)
         header = _encode(layout.Header(layout.VERSION, packing.size, node))
@@ -324,7 +324,8 @@ class _Unpacking:
             if count and dtype.itemsize:
                 array = np.frombuffer(self.payload, dtype, count, node.offset).reshape(node.shape)
             else:
-                layout.within(0, count, self.size)  # elements of no width: as many as the payload has bytes at most
+                # elements of width 0: allow at most as many as the payload has bytes
+                layout.within(0, count, self.size)
                 array = np.empty(node.shape, dtype)
         except ValueError as error:
             raise BadFrame(f"an array of shape {node.shape}: {error}") from error

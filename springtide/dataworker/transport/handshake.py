@@ -210,7 +210,7 @@ class FeedListener:
         except OSError:  # the caller has disconnected
             return
         limits = contextlib.ExitStack()
-        # set before the next select, because the handshake has a deadline
+        # start the handshake's time limit before the next select
         limits.enter_context(self._pending.limited(lambda: _shut(sock)))
         threading.Thread(target=self._greet, args=(sock, limits), name="batch-greeting", daemon=True).start()
 
@@ -228,7 +228,7 @@ class FeedListener:
             plain.close()
 
     def _admit(self, sock: socket.socket | SecureSocket) -> bool:
-        """Hand a caller to `accept`. Return False if nobody would accept it any more."""
+        """Hand a caller to `accept`. Return False if the listener is closed."""
         with self._lock:
             if not self._closed:
                 self._proved.put(BatchChannel(sock))

@@ -133,7 +133,7 @@ def type_name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-REMEMBERED = 32  # entries: the usual batch, the last batch of an epoch, an evaluation batch, and some spare
+REMEMBERED = 32  # most cached entries: the usual batch, the last batch of an epoch, an evaluation batch, and some spare
 LONGEST_HEADER = 1 << 16  # bytes; longer headers are not cached, so that a peer cannot fill our memory
 MOST_TENSORS = 1 << 12
 

@@ -114,7 +114,7 @@ def _servers(hosts: str, url: str) -> str:
 
 Tell = Callable[[KafkaError], None]
 GROUP = "springtide"
-SAID_S = 2.5  # a longer wait is logged
+SAID_S = 2.5  # seconds; a longer wait is logged
 CONSUMING: dict[str, Any] = {
     "auto.offset.reset": "error",  # report deleted records, never skip them silently
     "enable.partition.eof": True,  # shows gaps at the end of a partition
@@ -144,7 +144,7 @@ REFUSED = {
     KafkaError.SASL_AUTHENTICATION_FAILED,
     KafkaError._AUTHENTICATION,
 }
-"""Errors that waiting does not solve: somebody must grant rights or correct a password."""
+"""Errors that do not go away by waiting: a person must grant permissions or correct a password."""
 
 
 class BrokerTrouble:
@@ -155,7 +155,7 @@ class BrokerTrouble:
         self.code: int | None = None
 
     def note(self, code: int, text: str) -> None:
-        """Store the reason, unless it only says that no broker is left, which follows from an earlier reason."""
+        """Store the reason, unless it only says that all brokers are down and an earlier reason says why."""
         if self.code is None or code != KafkaError._ALL_BROKERS_DOWN:
             self.code, self.text = code, text
 

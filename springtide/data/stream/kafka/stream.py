@@ -31,7 +31,8 @@ ONCE_S = 5.0  # limit of a single try of a query
 MISSING_S = 10.0
 ID_S = 3.0  # limit of the query for the topic's id; without an id, a recreated topic is noticed only if it is shorter
 FRESH_S = 1.0  # validity of a partition count
-AWAY_S = 60.0  # an unavailable broker raises an error after this long, to a reader again after each further interval
+# seconds after which an unavailable broker raises an error; for a reader, again after each further interval
+AWAY_S = 60.0
 LOOK_S = 0.1
 NEW_S = 5.0  # a partition that was just added may stay unknown this long
 WRONG = {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.MSG_SIZE_TOO_LARGE} | client.REFUSED
@@ -39,7 +40,7 @@ WRONG = {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.MS
 AGAIN_S = 0.5  # interval between two queries for a partition that is out of range
 SHRUNK_S = 5.0  # a broker that has just started may not know its end offset yet
 OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
-EARLIEST, LATEST = -2, -1  # as times: Kafka's codes for the begin and the end of a partition
+EARLIEST, LATEST = -2, -1  # Kafka's special timestamps for the begin and the end of a partition
 Answer = TypeVar("Answer")
 
 
@@ -156,11 +157,12 @@ class KafkaStream:
             waited_s = time.monotonic() - began
             if code in client.REFUSED:
                 raise client.refused(self.address, text)
-            if self._trouble.refused and not self._partitions:  # otherwise the broker accepted us before, and may again
+            # only if the broker has never accepted this client; otherwise it may accept it again
+            if self._trouble.refused and not self._partitions:
                 raise client.refused(self.address, self._trouble.text)
             if code not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
                 missing_since = float("inf")
-            else:  # from a broker that answers: earlier downtime does not count
+            else:  # the broker answers, so earlier downtime does not count
                 missing_since = min(missing_since, time.monotonic())
                 self._trouble.note(code, f"it knows no topic {self.address.topic!r}")
             if not self._partitions and time.monotonic() - missing_since >= MISSING_S:
@@ -396,7 +398,8 @@ class KafkaReader:
         if code in client.REFUSED:
             raise client.refused(self._address, self._it.text(code))
         if partition not in self._next:
-            if code != KafkaError.GROUP_AUTHORIZATION_FAILED:  # the group is only a name, unless the user wants commits
+            # ignore it: the client needs no group, unless the user wants commits
+            if code != KafkaError.GROUP_AUTHORIZATION_FAILED:
                 self._note(code, self._it.text(code))
         elif code == KafkaError._PARTITION_EOF:
             self._next[partition] = max(self._next[partition], offset)

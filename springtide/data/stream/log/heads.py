@@ -29,7 +29,8 @@ NAME_BYTES = 48
 SEALING, PARTITIONS = 6, 7
 """Header words (8 bytes) after the boot id: sealing state and number of partitions."""
 OPEN, CLOSING, SEALED = 0, 1, 2
-"""Values of `sealing`: records may come; no new appends, but one may be in progress; the ends are final."""
+"""Values of `sealing`: records may be appended; no new append may start, but one may be in progress; the ends are
+final."""
 
 
 class LogHeads:

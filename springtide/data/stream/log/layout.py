@@ -34,7 +34,8 @@ HEADER = np.dtype([("magic", "S8"), ("format", "<u4"), ("entry", "<u4"), ("base"
 """Start of an index file, with the length of an entry."""
 MAGIC = b"sprtide\n"
 WIDTH = ENTRY.itemsize
-SEGMENT_BYTES = 64 * 2**20  # retention deletes whole segments, and a crash checks a single one: 64 MiB take ~0.1 s
+# retention deletes whole segments; after a crash only the newest one is checked, which takes about 0.1 s for 64 MiB
+SEGMENT_BYTES = 64 * 2**20
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
@@ -204,8 +205,8 @@ class SegmentSize(NamedTuple):
 def too_many(segments: Sequence[SegmentSize], *, retain_bytes: int | None, retain_s: float | None, at: float) -> int:
     """Return how many of the oldest segments retention deletes. The last segment is being written, and stays.
 
-    By size: delete while the rest still has at least `retain_bytes`, so a partition never keeps less than promised. By
-    age: delete segments whose newest record is older than `retain_s`, up to the first younger one.
+    By size: delete a segment only if the rest still has at least `retain_bytes`. By age: delete segments whose newest
+    record is older than `retain_s`, up to the first younger one.
     """
     closed = segments[:-1]
     by_age = 0

@@ -18,8 +18,9 @@ from springtide.data.stream.log.heads import LogHeads
 from springtide.data.stream.records import Bytes, Ints, Records
 from springtide.data.stream.stream import Chunk
 
-NAP_S = 0.002  # a check costs about 10 us: 0.5% of a core while no record comes
-# bytes per partition that stay mapped after reading; without a limit, the process would seem to grow forever
+NAP_S = 0.002  # seconds between checks; a check costs about 10 us, which is 0.5% of a core while no record comes
+# bytes per partition that stay mapped after reading; without a limit, the resident size of the process would keep
+# growing
 KEPT_BYTES = 4 * 2**20
 SPARE_BYTES = 2**20  # mapped beyond a segment's size; a larger append maps the file again
 

@@ -1,8 +1,9 @@
 """Append records to partitions of a log: write records, start the next segment, delete the oldest.
 
-Several producers may have a partition open; each change locks its folder and checks whether the end has moved. Bytes
-come first, then index entries, then the end in heads.py: a producer that dies before has appended nothing. Offsets are
-never reused: those whose bytes were lost in a machine crash become a gap, because a reader may have seen them.
+Several producers may have a partition open; each change locks its folder and checks whether the end has moved. A
+producer writes the bytes first, then the index entries, then the end in heads.py. If it dies before the last write, it
+has appended nothing. Offsets are never reused, because a reader may have seen them: if a machine crash loses the bytes
+of some records, their offsets become a gap.
 """
 
 import contextlib
@@ -24,7 +25,7 @@ from springtide.data.stream.log.layout import ENTRY, WIDTH, LogSettings
 from springtide.data.stream.records import Buffer, Ints, view_of
 
 MOST_OPEN = 200  # partitions; each has three file descriptors, and a process usually has 1024
-MOST_LOST = 2**40  # records; a disk cannot lag behind by more
+MOST_LOST = 2**40  # records; more cannot be lost, because a disk cannot lag behind that far
 
 
 class PartitionAppender:
@@ -172,7 +173,7 @@ class PartitionAppender:
     def _next_segment(self, base: int) -> None:
         """Close the newest segment, and begin another at this offset."""
         if self._data >= 0:
-            os.ftruncate(self._data, self._position)  # drops bytes that a dying producer left
+            os.ftruncate(self._data, self._position)  # drop bytes of an unfinished append that a killed producer left
             self.sync()
         os.close(os.open(layout.data_path(self._folder, base), os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o666))
         path = layout.index_path(self._folder, base)

@@ -94,7 +94,7 @@ def trace(batch: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ModelCa
 
 
 def nodes(batch: Any, path: Path = ()) -> list[tuple[Path, Any]]:
-    """Return everything in a batch that can be recognised by identity, each with its path."""
+    """Return all objects in a batch that can be recognised by identity, each with its path."""
     if isinstance(batch, torch.Tensor) or id_routes.is_jagged(batch) or pytree.is_text(batch):
         return [(path, batch)]
     if isinstance(batch, PLAIN):

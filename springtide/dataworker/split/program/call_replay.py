@@ -36,7 +36,9 @@ from springtide.embedding.lookup.id_routes import is_absent
 _is_forward_ad, _is_autocast = torch._C._is_fwd_grad_enabled, torch._C._is_any_autocast_enabled
 _dispatch_modes, _is_inference = torch._C._len_torch_dispatch_stack, torch.is_inference_mode_enabled
 _default_dtype = torch.get_default_dtype
-SIZES = 4  # batch sizes with cached input-independent values: the usual size, and sizes of last batches
+# number of batch sizes for which input-independent values are cached: the usual size, and sizes of last batches of an
+# epoch
+SIZES = 4
 
 
 class CallReplay:
@@ -331,7 +333,8 @@ class ForwardReplay:
     def _write(self, entry: KnownEntry, target: Any) -> Any:
         """Answer an in-place call on an intermediate result that no view shares."""
         known, slot = entry.known, target.springtide_slot
-        if slot < self._to.leaves or slot in self._shared or slot in self._real:  # user code may hold the target
+        # user code may hold the target: run the call
+        if slot < self._to.leaves or slot in self._shared or slot in self._real:
             return NO_ANSWER
         if known.parts[0].crosses >= 0:
             value = self._crossed(known.parts[0])
@@ -405,7 +408,8 @@ class ForwardReplay:
     # ---- writes ----
 
     def _before_writing(self, args: Any, kwargs: Any) -> None:
-        """Compute all held promises before a write changes their inputs. Forget the slots that the write changes."""
+        """Compute all promises that user code holds before a write changes their inputs. Forget the slots that the
+        write changes."""
         targets = [one for one in (*tensors(args[:1]), *tensors((kwargs or {}).get("out"))) if isinstance(one, Promise)]
         if not targets:
             return

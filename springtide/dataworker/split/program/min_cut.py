@@ -1,7 +1,7 @@
 """Pure. Choose the operations that move to data workers, so that the trainer saves the most time (a minimum cut).
 
 In: the nodes of a program, with bytes and estimated seconds. Seconds are not measured, because every worker of a job
-must choose the same cut. If everything may move without sending more bytes than the raw inputs, everything moves except
+must choose the same cut. If all operations can move without sending more bytes than the raw inputs, all move except
 views. Otherwise the cut minimises `seconds that stay + bytes that cross / BYTES_PER_S + VALUE_S for each value`.
 """
 
@@ -47,8 +47,11 @@ def estimate(operation: str, elements: int, *, view: bool) -> float:
     return CALL_S + each * elements
 
 
-BYTES_PER_S = 1.25e9  # receive rate of a trainer: 10 Gbit/s, about a copy out of shared memory next to busy cores
-VALUE_S = 4e-6  # to unpack one more tensor: 29 tensors of 3.5 MB in total take 0.46 ms, of which the copy takes 0.35 ms
+# rate at which a trainer receives: 10 Gbit/s, which is also about the rate of copies out of shared memory on a busy
+# machine
+BYTES_PER_S = 1.25e9
+# seconds to unpack one more tensor: 29 tensors of 3.5 MB in total take 0.46 ms, of which the copy takes 0.35 ms
+VALUE_S = 4e-6
 NEVER = 1 << 60  # capacity of an edge that no cut may sever
 UNIT_S = 1e-10  # unit of capacities, which are integers
 
@@ -118,7 +121,7 @@ def _cut(values: Sequence[CutNode], moved: frozenset[str], raw: int, why: str) -
 
 def minimum(values: Sequence[CutNode], *, views_only: bool = False) -> frozenset[str]:
     """Return the names of the values that move in the cheapest cut. `views_only`: everything except views must move."""
-    import networkx  # takes 0.1 s, which only a split pays
+    import networkx  # imported here, because the import takes 0.1 s and only a split needs it
 
     graph = networkx.DiGraph()
     graph.add_nodes_from(("data", "trainer"))
@@ -131,13 +134,15 @@ def minimum(values: Sequence[CutNode], *, views_only: bool = False) -> frozenset
         at = place[value.name]
         if value.place == "either":
             must = views_only and not value.view
-            graph.add_edge("data", at, capacity=NEVER if must else stays_cost(value))  # severed when the value stays
+            # cut if the value stays in the trainer
+            graph.add_edge("data", at, capacity=NEVER if must else stays_cost(value))
             for name in value.inputs:
                 if place[name] not in ("data", at):
                     graph.add_edge(at, place[name], capacity=NEVER)  # a moved value needs its inputs on the same side
         if value.place != "trainer" and value.name in readers:
             sent = ("sent", value.name)
-            graph.add_edge(at, sent, capacity=crossing_cost(value))  # severed when it crosses, once for all readers
+            # cut if the value is sent to the trainer; paid once, for any number of readers
+            graph.add_edge(at, sent, capacity=crossing_cost(value))
             for other in readers[value.name]:
                 if place[other.name] != "data":
                     graph.add_edge(sent, place[other.name], capacity=NEVER)

@@ -191,7 +191,7 @@ def _setting(value: Any, get: Callable[[], Any], change: Callable[[Any], None]) 
 
 # Models often deduplicate sparse features. torch sorts by comparison; cpp/batch/distinct.cpp counts, or uses a radix
 # sort: bit-identical, in a fraction of the time.
-FEWEST, MOST = 1024, 1 << 31  # below this number of elements torch is as fast
+FEWEST, MOST = 1024, 1 << 31  # numbers of elements between which the replacement is used; below, torch is as fast
 Found = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 _torchs = torch.ops.aten._unique2.default

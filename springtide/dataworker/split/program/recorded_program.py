@@ -38,7 +38,7 @@ class RecordedProgram:
         return frozenset(self.calls.keys() - reached)
 
     def original(self, term: Term) -> Term:
-        """Resolve a result to the original term, if a call returned its own argument."""
+        """Return the term itself, or the original term if a call returned one of its own arguments."""
         while isinstance(term, PartKey) and (same := self.calls[term.call].same_as) is not None:
             term = same
         return term

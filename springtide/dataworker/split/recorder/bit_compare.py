@@ -1,7 +1,7 @@
 """Compare tensors bit by bit: results of two programs, and constants against the copies on data workers.
 
-Version counters and identities prove nothing: `.data`, NumPy and DLPack write to memory without a new version. The
-trainer therefore compares the bits of every constant that the moved part reads, for every batch.
+Version counters and identities do not show every write: `.data`, NumPy and DLPack write to memory without raising the
+version. The trainer therefore compares the bits of every constant that the moved part reads, for every batch.
 """
 
 import ctypes
@@ -87,7 +87,8 @@ class Snapshot:
 
     @property
     def is_still(self) -> bool:
-        """True if no code has written to the tensor by any way, or requested its gradient."""
+        """True if nothing has written to the tensor, not even through its memory, and no gradient was requested for
+        it."""
         tensor = self._tensor
         if tensor._version != self._version or tensor.requires_grad or tensor.shape != self.copy.shape:
             return False

@@ -90,7 +90,8 @@ SMALL_BYTES = 1 << 14  # size of a small array, which takes a microsecond to com
 PART_BYTES = 1 << 16  # part of a larger array that is compared for each batch: some microseconds
 MOST_COPIED = 1 << 26  # bytes of all copies; arrays beyond this limit are compared by address only
 MOST_COPIED_THERE = 1 << 20  # the same limit on a data worker, whose arrays come from a shared file
-# objects that are walked; changes in deeper objects show when a sample of batches is read again and compared
+# most objects that are walked; changes in further objects are detected only when some batches are read again and
+# compared
 MOST_OBJECTS = 4096
 
 
@@ -257,7 +258,7 @@ class ReachableState:
         elif isinstance(value, type):
             self._class(name, value)
         elif isinstance(value, types.ModuleType):
-            pass  # functions that use the module add what they read of it
+            pass  # functions that use the module add the names that they read from it
         elif (state := _generator(value)) is not None:
             self._checks.append(_generator_check(name, state))
         else:
@@ -412,7 +413,7 @@ def _is_users(item: Any) -> bool:
         return torch_functions.is_users(item.__code__.co_filename)
     module = item if isinstance(item, types.ModuleType) else sys.modules.get(getattr(item, "__module__", ""))
     if module is None:
-        return isinstance(item, type)  # a class of a script that is not imported here
+        return isinstance(item, type)  # True for a class whose module, such as a script, is not imported here
     if module.__name__ == "__main__":
         return True
     return bool(getattr(module, "__file__", None)) and torch_functions.is_users(str(module.__file__))

@@ -85,7 +85,7 @@ PRODUCTS = name_set(
     rnn_relu
     """
 )
-"""aten operations of libraries whose rounding depends on the machine's cores."""
+"""aten operations that call libraries (BLAS, convolutions) whose rounding depends on the machine's number of cores."""
 EXACT = name_set(
     """
     cat stack index index_select gather take take_along_dim repeat repeat_interleave flip roll sort argsort topk
