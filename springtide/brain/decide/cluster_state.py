@@ -1,7 +1,8 @@
 """Pure. State of all live jobs of a brain: last views, promised plans and pending decisions. Time is an argument.
 
 Out: one `PolicyTask` per policy, with a view of the whole cluster; then one `Advice` per job that asked. A plan for a
-job that did not ask is an offer until it asks. The brain never gives a job resources that another has yet to release.
+job that did not ask is kept as an offer until the job asks. The brain never promises resources that another job still
+has to release.
 """
 
 import hashlib
@@ -100,7 +101,8 @@ class Pledge:
     epoch: int
     made_at: float
     until: float
-    """Deadline of the plan. A job that reports later in another shape has refused the plan, or never got it."""
+    """Deadline of the plan. If the job reports another shape after the deadline, it has refused the plan or never got
+    it."""
 
     def open(self, view: JobView, epoch: int, *, at: float) -> bool:
         """Return True if the job may still carry out the plan.
@@ -137,7 +139,8 @@ def grows(plan: ShapePlan, view: JobView) -> bool:
 
 
 def has_room(plan: ShapePlan, view: JobView, others: ResourceBudget, capacity: ResourceBudget) -> bool:
-    """Return True if the plan needs no more than the job has, or if all jobs still fit into the capacity."""
+    """Return True if the plan needs no more resources than the job has, or if all jobs together still fit into the
+    capacity."""
     if not grows(plan, view):
         return True
     has, wanted = holds(view, None), acceptance.takes(plan)
@@ -158,9 +161,9 @@ class BrainRules:
     algorithms: Mapping[str, str] = field(default_factory=dict)
     """Policies by event, or by event and cause. The configured policy handles all other events."""
     period_s: float = 10.0
-    """Seconds until the brain reviews a job without news. A master may ask more often."""
+    """Seconds until the brain reviews a job for which there was no event. A master may ask more often."""
     pledge_s: float = 180.0
-    """Seconds until a promise expires. If the job has not reported since, the promise stays open."""
+    """Seconds until a promise expires, if the job has reported since. If it has not, the promise stays open."""
     forget_s: float = 600.0
     """Seconds without a report until the brain forgets a job and frees its resources and promises."""
 
@@ -222,7 +225,7 @@ class ClusterState:
             rules = self.rules
             live.asks = live.order = triggers.order(event, live.view, rules.algorithms, otherwise=rules.config.policy)
             return None
-        if live.asks is not None:  # the master asked again before the decision
+        if live.asks is not None:  # the master has repeated its request before the decision
             return None
         return self._offered(live, at) or self._told(live, _again(live, at))
 
@@ -339,7 +342,8 @@ class ClusterState:
         return live
 
     def _patience(self, live: LiveJobView) -> float:
-        """Return the seconds of silence until the brain forgets a job; a job that never ran goes with its promise."""
+        """Return the seconds of silence until the brain forgets a job; a job that never ran is forgotten when its
+        promise expires."""
         return min(self.rules.forget_s, self.rules.pledge_s) if live.view.shape is None else self.rules.forget_s
 
     def _told(self, live: LiveJobView, why: str) -> Advice:
@@ -355,7 +359,8 @@ class ClusterState:
 
 
 def _again(live: LiveJobView, at: float) -> str:
-    """Return the reason for a job without news: the last reason if the last advice was to keep the shape."""
+    """Return the reason to send to a job without an event: the last reason, if the last advice was to keep the
+    shape."""
     if live.advice is not None and live.advice.plan is None:
         return live.advice.why
     return f"nothing is new; it is looked at again in {max(0.0, live.administrator.next_look() - at):.0f} s"

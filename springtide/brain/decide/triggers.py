@@ -16,7 +16,8 @@ from springtide.domain.plan.profile import Profile
 from springtide.domain.plan.view import MEMORY, FindingKind, JobView
 
 SLOWED = 0.7
-"""A window below this share of the speed of earlier windows in the same shape is an event (as in DLRover)."""
+"""If the speed of a window is below this share of the speed of earlier windows in the same shape, that is an event (as
+in DLRover)."""
 ENOUGH = 3  # windows needed for comparison; fewer have no meaningful median
 
 
@@ -129,7 +130,7 @@ Optimizer = Callable[[Event, JobView], str]
 
 
 def created(event: Event, view: JobView) -> str:
-    """Return the cause of a new job: a warm start if its features are known, else a cold start."""
+    """Return the cause for the event of a new job: a warm start if its features are known, else a cold start."""
     return "new, with features" if view.features else "new"
 
 

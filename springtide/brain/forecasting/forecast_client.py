@@ -18,10 +18,10 @@ from springtide.rpc.transport import frames
 
 log = logging.getLogger(__name__)
 PATIENCE_S = 2.0  # longest wait of a caller for a running process
-LIMIT_S = 1800.0  # then the process counts as hung; choosing among neural networks takes minutes
-AGAIN_S = 3600.0  # between two requests to a process
+LIMIT_S = 1800.0  # seconds after which a process counts as hung; choosing among neural networks takes minutes
+AGAIN_S = 3600.0  # seconds between two requests to a process
 CHOOSE_AGAIN_S = DAY_S
-FIRST_RETRY_S, LAST_RETRY_S = 60.0, 3600.0  # wait after a failed process; doubles with each failure
+FIRST_RETRY_S, LAST_RETRY_S = 60.0, 3600.0  # seconds to wait after a failed process; the wait doubles with each failure
 _answers = msgspec.msgpack.Decoder(ForecastReply)
 
 
@@ -79,7 +79,8 @@ class Forecasting:
             self._task = None
 
     async def _ask(self, history: PastTraffic, steps: int, at: float) -> None:
-        """Request one day more than needed, so that the cached forecast lasts."""
+        """Ask the process for a forecast of one day more than needed, so that later requests can use the cached
+        forecast."""
         fresh = at - self._chosen_at < CHOOSE_AGAIN_S
         try:
             said = await self._answer(history, steps, self.chosen if fresh else "")

@@ -14,7 +14,9 @@ from springtide.brain.service import child_process
 from springtide.planning.online.traffic import Array, PastTraffic, RateForecast
 from springtide.rpc.transport import frames
 
-MAX_BYTES = 64 * 2**20  # a year of seconds takes 250 MB, four weeks of minutes 0.3 MB
+# most bytes of a request; for comparison, four weeks in steps of a minute take 0.3 MB, a year in steps of a second 250
+# MB
+MAX_BYTES = 64 * 2**20
 
 
 class ForecastRequest(msgspec.Struct, frozen=True):

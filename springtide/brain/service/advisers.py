@@ -1,7 +1,7 @@
 """Advisers of a master: a served brain, a brain inside the process, and the choice between them.
 
 `RemoteAdviser` asks a served brain; every failure becomes `BrainUnreachable`. `EmbeddedAdviser` runs the policy with
-the job's own history, and blocks. The master runs either in an `AdviserThread`, the only thread of a scaling decision.
+the job's own history, and blocks. The master runs either adviser in an `AdviserThread`.
 Next: `planning.policy.registry`, or `brain.service.service` in the brain's process.
 """
 
@@ -25,13 +25,16 @@ from springtide.domain.spec.planning_config import PlanningConfig, PlanRules
 from springtide.rpc.messages.messages import Ok
 from springtide.rpc.transport import addresses, connection, tls
 
-if TYPE_CHECKING:  # imported in the thread at the first use: a master that never asks does not pay for the import
+# imported in the thread at the first use, so that a master that never asks does not spend time on the import
+if TYPE_CHECKING:
     from springtide.brain.store.store import BrainStore
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 CONNECT_S = 2.0
-ANSWER_S = 15.0  # a round collects for 1 s and decides within a few; the master still has time to plan alone
+# seconds to wait for advice: a round collects requests for 1 s and takes a few seconds to decide; after the timeout,
+# the master still has time to plan alone
+ANSWER_S = 15.0
 
 
 class RemoteAdviser:
@@ -87,7 +90,8 @@ class RemoteAdviser:
                     link = await self._linked()
                     return await link.ask(request)
             except TimeoutError:
-                await self.close()  # a late reply must not answer the next request
+                # close the connection, because a late reply would be taken for the reply to the next request
+                await self.close()
                 raise self._away(f"no answer within {self._answer_s:g} s") from None
             except errors.MasterUnreachable as error:
                 await self.close()
@@ -112,8 +116,8 @@ class RemoteAdviser:
         return errors.BrainUnreachable(f"the brain at {self.address} cannot be used now: {why}")
 
 
-PAUSES_S = (0.0, 5.0, 15.0, 60.0)  # between attempts; the last value repeats
-REMEMBER_S = 3.0  # time for a brain to record the end of a job; the job then records its end locally
+PAUSES_S = (0.0, 5.0, 15.0, 60.0)  # seconds between attempts; the last value repeats
+REMEMBER_S = 3.0  # seconds for a brain to record the end of a job; after that, the job is recorded locally
 
 
 class FailoverAdviser:
@@ -140,7 +144,8 @@ class FailoverAdviser:
         return replace(own, notes=(f"{WITHOUT_BRAIN}: {self._trouble}", *own.notes))
 
     async def conclude(self, past: PastJob) -> None:
-        """Record the past job in the brain; locally if the brain is unreachable and the job has something to teach."""
+        """Record the finished job in the brain. If the brain is unreachable, record it locally, if other jobs can learn
+        from it."""
         try:
             async with asyncio.timeout(REMEMBER_S):
                 await self._remote.conclude(past)
@@ -163,7 +168,7 @@ class FailoverAdviser:
         self._failed += 1
 
 
-READ_EVERY_S = 60.0  # other jobs end rarely, and only a new job reads the history
+READ_EVERY_S = 60.0  # seconds between reads of the history: other jobs end rarely, and only a new job needs it
 
 
 class EmbeddedAdviser:
@@ -225,7 +230,7 @@ def make_adviser(rules: PlanRules, *, folder: str = "") -> Adviser:
     """Return the adviser that the rules name. A key distinguishes jobs with the same name, even across masters."""
     assert rules.bounds is not None
     quota, most, where = rules.bounds.quota, rules.bounds.most, rules.adviser
-    beyond = rules.config.extra_workers * most.worker_cpu  # low-priority workers use only what others leave
+    beyond = rules.config.extra_workers * most.worker_cpu  # low-priority workers use only cores that others leave idle
     own = EmbeddedAdviser(where.history, rules.config, replace(quota, cpu=quota.cpu + beyond))
     if not where.brain:
         return own

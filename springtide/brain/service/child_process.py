@@ -37,7 +37,8 @@ async def end(process: Process) -> None:
     try:
         await asyncio.shield(exited)
     except asyncio.CancelledError:
-        await exited  # SIGKILL acts soon; an event loop that closes earlier would leave a zombie
+        # wait for the exit, which comes soon after SIGKILL; if the event loop closed earlier, a zombie would remain
+        await exited
         raise
     finally:  # close the pipes now, not at garbage collection
         getattr(process, "_transport").close()  # noqa: B009 - asyncio has no public way to close the transport

@@ -19,7 +19,9 @@ from springtide.rpc.transport import frames
 
 log = logging.getLogger(__name__)
 TRIES = 3
-ANSWER_S = 60.0  # a decision on 2,000 jobs takes about two seconds, the start of an executor one more
+# seconds after which an executor counts as hung; a decision on 2,000 jobs takes about two seconds, the start of an
+# executor one more
+ANSWER_S = 60.0
 AGAIN_S = 1.0  # wait after the system refused to start a process
 MOST = 256
 _answers = msgspec.msgpack.Decoder(TaskReply)

@@ -34,7 +34,8 @@ from springtide.telemetry import prometheus
 
 log = logging.getLogger(__name__)
 
-TURN_S = 1.0  # between two attempts of a standby: a request for an advisory lock costs the database almost nothing
+# seconds between two attempts of a standby; a request for an advisory lock costs the database almost nothing
+TURN_S = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +128,8 @@ def certificate_folders(root: pathlib.Path) -> tuple[str, str]:
             part = root.with_name(f"{root.name}.{os.getpid()}.part")
             try:
                 credentials.lay_out(make_certificates(), part)
-                # rename both folders at once: a brain killed between two renames would lock its masters out
+                # put both folders in place with one rename: a brain that is killed between two renames would lock its
+                # masters out
                 part.rename(root)
             finally:
                 shutil.rmtree(part, ignore_errors=True)
@@ -239,7 +241,8 @@ async def _its_turn(options: ServeOptions, over: asyncio.Event) -> store.BrainSt
 
 @contextlib.contextmanager
 def alone(folder: pathlib.Path) -> Iterator[None]:
-    """Lock the folder: two brains on one folder would each give away the same cores. The lock ends with the process."""
+    """Lock the folder, because two brains on one folder would both assign the same cores. The lock ends with the
+    process."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = open(folder / "lock", "w")  # noqa: SIM115 - the lock is held until the process exits

@@ -71,7 +71,7 @@ class BrainService:
         """With `strict`, standbys wait to take over, so a promise counts only once it is written."""
         self.address = ""
         self.deposed = asyncio.Event()
-        """Set when another brain serves from the database, or may do so; this brain must then stop."""
+        """Event that is set when another brain serves from the database, or could; this brain must then stop."""
         self._strict = strict
         self.council, self._store, self.pool = ClusterState(rules), store, pool
         self._start, self._began = time.time(), time.monotonic()
@@ -115,7 +115,8 @@ class BrainService:
                 return Ok()
 
     async def rounds(self, gather_s: float = GATHER_S) -> None:
-        """Decide in rounds. Rounds take at most half of the time, so that the service can read messages in between."""
+        """Decide in rounds. Before each round, the service waits about as long as the last round took, so that it can
+        read messages."""
         while True:
             await self._asked.wait()
             await asyncio.sleep(max(gather_s, min(self._counts.decision_s, 10 * gather_s)))
@@ -132,7 +133,8 @@ class BrainService:
             try:
                 await self.write_down()
                 if not self._strict:
-                    await self._in_thread(self._store.claim)  # the lock may have been lost with the connection
+                    # take the lock again: it may have been lost with the connection
+                    await self._in_thread(self._store.claim)
             except errors.BadInput as error:
                 self._depose(str(error))
             except Exception as error:  # one bad view must not stop the brain from forgetting silent jobs

@@ -22,11 +22,11 @@ from springtide.brain.store import rows, schema
 from springtide.domain.plan.view import PastJob
 from springtide.telemetry.host import disks
 
-BUSY_S = 30.0  # longest wait for another writer, which takes milliseconds
+BUSY_S = 30.0  # longest wait in seconds for another writer; a write usually takes milliseconds
 NOTICED = "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 -c tcp_user_timeout=10000"
 POSTGRESQL = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "options": NOTICED}
-"""Connect timeout in seconds, TCP timeout in milliseconds. Without them, TCP would block decisions for minutes after a
-server is cut off. PostgreSQL would also keep the lock of a brain that is cut off for hours.
+"""Connect timeout in seconds, TCP timeout in milliseconds. Without these timeouts, decisions would block for minutes
+after the connection to the database is cut, and PostgreSQL would keep the lock of a disconnected brain for hours.
 """
 BRAIN = 0x5B7A13  # arbitrary but fixed: PostgreSQL's advisory lock of the serving brain
 NEWEST = 1000  # limit of past jobs per decision: a warm start compares them pairwise
@@ -88,8 +88,8 @@ class BrainStore:
     def claim(self, *, strict: bool = False) -> None:
         """Become the only brain that serves from this database, until close; BadInput if another brain serves.
 
-        Two brains would each give away the same cores. PostgreSQL's lock ends with its connection; after a loss,
-        `claim` takes it again. An SQLite file gets a lock file beside it.
+        Two brains would both assign the same cores. PostgreSQL's lock ends with its connection; after a loss, `claim`
+        takes it again. An SQLite file gets a lock file beside it.
 
         With `strict`, standbys wait to take over. All writes then use the connection that holds the lock. A brain that
         lost the lock cannot write, and its successor reads all earlier writes.
@@ -247,8 +247,9 @@ def _engine(url: sa.URL) -> sa.Engine:
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
-    connection.isolation_level = None  # the driver must not begin transactions; this module does
-    connection.text_factory = lambda text: text.decode(errors="replace")  # one bad row must not hide the others
+    connection.isolation_level = None  # autocommit mode: this module begins transactions itself
+    # replace invalid bytes, so that one bad row does not make the others unreadable
+    connection.text_factory = lambda text: text.decode(errors="replace")
     path = connection.execute("PRAGMA database_list").fetchone()[2]
     mode = disks.sqlite_journal_mode(pathlib.Path(path)) if path else "memory"
     _set_journal_mode(connection, mode)
@@ -257,7 +258,7 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
 
 
 def _set_journal_mode(connection: Any, mode: str) -> None:
-    """Set the journal mode of a new file, with retries: SQLite does not wait for another process that does so."""
+    """Set the journal mode of a new file. Retry, because SQLite does not wait while another process sets the mode."""
     deadline = time.monotonic() + BUSY_S
     while True:
         try:

@@ -1,7 +1,8 @@
 """Pure. Computes the bid of each measured job: its candidate shapes with their predicted throughput.
 
-In: `ReadyJob`s with their fitted models. Out: one `Bid` per job, or the reason why there is none. A model is trusted
-only near the measured shapes, and never beyond what the cores can do. Next: `planning.allocate.choose`.
+In: `ReadyJob`s with their fitted models. Out: one `Bid` per job, or the reason why there is none. A model with unclear
+coefficients is trusted only near the measured shapes. No prediction may exceed the speed that the cores allow. Next:
+`planning.allocate.choose`.
 """
 
 import functools
@@ -33,14 +34,14 @@ CPUS = ("worker_cpu", "server_cpu")
 OPTIONS = 48
 """Maximum number of options of one job. Longer fronts are thinned."""
 ROOM_TO_GROW = 1.25
-"""Memory for rows in a new plan as a multiple of the forecast, because forecasts err and plans last long."""
+"""Memory for rows in a new plan, as a multiple of the forecast: forecasts have errors, and plans last long."""
 STEPS_NEAR = 8
 """Number of worker counts to try in each direction, up to `trust_region.NEAR` times the current count."""
 TOO_MUCH = 1.5
 """Largest ratio of a role's memory to its need at which the memory stays unchanged."""
 COST_STEPS = 128
-"""Cost levels between the cheapest and the dearest shape of a job. A shape slower than a shape of a lower level is
-dropped before sorting."""
+"""Number of cost levels between the cheapest and the dearest shape of a job. Before sorting, a shape is dropped if a
+shape of a lower level is faster."""
 
 
 class Bidder(NamedTuple):
@@ -80,7 +81,7 @@ class HeldShapes(NamedTuple):
 
 
 Look = Callable[[Sequence[Bidder], Sequence[MemoryNeed], PlanningConfig], tuple[ShapeColumns, RaggedRows]]
-"""Function that lists candidate shapes of several jobs, and the job of each shape."""
+"""Function that lists candidate shapes of several jobs, and the index of the job to which each shape belongs."""
 
 
 def bids(bidders: Sequence[Bidder], view: ClusterView, config: PlanningConfig) -> list[Bid | str]:
@@ -119,7 +120,7 @@ def _bids(bidders: Sequence[Bidder], look: Look, view: ClusterView, config: Plan
 def _not_refuted(
     one: Bidder, shapes: ShapeColumns, speed: Floats, config: PlanningConfig
 ) -> tuple[ShapeColumns, Floats]:
-    """Drop the shape that the job returned from, because the model may recommend it again."""
+    """Drop the shape that the job has tried and left because it was slower; the model may still recommend it."""
     shape = stages.refuted(one.ready.job, config)
     if shape is None or stages.alike(shape, one.ready.measured.shape):
         return shapes, speed
@@ -244,9 +245,9 @@ def _roughly(cost: Floats, speed: Floats, rows: RaggedRows) -> Index:
 
 
 def _with_memory(shapes: ShapeColumns, held: HeldShapes) -> ShapeColumns:
-    """Set memory to the need, or to the current memory where the need is unknown.
-
-    Roles of unchanged size keep their memory if it is enough and not far too much, so they need no restart.
+    """Set the memory of each role to its need, or to its current memory where the need is unknown. A role with
+    unchanged cores keeps its memory, and needs no restart, if this memory is enough and at most `TOO_MUCH` times the
+    need.
     """
     worker = np.where(held.worker_known > 0, shapes.worker_memory, held.worker_memory)
     server = np.where(held.server_known > 0, shapes.server_memory, held.server_memory)

@@ -1,7 +1,8 @@
 """Pure. Chooses one shape per job within the capacity of the cluster (DLRover-RM, Eqns 8-14).
 
-In: one `Bid` per job. Out: a `Decision`. It maximizes the sum over jobs of gain (mean throughput over the samples in
-which the change must pay off, minus throughput now) times the weight of the job (`PRIORITIES`).
+In: one `Bid` per job. Out: a `Decision`. The decision maximizes the sum over all jobs of gain times weight
+(`PRIORITIES`). The gain is the mean throughput over the samples in which the change must pay off, minus the current
+throughput.
 """
 
 import math
@@ -52,15 +53,15 @@ Priority = Callable[[Standing, Floats, float, float], Floats]
 
 
 def remaining(job: Standing, throughput: Floats, rho: float, epsilon: float) -> Floats:
-    """Weigh by the time left with each candidate (Eqn 14). rho > 0 favours jobs that end soon, rho < 0 jobs that end
-    late."""
+    """Weigh by the remaining time of the job with each candidate (Eqn 14). rho > 0 favours jobs that end soon, rho < 0
+    jobs that end late."""
     left_s = job.samples_left / np.maximum(throughput, LEAST_RATE)
     return -rho * np.log(np.maximum(left_s + epsilon, LEAST_RATE))
 
 
 def remaining_now(job: Standing, throughput: Floats, rho: float, epsilon: float) -> Floats:
-    """Weigh by the time left at the current speed (Eqn 14). All candidates of a job have one weight, so diminishing
-    gains spread capacity."""
+    """Weigh by the remaining time of the job at its current speed (Eqn 14). All candidates of a job have the same
+    weight, so diminishing gains distribute the capacity over several jobs."""
     now = job.throughput if job.throughput > 0 else float(np.min(throughput, initial=LEAST_RATE))
     return np.broadcast_to(remaining(job, np.array([now]), rho, epsilon), throughput.shape)
 
@@ -74,7 +75,7 @@ def given(job: Standing, throughput: Floats, rho: float, epsilon: float) -> Floa
 
 
 def waiting(job: Standing, throughput: Floats, rho: float, epsilon: float) -> Floats:
-    """Weigh by waiting time: jobs submitted first come first. A larger rho makes the effect stronger."""
+    """Weigh by waiting time: jobs that were submitted earlier weigh more. A larger rho makes the effect stronger."""
     return np.full(throughput.shape, rho * math.log(max(job.waited_s, 0.0) + 1.0))
 
 
@@ -112,7 +113,7 @@ class Bid:
 
 
 class Considered(NamedTuple):
-    """Options of all jobs as a table: one row per job, padded with options that nothing can take."""
+    """Options of all jobs as a table: one row per job. Rows are padded with options that no job can choose."""
 
     there: Mask
     shapes: ShapeColumns
@@ -121,7 +122,8 @@ class Considered(NamedTuple):
     effective: Floats
     """Mean throughput over the samples in which a change must pay off (`switch_cost.mean_throughput`)."""
     stays: Ints
-    """Option of each row that is the current shape; -1 if the current shape costs too much for its throughput."""
+    """Index of the option that is the current shape, for each row; -1 if the current shape costs too much for its
+    throughput."""
     cost_now: Floats
 
 
@@ -182,11 +184,9 @@ def _starts(bids: Sequence[Bid]) -> switch_cost.StartTimes:
 
 
 def worth_having(cost: Floats, throughput: Floats, least_marginal: float) -> Ints:
-    """Return the largest candidate of each row whose last step up gains at least `least_marginal` of the mean gain per
-    cost.
-
-    Steps follow the upper hull of throughput over cost, because no point between two hull points pays better. Each row
-    starts at zero and moves to the steepest point beyond, as long as the step pays.
+    """Return, for each row, the largest candidate whose last step up still gains enough: at least `least_marginal`
+    times the mean throughput per cost. Steps follow the upper convex hull of throughput over cost. Each row starts at
+    zero and moves to the point with the steepest slope, as long as that step gains enough.
     """
     at = _steepest(cost, throughput, np.zeros((len(cost), 1)), np.zeros((len(cost), 1)), throughput > -np.inf)
     moving = np.arange(len(cost))
@@ -213,8 +213,8 @@ def _steepest(cost: Floats, throughput: Floats, x: Floats, y: Floats, among: Mas
 
 
 def _too_much(cost: Floats, effective: Floats, saving: Floats, keep: Mask, config: PlanningConfig) -> Mask:
-    """Return True where another option saves enough cost, and its loss of throughput is below the marginal value of
-    that cost."""
+    """Return True where another option saves enough cost, and the throughput that it loses is worth less than the saved
+    cost."""
     cheaper = keep & (saving >= config.least_saving * cost[:, :1])
     cheaper[:, 0] = False
     lost = effective[:, :1] - effective

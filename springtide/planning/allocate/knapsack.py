@@ -1,7 +1,7 @@
 """Pure. Solves the allocation knapsack: one option per job, all within capacity, with the largest total gain.
 
 In: `KnapsackOptions`, one row per job. Out: a `KnapsackSolution` with a bound on the optimum. `greedy` is the weighted
-greedy of Eqns 12 and 13. `solve` is exact, and is used where it answers in time.
+greedy of Eqns 12 and 13. `solve` is exact. Its result is used if it comes in time.
 """
 
 import heapq
@@ -16,8 +16,8 @@ Ints = NDArray[np.int64]
 TOLERANCE = 1e-9
 """Relative tolerance for float sums at a capacity limit."""
 POLISHED = 600
-"""Maximum number of options in total for which `polish` tries pairs of changes. A wrong first pick matters most in
-small problems."""
+"""Maximum total number of options for which `polish` tries pairs of changes. A wrong greedy choice costs most in small
+problems."""
 ROUNDS = 16
 LEAST_COST = 1e-12
 
@@ -35,7 +35,8 @@ class KnapsackCapacity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnapsackOptions:
-    """Options of all jobs: one row per job, cheapest option first, padded with options that nothing can take."""
+    """Options of all jobs: one row per job, cheapest option first. Rows are padded with options that no job can
+    choose."""
 
     value: Floats
     """Gain of each option on the job's own scale; the cheapest option gains 0."""
@@ -73,7 +74,8 @@ class KnapsackSolution:
 
     @property
     def gap(self) -> float:
-        """Relative gap between the greedy value and the bound, which is the optimum if the exact solver answered."""
+        """Relative gap between the value of the greedy solution and the bound. The bound is the optimum if the exact
+        solver answered."""
         return max(0.0, 1.0 - self.greedy_value / self.bound) if self.bound > 0 else 0.0
 
 
@@ -121,7 +123,8 @@ def greedy(options: KnapsackOptions, limits: KnapsackCapacity) -> Ints | None:
 
 
 def _while_all_fits(options: KnapsackOptions, limits: KnapsackCapacity) -> Ints:
-    """Run the greedy for all jobs at once up to the first step that does not fit. Until then, steps are independent."""
+    """Run the greedy algorithm for all jobs at once, up to the first step that does not fit. Until then, the steps of
+    different jobs are independent."""
     jobs, rows = len(options.scale), np.arange(len(options.scale))
     at, steps = np.zeros(jobs, dtype=np.int64), []
     moving = rows
@@ -179,7 +182,7 @@ def _best_step(options: KnapsackOptions, job: int, now: int, free: KnapsackCapac
 
 
 def polish(options: KnapsackOptions, limits: KnapsackCapacity, taken: Ints) -> Ints:
-    """Improve a solution by changing two jobs at a time, as long as the value increases."""
+    """Improve a solution by changing the options of two jobs at a time, as long as the value increases."""
     jobs, width = options.cost.shape
     if jobs * width > POLISHED or jobs == 0:
         return taken
@@ -201,7 +204,7 @@ def polish(options: KnapsackOptions, limits: KnapsackCapacity, taken: Ints) -> I
 def _best_pair(
     gain: Floats, more_cpu: Floats, more_memory: Floats, free: KnapsackCapacity
 ) -> tuple[tuple[int, int], tuple[int, int]] | None:
-    """Return the two changes with the largest joint gain that fit together. The second change may be to stay."""
+    """Return the two changes with the largest joint gain that fit together. The second may be no change."""
     jobs, width = gain.shape
     flat, cpus, memories = gain.ravel(), more_cpu.ravel(), more_memory.ravel()
     owner = np.repeat(np.arange(jobs), width)
@@ -221,8 +224,8 @@ def _best_pair(
 def bound(options: KnapsackOptions, limits: KnapsackCapacity, *, steps: int = 20, rounds: int = 2) -> float:
     """Return an upper bound on the value of every allocation (Lagrangian relaxation).
 
-    Any prices on CPU and memory give a bound. The search halves one price interval at a time: if demand at a price
-    exceeds the capacity, the price rises.
+    Any prices on CPU and memory give a bound. The search bisects one price at a time: if the demand at a price exceeds
+    the capacity, the price must be higher.
     """
     if not len(options.scale):
         return 0.0

@@ -15,7 +15,8 @@ SMALLEST_CPU = 0.1
 
 
 def quota(bounds: ShapeBounds, config: PlanningConfig) -> ResourceBudget:
-    """Return the limit of one job: its quota, and C_total unless its smallest shape needs more."""
+    """Return the resource limit of one job: its quota, and at most C_total, unless its smallest shape needs more than
+    C_total."""
     return ResourceBudget(
         cpu=min(bounds.quota.cpu, max(config.total_cpu, bounds.least.cpu)), memory=bounds.quota.memory
     )
@@ -46,7 +47,8 @@ def clipped(shape: Shape, bounds: ShapeBounds, config: PlanningConfig, need: Mem
 def smaller(shape: Shape, bounds: ShapeBounds, room: ResourceBudget) -> Shape | None:
     """Return the shape, or a smaller shape within bounds that fits the room; None if even the smallest does not fit.
 
-    Workers are reduced first, because other workers do not depend on them. Cores of each role follow, then servers.
+    The number of workers is reduced first, because workers do not depend on each other. Then follow the cores of each
+    role, then the number of servers.
     """
     if room.holds(shape):
         return shape

@@ -44,11 +44,10 @@ class FrontQuery:
         return numpy.array(seconds) / batch
 
 
-# ---- pruning ----
-# A step takes the sum of a worker part, a server part and a joint part (lookups): a matrix of rank 3 over pairs. The
-# cost is a sum of two parts. First, only the best options of either side are paired. They give, for each of a
-# thousand cost levels, the speed of a cheaper shape. Then all pairs are compared with these speeds in single precision,
-# with a tolerance for rounding. So no grid is sorted or cached.
+# ---- pruning ---- A step takes the sum of a worker part, a server part and a joint part (lookups): a matrix of rank 3
+# over pairs. The cost is a sum of two parts. First, only the best options of either side are paired. For each of a
+# thousand cost levels, these pairs give the speed of a shape that is certainly cheaper. Then all pairs are compared
+# with these speeds, in single precision with a tolerance for rounding. No grid has to be sorted or cached.
 
 STEPS = 1024
 """Cost levels between the cheapest and the dearest pair."""
@@ -87,8 +86,8 @@ class PruneLimits(NamedTuple):
     """Joint part of the seconds per sample, which is divided by both counts."""
     cpu: Array
     memory: Array
-    """Memory limit. Pairs above the CPU or memory limit are not shapes; they outdo no pair, but may be in the
-    result."""
+    """Memory limit. Pairs above the CPU or memory limit are not valid shapes: they do not eliminate other pairs, but
+    may be in the result."""
 
 
 class _Parts(NamedTuple):
@@ -133,7 +132,8 @@ def _span(side: RoleOptions) -> list[slice]:
 
 
 def _scale(workers: RoleOptions, servers: RoleOptions, both: Array) -> tuple[Array, Array, Array]:
-    """Return the time unit (0: job cannot be pruned), the lowest cost, and cost levels per unit of cost."""
+    """Return the time unit (0 if the job cannot be pruned), the lowest cost, and the number of cost levels per unit of
+    cost."""
     fewest, low, high, slowest = both, 0.0, 0.0, 0.0
     for side in (workers, servers):
         fewest = fewest / numpy.where(side.there, side.number, numpy.inf).min(axis=1, keepdims=True)
@@ -158,7 +158,7 @@ def _parts(
     left[:, :, 0], left[:, :, 2] = at * a_unit * workers.seconds, at * a_unit * both / workers.number
     right[:, 1], right[:, 2] = at * a_unit * servers.seconds, 1 / servers.number
     least = [numpy.minimum(side.least * a_unit, SLOWEST).astype(numpy.float32) for side in (workers, servers)]
-    # the half keeps rounding from reaching the previous job's levels
+    # the added half keeps rounding errors within this job's levels
     before = numpy.arange(len(low))[:, None] * (STEPS + 2) + 0.5
     above = (workers.cost - low) * steps + before
     beside = (servers.cost * steps).astype(numpy.float32)
@@ -234,14 +234,15 @@ class StepFactors(NamedTuple):
     """Performance models of all queries as columns, one number per job."""
 
     worker_idle: Array
-    """Minimum seconds per sample of one worker core; `server_idle` likewise for one server core. 0 means no limit."""
+    """Minimum seconds per sample of one worker core; 0 means no limit. `server_idle` is the same for one server
+    core."""
     server_idle: Array
     in_step: Array
     """1 for bsp, 0 for async; `traffic_s` is the time that the dense parameters take to cross the network."""
     traffic_s: Array
     grad: Array
-    """Factor of the gradient term; dividing it by shape fields gives seconds per sample. The next four fields
-    likewise."""
+    """Factor of the gradient term. This factor and the next four give seconds per sample when divided by fields of the
+    shape."""
     upd: Array
     sync: Array
     emb: Array

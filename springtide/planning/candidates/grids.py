@@ -1,7 +1,7 @@
 """Pure. Lists all shapes within bounds as two sides: the options for workers and the options for servers.
 
-Memory makes no step faster, so it is no dimension of the search: each role gets just what it needs. Servers share the
-rows, so bounds on a server's memory are bounds on the number of servers.
+More memory makes no step faster, so the search does not vary it: each role gets just the memory it needs. Servers share
+the rows, so bounds on the memory of one server become bounds on the number of servers.
 """
 
 import functools

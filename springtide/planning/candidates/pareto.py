@@ -90,9 +90,10 @@ def non_dominated(cost: Array, throughput: Array) -> Index:
 
 
 FAINT = 1e-4
-"""Prior precision of every coefficient, as a share of step time. It keeps the information matrix invertible."""
+"""Weak prior precision of every coefficient, which keeps the information matrix invertible. Coefficients are in shares
+of the step time."""
 AS_GOOD = 0.95
-"""Share of the best information at which a cheaper shape is preferred."""
+"""Share of the largest information gain that is enough: the cheapest shape with this much is chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
 """Pure. Estimates the cost of changing a job's shape from the launch times of roles.
 
 In: recent launches, the current shape, and candidates as arrays. Out: the mean throughput with the change (Eqn 8). Jobs
-keep training while roles start and slots move. So the main cost is the delay of the gain. Only workers of a new
-size are restarted, one after the other. Each restart loses the start time of the successor.
+keep training while roles start and slots move, so the main cost of a change is that its gain comes later. Only workers
+that get a new size are restarted, one after the other. Each restart costs the work of one worker during the start of
+its successor.
 """
 
 import math
@@ -75,8 +76,8 @@ def _line(launches: Sequence[LaunchTime], kind: RoleKind) -> StartLine:
 
 
 def seconds(now: Shape | ShapeColumns, to: ShapeColumns, launches: Known) -> Floats:
-    """Return the seconds until each candidate is running. Removing workers takes no time; removing servers moves
-    slots."""
+    """Return the seconds until each candidate shape is running. Removing workers takes no time; removing servers takes
+    the time to move slots."""
     more_workers = (to.workers > now.workers) | resized_workers(now, to)
     moved = (to.servers != now.servers) | (to.server_cpu != now.server_cpu) | (to.server_memory != now.server_memory)
     for_workers = np.where(more_workers, start_seconds(launches, RoleKind.WORKER, to.worker_cpu), 0.0)
@@ -101,7 +102,7 @@ def mean_throughput(
 ) -> Floats:
     """Return the mean samples per second over the next `samples`, if the job changes now.
 
-    A job keeps its current speed until a faster shape is ready. A change that is ready too late for these samples
+    A job keeps its current speed until a faster shape is ready. A change that is complete only after these samples
     brings nothing. Of two shapes with the same delay, the faster shape is always better. With `stay`, resized workers
     train until their successors are ready, so replacement loses nothing.
     """

@@ -1,7 +1,8 @@
 """Pure. Allocates the cluster's cores for data workers among jobs (the second level of GoldMiner).
 
 In: the queue state of every job (`FedJob`), and the cores for data workers. Out: a `CoreAllotment`. The next core is
-assumed to add as much as the last cores did, until a measurement corrects this. A metric decides which job comes first.
+assumed to gain as much speed as the last change of cores gained per core, until a measurement corrects this. A metric
+decides which job comes first.
 """
 
 import heapq
@@ -34,7 +35,8 @@ class FedJob:
     """Steps per second gained per core in the last change; None if unknown."""
     steps_left: float = math.inf
     least: float = 1.0
-    """Cores that the job gets before any job gets more, because a stalled job gives no measurements."""
+    """Minimum cores of the job. Every job gets its minimum before any job gets more, because a stalled job gives no
+    measurements."""
 
     def __post_init__(self) -> None:
         least = min(self.speed, self.capable, self.cpu, self.least, self.steps_left, self.gain or 0.0)
@@ -88,10 +90,10 @@ class CoreRules:
     """Settings of the allocation of cores."""
 
     grain: float = 1.0
-    """Unit of allocation in cores. A unit of a whole data worker would let a job that needs one core wait behind jobs
-    that gain little. A remainder becomes a smaller data worker."""
+    """Unit of allocation in cores. If the unit were a whole data worker, a job that needs one core could get none,
+    while other jobs gain little from a whole data worker. A remainder becomes a smaller data worker."""
     keep: float = 0.05
-    """Bonus for cores that a job already has, so that small differences move no cores."""
+    """Bonus on the score for cores that a job already has, so that small differences do not move cores between jobs."""
     seed: int = 0
     """Seed for ties."""
 
@@ -103,7 +105,7 @@ class CoreAllotment:
     cores: Mapping[str, float]
     why: Mapping[str, str]
     notes: tuple[str, ...] = ()
-    """Errors of the metric."""
+    """Errors that the metric raised."""
 
     @property
     def total(self) -> float:
@@ -113,8 +115,9 @@ class CoreAllotment:
 def corrected(before: FedJob, *, speed: float, capable: float, cpu: float, steps_left: float | None = None) -> FedJob:
     """Return the job after a change, with the measured gain per core.
 
-    A step that filled the queue gained less than its cores could produce. Such a step says nothing about the value of a
-    core, so the earlier value stays. A first measurement counts from zero.
+    If the queue is full after the change, the cores could have produced more than the trainers took. The change then
+    says nothing about the value of a core, and the earlier value stays. The first measurement is compared with zero
+    cores and zero speed.
     """
     change = cpu - before.cpu
     left = before.steps_left if steps_left is None else steps_left

@@ -10,10 +10,10 @@ from typing import NamedTuple
 from springtide.domain.data.data_workers import FeedSeen, FeedState, StageSeen
 
 WARM_UP = 1 / 3
-"""Share of an interval after a change that is ignored, while data workers import packages and fill queues."""
+"""Share of an interval that is ignored after a change, because data workers still import packages and fill queues."""
 LEAST_BUSY = 0.02
-"""Minimum busy share of a loop. A wait is reported at its end, so an interval can contain more waiting than its
-length."""
+"""Minimum busy share of a loop. A wait is reported when it ends, so an interval can report more waiting than it is
+long."""
 
 
 class TrainerReport(NamedTuple):

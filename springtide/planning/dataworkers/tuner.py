@@ -95,8 +95,8 @@ def _after_baseline(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _first_stages(tuning: Tuning, seen: FeedSeen) -> tuple[StageNotes, ...]:
-    """Return one data worker per trainer and stage, of one unit, while cores last; 0 workers mean that none are
-    left."""
+    """Return one data worker of one unit of cores per trainer and stage, as long as cores are left. A stage for which
+    no cores are left gets 0 workers."""
     rules, free = tuning.rules, seen.free_cpu
     stages = seen.stages
     most = rules.most
@@ -131,7 +131,8 @@ _STRANGE = "the program has changed much: if it lasts..."
 
 
 def _while_strange(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """Handle a tuned program whose behaviour has changed for some intervals. Data workers that still pay off stay."""
+    """Handle a tuned job whose behaviour has changed for some intervals. If its data workers still pay off, they
+    stay."""
     tuning = replace(tuning, strange_for=tuning.strange_for + 1)
     if tuning.strange_for < STRANGE_FOR:
         return tuning, _target(tuning, _STRANGE)
@@ -206,7 +207,7 @@ def _is_there(tuning: Tuning, seen: FeedSeen) -> bool:
 
 
 def _wait(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """Wait until the last decision is applied. After LATE intervals, continue with what exists."""
+    """Wait until the last decision is applied. After `LATE` intervals, continue with the data workers that exist."""
     tuning = replace(tuning, late_for=tuning.late_for + 1)
     there = seen.stages
     if tuning.late_for < LATE or len(there) != len(tuning.stages):
@@ -268,7 +269,8 @@ def _one_is_short(tuning: Tuning, seen: FeedSeen, stages: tuple[StageSeen, ...],
     if not notes.sized:
         notes, said = tuning_rules.tune_size(notes, stage, allowed, tuning.unit)
         if notes.sized and notes.cpu != stage.cpu:
-            # scaling was sub-linear: the rate of the last linear size gives the needed number
+            # larger sizes scaled worse than linearly, so compute the number from the rate of the last size that scaled
+            # linearly
             wanted = tuning_rules.needed(stage.capable_per_s, notes.rate, 0.0)
             count = max(notes.workers, min(wanted, 2 * notes.workers, allowed.workers(notes.cpu)))
             notes = replace(notes, workers=count)
@@ -331,10 +333,8 @@ def _trainer(tuning: Tuning, seen: FeedSeen, why: str = "") -> Decided:
 
 
 def _lend(tuning: Tuning, seen: FeedSeen, at: int, *, lasts: bool) -> Decided | None:
-    """Lend unused trainer cores to a stage that others wait for, if no cores are free; None if there is nothing to
-    lend.
-
-    `lasts` is True if the wait has lasted long enough to change a tuned job.
+    """If no cores are free, lend unused cores of trainers to a stage for which its consumers wait; return None if there
+    is nothing to lend. `lasts` is True if the wait has lasted long enough to change a tuned job.
     """
     notes, steady = tuning.stages[at], tuning.phase is TuningPhase.STEADY
     if not notes.settled or notes.ceiling is not None or tuning.trainer.lent_in_vain or (steady and not lasts):

@@ -13,9 +13,9 @@ from springtide.domain.data.data_workers import FeedRules, FeedSeen, StageSeen, 
 class TuningPhase(StrEnum):
     """Phase of the tuning of a job."""
 
-    BASELINE = "baseline"  # without data workers, for comparison
+    BASELINE = "baseline"  # measure without data workers, for comparison
     TUNING = "tuning"  # sizes, then numbers, stage by stage
-    TRAINER = "trainer"  # data workers are tuned; now the cores of trainers
+    TRAINER = "trainer"  # data workers are tuned; tune the cores of trainers
     STEADY = "steady"  # changes only on problems
     OFF = "off"  # data workers do not pay off
 
@@ -113,26 +113,31 @@ class Tuning:
 
 
 LEAST_SHARE = 0.1
-"""Minimum share of a trainer's time that data workers could take over. With a smaller share, data workers gain a ninth
-at most."""
+"""Minimum share of a trainer's time that data workers could take over. With a tenth of the time, the speedup is at most
+one ninth."""
 WORTH = 1.05
-"""Minimum speedup by data workers. For less than a twentieth, other jobs use the cores better."""
+"""Minimum speedup by data workers. If the gain is below 5%, other jobs use the cores better."""
 WAITS_LITTLE = 0.05
 """Largest share of a consumer's time spent waiting at which its queue is ideal."""
 WAITS = 0.1
-"""Share of waiting at which a tuned job is short of data: twice WAITS_LITTLE, so that noise changes nothing."""
+"""Share of time spent waiting at which a tuned job is short of data: twice WAITS_LITTLE, so that noise does not trigger
+a change."""
 FULL = 0.75
 """Fill level of a queue at which more data workers cannot help. The remaining batches are in flight."""
 LINEAR = 0.85
 """Share of the earlier rate per core at which scaling counts as linear, with room for noise."""
 RETURNS = 0.5
-"""Share of the expected growth that more data workers must bring. If they bring less, something else is the limit."""
+"""Share of the expected gain in batches per second that added data workers must bring. If they bring less, something
+else is the limit."""
 MARGIN = 0.05
-"""Share of production beyond the need, because batches differ. A consumer that waits this little is fed well enough."""
+"""Surplus of production over the need, as a share, because batches differ. A consumer that waits for at most this share
+of its time is fed well enough."""
 SPARE = 0.25
-"""Share of production beyond the need at which data workers are removed. It exceeds MARGIN to avoid oscillation."""
+"""Surplus of production over the need, as a share, at which data workers are removed. It is larger than MARGIN to avoid
+oscillation."""
 FASTEST = 2.0
-"""Largest growth factor per step. The next step assumes the last gain and is then checked."""
+"""Largest factor by which the number of data workers changes in one step. The result of each step is checked before the
+next."""
 SLOWER = 0.05
 """Loss of speed at which a trainer has too few cores: twice the noise of an interval."""
 FASTER = 0.05
@@ -142,11 +147,12 @@ HOT = 0.85
 PATIENCE = 2
 """Consecutive intervals that must agree before a tuned job is changed."""
 TUNE_FOR = 20
-"""Intervals in which tuning must succeed: 20, which is 10 minutes. The longest tuning observed took 17 intervals."""
+"""Maximum number of intervals for tuning; 20 intervals are 10 minutes. The longest tuning observed took 17."""
 LATE = 4
 """Intervals to wait for data workers before tuning continues with those that started."""
 CHANGED = 2.0
-"""Factor in speed or time share at which the program has changed. Busy machines cause up to 1.5."""
+"""Factor between earlier and current speed (or time share) at which the program counts as changed. Busy machines cause
+factors of up to 1.5."""
 STRANGE_FOR = 4
 """Number of consecutive intervals with changed behaviour that trigger a reaction, so that a checkpoint or an evaluation
 does not."""

@@ -30,7 +30,7 @@ from springtide.planning.dataworkers.tuner_state import (
     TrainerNotes,
 )
 
-_IDLE = 0.05  # share of cores in use below which usage says nothing about speed
+_IDLE = 0.05  # share of cores in use below which the CPU usage says nothing about a data worker's speed
 
 
 def tune_count(notes: StageNotes, seen: StageSeen, room: StageLimits) -> tuple[StageNotes, str]:
@@ -178,7 +178,7 @@ def _above_used(seen: FeedSeen, unit: float) -> float:
 
 
 def may_grow(notes: TrainerNotes, seen: FeedSeen, unit: float) -> bool:
-    """Return True if the trainer's cores may be the bottleneck of a job that more data workers did not help."""
+    """Return True if a trainer may be short of cores, for a job that did not become faster with more data workers."""
     hot = seen.trainer_cpu > 0 and seen.trainer_cpu_used >= HOT * seen.trainer_cpu
     return hot and not notes.in_vain and seen.free_cpu >= unit * seen.trainers - _HAIR
 
@@ -208,8 +208,8 @@ def judge(notes: TrainerNotes, seen: FeedSeen) -> tuple[TrainerNotes, str]:
 def lendable(seen: FeedSeen, feeding: float, unit: float) -> float:
     """Return the cores that each waiting trainer can lend without becoming slower.
 
-    `feeding` is the current cores of data workers. Their output is assumed to grow in proportion, and the trainer's
-    usage with it. The trainer keeps this usage plus one step.
+    `feeding` is the current cores of data workers. With the lent cores, their output is assumed to grow in proportion,
+    and the trainer's CPU usage with it. The trainer keeps this usage plus one step of cores.
     """
     keep = unit
     while keep < seen.trainer_cpu - _HAIR and feeding > 0:
@@ -255,7 +255,8 @@ def unfed(seen: FeedSeen) -> TrainerBehaviour:
 
 
 def fed(seen: FeedSeen) -> TrainerBehaviour:
-    """Return the behaviour of a job with data workers: the possible speed, because tuning changes the rest."""
+    """Return the behaviour of a job with data workers. Only its possible speed counts, because tuning changes the
+    rest."""
     return TrainerBehaviour(seen.capable_per_s / max(seen.trainers, 1), 0.0)
 
 

@@ -6,9 +6,10 @@ With a cache, the death of a worker sends the whole group back to its last check
 
 from dataclasses import dataclass
 
-LEAST_GAIN = 0.05  # share of a step: less is within noise, and a cache is one more source of failure
+# share of the step time that a cache must save: less is within noise, and a cache adds a source of failure
+LEAST_GAIN = 0.05
 USUAL_S = 30 * 86400.0  # prior: a worker dies once in 30 days
-DOUBT = 0.01  # weight of the prior, in deaths; observations soon dominate
+DOUBT = 0.01  # weight of the prior, in deaths; it is small, so that observations soon dominate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,8 +26,8 @@ class CrashRisk:
     saved_once: bool
     """True if a checkpoint exists."""
     return_s: float
-    """Seconds until a group that went back to a checkpoint trains again, beyond the restart of one rank without a
-    cache. It is measured in this job, or equals the start time (`job.recovery`)."""
+    """Seconds by which a rollback of the group takes longer than the restart of one rank without a cache. Measured in
+    this job, or estimated by the job's start time (`job.recovery`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +39,7 @@ class CacheMeasurement:
     waited_s: float
     """Seconds of a step blocked on pulls and pushes."""
     trips_s: float
-    """Seconds of the blocked time that empty requests would also take."""
+    """Part of the blocked seconds that requests without data would also take."""
     saved: float
     """Share of a step's bytes that the schedule saves; negative if rows with optimizer state need more bytes."""
     slower_s: float
@@ -47,7 +48,7 @@ class CacheMeasurement:
     """Seconds by which steps with a cache were longer than predicted (exchange, bookkeeping); 0 if there was no
     cache."""
     beside_s: float
-    """Seconds to read and schedule a batch in a separate thread. No step can be shorter."""
+    """Seconds to read and schedule a batch in a separate thread, in parallel to the step. No step can be shorter."""
     risk: CrashRisk
 
 
@@ -66,7 +67,8 @@ def death_rate(risk: CrashRisk) -> float:
 
 
 def price(risk: CrashRisk) -> float:
-    """Return the share of time that deaths cost more with a cache: half a checkpoint interval plus the return."""
+    """Return the extra cost of worker deaths with a cache, as a share of time. A death then costs half a checkpoint
+    interval of work plus the rollback."""
     return death_rate(risk) * _again_s(risk)
 
 

@@ -1,8 +1,8 @@
 """Pure. Finds servers that slow the job down: hot (move slots away, or grant CPU) or slow (replace the server).
 
 In: recent activity of each server (`ServerPace`). Out: one `ServerVerdict` per server, with the reason. A hot server
-has more load than its peers and no spare CPU. A slow server has no more load, but each key takes far longer, or its
-machine throttles it nearly all the time. Timings of an idle server are noise.
+has more load than its peers and no spare CPU. A slow server has no more load than its peers, but each key takes far
+longer, or its machine throttles it nearly all the time. Timings of an idle server are ignored as noise.
 """
 
 from collections.abc import Sequence
@@ -84,11 +84,10 @@ class CpuQuotaUse:
 
 
 def cut_short(quotas: Sequence[CpuQuotaUse], rules: GuardRules) -> ServerVerdict | None:
-    """Return the server whose machine grants far less CPU than its limit, while other servers get theirs.
-
-    No comparison or wait is needed. A period is throttled only if its quota was used up. If the total usage is below
-    the due CPU of the throttled periods, the real quota is too small. Neither a pause nor a burst looks like this. One
-    period may have begun before the window, so it does not count.
+    """Return the server whose machine grants far less CPU than the server's limit, while other servers get theirs. One
+    window is enough evidence. The kernel throttles a period only if its quota was used up. So if the total usage is
+    below the CPU due in the throttled periods, the real quota is too small; a pause or a burst of work cannot cause
+    this. The first period may have begun before the window, so it does not count.
     """
     found = [
         one
@@ -125,8 +124,9 @@ def relieve(
     """Return the relief for a hot server: move slots if that levels the load, otherwise more CPU.
 
     The CPU is s = min(s_hot / s_total * s_one * workers, most). `heaviest` is the share of all requests on the server's
-    heaviest slot. `per_worker` (s_one) is the cores that all servers use per worker when they do not limit it. The
-    usage of a server at its limit does not show its demand, so it gets at least 1.5 times its limit.
+    heaviest slot. `per_worker` (s_one) is the number of cores that all servers together use per worker while servers
+    are not the bottleneck. The usage of a server at its limit does not show its demand, so it gets at least 1.5 times
+    its limit.
     """
     others = max(1, len(paces) - 1)
     alone = heaviest * others / max(1.0 - heaviest, 1e-9)
@@ -161,7 +161,8 @@ def _judge_one(one: ServerPace, others: Sequence[ServerPace], rules: GuardRules)
 
 
 CALM_S = 300.0
-"""Seconds without usage near the limit before a raise is withdrawn. An earlier withdrawal would only be reversed."""
+"""Seconds without usage near the limit, after which a raised limit is lowered again. If it were lowered earlier, it
+would often have to be raised again."""
 ROOM = 1.5
 """Limit as a multiple of the peak usage."""
 WORTH = 0.8

@@ -15,7 +15,8 @@ FEWEST = 6
 HELD_OUT = 1 / 3
 LEAST_MARGIN, LARGEST_MARGIN = 0.02, 0.5
 REACH = 4.0
-"""Extrapolation limit, as a multiple of the samples so far, because nearly every id is new in a job's first seconds."""
+"""Extrapolation limit, as a multiple of the samples so far. Without it, forecasts of a job's first seconds, in which
+nearly every id is new, would be far too high."""
 
 
 class RowCount(NamedTuple):
@@ -87,7 +88,8 @@ def heaps(points: Sequence[RowCount], samples: float) -> float:
 
 
 def running_out(points: Sequence[RowCount], samples: float) -> float:
-    """Extrapolate with a rate that falls by a constant factor per span, estimated from the older and newer half."""
+    """Extrapolate with a rate of new rows that falls by a constant factor per span of samples, estimated from the older
+    and the newer half of the points."""
     newest, span = points[-1], (points[-1].samples - points[0].samples) / 2
     middle = _rows_at(points, points[0].samples + span)
     older, newer = middle - points[0].rows, newest.rows - middle
@@ -122,10 +124,10 @@ def _rate(points: Sequence[RowCount], fallback: Sequence[RowCount]) -> float:
 SPARE = 0.10
 """Share of the limit that stays free, for memory that the kernel counts besides the process."""
 SLACK = 1.35
-"""Bytes that tables hold per byte of rows: arenas grow in steps of 1.25, and slot copies need more."""
+"""Bytes that tables hold per byte of rows: arenas grow by a factor of 1.25, and copies of slots need further memory."""
 SOON = 0.5
-"""Share of the remaining samples within which a predicted shortage is acted on. Later shortages are checked again
-first."""
+"""A shortage that is predicted within this share of the remaining samples is acted on now. A later one is left to the
+next forecasts."""
 MOST_SERVERS = 64
 
 
@@ -218,7 +220,7 @@ def decide(forecasts: Sequence[MemoryForecast], *, samples: float, samples_at_en
     worst = max(forecasts, key=lambda one: one.peak / one.limit)
     if worst.crosses_at is None:
         return ServerCountDecision(servers=now, why=f"memory is enough: {worst}")
-    if samples >= samples_at_end:  # another pass over the data is checked when it begins
+    if samples >= samples_at_end:  # nothing is left to train; if another pass begins, it is checked then
         return ServerCountDecision(servers=now, why=f"no sample is left that could add rows: {worst}")
     if worst.crosses_at - samples > SOON * (samples_at_end - samples):
         return ServerCountDecision(servers=now, why=f"memory is enough for now: {worst}")

@@ -1,6 +1,6 @@
 """Pure. Decides the next step of one job: start, measure, resize, or repair.
 
-waiting -> warm start, or a small one -> sampling -> servers by Eqn 11 -> optimizing -> workers -> adjusting. If steps
+waiting -> warm start or small start -> sampling -> servers by Eqn 11 -> optimizing -> workers -> adjusting. If steps
 are timed by term, one sample is enough and the job gets its size in one change. Memory shortage has precedence at every
 stage. Next: `planning.policy.springtide_policy` divides the cluster.
 """
@@ -76,7 +76,7 @@ def workers_then(now: Shape, need: MeasuredNeed, bounds: ShapeBounds, config: Pl
 
 
 def worker_cores(now: Shape, need: MeasuredNeed) -> float:
-    """Return whole cores, or tenths below one core. A worker that uses nearly all its cores keeps them."""
+    """Return whole cores, or tenths below one core. A worker that uses nearly all its cores is not made smaller."""
     if need.worker_cpu >= NEARLY_ALL * now.worker_cpu:
         return now.worker_cpu
     return float(math.ceil(need.worker_cpu)) if need.worker_cpu > 1 else math.ceil(need.worker_cpu * 10) / 10
@@ -95,9 +95,10 @@ def extra_workers(used: float, given: float, workers: int, most: int) -> int:
 SOON = 3.0
 """Multiple of the sampling time after which a job without a new size is considered sized."""
 ROOMIER = 1.5
-"""Memory of a server that rows will outgrow, as a multiple of its current memory and of its need."""
+"""New memory of a server whose rows will not fit, as a multiple of its current memory and of its predicted need."""
 SAMPLED = 3
-"""Minimum number of windows of a sample that ends by its steps, because a single window can be far off."""
+"""Minimum number of windows before sampling may end early by its number of steps, because a single window can be far
+off."""
 URGENT, START, SIZE = 0, 1, 2
 """Order in which requests are served."""
 
@@ -124,7 +125,7 @@ class ReadyJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LentWorkers:
-    """Job that has its size plus extra workers of low priority. They stay while no other job needs their resources."""
+    """Job that has its size plus extra workers of low priority, which stay while no other job needs their resources."""
 
     job: JobView
     shape: Shape
@@ -205,8 +206,9 @@ def _start(job: JobView, view: ClusterView, config: PlanningConfig) -> PlanReque
 def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) -> PlanRequest | None:
     """Request more memory after or before an OOM: a worker gets twice as much, and servers become more or larger.
 
-    A job without its final size is about to get it, with the needed memory, so predicted shortages wait. A kill stays
-    in the findings for a while. Roles that restarted with more memory do not get more again for the same kill.
+    A job that does not have its final size yet is about to get it, with the needed memory, so predicted shortages are
+    left until then. A kill stays in the guards' findings for a while; roles that have restarted with more memory get no
+    more for the same kill.
     """
     for one in job.findings:
         if one.trouble is FindingKind.OOM and _roomy(job, one.role.kind):
@@ -258,7 +260,8 @@ def _memory_of(shape: Shape) -> tuple[int, int]:
 
 
 def _busy_servers(job: JobView, shape: Shape, config: PlanningConfig) -> PlanRequest | None:
-    """Request more server CPU, then more servers. Saturated servers do not show what a worker needs."""
+    """Request more server CPU, then more servers. While servers are saturated, their usage does not show what a worker
+    needs."""
     used = measurements.use(job, RoleKind.SERVER)
     if used is None or used.share <= config.busy_server:
         return None
@@ -362,7 +365,7 @@ MOST = 16
 CERTAIN = 3.0
 """Standard errors by which the two speeds must differ."""
 LEAST_SPREAD = 0.02
-"""Minimum relative spread of a window's speed. Closer agreement is chance."""
+"""Minimum relative spread that is assumed between windows. If measured speeds agree more closely, that is chance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -412,8 +415,8 @@ def compared(job: JobView) -> ShapeComparison | None:
 
 
 def back(job: JobView, config: PlanningConfig) -> ShapeComparison | None:
-    """Return the comparison if the job should go back: the earlier shape was certainly faster, by enough, at no higher
-    cost per sample."""
+    """Return the comparison if the job should return to its previous shape, which was significantly faster, by enough,
+    at no higher cost per sample."""
     found, now = compared(job), job.shape
     if found is None or now is None or not found.certain or found.faster <= math.log1p(config.least_gain):
         return None
@@ -422,8 +425,8 @@ def back(job: JobView, config: PlanningConfig) -> ShapeComparison | None:
 
 
 def refuted(job: JobView, config: PlanningConfig) -> Shape | None:
-    """Return the previous shape if it was certainly slower and its samples cost more. No model justifies another
-    try."""
+    """Return the previous shape if it was significantly slower and cost more per sample. It must not be tried again,
+    whatever a model predicts."""
     found, now = compared(job), job.shape
     if found is None or now is None or not found.certain or found.faster >= 0:
         return None

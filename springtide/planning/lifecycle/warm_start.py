@@ -110,7 +110,7 @@ class DistanceModel:
 
     weights: Mapping[str, float]
     chance: float
-    """Difference between jobs that are alike in all features."""
+    """Expected distance between two jobs that are alike in all features."""
 
     def apart(self, parts: Mapping[str, Floats]) -> Floats:
         """Return the expected distance of each pair. An unknown feature gets the smallest weight."""
@@ -120,9 +120,8 @@ class DistanceModel:
 
 
 def learn_distance(parts: Mapping[str, Floats], apart: Floats, pairs: NDArray[np.bool_]) -> DistanceModel:
-    """Learn the weight of each feature from the selected pairs.
-
-    Non-negative least squares gives a redundant feature almost no weight.
+    """Learn the weight of each feature from the selected pairs by non-negative least squares, which gives a redundant
+    feature almost no weight.
     """
     from scipy import optimize
 
@@ -243,10 +242,9 @@ def smooth(rows: Floats, smoothing: float) -> Floats:
 
 
 def cold(job: JobView, config: PlanningConfig, because: str, notes: tuple[str, ...] = ()) -> WarmStart:
-    """Return DLRover's start for sampling: one worker and one server, large enough not to be limited.
-
-    The paper starts with a whole node each. Larger pods wait longer for a node, which is why the paper limits servers
-    to 16 cores. So both roles start with `server_cpu` cores here.
+    """Return DLRover's initial shape for sampling: one worker and one server, both so large that cores do not limit the
+    measurement. The paper gives each of them a whole node. But larger pods wait longer for a node, for which reason the
+    paper limits servers to 16 cores. Both roles therefore start with `server_cpu` cores here.
     """
     asked, cores = job.requested, min(config.server_cpu, config.node_cpu)
     small = Shape(
@@ -359,10 +357,10 @@ def _shape(row: Floats) -> Shape:
 FEWEST_NEEDS = 8
 """Number of past jobs with known needs below which nothing is learned; the largest need then counts."""
 ABOUT = 0.25
-"""Distance in doublings, beyond chance, within which past jobs count as one kind."""
+"""Past jobs count as one kind if their needs are expected to differ by at most this many doublings beyond chance."""
 STRANGERS = 48
-"""Number of nearest past jobs that count for a job of unknown kind. With fewer, all of them might have needed less
-memory."""
+"""Number of nearest past jobs that count for a job of unknown kind. If fewer counted, all of them might by chance have
+needed less memory than the new job."""
 ROW_MARGIN = 1.25
 """Margin on the prediction, because two runs of one job differ in their data."""
 

@@ -50,14 +50,15 @@ LEARNED: Mapping[Kind, tuple[Kind, tuple[int, ...]]] = {
 }
 """Curve that a live job fits for each sync mode, and the order in which the fit adds coefficients. The first
 coefficient is the work of a single worker. The second is the constant part. The last ones are parts that grow with
-workers or fall faster. Under Eqn 9, more workers always train more, which no real job does forever."""
+workers or fall faster. Eqn 9 predicts that more workers always train more, which is wrong for real jobs with many
+workers."""
 DOUBT = 0.2
-"""Penalty on deviations from proportional scaling, divided by the number of worker counts seen: a tenth for two counts.
-
-Measurements err by about 5%, and a share of half of the time is normal. Without a penalty, 400/s with 4 workers and
-440/s with 5 would mean 550/s with 10. With a tenth for six counts, the extremes in sync mode were predicted 8% off even
-without noise. The penalty applies to a coefficient's largest share of the time, from one worker on. For 1 / w², this
-share is twice as large for one worker as for two.
+"""Penalty on deviations from proportional scaling, divided by the number of different worker counts measured, so it is
+a tenth for two counts. Measurements have errors of about 5%, and a coefficient may normally explain half of the time.
+Without a penalty, 400/s with 4 workers and 440/s with 5 would predict only 550/s with 10. With a constant penalty of a
+tenth, predictions for the extremes in sync mode were 8% off for six counts, even without noise. The penalty applies to
+a coefficient's largest share of the time, from one worker on. For 1 / w², this share is twice as large for one worker
+as for two.
 """
 PRECISION = 1e-3
 """Relative error below which differences between curves do not count."""
@@ -200,11 +201,11 @@ def relative(
     return tuple(map(float, found / size))
 
 
-FULL = 0.8  # share of a batch: fuller batches show a worker's speed, others only a lower limit
+FULL = 0.8  # fill of batches above which a worker shows its speed; with emptier batches, it shows only a lower limit
 LEAST_BUSY_S = 1.0  # minimum busy seconds of a worker for a valid speed
 PRIOR_STEPS = 3.0
-"""Weight of the prior that a step costs in proportion to its samples, in steps whose sizes vary as much as their mean.
-It applies until the sizes have varied enough."""
+"""Weight of the prior assumption that a step costs in proportion to its samples. The unit is the evidence of one step,
+if step sizes vary as much as their mean. Measurements outweigh the prior once sizes have varied enough."""
 
 
 class WorkerWork(NamedTuple):
@@ -226,7 +227,8 @@ class WorkerWork(NamedTuple):
         return self.samples / self.busy_s if self.busy_s >= LEAST_BUSY_S and self.samples > 0 else None
 
     def fills(self, batch: float) -> float:
-        """Return the mean fill of batches. Near the live head batches are cut short and cost more per sample."""
+        """Return the mean fill of batches. A worker that has caught up with the stream trains partial batches, which
+        cost more per sample."""
         return self.steps.samples / (self.steps.number * batch) if self.steps.number else 0.0
 
 
@@ -355,7 +357,7 @@ class LearnedCapacity:
                 held = rested.rate if sure is None else min(rested.rate, MOST_RESTED * rate)
                 held = (
                     max(held, rate) if sure is not None else held
-                )  # a worker that rests is no slower than a worker that does not
+                )  # a worker that waits at times is not slower than a worker that never waits
                 rate = (rate * weight + held * beside) / max(weight + beside, 1e-300)
                 weight += beside
             if rate > 0:

@@ -1,7 +1,8 @@
 """Pure. Decides how many workers an online job should have now, and why.
 
-In: an `OnlineView` and `OnlineRules`. Out: a `Scaling`. `plan` finds the cheapest plan up to the horizon. A change pays
-for its pause, so this plan has few changes and makes them early. Only its first step is applied.
+In: an `OnlineView` and `OnlineRules`. Out: a `Scaling`. `plan` finds the cheapest plan up to the horizon. Each change
+has a cost, because the job pauses, so the cheapest plan has few changes and makes them early. Only its first step is
+applied.
 """
 
 from collections.abc import Sequence
@@ -16,9 +17,13 @@ from springtide.domain.spec.online_job import OnlineRules, OnlineView, Scaling, 
 
 Array = NDArray[np.float64]
 Counts = NDArray[np.int64]
-YOUNG = 8  # steps for which new stretches are tracked separately; 16 gives the same plans
-DRAINS = 0.3  # assumed spare share of capacity that drains the backlog, for its cost beyond the current step
-NEARLY = 0.9  # share of the SLO lag: a lag above it at the end of a step exceeds the SLO during part of the next
+# number of steps for which new stretches (periods with a constant number of workers) are tracked separately; 16 gives
+# the same plans
+YOUNG = 8
+# assumed share of the capacity that is free to drain the backlog, for the cost of the backlog after the current step
+DRAINS = 0.3
+# share of the SLO lag: if the lag at the end of a step is above it, part of the next step violates the SLO
+NEARLY = 0.9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +38,8 @@ class HorizonPrices:
     change: Array
     """Price of one change, in worker-steps."""
     again: Array | None = None
-    """Largest extra cost of a plan over the best plan for a scenario, in worker-steps. Once the scenario is recognized,
-    the job changes to its best plan. None means no limit."""
+    """Limit on the extra cost of a plan over the best plan for a scenario, in worker-steps; None for no limit. The
+    limit exists because the job switches to that best plan once it recognizes the scenario."""
     known: int = 0
     """Steps after which the real scenario is known."""
 
@@ -168,14 +173,16 @@ BELIEVED = (0.85, 0.15)  # weights of the mean and the high end of an outlook in
 SATURATED = 0.95  # utilization above which workers have no reserve
 WRONG = 1.2  # ratio of arrivals to the outlook above which, with samples waiting, the outlook is wrong
 WAITS = 0.5  # share of the SLO lag above which the outlook is checked
-KNOWN_S = 3600.0  # seconds until the real scenario is known; the level is judged by the last 40 min
-SURPRISE_H = 10.0  # hours of the mean needed workers: largest cost of having planned for too little
-# distance of the high end from the mean, relative to the mean, at which that cost holds; a larger distance is noticed
-# sooner
+KNOWN_S = 3600.0  # seconds until the real scenario is known, because the traffic level is judged by the last 40 minutes
+# limit on the cost of having planned for too little traffic, in hours of the mean number of needed workers
+SURPRISE_H = 10.0
+# that limit applies if the high end of the outlook is this far above the mean, relative to the mean; larger distances
+# are recognized sooner
 PLAIN = 0.4
-STEEPER = 1.5  # exponent of the lag price on broad days; with 1, taxi traffic gets too much lag
+# exponent of the lag price on days with broad peaks; with an exponent of 1, taxi traffic would get too much lag
+STEEPER = 1.5
 WORTH = (0.7, 2.5)  # limits on the factor of the lag price
-FULL = 0.999  # share of the largest capacity above which no number of workers keeps up
+FULL = 0.999  # if traffic exceeds this share of the largest capacity, no number of workers keeps up
 
 
 def due(view: OnlineView, rules: OnlineRules, *, planned_at: float) -> bool:
@@ -246,11 +253,9 @@ def needs(capacity: NDArray[np.float64], traffic: Sequence[float]) -> NDArray[np
 
 
 def lag_worth(mean: float, peak: float, above: float) -> float:
-    """Return the factor on the lag price, relative to a day whose mean need is half its peak.
-
-    Lag is accepted in return for the workers that scaling saves against the peak. Where scaling saves little, lag costs
-    more. `above` is the distance of the high end from the mean. If it is large, the peak is uncertain and the factor is
-    smaller.
+    """Return the factor on the lag price; it is 1 for a day whose mean need is half its peak. The more workers scaling
+    saves compared with the peak, the more lag is accepted, so the factor is smaller. `above` is the distance of the
+    high end from the mean. If it is large, the peak is uncertain, and the factor is smaller too.
     """
     return float(np.clip((mean / max(peak - mean, 1e-9)) ** STEEPER / max(above / PLAIN, 1.0) ** 2, *WORTH))
 

@@ -24,7 +24,7 @@ BUILT_IN: dict[str, Forecaster] = {
     "last-day": partial(calibrated, "last-day", last_day, 1),
     "last-week": partial(calibrated, "last-week", last_week, 7),
 }
-"""Built-in forecasters. They need only NumPy, and milliseconds."""
+"""Built-in forecasters. They need only NumPy, and take milliseconds."""
 
 
 def names() -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def sound(name: str, said: object, history: PastTraffic, steps: int) -> RateFore
 
 KNOWN_DAYS = 28
 CHOOSING_DAYS = 3  # number of past days in the comparison; it is small because some forecasters take a minute
-WORTH = 0.95  # share of the default's error: a forecaster above it is not worth its own process
+WORTH = 0.95  # a forecaster whose error is above this share of the default's error is not worth its own process
 
 
 class BacktestScore(NamedTuple):
@@ -93,8 +93,8 @@ def backtest(
     horizon_s: float = DAY_S,
     last: int | None = None,
 ) -> BacktestScore:
-    """Forecast `horizon_s` ahead, every `every_s`, from the preceding `known_days`. `last` limits the test to the last
-    forecasts."""
+    """Score forecasts of the past: one every `every_s` seconds, for the following `horizon_s` seconds, from the
+    preceding `known_days`. `last` limits the test to the last forecasts."""
     step, ahead = (round(one / history.step_s) for one in (every_s, horizon_s))
     starts = list(range(len(history.values) - ahead, known_days * history.day - 1, -step))[:last][::-1]
     if not starts or step < 1 or ahead < 1:

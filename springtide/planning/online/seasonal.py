@@ -20,7 +20,7 @@ WEEKS = 4  # past weeks in a usual week
 LEVEL = (0.5, 2.0)  # limits on a day's level relative to the usual day
 RECENT = (1 / 3, 3.0)  # limits on the level of the last hours
 RECENT_H = 2  # hours that determine the current level
-FADES_H = 4  # time constant in hours: about a third of the level correction is left after it
+FADES_H = 4  # hours after which about a third of the level correction is left
 
 
 def last_day(past: Array, day: int, steps: int) -> Array:
@@ -108,8 +108,9 @@ def coarsely(member: Member) -> Member:
 TRIED_DAYS = 7  # past days for testing members
 INTERVAL = (10.0, 90.0)  # percentiles of past errors
 FEW_DAYS = (2.94, 2.94, 1.70, 1.43, 1.31, 1.24, 1.20)
-"""Factor on the interval for 1, 2 ... 7 days of errors. Errors within a day are correlated, so days count. The factor
-is Student's t relative to the normal distribution, times the root of 1 + 1 / days for the uncertain mean."""
+"""Factor on the interval's width for 1, 2 ... 7 days of errors. Errors within a day are correlated, so the number of
+days counts, not the number of errors. The factor is Student's t relative to the normal distribution, times the root of
+1 + 1 / days for the uncertain mean."""
 TRUST = 4  # exponent of 1 / error in a member's weight; 2 to 8 work about equally well on real traffic
 UNTRIED = 1.15  # assumed error of an untested member, as a multiple of the best error
 EXACT = 1e-4  # smallest error
@@ -138,7 +139,7 @@ class MemberWeights:
 def weigh(history: PastTraffic) -> MemberWeights | None:
     """Test every member on the last days and return the weights; None if the history is too short.
 
-    A member with just enough history to forecast, but not to be tested, gets nearly the best weight.
+    A member that has enough history to forecast, but not enough for a test, gets nearly the best weight.
     """
     past, day = history.filled().values, history.day
     told: dict[str, Array] = {}
@@ -221,7 +222,7 @@ def _told(member: Member, past: Array, day: int, days: int) -> Array:
 
 
 def _last(history: PastTraffic, day: int, days: int) -> Array:
-    """Return the values of the last days, including gaps, so that unknown values add no error."""
+    """Return the values of the last days. Gaps stay NaN, so that unknown values do not count as errors."""
     return history.values[len(history.values) - days * day :].reshape(days, day)
 
 
@@ -258,15 +259,15 @@ def _untried(step_s: float, past: Array, day: int, steps: int) -> RateForecast:
 
 
 LOOKED_AT_S = 2400.0
-"""Wanted age of a forecast in seconds, so that later traffic shows its level. Values from half an hour to 2 hours work
-equally well."""
+"""Wanted age of a forecast in seconds. The traffic since the forecast was made shows its error in level. Values from
+half an hour to 2 hours work equally well."""
 FADES_S = 4 * 3600.0
 """Time constant of the level correction in seconds. On traces of taxis, messages and web pages, 3 to 12 hours work
 equally well."""
 LEVEL_LIMITS = (0.2, 5.0)
 """Limits on the level correction."""
 SURE = 0.35
-"""Share of the interval that applies to the next minutes, once the level is known."""
+"""Share of the interval's width that applies to the next minutes, once the level is known."""
 UNSURE_S = 4 * 3600.0
 """Seconds until the whole interval applies."""
 OLDEST = 0.3
@@ -274,7 +275,8 @@ OLDEST = 0.3
 
 
 def outlook(said: RateForecast, came: Array) -> TrafficOutlook:
-    """Return the rest of a forecast at the current level. `came` is the traffic of its first, completed steps."""
+    """Return the remaining steps of a forecast, scaled to the current level. `came` is the actual traffic of its first
+    steps, which are complete."""
     over = len(came)
     left = len(said.mean) - over
     if left < 1:

@@ -1,7 +1,8 @@
 """Pure. Measures how well a job keeps up with its stream, by the four metrics of Kale's section 4.1.
 
-In: lag, number of workers, and pauses, one time span after the other. Out: `SloSums`, which can be added. Lag is the
-time from append to training of the samples trained now. Inputs are in seconds; the metrics have the paper's units.
+In: lag, number of workers, and pauses, one time span after the other. Out: `SloSums`, which can be added. The lag at a
+moment is the time from append to training of the samples that are trained at that moment. Inputs are in seconds; the
+metrics have the paper's units.
 """
 
 from bisect import bisect_right
@@ -78,8 +79,8 @@ class SloSums:
 
 
 MOST = 256
-"""Maximum number of points per partition. Above it, every second point is dropped, so that the points reach back far
-enough."""
+"""Maximum number of points per partition. If there are more, every second point is dropped, so that the rest still
+covers a long time."""
 
 
 @dataclass(slots=True)

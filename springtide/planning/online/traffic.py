@@ -117,13 +117,13 @@ class RateForecast:
         return replace(self, mean=self.mean[steps:end], low=self.low[steps:end], high=self.high[steps:end])
 
     def because(self, why: str) -> "RateForecast":
-        """Return the forecast with `why` put before its reason."""
+        """Return the forecast with `why` in front of its reason."""
         return replace(self, why=f"{why}; {self.why}" if self.why else why)
 
 
 STEP_S = 600.0
 KEPT_S = 36 * DAY_S
-"""Five weeks and a day: four weeks and today make a usual week."""
+"""Seconds of history to keep: five weeks and a day. A usual week is computed from four whole weeks."""
 SEEN_SHARE = 0.5  # minimum observed share of a step for a valid mean
 
 

@@ -29,7 +29,7 @@ class Coefficients:
     grad: float
     """Core-seconds per sample of forward and backward."""
     upd: float
-    """Core-seconds of servers for one worker's gradients; in bsp, for all workers' gradients."""
+    """Core-seconds of servers to apply one worker's gradients; in bsp, to apply the gradients of all workers."""
     sync: float
     """Times that the dense parameters cross the network; in bsp, number of all-reduces."""
     emb: float

@@ -1,9 +1,9 @@
 """Pure. Fits the performance model of a job to its profiles, for many jobs at once.
 
 The fit minimizes the root mean square of log(predicted / measured) seconds over coefficients >= 0 (`solve`). Huber
-weights bound the influence of outliers. If all cores of a shape were busy, the equations only have to allow its speed.
-If steps were timed by term, the coefficients are pulled weakly towards the slope of each term, because totals alone
-cannot separate, for example, `emb` from `beta` before the number of servers has changed.
+weights bound the influence of outliers. If cores limited the speed of a shape, the equations may predict a higher speed
+for it, but not a lower one. If steps were timed by term, the coefficients are pulled weakly towards the slope of each
+term, because totals alone cannot separate, for example, `emb` from `beta` before the number of servers has changed.
 """
 
 import math
@@ -28,10 +28,11 @@ NO_NUMBERS = "what was measured spans more than numbers do: no model of it is fi
 TERMS_PULL = 0.1
 """Weight of the term slopes. Totals are accurate to about 3%, overlapping terms to about 30%."""
 CLEAR = 0.1
-"""Uncertainty of a coefficient's part, as a share of the step time, above which it is unclear."""
+"""A coefficient is unclear if the uncertainty of its part of the step time exceeds this share of the step time."""
 VARIES = 1e-6
 BUSY = 0.85
-"""Share of the core limit above which cores limit a shape. Two windows of one shape may differ by this much."""
+"""If a shape runs at more than this share of the speed that its cores allow, the cores limit it. The margin is the
+difference that two windows of one shape may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +202,7 @@ def _lines(rows: Array, times: Array, seconds: Array, present: Array) -> tuple[A
 
 
 def _deviations(information: Array, shares: Array, deviation: Array) -> Array:
-    """Return the standard deviation of each coefficient's part of the step time. A column of zeros has no part."""
+    """Return the standard deviation of each coefficient's part of the step time; 0 for a column of zeros."""
     matters = shares > 0
     size = numpy.where(matters, shares, 1.0)
     scaled = information / size[:, :, None] / size[:, None, :]
@@ -221,9 +222,10 @@ HALVINGS = 4
 SETTLED = 1e-4
 """Relative improvement below which the iteration stops."""
 HUBER = 1.345
-"""Deviations beyond which a row's influence is bounded. It keeps 95% of the efficiency of least squares."""
+"""Number of standard deviations beyond which the influence of a row is bounded. This standard value keeps 95% of the
+efficiency of least squares."""
 LEAST_DEVIATION = 0.02
-"""Minimum deviation of log seconds, by which equal steps differ on any machine."""
+"""Minimum standard deviation of log seconds: equal steps differ by this much on any machine."""
 RIDGE = 1e-11
 """Added to the diagonal (about 1), so that indistinguishable columns remain solvable."""
 NOWHERE = 1e-12
@@ -286,7 +288,7 @@ def solve(problem: LeastSquares) -> LeastSquaresSolution:
 
 
 def _felt(problem: LeastSquares, residuals: Array) -> Array:
-    """Return the residuals that count. A row limited by cores may be slower than its equations."""
+    """Return the residuals that count. For a row limited by cores, a measured speed below the equations is no error."""
     felt: Array = numpy.where((problem.bound > 0) & (residuals < 0), 0.0, residuals)
     return felt
 

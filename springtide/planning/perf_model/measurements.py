@@ -33,7 +33,7 @@ class ShapeSpeed:
     steps: int
     windows: int = 1
     timed: bool = False
-    """True if steps were timed by term. One shape then says something about others."""
+    """True if steps were timed by term. Measurements of one shape then allow predictions for other shapes."""
 
 
 def throughput(shape: Shape, timing: TimingSum) -> float | None:
@@ -98,8 +98,9 @@ def unchanged_s(job: JobView, *, at: float) -> float:
 def spent(job: JobView, kind: RoleKind) -> float | None:
     """Return the core-seconds per sample of workers or servers; None if not counted.
 
-    A sample costs about the same in every shape, and a single window errs. So the middle of all recent windows is used.
-    Cores beyond the limit are ignored, because the kernel grants a quota in portions (see `of_cores`).
+    A sample costs about the same in every shape, and a single window is inaccurate. The result is therefore the trimmed
+    mean over all recent windows. Usage beyond the limit is ignored, because it comes from the kernel granting a quota
+    in portions (see `of_cores`).
     """
     eras: list[tuple[Shape, list[float], list[float]]] = []
     for one in job.profiles[-NEWEST:]:
@@ -143,7 +144,7 @@ class CoreUse:
 def use(job: JobView, kind: RoleKind) -> CoreUse | None:
     """Return the core usage of workers or servers; None if no valid data exists.
 
-    Each role was measured for some seconds only. If windows give the cost per sample, the total is that cost at the
+    Each role was measured for only some seconds. If windows give the cost per sample, the total is that cost times the
     current throughput. The ratios between roles stay as measured.
     """
     used, given, count, share, hottest = 0.0, 0.0, 0, -1.0, None

@@ -1,7 +1,8 @@
 """Pure. Builds profiles of a job from worker reports, and groups them by configuration for the fit.
 
 In: `WorkerReading`s (sums in heartbeats) and the history of shapes. Out: `ObservedProfiles`, then a `ProfileTable`.
-Dropped are first steps, spans around a change of shape, windows without all workers, and odd windows.
+The module drops the first steps of workers, spans around a change of shape, windows in which a worker is missing, and
+outliers.
 """
 
 import bisect
@@ -21,11 +22,12 @@ from springtide.planning.perf_model import shape_columns
 from springtide.planning.perf_model.equations import Array, Index
 
 LEAST_SPREAD = 0.03
-"""Minimum spread of log seconds. Windows within a few of these are equal."""
+"""Minimum spread of log seconds that is assumed between windows, so that small differences do not make a window an
+outlier."""
 COUNTED = 0.5
 """Minimum share of a window between its first and last core count. With less, the window has no core usage."""
 FEWEST_WINDOWS = 4
-"""Minimum number of windows of one shape to identify an odd window."""
+"""Minimum number of windows of one shape that are needed to identify an outlier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ class ProfileRules:
     fewest_steps: int = 5
     """Minimum number of steps in a window."""
     deviations: float = 5.0
-    """Deviations from the median of its shape beyond which a window is odd."""
+    """Number of deviations from the median of its shape beyond which a window is dropped as an outlier."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ SPARE = 1.1
 
 
 def refused(advice: Any, job: JobView, config: PlanningConfig, *, epoch: int, now: float) -> str:
-    """Return the reason for refusing the advice; empty if its plan can be applied or it has no plan."""
+    """Return the reason for refusing the advice; empty if the advice has no plan or its plan can be applied."""
     try:
         return _refused(advice, job, config, epoch=epoch, now=now)
     except Exception as error:  # an adviser may send wrong types or miss fields; the job must continue
@@ -57,7 +57,7 @@ def _refused(advice: Any, job: JobView, config: PlanningConfig, *, epoch: int, n
     if not holds(quota, cpu, taken.memory):
         return f"it takes {cpu:g} cores and {taken.memory:g} bytes; the quota is {quota.cpu:g} and {quota.memory:g}"
     if job.shape is not None and plan.shape == job.shape and plan.extra_workers < job.extra_workers:
-        return ""  # workers beyond the quota are removed without delay
+        return ""  # this removal need not wait for the minimum time between changes
     quiet = measurements.unchanged_s(job, at=now)
     urgent = job.shape is not None and _more_memory(plan.shape, job.shape)
     begun = job.last_change_at is None and job.stage in (PlanningStage.WAITING, PlanningStage.SAMPLING)
@@ -104,8 +104,8 @@ WORTH_S = 600.0
 
 
 def servers_first(job: JobView, to: Shape, config: PlanningConfig) -> bool:
-    """Return True if changing servers first pays more than changing workers first. Without a model: if servers lack
-    CPU."""
+    """Return True if changing servers first gains more than changing workers first. Without a model, return True if
+    servers lack CPU."""
     now, here = job.shape, measurements.now(job)
     if now is None or here is None:
         return False
@@ -153,8 +153,8 @@ def decide(policy: Policy, view: ClusterView, config: PlanningConfig) -> Decisio
 
 
 def kept(decision: Decision, view: ClusterView, config: PlanningConfig) -> Decision:
-    """Return the decision without impossible plans. Shrinking plans come first, then growing plans while there is
-    room."""
+    """Return the decision without impossible plans. Plans that shrink jobs come first, then plans that grow jobs while
+    there is room."""
     jobs = {job.name: job for job in view.jobs}
     refused: list[str] = []
     sound: list[ShapePlan] = []

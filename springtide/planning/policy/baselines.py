@@ -1,7 +1,7 @@
 """Pure. Baseline policies: static (the user's shape), es (steps of workers), Optimus, and DLRover's shipped thresholds.
 
 Each decides one job at a time from measured speeds and usage. es and Optimus are the baselines of DLRover's section
-6.3. Constants of DLRover say whether their value is DLRover's default or ours.
+6.3. The comments on the constants say whether a value is DLRover's default or Springtide's choice.
 """
 
 import math
@@ -93,7 +93,7 @@ def static(view: ClusterView, config: PlanningConfig) -> Decision:
 
 
 def es(view: ClusterView, config: PlanningConfig) -> Decision:
-    """Add workers while a new worker gains more than the threshold share of an old worker."""
+    """Add workers while each new worker gains more than a threshold share of an existing worker's throughput."""
 
     def step(job: JobView) -> Step:
         if job.shape is None:
@@ -144,7 +144,7 @@ LEAST_GAIN = 0.01
 
 
 def optimus(view: ClusterView, config: PlanningConfig) -> Decision:
-    """Scale in steps of several workers and servers, the faster variant of DLRover's authors."""
+    """Scale in steps of several workers and servers. This is the faster variant of Optimus by DLRover's authors."""
     return _decide(view, config, workers=config.steps.workers, servers=config.steps.servers, together=True)
 
 
@@ -238,7 +238,8 @@ FULL = 0.99
 MOST_MORE = 8
 """Maximum number of workers added in one step (DLRover's value)."""
 LEAST_SPEEDUP = 0.2
-"""Share of an old worker's gain below which no more workers are added (DLRover's value)."""
+"""If a new worker gains less than this share of an existing worker's throughput, no more workers are added (DLRover's
+value)."""
 MEMORY_HIGH, MORE_MEMORY = 0.8, 8 * GIB
 BALANCED = 1.2
 """Ratio of the fullest server to the mean below which memory is balanced (our value)."""

@@ -1,7 +1,8 @@
 """Pure. Springtide's own policy: decides the next step of each job, and divides the cluster among the jobs.
 
 Memory requests come first, then new jobs in order of submission, then measured sizes. Jobs with a model bid for the
-remaining capacity (`planning.allocate`). While jobs wait, their minimum is reserved, so others shrink, not grow.
+remaining capacity (`planning.allocate`). While jobs wait for a start, their minimum is reserved, so that other jobs may
+shrink but not grow.
 """
 
 from collections.abc import Sequence
@@ -142,7 +143,7 @@ def _shared_out(
 
 
 def _given_up(lent: Sequence[LentWorkers], room: FreeRoom, config: PlanningConfig) -> list[ShapePlan]:
-    """Remove workers beyond quotas if the other jobs leave no room."""
+    """Remove low-priority workers beyond quotas if the other jobs leave no room for them."""
     plans = []
     for one in lent:
         takes = one.takes
