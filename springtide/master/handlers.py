@@ -290,7 +290,7 @@ class Membership:
             run=self._rounds.saving.lineage.run,
             claim=self._rounds.saving.claim_name,
             restore=self._healing.to_bring_back(role) or self._rounds.restore_for(request.rank),
-            placement=self._healing.placement_for(role),
+            placement=self._record.slots.placement if state.node(role).incarnation else None,
             generation=state.bsp.generation,
         )
 

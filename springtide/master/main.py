@@ -194,7 +194,8 @@ def open_service(
     start = max(record.span.last_at, time.time() - journal.began)
     clock = lambda: start + time.monotonic() - began  # noqa: E731
     claim = claims.of_this_process(journal.run, spec.name)
-    folder = checkpoint_folder(spec, logs.RunFiles(story.path.parent))
+    files, given = logs.RunFiles(story.path.parent), spec.checkpoints.folder
+    folder = pathlib.Path(given) / files.root.name if given else files.checkpoints
     saving = CheckpointStore(went_on_as(begun_with.checkpoints, spec.checkpoints), folder, claim, term=journal.term)
     service = build_service(record, story, clock, journal, journal.term, saving, advised)
     if not snapshot and not kept:
@@ -214,11 +215,6 @@ def went_on_as(begun: CheckpointRules, now: CheckpointRules) -> CheckpointRules:
         resume_run=begun.resume_run,
         numbers_after=begun.numbers_after,
     )
-
-
-def checkpoint_folder(spec: JobSpec, files: logs.RunFiles) -> pathlib.Path:
-    given = spec.checkpoints.folder
-    return pathlib.Path(given) / files.root.name if given else files.checkpoints
 
 
 def rebuild(spec: JobSpec, snapshot: bytes | None, kept: list[bytes]) -> JobRecord:

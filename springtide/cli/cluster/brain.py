@@ -1,7 +1,6 @@
 """`springtide brain serve | status | history | executors`: a brain for many masters."""
 
 import asyncio
-import functools
 import os
 import pathlib
 import sys
@@ -123,15 +122,15 @@ def serve(
         standby=standby,
         health=health,
     )
-    secret = secret_file or str(serve.secret_file(pathlib.Path(folder)))
-    asyncio.run(serve.serve(options, ready=functools.partial(_announce, secret, tls)))
+    needs = f"its secret, {secret_file or serve.secret_file(pathlib.Path(folder))}"
+    needs += f", and the certificates in {tls}/master" if tls else ""
+
+    def announce(address: str) -> None:
+        print(f"brain: serving at {address}; masters need {needs}", file=sys.stderr, flush=True)
+
+    asyncio.run(serve.serve(options, ready=announce))
     print("brain: stopped", file=sys.stderr)
     return 0
-
-
-def _announce(secret: str, tls: str, address: str) -> None:
-    needs = f"its secret, {secret}" + (f", and the certificates in {tls}/master" if tls else "")
-    print(f"brain: serving at {address}; masters need {needs}", file=sys.stderr, flush=True)
 
 
 @command(app, "Show jobs, decisions and executors.", "springtide brain status --json")

@@ -108,6 +108,7 @@ def listed(story: Sequence[Event], *, verify: bool = False) -> list[dict[str, An
     found: dict[int, dict[str, Any]] = {}
     for event in story:
         if event["event"] == "checkpoint" and event["outcome"] != "skipped":
+            mirror = event.get("mirror", "complete")
             found[event["number"]] = {
                 **EMPTY,
                 **{name: event[name] for name in EMPTY if name in event},
@@ -117,7 +118,7 @@ def listed(story: Sequence[Event], *, verify: bool = False) -> list[dict[str, An
                 "kept": False,
                 "apart": [],
                 "verified": False,
-                "why": event.get("why", "") or without_mirror(event),
+                "why": event.get("why", "") or (f"without a mirror: {mirror}" if mirror != "complete" else ""),
             }
         elif event["event"] == "uploaded" and event["number"] in found:
             one = found[event["number"]]
@@ -134,11 +135,6 @@ def listed(story: Sequence[Event], *, verify: bool = False) -> list[dict[str, An
             state = state_of(FolderStore(pathlib.Path(one["where"])), one["number"], verify=verify)
             one |= state.shown if state is not None else {}
     return [found[number] for number in sorted(found)]
-
-
-def without_mirror(event: Event) -> str:
-    mirror = event.get("mirror", "complete")
-    return "" if mirror == "complete" else f"without a mirror: {mirror}"
 
 
 def text(job: str, found: Sequence[dict[str, Any]]) -> list[str]:

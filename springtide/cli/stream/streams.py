@@ -11,7 +11,7 @@ from typing import Any
 
 from springtide import errors, file_input
 from springtide.cli.common.options import PaceOptions, RecordOptions, TargetOptions
-from springtide.cli.common.render import print_json
+from springtide.cli.common.render import duration, print_json
 from springtide.data.stream import producer
 from springtide.data.stream.log import layout
 from springtide.data.stream.log import stream as logs
@@ -253,7 +253,7 @@ def table_lines(found: dict[str, Any], rows: int, now: float) -> list[str]:
         f"{'partition':>9} {'first offset':>16} {'next offset':>16} {'records':>14} {'bytes':>8} {'oldest':>9}"
     )
     for part in parts[:rows]:
-        age = "" if part["oldest_at"] is None else show_age(now - part["oldest_at"])
+        age = "" if part["oldest_at"] is None else duration(max(0.0, now - part["oldest_at"]))
         kept = "" if part["bytes"] is None else show_memory(part["bytes"])
         lines.append(
             f"{part['partition']:>9} {part['start']:>16,} {part['end']:>16,} {part['end'] - part['start']:>14,} "
@@ -262,13 +262,6 @@ def table_lines(found: dict[str, Any], rows: int, now: float) -> list[str]:
     if len(parts) > rows:
         lines.append(f"... and {len(parts) - rows} more; --rows shows them")
     return lines
-
-
-def show_age(seconds: float) -> str:
-    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= size:
-            return f"{seconds / size:.1f} {unit}"
-    return f"{max(seconds, 0.0):.1f} s"
 
 
 def _oldest(stream: Stream, starts: dict[int, int]) -> dict[int, float]:

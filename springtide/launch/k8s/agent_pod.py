@@ -88,7 +88,9 @@ class PodJob:
         """Run until the job is over; `Fenced` if another agent holds it."""
         await self._platform.open()
         try:
-            job = await self._begun_anew() if self._journal_lost() else self._job.job
+            # an earlier agent has started pods, but its journal is gone
+            lost = bool(self._platform.status.made) and not self.files.journal.exists()
+            job = await self._begun_anew() if lost else self._job.job
             lay_out(self.files, self._settings)
             try:
                 self._asks.begin()
@@ -115,7 +117,7 @@ class PodJob:
         code = pathlib.Path() if self._job.code else None
         plan = resolve.resolve(job, capacity, code=code, key=self._job.uid, say=log.info)
         if plan.spec.planning.on or plan.spec.online.on:
-            self._asks.plan_within(capacity)
+            self._asks.capacity = capacity
         wish = self._job.job.kubernetes
         spec = replace(plan.spec, join_s=plan.spec.join_s + wish.pending_s, gang=wish.start == "gang")
         return replace(
@@ -128,10 +130,6 @@ class PodJob:
             adopt=True,
             report_usage=True,
         )
-
-    def _journal_lost(self) -> bool:
-        """True if an earlier agent has started pods but its journal is gone."""
-        return bool(self._platform.status.made) and not self.files.journal.exists()
 
     async def _begun_anew(self) -> ElasticJob:
         """End all pods of earlier masters, then restart the job from its newest checkpoint."""

@@ -160,7 +160,7 @@ class UserRequests:
         self._news, self._changed = asyncio.Event(), asyncio.Event()
         self._heeded, self._latest = read_heeded(files, job.job), job.job
         """The spec that the master uses, and the newest spec."""
-        self._capacity: PlatformCapacity | None = None
+        self.capacity: PlatformCapacity | None = None
         """Capacity that bounds a changed spec on this cluster; None if the job is not planned."""
 
     # ---- plans of users ----
@@ -229,10 +229,6 @@ class UserRequests:
     def begin(self) -> None:
         write_heeded(self._files, self._heeded)
 
-    def plan_within(self, offered: PlatformCapacity) -> None:
-        """Send edited bounds to the master, within the capacity of the cluster: the job is planned."""
-        self._capacity = offered
-
     async def keep_spec(self) -> None:
         async for change in self._client.watch(ELASTIC_JOBS, fields=f"metadata.name={self._job.name}"):
             if change.what not in ("added", "changed") or self.agent is None:
@@ -276,9 +272,9 @@ class UserRequests:
         self, latest: ElasticJob, status: messages.JobStatus
     ) -> list[messages.BoundsRequest | messages.ScaleRequest]:
         requests: list[messages.BoundsRequest | messages.ScaleRequest | None]
-        requests = [changed(self._heeded, latest, status, planned=self._capacity is not None)]
-        if self._capacity is not None:
-            limits = capacity.bounds(self._capacity, latest.workers, latest.servers, latest.quota)
+        requests = [changed(self._heeded, latest, status, planned=self.capacity is not None)]
+        if self.capacity is not None:
+            limits = capacity.bounds(self.capacity, latest.workers, latest.servers, latest.quota)
             requests.insert(0, rebound(self._heeded, latest, limits))
         return [request for request in requests if request is not None]
 

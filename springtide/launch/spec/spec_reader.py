@@ -127,7 +127,7 @@ def _document(text: str, path: pathlib.Path) -> Any:
         raise errors.BadInput(
             f"{path}:{line}:{column}: a character that YAML does not allow: {error.character!r}"
         ) from None
-    found = [each for each in documents if each is not None and not _empty(each)]
+    found = [each for each in documents if each is not None and each.tag != "tag:yaml.org,2002:null"]
     if not found:
         raise errors.BadInput(f"{path}:1:1: empty; expected the spec of a job, at least `script: train.py`")
     if len(found) > 1:
@@ -136,10 +136,6 @@ def _document(text: str, path: pathlib.Path) -> Any:
             f"{path}:{mark.line + 1}:{mark.column + 1}: a second document begins here; expected one job a file"
         )
     return found[0]
-
-
-def _empty(node: Any) -> bool:
-    return bool(node.tag == "tag:yaml.org,2002:null")
 
 
 def _why(error: Any, text: str, line: int) -> str:

@@ -104,7 +104,7 @@ class Autoscaler:
         if state.phase.over:
             self._conclude()
         elif not why and state.planned.target is not None:
-            self._move_on()
+            self._context.apply(events.PlanAdvanced(self._sources.record.book.largest_group))
         elif not why and self._asking is None and now >= self._next_at and self._worth_asking(now):
             self._next_at = now + self._rules.every_s
             self._asking = asyncio.get_running_loop().create_task(self._ask())
@@ -238,9 +238,6 @@ class Autoscaler:
                 extra_workers=plan.extra_workers,
             )
         )
-
-    def _move_on(self) -> None:
-        self._context.apply(events.PlanAdvanced(self._sources.record.book.largest_group))
 
     def _happen(self, event: events.JobEvent) -> None:
         try:

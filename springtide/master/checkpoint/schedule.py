@@ -37,10 +37,6 @@ log = logging.getLogger(__name__)
 HOLD_S = 10.0  # longest time to hold a server's request for orders
 
 
-def written_anew(lost: list[str]) -> str:
-    return f"{', '.join(lost)} of earlier checkpoints missing or torn: what was in there is written in full"
-
-
 class CheckpointSchedule:
     """The checkpoints of one job, one round at a time."""
 
@@ -249,6 +245,7 @@ class CheckpointSchedule:
         if note is not None and not self.saving.unsure:
             self._keep(note, floors=not self.saving.rules.url)
         self._context.apply(events.CheckpointSaved(manifest.number))
+        anew = f"{', '.join(now.lost)} of earlier checkpoints missing or torn: what was in there is written in full"
         self._context.log_event(
             "checkpoint",
             number=manifest.number,
@@ -261,7 +258,7 @@ class CheckpointSchedule:
             begun_at=manifest.begun_at,
             where=str(self.saving.folder),
             **({"mirror": now.unmirrored or "complete"} if self.saving.rules.mirror or manifest.mirrored else {}),
-            **({"why": written_anew(now.lost)} if now.lost else {}),
+            **({"why": anew} if now.lost else {}),
         )
         self._context.changed.turn()
         self.look()

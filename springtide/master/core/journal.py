@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import msgspec
 
 from springtide import errors, private_files
-from springtide.telemetry.events import as_disk_error
+from springtide.telemetry.events import as_disk_error, disk_errors
 from springtide.telemetry.host import disks
 
 FORMAT = 5
@@ -56,7 +56,8 @@ class Journal:
         self._again: asyncio.TimerHandle | None = None
         self._mode = disks.sqlite_journal_mode(path)
         with self._sqlite():
-            self._make_private()
+            with disk_errors(path):
+                private_files.make(path)  # SQLite's other files get the same mode
             self._file = sqlite3.connect(path, isolation_level=None, timeout=5.0)
             self._file.execute(f"pragma journal_mode={self._mode}")
             self._file.execute("pragma synchronous=normal")
@@ -66,13 +67,6 @@ class Journal:
             self.began, self.run, self._next = self._take_over(now)
         self.since_snapshot = 0
         """Number of entries since the last snapshot. Many entries trigger another snapshot."""
-
-    def _make_private(self) -> None:
-        """Make the journal readable by its owner only. SQLite's other files get the same mode."""
-        try:
-            private_files.make(self.path)
-        except OSError as error:
-            raise as_disk_error(error, self.path) from error
 
     def tidy(self) -> None:
         """Move entries from the write-ahead file into the main file. Blocks on the disk, so call it in a thread.

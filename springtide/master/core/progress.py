@@ -73,7 +73,9 @@ class ProgressTally:
         newest = max((self._heard_at[role] for role in told), default=0.0)
         there = [pair for role, pair in told.items() if role not in self._left]
         last = [pair for role, pair in told.items() if self._heard_at[role] >= newest - WINDOW_S]
-        return weighted_mean(there or last)
+        pairs = there or last
+        weight = sum(each for _, each in pairs)
+        return sum(value * each for value, each in pairs) / weight if weight else None
 
     def staleness(self, which: str) -> int | None:
         counted = [
@@ -96,11 +98,6 @@ class ProgressTally:
         elapsed = max(at, self._history[-1][0]) - since
         # the difference is negative after a ledger rollback
         return max(0, last - first) / elapsed if elapsed > 0 else 0.0
-
-
-def weighted_mean(pairs: list[tuple[float, float]]) -> float | None:
-    weight = sum(each for _, each in pairs)
-    return sum(value * each for value, each in pairs) / weight if weight else None
 
 
 STALE_S = 10.0  # seconds after which a role's measurement of itself is ignored

@@ -242,7 +242,9 @@ class JobRecord:
                 case actions.RollBack(anew):
                     self.span.begun = False
                     if anew:
-                        self._begin_anew()
+                        self.book.restore(JobProgress())
+                        self.shared.claims, self.span.leased_at = {}, None
+                        self.scripts.reset({}, {})
                 case actions.DrainWorkers():
                     self.book.close()
                 case actions.EndJob():
@@ -324,11 +326,6 @@ class JobRecord:
 
     def _worker_ranks(self) -> set[int]:
         return {each.role.rank for each in self.state.wanted() if each.role.kind is RoleKind.WORKER}
-
-    def _begin_anew(self) -> None:
-        self.book.restore(JobProgress())
-        self.shared.claims, self.span.leased_at = {}, None
-        self.scripts.reset({}, {})
 
     # ---- whole ----
 

@@ -10,7 +10,7 @@ import msgspec
 from springtide import errors
 from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.manifest import Manifest
-from springtide.domain.core.roles import Placement, Role, RoleKind
+from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.leases import Grant
 from springtide.domain.model.checkpoints import Lineage
 from springtide.job.core import events
@@ -42,9 +42,6 @@ class ServerRecovery:
             return messages.RestoreOrder(self._folder, saved, slots, self._lineage, fallback=rules.url)
         origin = state.safety.origin
         return messages.RestoreOrder(rules.resume, origin, slots, self._lineage) if origin else None
-
-    def placement_for(self, role: Role) -> Placement | None:
-        return self._record.slots.placement if self._record.state.node(role).incarnation else None
 
     async def ready(self, role: Role, incarnation: int, said: messages.ServerReady) -> None:
         """Record that a server is ready. If it restored a checkpoint, roll the ledger back in the same moment."""

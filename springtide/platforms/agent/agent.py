@@ -112,7 +112,7 @@ class Agent:
         self._keeper = MasterSupervisor(
             self._platforms[-1],
             files,
-            self._master_launch,
+            lambda life: self._launch(life, ProcessLimits(), host=plan.advertise),
             next_term or master_keeper.counting(),
             awake=self._awake,
             disk_s=plan.spec.disk_s,
@@ -154,7 +154,8 @@ class Agent:
         if self.plan.tls and not (self.plan.adopt and self._files.tls.exists()):
             write_certificates(self.plan.spec.name, self._files)
         write_card(self.plan, self._files)
-        write_spec(self.plan, self._files)
+        with events.disk_errors(self._files.spec):  # readable by this user only: its URLs may hold passwords
+            private_files.replace(self._files.spec, msgspec.json.encode(self.plan.spec))
         status = self._last
         try:
             if self.plan.adopt:
@@ -245,12 +246,9 @@ class Agent:
                 why = f"workers did not stop within {self.plan.grace_s:g} s and were killed"
                 return msgspec.structs.replace(status, phase=JobPhase.STOPPED, why=why)
             self._bring_about(outlook.wanted)
-            await self._until_news()
-
-    async def _until_news(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._news.wait(), LOOK_S)
-        self._news.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._news.wait(), LOOK_S)
+            self._news.clear()
 
     async def _tell_exits(self, master: connection.RpcConnection) -> None:
         """Report exits; keep each until a master has journaled it."""
@@ -315,9 +313,6 @@ class Agent:
             master_file=str(self._files.master.absolute()),
             master_patience_s=run_plan.PATIENCE_S if self.plan.adopt else None,
         )
-
-    def _master_launch(self, life: Life) -> RoleLaunch:
-        return self._launch(life, ProcessLimits(), host=self.plan.advertise)
 
     def _launch(self, life: Life, limits: ProcessLimits, **settings: str | float | None) -> RoleLaunch:
         plan, kind = self.plan, life.role.kind
@@ -408,12 +403,6 @@ def write_card(plan: RunPlan, files: logs.RunFiles) -> None:
     )
     with events.disk_errors(files.card):
         logs.write_card(files, card)
-
-
-def write_spec(plan: RunPlan, files: logs.RunFiles) -> None:
-    """Write the spec for the master, readable by this user only: its URLs may hold passwords."""
-    with events.disk_errors(files.spec):
-        private_files.replace(files.spec, msgspec.json.encode(plan.spec))
 
 
 def write_secret(files: logs.RunFiles, *, keep: bool = False) -> None:

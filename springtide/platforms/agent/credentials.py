@@ -35,6 +35,7 @@ def make(
     """Make an authority and one certificate per role. `at`: the time now; `hosts`: extra names for other clients."""
     try:
         from cryptography.hazmat.primitives.asymmetric import ec
+        from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
     except ImportError:
         raise errors.BadInput(
             "certificates of a job are made by the package cryptography; install it with: pip install 'springtide[tls]'"
@@ -44,7 +45,7 @@ def make(
     for role in roles:
         key = ec.generate_private_key(ec.SECP256R1())
         files[f"{role}.crt"] = _certificate(Identity(job, role), key.public_key(), signer, at, at + life, hosts)
-        files[f"{role}.key"] = _pem(key)
+        files[f"{role}.key"] = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return files
 
 
@@ -121,10 +122,3 @@ def _host(host: str) -> Any:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
-
-
-def _pem(key: Any) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-    written: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return written

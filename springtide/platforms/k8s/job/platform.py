@@ -376,7 +376,7 @@ def exit_of(pod: Object, life: Life, *, asked: bool, present: bool = True) -> Ro
     `present`: the pod still exists; a pod that vanished was evicted, or its node was lost.
     """
     code, word = pod_status.terminated(pod).get("exitCode"), pod.get("status", {}).get("reason") or ""
-    taken = TAKEN.fullmatch(word) is not None or kinds.condition(pod, "DisruptionTarget").get("status") == "True"
+    taken = TAKEN.fullmatch(word) is not None or pod_status.disruption(pod) != ("", "")
     deleted = "deletionTimestamp" in pod.get("metadata", {}) or not present
     evicted = not asked and (taken or deleted)
     name = _signal(code)

@@ -32,7 +32,7 @@ def overdue_s(pod: Pod, *, at: float) -> float:
 def state_of(pod: Pod) -> PodState:
     phase = str(pod.get("status", {}).get("phase") or PENDING)
     if ending(pod) and not ended(pod):
-        return PodState(phase=ENDING, why=why_ending(pod), resized=resize_of(pod))
+        return PodState(phase=ENDING, why=": ".join(filter(None, disruption(pod))), resized=resize_of(pod))
     known = phase if phase in (RUNNING, SUCCEEDED, FAILED) else PENDING
     return PodState(phase=known, why=why(pod), resized=resize_of(pod))
 
@@ -58,10 +58,15 @@ def trouble(pod: Pod) -> tuple[str, str]:
         scheduled = kinds.condition(pod, "PodScheduled")
         if scheduled.get("status") == "False":
             return str(scheduled.get("reason") or "Unschedulable"), str(scheduled.get("message") or "")
-    said = kinds.condition(pod, "DisruptionTarget")
-    if said.get("status") == "True":
-        return str(said.get("reason") or "DisruptionTarget"), str(said.get("message") or "")
-    return "", ""
+    return disruption(pod)
+
+
+def disruption(pod: Pod) -> tuple[str, str]:
+    """Return why the cluster is about to evict a pod, as a word and an explanation; empty if it is not."""
+    target = kinds.condition(pod, "DisruptionTarget")
+    if target.get("status") != "True":
+        return "", ""
+    return str(target.get("reason") or "DisruptionTarget"), str(target.get("message") or "")
 
 
 def _last(container: Mapping[str, Any]) -> str:
@@ -73,11 +78,6 @@ def _end(done: Mapping[str, Any]) -> tuple[str, str]:
     word = str(done.get("reason") or "Error")
     lines = str(done.get("message") or "").strip().splitlines()
     return word, f"exit status {done.get('exitCode')}" + (f", last line: {lines[-1][:200]}" if lines else "")
-
-
-def why_ending(pod: Pod) -> str:
-    said = kinds.condition(pod, "DisruptionTarget")
-    return f"{said.get('reason')}: {said.get('message')}" if said.get("status") == "True" else ""
 
 
 def resize_of(pod: Pod) -> str:
@@ -125,10 +125,8 @@ def why_evicted(pod: Pod) -> str:
     """Return why the cluster evicts a running pod; empty if it does not."""
     if "deletionTimestamp" in pod.get("metadata", {}):
         return "it is being deleted"
-    told = kinds.condition(pod, "DisruptionTarget")
-    if told.get("status") == "True":
-        return str(told.get("message") or told.get("reason") or "the cluster takes it away")
-    return ""
+    reason, message = disruption(pod)
+    return message or reason
 
 
 def why_absent(pod: Pod | None, told: str = "") -> str:

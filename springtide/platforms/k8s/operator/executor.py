@@ -69,7 +69,8 @@ class Executor:
         try:
             job = job_objects.read(thing)
         except errors.BadInput as error:
-            await self._reject(thing, str(error))
+            status, generation = thing.get("status") or {}, int(thing["metadata"].get("generation", 0))
+            await self._say(thing, status_reports.rejected(status, generation, str(error), time.time()))
             return None
         seen = self._view(job, pods, plan)
         decided = self._decide(seen)
@@ -125,11 +126,12 @@ class Executor:
         refused, taken = "", False
         for step in todo:
             match step:
-                case lifecycle.Prepare() | lifecycle.MakeMaster():
-                    if refused:
-                        continue  # create no master, because it would fail without these objects
+                case lifecycle.MakeMaster():
                     try:
-                        master = await self._prepare_or_make(seen, step)
+                        await self._prepare(seen)
+                        await self._create(kinds.PODS, step.pod, seen.job)
+                        log.info("%s: master's pod %d is made", seen.job.name, step.number)
+                        master = step.number, step.in_a_row
                     except (errors.ClusterRefused, errors.Forbidden) as error:
                         refused, taken = str(error), isinstance(error, NameTaken)
                 case lifecycle.DeletePod() | lifecycle.EvictPod():
@@ -154,16 +156,6 @@ class Executor:
             if state.phase != pod_status.REFUSED:
                 made[str(step.entry.life.role)] = step.entry.incarnation
         return StepOutcome(pods=pods, made=made, budget=budget, master=master, master_refused=refused, taken=taken)
-
-    async def _prepare_or_make(
-        self, seen: OperatorView, step: lifecycle.Prepare | lifecycle.MakeMaster
-    ) -> tuple[int, int] | None:
-        if isinstance(step, lifecycle.Prepare):
-            await self._prepare(seen)
-            return None
-        await self._create(kinds.PODS, step.pod, seen.job)
-        log.info("%s: master's pod %d is made", seen.job.name, step.number)
-        return step.number, step.in_a_row
 
     async def _make(self, seen: OperatorView, step: lifecycle.MakePod) -> PodState:
         async with self._room:
@@ -190,6 +182,7 @@ class Executor:
             return False
 
     async def _prepare(self, seen: OperatorView) -> None:
+        """Create all that a master's pod needs: service, secret, permissions, Lease, plan, volume."""
         job = seen.job
         for kind, body in job_objects.of_job(job):
             made = await self._create(kind, body, job)
@@ -206,9 +199,8 @@ class Executor:
             body = job_objects.brain_certificates(job, self._brain_files)
             with contextlib.suppress(errors.AlreadyThere):
                 await self._client.create(kinds.SECRETS, body, namespace=job.namespace)
-        status = status_reports.plan_status(
-            seen, StepOutcome()
-        )  # the master reads the capacity of the nodes at its start
+        # the master reads the capacity of the nodes at its start
+        status = status_reports.plan_status(seen, StepOutcome())
         if change := status_reports.plan_patch({}, status):
             body = {"status": change}
             await self._client.patch(kinds.SCALE_PLANS, job.name, body, namespace=job.namespace, subresource="status")
@@ -276,10 +268,6 @@ class Executor:
             await self._say(thing, status_reports.stopped(seen.job, why, seen.at))
         else:
             await self._say(thing, status_reports.job_status(seen, outcome, status))
-
-    async def _reject(self, thing: Object, why: str) -> None:
-        metadata, status = thing["metadata"], thing.get("status") or {}
-        await self._say(thing, status_reports.rejected(status, int(metadata.get("generation", 0)), why, time.time()))
 
     async def _say(self, thing: Object, change: Object | None) -> None:
         """Patch the status, unless the master has written it meanwhile; the next visit then sees the master's

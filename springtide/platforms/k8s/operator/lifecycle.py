@@ -26,13 +26,8 @@ RUNNING = "MasterRunning"
 
 
 @dataclass(frozen=True, slots=True)
-class Prepare:
-    """Create all that a master's pod needs: service, secret, permissions, Lease, plan, volume."""
-
-
-@dataclass(frozen=True, slots=True)
 class MakeMaster:
-    """Create the master's pod."""
+    """Create the objects that a master's pod needs, and the pod."""
 
     pod: Object
     number: int
@@ -90,7 +85,7 @@ class DeleteJob:
     why: str
 
 
-Step = Prepare | MakeMaster | MakePod | DeletePod | EvictPod | ResizePod | SetBudget | DeleteJob
+Step = MakeMaster | MakePod | DeletePod | EvictPod | ResizePod | SetBudget | DeleteJob
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +120,7 @@ def _make(view: OperatorView) -> OperatorSteps:
         return OperatorSteps(again_s=wait_s)
     number = int(view.job.status.get("masters") or 0) + 1
     pod = pods.master_pod(view.job, view.site, number=number)
-    return OperatorSteps(steps=(Prepare(), MakeMaster(pod, number, in_a_row(view) + (number > 1))))
+    return OperatorSteps(steps=(MakeMaster(pod, number, in_a_row(view) + (number > 1)),))
 
 
 def in_a_row(view: OperatorView) -> int:
@@ -153,7 +148,7 @@ def master_condition(view: OperatorView, made: bool, refused: str) -> JobConditi
     if pod is None:
         return _absent(view)
     if pod_status.ending(pod) or pod_status.ended(pod):
-        why = pod_status.why(pod) or pod_status.why_ending(pod)
+        why = pod_status.why(pod)
         return JobCondition(RUNNING, False, "Lost", f"the master's pod goes; {why}".rstrip("; "))
     if pod_status.state_of(pod).phase == pod_status.RUNNING and not pod_status.trouble(pod)[0]:
         return JobCondition(RUNNING, True, "Running", "")

@@ -4,7 +4,7 @@ from springtide import errors
 from springtide.domain.plan.scale_plan import PlanStatus
 from springtide.platforms.k8s.api import kinds
 from springtide.platforms.k8s.operator import job_view, lifecycle, status_reports
-from springtide.platforms.k8s.operator.lifecycle import DeleteJob, DeletePod, MakeMaster, Prepare
+from springtide.platforms.k8s.operator.lifecycle import DeleteJob, DeletePod, MakeMaster
 from tests.unit.platforms.k8s import making
 
 AT = 1_800_000_000.0
@@ -21,8 +21,7 @@ def master(**more):
 
 
 def test_a_new_job_gets_a_master_and_all_it_needs_before():
-    prepare, make = lifecycle.decide_master(seen()).steps
-    assert isinstance(prepare, Prepare)
+    (make,) = lifecycle.decide_master(seen()).steps
     assert isinstance(make, MakeMaster) and (make.number, make.in_a_row) == (1, 0)
 
 
