@@ -30,7 +30,6 @@ class JobLocation:
     options: Mapping[str, str] = field(default_factory=dict)
     """Cluster options: `address`, or `namespace`, `context`, `kubeconfig`; others take the platform's defaults."""
     folder: str = ".springtide/runs"
-    """Folder of the cards and of local runs."""
 
     def __post_init__(self) -> None:
         if self.platform and self.platform not in PLATFORMS:

@@ -21,7 +21,6 @@ from springtide.telemetry import output
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 BEGIN = b'{"at":'
-"""Bytes with which every line begins."""
 MOST_UNWRITTEN = 10_000
 """Most events kept in memory while the disk is full; older ones are dropped. A job logs a few a second."""
 
@@ -114,10 +113,8 @@ class Series(Generic[T]):
     def __init__(self, path: pathlib.Path, kind: type[T], *, most: int) -> None:
         self.path, self._kind, self._most = path, kind, most
         self.points: list[T] = read_points(path, kind)[-most:]
-        """Kept points, oldest first."""
         self._lines = len(self.points)
         self._behind = False
-        """True if the file lacks some points."""
         if path.exists():  # drops a line that a crash has cut off
             self._write(self.points)
 

@@ -50,7 +50,6 @@ class RunFiles:
     master = RunFile("master.json")
     """The master's address, or its startup error."""
     journal = RunFile("journal.db")
-    """Journal from which a new master continues."""
     heeded = RunFile("heeded.json")
     """Spec that the master last received on Kubernetes (`launch.k8s.pod_requests`)."""
     view = RunFile("view.json")

@@ -98,7 +98,6 @@ class RunOption(NamedTuple):
     min: float | None = None
     max: int | None = None
     example: str = ""
-    """Example of a repeatable NAME=VALUE option."""
 
     @property
     def fields(self) -> list[str]:
@@ -263,7 +262,6 @@ RUN_PARAMETERS = [
     parameter("debug", Debug, False),
     *(each.parameter() for each in (*_DATA, *_CHECKPOINTS, *_STREAM)),
 ]
-"""Parameters of `springtide run`, in the order of its help."""
 
 
 def run_options(**given: Any) -> dict[str, Any]:

@@ -44,17 +44,12 @@ class DemoFaults:
     """Adds a server, kills one worker, one server and one master on the way. A witness of `cli.job.run.execute`."""
 
     samples: int
-    """Of the whole job."""
     servers: int
-    """It begins with so many."""
     worker: str
     server: str
     steps: str
-    """Where its steps are noted."""
     asked: bool = False
-    """For another server."""
     pids: dict[str, int] = field(default_factory=dict)
-    """Whom it has killed."""
 
     def __call__(self, status: JobStatus, files: RunFiles, say: Callable[[str], None]) -> None:
         share = status.samples / self.samples

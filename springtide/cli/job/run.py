@@ -33,7 +33,6 @@ PARTS: dict[str, Any] = {
     "checkpoints": CheckpointWish,
     "following": FollowingWish,
 }
-"""Classes of the nested fields of `ElasticJob`."""
 
 
 def run(given: Mapping[str, Any]) -> int:

@@ -27,7 +27,6 @@ from springtide.telemetry import output
 
 FILE, OPTION, DEFAULT = "spec", "--name", "default"
 ELSEWHERE = (KubernetesWish, RayWish)
-"""Left out unless they say something."""
 
 
 def submit(

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, TextIO
+from typing import Any
 
 from springtide import config, errors
 from springtide.domain.core.roles import Role, RoleKind
@@ -48,8 +48,8 @@ AGAIN, OVER = 1, 0
 class PodOutput:
     """Events and the master's log of one run, copied to the pod's standard output."""
 
-    def __init__(self, files: logs.RunFiles, out: TextIO = sys.stdout) -> None:
-        log, self._out = files.log_of(Role(RoleKind.MASTER)), out
+    def __init__(self, files: logs.RunFiles) -> None:
+        log = files.log_of(Role(RoleKind.MASTER))
         old = log.stat().st_size if log.exists() else 0  # an earlier agent in this pod has printed it
         self._tails = [logs.LogTail(files.events), logs.LogTail(log, old)]
 
@@ -61,7 +61,7 @@ class PodOutput:
     def copy(self) -> None:
         for tail in self._tails:
             if lines := tail.more():
-                print("\n".join(lines), file=self._out, flush=True)
+                print("\n".join(lines), flush=True)
 
 
 class PodJob:

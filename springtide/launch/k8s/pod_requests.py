@@ -68,7 +68,6 @@ class UserPlan:
     made_at: str
     plan: ScalePlan | None
     trouble: str = ""
-    """Reason why the plan is invalid."""
 
 
 def open_wish(thing: Object) -> UserPlan | None:

@@ -18,7 +18,6 @@ from springtide.domain.spec.schema import Path, Scalar, SpecProblem
 MOST_BYTES = 1 << 20  # a cluster would not store larger objects
 MOST_NODES = 100_000  # aliases can make a small file very large
 SHOWN = 20
-"""Number of mistakes to report at once."""
 MERGE = "tag:yaml.org,2002:merge"
 PLAIN_TAGS = {"tag:yaml.org,2002:" + kind for kind in ("int", "float", "bool", "null")}
 TEXT_TAGS = {"tag:yaml.org,2002:" + kind for kind in ("str", "timestamp", "value", "merge")}

@@ -71,7 +71,6 @@ class Autoscaler:
         self._concluding: asyncio.Task[None] | None = None
         self._adviser: Adviser | None = None
         self._pace: float | None = None
-        """Last measured throughput, in samples a second."""
         self.fed: FeedShare | None = None
         """Feed share from `master.data.data_workers`, for a planner that divides cores among jobs."""
         self.data_cores: float | None = None

@@ -56,7 +56,6 @@ class OnlineNotes(msgspec.Struct, frozen=True):
     kept: SloSums = SloSums()
     scalings: int = 0
     marks: dict[int, stragglers.SlowMark] = msgspec.field(default_factory=dict)
-    """Slowness marks of workers, by rank."""
     slow: tuple[int, ...] = ()
     backups: int = 0
     """Backup workers wanted for slow workers; `added` of them are already among the job's workers."""
@@ -78,7 +77,6 @@ class LastTimes:
     point: float = -math.inf
     plan: float = -math.inf
     shape: float = 0.0
-    """When the set of living workers changed."""
 
 
 class StreamSample(NamedTuple):

@@ -36,7 +36,6 @@ class ShapePeriod:
     """Shape of all roles that work, including workers of low priority."""
     since: float
     extra: int = 0
-    """Number of low-priority workers among the workers."""
 
     @property
     def own(self) -> Shape:
@@ -57,7 +56,6 @@ class Profiler:
         self._used: dict[Life, deque[tuple[float, float]]] = {}
         self._spent: deque[CoreSeconds] = deque(maxlen=MOST_COUNTS)
         self._spenders: frozenset[Life] = frozenset()
-        """Roles whose core-seconds are in `_spent`."""
         self._awaited: dict[Life, float] = {}
 
     def heard(self, role: Role, incarnation: int, report: MemberReport, *, at: float) -> None:

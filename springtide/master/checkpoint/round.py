@@ -40,9 +40,7 @@ class CheckpointRound:
     note: JobProgress
     scripts: ScriptStates
     begun_at: float
-    """Time of day when the round began."""
     lives: frozenset[str]
-    """Servers that were present when the round began."""
     step: int = 0
     """Step after which the bsp group waits; 0 outside bsp."""
     generation: int = 0
@@ -58,7 +56,6 @@ class CheckpointRound:
     unmirrored: str = ""
     """Why some files have only one copy, in a job with mirrors."""
     lost: list[str] = field(default_factory=list)
-    """Files of earlier checkpoints that servers found missing or torn."""
     publishing: bool = False
 
     def manifest(self, record: JobRecord, covered: manifest.Covered, run: str) -> Manifest:
@@ -101,7 +98,6 @@ class CheckpointStore:
         self.pinned: Manifest | None = None
         """Checkpoint whose files must stay, because it is being copied elsewhere."""
         self.stored = 0
-        """Number of the last checkpoint at the URL."""
         self._void: set[int] = set()
         """Numbers of checkpoints that a rollback made invalid: their notes count samples as trained that slots lack."""
         self._number = rules.numbers_after

@@ -55,7 +55,6 @@ class CheckpointSchedule:
         )
         self.storing = FileDirectory(saving.place, self.buddies, self._copying, lives=self._coming)
         self._cost = ""
-        """Last logged text about the cost of losing a host."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property

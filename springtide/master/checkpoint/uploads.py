@@ -46,7 +46,6 @@ class Uploads:
         self.running: Manifest | None = None
         """Manifest that is being copied; its files must stay until then."""
         self.done = 0
-        """Number of the last checkpoint at the URL."""
         self.trouble = ""
         self._tried = 0
         self._next_at: float | None = None

@@ -18,7 +18,6 @@ class ProgressTally:
     def __init__(self) -> None:
         self.reports: dict[Role, MemberReport] = {}
         self.grew_at: float | None = None
-        """When a worker last reported more samples than before."""
         self.cache_on: bool | None = None
         """Last logged state of the cache: on or off; None if nothing was logged."""
         self._lives: dict[Role, int] = {}

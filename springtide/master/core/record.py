@@ -88,7 +88,6 @@ class ScriptPlaces:
     """Where each worker's script is, and the states of its registered objects there."""
 
     objects: dict[int, dict[str, bytes]] = field(default_factory=dict)
-    """States of the workers' registered objects, by rank and name."""
     places: dict[int, EpochPlace] = field(default_factory=dict)
     """Place in the script at which each rank's states were taken."""
     changes: int = 0
@@ -179,7 +178,6 @@ class TrainingSpan:
 
     leased_at: float | None = None
     trained_at: float = 0.0
-    """When a worker last made progress."""
     ended_at: float | None = None
     last_at: float = 0.0
     """Time of the newest entry, from which a new master's clock continues."""

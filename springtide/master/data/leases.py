@@ -40,7 +40,6 @@ class LeaseService:
     def __init__(self, context: MasterContext, healing: ServerRecovery, checkpoints: CheckpointSchedule) -> None:
         self._context, self._healing, self._checkpoints, self._clock = context, healing, checkpoints, context.clock
         self.asked_at: dict[int, float] = {}
-        """When each rank last asked for partitions of a stream."""
         self._short_since: dict[int, float] = {}
         """Since when a bsp group's pass over a stream has had less than a full batch."""
 

@@ -25,9 +25,7 @@ class LogLine(NamedTuple):
     """A line of a role's log."""
 
     role: str
-    """Name of the role in logs, such as worker-1 or master."""
     text: str
-    """Text without its line end."""
 
 
 class JobHandle(Protocol):

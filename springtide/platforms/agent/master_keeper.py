@@ -82,9 +82,9 @@ class AwakeClock:
             await asyncio.wait({working})
 
 
-def counting(first: int = 1) -> NextTerm:
+def counting() -> NextTerm:
     """Return a counter of terms, for an agent that lives as long as its job."""
-    terms = itertools.count(first)
+    terms = itertools.count(1)
 
     async def next_term() -> int:
         return next(terms)

@@ -16,7 +16,6 @@ class RoleLaunch:
     module: str
     arguments: Sequence[str] = ()
     settings: Mapping[str, str] = field(default_factory=dict)
-    """Fields of `config.Settings` for the process."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """Default values of other variables; variables that the user has set take precedence."""
     given: Mapping[str, str] = field(default_factory=dict)

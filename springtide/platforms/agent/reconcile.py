@@ -55,7 +55,6 @@ class Reconciler:
     """Highest started incarnation of each role, including those of earlier agents."""
     asked_at: dict[Life, float] = field(default_factory=dict)
     limits: dict[Life, tuple[float | None, int | None]] = field(default_factory=dict)
-    """Last wanted CPU and memory of each started life."""
 
     def steps(self, wanted: Sequence[WantedRole], running: Iterable[Life], *, at: float) -> list[Step]:
         lives = {Life(each.role, each.incarnation): each for each in wanted}

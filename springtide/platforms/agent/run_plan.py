@@ -32,7 +32,6 @@ class RunPlan:
     host: str = "127.0.0.1"
     """Address that the master listens on; 0.0.0.0 or :: for all addresses of its host."""
     port: int = 0
-    """Port of the master; 0 for a free one."""
     advertise: str = ""
     """Name or address by which other roles reach the master; empty for `host`, or the host's own address."""
     secret_file: str = ""
@@ -42,7 +41,6 @@ class RunPlan:
     report_usage: bool = False
     """True if roles report their own usage, because they run on other hosts."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables from the user for every process."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Additional settings for processes with user code; see `domain.spec.schema`."""
     grace_s: float = 30.0

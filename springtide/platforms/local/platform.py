@@ -42,7 +42,6 @@ class RunningRole:
     group: ControlGroup | None
     on_exit: Callable[[RoleExit], None]
     log_began: int
-    """Size of the role's log when the process started."""
 
 
 class LocalPlatform:

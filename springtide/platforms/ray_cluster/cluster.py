@@ -31,7 +31,6 @@ EXCLUDES = [".git", ".venv", "venv", ".springtide", "__pycache__", "*.pyc", "bui
 
 SCHEME = "ray://"
 PORT = 10001
-"""Default port of the client server."""
 ANSWER_S = 10.0
 TOKEN = (
     "set RAY_AUTH_MODE=token and give the cluster's token by RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token "

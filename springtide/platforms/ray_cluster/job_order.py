@@ -11,7 +11,6 @@ from springtide.domain.plan.capacity import USUAL_SERVER, USUAL_WORKER, Platform
 from springtide.platforms.agent.run_plan import RunPlan
 
 NAMESPACE = "springtide"
-"""Ray namespace of all Springtide actors and records."""
 
 USUAL_CPU = {RoleKind.WORKER: USUAL_WORKER, RoleKind.DATA_WORKER: USUAL_WORKER, RoleKind.SERVER: USUAL_SERVER}
 """Cores that a role without a limit requests from Ray, as planning assumes; Ray does not enforce them."""
@@ -33,7 +32,6 @@ class JobOrder:
     pending_s: float = PENDING_S
     """Seconds until a role that no node accepts is given up; the job continues with fewer roles."""
     version: str = ""
-    """Springtide version of the submitting program."""
     began_at: float = 0.0
 
     def __post_init__(self) -> None:

@@ -16,9 +16,7 @@ from springtide.rpc.messages import messages
 from springtide.telemetry import events, logs, output
 
 KEPT = 50
-"""Number of finished jobs to keep."""
 TAIL = 200
-"""Number of lines to keep of each log."""
 EVENTS = 5000
 SPACE = job_order.NAMESPACE.encode()
 

@@ -35,9 +35,7 @@ class Started:
 
     pid: int
     node: str
-    """Ray's id of the node."""
     host: str
-    """Address of the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,8 +49,8 @@ class RoleOutput:
 class RoleActor:
     """One life of a role. The job's steward calls all methods."""
 
-    def __init__(self, lonely_s: float = LONELY_S) -> None:
-        self._lonely_s, self._asked_at = lonely_s, time.monotonic()
+    def __init__(self) -> None:
+        self._asked_at = time.monotonic()
         self._platform: LocalPlatform | None = None
         self._started: Started | None = None
         self._launch: RoleLaunch | None = None
@@ -129,9 +127,9 @@ class RoleActor:
         print(line, flush=True)
 
     async def _leave_when_lonely(self) -> None:
-        while time.monotonic() < self._asked_at + self._lonely_s:
-            await asyncio.sleep(min(1.0, self._lonely_s))
-        self._say(f"nobody has asked for this role for {self._lonely_s:g} s: its job has no steward any more; it ends")
+        while time.monotonic() < self._asked_at + LONELY_S:
+            await asyncio.sleep(1.0)
+        self._say(f"nobody has asked for this role for {LONELY_S:g} s: its job has no steward any more; it ends")
         self._close()
         os.kill(os.getpid(), signal.SIGKILL)  # a detached actor that nobody calls has no other way to end itself
 

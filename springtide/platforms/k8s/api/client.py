@@ -51,7 +51,6 @@ class Refusal:
     """HTTP status; 0 without a reply."""
     message: str = ""
     reason: str = ""
-    """Reason such as `Conflict` or `AlreadyExists`."""
     after_s: float | None = None
     """Seconds until a retry, if the server gives them."""
     begun: bool = True

@@ -59,7 +59,6 @@ class ObjectKind:
     """One kind of object."""
 
     api: str
-    """apiVersion, such as `v1` or `apps/v1`."""
     kind: str
     plural: str
     namespaced: bool = True

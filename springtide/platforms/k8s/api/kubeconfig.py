@@ -38,7 +38,6 @@ class Access:
     token: str = ""
     token_file: str = ""
     program: Mapping[str, Any] = field(default_factory=dict)
-    """Command that prints credentials (`users[].user.exec`)."""
     until: float = 0.0
     """Time at which the token must be read again."""
 

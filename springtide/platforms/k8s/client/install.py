@@ -15,7 +15,6 @@ from springtide.platforms.k8s.api.kinds import Object, ObjectKind
 from springtide.platforms.k8s.objects import install_manifests
 
 READY_S = 30.0
-"""Seconds until the API serves a new definition."""
 
 
 async def apply(client: Client, objects: list[Object], say: Callable[[str], None]) -> None:

@@ -32,7 +32,6 @@ PHASES = {
     JobPhase.FAILED: FAILED,
 }
 REPORT = "report"
-"""Status field that holds the whole `JobStatus`."""
 MEMBERS = 200
 """Number of members to list, lowest ranks first: the object must stay small."""
 WORDS = 1000
@@ -125,10 +124,9 @@ def clipped(words: str) -> str:
 class StatusWriter:
     """Writer of one job's status."""
 
-    def __init__(self, client: Client, job: str, *, every_s: float = EVERY_S) -> None:
-        self._client, self._job, self._every_s = client, job, every_s
+    def __init__(self, client: Client, job: str) -> None:
+        self._client, self._job = client, job
         self.generation = 0
-        """Generation of the spec that the agent uses."""
         self._latest: messages.JobStatus | None = None
         self._phase = ""
         self._news = asyncio.Event()
@@ -143,7 +141,7 @@ class StatusWriter:
         written: messages.JobStatus | None = None
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._news.wait(), self._every_s)
+                await asyncio.wait_for(self._news.wait(), EVERY_S)
             self._news.clear()
             status = self._latest
             if status is None or status == written:

@@ -53,13 +53,11 @@ class PlanWriter:
     def __init__(self, client: Client, job: str) -> None:
         self._client, self.job = client, job
         self.pods: dict[str, PodWish] = {}
-        """All pods that must exist, by name."""
         self.kill: set[str] = set()
         self.begun = asyncio.Event()
         """Set once the agent's term is known; nothing is written before."""
         self.term = 0
         self.generation = 0
-        """Generation of the last written plan."""
         self._dirty, self._written = asyncio.Event(), asyncio.Event()
         self._written.set()
 
@@ -125,11 +123,8 @@ class PodEntry:
     on_exit: OnExit
     since: float
     here: bool = False
-    """True once the process has started."""
     asked: bool = False
-    """True once the pod has been asked to end."""
     noticed: bool = False
-    """True once the eviction of the pod has been announced."""
     put_off: float | None = None
     """Time since which the node defers the pod's new size; None if it does not."""
     unlisted: int = 0
@@ -155,7 +150,6 @@ class KubernetesPlatform:
         self._notice, self._user_plan = notice, user_plan
         self.writer = PlanWriter(client, job)
         self.status = PlanStatus()
-        """Status of the plan, from the operator."""
         self._entries: dict[Life, PodEntry] = {}
         self._pods: dict[str, Object] = {}
         self._found: tuple[PodWish, ...] = ()

@@ -50,8 +50,8 @@ CONDITIONS: Object = {
 }
 
 
-def rule(condition: str, message: str, *, at: str = "") -> Object:
-    return {"rule": condition, "message": message} | ({"fieldPath": at} if at else {})
+def rule(condition: str, message: str) -> Object:
+    return {"rule": condition, "message": message}
 
 
 def schema_of(

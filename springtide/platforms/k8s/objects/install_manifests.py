@@ -27,7 +27,6 @@ class Right:
     verbs: tuple[str, ...]
     why: str
     cluster: bool = False
-    """True for objects outside namespaces."""
 
     @property
     def rule(self) -> Object:
@@ -74,7 +73,6 @@ class InstallPlan:
     image: str
     """Image of the operator, of the brain, and of jobs that name none."""
     namespace: str = NAMESPACE
-    """Namespace of the operator and the brain."""
     only: str = ""
     """Only namespace whose jobs the operator serves; empty for all."""
     database: str = ""
@@ -82,7 +80,6 @@ class InstallPlan:
     brain_secret: str = ""
     """Secret that masters present to the brain, in hex."""
     brain_capacity: str = ""
-    """Capacity for all jobs together, as CORES,SIZE."""
     brain_replicas: int = 2
     brain_files: Mapping[str, bytes] = field(default_factory=dict)
     """Certificates of the brain and its clients (`platforms.agent.credentials`), by name; empty for no TLS."""
@@ -93,7 +90,7 @@ def everything(plan: InstallPlan) -> list[Object]:
     found += [
         *crds.all_definitions(),
         *user_roles(),
-        _object(kinds.SERVICE_ACCOUNTS, OPERATOR, plan.namespace),
+        account(plan),
         *operator_rights(plan),
     ]
     if plan.database:
@@ -199,17 +196,16 @@ def brain_deployment(plan: InstallPlan) -> Object:
 
 
 def _deployment(
-    plan: InstallPlan, name: str, component: str, spec: Object, *, replicas: int, strategy: Object | None = None
+    plan: InstallPlan, name: str, component: str, spec: Object, *, replicas: int, strategy: Object
 ) -> Object:
     labels = {"app.kubernetes.io/name": "springtide", **_selector(component)}
     body: Object = {
         "replicas": replicas,
         "selector": {"matchLabels": _selector(component)},
         "template": {"metadata": {"labels": labels}, "spec": spec},
+        "strategy": strategy,
     }
-    return _object(kinds.DEPLOYMENTS, name, plan.namespace) | {
-        "spec": body | ({"strategy": strategy} if strategy else {})
-    }
+    return _object(kinds.DEPLOYMENTS, name, plan.namespace) | {"spec": body}
 
 
 def _pod_spec(container: Object, volumes: list[Object]) -> Object:

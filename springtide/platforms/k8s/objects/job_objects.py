@@ -81,11 +81,11 @@ def read(thing: Mapping[str, Any]) -> JobObject:
     )
 
 
-def owned(job: JobObject, name: str, *, labels: Mapping[str, str] | None = None) -> Object:
+def owned(job: JobObject, name: str) -> Object:
     return {
         "name": name,
         "namespace": job.namespace,
-        "labels": {**names.labels_of(job.name), **(labels or {})},
+        "labels": names.labels_of(job.name),
         "ownerReferences": [owner(job)],
     }
 
@@ -108,9 +108,7 @@ class JobCondition:
 
     type: str
     status: bool | None
-    """Status; None for unknown."""
     reason: str
-    """Reason in one word, for programs."""
     message: str = ""
 
 

@@ -12,7 +12,6 @@ Pod = Mapping[str, Any]
 PENDING, RUNNING, ENDING, GONE, REFUSED = "Pending", "Running", "Ending", "Gone", "Refused"
 SUCCEEDED, FAILED = "Succeeded", "Failed"
 PARTS = ("requests", "limits")
-"""Parts of a container's resources."""
 
 LAST_WORDS = 300
 

@@ -72,13 +72,11 @@ class Site:
     """Defaults of the operator for all jobs."""
 
     image: str
-    """Image for jobs that name none."""
     brain: str = ""
     """Address (host:port) of the cluster's brain, for jobs that name none."""
     brain_tls: bool = False
     """True if the brain uses TLS, with certificates in a secret of each job (`names.brain_certificates`)."""
     scheduler: str = ""
-    """Scheduler for jobs that name none."""
     master_cpu: float = 0.5
     """CPU request of the master, which may use more."""
     master_memory: int = 512 << 20

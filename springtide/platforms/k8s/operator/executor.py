@@ -30,7 +30,6 @@ from springtide.platforms.k8s.operator.status_reports import JobNotice, StepOutc
 log = logging.getLogger(__name__)
 
 AT_ONCE = 16
-"""Number of pods to create in parallel."""
 HASTE_S = 1.0
 """Time limit for evictions, in seconds: the operator does not wait for an eviction that the disruption budget
 forbids."""

@@ -38,7 +38,6 @@ class OperatorView:
     at: float
     """Time of the snapshot, in seconds since 1970."""
     pods: Mapping[str, Pod] = field(default_factory=dict)
-    """Pods of the job, by name."""
     foreign: frozenset[str] = frozenset()
     """Names of pods with the job's label but another owner, usually an earlier job of the same name."""
     plan: ScalePlan | None = None

@@ -32,7 +32,6 @@ class MakeMaster:
     pod: Object
     number: int
     in_a_row: int
-    """Number of short-lived masters in a row before this one."""
 
 
 @dataclass(frozen=True, slots=True)

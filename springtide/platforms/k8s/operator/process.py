@@ -25,7 +25,6 @@ from springtide.telemetry.prometheus import MetricsServer
 log = logging.getLogger(__name__)
 
 Key = tuple[str, str]
-"""Namespace and name of a job."""
 Hear = Callable[[bool, Mapping[str, Any]], None]
 """Receives an object that has changed, or is gone (True)."""
 
@@ -34,7 +33,6 @@ RESYNC_S = 300.0
 """Longest time between two visits of a job, in seconds."""
 CONFLICT_S = 0.1
 PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Delays after consecutive failures, in seconds."""
 
 SOON_S = 0.05
 """Delay that merges bursts of pod changes into one visit."""
@@ -124,7 +122,6 @@ class OperatorOptions:
     kubeconfig: str = ""
     context: str = ""
     brain_secret: str = ""
-    """Secret that masters present to the cluster's brain."""
     brain_files: Mapping[str, bytes] = field(default_factory=dict)
     """TLS files for masters to reach the brain: ca.crt, tls.crt and tls.key."""
     health: str = ""

@@ -28,7 +28,6 @@ from springtide.platforms.k8s.operator.job_view import OperatorView
 
 ACCEPTED, PODS_RUNNING = "Accepted", "PodsRunning"
 SHOWN = 3
-"""Number of pods to describe in a message."""
 FINE = (pod_status.RUNNING, pod_status.SUCCEEDED)
 
 
@@ -39,7 +38,6 @@ class StepOutcome:
     pods: Mapping[str, PodState] = field(default_factory=dict)
     """States of pods that were created, refused or asked to change."""
     made: Mapping[str, int] = field(default_factory=dict)
-    """Created lives, by role."""
     budget: int | None = None
     master: tuple[int, int] | None = None
     """Number of the created master pod, and of short-lived masters in a row before it; None if none was created."""
@@ -53,7 +51,6 @@ class JobNotice:
     """An event for people."""
 
     kind: str
-    """Type of the event: Normal or Warning."""
     reason: str
     message: str
 
