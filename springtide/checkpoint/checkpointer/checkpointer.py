@@ -47,8 +47,9 @@ class Checkpointer:
         when_busy: Literal["wait", "supersede"] = "wait",
         memory: str | os.PathLike[str] | None = None,
     ) -> None:
-        """`keep` saves stay in storage. `when_busy` applies to a third save while two are unwritten: it waits for one
-        of them, or supersedes the second. `memory` is the folder for the two images: shared memory by default.
+        """The newest `keep` saves stay in storage. `when_busy` says what a third save does while two are not written
+        yet: wait for one of them, or replace the second. `memory` is the folder for the two images; the default is in
+        shared memory.
         """
         if keep < 1:
             raise errors.BadInput(f"keep={keep}: expected 1 or more saves to keep")
@@ -73,8 +74,8 @@ class Checkpointer:
     def save(self, step: int, state_dict: Any) -> Save:
         """Copy the state into memory and return. The saver writes it to storage, and the `Save` gets the outcome.
 
-        Raises BadInput for a part of the state that cannot be saved, and DiskFull if memory has no room. Earlier saves
-        stay intact.
+        Raises BadInput if a part of the state cannot be saved, and DiskFull if the image does not fit into memory.
+        Earlier saves stay intact.
         """
         if not isinstance(step, int) or isinstance(step, bool):
             raise errors.BadInput(f"step={step!r}: expected a whole number")
@@ -191,7 +192,7 @@ class Checkpointer:
         raise errors.BadInput(f"the manifest of save {sequence} is damaged")
 
     def _touch_other(self, first: Save) -> None:
-        """Prepare the second image, so that only the first save pays for new pages."""
+        """Prepare the second image, so that only the first save is slowed down by the allocation of pages."""
         with self._turn:
             if self._closed or self._sequence != first.sequence:
                 return  # the next save came first: both images may be in use

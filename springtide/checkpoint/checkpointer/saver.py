@@ -1,4 +1,5 @@
-"""The trainer's queue of saves, and the process that writes them to storage even if the trainer is killed. No torch.
+"""The trainer's queue of saves, and the process that writes them to storage even if the trainer is killed. Does not
+import torch.
 
 In: images in memory; `python -m springtide.checkpoint.checkpointer.saver URL FOLDER KEEP` reads one JSON line each from
 stdin. Out: saved states at the URL, and one line each on stdout. A save exists only with its manifest, written last. If
@@ -212,7 +213,8 @@ class SaveReply(msgspec.Struct, frozen=True):
 
 
 class ImageSaver:
-    """Publishes images, one at a time. For storage that no other process can see (memory://), the trainer has one."""
+    """Publishes images, one at a time. For storage that no other process can see (memory://), the trainer uses this
+    class in its own process."""
 
     def __init__(self, url: str, folder: pathlib.Path, keep: int) -> None:
         self.storage = StateStore(url)
@@ -248,7 +250,7 @@ class ImageSaver:
 
 
 ATTEMPTS = 3
-"""Number of savers that may die over one image before it is given up."""
+"""Number of saver processes that may die while writing one image, before the save fails."""
 
 
 class Outcome(StrEnum):
@@ -275,7 +277,7 @@ class Save:
     _over: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def wait(self, timeout_s: float | None = None) -> Outcome:
-        """Block until the save has ended or the timeout expires. The outcome is then still PENDING."""
+        """Block until the save has ended or the timeout expires. After a timeout, the outcome is still PENDING."""
         self._over.wait(timeout_s)
         return self.outcome
 
@@ -310,7 +312,7 @@ class SaverProcess:
                 stdout=subprocess.PIPE,
                 pass_fds=[self._lock],
                 env=config.with_arguments(self._arguments),
-                start_new_session=True,  # Ctrl-C is for the trainer only
+                start_new_session=True,  # in a new session, so that Ctrl-C reaches only the trainer
             )
         try:
             _pipe(self._process.stdin).write(msgspec.json.encode(request) + b"\n")

@@ -223,7 +223,8 @@ def _pairs(value: dict[Any, Any], at: str, tensors: list[torch.Tensor], places: 
 
 
 def _place(tensor: torch.Tensor, at: str, tensors: list[torch.Tensor], places: _Places) -> int:
-    """Return the index of a tensor in the list, with cheap checks: the caller waits, and there may be thousands."""
+    """Return the index of a tensor in the list. The checks must be cheap, because the caller waits and there may be
+    thousands of tensors."""
     if type(tensor) not in PLAIN:
         raise _unfit(at, f"a {type(tensor).__name__}", "Take its local tensor first.")
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
@@ -352,7 +353,8 @@ def _mapped(path: pathlib.Path, size: int) -> mmap.mmap:
         before = os.fstat(file.fileno()).st_size
         size = max(before, -(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
         try:
-            os.posix_fallocate(file.fileno(), 0, size)  # a missing page would raise SIGBUS later
+            # allocate all pages now: without room for a page, a later write would raise SIGBUS
+            os.posix_fallocate(file.fileno(), 0, size)
         except OSError as error:
             os.ftruncate(file.fileno(), before)
             free = shutil.disk_usage(path.parent).free
@@ -376,14 +378,13 @@ def _lies_straight(tensor: torch.Tensor) -> bool:
 def _copied(
     pieces: Sequence[tuple[int, int, int]], copiers: concurrent.futures.ThreadPoolExecutor, threads: int
 ) -> Iterator[None]:
-    """Copy large pieces with all threads. The other threads start at once, while the caller does something else.
-
-    memmove releases the GIL, and a thread does not need it within a large piece.
+    """Copy large pieces with all threads. The other threads start immediately, while the caller still does something
+    else. memmove releases the GIL, so threads copy large pieces in parallel.
     """
     left = iter(pieces)
 
     def work() -> None:
-        for to, source, size in left:  # shared by all threads: next() on a list's iterator is atomic
+        for to, source, size in left:  # all threads share this iterator, because next() on a list's iterator is atomic
             ctypes.memmove(to, source, size)
 
     others = [copiers.submit(work) for _ in range(threads - 1)] if len(pieces) > 1 else []

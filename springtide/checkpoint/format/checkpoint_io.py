@@ -1,8 +1,8 @@
 """Writes segment files, publishes manifests, finds checkpoints and reads slots from them.
 
 In: a folder or URL. Out: the newest complete manifest, with the reason why each newer one was skipped; the images of a
-slot in the order of import. A segment file gets its name when it is complete; writers do not wait for the disk: pages
-outlive the process, and checksums reveal a torn file.
+slot in the order of import. A segment file gets its name when it is complete. Writers do not wait for the disk, because
+cached pages survive the end of the process. After a crash of the machine, checksums reveal a torn file.
 """
 
 import errno
@@ -190,7 +190,7 @@ def drop_unneeded(place: FileStore, kept: Collection[Manifest], *, given_up: int
 
 
 def _number(name: str) -> int | None:
-    """Return the checkpoint of a file, complete or partial; None if the file is not ours."""
+    """Return the checkpoint number of a file, complete or partial; None if the file is not a checkpoint file."""
     whole = name.removesuffix(".part")
     if (number := number_of(whole)) is not None:
         return number
@@ -201,7 +201,7 @@ WriteImage = Callable[[int, int], tuple[int, int, bool]]
 """Writes an image into the open file (first argument) at an offset (second): (bytes, checksum, full)."""
 
 
-LEFT_FREE, OF_DISK = 64 << 20, 0.01  # bytes, and share of a small disk, that checkpoints leave free
+LEFT_FREE, OF_DISK = 64 << 20, 0.01  # space that checkpoints leave free: this many bytes, or this share of a small disk
 
 
 class SegmentWriter:
@@ -210,7 +210,8 @@ class SegmentWriter:
     def __init__(
         self, folder: pathlib.Path, life: str, number: int, part: int = 0, *, run: str, home: str = ""
     ) -> None:
-        """`part` counts earlier files of this server for this checkpoint. `home` is a subfolder for its files."""
+        """`part` is the number of earlier files of this server for this checkpoint. `home` is the subfolder for the
+        server's files."""
         self.life, self.number = life, number
         self._home, folder = home, folder / home
         self.path = folder / segment_name(f"{life}+{part}" if part else life, number, run)
@@ -231,7 +232,7 @@ class SegmentWriter:
         return piece
 
     def take_back(self, slot: int) -> None:
-        """Drop the image of this slot."""
+        """Remove the image of this slot from the segment file."""
         self._pieces.pop(slot, None)
 
     def close(self) -> Written:

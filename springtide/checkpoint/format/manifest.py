@@ -1,7 +1,8 @@
 """Pure. The manifest of a checkpoint: the files and bytes of each slot, and the ledger from before the copy.
 
 In: `cover` combines the images that servers wrote (`Written`) with the last manifest, and finds missing slots. Out:
-bytes with a checksum, and back. The file is renamed into place last, so a checkpoint exists completely or not at all.
+bytes with a checksum, and back. The manifest file is renamed into place last, so a checkpoint exists completely or not
+at all.
 """
 
 import re
@@ -82,7 +83,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     job: str
     run: str
-    """Identity of the run that made the checkpoint. Another run restores it only if it resumes from it."""
+    """Identity of the run that made the checkpoint. Another run restores this checkpoint only if it resumes from it."""
     number: int
     begun_at: float
     """When the ledger was recorded, in seconds since 1970; slots were copied after that."""
@@ -264,7 +265,8 @@ def cover(
 
 
 def fits(previous: Manifest | None, life: str, piece: SlotExtent) -> bool:
-    """Return True if an image is full, or follows the slot's last image by the same incarnation of the server."""
+    """Return True if an image is full, or if it is an increment on the slot's last image by the same incarnation of the
+    server."""
     if not piece.since:
         return True
     if previous is None or previous.number != piece.since:

@@ -21,7 +21,8 @@ CHUNK = 8 << 20
 BLOCK = 1 << 20
 """Smallest read from a store, in bytes. A request takes tens of milliseconds, and a slot often has only some KB."""
 BLOCKS = 32
-"""Number of cached blocks. Slots are read in order, from a file for each checkpoint that contains them."""
+"""Number of cached blocks. Slots are read in order, each from several files: one for every checkpoint that has an image
+of the slot."""
 OBJECT_STORES = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss"})
 """Stores without folders. Creating a folder there may create a bucket, which needs permissions and may be unwanted."""
 
@@ -305,7 +306,8 @@ class UrlStore:
         return f"{self._root.rstrip('/')}/{name}"
 
     def _unfinished(self, name: str) -> str:
-        """Return the path of an unfinished file. Object stores show only complete objects: no other name."""
+        """Return the path for a file while it is written. On object stores this is the final path, because they show
+        only complete objects."""
         return self._path(f"{name}.part" if self._renames else name)
 
     def _settle(self, file: Any) -> None:
@@ -353,14 +355,14 @@ def open_store(where: str) -> FileStore:
 
 
 SILENCE_S = 600.0
-"""Longest time without an answer, in seconds. A store answers after each 8 MiB; a whole file on a slow disk waits
-longest."""
+"""Longest time without an answer, in seconds. An upload gets an answer after each 8 MiB; the longest normal wait is for
+a whole file on a slow disk."""
 LOOKS = 60
-"""Number of checks within that time."""
+"""Number of checks within `SILENCE_S`."""
 
 
 class StoreTimeout:
-    """Time without an answer from one store. The size of files does not matter."""
+    """Watchdog for one store, which measures the time since its last answer. The size of files does not matter."""
 
     def __init__(self, silence_s: float = SILENCE_S, clock: Callable[[], float] = time.monotonic) -> None:
         self._silence_s, self._clock = silence_s, clock

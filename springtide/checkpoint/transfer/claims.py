@@ -21,10 +21,11 @@ from springtide.checkpoint.format import checkpoint_io
 from springtide.checkpoint.format.storage import FileStore, FolderStore, UrlStore
 
 PATIENCE_S = 5.0
-"""Seconds to wait: a killed process may be visible for a moment, and a claim is empty while it is written."""
+"""Seconds to wait before a claim counts as held or unreadable: a killed process may be visible for a moment, and a
+claim is empty while it is written."""
 LOOK_S = 0.1
 _NAME = re.compile(r"claim-(\d{6,})\.json")
-_RACES = 100  # more claims than other runs ever make during one attempt
+_RACES = 100  # most attempts; other runs never make as many claims during one attempt
 
 
 class ProcessId(msgspec.Struct, frozen=True, array_like=True):
@@ -104,7 +105,7 @@ def take(place: FolderStore | UrlStore, mine: RunClaim, *, option: str = "--chec
         newest = max(known, default=0)
         owner = known.get(newest)
         if owner is not None and owner.run == mine.run:
-            if owner != mine:  # of an earlier master of this run
+            if owner != mine:  # the claim belongs to an earlier master of this run
                 place.write(name_of(newest), msgspec.json.encode(mine))
             return name_of(newest)
         if any(claim is not None and claim.run == mine.run for claim in known.values()):
@@ -266,7 +267,7 @@ def find_disk(folder: str, run: str, claim: str, *, scratch: str = "", node: str
 
 
 def _keep_private(base: pathlib.Path) -> None:
-    """Create a folder in a world-writable folder. Reject a folder that another user created."""
+    """Create a private folder below a world-writable folder. Reject an existing folder of another user."""
     base.mkdir(parents=True, exist_ok=True, mode=0o700)
     there = base.lstat()
     if not stat.S_ISDIR(there.st_mode) or there.st_uid != os.getuid():

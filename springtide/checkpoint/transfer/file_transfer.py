@@ -1,4 +1,5 @@
-"""Segment files between servers: `SegmentCopies` receives and serves them, `ScatteredStore` reads them from all disks.
+"""Transfer of segment files between servers: `SegmentCopies` receives and serves them, `ScatteredStore` reads them from
+all disks.
 
 In: the list of another server's files, and the missing files in parts. Out: complete files, each named only after its
 size and checksum match; a `FileStore` that reads a file from this disk if present, else from its server.
@@ -70,7 +71,8 @@ class SegmentCopies:
     def sweep(self, needed: Collection[str], upto: int) -> list[str]:
         """Remove segment files that no checkpoint up to `upto` needs. Return their names.
 
-        Files that other servers have announced for the next checkpoint stay, because those servers may be faster.
+        Files that other servers have announced for the next checkpoint stay, because those servers may already work on
+        it.
         """
         gone: list[str] = []
         with self._lock, contextlib.suppress(OSError), os.scandir(self._folder) as entries:
@@ -132,7 +134,7 @@ class SegmentCopies:
 
 
 CONNECT_S = 5.0
-PATIENCE_S = 60.0  # wait for a server that has not yet told the master where it serves files
+PATIENCE_S = 60.0  # seconds to wait for a server that has not yet told the master where it serves files
 AGAIN_S = 0.1
 
 Ask = Callable[[messages.Request], messages.Reply]

@@ -138,7 +138,8 @@ def upload(
     sent = SentFiles(folder, there)
     for source, file in zip(mirrored.files, manifest.files, strict=True):
         if is_of_server(mirrored, source):
-            if (size := there.size(file.name)) != file.size:  # a server reported the file as sent
+            # a server has reported this file as sent, so check its size
+            if (size := there.size(file.name)) != file.size:
                 raise errors.BadInput(f"{file.name} is not at {there.where}: {size or 0} of {file.size} bytes")
         else:
             sent.send(folder / checkpoint_io.whole_copy(here, source), file.name, file.size)

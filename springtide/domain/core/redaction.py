@@ -1,8 +1,8 @@
 """Pure. Redacts credentials from text for logs, events, status and errors.
 
 In: any text, such as a database error, and known secret values. Out: the text with `hidden` in place of each secret.
-Secrets are passwords in URLs, values of names such as "password" or "token", and the known values. When in doubt, the
-module redacts. Next: `telemetry.output`.
+Redacted are passwords in URLs, values whose name contains a word such as "password" or "token", and every occurrence of
+the known secret values. When in doubt, the module redacts. Next: `telemetry.output`.
 
     postgresql://brain:pw@db/brain              ->  postgresql://brain:hidden@db/brain
     https://bucket/x?X-Amz-Signature=3f2a&v=1   ->  https://bucket/x?X-Amz-Signature=hidden&v=1
@@ -14,8 +14,8 @@ from typing import Any
 
 HIDDEN = "hidden"
 SHORTEST = 8
-"""Shortest known value that `redact` searches for. Shorter values are common words; only their name or URL marks them
-as secret."""
+"""Minimum length of a known secret value that `redact` searches for. Shorter values may be common words, so they are
+redacted only where their name or URL marks them as secret."""
 
 _WORDS = (
     "password|passwd|passphrase|secret|token(?!iz)|credential|api[-_.]?key|access[-_.]?key|account[-_.]?key|"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from springtide import errors
 
-LEAST_CPU = 0.01  # the kernel's minimum: one millisecond per period of a tenth of a second
-LEAST_MEMORY = 32 << 20  # a Python interpreter with our modules; training needs more
+LEAST_CPU = 0.01  # the kernel's minimum quota: 1 ms of CPU per period of 0.1 s
+LEAST_MEMORY = 32 << 20  # what a Python interpreter with Springtide's modules needs; training needs more
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgt])i?b?|b)?", re.IGNORECASE)
@@ -26,7 +26,7 @@ class ProcessLimits:
     memory: int | None = None
     """Memory limit in bytes."""
     low: bool = False
-    """Low priority: the process gets only the CPU that other processes leave."""
+    """Low priority: the process gets only CPU that other processes leave idle."""
 
     def __post_init__(self) -> None:
         if self.cpu is not None and not LEAST_CPU <= self.cpu < math.inf:
@@ -90,8 +90,8 @@ def size_locally(
 ) -> RoleSizes:
     """Fill in the sizes that the user left open.
 
-    A second worker pays off only with two cores per worker, because servers also need cores. A limit of `cpu` cores
-    also limits the threads, because extra threads slow each other down.
+    Several workers are used only if there are two cores per worker, because servers also need cores. A limit of `cpu`
+    cores also limits the threads, because extra threads slow each other down.
     """
     servers = 1 if servers is None else servers
     workers = (2 if cores >= 4 else 1) if workers is None else workers

@@ -45,7 +45,8 @@ def parse_role(name: str) -> Role | None:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Life:
-    """One incarnation of a role. Two can exist briefly: a hung process that is being killed, and its successor."""
+    """One incarnation of a role. Two incarnations can exist briefly: a hung process that is being killed, and its
+    successor."""
 
     role: Role
     incarnation: int = 0
@@ -133,8 +134,8 @@ class WantedRole:
     after_s: float = 0.0
     """Seconds to wait before the start, counted from the first poll that names this incarnation."""
     low: bool = False
-    """True for a worker beyond the quota. For this whole incarnation it gets only the CPU that other processes
-    leave."""
+    """True for a worker beyond the quota. During this whole incarnation, it gets only CPU that other processes leave
+    idle."""
     joined: bool = False
     """True if this incarnation has joined, which proves that it was started."""
 

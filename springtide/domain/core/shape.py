@@ -93,7 +93,8 @@ class ShapeBounds:
     quota: ResourceBudget = UNBOUNDED
     """Limit on all workers and servers together."""
     worker_step: int | None = None
-    """Step between two worker counts. None means every count up to 16, then steps of an eighth: 18, 20... 32, 36..."""
+    """Step between two worker counts. None means every count up to 16, then steps of about an eighth: 18, 20... 32,
+    36..."""
     server_step: int | None = None
     cpu_step: float | None = None
     """Step in cores between two sizes of a role. None means powers of two and the midpoints between them."""
@@ -166,7 +167,7 @@ def sizes(least: float, most: float, step: float | None) -> tuple[float, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryNeed:
-    """Bytes that the roles of a job need. Extra memory makes no step faster, so a plan grants just enough."""
+    """Bytes that the roles of a job need. More memory makes no step faster, so a plan grants just enough."""
 
     worker: int = 0
     """Bytes of each worker."""

@@ -30,7 +30,7 @@ def number(value: Any, name: str, wanted: str, *, least: int | None = 0, most: i
 
 
 def choice(text: str, what: str, known: Sequence[Word]) -> Word:
-    """Return the known word that `text` is, or raise UnknownName for `what`."""
+    """Return `text` if it is one of the `known` words. Otherwise raise UnknownName, which names `what`."""
     for word in known:
         if text == word:
             return word
@@ -42,7 +42,7 @@ _SECONDS = {"ms": 1e-3, "s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def parse_duration(what: str, text: str) -> float:
-    """Return the seconds of a duration such as 90s, 20m or 1.5h. The error names it as `what`."""
+    """Return the seconds of a duration such as 90s, 20m or 1.5h. An error names the duration as `what`."""
     found = _TIME.fullmatch(text.strip())
     if found is None or float(found[1]) <= 0:
         raise errors.BadInput(f"{what} {text}: wanted a time above 0, such as 90s, 20m or 1.5h")

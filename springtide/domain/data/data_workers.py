@@ -107,7 +107,7 @@ class FeedState:
     waited_s: float = 0.0
     """Seconds that the loop waited for batches from data workers."""
     stateless_s: float = 0.0
-    """Seconds in the part of forward() that could be moved to data workers, where known."""
+    """Seconds in the part of forward() that data workers could compute, if known."""
     looped_s: float = 0.0
     """Total seconds of the loop."""
     checked: int = 0
@@ -172,8 +172,8 @@ class StageTarget(NamedTuple):
 
 
 def stage_of(rank: int, stages: int) -> int:
-    """Return the stage that a data worker runs. The lowest rank runs the last stage, which computes all stages if it
-    has no predecessor."""
+    """Return the stage that a data worker runs. The lowest rank runs the last stage. Without data workers of earlier
+    stages, a stage also computes the earlier stages."""
     return stages - 1 - rank % stages
 
 
@@ -197,7 +197,8 @@ class FeedShare:
     cpu: float
     """Cores of all current data workers of the job."""
     least: float
-    """Cores that the job gets before other jobs get more: the starting size, or the user's fixed size."""
+    """Minimum cores of the job's data workers, which every job gets before any job gets more: the starting size, or the
+    user's fixed size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,8 +211,9 @@ class FeedTarget:
     """CPU limit of each trainer in cores; None means unchanged."""
     why: str
     spare_cpu: float = 0.0
-    """Total cores that trainers had at first and no longer need. Other jobs may get them on request."""
+    """Total cores that trainers had at first and no longer need. Other jobs may get these cores on request."""
     most_cpu: float | None = None
-    """Largest data worker that pays off, once known. Smaller ones may fill the rest of a machine."""
+    """Cores of the largest data worker that pays off; None until known. Smaller data workers may use the rest of a
+    machine."""
     stages: tuple[StageTarget, ...] = ()
     """Stages, first to last, if there are several. The last stage equals `data_workers` and `data_worker_cpu`."""

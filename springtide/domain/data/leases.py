@@ -52,14 +52,15 @@ class Progress(NamedTuple):
     offset: int
     """All samples of the lease before this one are trained and acknowledged by every server."""
     end: int
-    """Sample at which the holder will stop. Below the leased end, the holder returns the tail. If it equals `offset`,
-    the lease is finished."""
+    """Sample at which the holder will stop. If it is lower than the leased end, the holder returns the tail. If it
+    equals `offset`, the lease is finished."""
     void: int = 0
     """Stream offsets before `offset` without a trainable record: dead letters, expired records, gaps."""
 
 
 class ShrinkRequest(NamedTuple):
-    """Request to end a lease at sample `end`, or as soon after it as possible. `Progress` returns the agreed end."""
+    """Request to end a lease at sample `end`, or as soon after it as possible. The holder answers with the agreed end
+    in `Progress`."""
 
     shard: int
     first: int
@@ -109,7 +110,7 @@ class LedgerReply(NamedTuple):
     """Leases that the worker named but does not hold. The worker must drop them."""
     wishes: tuple[ShrinkRequest, ...] = ()
     fenced: bool = False
-    """True if the incarnation was given up and must stop."""
+    """True if the master has fenced this incarnation, which must stop."""
     freed: bool = False
     """True if a lease ended or its tail was returned. Waiting workers should then ask again."""
 

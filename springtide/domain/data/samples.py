@@ -21,7 +21,8 @@ class Batch(NamedTuple):
 class SampleRange:
     """Samples ``first`` to ``first + count`` of a shard, in the shuffled order of its epoch.
 
-    A range means the same samples for every reader. Slots remember the applied ranges, so each range is applied once.
+    A range means the same samples for every reader. Slots remember the ranges that they have applied, so each range is
+    applied once.
     """
 
     epoch: int
@@ -55,14 +56,14 @@ class DatasetCard:
     in_step: bool = False
     """True if all workers train every batch together (bsp). Each worker gets every shard and takes its part of it."""
     shard_batches: int = 16
-    """Batches per shard, which is the unit of a lease. Small shards balance better at the tail; large shards need fewer
-    leases."""
+    """Batches per shard, which is the unit of a lease. Small shards balance the load better at the end of the data;
+    large shards need fewer leases."""
 
     endless: bool = False
     """True for an iterable data set, whose end is found by reading. Until then, `samples` covers all possible shard
     numbers.
 
-    Samples are counted as if every batch were full. `data.ledger.async_ledger` learns the end from the first worker
+    Samples are numbered as if every batch were full. `data.ledger.async_ledger` learns the end from the first worker
     that reaches it.
     """
 

@@ -1,8 +1,9 @@
 """Pure. Streams as master and workers describe them: partitions, their ends, and the cuts between batches.
 
 A partition is a shard without an end, and its offsets are samples. A batch is a range of offsets of one partition. It
-ends at the next multiple of the batch size, or earlier at a *cut* that the master has recorded. So a second read of a
-partition yields the same batches. Next: data/ledger/stream_ledger.py leases partitions, data/stream/ reads them.
+ends at the next multiple of the batch size, or earlier at a *cut* that the master has recorded. A second reader of a
+partition therefore finds the same batches. Next: data/ledger/stream_ledger.py leases partitions, data/stream/ reads
+them.
 """
 
 from dataclasses import dataclass, field
@@ -84,7 +85,7 @@ class StepSums(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamUse:
-    """Counters of one worker on a stream since it started, and its current queue."""
+    """Counters of one worker on a stream since the worker started, and its current queue."""
 
     partitions: tuple[PartitionView, ...] = ()
     records: int = 0
@@ -93,7 +94,8 @@ class StreamUse:
     corrupt: int = 0
     oversized: int = 0
     unkept: int = 0
-    """Late, corrupt and oversized records whose dead letter could not be stored; `unkept_why` is the reason."""
+    """Number of late, corrupt and oversized records whose dead letter could not be stored; `unkept_why` is the
+    reason."""
     unkept_why: str = ""
     expired: int = 0
     """Records deleted by the stream's retention before a worker read them."""

@@ -26,8 +26,8 @@ DEFAULT_STALENESS = 10  # smallest bound at which bounded staleness was found to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheRules:
-    """Settings of the row cache of each worker. By default, a bsp group measures whether a cache pays; an async job has
-    no cache."""
+    """Settings of the row cache of each worker. By default, a bsp group measures whether a cache pays off; an async job
+    has no cache."""
 
     size: int | None = None
     """Bytes for rows and optimizer state in each worker; 0 means no cache. None means that `share` applies."""
@@ -37,14 +37,15 @@ class CacheRules:
     at_once: bool = False
     """True if the user asked for "auto". The job may then measure the benefit of a cache in the first pass already."""
     policy: Policy | None = None
-    """Policy that assigns the samples of a batch to workers. "contiguous" cuts it into ranges and "random" draws lots.
-    "laia" and "anneal" use the location of cached rows. None means "anneal" with a cache and "contiguous" without."""
+    """Policy that assigns the samples of a batch to workers. "contiguous" cuts the batch into ranges and "random"
+    assigns samples at random. "laia" and "anneal" use the location of cached rows. None means "anneal" with a cache and
+    "contiguous" without."""
     order: Order = "lru"
     """Eviction order of a full cache: least recently used or least frequently used."""
     p2p: Way = "off"
-    """Data that workers send each other directly. "rows": rows that only the receiver trains next, one transfer instead
-    of two. "gradients": also gradients of a row that a few workers trained; one worker keeps and trains the row. "off":
-    all data goes through servers."""
+    """Data that workers send each other directly. "rows": a row goes directly to the only worker that trains it next,
+    which takes one transfer instead of two. "gradients": in addition, if a few workers train a row in the same step,
+    one of them keeps the row and receives the gradients of the others. "off": all data goes through servers."""
     staleness: int = DEFAULT_STALENESS
     """async: maximum number of updates by other workers that a cached row may miss when it is used."""
     dirty: int = 256 << 20
@@ -203,7 +204,8 @@ class CacheUse:
 
     @property
     def saved(self) -> int:
-        """Transfers saved. Without a cache, a step pulls each row and pushes its gradient."""
+        """Number of transfers that the cache saved, compared with a step that pulls each row and pushes its
+        gradient."""
         return 2 * self.looked_up - self.pulled - self.pushed - self.passed
 
     def __str__(self) -> str:
@@ -219,8 +221,8 @@ class CacheUse:
 
 
 def decided(on: bool | None, now: CacheUse | None) -> tuple[str, str] | None:
-    """Return a new decision about the cache and its reason; None if it equals the last reported state `on` (None: not
-    reported)."""
+    """Return what was decided about the cache, and the reason; None if the state equals the last reported state `on`
+    (None if none was reported)."""
     if now is None or not now.why or now.passing or now.on == on:
         return None
     return "keep rows in the workers" if now.on else "keep no rows in the workers", now.why
@@ -229,7 +231,8 @@ def decided(on: bool | None, now: CacheUse | None) -> tuple[str, str] | None:
 def together(uses: Iterable[CacheUse]) -> CacheUse | None:
     """Return the summed counters of all caches; None without reports.
 
-    Caches start and stop together but do not report together. So `on` and `why` come from the first report.
+    All caches start and stop at the same step but report at different times, so `on` and `why` come from the first
+    report.
     """
     known = list(uses)
     if not known:

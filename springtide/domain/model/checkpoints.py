@@ -82,7 +82,7 @@ class CheckpointRules:
     folder: str = ""
     """Folder for servers that can see it; other servers write to a local disk. Empty means the run's folder."""
     keep: int = 2
-    """Number of complete checkpoints to keep. With two, a damaged newest checkpoint does not lose the job."""
+    """Number of complete checkpoints to keep. With two, the job survives damage to the newest checkpoint."""
     url: str = ""
     """URL for periodic copies, of any kind that fsspec supports; empty means no copies."""
     upload_every_s: float = 600.0
@@ -97,7 +97,7 @@ class CheckpointRules:
     resume_run: str = ""
     """Run that made the checkpoint. A checkpoint of the same number from another run is refused."""
     numbers_after: int = 0
-    """Highest checkpoint number already used in the resumed run's folder."""
+    """Highest checkpoint number already used in the resumed run's folder. This run's numbers continue after it."""
 
     def __post_init__(self) -> None:
         if self.every_s < 0 or self.upload_every_s <= 0:

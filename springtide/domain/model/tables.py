@@ -18,7 +18,7 @@ OptimKind = Literal["sgd", "adagrad", "rowwise_adagrad", "adam", "rmsprop", "ftr
 DTYPES: tuple[str, ...] = get_args(DType)
 INIT_KINDS: tuple[str, ...] = get_args(InitKind)
 OPTIM_KINDS: tuple[str, ...] = get_args(OptimKind)
-LARGEST_TABLE_ID = 2**14 - 1  # in a request, the bits above the table id select data of a row other than its weights
+LARGEST_TABLE_ID = 2**14 - 1  # in a request, the bits above the table id select other data of a row than its weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class TableSpec:
     min_count: int = 0
     """Gradients that a key needs before its row is created; 0 and 1 create it at once."""
     ttl: int = 0
-    """Age on the push clock after which an unused row is evicted; 0 means never."""
+    """Number of ticks of the push clock after which an unused row is evicted; 0 means never."""
     capacity_rows: int = 0
     """Maximum rows of the whole job; 0 means no limit. Each slot gets an equal share, rounded up to whole rows."""
 
@@ -172,4 +172,5 @@ class Outline:
     group: tuple[str, ...] = ()
     """Tensors of a bsp group's model, in checkpoint order; "" for a tensor outside the model's state dict."""
     in_workers: tuple[str, ...] = ()
-    """State tensors that no server holds in trained form. In async these are buffers, which belong to each worker."""
+    """State tensors whose trained values no server holds. In async mode these are buffers, of which each worker has its
+    own."""

@@ -1,8 +1,8 @@
 """Pure. Capacity of a platform, the shape bounds that follow from it, and the first shape of a job.
 
-A worker computes with one thread and gets at most one core, so more cores mean more workers. With less than half a core
-it takes half a minute to start, because the kernel grants CPU quota in periods. Where the platform cannot limit cores,
-planning assumes the usual usage of each role. Every role must fit on one node.
+A worker computes with one thread and gets at most one core, so more cores mean more workers. With less than half a
+core, a worker takes half a minute to start, because the kernel grants CPU quota in periods. Where the platform cannot
+limit cores, planning assumes the usual usage of each role. Every role must fit on one node.
 """
 
 import math
@@ -21,13 +21,14 @@ FINE = 16.0
 WORKERS_SHARE = 0.7
 """Largest share of all cores for workers at the start, because servers need less."""
 FEW = 1.0
-"""Cores that a server may always have, even if that is more than an eighth of its node."""
+"""Largest server size, in cores, that is always allowed, even if it is more than an eighth of the node."""
 LEAST_QUOTA = 0.2
 """Minimum cores of a whole job: a tenth for a worker, the rest for a server."""
 USUAL_WORKER, USUAL_SERVER = 0.8, 0.2
 """Assumed cores of a role where the platform cannot limit cores."""
 UNKNOWN_CPU, UNKNOWN_MEMORY, UNKNOWN_NODE = 200.0, float(1 << 40), 2.0
-"""Assumed resources of a cluster that adds nodes on demand or does not report them; its nodes are assumed small."""
+"""Assumed resources of a cluster that adds nodes on demand or does not report its nodes, which are assumed to be
+small."""
 NODE_SHARE = 0.8
 """Share of a cluster node available to one role. Agents of the cluster use the rest."""
 
@@ -159,7 +160,7 @@ def _cpus(
     """Return the smallest and largest cores of a worker and of a server."""
     node = capacity.node_cpu if capacity.own else NODE_SHARE * (capacity.node_cpu or UNKNOWN_NODE)
     worker_least, server_least = min(LEAST_WORKER, _tenths(quota * WORKERS_SHARE)), min(LEAST_SERVER, quota / 4)
-    if bounded:  # the user's quota and counts together may force sizes below the usual minimum
+    if bounded:  # with the user's counts, the user's quota may allow only sizes below the usual minimum
         some, others = workers.count or workers.min or 1, servers.count or servers.min or 1
         worker_least = max(CPU_STEP, min(worker_least, _tenths(quota * WORKERS_SHARE / some)))
         server_least = max(CPU_STEP / 2, min(server_least, (quota - some * worker_least) / others))

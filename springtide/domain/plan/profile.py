@@ -1,4 +1,4 @@
-"""Pure. Step timings of workers: four waits for users, and four terms for the performance model.
+"""Pure. Step timings of workers: by phase for users, and by four terms for the performance model.
 
 In: worker/link/progress.py creates one StepTiming per step. Next: heartbeats carry their sums to the master.
 `planning.perf_model.profiles` builds one `Profile` per window. `planning.perf_model.fit` fits a model to the profiles.
@@ -116,7 +116,7 @@ class Profile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """Known constants of a job, which the performance model takes as given."""
+    """Known constants of a job, which the performance model does not fit."""
 
     dense_bytes: float
     """M: bytes of dense parameters that a step sends and fetches."""

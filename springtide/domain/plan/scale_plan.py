@@ -65,7 +65,7 @@ class ScalePlan:
     job: str
     origin: Origin = "user"
     pods: tuple[PodWish, ...] = ()
-    """All pods of the job. The operator stops others. Set by the master only."""
+    """All pods that the job must have. The operator stops all other pods of the job. Set by the master only."""
     kill: tuple[str, ...] = ()
     """Names of pods to kill at once. Set by the master only."""
     workers: int | None = None

@@ -62,7 +62,8 @@ class RoleUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchTime:
-    """Time from the request for a role until the role works. Planning learns the scaling overhead from launch times."""
+    """Time from the request for a role until the role works. From launch times, planning estimates the cost of a
+    change."""
 
     kind: RoleKind
     cpu: float

@@ -69,19 +69,19 @@ class GuardRules:
     servers: bool = True
     """Move load away from a hot server, and replace a slow server."""
     slower: float = 3.0
-    """Factor over its peers' time per key at which a server counts as slow."""
+    """A server counts as slow if its time per key is this many times that of its peers."""
     far_slower: float = 10.0
-    """Factor over its peers' time per key, in each of the last two reports, at which a server is drained at once. Its
-    slots go to its peers, and later to its replacement."""
+    """A server is drained without further checks if its time per key, in each of the last two reports, is this many
+    times that of its peers. Its slots go to its peers, and later to its replacement."""
     throttled: float = 0.6
-    """Share of quota periods that were throttled at which a server can count as held back by its machine."""
+    """Minimum share of throttled quota periods at which a server can count as held back by its machine."""
     given: float = 0.5
-    """Share of its due CPU below which such a throttled server is certainly held back, because the kernel counted
-    it."""
+    """A throttled server that gets less than this share of its due CPU is certainly held back, because the kernel
+    itself counts throttled periods."""
     hotter: float = 1.3
-    """Factor over its peers' keys per second at which a server has more load."""
+    """A server has more load than its peers if its keys per second are this many times theirs."""
     at_work: float = 0.15
-    """Share of time with work in its tables below which a server cannot slow the job down."""
+    """A server whose tables work for less than this share of the time cannot slow the job down."""
     busy: float = 0.8
     """Share of its CPU above which a server has none to spare."""
     most_cpu: float = 32.0
@@ -99,13 +99,15 @@ class StragglerRules:
     window_s: float = 20.0
     """Seconds over which the speed of workers is measured."""
     every_s: float = 15.0
-    """Seconds between two decisions. With the window, a straggler's leases are halved well within a minute."""
+    """Seconds between two decisions. With this interval and window, a straggler's leases are halved after well under a
+    minute."""
     deviations: float = 3.0
-    """Deviations below its peers' median at which a worker is a straggler. Three ignores ordinary spread."""
+    """Number of deviations below its peers' median at which a worker is a straggler. A value of 3 ignores the normal
+    spread."""
     floor: float = 0.1
     """Minimum deviation as a share of the median, so that tiny differences among equal workers do not count."""
     recovered: float = 0.85
-    """Share of its peers' median at which a worker's leases grow again."""
+    """Share of its peers' median speed at which a straggler's leases grow again."""
 
     def __post_init__(self) -> None:
         for each in fields(self):
@@ -137,8 +139,8 @@ class JobSpec:
     heartbeat_s: float = 1.0
     """Seconds between two heartbeats of a role."""
     silence_s: float = 30.0
-    """Seconds without a heartbeat after which a role is lost. This detects hung processes; dead processes are detected
-    at once."""
+    """Seconds without a heartbeat after which a role is lost. This detects hung processes; the exit of a process is
+    detected immediately."""
     server_silence_s: float | None = None
     """Timeout for servers, whose loss costs more; None means `silence_s`, but at least 30 s."""
     recovery: Recovery = "exact"
@@ -204,7 +206,8 @@ class JobSpec:
 
 
 BY_RANK = 0
-"""Sum each worker's samples first, then worker by worker. This is fastest, and the default."""
+"""Each worker sums its own samples, then the sums of the workers are added. This is the fastest order, and the
+default."""
 WANTED = 'wanted "rank-order" (the default), "batch-order" (sample after sample) or "batch-order:8" (eight at a time)'
 
 

@@ -20,7 +20,7 @@ class TrafficOutlook:
     high: tuple[float, ...]
     """90th percentile of each step."""
     why: str = ""
-    """Basis of the forecast."""
+    """Data and model on which the forecast is based."""
 
     def __post_init__(self) -> None:
         if self.step_s <= 0 or not self.mean or len(self.mean) != len(self.high):
@@ -73,10 +73,11 @@ class OnlineRules:
     period_s: float = 600.0
     """Seconds between two plans. Unexpected lag triggers a plan earlier."""
     horizon_s: float = 28_800.0
-    """Planning horizon: 8 hours. A longer outlook no longer changes the next step."""
+    """Planning horizon: 8 hours. With a longer horizon, the next step would be the same."""
     lag_price: float = 1.5
-    """Cost of a lag of `slo_lag_s` while it lasts, as a multiple of the mean number of needed workers. It applies to a
-    day whose mean is half its peak. Lag costs more where scaling can save less (`decision.lag_worth`)."""
+    """Cost of a lag of `slo_lag_s` while it lasts, as a multiple of the mean number of needed workers. The value is for
+    a day whose mean traffic is half its peak. On days on which scaling can save less, lag costs more
+    (`decision.lag_worth`)."""
     late_price: float = 6.0
     """Additional cost of a lag above `slo_lag_s`, in the same unit."""
     change_price: float = 0.1
@@ -191,7 +192,7 @@ class OnlineState:
     scalings: int = 0
     """Number of scalings due to traffic."""
     hours: float = 0.0
-    """Hours of stream time that the figures below cover."""
+    """Hours of stream time that the fields below cover."""
     violation: float = 0.0
     """Share of time with a lag above the SLO."""
     lag_min: float = 0.0

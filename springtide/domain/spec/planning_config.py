@@ -22,7 +22,7 @@ class StepPolicyConfig:
     every_s: float = 180.0
     """Seconds between two steps: 20 s to launch, 100 s to begin, 60 s to sample."""
     threshold: float = 0.3
-    """Share of the mean gain per worker that a new worker must bring. Below it, no more workers are added."""
+    """Share of the mean gain per worker that a new worker must bring. If it brings less, no more workers are added."""
 
     def __post_init__(self) -> None:
         if self.workers < 1 or self.servers < 1:
@@ -59,13 +59,14 @@ class PlanningConfig:
     least_saving: float = 0.1
     """Minimum saving of a change that reduces cost, as a share of the cost."""
     least_marginal: float = 0.05
-    """Minimum throughput per additional unit of cost, as a share of the mean. Below it, more resources are waste."""
+    """Minimum throughput per additional unit of cost, as a share of the job's mean throughput per unit of cost. Below
+    it, more resources are wasted."""
     payback: float = 1.0
     """Share of the job's remaining time in which a change must pay for itself. 1 accepts every change that ends the job
     sooner."""
     workers_stay: bool = False
-    """True if workers that get a new size train until they have it, because the platform resizes them in place or
-    starts successors first. Otherwise each worker loses the start time of its successor."""
+    """True if workers that get a new size keep training until they have it, because the platform resizes them in place
+    or starts successors first. Otherwise, each such worker trains nothing while its successor starts."""
     total_cpu: float = 200.0
     """C_total: default cores of one job."""
     node_cpu: float = 32.0
@@ -169,19 +170,20 @@ class PlanRules:
     """True if the cores of running roles can be limited. Otherwise only the number of roles is planned, and the bounds
     hold the assumed cores of each role."""
     overlap: bool = False
-    """True if a change may exceed the quota until it is done. On an unshared machine, the remaining roles then keep
-    their resources while others start."""
+    """True if the job may exceed its quota during a change. On a machine that no other job uses, the remaining roles
+    then keep their resources while others start."""
     config: PlanningConfig = field(default_factory=PlanningConfig)
     stage: PlanningStage = PlanningStage.SAMPLING
     """First stage of the job: a sample, or the final shape of similar jobs."""
     why: str = "a small start to be measured"
     """Reason for the first shape."""
     every_s: float = 2.0
-    """Seconds between two requests to the adviser. A decision needs some windows and costs milliseconds."""
+    """Seconds between two requests to the adviser. A decision takes milliseconds, but needs some windows of
+    measurements."""
     patience_s: float = 30.0
     """Seconds without an answer after which the adviser counts as unavailable."""
     settle_s: float = 3.0
-    """Seconds after a change without measurement, while caches fill and slots settle."""
+    """Seconds after a change in which nothing is measured, because caches still fill and slots still move."""
     window_s: float = 5.0
     """Seconds per profile."""
     warm_up_steps: int = 20

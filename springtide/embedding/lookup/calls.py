@@ -45,7 +45,8 @@ class LookupCall:
     shapes: list[tuple[int, ...]]
     """Shapes of the outputs."""
     places: list[tuple[int, int, int]]
-    """Position of each feature: index of the output, first float in that output, and floats from row to row."""
+    """Position of each feature: index of the output, first float in that output, and number of floats from one row to
+    the next."""
     keep: tuple[torch.Tensor, ...]
     """Tensors that own the memory behind the addresses."""
     weights: torch.Tensor | None = None

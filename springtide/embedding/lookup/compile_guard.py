@@ -1,7 +1,8 @@
 """Defer loading torch's compiler until the script compiles something; loading it takes 1.5 s of one core per worker.
 
 torch.optim and `torch.compiler.disable` mark functions that must not be compiled, and marking loads `torch._dynamo`.
-This module runs such functions unmarked until other code loads the compiler. Then torch behaves as usual.
+This module runs such functions without the mark until other code loads the compiler. From then on, torch behaves as
+usual.
 """
 
 import importlib.abc

@@ -16,7 +16,7 @@ Step = tuple[str, Any]
 """Step of a route: ("item", key) or ("attr", name) to a leaf; "select", "narrow" or "shape" for a view of it."""
 Layout = tuple[Any, ...]
 Key = tuple[Any, ...]
-KEPT_LAYOUTS = 4  # full batches, the last batch of an epoch, and two spare
+KEPT_LAYOUTS = 4  # most layouts that are remembered: full batches, the last batch of an epoch, and two spare
 
 
 def leaves(batch: Any, path: tuple[Step, ...] = ()) -> Iterator[tuple[tuple[Step, ...], Any]]:
@@ -41,7 +41,7 @@ def is_jagged(value: Any) -> bool:
 
 
 def is_absent(value: Any) -> bool:
-    """Return True for a placeholder (worker/split/received_batches.py); reading its values would fetch them."""
+    """Return True for a placeholder (worker/split/received_batches.py), whose values must be fetched to be read."""
     return getattr(type(value), "springtide_absent", False) is True
 
 
@@ -58,7 +58,7 @@ def key_of(value: Any) -> tuple[Any, ...]:
             parts = (value.values(), value.lengths(), value.weights_or_none())
             return ("jagged", *(None if one is None else key_of(one) for one in parts), tuple(value.keys()))
         if not isinstance(value, torch.Tensor):
-            return (id(value),)  # the lookup call that follows raises the error
+            return (id(value),)  # any key will do: the lookup call that follows raises the error
     stride = value.stride()
     shape = value.shape
     if len(shape) == 2 and shape[1] == 1:
@@ -119,7 +119,7 @@ def _same_memory(leaf: torch.Tensor, ids: torch.Tensor) -> bool:
 
 
 def _candidates(leaf: torch.Tensor, ids: torch.Tensor) -> Iterator[tuple[Any, ...]]:
-    """Yield views of the leaf that may be the ids. The first dimension is the batch and is never cut."""
+    """Yield views of the leaf that could be the ids. The first dimension is the batch and always stays whole."""
     yield ()
     start = ids.storage_offset() - leaf.storage_offset()
     for dim in range(1, leaf.dim()):

@@ -1,4 +1,5 @@
-"""Group lookups: request the rows of all modules of a batch at once, and pool them at the first module's call.
+"""Group lookups: request the rows of all modules of a batch together, and pool all of them when the first module is
+called.
 
 In: batches before the loop sees them (`prefetch`), and calls of served modules. Out: outputs for the modules, and
 gradients for the push (`pending_parts`). Next: embedding/lookup/row_batch.py pulls and pools, worker/step pushes.
@@ -23,7 +24,8 @@ from springtide.embedding.lookup.table_client import TableClient
 log = logging.getLogger(__name__)
 
 TRIES = 3
-"""Misses after which ids count as computed by the model, and unused prefetches after which a route is dropped."""
+"""Number of misses after which ids count as computed by the model, and of unused prefetches after which a route is
+dropped."""
 
 
 class Crossed(NamedTuple):
@@ -93,7 +95,8 @@ class Lookups:
         self._active: LookupHandle | None = None
         self._pending: list[Gathered] = []
         self.after_step = 0
-        """Step of the bsp group that pulls without a prefetch wait for. worker/step/step.py raises it."""
+        """Step of the bsp group that must be complete before pulls without a prefetch are answered. worker/step/step.py
+        raises it."""
         self.hits = 0
         self.misses = 0
         self.fixed = False
@@ -123,7 +126,8 @@ class Lookups:
 
     @property
     def settled(self) -> bool:
-        """Return True if every called module has a known route to its ids, or is known to compute them."""
+        """Return True if, for every called module, the route to its ids is known, or it is known that the model
+        computes the ids."""
         known = list(self._learnt.values())
         return bool(known) and all(one.inputs is not None or one.misses >= TRIES for one in known)
 
@@ -209,7 +213,8 @@ class Lookups:
         return plan
 
     def _grouped(self, handle: LookupHandle, ready: _Prefetched) -> tuple[torch.Tensor, ...]:
-        """Return the outputs of one prefetched call. The first caller pools all calls; an output is handed out once."""
+        """Return the outputs of one prefetched call. The first call pools the rows of all prefetched calls; each output
+        is handed out once."""
         assert handle.gathered is not None
         if torch.is_grad_enabled() and not handle.pooled:
             handle.pooled = True

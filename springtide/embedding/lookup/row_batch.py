@@ -20,7 +20,7 @@ ID_BYTES = 8
 
 
 def differentiable_once(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap backward like torch's `once_differentiable`, but at no cost unless second derivatives are requested."""
+    """Wrap backward like torch's `once_differentiable`, but with overhead only if second derivatives are requested."""
     refusing = once_differentiable(backward)
 
     def run(ctx: Any, *grads: Any) -> Any:
@@ -95,7 +95,7 @@ class Gathered:
         return both
 
     def show(self, groups: Sequence[int]) -> None:
-        """Put the gradients of these groups into the `grad` of their weights, with one row per unique id."""
+        """Set `weight.grad` of these groups' weights to their gradients, with one row per unique id."""
         grads = torch.from_numpy(self.step.grads())
         if len(self.plan.weights) == 1 and not self.plan.dims[0]:
             self.plan.weights[0].grad = self.shown[0] = grads
@@ -122,7 +122,8 @@ class Gathered:
 
 
 class Pooled(torch.autograd.Function):
-    """Autograd function for the outputs of all calls over one Gathered; the first input only triggers backward."""
+    """Autograd function for the outputs of all calls over one Gathered. Its first input is a dummy that makes autograd
+    call backward."""
 
     @staticmethod
     def forward(
@@ -194,7 +195,7 @@ def empty_rows(shape: tuple[int, ...], gpu: torch.device | None) -> torch.Tensor
 
 
 def rows_of(grads: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """Return gradients as float32 rows in CPU memory. Those of a GPU are copied together, with one wait for all."""
+    """Return gradients as float32 rows in CPU memory. Gradients on a GPU are copied together, with one wait for all."""
     rows = [None if grad is None else as_rows(grad) for grad in grads]
     streams = set()
     for at, grad in enumerate(rows):
@@ -218,7 +219,8 @@ def as_rows(grad: torch.Tensor) -> torch.Tensor:
 
 
 class ColumnsCall(LookupCall):
-    """Lookup with one column of ids per feature; it lists addresses only when it is grouped with other calls."""
+    """Lookup with one column of ids per feature. The addresses of single features are computed only if the call is
+    grouped with others."""
 
     __slots__ = ("dims", "ids_tensor", "pooling")
 

@@ -78,7 +78,8 @@ class TableClient:
     def local(
         cls, *, slots: int = 1024, seed: int = 0, threads: int = 1, servers: int = 1, **options: Any
     ) -> "TableClient":
-        """Create tables in this process. Several "servers" are for tests: each is a store with a share of the slots."""
+        """Create tables in this process. With several `servers`, for tests, each is a store with a share of the
+        slots."""
         backend = _native.LocalBackend(slots=slots, seed=seed, threads=threads, servers=servers)
         return cls(backend, threads=threads, **options)
 
@@ -177,19 +178,22 @@ class TableClient:
         """Push the gradients of all parts with one request per server, and the identities of their batches.
 
         `hyper` holds (table id, lr, weight decay, step) by table, `batches` (samples of the shard or 0, shard, first,
-        count). They count as trained when ``wait()`` of the result returns: every server has them. A slot that has
-        all of them skips them. A slot that has only some of them refuses the push (PartlyApplied).
+        count). The batches count as trained when ``wait()`` of the result returns, because every server then has them.
+        A slot that already has all of these batches skips the push. A slot that has only some of them refuses the push
+        (PartlyApplied).
         """
         return self.backend.push(list(parts), step, bsp, unique, clock, list(batches), list(hyper))
 
     def reroute(self, placement: Placement, addresses: Sequence[str] = ()) -> None:
-        """Use a new placement; usually requests already followed a server that refused a slot."""
+        """Use a new placement. Usually, requests already go to the right server, because a server that refuses a slot
+        names the new owner."""
         if isinstance(self.tables, _native.RemoteBackend) and placement.epoch >= self.tables.epoch:
             known = {rank: address for rank, address in enumerate(addresses) if address}
             self.tables.reroute(placement.epoch, list(placement.server_of_slot), known)
 
     def readdress(self, addresses: Sequence[str], lives: Sequence[int]) -> None:
-        """Send unanswered requests of restarted servers to their new addresses; an empty address means away."""
+        """Send unanswered requests to the new addresses of restarted servers; an empty address means that the server is
+        down."""
         if isinstance(self.tables, _native.RemoteBackend):
             for server, (address, life) in enumerate(zip(addresses, lives, strict=False)):
                 if address and life:
@@ -226,9 +230,9 @@ class TableClient:
             self.backend.assign([part], keep)
 
     def finish_first_values(self, table_ids: Iterable[int]) -> None:
-        """Mark the initial values of these tables as complete, so that slots skip later ones (`assign` with `keep`).
-
-        A worker that was stopped while it assigned them may continue after rows are trained or evicted.
+        """Mark the initial values of these tables as complete, so that slots ignore later initial values (`assign` with
+        `keep`). Otherwise, a worker that was suspended while it assigned values could overwrite rows that were trained
+        or evicted meanwhile.
         """
         under_way = [
             self.tables.push([], 0, False, True, 0, [(0, _native.FIRST_VALUES, table, 1)], []) for table in table_ids
@@ -275,7 +279,8 @@ def native_spec(spec: tables.TableSpec) -> _native.TableSpec:
 
 
 def plain_spec(spec: _native.TableSpec) -> tables.TableSpec:
-    """Return the spec behind a native spec. Its numbers have single precision, so that both conversions are inverse."""
+    """Convert a native spec back to a `TableSpec`. Numbers are rounded to single precision, so that the conversion is
+    the inverse of the other direction."""
     names = [field.name for field in dataclasses.fields(tables.OptimSpec) if field.name != "kind"]
     kernel: dict[str, Any] = {"kind": spec.optimizer, **{name: getattr(spec, name) for name in names}}
     kind, a, b = spec.init

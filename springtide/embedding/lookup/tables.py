@@ -62,7 +62,7 @@ class ServedTable:
         return keys.cpu().numpy(), self.initial.float().cpu().numpy()
 
     def follow_device(self, device: torch.device) -> None:
-        """Return outputs on the device that the model has moved to."""
+        """Make lookups return their outputs on the device that the model has moved to."""
         self.gpu = device if device.type == "cuda" else None
 
     def with_optimizer(self, optim: tables.OptimSpec) -> tables.TableSpec:

@@ -74,7 +74,7 @@ def _paths(model: nn.Module) -> dict[nn.Module, list[str]]:
 
 
 def _held_by_others(paths: dict[nn.Module, list[str]]) -> dict[int, nn.Module]:
-    """Map weights to modules that read all of them, such as an output layer tied to an embedding."""
+    """Map each weight to the other modules that read it as a whole, such as an output layer tied to an embedding."""
     return {
         id(param): module
         for module in paths
@@ -169,7 +169,7 @@ def _first_values(
 ) -> tuple[tables.Init, torch.Tensor | None, torch.Tensor | None]:
     """Return the init that servers create rows with, and the keys and rows that the job assigns once.
 
-    Rows of a weight on the meta device start as torch.nn, or TorchRec's `init_fn`, would create them.
+    Rows of a weight on the meta device get the initial values that torch.nn, or TorchRec's `init_fn`, would give them.
     """
     weight = module.weight
     if not weight.is_meta:

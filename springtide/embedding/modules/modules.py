@@ -132,7 +132,8 @@ class TableOptions(TypedDict, total=False):
     ttl: int
     """Pushes after which an unused row is dropped; 0 for never."""
     capacity: int
-    """Maximum number of rows; 0 for no limit. Each slot of the job keeps an equal share, the rows used last."""
+    """Maximum number of rows; 0 for no limit. Each slot of the job has an equal share of this number, and keeps its
+    most recently used rows."""
 
 
 def _request(

@@ -1,8 +1,8 @@
 """The `weight` parameter of a served table: a read fetches all rows from the servers, or is refused.
 
 `serve_weight` turns the nn.Parameter of an embedding into a `TableWeight` in place, so that optimizers and names stay
-valid. Size and dtype need no request; a function that needs values reads the whole table, with gradients if the loss
-uses it. `grad` holds only the rows of the step.
+valid. Reading its size or dtype needs no request to servers. A function that needs values reads the whole table, with
+gradients if the loss uses the result. `grad` holds only the rows of the step.
 """
 
 import math
@@ -52,7 +52,8 @@ DETACHING: frozenset[Function] = frozenset(
     [torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__]  # type: ignore[attr-defined]
 )
 AVERAGING: frozenset[Function] = frozenset([torch._foreach_copy_, torch._foreach_lerp_])
-"""Torch functions that AveragedModel applies to all parameters of a copy, which shares its tables with the model."""
+"""Torch functions that AveragedModel applies to the parameters of its copy of the model. The copy shares the model's
+tables."""
 COMBINING = frozenset(
     {"add", "sub", "mul", "div", "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__"}
 )
@@ -180,7 +181,7 @@ class TableReader:
         return f"table {self._table.name!r}, {rows} of {request.dim} {request.dtype}, on servers"
 
     def detached(self, weight: Any, scale: float = 1.0, shift: float = 0.0) -> TableRows:
-        """Return the whole table without gradients, unread, multiplied by `scale` and shifted by `shift`."""
+        """Return the whole table, without gradients, times `scale` plus `shift`. Its values are read on first use."""
         with torch._C.DisableTorchFunctionSubclass():
             rows: TableRows = weight.detach().as_subclass(TableRows)
         rows.springtide_reader, rows.springtide_scale, rows.springtide_shift = self, scale, shift
@@ -316,7 +317,8 @@ def _combined(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return float(func(*own, **named))
 
     shift, scale = at(0.0), at(1.0) - at(0.0)
-    is_line = math.isclose(at(2.0), shift + 2 * scale, abs_tol=1e-12)  # rules out products of the table with itself
+    # a third point rules out products of the table with itself
+    is_line = math.isclose(at(2.0), shift + 2 * scale, abs_tol=1e-12)
     return rows[0].springtide_reader.detached(rows[0], scale, shift) if is_line else None
 
 

@@ -16,7 +16,8 @@ from springtide import errors
 from springtide.domain.core.roles import Placement, SlotMove
 
 TOLERANCE = 0.1
-"""Deviation from its share within which a server counts as balanced. Moves cost time, and loads always fluctuate."""
+"""A server counts as balanced if its load deviates from its share by at most this fraction: moves cost time, and loads
+always fluctuate."""
 MIN_GAIN = 0.0001
 """Smallest gain that justifies a move, as a fraction of a share."""
 NOISE = 1e-9
@@ -30,7 +31,8 @@ Which = npt.NDArray[np.bool_]
 """Mask over slots: True for each slot that the search may move."""
 OUT_OF_TIME = 1
 CHOICES = (512, 2048)
-"""Limits on the binaries of successive programs. The small program usually finds the minimum, and finds it quickly."""
+"""Limits on the number of binary variables of the two integer programs. The first, small program usually finds the
+minimum quickly."""
 SECONDS = 2.0
 """Time limit in seconds for each program. Most programs take a tenth of it."""
 
@@ -229,7 +231,8 @@ class _Layout:
         change = self._home_again(moved)
         held = self.held + change[first] + change[second]
         off = self.problem.off(held)
-        for pair in np.flatnonzero(np.count_nonzero(off > NOISE, axis=1) <= 2):  # one move changes two servers
+        # only pairs for which at most two servers are unbalanced, because one move changes two servers
+        for pair in np.flatnonzero(np.count_nonzero(off > NOISE, axis=1) <= 2):
             a, b = int(moved[first[pair]]), int(moved[second[pair]])
             were = int(self.now[a]), int(self.now[b])
             self._put(a, int(self.before[a]))
@@ -258,7 +261,8 @@ class _Layout:
         return True
 
     def _move(self, which: Which) -> bool:
-        """Make the best move from or to the most unbalanced server, and all equally good moves between the two."""
+        """Make the best move from or to the most unbalanced server, and all equally good moves between the same two
+        servers."""
         if not which.any():
             return False
         off = self.problem.off(self.held)
@@ -292,7 +296,8 @@ class _Layout:
         return (float(gains[at]), int(self.now[others[at]]), target)
 
     def _carry(self, source: int, target: int, which: Which) -> None:
-        """Move the best slots from one server to another, while each move brings its full gain."""
+        """Move the best slots from one server to another, as long as the moves together gain as much as each would
+        alone."""
         mine = np.flatnonzero(which & (self.now == source))
         gains = self._gain(mine, source, target)
         order = np.argsort(-gains, kind="stable")
@@ -385,7 +390,8 @@ def _free(problem: PlacementProblem, quick: Ints, most: int) -> Ints:
 
 
 def _solved(problem: PlacementProblem, quick: Ints, free: Ints, seconds: float) -> tuple[Ints, bool]:
-    """Return a server for each free slot, as in `quick` if nothing is balanced, and whether the solver finished."""
+    """Return a server for each free slot, and whether the solver finished. If no balanced layout was found, the servers
+    are those of `quick`."""
     from scipy import optimize, sparse
 
     slots, servers = len(free), len(problem.share)

@@ -23,14 +23,15 @@ MOST_WORKERS = 128
 DEFAULT_SWEEPS, MOST_SWEEPS = (
     8,
     20,
-)  # sweeps of `anneal`, by default and with time to spare; more sweeps save almost nothing
+)  # sweeps of `anneal`: default, and maximum if there is time; more sweeps save almost nothing
 ALL_TABLES = 2**32 - 1
 MARGIN = 0.1
 """Fraction of the budget kept free, because schedule times vary."""
 LEAST = 4
-"""Minimum number of units. Fewer units save almost no schedule time and cost a tenth more transmissions."""
+"""Minimum number of units (tables scored, or sweeps). Fewer units save almost no schedule time and cause a tenth more
+transmissions."""
 MEMORY = 32
-"""Number of recent schedules that count. Older schedules had a different load."""
+"""Number of recent schedules whose times are used. Older schedules ran under a different load."""
 KEY = 10  # bytes that identify a row to a server: its key and its table
 SAID = 4  # bytes of the presence flag before a row or gradient between workers
 
@@ -50,11 +51,13 @@ class ScheduleSettings:
     """Eviction order of a full cache: `lru` evicts the row trained longest ago, `lfu` the row trained least often."""
     seed: int = 0
     p2p: str = "off"
-    """`rows` sends a row to its only next trainer; `gradients` also lets one of a few trainers keep a row."""
+    """`rows`: send a row directly to the only worker that trains it next. `gradients`: in addition, if a few workers
+    train a row, one of them keeps it and gets the others' gradients."""
     p2p_trainers: int = 4
     """Limit on the workers that train one row under `gradients`. With more trainers, the servers sum the gradients."""
     on_demand: bool = True
-    """Whether write-backs wait until a row is needed. False writes every trained row back with its own step."""
+    """Whether trained rows are written back only when another worker or a server needs them. False writes every trained
+    row back with its own step."""
     threads: int = 1
     """Threads of this rank's scheduler, equal on all ranks because they split samples and capacity."""
     profile_every: int = 8
@@ -147,8 +150,8 @@ def took(seconds: Mapping[str, float], *, units: int) -> ScheduleTime:
 def units_within(budget_s: float, history: Sequence[ScheduleTime], *, most: int, least: int = LEAST) -> int:
     """Return how many units, from `least` to `most`, keep the next schedule within `budget_s`.
 
-    Without a history the result is `most`, so that the first schedules show their cost. Until the number of units has
-    changed, the time counts as proportional to them; later schedules correct it.
+    Without a history the result is `most`, so that the first schedules show their cost. As long as all schedules had
+    the same number of units, the time is assumed proportional to the units; later schedules correct this.
     """
     recent = history[-MEMORY:]
     if not recent:

@@ -44,9 +44,10 @@ class FrontQuery:
         return numpy.array(seconds) / batch
 
 
-# ---- pruning ---- A step takes the sum of a worker part, a server part and a joint part (lookups): a matrix of rank 3
-# over pairs. The cost is a sum of two parts. First, only the best options of either side are paired. For each of a
-# thousand cost levels, these pairs give the speed of a shape that is certainly cheaper. Then all pairs are compared
+# ---- pruning ----
+# The time of a step is the sum of a worker part, a server part and a joint part (lookups): a matrix of rank 3 over
+# pairs of options. The cost is a sum of two parts. First, only the best options of either side are paired. For each of
+# a thousand cost levels, these pairs give the speed of a shape that is certainly cheaper. Then all pairs are compared
 # with these speeds, in single precision with a tolerance for rounding. No grid has to be sorted or cached.
 
 STEPS = 1024
