@@ -119,10 +119,8 @@ async def do(client: Client, step: reconcile.Step) -> None:
         case reconcile.Delete(grace_s=grace_s):
             uid = metadata["uid"]
             await client.delete(kind, name, namespace=namespace, uid=uid, grace_s=grace_s, propagation="Background")
-        case reconcile.Let(holds=holds, owners=owners):
+        case reconcile.Let(holds=holds):
             change = {"resourceVersion": metadata["resourceVersion"], "finalizers": list(holds) or None}
-            if owners is not None:
-                change["ownerReferences"] = list(owners) or None
             await client.patch(kind, name, {"metadata": change}, namespace=namespace)
         case reconcile.Count(status=status):
             await client.patch(kind, name, {"status": status}, namespace=namespace, subresource="status")

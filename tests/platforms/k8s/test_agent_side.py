@@ -18,7 +18,6 @@ from springtide.platforms.k8s.job.lease import JobLease
 from springtide.platforms.k8s.job.platform import KubernetesPlatform
 from springtide.platforms.k8s.objects import names
 from springtide.rpc.messages import messages
-from springtide_lab.kubernetes.api import rbac
 from tests import waiting
 from tests.platforms.k8s import making
 
@@ -310,9 +309,3 @@ def test_what_a_status_does_not_say_any_more_is_gone_from_it(job):
             assert job_status.read(found, "ctr", 0.0) == status
 
     job.run(work)
-
-
-def test_who_may_see_one_object_by_name_may_watch_that_one():
-    assert rbac.chosen_name("metadata.name=ctr") == "ctr"
-    assert rbac.chosen_name("spec.nodeName=n,metadata.name=ctr") == "ctr"
-    assert rbac.chosen_name("metadata.name!=ctr") == rbac.chosen_name("") == ""

@@ -80,7 +80,7 @@ def end_of(pod: Object) -> Object:
 TELLS = """
 import os, socket, pathlib
 at = pathlib.Path("/run/springtide")
-print(os.environ["GREETING"], os.environ["FROM_MAP"], (at / "secret/word").read_text(), (at / "run/first").read_text())
+print(os.environ["GREETING"], os.environ["FROM_MAP"], (at / "secret/word").read_text())
 print(os.getpid(), os.getuid(), socket.gethostname(), os.environ["IP"] == socket.gethostbyname("friends"))
 print(len((at / "account/token").read_text()) > 10, (at / "account/namespace").read_text() == os.environ["NAMESPACE"])
 try:
@@ -113,15 +113,8 @@ def rich_pod(namespace: str) -> Object:
         "volumeMounts": mounts,
         "securityContext": {"readOnlyRootFilesystem": True},
     }
-    first = {
-        "name": "first",
-        "image": "springtide:test",
-        "command": ["sh", "-c", "echo -n before > /run/springtide/run/first"],
-        "volumeMounts": mounts,
-    }
     body = making.pod(
         "rich",
-        initContainers=[first],
         containers=[main],
         serviceAccountName="default",
         automountServiceAccountToken=False,
@@ -149,7 +142,7 @@ def test_a_pod_sees_its_volumes_its_environment_its_name_and_its_friends(
         told = await log_of(client, "rich")
         assert over["status"]["phase"] == "Succeeded", told
         assert told == [
-            "hello-you mapped secret before",
+            "hello-you mapped secret",
             "1 10001 rich True",
             "True True",
             "Read-only file system",
@@ -249,9 +242,7 @@ def test_a_budget_holds_evictions_back_and_a_drained_node_ends_empty(cluster: Cl
     cluster.run(work)
 
 
-def test_a_pod_that_fits_nowhere_says_so_and_one_of_higher_priority_makes_room(
-    cluster: Cluster, kubelet: LocalKubelet
-) -> None:
+def test_a_pod_that_fits_nowhere_and_one_without_an_image_say_so(cluster: Cluster, kubelet: LocalKubelet) -> None:
     async def work(client: Client) -> None:
         huge = making.pod("huge", "true")
         huge["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "64"}}

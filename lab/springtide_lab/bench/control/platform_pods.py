@@ -1,8 +1,7 @@
 """Where `bench platforms` runs its job on Kubernetes: an API server, the operator and nodes of this machine, and pods.
 
-In: `springtide_lab.bench.control.platforms` makes one for each run. Out: `platform_job.Side`. The job is
-submitted as a user would, with what a user gets by default: mutual TLS between all roles, and no memory that pods could
-share. Its status is asked of the master itself: that in the cluster is written every two seconds only.
+The job is submitted as a user would, with mutual TLS between all roles and no memory that pods could share. Its status
+is asked of the master itself: the one in the cluster is written every two seconds only.
 """
 
 import asyncio
@@ -35,8 +34,7 @@ from springtide.platforms.k8s.objects.pods import Site
 from springtide.platforms.k8s.operator import process
 from springtide.rpc.messages import messages
 from springtide.rpc.transport import connection
-from springtide_lab.kubernetes.api.loop_thread import LoopThread
-from springtide_lab.kubernetes.api.server import ApiServer
+from springtide_lab.kubernetes.api.server import ApiServer, LoopThread
 from springtide_lab.kubernetes.kubelet.kubelet import LocalKubelet
 
 SPACE = "measured"
@@ -55,7 +53,6 @@ class Pods:
         self._folder = pathlib.Path(self._stack.enter_context(tempfile.TemporaryDirectory(dir=folder)))
         for each in (folder, self._folder):
             each.chmod(0o755)  # pods are nobody in particular
-        self._job: job_handle.KubernetesJobHandle | None = None
         self._line: Line | None = None
         self._seen: messages.JobStatus | None = None
         self._looked_at = 0.0
@@ -70,11 +67,6 @@ class Pods:
         except BaseException:
             self._stack.close()
             raise
-
-    @property
-    def job(self) -> job_handle.KubernetesJobHandle:
-        assert self._job is not None
-        return self._job
 
     def submit(self, plan: RunPlan) -> None:
         spec, script = plan.spec, pathlib.Path(plan.script)
@@ -95,7 +87,7 @@ class Pods:
             kubernetes=KubernetesWish(run_volume=RunVolume(size="1Gi", shared=True), grace_s=5),
         )
         submitting.submit(job, code, self._where)
-        self._job = job_handle.open_job(spec.name, self._where)
+        self.job = job_handle.open_job(spec.name, self._where)
 
     def status(self) -> messages.JobStatus:
         """From its master; what the cluster says, at most twice a second, where that is not there yet, or any more."""

@@ -1,13 +1,14 @@
-"""Faults of an API server, for tests: refusals, conflicts, delays, old lists, lost replies.
+"""Injected faults of the API server: refusals, conflicts, delays, old lists, lost replies.
 
-In: a test says what is to go wrong, how often, and for whom. Out: `http` asks before each request. Calls come from the
-test's thread, questions from the server's: each is one step under a lock.
+In: calls from the test's thread. Out: `http` asks before each request, from the server's thread.
 """
 
+import http
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 
-from springtide_lab.kubernetes.api import status_errors
+from springtide_lab.kubernetes.api.status_errors import Refused
 
 EVER = 1 << 60
 
@@ -32,6 +33,10 @@ class Fault:
     def fits(self, verb: str, resource: str) -> bool:
         return self.times > 0 and (not self.verbs or verb in self.verbs) and self.resource in ("", resource)
 
+    def refusal(self) -> Refused:
+        reason = http.HTTPStatus(self.code).phrase.replace(" ", "")
+        return Refused(self.code, reason, f"{reason}: requested by the test", retry_after_s=self.retry_after_s)
+
 
 @dataclass(slots=True)
 class Faults:
@@ -40,23 +45,12 @@ class Faults:
     _faults: list[Fault] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def fail(
-        self,
-        code: int,
-        *,
-        times: int = 1,
-        verbs: tuple[str, ...] = (),
-        resource: str = "",
-        retry_after_s: float | None = None,
-        after: bool = False,
-    ) -> None:
-        """Answer with 409, 429 (with Retry-After), 500, 503, ... instead; with `after`, once it has been done."""
-        self._add(
-            Fault(code=code, times=times, verbs=verbs, resource=resource, retry_after_s=retry_after_s, after=after)
-        )
+    def fail(self, code: int, *, times: int = 1, **of: Any) -> None:
+        """Answer with 409, 429, 500, 503, ... instead; `of` are fields of `Fault`."""
+        self._add(Fault(code=code, times=times, **of))
 
-    def slow(self, delay_s: float, *, times: int = EVER, verbs: tuple[str, ...] = (), resource: str = "") -> None:
-        self._add(Fault(delay_s=delay_s, times=times, verbs=verbs, resource=resource))
+    def slow(self, delay_s: float, *, times: int = EVER, **of: Any) -> None:
+        self._add(Fault(delay_s=delay_s, times=times, **of))
 
     def stale(self, resource: str, *, behind: int = 1, times: int = 1) -> None:
         """Answer lists with an older state, as a server that lags behind its peers does."""
@@ -80,25 +74,3 @@ class Faults:
     def _add(self, fault: Fault) -> None:
         with self._lock:
             self._faults.append(fault)
-
-
-FAULT_REASONS = {
-    401: "Unauthorized",
-    403: "Forbidden",
-    404: "NotFound",
-    409: "Conflict",
-    410: "Expired",
-    429: "TooManyRequests",
-    500: "InternalError",
-    503: "ServiceUnavailable",
-    504: "Timeout",
-}
-
-
-def fault_refusal(fault: Fault, resource: str, name: str) -> status_errors.Refused:
-    if fault.code == 409:
-        return status_errors.conflict(resource, name)
-    reason = FAULT_REASONS.get(fault.code, "Unknown")
-    return status_errors.Refused(
-        fault.code, reason, f"{reason}: a fault asked for by the test", retry_after_s=fault.retry_after_s
-    )

@@ -1,50 +1,48 @@
-"""The API over HTTP: who asks, whether they may, what goes wrong on purpose, and then what they asked for.
+"""The API over HTTP: authentication, authorization, injected faults, then the verb.
 
 In: requests. Out: objects, lists, watches, `Status` objects for refusals. `Parts` answers requests to parts of objects
-that are more than a change: binding, eviction, tokens, reviews of access.
+that are more than a change: binding, eviction, tokens.
 """
 
 import asyncio
 import copy
 import json
 import time
-from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-import yaml
 from aiohttp import ClientError, ClientSession, web
 
-from springtide_lab.kubernetes.api import api_faults, object_store, paths, rbac, status_errors
-from springtide_lab.kubernetes.api.object_lifecycle import Lifecycle, stamp
+from springtide.platforms.k8s.api.kinds import timestamp
+from springtide_lab.kubernetes.api import api_faults, object_store, rbac, status_errors
+from springtide_lab.kubernetes.api.object_lifecycle import Lifecycle
 from springtide_lab.kubernetes.api.object_store import Change, Feed, Store
 from springtide_lab.kubernetes.api.paths import Registry, Target
 from springtide_lab.kubernetes.api.status_errors import Json, Refused
 from springtide_lab.kubernetes.control import reconcile
 from springtide_lab.kubernetes.control.reconcile import Housekeeping
-from springtide_lab.kubernetes.objects import patches
+from springtide_lab.kubernetes.objects import patches, selectors
 from springtide_lab.kubernetes.objects.admission import kinds_of
-from springtide_lab.kubernetes.objects.kinds import BUDGETS, CRDS, NAMESPACES, NODES, PODS
+from springtide_lab.kubernetes.objects.kinds import BUDGETS, CRDS, NAMESPACES, NODES, PODS, RBAC
 
 VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 BOOKMARK_S = 5.0  # servers send one about every minute; clients must not depend on it
-WATCH_S = 1800.0
 BODY = 16 * 1024 * 1024
 TOKEN_S = 3600
+SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
 class Api:
     """One server's state and how it answers. Lives in one event loop."""
 
-    def __init__(self, ca: str, clock: Callable[[], float] = time.time) -> None:
-        self.clock = clock
+    def __init__(self, ca: str) -> None:
         self.store = Store()
         self.registry = Registry()
         self.tokens = rbac.Tokens()
         self.faults = api_faults.Faults()
-        self.life = Lifecycle(self.store, clock)
+        self.life = Lifecycle(self.store)
         self.feeds: set[Feed] = set()
-        self._parts = Parts(self.life, self.tokens, clock)
-        self._open: set[web.StreamResponse] = set()
+        self._parts = Parts(self.life, self.tokens)
         self.store.after_change += [self._learn, Housekeeping(self.life, self.registry, ca).after]
         for name in ("default", "kube-system", "kube-node-lease"):
             self.life.create(NAMESPACES, "", {"metadata": {"name": name}})
@@ -83,26 +81,24 @@ class Api:
             return web.json_response(refused.status(), status=refused.code, headers=headers)
 
     async def _answer(self, request: web.Request) -> web.StreamResponse:
-        if request.path in ("/healthz", "/livez", "/readyz"):
-            return web.Response(text="ok")
         user = self.tokens.user(request.headers.get("Authorization", "").removeprefix("Bearer "), self.store)
         if user is None:
-            raise status_errors.unauthorized()
-        if request.method == "GET" and (said := paths.answer(request.path, self.registry.all())) is not None:
+            raise Refused(401, "Unauthorized", "Unauthorized")
+        if request.method == "GET" and (said := self.registry.discovery(request.path)) is not None:
             return web.json_response(said)
-        body = await self._body(request)
-        if request.path.startswith("/apis/authorization.k8s.io/v1/selfsubject") and request.method == "POST":
-            return web.json_response(self._parts.review(user, body), status=201)
         target = self.registry.target(request.path)
         verb = self._verb(request, target)
+        if verb in ("list", "watch"):
+            target = replace(target, name=selectors.chosen_name(request.query.get("fieldSelector", "")))
         resource = target.kind.plural + (f"/{target.part}" if target.part else "")
-        named = target.name or rbac.chosen_name(request.query.get("fieldSelector", ""))
-        ask = rbac.Ask(verb=verb, group=target.kind.group, resource=resource, namespace=target.namespace, name=named)
+        ask = rbac.Ask(
+            verb=verb, group=target.kind.group, resource=resource, namespace=target.namespace, name=target.name
+        )
         if not rbac.allowed(self.store, user, ask):
             where = f'in the namespace "{target.namespace}"' if target.namespace else "at the cluster scope"
             why = f'User "{user.name}" cannot {verb} resource "{resource}" in API group "{target.kind.group}" {where}'
             raise status_errors.forbidden(target.kind.resource, target.name, why)
-        return await self._with_faults(request, target, verb, resource, user, body)
+        return await self._with_faults(request, target, verb, resource, user, await self._body(request))
 
     async def _with_faults(
         self, request: web.Request, target: Target, verb: str, resource: str, user: rbac.User, body: Any
@@ -112,18 +108,17 @@ class Api:
             if fault.delay_s:
                 await asyncio.sleep(fault.delay_s)
             if fault.code and not fault.after:
-                raise api_faults.fault_refusal(fault, target.kind.resource, target.name)
+                raise fault.refusal()
         behind = max((fault.behind for fault in found), default=0)
         answer = await self._do(request, target, verb, user, body, behind)
         for fault in found:
             if fault.code and fault.after:
-                raise api_faults.fault_refusal(fault, target.kind.resource, target.name)
+                raise fault.refusal()
         return answer
 
     async def _do(
         self, request: web.Request, target: Target, verb: str, user: rbac.User, body: Any, behind: int
     ) -> web.StreamResponse:
-        dry = request.query.get("dryRun") == "All"
         kind = target.kind
         if target.part == "log":
             return await self._log(request, target)
@@ -131,54 +126,27 @@ class Api:
             case "watch":
                 return await self._watch(request, target)
             case "list":
-                found = object_store.page(self.store, target, request.query, behind=behind)
-                return web.json_response(found.as_list(kind))
+                return web.json_response(object_store.listed(self.store, target, request.query, behind=behind))
             case "get":
-                return web.json_response(object_store.as_version(kind, self.life.need(kind, target.key)))
+                return web.json_response(self.life.need(kind, target.key))
             case "create" if target.part:
                 return web.json_response(self._parts.create(target, body), status=201)
             case "create":
                 self._refuse_escalation(user, target, body)
-                made = self.life.create(kind, target.namespace, body, dry=dry)
-                return web.json_response(made, status=201)
+                return web.json_response(self.life.create(kind, target.namespace, body), status=201)
             case "update":
                 self._refuse_escalation(user, target, body)
-                return web.json_response(self.life.change(kind, target.key, body, part=target.part, dry=dry))
+                return web.json_response(self.life.change(kind, target.key, body, part=target.part))
             case "patch":
-                return self._patch(request, target, user, body, dry)
-            case "deletecollection":
-                return self._delete_all(request, target, body)
-        item, gone = self.life.delete(kind, target.key, self._options(request, body))
-        if gone and kind is not PODS:
-            return web.json_response(
-                status_errors.success(kind.plural, kind.group, target.name, item["metadata"]["uid"])
-            )
-        return web.json_response(item)
+                new = patches.apply(self.life.need(kind, target.key), body, request.content_type, kind)
+                self._refuse_escalation(user, target, new)
+                return web.json_response(self.life.change(kind, target.key, new, part=target.part))
+        return web.json_response(self.life.delete(kind, target.key, body))
 
     # ---- verbs ----
 
-    def _patch(self, request: web.Request, target: Target, user: rbac.User, body: Any, dry: bool) -> web.Response:
-        kind = target.kind
-        new = patches.apply(self.life.need(kind, target.key), body, request.content_type, custom=kind.custom)
-        self._refuse_escalation(user, target, new)
-        return web.json_response(self.life.change(kind, target.key, new, part=target.part, dry=dry))
-
-    def _delete_all(self, request: web.Request, target: Target, body: Any) -> web.Response:
-        found = object_store.page(self.store, target, request.query)
-        for item in found.items:
-            key = (item["metadata"].get("namespace", ""), item["metadata"]["name"])
-            self.life.delete(target.kind, key, self._options(request, body))
-        return web.json_response(found.as_list(target.kind))
-
-    def _options(self, request: web.Request, body: Any) -> Json:
-        options = dict(body or {})
-        for key in ("gracePeriodSeconds", "propagationPolicy"):
-            if key in request.query:
-                options[key] = int(request.query[key]) if key == "gracePeriodSeconds" else request.query[key]
-        return options
-
     def _refuse_escalation(self, user: rbac.User, target: Target, body: Any) -> None:
-        if target.kind.group != rbac.GROUP or user.may_all or not isinstance(body, dict):
+        if target.kind.group != RBAC or user.may_all or not isinstance(body, dict):
             return
         rules = list(body.get("rules") or [])
         verb, resource = "escalate", target.kind.plural
@@ -187,7 +155,7 @@ class Api:
             reference = body["roleRef"]
             rules = rbac.rules_behind(self.store, reference, target.namespace)
             verb, resource, name = "bind", reference["kind"].lower() + "s", reference["name"]
-        ask = rbac.Ask(verb=verb, group=rbac.GROUP, resource=resource, namespace=target.namespace, name=name)
+        ask = rbac.Ask(verb=verb, group=RBAC, resource=resource, namespace=target.namespace, name=name)
         missing = rbac.beyond(self.store, user, rules, target.namespace)
         if missing and not rbac.allowed(self.store, user, ask):
             why = f'user "{user.name}" is attempting to grant RBAC permissions not currently held: {missing}'
@@ -195,8 +163,6 @@ class Api:
 
     async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        seconds = float(request.query.get("timeoutSeconds") or WATCH_S)
-        bookmarks = request.query.get("allowWatchBookmarks") in ("true", "1")
         try:
             feed = Feed(self.store, target, request.query)
         except Refused as refused:
@@ -208,7 +174,7 @@ class Api:
         self.feeds.add(feed)
         try:
             await response.prepare(request)
-            await self._stream(request, response, feed, seconds, bookmarks)
+            await self._stream(request, response, feed)
         except ConnectionError:
             pass  # whoever watched is gone
         finally:
@@ -216,29 +182,20 @@ class Api:
             feed.close()
         return response
 
-    async def _stream(
-        self,
-        request: web.Request,
-        response: web.StreamResponse,
-        feed: Feed,
-        seconds: float,
-        bookmarks: bool,
-    ) -> None:
+    async def _stream(self, request: web.Request, response: web.StreamResponse, feed: Feed) -> None:
         loop = asyncio.get_running_loop()
-        until = loop.time() + seconds
-        while (left := until - loop.time()) > 0:
+        deadline = loop.time() + float(request.query["timeoutSeconds"])
+        while (left := deadline - loop.time()) > 0:
             try:
                 event = await asyncio.wait_for(feed.events.get(), min(left, BOOKMARK_S))
             except TimeoutError:
-                if bookmarks:
-                    feed.bookmark()
+                feed.bookmark()
                 continue
             if event is None:
                 if request.transport is not None:
                     request.transport.abort()
                 return
-            if event["type"] != "BOOKMARK" or bookmarks or "annotations" in event["object"]["metadata"]:
-                await response.write(_line(event))
+            await response.write(_line(event))
 
     async def _log(self, request: web.Request, target: Target) -> web.StreamResponse:
         pod = self.life.need(PODS, target.key)
@@ -266,25 +223,22 @@ class Api:
     # ---- reading ----
 
     def _verb(self, request: web.Request, target: Target) -> str:
-        if request.method in ("GET", "HEAD"):
-            if request.query.get("watch") in ("true", "1") and not target.part:
+        if request.method == "GET":
+            if request.query.get("watch") == "true":
                 return "watch"
             return "get" if target.name else "list"
         verb = VERBS.get(request.method)
-        whole = bool(target.name) and not target.part
-        if verb is None or (verb == "create" and whole) or (verb in ("update", "patch") and not target.name):
+        makes = verb == "create" and not target.part
+        placed = bool(target.namespace) or not target.kind.namespaced
+        if verb is None or bool(target.name) == makes or not placed:
             raise status_errors.not_allowed(request.method)
-        if verb == "create" and target.kind.namespaced and not target.namespace:
-            raise status_errors.not_allowed(request.method)
-        return "deletecollection" if verb == "delete" and not target.name else verb
+        return verb
 
     async def _body(self, request: web.Request) -> Any:
         text = await request.read()
-        if not text:
-            return {}
         try:
-            return yaml.safe_load(text) if "yaml" in request.content_type else json.loads(text)
-        except (ValueError, yaml.YAMLError) as error:
+            return json.loads(text) if text else {}
+        except ValueError as error:
             raise status_errors.bad_request(f"the body cannot be read: {error}") from error
 
 
@@ -293,10 +247,10 @@ def _line(event: Json) -> bytes:
 
 
 class Parts:
-    """Answers them. `clock` is the time of day in seconds."""
+    """Answers requests to `binding`, `eviction` and `token`."""
 
-    def __init__(self, lifecycle: Lifecycle, tokens: rbac.Tokens, clock: Callable[[], float]) -> None:
-        self._life, self._tokens, self._clock = lifecycle, tokens, clock
+    def __init__(self, lifecycle: Lifecycle, tokens: rbac.Tokens) -> None:
+        self._life, self._tokens = lifecycle, tokens
 
     def create(self, target: Target, body: Json) -> Json:
         item = self._life.need(target.kind, target.key)
@@ -311,34 +265,30 @@ class Parts:
 
     def _bind(self, target: Target, pod: Json, body: Json) -> Json:
         node = (body.get("target") or {}).get("name", "")
-        if pod["metadata"].get("deletionTimestamp"):
-            raise status_errors.conflict(
-                "pods/binding", target.name, f"pod {target.name} is being deleted, cannot be assigned"
-            )
-        if pod["spec"].get("nodeName"):
-            why = f"pod {target.name} is already assigned to node {pod['spec']['nodeName']!r}"
+        if pod["metadata"].get("deletionTimestamp") or pod["spec"].get("nodeName"):
+            why = f"pod {target.name} is being deleted, or already assigned to a node"
             raise status_errors.conflict("pods/binding", target.name, why)
         bound = copy.deepcopy(pod)
         bound["spec"]["nodeName"] = node
-        self._condition(bound, "PodScheduled", "True", "", "")
+        self._condition(bound, "PodScheduled")
         self._life.store.put(PODS.resource, target.key, bound)
-        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+        return SUCCESS
 
     def _evict(self, target: Target, pod: Json, body: Json) -> Json:
         store = self._life.store
         reconcile.refuse_disruption(pod, store.all(BUDGETS.resource, target.namespace))
         marked = copy.deepcopy(pod)
         if pod["spec"].get("nodeName"):
-            why = "Eviction API: evicting"
-            self._condition(marked, "DisruptionTarget", "True", "EvictionByEvictionAPI", why)
+            self._condition(
+                marked, "DisruptionTarget", reason="EvictionByEvictionAPI", message="Eviction API: evicting"
+            )
             store.put(PODS.resource, target.key, marked)
         self._life.delete(PODS, target.key, dict(body.get("deleteOptions") or {}))
-        return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+        return SUCCESS
 
-    def _condition(self, pod: Json, kind: str, status: str, reason: str, message: str) -> None:
+    def _condition(self, pod: Json, kind: str, **more: str) -> None:
         conditions = [each for each in pod["status"].get("conditions") or [] if each["type"] != kind]
-        entry = {"type": kind, "status": status, "lastTransitionTime": stamp(self._clock()), "lastProbeTime": None}
-        entry |= {key: value for key, value in (("reason", reason), ("message", message)) if value}
+        entry = {"type": kind, "status": "True", "lastTransitionTime": timestamp(time.time()), **more}
         pod["status"]["conditions"] = [*conditions, entry]
 
     def _token(self, target: Target, account: Json, body: Json) -> Json:
@@ -349,18 +299,5 @@ class Parts:
             "apiVersion": "authentication.k8s.io/v1",
             "metadata": {"name": target.name, "namespace": target.namespace},
             "spec": {"audiences": ["https://kubernetes.default.svc"], "expirationSeconds": seconds},
-            "status": {"token": token, "expirationTimestamp": stamp(self._clock() + seconds)},
+            "status": {"token": token, "expirationTimestamp": timestamp(time.time() + seconds)},
         }
-
-    def review(self, user: rbac.User, body: Json) -> Json:
-        """Whether the one who asks may do a thing: `kubectl auth can-i`."""
-        asked = (body.get("spec") or {}).get("resourceAttributes") or {}
-        part = asked.get("subresource", "")
-        ask = rbac.Ask(
-            verb=asked.get("verb", ""),
-            group=asked.get("group", ""),
-            resource=asked.get("resource", "") + (f"/{part}" if part else ""),
-            namespace=asked.get("namespace", ""),
-            name=asked.get("name", ""),
-        )
-        return {**body, "status": {"allowed": rbac.allowed(self._life.store, user, ask)}}

@@ -1,67 +1,60 @@
-"""An object's life on the server: made, changed, marked for deletion, gone; `metadata` is the server's own business.
+"""Creates, changes and deletes objects by the server's rules; the server alone writes most of `metadata`.
 
 In: requests that `http` has read and allowed. `admission` fills in and refuses by kind; `store` keeps. Versions are
 compared on every change (409), the status changes only through its own path, finalizers hold an object back.
 """
 
 import copy
-import datetime
-import re
 import secrets
 import string
+import time
 import uuid
-from collections.abc import Callable
 from typing import Any
 
+from springtide.platforms.k8s.api.kinds import timestamp
 from springtide_lab.kubernetes.api import status_errors
 from springtide_lab.kubernetes.api.object_store import Key, Store
 from springtide_lab.kubernetes.api.status_errors import Json
 from springtide_lab.kubernetes.objects import admission, schema
-from springtide_lab.kubernetes.objects.kinds import NAMESPACES, Kind
+from springtide_lab.kubernetes.objects.kinds import FOREGROUND, NAMESPACES, Kind
 
-NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 LETTERS = "".join(sorted(set(string.ascii_lowercase + string.digits) - set("aeiou013l")))
 OWN_METADATA = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
 
 
-def stamp(seconds: float) -> str:
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 class Lifecycle:
-    """Changes the store as a server would. `clock` is the time of day in seconds."""
+    """Changes the store as a server would."""
 
-    def __init__(self, store: Store, clock: Callable[[], float]) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self._clock = clock
 
-    def create(self, kind: Kind, namespace: str, body: Json, *, dry: bool = False) -> Json:
+    def create(self, kind: Kind, namespace: str, body: Json) -> Json:
         item = self._shaped(kind, namespace, body)
         meta = item["metadata"]
         if not meta.get("name") and meta.get("generateName"):
             meta["name"] = meta["generateName"] + "".join(secrets.choice(LETTERS) for _ in range(5))
         wrong = list(admission.name_faults(kind, meta))
         if wrong:
-            raise status_errors.invalid(kind.kind, kind.group, meta.get("name", ""), wrong)
+            raise status_errors.invalid(kind.resource, meta.get("name", ""), wrong)
         key = (namespace, meta["name"])
         self._check_namespace(kind, key)
         if self.store.get(kind.resource, key) is not None:
-            raise status_errors.exists(kind.resource, meta["name"])
+            raise status_errors.Refused(409, "AlreadyExists", f'{kind.resource} "{meta["name"]}" already exists')
         if meta.pop("resourceVersion", None):
             raise status_errors.bad_request("resourceVersion should not be set on objects to be created")
         for name in OWN_METADATA:
             meta.pop(name, None)
         meta["uid"] = str(uuid.uuid4())
-        meta["creationTimestamp"] = stamp(self._clock())
-        if kind.counted or kind.custom:
+        meta["creationTimestamp"] = timestamp(time.time())
+        if kind.counted:
             meta["generation"] = 1
         if kind.has_status:
             item.pop("status", None)
         item = admission.admit_new(self.store, kind, item)
         self._validate(kind, item, None)
-        return item if dry else self.store.put(kind.resource, key, item)
+        return self.store.put(kind.resource, key, item)
 
-    def change(self, kind: Kind, key: Key, body: Json, *, part: str = "", dry: bool = False) -> Json:
+    def change(self, kind: Kind, key: Key, body: Json, *, part: str = "") -> Json:
         """Replace an object, or only its status, or (a pod) only its resources."""
         old = self.need(kind, key)
         new = self._shaped(kind, key[0], body)
@@ -80,19 +73,19 @@ class Lifecycle:
             added = set(new["metadata"].get("finalizers") or []) - set(meta.get("finalizers") or [])
             if added:
                 fault = "metadata.finalizers: Forbidden: no new finalizers can be added if the object is being deleted"
-                raise status_errors.invalid(kind.kind, kind.group, key[1], [fault])
-        new = admission.admit_change(self.store, kind, new, old, part)
+                raise status_errors.invalid(kind.resource, key[1], [fault])
+        new = admission.admit_change(kind, new, old, part)
         self._validate(kind, new, old)
         if self._counts(kind, new, old):
             new["metadata"]["generation"] = meta.get("generation", 0) + 1
-        if _same(new, old) or dry:
-            return old if not dry else new
+        if _same(new, old):
+            return old
         if meta.get("deletionTimestamp") and self._may_go(kind, new):
             return self.store.drop(kind.resource, key, new)
         return self.store.put(kind.resource, key, new)
 
-    def delete(self, kind: Kind, key: Key, options: Json) -> tuple[Json, bool]:
-        """Mark an object for deletion, or remove it; the object, and whether it is gone."""
+    def delete(self, kind: Kind, key: Key, options: Json) -> Json:
+        """Mark an object for deletion, or remove it."""
         old = self.need(kind, key)
         meta = old["metadata"]
         for name, found in (options.get("preconditions") or {}).items():
@@ -101,38 +94,33 @@ class Lifecycle:
                 raise status_errors.conflict(kind.resource, key[1], why)
         grace = admission.grace_of(kind, old, options.get("gracePeriodSeconds"))
         new = copy.deepcopy(old)
-        policy = options.get("propagationPolicy") or ""
-        holder = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}.get(policy)
-        if holder and holder not in (meta.get("finalizers") or []):
-            new["metadata"]["finalizers"] = [*(meta.get("finalizers") or []), holder]
-        left = new["metadata"].get("finalizers") or []
+        left = list(meta.get("finalizers") or [])
+        if options.get("propagationPolicy") == "Foreground" and FOREGROUND not in left:
+            new["metadata"]["finalizers"] = left = [*left, FOREGROUND]
         if not left and grace == 0 and kind is not NAMESPACES:
-            return self.store.drop(kind.resource, key), True
+            return self.store.drop(kind.resource, key)
         already = meta.get("deletionGracePeriodSeconds")
         if already is None or grace < already:
-            new["metadata"]["deletionTimestamp"] = stamp(self._clock() + grace)
+            new["metadata"]["deletionTimestamp"] = timestamp(time.time() + grace)
             new["metadata"]["deletionGracePeriodSeconds"] = grace
-            if kind.counted or kind.custom:
+            if kind.counted:
                 new["metadata"]["generation"] = meta.get("generation", 0) + 1
         if kind is NAMESPACES:
             new["status"] = {**new.get("status", {}), "phase": "Terminating"}
-        return (old if _same(new, old) else self.store.put(kind.resource, key, new)), False
+        return old if _same(new, old) else self.store.put(kind.resource, key, new)
 
     def need(self, kind: Kind, key: Key) -> Json:
         """An object, or 404."""
         found = self.store.get(kind.resource, key)
         if found is None:
-            raise status_errors.not_found(kind.plural, key[1], kind.group)
+            raise status_errors.not_found(kind.resource, key[1])
         return found
 
     def _shaped(self, kind: Kind, namespace: str, body: Any) -> Json:
         if not isinstance(body, dict) or not isinstance(body.get("metadata", {}), dict):
             raise status_errors.bad_request("the body must be an object with metadata")
         if body.get("kind", kind.kind) != kind.kind or body.get("apiVersion", kind.api_version) != kind.api_version:
-            sent = f"{body.get('apiVersion')}, Kind={body.get('kind')}"
-            raise status_errors.bad_request(
-                f"the object in the body ({sent}) is not a {kind.api_version}, Kind={kind.kind}"
-            )
+            raise status_errors.bad_request(f"the object in the body is not a {kind.api_version}, Kind={kind.kind}")
         item: Json = {"apiVersion": kind.api_version, "kind": kind.kind, **copy.deepcopy(body)}
         meta = item.setdefault("metadata", {})
         if kind.namespaced:
@@ -143,10 +131,9 @@ class Lifecycle:
             meta["namespace"] = namespace
         else:
             meta.pop("namespace", None)
-        if kind.custom and kind.schema is not None:
+        if kind.schema is not None:
             pruned = schema.fill(schema.prune(item, kind.schema, root=True), kind.schema)
-            assert isinstance(pruned, dict)
-            item = pruned
+            item = dict(pruned)
         return item
 
     def _merged(self, kind: Kind, old: Json, new: Json, part: str) -> Json:
@@ -168,19 +155,17 @@ class Lifecycle:
             merged["metadata"].pop(name, None)
             if name in old["metadata"]:
                 merged["metadata"][name] = old["metadata"][name]
-        if "managedFields" in old["metadata"]:
-            merged["metadata"].setdefault("managedFields", old["metadata"]["managedFields"])
         merged["metadata"]["resourceVersion"] = old["metadata"]["resourceVersion"]
         return merged
 
     def _validate(self, kind: Kind, item: Json, old: Json | None) -> None:
         wrong = list(admission.faults(kind, item, old))
-        if kind.custom and kind.schema is not None:
+        if kind.schema is not None:
             body = {key: value for key, value in item.items() if key not in schema.KEPT_AT_ROOT}
             root = {**kind.schema, "required": [each for each in kind.schema.get("required", []) if each != "metadata"]}
             wrong += schema.faults(body, root)
         if wrong:
-            raise status_errors.invalid(kind.kind, kind.group, item["metadata"]["name"], wrong)
+            raise status_errors.invalid(kind.resource, item["metadata"]["name"], wrong)
 
     def _check_namespace(self, kind: Kind, key: Key) -> None:
         if not kind.namespaced:
@@ -193,10 +178,8 @@ class Lifecycle:
             raise status_errors.forbidden(kind.resource, key[1], why)
 
     def _counts(self, kind: Kind, new: Json, old: Json) -> bool:
-        if not (kind.counted or kind.custom):
-            return False
         apart = {"metadata", "status"} if kind.has_status else {"metadata"}
-        return _without(new, apart) != _without(old, apart)
+        return kind.counted and _without(new, apart) != _without(old, apart)
 
     def _may_go(self, kind: Kind, item: Json) -> bool:
         if kind is NAMESPACES:
@@ -210,6 +193,5 @@ def _without(item: Json, keys: set[str]) -> Json:
 
 
 def _same(new: Json, old: Json) -> bool:
-    apart = {key: value for key, value in new["metadata"].items() if key not in ("resourceVersion", "managedFields")}
-    before = {key: value for key, value in old["metadata"].items() if key not in ("resourceVersion", "managedFields")}
-    return apart == before and _without(new, {"metadata"}) == _without(old, {"metadata"})
+    metadata = [_without(each["metadata"], {"resourceVersion"}) for each in (new, old)]
+    return metadata[0] == metadata[1] and _without(new, {"metadata"}) == _without(old, {"metadata"})

@@ -11,8 +11,8 @@ from typing import Any
 
 from springtide_lab.kubernetes.api.object_store import Store
 from springtide_lab.kubernetes.api.status_errors import Json
+from springtide_lab.kubernetes.objects.kinds import RBAC
 
-GROUP = "rbac.authorization.k8s.io"
 MASTERS = "system:masters"
 
 
@@ -77,9 +77,9 @@ def allowed(store: Store, user: User, ask: Ask) -> bool:
 
 def rules_of(store: Store, user: User, namespace: str) -> Iterator[Json]:
     """All rules that hold for a user: of the whole cluster, and of one namespace."""
-    bindings = [(each, "") for each in store.all(f"clusterrolebindings.{GROUP}")]
+    bindings = [(each, "") for each in store.all(f"clusterrolebindings.{RBAC}")]
     if namespace:
-        bindings += [(each, namespace) for each in store.all(f"rolebindings.{GROUP}", namespace)]
+        bindings += [(each, namespace) for each in store.all(f"rolebindings.{RBAC}", namespace)]
     for binding, where in bindings:
         if any(_is_subject(subject, user, where) for subject in binding.get("subjects") or []):
             yield from rules_behind(store, binding["roleRef"], where)
@@ -88,9 +88,9 @@ def rules_of(store: Store, user: User, namespace: str) -> Iterator[Json]:
 def rules_behind(store: Store, reference: Json, namespace: str) -> list[Json]:
     """The rules of the role that a binding names; none where there is no such role."""
     if reference["kind"] == "ClusterRole":
-        role = store.get(f"clusterroles.{GROUP}", ("", reference["name"]))
+        role = store.get(f"clusterroles.{RBAC}", ("", reference["name"]))
     else:
-        role = store.get(f"roles.{GROUP}", (namespace, reference["name"]))
+        role = store.get(f"roles.{RBAC}", (namespace, reference["name"]))
     return list((role or {}).get("rules") or [])
 
 
@@ -100,12 +100,6 @@ def _is_subject(subject: Json, user: User, namespace: str) -> bool:
     if subject["kind"] == "Group":
         return subject["name"] in user.groups
     return bool(subject["name"] == user.name)
-
-
-def chosen_name(fields: str) -> str:
-    """The one object that a list or a watch asks for: who may see that one may list it so."""
-    chosen = dict(each.partition("=")[::2] for each in fields.split(",") if each.count("=") == 1 and "!" not in each)
-    return str(chosen.get("metadata.name", ""))
 
 
 def covers(rule: Json, ask: Ask) -> bool:

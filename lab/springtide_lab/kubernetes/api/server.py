@@ -4,14 +4,19 @@ In: a folder for its certificate and kubeconfig. Out: `server.kubeconfig`, which
 to make things go wrong. Requests: `http`. Pods run only where a `LocalKubelet` does.
 """
 
+import abc
+import asyncio
+import concurrent.futures
+import contextlib
 import datetime
 import json
+import logging
 import os
 import pathlib
 import ssl
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, Self, TypeVar
 
 from aiohttp import web
 
@@ -19,38 +24,73 @@ from springtide.platforms.agent import credentials
 from springtide.rpc.transport import tls
 from springtide_lab.kubernetes.api.api_faults import Faults
 from springtide_lab.kubernetes.api.http import Api
-from springtide_lab.kubernetes.api.loop_thread import LoopThread
 from springtide_lab.kubernetes.api.status_errors import Json
 
+log = logging.getLogger(__name__)
+
+START_S = 60.0
+Result = TypeVar("Result")
 NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 LIFE = datetime.timedelta(days=2)
 
 
-@dataclass(frozen=True, slots=True)
-class Certificate:
-    """A certificate with its key, and who signed it."""
-
-    ca: str
-    certificate: str
-    key: str
-
-    def server_context(self, folder: pathlib.Path) -> ssl.SSLContext:
-        """For a server; written to `folder`, since Python reads certificates from files only."""
-        files = folder / "tls.crt", folder / "tls.key"
-        files[0].write_text(self.certificate)
-        files[1].touch(0o600)
-        files[1].write_text(self.key)
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*files)
-        return context
-
-
-def make(address: str = "127.0.0.1") -> Certificate:
-    """A new authority, and a certificate of it for an address and the names of an API server."""
+def make_context(address: str, folder: pathlib.Path) -> ssl.SSLContext:
+    """Make an authority, and its certificate for an address and the names of an API server; both go into `folder`."""
     now = datetime.datetime.now(datetime.UTC)
     made = credentials.make("testing", at=now, life=LIFE, roles=("kubernetes",), hosts=(address, *NAMES))
-    own = {name: content.decode() for name, content in credentials.of_role(made, "kubernetes").items()}
-    return Certificate(own[tls.AUTHORITY], own[tls.CERTIFICATE], own[tls.KEY])
+    for name, content in credentials.of_role(made, "kubernetes").items():
+        (folder / name).touch(0o600)
+        (folder / name).write_bytes(content)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / tls.CERTIFICATE, folder / tls.KEY)
+    return context
+
+
+class LoopThread(abc.ABC):
+    """A thread with its own event loop. Subclasses have `main`, which calls `ready`, and ends when `over` is set."""
+
+    def __init__(self, name: str) -> None:
+        self.over = asyncio.Event()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._up: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        try:
+            self._up.result(START_S)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # it may have ended by itself
+            self._loop.call_soon_threadsafe(self.over.set)
+        self._thread.join()
+
+    @abc.abstractmethod
+    async def main(self) -> None:
+        """Run until `over` is set."""
+
+    def ready(self) -> None:
+        self._up.set_result(None)
+
+    def call(self, work: Coroutine[Any, Any, Result], within_s: float = START_S) -> Result:
+        """Run a coroutine in the loop, from another thread."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(within_s)
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self.main())
+        except BaseException as error:
+            if self._up.done():
+                log.exception("%s has ended", self._thread.name)
+            else:
+                self._up.set_exception(error)
+        finally:
+            self._loop.close()
 
 
 class ApiServer(LoopThread):
@@ -61,9 +101,8 @@ class ApiServer(LoopThread):
         self.folder = pathlib.Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
         self._host, self._port = host, port
-        self._certificate = make(host)
-        self._api = Api(self._certificate.ca)
-        self.token = self._api.tokens.admin()
+        self._context = make_context(host, self.folder)
+        self._api = Api((self.folder / tls.AUTHORITY).read_text())
         self.url = ""
 
     @property
@@ -74,9 +113,8 @@ class ApiServer(LoopThread):
     def faults(self) -> Faults:
         return self._api.faults
 
-    def write_kubeconfig(self, path: pathlib.Path, token: str, namespace: str = "default") -> pathlib.Path:
-        """A file for whoever has a token; JSON, which is YAML."""
-        (self.folder / "ca.crt").write_text(self._certificate.ca)
+    def _write_kubeconfig(self) -> None:
+        """JSON, which is YAML."""
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -84,17 +122,14 @@ class ApiServer(LoopThread):
             "clusters": [
                 {
                     "name": "testing",
-                    "cluster": {"server": self.url, "certificate-authority": str(self.folder / "ca.crt")},
+                    "cluster": {"server": self.url, "certificate-authority": str(self.folder / tls.AUTHORITY)},
                 }
             ],
-            "users": [{"name": "testing", "user": {"token": token}}],
-            "contexts": [
-                {"name": "testing", "context": {"cluster": "testing", "user": "testing", "namespace": namespace}}
-            ],
+            "users": [{"name": "testing", "user": {"token": self._api.tokens.admin()}}],
+            "contexts": [{"name": "testing", "context": {"cluster": "testing", "user": "testing"}}],
         }
-        path.touch(0o600)
-        path.write_text(json.dumps(config, indent=2))
-        return path
+        self.kubeconfig.touch(0o600)
+        self.kubeconfig.write_text(json.dumps(config, indent=2))
 
     def objects(self, resource: str, namespace: str | None = None) -> list[Json]:
         """What the server keeps of a resource (`pods`, `elasticjobs.springtide.dev`), as it is now."""
@@ -119,10 +154,10 @@ class ApiServer(LoopThread):
     async def main(self) -> None:
         runner = web.AppRunner(self._api.application(), access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, self._host, self._port, ssl_context=self._certificate.server_context(self.folder))
+        site = web.TCPSite(runner, self._host, self._port, ssl_context=self._context)
         await site.start()
         self.url = f"https://{self._host}:{runner.addresses[0][1]}"
-        self.write_kubeconfig(self.kubeconfig, self.token)
+        self._write_kubeconfig()
         self.ready()
         await self.over.wait()
         self._api.drop_watches()

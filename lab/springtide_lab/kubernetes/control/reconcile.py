@@ -1,32 +1,25 @@
-"""What a cluster's controller manager does: `decide` says what, `Housekeeping` does it in our API server.
+"""What a cluster's controller manager does: `decide` (pure) says what, `Housekeeping` does it in our API server.
 
-An account and the server's certificate in every namespace; what is owned goes with its owner; a deleted namespace is
-emptied and ends; budgets count; claims and pods of lost nodes go. `decide` is pure: objects with their kinds, nodes and
-leaving namespaces in, steps out.
+An account and the server's certificate in every namespace; owned objects go with their owner; a deleted namespace is
+emptied and ends; budgets count; claims and pods of lost nodes go.
 """
 
 import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from springtide_lab.kubernetes.api import status_errors
+from springtide.platforms.k8s.api.kinds import ObjectKind, condition
 from springtide_lab.kubernetes.api.object_lifecycle import Lifecycle
 from springtide_lab.kubernetes.api.object_store import Change, Key
 from springtide_lab.kubernetes.api.paths import Registry
-from springtide_lab.kubernetes.api.status_errors import Json
+from springtide_lab.kubernetes.api.status_errors import Json, Refused
 from springtide_lab.kubernetes.objects import kinds, selectors
 
-FOREGROUND, ORPHAN, IN_USE = "foregroundDeletion", "orphan", "kubernetes.io/pvc-protection"
+IN_USE = "kubernetes.io/pvc-protection"
 
 
-class AnyKind(Protocol):
-    """A kind of our API server or of the client."""
-
-    @property
-    def plural(self) -> str: ...
-
-
+AnyKind = kinds.Kind | ObjectKind
+"""A kind of our API server or of the client."""
 Found = Sequence[tuple[AnyKind, Json]]
 
 
@@ -42,13 +35,11 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Let:
-    """Nothing that we know of holds it any more: these finalizers and owners stay."""
+    """Nothing that we know of holds it any more: these finalizers stay."""
 
     kind: AnyKind
     thing: Json
     holds: tuple[str, ...]
-    owners: tuple[Json, ...] | None = None
-    """None: as they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +60,7 @@ def decide(there: Found, *, nodes: set[str], leaving: bool | set[str] = False) -
 
 
 def _deletions(there: Found, nodes: set[str], leaving: bool | set[str]) -> Iterator[Step]:
-    going = {_uid(thing) for _, thing in there if FOREGROUND in _holds(thing)}
+    going = {_uid(thing) for _, thing in there if kinds.FOREGROUND in _holds(thing)}
     staying = {_uid(thing) for _, thing in there} - going
     for kind, thing in there:
         node = thing["spec"].get("nodeName") if kind.plural == "pods" else None
@@ -84,7 +75,6 @@ def _deletions(there: Found, nodes: set[str], leaving: bool | set[str]) -> Itera
 
 
 def _releases(there: Found) -> Iterator[Step]:
-    orphaning = {_uid(thing) for _, thing in there if ORPHAN in _holds(thing)}
     owned = {owner["uid"] for _, thing in there for owner in _owners(thing)}
     used = {
         (pod["metadata"].get("namespace"), volume["persistentVolumeClaim"]["claimName"])
@@ -95,12 +85,9 @@ def _releases(there: Found) -> Iterator[Step]:
     }
     for kind, thing in there:
         meta, holds = thing["metadata"], _holds(thing)
-        kept = tuple(owner for owner in _owners(thing) if owner["uid"] not in orphaning)
-        if len(kept) < len(_owners(thing)):
-            yield Let(kind, thing, tuple(holds), kept)
         if "deletionTimestamp" not in meta:
             continue
-        free = {FOREGROUND, ORPHAN} if _uid(thing) not in owned else set()
+        free = {kinds.FOREGROUND} if _uid(thing) not in owned else set()
         if kind.plural == "persistentvolumeclaims" and (meta.get("namespace"), meta["name"]) not in used:
             free.add(IN_USE)
         if free & set(holds):
@@ -152,12 +139,11 @@ def counted(budget: Json, pods: list[Json]) -> Json:
 def _share(wanted: int | str, total: int) -> int:
     if isinstance(wanted, str) and wanted.endswith("%"):
         return -(-total * int(wanted[:-1]) // 100)
-    return int(selectors.number(wanted))
+    return int(wanted)
 
 
 def is_ready(pod: Json) -> bool:
-    conditions = (pod.get("status") or {}).get("conditions") or []
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return condition(pod, "Ready").get("status") == "True"
 
 
 def is_over(pod: Json) -> bool:
@@ -172,15 +158,8 @@ def refuse_disruption(pod: Json, budgets: list[Json]) -> None:
     for budget in budgets:
         status = budget["status"]
         if selectors.by_structure(budget["spec"].get("selector"))(labels) and status["disruptionsAllowed"] <= 0:
-            why = (
-                f"The disruption budget {budget['metadata']['name']} needs {status['desiredHealthy']} healthy pods "
-                f"and has {status['currentHealthy']} currently"
-            )
-            raise status_errors.too_many(
-                "Cannot evict pod as it would violate the pod's disruption budget.",
-                10,
-                [{"reason": "DisruptionBudget", "message": why}],
-            )
+            why = "Cannot evict pod as it would violate the pod's disruption budget."
+            raise Refused(429, "TooManyRequests", why, retry_after_s=10)
 
 
 class Housekeeping:
@@ -235,11 +214,9 @@ class Housekeeping:
                 self._life.delete(kind, key, {"gracePeriodSeconds": 0})
             case Delete():
                 self._life.delete(kind, key, {})
-            case Let(holds=holds, owners=owners):
+            case Let(holds=holds):
                 thing["metadata"]["finalizers"] = list(holds)
                 thing["metadata"].pop("resourceVersion")
-                if owners is not None:
-                    thing["metadata"]["ownerReferences"] = list(owners)
                 self._life.change(kind, key, thing)
             case Count(status=status):
                 self._life.store.put(kind.resource, key, {**thing, "status": status})

@@ -1,9 +1,7 @@
 """Becomes a container of this machine. Runs as a script: `python -I -S container_entry.py '{"argv": ...}'`.
 
-In: what `containers` says of a container, or of a command to run in one that is there. Private: processes (it is number
-1, as in every container), host name, root folder (the machine's own, read-only if asked for; `/run` and `/dev/shm`
-empty; `/etc/hosts` the pod's), volumes, user, control groups. The network is the machine's. Out: the container's exit
-code, 128 and the signal where one ended it; 128 where it could not start. It ends with its parent, all of it.
+In: what `containers` says. Private: process ids, host name, root folder, volumes, user, control groups; the network is
+the machine's. Out: the exit code, 128 + signal, or 128 if it could not start. It ends with its parent.
 """
 
 import ctypes
@@ -132,17 +130,17 @@ def mount_volumes(wish: dict[str, Any], handles: list[int]) -> None:
     """Each where it is wanted; their folders are held open from before the root changed."""
     for volume, handle in zip(wish["mounts"], handles, strict=True):
         target = volume["target"]
-        if volume["file"]:
+        if stat.S_ISREG(os.fstat(handle).st_mode):
             make_place(os.path.dirname(target))
             if not os.path.exists(target):
                 open(target, "x").close()
         else:
             make_place(target)
-        if volume["memory"]:
+        if volume["in_memory"]:
             mount("tmpfs", target, "tmpfs", NO_SUID | NO_DEVICES, "mode=1777")
         else:
             mount(f"/proc/self/fd/{handle}", target, "", BIND)
-        if volume["readonly"]:
+        if volume["read_only"]:
             make_read_only(target)
 
 
@@ -154,20 +152,20 @@ def furnish(wish: dict[str, Any]) -> None:
     mount_volumes(wish, handles)
     for handle in handles:
         os.close(handle)
-    if wish["readonly"]:
+    if wish["read_only"]:
         close_root(wish)
     name = wish["hostname"].encode()
     check(LIBC.sethostname(name, len(name)), "sethostname")
 
 
 def become(wish: dict[str, Any]) -> NoReturn:
-    for folder in wish["groups"]:
+    for folder in wish["cgroups"]:
         with open(f"{folder}/cgroup.procs", "w") as file:
             file.write("0")
     if not wish.get("join"):
         furnish(wish)
     if wish["root"]:
-        os.setgroups(wish["groups_of_user"])
+        os.setgroups(wish["groups"])
         os.setgid(wish["gid"])
         os.setuid(wish["uid"])
     LIBC.prctl(DIE_WITH_PARENT, signal.SIGKILL)

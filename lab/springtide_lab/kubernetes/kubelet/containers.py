@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import springtide
 from springtide.domain.core.resources import ProcessLimits
@@ -156,16 +157,14 @@ class Machine:
             process.wait()
         return process.returncode
 
-    def _spawn(
-        self, words: Mapping[str, object], path: pathlib.Path
-    ) -> "tuple[subprocess.Popen[bytes], asyncio.Event]":
+    def _spawn(self, words: Mapping[str, Any], path: pathlib.Path) -> "tuple[subprocess.Popen[bytes], asyncio.Event]":
         """Start `enter`; the event comes when the command runs, or never will."""
         path.parent.mkdir(parents=True, exist_ok=True)
         ours, theirs = os.pipe()
         try:
             with open(path, "ab") as output:
                 process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", container_entry.__file__, json.dumps({**words, "started": theirs})],
+                    entry_command({**words, "started": theirs}),
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -213,33 +212,19 @@ class Machine:
             container.ended.set_result(ContainerEnd(code, oom, time.time()))
 
 
-def words_of(wish: Wish, root: pathlib.Path | None, group: ControlGroup | None) -> dict[str, object]:
-    """What `enter` is told."""
+def words_of(wish: Wish, root: pathlib.Path | None, group: ControlGroup | None) -> dict[str, Any]:
+    """Arguments of `container_entry`, as JSON."""
     return {
+        **dataclasses.asdict(wish),
         "root": os.getuid() == 0,
-        "at": str(root),
+        "at": root,
         "needed": needed(),
-        "argv": list(wish.argv),
-        "env": dict(wish.env),
-        "cwd": wish.cwd,
-        "hostname": wish.hostname,
-        "hosts": str(wish.hosts),
-        "readonly": wish.read_only,
-        "groups": [] if group is None else [str(each) for each in group.folders()],
-        "uid": wish.uid,
-        "gid": wish.gid,
-        "groups_of_user": list(wish.groups),
-        "mounts": [
-            {
-                "source": str(each.source),
-                "target": each.target,
-                "readonly": each.read_only,
-                "memory": each.in_memory,
-                "file": each.source.is_file(),
-            }
-            for each in wish.mounts
-        ],
+        "cgroups": [] if group is None else list(group.folders()),
     }
+
+
+def entry_command(words: Mapping[str, Any]) -> list[str]:
+    return [sys.executable, "-I", "-S", container_entry.__file__, json.dumps(words, default=str)]
 
 
 def needed() -> list[str]:
@@ -269,7 +254,6 @@ def why_not() -> str:
             read_only=True,
         )
         with open("/dev/null") as nothing:
-            words = {**words_of(wish, folder / "root", None), "started": nothing.fileno()}
-            command = [sys.executable, "-I", "-S", container_entry.__file__, json.dumps(words)]
+            command = entry_command({**words_of(wish, folder / "root", None), "started": nothing.fileno()})
             done = subprocess.run(command, capture_output=True, text=True, check=False, pass_fds=[nothing.fileno()])
         return "" if done.returncode == 0 else done.stderr.strip() or f"a container ended with {done.returncode}"

@@ -1,10 +1,7 @@
-"""A kubelet, and the scheduler beside it, for one machine: pods of any API server run here as processes.
-
-    with ApiServer(tmp_path / "api") as server, LocalKubelet(server.kubeconfig, tmp_path / "kubelet"):
-        ...  # make pods through the API: they run, print, fail, are evicted
+"""A kubelet and the scheduler beside it for one machine: pods of any API server run here as processes.
 
 In: a kubeconfig and how large each node pretends to be. Only standard calls of the API are made, so a real server does
-as well as `server.ApiServer`. What a pod sees of the machine: `enter`. One pod's life: `pod_life`.
+as well as `ApiServer`. One pod: `pod_lifecycle`; what a pod sees of the machine: `container_entry`.
 """
 
 import asyncio
@@ -12,17 +9,16 @@ import contextlib
 import logging
 import os
 import pathlib
-import urllib.parse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Self
 
 from springtide import errors
 from springtide.platforms.k8s.api.client import Client
 from springtide.platforms.k8s.api.kinds import CONFIG_MAPS, NODES, PODS, SECRETS, SERVICE_ACCOUNTS
-from springtide_lab.kubernetes.api.loop_thread import LoopThread
+from springtide_lab.kubernetes.api.server import LoopThread
 from springtide_lab.kubernetes.api.status_errors import Json
 from springtide_lab.kubernetes.control import scheduler
+from springtide_lab.kubernetes.control.reconcile import is_over
 from springtide_lab.kubernetes.control.scheduler import View
 from springtide_lab.kubernetes.kubelet import containers, nodes
 from springtide_lab.kubernetes.kubelet.container_spec import Lookup, image_env
@@ -37,29 +33,6 @@ LATER_S = 1.0  # what could not be placed is tried again, as nodes may have chan
 EVICT_S = 0.5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KubeletSettings:
-    """What a test asks of a kubelet."""
-
-    kubeconfig: str
-    sizes: dict[str, tuple[float, int]]
-    """Cores and bytes of memory of each node that is there, by its name."""
-    scheduler: str
-    namespaces: tuple[str, ...]
-    missing_images: tuple[str, ...]
-    """Patterns of images that no registry has."""
-    backoff_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Signals:
-    """Events that wake the kubelet's tasks."""
-
-    dirty: asyncio.Event = field(default_factory=asyncio.Event)
-    """The cluster has changed."""
-    schedule: asyncio.Event = field(default_factory=asyncio.Event)
-
-
 class LocalKubelet(LoopThread):
     """Nodes of this machine: `nodes` are name to (cores, bytes of memory); `scheduler` is whom pods must ask for."""
 
@@ -71,24 +44,16 @@ class LocalKubelet(LoopThread):
         nodes: Mapping[str, tuple[float, int]] | None = None,
         scheduler: str = "default-scheduler",
         namespaces: Sequence[str] = (),
-        missing_images: Sequence[str] = ("*missing*",),
-        backoff_s: float = 0.2,
     ) -> None:
         super().__init__("local-kubelet")
         self.folder = pathlib.Path(folder)
-        self._settings = KubeletSettings(
-            kubeconfig=os.fspath(kubeconfig),
-            sizes=dict(nodes or {"node-1": (float(os.cpu_count() or 1), memory_here())}),
-            scheduler=scheduler,
-            namespaces=tuple(namespaces),
-            missing_images=tuple(missing_images),
-            backoff_s=backoff_s,
-        )
+        self._kubeconfig, self._scheduler, self._namespaces = os.fspath(kubeconfig), scheduler, namespaces
+        self._sizes = dict(nodes or {"node-1": (float(os.cpu_count() or 1), memory_here())})
         self._lives: dict[str, PodLife] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lost: set[str] = set()
         self._addresses = 0
-        self._signals = Signals()
+        self._dirty = asyncio.Event()
 
     def __enter__(self) -> Self:
         if why := containers.why_not():
@@ -111,10 +76,6 @@ class LocalKubelet(LoopThread):
         """Empty a node as `kubectl drain` does: evict its pods, as their budgets allow; returns when it is empty."""
         self.call(self._drain(name))
 
-    def evict(self, namespace: str, pod: str, why: str = "The node was low on resource: memory.") -> None:
-        """End a pod as a node does that is short of memory: Failed, Evicted."""
-        self.call(self._evict(namespace, pod, why))
-
     def pids(self, namespace: str, pod: str) -> dict[str, int]:
         """The processes of a pod's containers, by container, as this machine numbers them."""
 
@@ -129,9 +90,9 @@ class LocalKubelet(LoopThread):
 
     async def main(self) -> None:
         over = asyncio.create_task(self.over.wait())
-        self._client = Client.open(self._settings.kubeconfig)
+        self._client = Client.open(self._kubeconfig)
         self._machine = Machine(self.folder)
-        self._view = View(self._client, self._settings.namespaces, self._signals.dirty.set)
+        self._view = View(self._client, self._namespaces, self._dirty.set)
         self._logs = NodeServer(self._find, self.folder)
         beats: list[asyncio.Task[None]] = []
         try:
@@ -141,7 +102,7 @@ class LocalKubelet(LoopThread):
                 starting.cancel()
                 raise errors.ClusterUnreachable("the kubelet was stopped before it had started")
             starting.result()
-            beats = [asyncio.create_task(work) for work in (self._beat(), self._step_on(), self._schedule_on())]
+            beats = [asyncio.create_task(work) for work in (self._beat(), self._step_on())]
             self.ready()
             await asyncio.wait([over, *beats], return_when=asyncio.FIRST_COMPLETED)
             for task in beats:
@@ -153,7 +114,7 @@ class LocalKubelet(LoopThread):
     async def _start(self) -> None:
         self._host = await nodes.host_for(self._client)
         await self._logs.start(self._host)
-        for name, (cpu, memory) in self._settings.sizes.items():
+        for name, (cpu, memory) in self._sizes.items():
             await nodes.register(self._client, name, cpu, memory, host=self._host, port=self._logs.port)
         await self._view.start()
 
@@ -164,7 +125,7 @@ class LocalKubelet(LoopThread):
         await self._view.close()
         await self._logs.close()
         self._machine.close()
-        for name in self._settings.sizes:
+        for name in self._sizes:
             with contextlib.suppress(errors.SpringtideError):  # the server may be gone already
                 await nodes.remove(self._client, name)
         await self._client.close()
@@ -172,16 +133,23 @@ class LocalKubelet(LoopThread):
     async def _beat(self) -> None:
         while True:
             await asyncio.sleep(LEASE_S)
-            for name in self._settings.sizes.keys() - self._lost:
+            for name in self._sizes.keys() - self._lost:
                 with contextlib.suppress(errors.SpringtideError):  # the next one may come through
                     await nodes.renew(self._client, name)
 
     async def _step_on(self) -> None:
+        places = scheduler.Scheduler(self._client, self._scheduler)
         while True:
-            self._signals.dirty.clear()
+            self._dirty.clear()
             self._step()
-            self._signals.schedule.set()
-            await self._signals.dirty.wait()
+            mine = {name: node for (_, name), node in self._view.nodes.items() if name in self._sizes}
+            try:
+                await places.round(self._view.pods, mine)
+            except errors.SpringtideError as error:
+                log.warning("pods are placed later: %s", error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LATER_S):
+                    await self._dirty.wait()
 
     def _step(self) -> None:
         wanted = {pod["metadata"]["uid"]: pod for pod in self._view.pods.values() if self._is_here(pod)}
@@ -191,18 +159,18 @@ class LocalKubelet(LoopThread):
         for uid, pod in wanted.items():
             if uid in self._lives:
                 self._lives[uid].see(pod)
-            elif pod["status"].get("phase") not in ("Succeeded", "Failed") or pod["metadata"].get("deletionTimestamp"):
+            elif not is_over(pod) or pod["metadata"].get("deletionTimestamp"):
                 self._begin(uid, pod)
         self._write_hosts()
 
     def _is_here(self, pod: Json) -> bool:
         node = pod["spec"].get("nodeName")
-        own = pod["spec"].get("schedulerName") == self._settings.scheduler
-        return node in self._settings.sizes and node not in self._lost and own
+        own = pod["spec"].get("schedulerName") == self._scheduler
+        return node in self._sizes and node not in self._lost and own
 
     def _begin(self, uid: str, pod: Json) -> None:
         self._addresses += 1
-        here = self._process_part()
+        here = 8 + os.getpid() % 200  # differs between kubelets of several test processes
         namespace = pod["metadata"]["namespace"]
         place = Place(
             client=self._client,
@@ -212,9 +180,7 @@ class LocalKubelet(LoopThread):
             hosts=self._hosts_of(namespace),
             address=f"127.{here}.{self._addresses // 250}.{1 + self._addresses % 250}",
             host=self._host,
-            base_env=image_env(self._api_address()),
-            missing_images=self._settings.missing_images,
-            backoff_s=self._settings.backoff_s,
+            base_env=image_env(self._client.access.server),
             fetch=self._fetch,
             token_of=self._token_of,
             hindered=self._hindered,
@@ -222,14 +188,6 @@ class LocalKubelet(LoopThread):
         self._lives[uid] = life = PodLife(place, pod)
         self._tasks[uid] = asyncio.create_task(life.run())
         self._tasks[uid].add_done_callback(lambda task: report(task, pod))
-
-    def _process_part(self) -> int:
-        """A part of pods' addresses that differs between kubelets of several test processes."""
-        return 8 + os.getpid() % 200
-
-    def _api_address(self) -> tuple[str, int]:
-        parts = urllib.parse.urlsplit(self._client.access.server)
-        return parts.hostname or "127.0.0.1", parts.port or 443
 
     def _find(self, namespace: str, name: str) -> PodLife | None:
         for life in self._lives.values():
@@ -259,8 +217,7 @@ class LocalKubelet(LoopThread):
         for resource, name in wanted:
             with contextlib.suppress(errors.NotFound):
                 kind = CONFIG_MAPS if resource == "configmaps" else SECRETS
-                item = await self._client.get(kind, name, namespace=namespace)
-                found[resource, name] = {**item, "kind": kind.kind}
+                found[resource, name] = await self._client.get(kind, name, namespace=namespace)
         return lambda resource, name: found.get((resource, name))
 
     async def _token_of(self, namespace: str, account: str, seconds: int, pod: Json) -> str:
@@ -292,18 +249,7 @@ class LocalKubelet(LoopThread):
                     file.write(text)
                     file.truncate(len(text))
 
-    # ---- placing and faults ----
-
-    async def _schedule_on(self) -> None:
-        places = scheduler.Scheduler(self._client, self._settings.scheduler)
-        while True:
-            self._signals.schedule.clear()
-            mine = {name: node for (_, name), node in self._view.nodes.items() if name in self._settings.sizes}
-            try:
-                await places.round(self._view.pods, mine)
-            except errors.SpringtideError as error:
-                log.warning("pods are placed later: %s", error)
-            await scheduler.pause_until(self._signals.schedule, LATER_S)
+    # ---- faults ----
 
     async def _kill_node(self, name: str) -> None:
         self._lost.add(name)
@@ -317,13 +263,13 @@ class LocalKubelet(LoopThread):
 
     async def _remove_node(self, name: str) -> None:
         await nodes.remove(self._client, name)
-        self._settings.sizes.pop(name, None)
+        self._sizes.pop(name, None)
 
     async def _drain(self, name: str) -> None:
         await self._client.patch(NODES, name, {"spec": {"unschedulable": True}})
         while True:
             left = [pod for pod in self._view.pods.values() if pod["spec"].get("nodeName") == name]
-            left = [pod for pod in left if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed")]
+            left = [pod for pod in left if not is_over(pod)]
             if not left:
                 return
             for pod in left:
@@ -340,12 +286,6 @@ class LocalKubelet(LoopThread):
         }
         with contextlib.suppress(errors.NotFound, errors.ClusterUnreachable, errors.Conflict):
             await self._client.post(PODS, meta["name"], "eviction", body, namespace=meta["namespace"])
-
-    async def _evict(self, namespace: str, pod: str, why: str) -> None:
-        life = self._find(namespace, pod)
-        if life is None:
-            raise errors.BadInput(f"pod {namespace}/{pod} does not run here")
-        life.evict(why)
 
 
 def report(task: asyncio.Task[None], pod: Json) -> None:

@@ -17,11 +17,10 @@ from aiohttp import web
 
 from springtide import errors
 from springtide.platforms.k8s.api.client import Client
-from springtide.platforms.k8s.api.kinds import LEASES, NODES, ObjectKind
+from springtide.platforms.k8s.api.kinds import LEASES, NODES, ObjectKind, timestamp
 from springtide_lab.kubernetes.api import server
-from springtide_lab.kubernetes.api.object_lifecycle import stamp
 from springtide_lab.kubernetes.api.status_errors import Json
-from springtide_lab.kubernetes.control.reconcile import is_ready
+from springtide_lab.kubernetes.control.reconcile import is_over, is_ready
 from springtide_lab.kubernetes.control.scheduler import OWN_TAINT
 from springtide_lab.kubernetes.kubelet.pod_lifecycle import PodLife
 from springtide_lab.kubernetes.objects import selectors
@@ -60,9 +59,7 @@ def _names(name: str, where: str, seen_from: str) -> list[str]:
 
 
 def _address(pod: Json) -> str:
-    if pod.get("status", {}).get("phase") in ("Succeeded", "Failed"):
-        return ""
-    return str(pod.get("status", {}).get("podIP") or "")
+    return "" if is_over(pod) else str(pod.get("status", {}).get("podIP") or "")
 
 
 def _answers(service: Json, pod: Json) -> bool:
@@ -125,23 +122,11 @@ def _status(name: str, cpu: float, memory: int, host: str, port: int) -> Json:
         "conditions": [condition("True", "KubeletReady", "LocalKubelet is posting ready status")],
         "addresses": [{"type": "InternalIP", "address": host}],  # a name would be asked for by API servers
         "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
-        "nodeInfo": {
-            "architecture": ARCHITECTURE,
-            "operatingSystem": "linux",
-            "osImage": "local",
-            "machineID": name,
-            "kernelVersion": platform.release(),
-            "kubeletVersion": "v1.34.0+springtide",
-            "bootID": name,
-            "systemUUID": name,
-            "containerRuntimeVersion": "local://1",
-            "kubeProxyVersion": "",
-        },
     }
 
 
 def condition(status: str, reason: str, message: str) -> Json:
-    now = stamp(time.time())
+    now = timestamp(time.time())
     return {
         "type": "Ready",
         "status": status,
@@ -154,7 +139,7 @@ def condition(status: str, reason: str, message: str) -> Json:
 
 async def renew(client: Client, name: str) -> None:
     """Say that a node lives: without it a cluster takes it for lost after 40 seconds."""
-    spec = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": stamp(time.time())[:-1] + ".000000Z"}
+    spec = {"holderIdentity": name, "leaseDurationSeconds": 40, "renewTime": timestamp(time.time(), micro=True)}
     try:
         await client.patch(LEASES, name, {"spec": spec}, namespace=LEASE_NAMESPACE)
     except errors.NotFound:
@@ -194,7 +179,7 @@ class NodeServer:
         app.router.add_get("/containerLogs/{namespace}/{pod}/{container}", self._logs)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
-        context = server.make(host).server_context(self._folder)
+        context = server.make_context(host, self._folder)
         await web.TCPSite(self._runner, host, 0, ssl_context=context).start()
         self.port = self._runner.addresses[0][1]
 
@@ -245,11 +230,6 @@ class NodeServer:
 
 
 def start_of_tail(data: bytes, lines: int) -> int:
-    if lines <= 0:
-        return len(data)
-    at = len(data) - 1 if data.endswith(b"\n") else len(data)
-    for _ in range(lines):
-        at = data.rfind(b"\n", 0, at)
-        if at < 0:
-            return 0
-    return at + 1
+    """Where the last `lines` lines begin."""
+    kept = data.splitlines(keepends=True)[-lines:] if lines > 0 else []
+    return len(data) - sum(map(len, kept))

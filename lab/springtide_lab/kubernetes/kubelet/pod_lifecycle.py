@@ -1,4 +1,4 @@
-"""One pod on this machine, from its binding to its end: volumes, init containers, containers, restarts, deletion.
+"""One pod on this machine, from its binding to its end: volumes, containers, restarts, deletion.
 
 In: the pod as the API has it, again whenever it changes (`see`). Out: processes, and its status through the API (phase,
 conditions, container statuses). Ends when the pod is over, or when it was deleted and has been removed.
@@ -6,7 +6,6 @@ conditions, container statuses). Ends when the pod is over, or when it was delet
 
 import asyncio
 import contextlib
-import fnmatch
 import logging
 import pathlib
 import signal
@@ -17,8 +16,7 @@ from typing import Any
 
 from springtide import errors
 from springtide.platforms.k8s.api.client import Client
-from springtide.platforms.k8s.api.kinds import PODS
-from springtide_lab.kubernetes.api.object_lifecycle import stamp
+from springtide.platforms.k8s.api.kinds import PODS, timestamp
 from springtide_lab.kubernetes.api.status_errors import Json
 from springtide_lab.kubernetes.kubelet import container_spec
 from springtide_lab.kubernetes.kubelet.container_spec import Lookup, Missing
@@ -27,6 +25,8 @@ from springtide_lab.kubernetes.kubelet.containers import Container, ContainerEnd
 log = logging.getLogger(__name__)
 AGAIN_S = 0.3  # between two looks for something that is missing
 KILLED = 137
+BACKOFF_S = 0.2  # before the first restart; a real kubelet takes 10 s
+MISSING_IMAGE = "missing"  # an image whose name contains this cannot be pulled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +62,14 @@ class State:
                 "terminated": {
                     "exitCode": self.code,
                     "reason": self.reason,
-                    "startedAt": stamp(self.started_at or self.ended_at),
-                    "finishedAt": stamp(self.ended_at),
+                    "startedAt": timestamp(self.started_at or self.ended_at),
+                    "finishedAt": timestamp(self.ended_at),
                     "containerID": self.identity,
                     **({"message": self.message} if self.message else {}),
                 }
             }
         if self.started_at is not None:
-            return {"running": {"startedAt": stamp(self.started_at)}}
+            return {"running": {"startedAt": timestamp(self.started_at)}}
         return {"waiting": {"reason": self.waiting, **({"message": self.message} if self.message else {})}}
 
     def again(self, waiting: str, message: str) -> "State":
@@ -83,25 +83,22 @@ class State:
             restarts=self.restarts + 1,
         )
 
-    def status(self, *, first: bool) -> Json:
-        """As it stands in the pod's status; `first`: an init container, ready when it has done its work."""
-        ready = (self.ended and self.code == 0) if first else self.running
-        return {
+    def status(self) -> Json:
+        """As it stands in the pod's status."""
+        found = {
             "name": self.name,
             "state": self.as_json(),
             "lastState": self.last or {},
-            "ready": ready,
+            "ready": self.running,
             "started": self.running,
             "restartCount": self.restarts,
             "image": self.image,
             "imageID": f"local://{self.image}" if self.identity else "",
-            **({"containerID": self.identity} if self.identity else {}),
-            **(
-                {"resources": self.resources, "allocatedResources": self.resources.get("requests", {})}
-                if self.resources
-                else {}
-            ),
+            "containerID": self.identity,
         }
+        if self.resources:
+            found |= {"resources": self.resources, "allocatedResources": self.resources.get("requests", {})}
+        return found
 
 
 def reason_of(code: int, *, oom: bool) -> str:
@@ -115,11 +112,7 @@ def last_words(log: bytes) -> str:
     return "".join(log[-2048:].decode(errors="replace").splitlines(keepends=True)[-80:])
 
 
-def phase(policy: str, first: Sequence[State], states: Sequence[State]) -> str:
-    if any(each.ended and each.code != 0 for each in first) and policy == "Never":
-        return "Failed"
-    if any(not each.ended or each.code != 0 for each in first):
-        return "Pending"
+def phase(policy: str, states: Sequence[State]) -> str:
     if any(each.running or (each.last is not None and not each.ended) or comes_back(policy, each) for each in states):
         return "Running"
     if any(not each.ended for each in states):
@@ -132,18 +125,12 @@ def comes_back(policy: str, state: State) -> bool:
     return state.ended and (policy == "Always" or (policy == "OnFailure" and state.code != 0))
 
 
-def conditions(
-    now_phase: str, first: Sequence[State], states: Sequence[State], *, sandbox: bool
-) -> dict[str, tuple[bool, str]]:
+def conditions(now_phase: str, states: Sequence[State]) -> dict[str, tuple[bool, str]]:
     over = now_phase in ("Succeeded", "Failed")
-    initialized = all(each.ended and each.code == 0 for each in first)
-    ready = not over and bool(states) and all(each.running for each in states)
+    ready = not over and all(each.running for each in states)
     why = "PodCompleted" if now_phase == "Succeeded" else "PodFailed" if now_phase == "Failed" else "ContainersNotReady"
     return {
-        "PodReadyToStartContainers": (sandbox and not over, ""),
-        "Initialized": (initialized, "" if initialized else "ContainersNotInitialized"),
         "Ready": (ready, "" if ready else why),
-        "ContainersReady": (ready, "" if ready else why),
         "PodScheduled": (True, ""),
     }
 
@@ -154,39 +141,10 @@ def timed(holds: Mapping[str, tuple[bool, str]], before: Sequence[Json], now: fl
     for kind, (true, reason) in holds.items():
         status = "True" if true else "False"
         known = old.get(kind)
-        since = known["lastTransitionTime"] if known and known["status"] == status else stamp(now)
+        since = known["lastTransitionTime"] if known and known["status"] == status else timestamp(now)
         entry: Json = {"type": kind, "status": status, "lastProbeTime": None, "lastTransitionTime": since}
         result.append({**entry, "reason": reason or None})
     return result
-
-
-def status_of(
-    pod: Json,
-    first: Sequence[State],
-    states: Sequence[State],
-    *,
-    address: str,
-    host: str,
-    began: float,
-    now: float,
-    last: bool = False,
-) -> Json:
-    """The whole status. `last`: nothing is started again, whatever the policy says."""
-    now_phase = phase("Never" if last else pod["spec"].get("restartPolicy", "Always"), first, states)
-    holds = conditions(now_phase, first, states, sandbox=bool(address))
-    found: Json = {
-        "phase": now_phase,
-        "conditions": timed(holds, pod["status"].get("conditions") or [], now),
-        "hostIP": host,
-        "startTime": stamp(began),
-        "observedGeneration": pod["metadata"].get("generation"),
-        "containerStatuses": [each.status(first=False) for each in states],
-    }
-    if first:
-        found["initContainerStatuses"] = [each.status(first=True) for each in first]
-    if address:
-        found |= {"podIP": address, "podIPs": [{"ip": address}]}
-    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +159,6 @@ class Place:
     address: str
     host: str
     base_env: dict[str, str]
-    missing_images: tuple[str, ...]
-    backoff_s: float
     fetch: Callable[[str, set[tuple[str, str]]], Awaitable[Lookup]]
     token_of: Callable[[str, str, int, Json], Awaitable[str]]
     hindered: Callable[[Json], str] = field(default=lambda _: "")
@@ -218,25 +174,18 @@ class PodLife:
         self._began = time.time()
         self._seen = asyncio.Event()
         self._stop = asyncio.Event()
-        self._evicted = ""
         self._posted: Json | None = None
-        spec = pod["spec"]
-        self._first = [self._state(each) for each in spec.get("initContainers") or []]
-        self._states = [self._state(each) for each in spec["containers"]]
+        self._states = [self._state(each) for each in pod["spec"]["containers"]]
         self._mounts: dict[str, Mount] = {}
         self._lookup: Lookup = lambda *_: None
         self.running: dict[str, Container] = {}
 
     def _state(self, container: Json) -> State:
-        status = [
-            *(self.pod["status"].get("containerStatuses") or []),
-            *(self.pod["status"].get("initContainerStatuses") or []),
-        ]
+        status = self.pod["status"].get("containerStatuses") or []
         known: Json = next((each for each in status if each["name"] == container["name"]), {})
         return State(
             name=container["name"],
             image=container["image"],
-            waiting="PodInitializing" if self.pod["spec"].get("initContainers") else "ContainerCreating",
             resources=container.get("resources") or {},
             restarts=known.get("restartCount", 0),
         )
@@ -247,18 +196,13 @@ class PodLife:
             self._stop.set()
         self._seen.set()
 
-    def evict(self, why: str) -> None:
-        """The node needs room: end the pod as failed."""
-        self._evicted = why
-        self._stop.set()
-
     def log_of(self, container: str, restarts: int | None = None) -> pathlib.Path:
-        known = next((each for each in [*self._first, *self._states] if each.name == container), None)
+        known = next((each for each in self._states if each.name == container), None)
         number = restarts if restarts is not None else known.restarts if known else 0
         return self._place.folder / "logs" / container / f"{max(0, number)}.log"
 
     def is_over(self, container: str) -> bool:
-        return any(each.name == container and each.ended for each in [*self._first, *self._states])
+        return any(each.name == container and each.ended for each in self._states)
 
     async def run(self) -> None:
         """Live. Cancelled: the node is gone, and nobody is told."""
@@ -282,7 +226,7 @@ class PodLife:
                     if isinstance(result, Exception):
                         log.error("pod %s: %r", self.pod["metadata"]["name"], result)
             await self._post(last=True)
-            if self._stop.is_set() and not self._evicted:
+            if self._stop.is_set():
                 await self._remove()
             else:
                 await self._wait_for_deletion()
@@ -298,9 +242,6 @@ class PodLife:
 
     async def _live(self) -> None:
         await self._prepare()
-        for index in range(len(self._first)):
-            if not await self._run_first(index):
-                return
         await asyncio.gather(*(self._keep(index) for index in range(len(self._states))))
 
     async def _prepare(self) -> None:
@@ -311,12 +252,11 @@ class PodLife:
 
     def _has_images(self) -> bool:
         fine = True
-        for states in (self._first, self._states):
-            for index, state in enumerate(states):
-                if any(fnmatch.fnmatch(state.image, pattern) for pattern in self._place.missing_images):
-                    reason = "ImagePullBackOff" if state.waiting == "ErrImagePull" else "ErrImagePull"
-                    states[index] = replace(state, waiting=reason, message=f"no such image: {state.image}")
-                    fine = False
+        for index, state in enumerate(self._states):
+            if MISSING_IMAGE in state.image:
+                reason = "ImagePullBackOff" if state.waiting == "ErrImagePull" else "ErrImagePull"
+                self._states[index] = replace(state, waiting=reason, message=f"no such image: {state.image}")
+                fine = False
         return fine
 
     async def _has_volumes(self) -> bool:
@@ -335,31 +275,22 @@ class PodLife:
             return False
         return True
 
-    async def _run_first(self, index: int) -> bool:
-        """An init container, to its end; whether the pod may go on."""
-        while True:
-            end = await self._once(self._first, index, self.pod["spec"]["initContainers"][index])
-            if end is not None and end.code == 0:
-                return True
-            if self.pod["spec"]["restartPolicy"] == "Never":
-                return False
-            await self._back_off(self._first, index)
-
     async def _keep(self, index: int) -> None:
         while True:
-            end = await self._once(self._states, index, self.pod["spec"]["containers"][index])
+            end = await self._once(index, self.pod["spec"]["containers"][index])
             policy = self.pod["spec"]["restartPolicy"]
             if policy == "Never" or (policy == "OnFailure" and end is not None and end.code == 0):
                 return
-            await self._back_off(self._states, index)
+            await self._back_off(index)
 
-    async def _back_off(self, states: list[State], index: int) -> None:
-        failures = states[index].restarts
-        states[index] = states[index].again("CrashLoopBackOff", "back-off restarting failed container")
+    async def _back_off(self, index: int) -> None:
+        failures = self._states[index].restarts
+        self._states[index] = self._states[index].again("CrashLoopBackOff", "back-off restarting failed container")
         await self._post()
-        await asyncio.sleep(min(300.0, self._place.backoff_s * 2.0 ** min(failures, 8)))
+        await asyncio.sleep(min(300.0, BACKOFF_S * 2.0 ** min(failures, 8)))
 
-    async def _once(self, states: list[State], index: int, container: Json) -> ContainerEnd | None:
+    async def _once(self, index: int, container: Json) -> ContainerEnd | None:
+        states = self._states
         try:
             now = {
                 **self.pod,
@@ -388,31 +319,25 @@ class PodLife:
         )
         await self._post()
         end = await asyncio.shield(started.ended)
-        self._note_end(states, index, end)
+        self._note_end(index, end)
         self.running.pop(container["name"], None)
         await self._post()
         return end
 
-    def _note_end(self, states: list[State], index: int, end: ContainerEnd) -> None:
+    def _note_end(self, index: int, end: ContainerEnd) -> None:
+        state, container = self._states[index], self.pod["spec"]["containers"][index]
+        code, message = KILLED if end.oom else end.code, ""
+        if code != 0 and container.get("terminationMessagePolicy") == "FallbackToLogsOnError":
+            message = last_words(self.log_of(state.name, state.restarts).read_bytes())
         reason = reason_of(end.code, oom=end.oom)
-        code = KILLED if end.oom else end.code
-        said = self._last_words(states[index]) if code != 0 else ""
-        states[index] = replace(states[index], ended_at=end.at, code=code, reason=reason, message=said)
-
-    def _last_words(self, state: State) -> str:
-        """The end of its log, where the pod wants that told; files for it (`terminationMessagePath`) are not read."""
-        spec = self.pod["spec"]
-        for each in [*(spec.get("initContainers") or []), *spec["containers"]]:
-            if each["name"] == state.name and each.get("terminationMessagePolicy") == "FallbackToLogsOnError":
-                return last_words(self.log_of(state.name, state.restarts).read_bytes())
-        return ""
+        self._states[index] = replace(state, ended_at=end.at, code=code, reason=reason, message=message)
 
     async def _end(self) -> None:
         began = asyncio.get_running_loop().time()
 
         def left() -> float:
-            grace = self.pod["metadata"].get("deletionGracePeriodSeconds", 0) if not self._evicted else 0
-            return began + float(grace) - asyncio.get_running_loop().time()
+            grace = float(self.pod["metadata"].get("deletionGracePeriodSeconds", 0))
+            return began + grace - asyncio.get_running_loop().time()
 
         await asyncio.gather(*(self._before_stop(name, left()) for name in list(self.running)))
         for container in self.running.values():
@@ -428,10 +353,7 @@ class PodLife:
         for name, container in list(self.running.items()):
             container.signal(signal.SIGKILL)
             end = await asyncio.shield(container.ended)
-            for states in (self._first, self._states):
-                for index, state in enumerate(states):
-                    if state.name == name:
-                        self._note_end(states, index, end)
+            self._note_end(next(index for index, state in enumerate(self._states) if state.name == name), end)
         now = time.time()
         for index, state in enumerate(self._states):
             if not state.ended:
@@ -446,16 +368,10 @@ class PodLife:
 
     async def _before_stop(self, name: str, within_s: float) -> None:
         container = next(each for each in self.pod["spec"]["containers"] if each["name"] == name)
-        hook = ((container.get("lifecycle") or {}).get("preStop")) or {}
+        hook = (container.get("lifecycle") or {}).get("preStop")
         running = self.running.get(name)
-        if running is None or within_s <= 0:
-            return
-        if "exec" in hook:
+        if hook and running is not None and within_s > 0:
             await self._place.machine.execute(running, hook["exec"]["command"], within_s)
-        elif "sleep" in hook:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(within_s, float(hook["sleep"]["seconds"]))):
-                    await asyncio.shield(running.ended)
 
     async def _resize(self) -> None:
         while True:
@@ -478,22 +394,26 @@ class PodLife:
         with contextlib.suppress(errors.NotFound, errors.Conflict):
             await self._place.client.delete(PODS, meta["name"], namespace=meta["namespace"], grace_s=0, uid=meta["uid"])
 
+    def _status(self, *, last: bool) -> Json:
+        """The whole status. `last`: nothing is started again, whatever the policy says."""
+        pod, address = self.pod, self._place.address
+        now_phase = phase("Never" if last else pod["spec"].get("restartPolicy", "Always"), self._states)
+        before = pod["status"].get("conditions") or []
+        return {
+            "phase": now_phase,
+            "conditions": timed(conditions(now_phase, self._states), before, time.time()),
+            "hostIP": self._place.host,
+            "podIP": address,
+            "podIPs": [{"ip": address}],
+            "startTime": timestamp(self._began),
+            "observedGeneration": pod["metadata"].get("generation"),
+            "containerStatuses": [each.status() for each in self._states],
+        }
+
     async def _post(self, *, last: bool = False, pending: str = "") -> None:
-        status = status_of(
-            self.pod,
-            self._first,
-            self._states,
-            address=self._place.address,
-            host=self._place.host,
-            began=self._began,
-            now=time.time(),
-            last=last,
-        )
+        status = self._status(last=last)
         if pending:
             status["conditions"] += timed({"PodResizePending": (True, pending)}, [], time.time())
-        if self._evicted and last:
-            status |= {"phase": "Failed", "reason": "Evicted", "message": self._evicted}
-            status["conditions"] += timed({"DisruptionTarget": (True, "TerminationByKubelet")}, [], time.time())
         if status == self._posted:
             return
         meta = self.pod["metadata"]

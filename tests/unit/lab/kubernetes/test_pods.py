@@ -6,7 +6,6 @@ from springtide_lab.kubernetes.api.status_errors import Refused
 from springtide_lab.kubernetes.kubelet import container_spec, nodes, pod_lifecycle
 from springtide_lab.kubernetes.kubelet.pod_lifecycle import State
 from springtide_lab.kubernetes.objects import selectors
-from springtide_lab.kubernetes.objects.kinds import PODS
 
 
 def test_names_of_services_stand_for_their_pods():
@@ -27,19 +26,17 @@ def test_names_of_services_stand_for_their_pods():
 
 
 def test_variables_refer_to_each_other_and_to_the_pod():
-    pod = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": []}, "status": {"podIP": "1.2.3.4"}}
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": []}, "status": {"podIP": "1.2.3.4"}}
     container = {
         "name": "m",
-        "resources": {"limits": {"memory": "1Gi"}},
         "env": [
             {"name": "A", "value": "x"},
             {"name": "B", "value": "$(A)-$$(A)-$(NONE)"},
-            {"name": "C", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['a']"}}},
-            {"name": "D", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}},
+            {"name": "C", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         ],
     }
     found = container_spec.variables(pod, container, lambda *_: None)
-    assert found == {"A": "x", "B": "x-$(A)-$(NONE)", "C": "b", "D": "1024"}
+    assert found == {"A": "x", "B": "x-$(A)-$(NONE)", "C": "1.2.3.4"}
     container["envFrom"] = [{"secretRef": {"name": "s"}}]
     with pytest.raises(container_spec.Missing, match='secret "s" not found'):
         container_spec.variables(pod, container, lambda *_: None)
@@ -57,7 +54,7 @@ def test_variables_refer_to_each_other_and_to_the_pod():
     ],
 )
 def test_a_pods_phase_follows_from_its_containers(states, phase):
-    assert pod_lifecycle.phase("Never", [], states) == phase
+    assert pod_lifecycle.phase("Never", states) == phase
 
 
 @pytest.mark.parametrize(
@@ -71,14 +68,19 @@ def test_a_pods_phase_follows_from_its_containers(states, phase):
 )
 def test_a_pod_whose_container_is_to_be_started_again_is_not_over(policy, code, phase):
     ended = State(name="main", image="x", waiting="", started_at=1.0, ended_at=2.0, code=code)
-    assert pod_lifecycle.phase(policy, [], [ended]) == phase
+    assert pod_lifecycle.phase(policy, [ended]) == phase
 
 
 def test_selectors_take_what_they_say():
     fits = selectors.by_labels("a=1,b!=2,c in (x, y),d,!e")
     assert fits({"a": "1", "c": "x", "d": ""}) and not fits({"a": "1", "c": "x", "d": "", "e": ""})
-    with pytest.raises(Refused, match="field label not supported"):
-        selectors.by_fields(PODS, "spec.odd=1")
+
+
+def test_one_object_can_be_chosen_by_its_name_and_by_no_other_field():
+    assert selectors.chosen_name("metadata.name=ctr") == "ctr" and selectors.chosen_name("") == ""
+    for other in ("spec.odd=1", "metadata.name!=ctr", "spec.nodeName=n,metadata.name=ctr"):
+        with pytest.raises(Refused, match="field label not supported"):
+            selectors.chosen_name(other)
 
 
 def test_the_tail_of_a_log_begins_at_a_line():

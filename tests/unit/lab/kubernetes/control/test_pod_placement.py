@@ -1,7 +1,6 @@
-"""Where pods go, who makes room, and why not."""
+"""Where pods go, and why not."""
 
 from springtide_lab.kubernetes.control import scheduler
-from springtide_lab.kubernetes.objects import selectors
 
 
 def node(name, cpu="2", **spec):
@@ -12,9 +11,9 @@ def node(name, cpu="2", **spec):
     }
 
 
-def pod(name, cpu, priority=0, node_name="", **spec):
+def pod(name, cpu, node_name="", **spec):
     container = {"name": "m", "resources": {"requests": {"cpu": cpu}}}
-    body = {"containers": [container], "priority": priority, **({"nodeName": node_name} if node_name else {}), **spec}
+    body = {"containers": [container], **({"nodeName": node_name} if node_name else {}), **spec}
     return {"metadata": {"name": name, "creationTimestamp": name}, "spec": body, "status": {}}
 
 
@@ -39,25 +38,3 @@ def test_selectors_and_taints_keep_pods_away_and_the_reasons_are_counted():
     )
     bears = pod("y", "1", nodeSelector={"disk": "hdd"}, tolerations=[{"key": "spot", "operator": "Exists"}])
     assert bound(scheduler.place([bears], [], [node("a"), tainted])) == [("y", "b")]
-
-
-def test_the_fewest_pods_of_lower_priority_make_room():
-    here = [pod("low", "1", 1, "a"), pod("lower", "1", 0, "a"), pod("high", "2", 9, "b")]
-    decided = scheduler.place([pod("new", "1", 5)], here, [node("a"), node("b")])
-    assert [(victim["metadata"]["name"], winner["metadata"]["name"]) for victim, winner in decided.victims] == [
-        ("lower", "new")
-    ]
-    modest = pod("modest", "1", 5, preemptionPolicy="Never")
-    assert not scheduler.place([modest], here, [node("a"), node("b")]).victims
-
-
-def test_quantities_are_read_as_written():
-    assert [selectors.number(each) for each in ("500m", "2", "1.5Gi", "1e3", "10M", 3)] == [
-        0.5,
-        2,
-        1.5 * 2**30,
-        1e3,
-        1e7,
-        3,
-    ]
-    assert not selectors.is_quantity("2 G")

@@ -12,22 +12,12 @@ from springtide_lab.kubernetes.objects import patches
 
 def test_a_strategic_patch_goes_into_lists_by_their_keys():
     pod = {"spec": {"containers": [{"name": "a", "image": "1"}, {"name": "b"}], "args": [1]}}
-    patch = {"spec": {"containers": [{"name": "a", "image": "2"}, {"name": "b", "$patch": "delete"}, {"name": "c"}]}}
-    assert patches.strategic(pod, patch)["spec"]["containers"] == [{"name": "a", "image": "2"}, {"name": "c"}]
-    assert patches.strategic({"finalizers": ["x"]}, {"finalizers": ["y"]}) == {"finalizers": ["x", "y"]}
-    assert patches.strategic({"args": [1]}, {"args": [2]}) == {"args": [2]}
-
-
-def test_a_json_patch_that_tests_wrong_or_points_nowhere_is_refused():
-    assert patches.json_patch({"a": [1, 2]}, [{"op": "add", "path": "/a/-", "value": 3}]) == {"a": [1, 2, 3]}
-    assert patches.json_patch({"a": 1}, [{"op": "move", "from": "/a", "path": "/b"}]) == {"b": 1}
-    for bad in (
-        {"op": "test", "path": "/a", "value": 2},
-        {"op": "remove", "path": "/x"},
-        {"op": "add", "path": "/x/y", "value": 1},
-    ):
-        with pytest.raises(Refused):
-            patches.json_patch({"a": 1}, [bad])
+    patch = {"spec": {"containers": [{"name": "a", "image": "2"}, {"name": "c"}]}}
+    merged = patches.merge(pod, patch, strategic=True)
+    assert merged["spec"]["containers"] == [{"name": "a", "image": "2"}, {"name": "b"}, {"name": "c"}]
+    assert patches.merge({"args": [1]}, {"args": [2]}, strategic=True) == {"args": [2]}
+    with pytest.raises(Refused, match="merge key"):
+        patches.merge(pod, {"spec": {"containers": [{"image": "2"}]}}, strategic=True)
 
 
 JSON = st.recursive(
