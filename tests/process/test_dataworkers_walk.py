@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.process, pytest.mark.soak]
 @pytest.mark.skipif(bool(process_group.why_not()), reason="no CPU quotas here")
 def test_a_data_worker_that_gets_more_cpus_makes_more() -> None:
     with WalkProcesses(step_s=0.005, trainer_cpu=8.0, cpus=40.0) as crew:
-        taken = dataworkers_walk.walk(crew, 3.0, most=5, say=lambda _: None)
+        taken = dataworkers_walk.walk(crew, 3.0, most=5)
     alone, *fed = taken
     assert alone.workers == 0 and alone.steps_per_s > 0
     assert fed[-1].worker_cpu >= 3.0

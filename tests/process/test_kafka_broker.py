@@ -7,6 +7,7 @@ import pytest
 
 from springtide_lab.testing import kafka_broker
 from tests import waiting
+from tests.process.faulty_broker import FaultyBroker
 
 pytestmark = [
     pytest.mark.extra("confluent_kafka"),
@@ -17,7 +18,7 @@ pytestmark = [
 
 @pytest.fixture
 def broker(tmp_path):
-    with kafka_broker.KafkaBroker(tmp_path, partitions=3) as running:
+    with FaultyBroker(tmp_path, partitions=3) as running:
         yield running
 
 

@@ -11,6 +11,7 @@ from springtide.testing.cluster import LocalCluster
 from springtide_lab.testing import kafka_broker
 from tests import waiting
 from tests.process import counting, stream_counting
+from tests.process.faulty_broker import FaultyBroker
 
 pytestmark = [
     pytest.mark.extra("confluent_kafka"),
@@ -77,7 +78,7 @@ def train_while_broker_and_worker_are_killed(folder, broker, url):
 
 @pytest.mark.timeout(400)
 def test_each_record_is_trained_once_though_broker_and_worker_are_killed(tmp_path):
-    with kafka_broker.KafkaBroker(tmp_path / "kafka", partitions=3) as broker:
+    with FaultyBroker(tmp_path / "kafka", partitions=3) as broker:
         url = broker.url("counts", queued_min_messages="1", fetch_message_max_bytes="2000")  # so that much is to come
         train_while_broker_and_worker_are_killed(tmp_path, broker, url)
 
@@ -85,7 +86,7 @@ def test_each_record_is_trained_once_though_broker_and_worker_are_killed(tmp_pat
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_each_record_is_trained_once_though_the_broker_hangs_for_half_a_minute_and_everyone_is_killed(tmp_path):
-    with kafka_broker.KafkaBroker(tmp_path / "kafka", partitions=3) as broker:
+    with FaultyBroker(tmp_path / "kafka", partitions=3) as broker:
         url = broker.url("counts", queued_min_messages="1", fetch_message_max_bytes="2000")
         rows = fill(url, 30_000, partitions=3)
         with job_of(tmp_path, url, pause_s=0.05, servers=2) as job:
@@ -109,7 +110,7 @@ def test_each_record_is_trained_once_though_the_broker_hangs_for_half_a_minute_a
 @pytest.mark.timeout(400)
 def test_partitions_that_a_topic_gets_while_a_job_runs_are_trained_once_though_workers_are_killed(tmp_path):
     script = stream_counting.SCRIPT.replace("if not job.leaving:", "if True:")  # a topic has no end: the job is stopped
-    with kafka_broker.KafkaBroker(tmp_path / "kafka", partitions=2) as broker:
+    with FaultyBroker(tmp_path / "kafka", partitions=2) as broker:
         url = broker.url("counts")
         rows = fill(url, 2000, partitions=2)
         with job_of(tmp_path, url, pause_s=0.01, until=None, script=script) as job:

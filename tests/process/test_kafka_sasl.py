@@ -1,6 +1,6 @@
 """A real Kafka broker that asks who is there: jobs that have a password train, others hear at once that they may not.
 
-It wants a newer broker than the one of `make setup-extra`: see `lab/springtide_lab/testing/kafka_broker.py`.
+It wants a newer broker than the one of `make setup-extra`: see `tests/process/faulty_broker.py`.
 """
 
 import time
@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from springtide import errors
-from springtide_lab.testing import kafka_broker
+from tests.process import faulty_broker
+from tests.process.faulty_broker import FaultyBroker
 from tests.process.kafka_security import KafkaSasl, KafkaTls
 from tests.process.test_kafka_jobs import train_while_broker_and_worker_are_killed
 
@@ -17,7 +18,7 @@ pytestmark = [
     pytest.mark.extra("confluent_kafka"),
     pytest.mark.process,
     pytest.mark.soak,
-    pytest.mark.skipif(bool(kafka_broker.missing(newer=True)), reason=kafka_broker.missing(newer=True)),
+    pytest.mark.skipif(bool(faulty_broker.missing_newer()), reason=faulty_broker.missing_newer()),
 ]
 
 
@@ -26,7 +27,7 @@ def broker(tmp_path, request):
     mechanism, _, over = request.param.partition(" over ")
     tls = KafkaTls(tmp_path / "certificates") if over else None
     asks = KafkaSasl(mechanism=mechanism)
-    with kafka_broker.KafkaBroker(tmp_path / "kafka", partitions=3, sasl=asks, tls=tls, newer=True) as running:
+    with FaultyBroker(tmp_path / "kafka", partitions=3, sasl=asks, tls=tls, newer=True) as running:
         running.create("counts", 3)
         yield running
 

@@ -4,6 +4,7 @@ import pytest
 
 from springtide import errors
 from springtide_lab.testing import kafka_broker
+from tests.process.faulty_broker import FaultyBroker
 from tests.process.kafka_security import KafkaTls
 from tests.process.test_kafka_jobs import train_while_broker_and_worker_are_killed
 
@@ -23,7 +24,7 @@ def tls(tmp_path):
 
 @pytest.fixture
 def broker(tmp_path, tls):
-    with kafka_broker.KafkaBroker(tmp_path / "kafka", partitions=3, tls=tls) as running:
+    with FaultyBroker(tmp_path / "kafka", partitions=3, tls=tls) as running:
         yield running
 
 

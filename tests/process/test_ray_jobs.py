@@ -14,9 +14,8 @@ from springtide.domain.spec.job_spec import JobSpec
 from springtide.platforms.agent.run_plan import RunPlan
 from springtide.rpc.messages import messages
 from springtide_lab.testing import ray_cluster
-from springtide_lab.testing.ray_cluster import RayWorld
 from tests import waiting
-from tests.process import counting
+from tests.process import counting, ray_world
 
 pytestmark = [pytest.mark.process, pytest.mark.extra("ray"), pytest.mark.timeout(400)]
 
@@ -26,7 +25,7 @@ EPOCHS, BATCH = 1, 20
 @pytest.fixture(scope="module")
 def world():
     """A head and another node, for all tests of this file."""
-    world = RayWorld(nodes=1)
+    world = ray_world.start(nodes=1)
     yield world
     world.close()
 
@@ -127,7 +126,7 @@ def test_roles_on_a_node_that_ray_announces_to_take_away_hand_over_and_nobody_is
 
 @pytest.mark.soak
 def test_a_data_worker_moves_beside_its_trainer_when_there_is_room_and_nobody_is_started_again(tmp_path, rng):
-    with RayWorld(nodes=1) as world:
+    with ray_world.start(nodes=1) as world:
         ids, home = counting.draw(rng, 40_000), world.do("home")
         rules = FeedRules(workers=1, cpu=0.5)
         plan = plan_of(tmp_path, ids, name="moving", workers=1, servers=1, worker_cpu=1.0, feeding=rules)
@@ -162,7 +161,7 @@ def fed_by(world, job):
 
 @pytest.mark.soak
 def test_a_worker_that_no_node_takes_is_given_up_and_the_job_goes_on_smaller(tmp_path, rng):
-    with RayWorld(nodes=0) as world:  # one of two cores: a server of 0.2, and one worker of 1.0 beside it
+    with ray_world.start(nodes=0) as world:  # one of two cores: a server of 0.2, and one worker of 1.0 beside it
         ids = counting.draw(rng, 4_000)
         plan = plan_of(tmp_path, ids, name="wide", workers=2, servers=1, worker_cpu=1.0)
         world.do("submit", plan, pending_s=5.0)
@@ -246,7 +245,7 @@ def test_a_job_is_submitted_and_steered_from_outside_of_the_cluster(tmp_path, rn
         f'name: far\nscript: count.py\narguments: ["{tmp_path}", "1", "20", "0.5"]\n'
         "workers: {count: 1}\nservers: {count: 1}\n"
     )
-    with RayWorld(nodes=0, clients=True) as world:
+    with ray_world.start(nodes=0, clients=True) as world:
         where = ("--platform", "ray", "--address", world.do("outside"))
         assert said(tmp_path, "submit", str(spec), *where)["job"] == "far"
         world.do("until", "far", samples=100)  # nobody of those who submitted it is there any more
