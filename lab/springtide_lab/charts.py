@@ -1,6 +1,6 @@
 """Pictures of benchmarks and reproductions: panels of curves or of horizontal bars, saved as PNG.
 
-In: `Panel`s, each with `Curve`s or `Bar`s. Out: `Picture`s.
+In: `Panel`s, each with `Curve`s or `Bar`s. Out: files.
 """
 
 import pathlib
@@ -15,13 +15,6 @@ BLUE, RED, GREY, ORANGE, GREEN, PURPLE, LIGHT = (
     *("#1f6fb4", "#c0392b", "#8c8c8c", "#e08a1e", "#4a9c5d", "#9b59b6"),
     "#bbbbbb",
 )
-
-
-class Picture(NamedTuple):
-    """A file with a picture, and a sentence that says what it shows."""
-
-    path: pathlib.Path
-    caption: str
 
 
 class Curve(NamedTuple):
@@ -61,7 +54,8 @@ class Panel:
     shaded: tuple[float, float] | None = None
     """The paper's range, on the x axis."""
     y_ticks: Sequence[str] = ()
-    log: bool = False
+    log: str = ""
+    """Axes with a logarithmic scale: "y" or "xy"."""
 
 
 def bar(label: str, values: Sequence[float], colour: str = BLUE, paper: float | None = None) -> Bar:
@@ -70,13 +64,12 @@ def bar(label: str, values: Sequence[float], colour: str = BLUE, paper: float | 
 
 def draw(
     path: pathlib.Path,
-    caption: str,
     panels: Sequence[Panel],
     *,
     title: str = "",
     size: tuple[float, float] = (7.0, 3.6),
     stacked: bool = False,
-) -> Picture:
+) -> pathlib.Path:
     pyplot = report.pyplot()
     shape = (len(panels), 1) if stacked else (1, len(panels))
     figure, grid = pyplot.subplots(*shape, figsize=size, layout="constrained", squeeze=False, sharex=stacked)
@@ -86,12 +79,13 @@ def draw(
         figure.suptitle(title, fontsize=10)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
-    return Picture(path, caption)
+    return path
 
 
 def _panel(axis: Any, panel: Panel) -> None:
     axis.spines[["top", "right"]].set_visible(False)
-    axis.set(xlabel=panel.x, ylabel=panel.y, yscale="log" if panel.log else "linear")
+    scales = {f"{name}scale": "log" for name in panel.log}
+    axis.set(xlabel=panel.x, ylabel=panel.y, **scales)
     axis.set_title(panel.title, fontsize=10)
     if panel.shaded:
         low, high = panel.shaded

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from springtide.embedding.schedule import scheduler as allocate
-from springtide_lab.bench.cache import plan_traffic
+from tests.inspected_scheduler import InspectedScheduler
 from tests.oracles import schedule_model
 from tests.oracles.schedule_model import Actions, IllegalPlan, Model
 
@@ -39,7 +39,7 @@ def streams(draw):
 @given(streams())
 def test_every_plan_is_legal_and_writes_back_no_row_in_vain(stream):
     chosen, batches = stream
-    scheduler, model = plan_traffic.InspectedScheduler(chosen), Model(workers=chosen.workers)
+    scheduler, model = InspectedScheduler(chosen), Model(workers=chosen.workers)
     before = []
     for ids in batches:
         features = [allocate.FeatureIds(table, np.ascontiguousarray(column)) for table, column in enumerate(ids.T)]

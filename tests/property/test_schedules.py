@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from springtide.data import shards
 from springtide.embedding.schedule import scheduler as allocate
-from springtide_lab.bench.cache import plan_traffic
+from tests.inspected_scheduler import InspectedScheduler
 from tests.property import schedule_reference as reference
 
 WIDE = 2**24
@@ -99,8 +99,8 @@ def both_ends_agree(plans):
 @given(runs())
 def test_plans_and_caches_are_those_of_plain_sets(run):
     chosen, batches, flushes = run
-    native = plan_traffic.InspectedScheduler(chosen)
-    other_rank = plan_traffic.InspectedScheduler(chosen)
+    native = InspectedScheduler(chosen)
+    other_rank = InspectedScheduler(chosen)
     model = reference.Reference(
         workers=chosen.workers,
         capacity=chosen.capacity_rows,
@@ -137,7 +137,7 @@ def test_plans_and_caches_are_those_of_plain_sets(run):
 @given(runs())
 def test_laia_gives_each_sample_in_turn_to_a_worker_with_room_that_caches_most_of_its_keys(run):
     chosen, batches, _ = run
-    scheduler = plan_traffic.InspectedScheduler(
+    scheduler = InspectedScheduler(
         allocate.ScheduleSettings(workers=chosen.workers, capacity_rows=chosen.capacity_rows)
     )
     for samples, features in batches:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from springtide.cli import app
-from springtide_lab.reproduce.goldminer import cluster, jobs, reproduction, rows, rows_job, systems
+from springtide_lab.reproduce.goldminer import cluster, jobs, reproduction, rows, systems
 from springtide_lab.reproduce.goldminer.cluster import walk
 from springtide_lab.reproduce.goldminer.systems import Host
 
@@ -124,7 +124,7 @@ def test_rows_hold_every_figure_or_its_reason(found, tmp_path):
         *rows.table_5(found),
         *rows.bounds(SMALL, found, [0, 1]),
         *rows.use(found),
-        *rows_job.rows(tmp_path),
+        *rows.of_one_job(tmp_path),
     ]
     assert all(one.ours is not None or one.why for one in all_rows)
     by = {one.what: one for one in all_rows}
@@ -153,7 +153,7 @@ def test_what_a_bench_publishes_becomes_a_row(tmp_path):
     (tmp_path / "dataworkers-walk.json").write_text(json.dumps(published))
     fused = {**published, "goals": [], "details": {"fused_vs_singly": {"half a core": 1.4}}}
     (tmp_path / "transfer.json").write_text(json.dumps(fused))
-    by = {one.what: one for one in rows_job.rows(tmp_path)}
+    by = {one.what: one for one in rows.of_one_job(tmp_path)}
     assert by["over a split at the data set's end"].met and "2026-11-16" in by["over a split at the data set's end"].why
     assert by["real processes: cores of the trainer at the end"].ours == 0.5
     assert by["fused messages over one a tensor, half a core for the trainer"].ours == 1.4

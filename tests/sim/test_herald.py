@@ -8,6 +8,7 @@ import pytest
 from springtide.cli import app
 from springtide.embedding.schedule.scheduler import ScheduleSettings
 from springtide_lab.bench.cache import allocate, id_streams
+from springtide_lab.bench.cache.allocate import SentRows
 from springtide_lab.reproduce.herald import preset, reproduction, rows_counted, rows_timed, traffic
 
 TINY = preset.HeraldSize(iterations=3, epoch=2_048, workers=(8,))
@@ -100,7 +101,7 @@ def test_less_is_transmitted_with_each_half_of_the_scheduler_and_least_with_both
 
 
 def test_time_grows_with_rows_and_shrinks_with_servers_until_a_workers_own_link_is_full():
-    load = preset.Load(pulls=100, pushes=50, largest_pull=120, largest_push=60)
+    load = SentRows(pull=100, push=50, largest_pull=120, largest_push=60)
     one, two, many = (preset.communication_s(load, COST, workers=8, servers=servers) for servers in (1, 2, 100))
     assert one == pytest.approx(8 * 150 * preset.ROW_BYTES / 1e9) and two == pytest.approx(one / 2)
     assert many == pytest.approx(180 * preset.ROW_BYTES / 1e9)

@@ -29,11 +29,9 @@ def test_the_tiny_version_gives_every_row_with_its_seeds_or_its_reason(capsys, t
     wanted = {"000 Fig. 7", "000 Fig. 8", "000 Fig. 9", "000 Fig. 10", "000 Fig. 11", "000 Fig. 12", "000 Fig. 13"}
     wanted |= {"000 Fig. 14", "000 Fig. 15", "000 Table 4", "001 Table 1", "001 Table 2", "001 Fig. 8", "001 Fig. 9"}
     assert wanted <= figures
-    page = (tmp_path / "figures" / "dlrover-rm.html").read_text()
     for number in (7, 9, 10, 11, 12, 13, 14, 15):
         (picture,) = (tmp_path / "figures").glob(f"fig{number}-*.png")
-        assert picture.read_bytes().startswith(b"\x89PNG") and f'src="{picture.name}"' in page
-        assert f"Fig. {number}:" in page
+        assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_no_number_is_broken_in_two_and_no_line_is_longer_than_a_terminal(capsys):
@@ -118,10 +116,6 @@ def test_an_unknown_paper_is_named(capsys):
     assert "Did you mean 'dlrover-rm'" in capsys.readouterr().err
 
 
-def test_tables_escape_what_they_print():
-    assert "<b>" not in rows.page([rows.missing("<b>", "w", "p", "y")], title="t")
-
-
 @pytest.mark.soak
 def test_a_day_of_two_thousand_jobs_takes_less_than_a_minute_of_one_core(capsys):
     assert app.main(["simulate", "--policy", "springtide", "--json"]) == 0
@@ -131,4 +125,4 @@ def test_a_day_of_two_thousand_jobs_takes_less_than_a_minute_of_one_core(capsys)
 def test_days_without_a_kind_that_ran_before_have_a_picture_all_the_same(tmp_path, monkeypatch):
     monkeypatch.setattr(cluster_days, "first_and_last", lambda story, role: [])
     drawn = reproduction.warm_start(tmp_path / "fig9.png", [types.SimpleNamespace(after=None)])
-    assert drawn.path.read_bytes().startswith(b"\x89PNG")
+    assert drawn.read_bytes().startswith(b"\x89PNG")

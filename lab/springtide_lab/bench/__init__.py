@@ -1,20 +1,17 @@
 """Benchmarks: ours and peers in alternating rounds of one run, ratios and goals last.
 
 In: a name (`springtide bench store --json`). Each name has a function `(options) -> report.Result`, imported only when
-asked for. Next: bench/core/harness.py (rounds, is the machine idle), bench/core/report.py (tables and the JSON line).
+requested. Next: bench/core/harness.py (rounds, is the machine idle), bench/core/report.py (tables and the JSON line).
 """
 
 import ast
 import importlib.util
 import pathlib
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from springtide import errors
-
-if TYPE_CHECKING:
-    from springtide_lab.bench.core import report
 
 BENCHES = {  # the module of each, whose function `bench` is called, or another one after a colon
     "store": "springtide_lab.bench.store.store",
@@ -87,24 +84,41 @@ class Options:
         return folder
 
 
+def listing() -> str:
+    """All names with their purpose, within 80 columns."""
+    lines = ["springtide bench NAME, of these:"]
+    for name in BENCHES:
+        wrapped = textwrap.wrap(purpose(name), width=60)
+        lines += [f"  {label:<17} {words}" for label, words in zip([name, *[""] * len(wrapped)], wrapped, strict=False)]
+    return "\n".join([*lines, "Goals and the last figures: docs/benchmarks.md"])
+
+
+def delay(text: str) -> tuple[str, float]:
+    name, _, seconds = text.partition("=")
+    try:
+        return name, float(seconds)
+    except ValueError:
+        raise errors.BadInput(f"--delay {text}: expected NAME=SECONDS, such as pull=60") from None
+
+
 def run(
     name: str,
     *,
     json: bool = False,
     quick: bool = False,
     out: pathlib.Path | None = None,
-    delays: Mapping[str, float] | None = None,
-    ids: pathlib.Path | None = None,
-) -> "report.Result":
-    """Measure, print tables (and with `json` one object as the last line), return what was measured."""
+    delays: Iterable[str] = (),
+    ids: str | None = None,
+) -> None:
+    """Measure and print tables, with `json` one object as the last line."""
     if name not in BENCHES:
         raise errors.UnknownName("benchmark", name, BENCHES)
     from springtide_lab.bench.core import harness, report
 
+    options = Options(
+        quick=quick, out=out, delays=dict(map(delay, delays)), ids=pathlib.Path(ids) if ids is not None else None
+    )
     with harness.Watch(settle_s=0.2 if quick else 3.0) as watch:
-        options = Options(quick=quick, out=out, delays=delays or {}, ids=ids)
         module, _, function = BENCHES[name].partition(":")
         result = getattr(importlib.import_module(module), function or "bench")(options)
-    whole = report.complete(result, name=name, quick=quick, box=watch.box())
-    report.show(whole, json=json)
-    return whole
+    report.show(report.complete(result, name=name, quick=quick, box=watch.box()), json=json)

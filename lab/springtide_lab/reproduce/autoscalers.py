@@ -80,16 +80,19 @@ class Windows:
 
 
 class Hpa:
-    """Autoscaler that follows utilization."""
+    """Follows a ratio, by default utilization / target, within stabilization windows."""
 
-    def __init__(self, settings: HpaSettings, *, most: int, every_s: float) -> None:
-        self._target, self._most = settings.target, most
+    def __init__(self, settings: "HpaSettings | KedaSettings", *, most: int, every_s: float) -> None:
+        self._target, self._most = settings[0], most
         self._windows = Windows(settings.down_s, settings.up_s, every_s=every_s)
 
-    def wants(self, workers: Counts, utilization: Array, free: NDArray[np.bool_]) -> Counts:
+    def wants(self, workers: Counts, measured: Array, free: NDArray[np.bool_]) -> Counts:
         """Return the wanted workers. Lanes that are not `free` are changing, so their workers are not measured."""
-        asked = recommend(workers, utilization / self._target, most=self._most)
+        asked = recommend(workers, self._ratio(workers, measured), most=self._most)
         return self._windows.settle(workers, np.where(free, asked, workers))
+
+    def _ratio(self, workers: Counts, utilization: Array) -> Array:
+        return utilization / self._target
 
 
 # KEDA on a Kafka topic, asked every 30 s: lag / threshold workers, under HPA's rules. Lag is capped at partitions x
@@ -106,17 +109,11 @@ class KedaSettings(NamedTuple):
     up_s: Array
 
 
-class Keda:
-    """Autoscaler that follows lag."""
+class Keda(Hpa):
+    """Follows lag."""
 
-    def __init__(self, settings: KedaSettings, *, most: int, every_s: float) -> None:
-        self._threshold, self._most = settings.threshold, most
-        self._windows = Windows(settings.down_s, settings.up_s, every_s=every_s)
-
-    def wants(self, workers: Counts, backlog: Array, free: NDArray[np.bool_]) -> Counts:
-        lag = np.minimum(backlog, PARTITIONS * self._threshold)
-        asked = recommend(workers, lag / (self._threshold * workers), most=self._most)
-        return self._windows.settle(workers, np.where(free, asked, workers))
+    def _ratio(self, workers: Counts, backlog: Array) -> Array:
+        return np.minimum(backlog, PARTITIONS * self._target) / (self._target * workers)
 
 
 # Google's Autopilot, horizontal: a percentile of recent usage / target, every 5 minutes. For scale-down the highest

@@ -1,9 +1,8 @@
-"""Report of a reproduction: rows with the paper's figure beside ours, a table and an HTML page.
+"""Report of a reproduction: rows with the paper's figure beside ours, and a table of them.
 
-In: figures by seed. Out: `Row`s; `show` prints them, `page` is HTML. Next: `runner`.
+In: figures by seed. Out: `Row`s; `show` prints them. Next: `runner`.
 """
 
-import html
 import pathlib
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -44,27 +43,17 @@ def row(
     paper: float | str,
     ours: Sequence[float | None],
     *,
-    goal: float | None = None,
-    better: Better = "higher",
     why: str = "",
     bound: Sequence[float] = (),
+    **goal: Any,
 ) -> Row:
     """The median over seeds, with the smallest and the largest; a goal is met by the median."""
     known = [value for value in ours if value is not None]
     if not known:
         return missing(figure, what, paper, why or "nothing was measured")
     best = round(statistics.median(bound), 4) if bound else None
-    made = row_of(
-        figure,
-        what,
-        paper,
-        statistics.median(known),
-        (min(known), max(known)),
-        seeds=len(known),
-        goal=goal,
-        better=better,
-        why=why,
-    )
+    middle, spread = statistics.median(known), (min(known), max(known))
+    made = row_of(figure, what, paper, middle, spread, seeds=len(known), why=why, **goal)
     return msgspec.structs.replace(made, bound=best)
 
 
@@ -135,34 +124,6 @@ def published_goal(folder: pathlib.Path, bench: str, id: str, figure: str, what:
 def goal_row(figure: str, what: str, paper: float | str, goal: dict[str, Any], why: str) -> Row:
     better = goal.get("better", "higher")
     return row(figure, what, paper, [float(goal["value"])], goal=goal.get("target"), better=better, why=why)
-
-
-def page(rows: Sequence[Row], *, title: str, pictures: Sequence[tuple[str, str]] = ()) -> str:
-    """The same as an HTML page, with pictures that lie beside it: file names, and what they show."""
-    heads = "".join(
-        f"<th>{head}</th>"
-        for head in ("figure", "what", "paper", "ours", "spread", "seeds", "goal", "met", "at best", "why")
-    )
-    lines = []
-    for one in rows:
-        spread = f"{one.spread[0]:g} to {one.spread[1]:g}" if one.spread else ""
-        met = "" if one.met is None else "yes" if one.met else "no"
-        figures = (_figure(one.paper), _figure(one.ours), spread, one.seeds, one.goal, met)
-        cells = (one.figure, one.what, *figures, "" if one.bound is None else _figure(one.bound), one.why)
-        row_of = '<tr class="no">' if one.met is False else "<tr>"
-        lines.append(row_of + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells) + "</tr>")
-    style = (
-        "body{font-family:sans-serif;max-width:75rem;margin:1rem auto}img{max-width:100%}"
-        "td,th{padding:2px 8px;text-align:left;border-bottom:1px solid #ddd}.no{color:#c0392b}"
-    )
-    table_of = f"<table><tr>{heads}</tr>{''.join(lines)}</table>"
-    shown = "".join(
-        f'<figure><img src="{html.escape(name)}" alt="{html.escape(said)}"><figcaption>{html.escape(said)}</figcaption>'
-        "</figure>"
-        for name, said in pictures
-    )
-    head = f"<!doctype html><meta charset=utf-8><title>{html.escape(title)}</title><style>{style}</style>"
-    return f"{head}<h1>{html.escape(title)}</h1>{table_of}{shown}\n"
 
 
 def _figure(value: float | str | None) -> str:

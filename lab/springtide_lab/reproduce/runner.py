@@ -1,22 +1,24 @@
 """`springtide reproduce NAME`: computes a paper's figures with this code and prints them beside the paper's own.
 
-In: `ReproduceOptions`. Out: a table, one JSON object, and with a folder pictures and an HTML page. `PAPERS` lists the
-papers; each one's `reproduction` module has `reproduce(seeds, options)`, which returns a `Reproduced`.
+In: `ReproduceOptions`. Out: a table, one JSON object, and with a folder pictures. `PAPERS` lists the papers; each one's
+`reproduction` module has `reproduce(seeds, options)`, which returns a `Reproduced`.
 """
 
+import concurrent.futures
 import datetime
 import importlib
+import multiprocessing
+import os
 import pathlib
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from springtide import errors
+from springtide import child_guard, errors
 from springtide.sim import report as sim_report
-from springtide_lab.charts import Picture
+from springtide_lab.bench.core.harness import say
 from springtide_lab.reproduce import report
 from springtide_lab.reproduce.report import Row
 
@@ -39,24 +41,23 @@ class Reproduced(NamedTuple):
     rows: list[Row]
     facts: dict[str, Any]
     """Sizes of the run that belong in its report, such as the number of jobs."""
-    draw: Callable[[pathlib.Path], list[Picture]]
+    draw: Callable[[pathlib.Path], list[pathlib.Path]]
     """Draws the pictures into a folder."""
 
 
 class Paper(NamedTuple):
     """One paper: its module, how many seeds it takes by default, and the options that it knows."""
 
-    title: str
     module: str
     seeds: int = 3
     options: tuple[str, ...] = ()
 
 
 PAPERS = {
-    "dlrover-rm": Paper("DLRover-RM", "dlrover_rm", options=("--jobs",)),
-    "herald": Paper("Herald", "herald", options=("--ids",)),
-    "goldminer": Paper("GoldMiner", "goldminer", seeds=10, options=("--jobs", "--trace", "--metric")),
-    "kale": Paper("Kale", "kale", seeds=20, options=("--trace",)),
+    "dlrover-rm": Paper("dlrover_rm", options=("--jobs",)),
+    "herald": Paper("herald", options=("--ids",)),
+    "goldminer": Paper("goldminer", seeds=10, options=("--jobs", "--trace", "--metric")),
+    "kale": Paper("kale", seeds=20, options=("--trace",)),
 }
 
 
@@ -74,11 +75,7 @@ def run(name: str, options: ReproduceOptions, *, folder: pathlib.Path | None, as
     sizes = ", ".join(f"{value} {word}" for word, value in done.facts.items())
     report.show(done.rows, title=f"{name}: {len(seeds)} seeds, {sizes}{remark}")
     if folder is not None:
-        pictures = done.draw(folder)
-        page = folder / f"{name}.html"
-        captions = [(picture.path.name, picture.caption) for picture in pictures]
-        page.write_text(report.page(done.rows, title=f"{paper.title}, reproduced", pictures=captions))
-        for path in (*(picture.path for picture in pictures), page):
+        for path in done.draw(folder):
             say(str(path))
     if as_json:
         facts = {"seeds": len(seeds), "quick": options.quick, "date": datetime.date.today().isoformat()}
@@ -102,5 +99,16 @@ def _check_options(name: str, options: ReproduceOptions) -> None:
             )
 
 
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
+Thing = TypeVar("Thing")
+Found = TypeVar("Found")
+
+
+def in_parallel(do: Callable[[Thing], Found], things: Sequence[Thing], *, processes: int = 0) -> list[Found]:
+    """Call `do` for each item; 0 processes means one per core. Child processes never outlive this process."""
+    processes = min(processes or os.cpu_count() or 1, len(things))
+    if processes == 1 or "fork" not in multiprocessing.get_all_start_methods():
+        return [do(thing) for thing in things]
+    with concurrent.futures.ProcessPoolExecutor(
+        processes, multiprocessing.get_context("fork"), initializer=child_guard.die_with, initargs=(os.getpid(),)
+    ) as pool:
+        return list(pool.map(do, things))

@@ -29,8 +29,13 @@ def bench(
     debug: Debug = False,
 ) -> int:
     """Run a benchmark: ours and a peer alternately in one run, the ratio last."""
-    verb = _of_lab("bench")
-    return int(verb.bench(name, quick=quick, out=out, as_json=as_json, delays=delay or (), ids=ids))
+    benches = _of_lab("bench")
+    if name is None:
+        typer.echo(benches.listing())
+    else:
+        folder = made_folder("--out", out) if out else None
+        benches.run(name, json=as_json, quick=quick, out=folder, delays=delay or (), ids=ids)
+    return 0
 
 
 @command(
@@ -165,20 +170,20 @@ def reproduce(
         typer.Option(help="goldminer: also share out data workers by this metric; may be repeated.", metavar="NAME"),
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Use few jobs: shows that it runs, proves nothing.")] = False,
-    out: Annotated[str | None, typer.Option(help="Folder for plots and a page.", metavar="DIR")] = None,
+    out: Annotated[str | None, typer.Option(help="Folder for plots.", metavar="DIR")] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int:
     """Reproduce a paper's figures in simulation, beside the paper's own and the goals."""
-    runner = _of_lab("reproduce", "runner")
+    runner = _of_lab("reproduce.runner")
     metrics = tuple(metric or ())
     asked = runner.ReproduceOptions(seeds=seeds, jobs=jobs, quick=quick, ids=ids, trace=trace, metrics=metrics)
     runner.run(name, asked, folder=None if out is None else made_folder("--out", out), as_json=as_json)
     return 0
 
 
-def _of_lab(command: str, module: str = "command") -> Any:
-    """Return the lab's module for a command; the lab is a distribution of its own."""
+def _of_lab(module: str) -> Any:
+    """Return a module of the lab; the lab is a distribution of its own."""
     if importlib.util.find_spec("springtide_lab") is None:
-        raise errors.MissingLab(command)
-    return importlib.import_module(f"springtide_lab.{command}.{module}")
+        raise errors.MissingLab(module.partition(".")[0])
+    return importlib.import_module(f"springtide_lab.{module}")

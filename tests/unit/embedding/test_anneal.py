@@ -9,6 +9,7 @@ import pytest
 from springtide import errors
 from springtide.embedding.schedule import scheduler as allocate
 from springtide_lab.bench.cache import plan_traffic
+from tests.inspected_scheduler import InspectedScheduler
 
 
 def features(ids):
@@ -23,7 +24,7 @@ def stream(seed, *, batches, samples, tables=3, rows=40):
 
 
 def scheduler(**changed):
-    return plan_traffic.InspectedScheduler(
+    return InspectedScheduler(
         allocate.ScheduleSettings(**{"workers": 4, "capacity_rows": 1000, "policy": "anneal", "seed": 5, **changed})
     )
 

@@ -1,8 +1,7 @@
 """One worker of a bsp group without a master: a click model on rows that it reaches in one of several ways.
 
-Options: rank, workers, host (its own), meeting (host and port of rank 0's store), addresses (of servers), stream, dim,
-batch, batches, cache_share, systems. A round: system, steps -> samples/s, seconds, CPU seconds. All ranks must be
-asked for the same rounds, at the same time.
+Options: rank, workers, host, meeting (rank 0's store), addresses (of servers), stream, dim, batch, batches,
+cache_share. A round: system, steps -> samples/s, seconds, CPU seconds. Ask all ranks for the same rounds.
 """
 
 import time
@@ -19,6 +18,8 @@ from springtide.embedding.lookup.table_client import TableClient
 from springtide.worker.bsp import allreduce
 from springtide_lab.bench.cache import cache, cache_systems, id_streams
 from springtide_lab.bench.core import jobs
+
+PACKAGES = ("torch",)
 
 HIDDEN, LR = 64, 0.01
 
@@ -120,7 +121,3 @@ class Loop:
 
 def start(options: dict[str, Any]) -> line.Round:
     return Loop(options).run
-
-
-if __name__ == "__main__":
-    line.serve(start, ("torch",))

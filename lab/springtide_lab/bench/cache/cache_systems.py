@@ -1,9 +1,7 @@
-"""Ways to reach embedding rows in bsp, as `bench cache` compares them: each gives a rank its samples and their latest
-rows, and takes their gradients.
+"""Ways to reach embedding rows in bsp, as `bench cache` compares them: no cache, HET in bsp, static caching, ours.
 
-In: the ids of every batch (all ranks know them), a client of the servers. Out: `System`s: no cache; HET in bsp; static
-caching like FAE's; ours. HET and static live here only. All train with SGD, for which a copy that one worker alone has
-trained is exact on that worker. Next: cache/cache_loop.py, which runs one of them in every worker process.
+In: the ids of every batch (all ranks know them), a client of the servers. Out: `System`s, which give a rank its samples
+and their rows, and take gradients. All train with SGD: a copy that one worker alone has trained is exact there.
 """
 
 from collections.abc import Sequence
@@ -41,9 +39,6 @@ class Rank:
     lr: float
     capacity: int
     """Rows that a cache may hold."""
-
-    def with_client(self, client: TableClient) -> "Rank":
-        return replace(self, client=client)
 
     def part(self, rows: Ids) -> Any:
         table = np.searchsorted(self.starts, rows, side="right") - 1
@@ -221,7 +216,7 @@ class Scheduled:
         tables = tuple(range(rank.first_table, rank.first_table + len(rank.starts)))
         client.declare(spec for spec in rank.client.specs if spec.id in tables)
         self._cache.cache_tables(list(tables))
-        self._rank = rank.with_client(client)
+        self._rank = replace(rank, client=client)
         self._scheduler = scheduler.Scheduler(
             scheduler.ScheduleSettings(workers=rank.workers, capacity_rows=rank.capacity, tables=tables, **settings)
         )
@@ -289,17 +284,3 @@ class Scheduled:
         if group is not None:
             for peer, rows in row_cache.exchange(group, self._cache.sends(number), self._cache.receives(number)):
                 self._cache.received(number, peer, rows)
-
-
-def herald(rank: Rank) -> Scheduled:
-    return Scheduled(rank, policy="laia")
-
-
-def ours(rank: Rank) -> Scheduled:
-    """Our own allocator, and rows from worker to worker where that is less."""
-    return Scheduled(rank, policy="anneal", p2p="rows")
-
-
-def ours_gradients(rank: Rank) -> Scheduled:
-    """Our own allocator; rows that a few workers train are kept by one of them, who gets the others' gradients."""
-    return Scheduled(rank, policy="anneal", p2p="gradients")

@@ -4,11 +4,9 @@ In: the plans of `embedding.schedule.scheduler`, one per rank. Out: counts per w
 Herald's Appendix A: an iteration waits for the largest push, and then for the largest pull.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
-from numpy.typing import NDArray
 
 from springtide import _native, errors
 from springtide.embedding.schedule.scheduler import POLICIES, FeatureIds, Scheduler
@@ -60,19 +58,12 @@ class PlanTraffic:
 
 
 def traffic(plans: Sequence[_native.CachePlan]) -> PlanTraffic:
-    return PlanTraffic(
-        pulls=tuple(plan.pulls for plan in plans),
-        gradients=tuple(plan.gradients for plan in plans),
-        write_backs=tuple(plan.write_backs for plan in plans),
-        sent=tuple(plan.sent for plan in plans),
-        received=tuple(plan.received for plan in plans),
-        gradients_received=tuple(plan.gradients_received for plan in plans),
-        hits=tuple(plan.hits for plan in plans),
-    )
+    names = [field.name for field in dataclasses.fields(PlanTraffic)]
+    return PlanTraffic(**{name: tuple(getattr(plan, name) for plan in plans) for name in names})
 
 
-class InspectedScheduler(Scheduler):
-    """Scheduler that shows its directory of the caches, and what other policies would do."""
+class ComparingScheduler(Scheduler):
+    """Scheduler that says what other policies would do."""
 
     def consider(
         self, features: Sequence[FeatureIds], samples: int, policy: str, *, effort: int = 0
@@ -83,19 +74,3 @@ class InspectedScheduler(Scheduler):
         tables = self.settings.tables
         looked_at = [(f.table, f.ids, f.offsets) for f in features if tables is None or f.table in tables]
         return self._native.consider(looked_at, samples, policy, effort=effort)
-
-    def clear(self) -> None:
-        self._native.clear()
-
-    def cached(self, worker: int) -> tuple[NDArray[np.uint16], NDArray[np.int64], NDArray[np.bool_]]:
-        """Return tables and keys of one worker's rows in eviction order, and which rows only this worker has."""
-        tables, keys, dirty = self._native.cached(worker)
-        return tables, keys, dirty.astype(bool)
-
-    def infrequency(self, table: int) -> float:
-        """Return Herald's degree of infrequency: the share of used rows that are rarer than a worker's samples."""
-        return float(self._native.infrequency(table))
-
-    @property
-    def step(self) -> int:
-        return int(self._native.step)

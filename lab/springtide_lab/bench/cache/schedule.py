@@ -1,8 +1,7 @@
 """How long a schedule takes, and how good it is when it may take only so long.
 
-In: streams of `id_streams`, 8 workers with 128 samples each, 26 tables, 1.06 million rows, caches of a tenth. Out: time
-of LAIA and plan on one thread; the adaptive allocation inside a budget; ours at several budgets; growth with workers,
-batch and tables. A schedule is everything that an iteration needs, from reading ids to the caches' snapshot.
+In: streams of `id_streams`, 8 workers x 128 samples, 26 tables, caches of a tenth. Out: time of LAIA and plan on one
+thread; the adaptive allocation inside a budget; ours at several budgets; growth with workers, batch and tables.
 """
 
 import time
@@ -13,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from springtide.embedding.schedule import scheduler
-from springtide.embedding.schedule import scheduler as allocate
 from springtide_lab.bench import Options
 from springtide_lab.bench.cache import id_streams, plan_traffic
 from springtide_lab.bench.core import growth, harness, report
@@ -49,36 +47,36 @@ class Drive:
         return float(np.quantile(self.seconds, quantile) * 1e3)
 
 
-def settings(stream: id_streams.IdStream, *, workers: int, **changed: object) -> allocate.ScheduleSettings:
+def settings(stream: id_streams.IdStream, *, workers: int, **changed: object) -> scheduler.ScheduleSettings:
     """The setting of the paper's simulations: a cache of a tenth of the rows."""
-    return allocate.ScheduleSettings(workers=workers, capacity_rows=int(stream.total_rows * CACHE_SHARE), **changed)  # type: ignore[arg-type]
+    return scheduler.ScheduleSettings(workers=workers, capacity_rows=int(stream.total_rows * CACHE_SHARE), **changed)  # type: ignore[arg-type]
 
 
-def features(stream: id_streams.IdStream, *, batch: int) -> list[list[allocate.FeatureIds]]:
+def features(stream: id_streams.IdStream, *, batch: int) -> list[list[scheduler.FeatureIds]]:
     return [id_streams.features(ids) for ids in stream.batches(batch)]
 
 
 def drive(
-    batches: Sequence[Sequence[allocate.FeatureIds]],
-    chosen: allocate.ScheduleSettings,
+    batches: Sequence[Sequence[scheduler.FeatureIds]],
+    chosen: scheduler.ScheduleSettings,
     *,
     warmup: int,
     choose: Chooser | None = None,
 ) -> Drive:
     """Schedule all batches; `choose` says how many units the next allocation may have, given those so far."""
-    scheduler = allocate.Scheduler(chosen)
+    own = scheduler.Scheduler(chosen)
     searches = chosen.policy not in ("laia", "random", "contiguous")
-    seconds, cpu, counted, history = [], [], [], list[allocate.ScheduleTime]()
+    seconds, cpu, counted, history = [], [], [], list[scheduler.ScheduleTime]()
     stages: dict[str, list[float]] = {}
     for batch in batches:
         units = choose(history) if choose else 0 if searches else len(batch)
         began, began_cpu = time.perf_counter(), time.thread_time()
-        done = scheduler.schedule(
+        done = own.schedule(
             batch, len(batch[0].ids), best_tables=None if searches else units, effort=units if searches else 0
         )
         seconds.append(time.perf_counter() - began)
         cpu.append(time.thread_time() - began_cpu)
-        history.append(allocate.took(done.seconds, units=units))
+        history.append(scheduler.took(done.seconds, units=units))
         for stage, each in done.seconds.items():
             stages.setdefault(stage, []).append(each)
         counted.append(plan_traffic.traffic(done.plans))
@@ -122,7 +120,7 @@ QUICK_SWEEPS: Mapping[str, Sequence[int]] = {"workers": (2, 3, 4), "batch": (8, 
 def bench(options: Options) -> report.Result:
     steps, warmup = (12, 6) if options.quick else (400, 200)
     batch = 16 if options.quick else BATCH
-    rows: list[tuple[str | float | None, ...]] = []
+    rows: list[report.Cells] = []
     ratios: dict[str, float] = {}
     details: dict[str, object] = {}
     p50 = None
@@ -186,7 +184,7 @@ def details_of(static: Drive) -> dict[str, object]:
     }
 
 
-def line(what: str, kept: Drive, static: Drive) -> tuple[str | float | None, ...]:
+def line(what: str, kept: Drive, static: Drive) -> report.Cells:
     return (
         what,
         kept.ms(0.5),
@@ -222,7 +220,7 @@ def ours(
     static: Drive,
     *,
     warmup: int,
-) -> list[tuple[str | float | None, ...]]:
+) -> list[report.Cells]:
     """Springtide's own policy at several budgets, with as many sweeps as fit."""
     if OURS not in scheduler.POLICIES:
         return []

@@ -1,13 +1,7 @@
-"""Does a job that sizes itself come near the best shape there is? Found by trying them all.
+"""Does a job that sizes itself come near the best shape of a grid? The grid is tried in full.
 
 In: the job of `bench/core/quota_job.py` and a budget of cores. Out: `vs_best`, throughput of the shape that the closed
-loop ended with (a master that plans for its own job, from one small worker and one small server) over that of the best
-of a grid of shapes, all tried; both measured again in alternating rounds of one job. Also how long the loop took and
-how many changes it made.
-
-Tried are all shapes of the grid that use up the budget: with one core more somewhere, none is slower, so that a shape
-which leaves room for another step is never the best. The best few are measured again before one of them is chosen,
-since the luckiest of many short measurements is not the fastest.
+loop ended with over that of the best; both measured again in alternating rounds.
 """
 
 import functools
@@ -25,7 +19,7 @@ from springtide.domain.core.shape import ROUNDING, ResourceBudget, Shape, ShapeB
 from springtide.domain.spec.planning_config import PlanningConfig, PlanRules
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, quota_job, report
-from springtide_lab.bench.core.quota_job import QuotaJob, Times
+from springtide_lab.bench.core.quota_job import QuotaJob, Times, short
 
 TARGET = 0.90
 FINALISTS = 3
@@ -236,7 +230,3 @@ def judge(
             "auto_over_tried_best": rounds.median("auto") / max(speeds.values()) if max(speeds.values()) else math.nan,
         },
     )
-
-
-def short(shape: Shape) -> str:
-    return f"{shape.workers}x{shape.worker_cpu:.3g} + {shape.servers}x{shape.server_cpu:.3g}"

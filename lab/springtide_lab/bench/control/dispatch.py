@@ -1,15 +1,13 @@
 """How fast a master hands out shards and books them as trained: four client processes, each as fast as it is answered.
 
-In: our master as every job has it, journal on, at most 16 leases a call. Peer: DLRover's open-source local master, in
-an environment of its own, one shard a call as its client does. Out: `vs_dlrover`, shards a second of all clients; ours
-a call as well. The two sides: control/dispatch_master.py, control/dispatch_client.py.
+In: our master as every job has it, journal on, at most 16 leases a call. Peer: DLRover's open-source local master, one
+shard a call as its client does. Out: `vs_dlrover`, shards a second of all clients. Both sides: dispatch_process.py.
 """
 
 import concurrent.futures
 import contextlib
 import functools
 import pathlib
-from typing import Any
 
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, peers, report, versions
@@ -25,22 +23,21 @@ def bench(options: Options) -> report.Result:
     notes: list[str] = []
     with contextlib.ExitStack() as stack:
         masters = {"springtide": side(stack, "springtide", None, seconds)}
-        try:
+        with peers.optional("dlrover", notes):
             python = peers.environment_of("dlrover", ".venv-dlrover", versions.DLROVER)
             masters["dlrover"] = side(stack, "dlrover", python, seconds)
-        except peers.PeerFailed as error:
-            notes.append(f"dlrover was not measured: {error}")
-            harness.say(notes[-1])
         measured = harness.alternate(masters, rounds=rounds, label="dispatch")
     return judge(measured, notes)
 
 
 def side(stack: contextlib.ExitStack, kind: str, python: pathlib.Path | None, seconds: float) -> harness.Measure:
-    master = stack.enter_context(peers.Worker("control/dispatch_master", python=python, options={"kind": kind}))
+    master = stack.enter_context(
+        peers.Worker("control/dispatch_process", python=python, options={"role": "master", "kind": kind})
+    )
     where = master.ask("round")
-    shared: dict[str, Any] = {"kind": kind, "most": MOST, "address": where["address"], "secret": where.get("secret")}
+    shared = {"role": "client", "kind": kind, "most": MOST} | {name: where.get(name) for name in ("address", "secret")}
     clients = [
-        stack.enter_context(peers.Worker("control/dispatch_client", python=python, options={**shared, "rank": rank}))
+        stack.enter_context(peers.Worker("control/dispatch_process", python=python, options={**shared, "rank": rank}))
         for rank in range(CLIENTS)
     ]
     return functools.partial(together, clients, seconds)
@@ -76,16 +73,17 @@ def master_load(options: Options) -> report.Result:
     workers, seconds = (50, 2.0) if options.quick else (WORKERS, 60.0)
     heartbeat_s = max(1.0, workers / 200)
     spec = {"workers": workers, "heartbeat_s": heartbeat_s}
-    with peers.Worker("control/dispatch_master", options={"kind": "springtide", "spec": spec}) as master:
+    with peers.Worker(
+        "control/dispatch_process", options={"role": "master", "kind": "springtide", "spec": spec}
+    ) as master:
         where = master.ask("round")
-        shared = {"address": where["address"], "secret": where["secret"], "leases": LEASES}
-        told = {"workers": workers, "heartbeat_s": heartbeat_s, **shared}
-        with peers.Worker("control/load_client", options=told) as crowd:
+        given = {**spec, "address": where["address"], "secret": where["secret"], "leases": LEASES}
+        with peers.Worker("control/load_client", options=given) as crowd:
             before = master.ask("round")
             lived = crowd.ask("round", seconds=seconds)
             after = master.ask("round")
     cpu = (after["figure"] - before["figure"]) / seconds
-    rows: tuple[tuple[str | float | None, ...], ...] = (
+    rows: tuple[report.Cells, ...] = (
         ("heartbeats a second", float(lived["figure"])),
         ("CPU of the master, cores", cpu),
         ("memory of the master, MiB", after["memory"] / 2**20),

@@ -1,10 +1,7 @@
 """Does the performance model foretell a real job? Measured in some configurations, it must say what others will do.
 
-In: a real job on this machine whose workers and servers are held to fractions of a core (`bench/core/quota_job.py`).
-Out: `mape`, the mean error of predicted throughput on configurations that the model has not seen; RMSLE, and the error
-that leaving each one out would make. Everything goes the same way as in a master: readings,
-`planning.perf_model.profiles`, `planning.perf_model.fit`, and no prediction beyond what cores were seen to do
-(`planning.perf_model.measurements`).
+In: a real job held to fractions of a core (`bench/core/quota_job.py`). Out: `mape`, the mean error of predicted
+throughput on configurations that the model has not seen. Readings go the same way as in a master.
 """
 
 import math
@@ -104,7 +101,8 @@ def judge(all_tried: Sequence[Tried], taken: Sequence[QuotaProfile]) -> report.R
         if real and foretold and one.held_out:
             off.append(abs(foretold / real - 1))
             logs.append(math.log(foretold / real))
-        rows.append((short(one), real, foretold, f"{foretold / real - 1:+.1%}" if real and foretold else None))
+        name = f"{quota_job.short(one.shape)}{' *' if one.held_out else ''}"
+        rows.append((name, real, foretold, f"{foretold / real - 1:+.1%}" if real and foretold else None))
     complete = len(off) == len(held)
     rmsle = math.sqrt(mean(log**2 for log in logs)) if logs else None
     fitted = model.equations if isinstance(model.equations, FittedModel) else None
@@ -147,8 +145,3 @@ def leave_one_out(taken: Sequence[QuotaProfile]) -> float | None:
 
 def known(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def short(one: Tried) -> str:
-    s = one.shape
-    return f"{s.workers}x{s.worker_cpu:g} + {s.servers}x{s.server_cpu:g}{' *' if one.held_out else ''}"

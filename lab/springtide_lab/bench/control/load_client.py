@@ -127,7 +127,3 @@ def start(options: dict[str, Any]) -> line.Round:
         }
 
     return measure
-
-
-if __name__ == "__main__":
-    line.serve(start)

@@ -1,9 +1,7 @@
-"""One full decision for a whole cluster: models fitted, candidates listed, capacity shared out. How long, and how good?
+"""One full decision for a whole cluster: models fitted, candidates listed, capacity shared out. How long, how good?
 
-In: jobs with known coefficients and noisy profiles, as a brain would see them. Out: processor seconds
-of one decision of Springtide's own policy for 2,000 jobs that share 60,000 cores, how that grows with jobs (a picture),
-the same for 2,000 jobs of which no two have bounds, needs or a number of windows in common, and the choice's quality
-beside the exact optimum on random small clusters. Nothing is remembered from one decision to the next.
+In: jobs with known coefficients and noisy profiles. Out: processor seconds of one decision for 2,000 jobs on 60,000
+cores, growth with jobs, the same with no two jobs alike, and the quality beside the optimum of small clusters.
 """
 
 import statistics

@@ -1,8 +1,7 @@
 """What a cluster costs over this machine's own processes: the same job on each platform, in alternating rounds.
 
-In: a script that computes all the time, on one worker and one server. Out: `ray_vs_local` and `k8s_vs_local`, samples a
-second there over samples a second here; beside them the time from submitting to the first step, and from losing a node
-(a worker and a server of two each) to full speed. A platform is up only in its own rounds, and measured if installed.
+In: a script that computes all the time. Out: `ray_vs_local` and `k8s_vs_local` (samples/s), the time from submitting to
+the first step, and from losing a node (a worker and a server of two each) to full speed.
 """
 
 import contextlib
@@ -37,8 +36,7 @@ FULL = 0.9
 """Of the speed before: from then on it counts as full again; a window of speed is not exact to the batch."""
 WINDOW_S = 2.0
 TARGET = 0.95
-OTHERS = {"ray": "ray", "k8s": "aiohttp"}
-"""Platforms beside this machine, and the module that each needs."""
+OTHERS = ("ray", "k8s")
 SCRIPT = """
 import json, sys, time
 import torch
@@ -178,18 +176,11 @@ class Local:
     """`springtide run`, without a terminal."""
 
     def __init__(self, folder: pathlib.Path) -> None:
-        self._folder = folder
-        self._job: LocalCluster | None = None
-
-    @property
-    def job(self) -> LocalCluster:
-        assert self._job is not None
-        return self._job
+        self._folder, self._stack = folder, contextlib.ExitStack()
 
     def submit(self, plan: RunPlan) -> None:
-        self._job = LocalCluster(
-            plan.script, plan.arguments, spec=plan.spec, folder=self._folder, grace_s=plan.grace_s
-        ).__enter__()
+        job = LocalCluster(plan.script, plan.arguments, spec=plan.spec, folder=self._folder, grace_s=plan.grace_s)
+        self.job = self._stack.enter_context(job)
 
     def status(self) -> messages.JobStatus:
         return self.job.status
@@ -204,8 +195,7 @@ class Local:
         self.job.kill("worker-1")
 
     def close(self) -> None:
-        if self._job is not None:
-            self._job.__exit__()
+        self._stack.close()
 
 
 class Ray:
@@ -264,9 +254,8 @@ def makers(folder: pathlib.Path) -> dict[str, Maker]:
     made: dict[str, Maker] = {"local": lambda: Local(folder / "runs")}
     if importlib.util.find_spec("ray") is not None:
         made["ray"] = Ray
-    pods = "springtide_lab.bench.control.platform_pods"
-    if importlib.util.find_spec("aiohttp") is not None and importlib.util.find_spec(pods) is not None:
-        made["k8s"] = partial(importlib.import_module(pods).Pods, folder)
+    if importlib.util.find_spec("aiohttp") is not None:
+        made["k8s"] = partial(importlib.import_module("springtide_lab.bench.control.platform_pods").Pods, folder)
     return made
 
 

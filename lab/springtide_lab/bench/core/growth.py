@@ -1,10 +1,8 @@
 """How a cost grows: the exponent of a power law through the measured points, and one picture of all curves.
 
-In: (size, seconds) points. Out: exponents (1 is linear) and a PNG. Used by bench/train/cost_growth.py and
-bench/control/plan.py.
+In: (size, seconds) points. Out: exponents (1 is linear) and a PNG. `batches` draws the ids of most benchmarks.
 """
 
-import math
 import pathlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from springtide import errors
+from springtide_lab import charts
 
 ZIPF = 1.05  # the exponent that facts about click logs are usually given for
 
@@ -54,45 +52,20 @@ class Curve:
 
 def slope(sizes: Sequence[float], seconds: Sequence[float]) -> float:
     if len(sizes) < 2 or min(*sizes, *seconds) <= 0:
-        raise ValueError(f"wanted at least two positive points, got {list(zip(sizes, seconds, strict=True))}")
-    x = [math.log(size) for size in sizes]
-    y = [math.log(cost) for cost in seconds]
-    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
-    across = sum((a - mean_x) * (b - mean_y) for a, b in zip(x, y, strict=True))
-    return across / sum((a - mean_x) ** 2 for a in x)
-
-
-def round_marks(values: Sequence[float]) -> list[float]:
-    """1, 2 and 5 times powers of ten within these values and one beyond either end: an axis of less than a decade."""
-    tens = range(math.floor(math.log10(min(values))) - 1, math.ceil(math.log10(max(values))) + 1)
-    marks = [digit * 10.0**ten for ten in tens for digit in (1, 2, 5)]
-    inside = [mark for mark in marks if min(values) <= mark <= max(values)]
-    return [max(m for m in marks if m < min(values)), *inside, min(m for m in marks if m > max(values))]
+        raise ValueError(f"expected two positive points or more, got {list(zip(sizes, seconds, strict=True))}")
+    return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 
 def plot(curves: Sequence[Curve], path: pathlib.Path, *, cost: str = "step, ms") -> None:
     """Small multiples: measured points, and a dashed line that grows linearly from the last one down."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise errors.MissingExtra("the plot of a benchmark", "bench") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(1, len(curves), figsize=(3.2 * len(curves), 3.0), layout="constrained")
-    for axis, curve in zip(axes if len(curves) > 1 else [axes], curves, strict=True):
-        milliseconds = [1e3 * cost for cost in curve.seconds]
+    panels = []
+    for curve in curves:
+        milliseconds = [1e3 * seconds for seconds in curve.seconds]
         linear = [milliseconds[-1] * size / curve.sizes[-1] for size in curve.sizes]
-        axis.loglog(curve.sizes, linear, "--", color="0.7", label="linear")
-        axis.loglog(curve.sizes, milliseconds, "o-", color="tab:blue", label=f"exponent {curve.exponent:.2f}")
-        axis.set_xlabel(curve.what)
-        axis.set_ylabel(cost)
-        axis.set_xticks(
-            list(curve.sizes), [f"{size:g}" for size in curve.sizes], rotation=90 if len(curve.sizes) > 5 else 0
+        lines = (
+            charts.Curve(curve.sizes, linear, "linear", charts.LIGHT, "--"),
+            charts.Curve(curve.sizes, milliseconds, f"exponent {curve.exponent:.2f}"),
+            charts.Curve(curve.sizes, milliseconds, style="o"),
         )
-        axis.minorticks_off()
-        marks = round_marks([*linear, *milliseconds])
-        axis.set_yticks(marks, [f"{mark:g}" for mark in marks])
-        axis.legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+        panels.append(charts.Panel(x=curve.what, y=cost, curves=lines, log="xy"))
+    charts.draw(path, panels, size=(3.2 * len(curves), 3.0))

@@ -5,7 +5,6 @@ In: a function for each contestant that does one round and returns its figure (a
 """
 
 import contextlib
-import itertools
 import os
 import pathlib
 import platform
@@ -14,11 +13,13 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self, TypeVar
+from typing import Self
 
 import msgspec
 from rich import console as rich_console
 from rich import progress as rich_progress
+
+from springtide_lab.bench.core.worker_side import line
 
 IDLE_SHARE = 0.10  # of all cores, used by others: above it ratios drift by more than their spread
 STEAL_SHARE = 0.05  # taken by the hypervisor
@@ -184,7 +185,6 @@ def bar(label: str, *, total: int) -> Iterator[Callable[[], None]]:
 
 Measure = Callable[[], float | Mapping[str, float]]
 """Does one round and returns its figure; or several parts of it, with the one to compare named "figure"."""
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -250,17 +250,7 @@ def rate(work: Callable[[], object], *, units: float, seconds: float) -> Callabl
     """A measure that repeats `work` for about `seconds` and returns units of work a second."""
 
     def measure() -> float:
-        began = time.perf_counter()
-        times = 0
-        while (took := time.perf_counter() - began) < seconds or not times:
-            work()
-            times += 1
-        return units * times / took
+        done = line.repeat(work, seconds)
+        return units * done.times / done.seconds
 
     return measure
-
-
-def cycle(items: Sequence[Item]) -> Callable[[], Item]:
-    """The items one after the other, for ever: fresh batches for each repetition."""
-    iterator = itertools.cycle(items)
-    return lambda: next(iterator)

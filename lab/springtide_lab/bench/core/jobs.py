@@ -1,8 +1,7 @@
 """Ways to start what a benchmark measures: a real job on this machine, or a worker with servers but without a master.
 
 `prepared` makes a job of a script; `SCRIPT` is one that writes down when each step was done. `job` is what `st.join()`
-would give, connected to servers (core/server_process.py). `warmed_up` forks processes from a warm interpreter.
-`delays_of` are the times that a cluster adds to a restart.
+would give, connected to servers (core/server_process.py). `delays_of`: times that a cluster adds to a restart.
 """
 
 import contextlib
@@ -72,6 +71,7 @@ def running(*, servers: int) -> Iterator[Job]:
         yield job([str(server.ask("round")["address"]) for server in start(stack, servers)])
 
 
+BATCH = 64
 SCRIPT = """
 import os, pathlib, sys, time
 import torch
@@ -93,7 +93,7 @@ class Ids(torch.utils.data.Dataset):
 job = st.join()
 model = torch.nn.EmbeddingBag(rows, dim, mode="sum")
 optimizer = torch.optim.Adagrad(model.parameters(), lr=0.01)
-model, optimizer, batches = job.prepare(model, optimizer, Ids(), batch_size=64, shuffle=False)
+model, optimizer, batches = job.prepare(model, optimizer, Ids(), batch_size=BATCH, shuffle=False)
 steps = os.open(folder / f"steps-{job.rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 for x in batches:
     time.sleep(pause_s)
@@ -101,7 +101,7 @@ for x in batches:
     model(x).sum().backward()
     optimizer.step()
     os.write(steps, f"{time.time()}\\n".encode())
-"""
+""".replace("BATCH", str(BATCH))
 
 
 def steps(folder: pathlib.Path) -> list[list[float]]:

@@ -9,14 +9,14 @@ The environment `.venv-peers` lies beside the one we run in and is made once.
 """
 
 import collections
+import contextlib
 import json
-import os
 import pathlib
 import subprocess
 import sys
 import threading
 import venv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import IO, Any, Self
 
 from springtide import errors
@@ -24,8 +24,8 @@ from springtide_lab.bench.core import harness, versions
 
 FOLDER = ".venv-peers"
 SCRIPTS = pathlib.Path(__file__).parent.parent
-PROTOCOL = pathlib.Path(__file__).parent / "worker_side"
-"""On the import path of every script: a peer's environment has neither Springtide nor its lab."""
+PROTOCOL = pathlib.Path(__file__).parent / "worker_side" / "line.py"
+"""Runs a script; alone in its folder, since a peer's environment has neither Springtide nor its lab."""
 
 
 class PeerFailed(errors.TemporaryError):
@@ -60,6 +60,16 @@ def environment_of(what: str, folder_name: str, packages: Sequence[str], first: 
     return python
 
 
+@contextlib.contextmanager
+def optional(what: str, notes: list[str]) -> Iterator[None]:
+    """Note why a peer was not measured, and go on without it."""
+    try:
+        yield
+    except PeerFailed as error:
+        notes.append(f"{what} was not measured: {error}")
+        harness.say(notes[-1])
+
+
 class Worker:
     """A process that measures when it is asked to. Use as a context."""
 
@@ -76,9 +86,7 @@ class Worker:
         """`inside`: words before the command, such as those that put it into a network namespace. `admit` is called
         with the id of the process."""
         self.name = script
-        command = [*inside, str(python or sys.executable), str(SCRIPTS / f"{script}.py")]
-        environment = dict(os.environ if environment is None else environment)
-        environment["PYTHONPATH"] = os.pathsep.join([str(PROTOCOL), *filter(None, [environment.get("PYTHONPATH")])])
+        command = [*inside, str(python or sys.executable), str(PROTOCOL), str(SCRIPTS / f"{script}.py")]
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
@@ -86,7 +94,7 @@ class Worker:
             stderr=subprocess.PIPE,
             text=True,
             bufsize=1,
-            env=environment,
+            env=None if environment is None else dict(environment),
         )
         admit(self._process.pid)
         self._complaints: collections.deque[str] = collections.deque(maxlen=20)

@@ -1,8 +1,7 @@
 """A real job that is held to fractions of a core: WideDeep on generated clicks, measured shape by shape.
 
-In: shapes. Out: `Taken`: profiles, and cores that its roles really used. A quota is a cap, not a speed: a role that
-uses less than it has is not slowed by a smaller one. Tables are large, so that servers use about a fifth of what
-workers do, and few quotas are without meaning. Used by `bench/control/fit.py` and `bench/control/autotune.py`.
+In: shapes. Out: `QuotaProfile`s: profiles, and cores that its roles really used. A quota is a cap, not a speed. Tables
+are large, so that servers use about a fifth of what workers do.
 """
 
 import itertools
@@ -90,6 +89,10 @@ class QuotaProfile:
 def clicks(folder: pathlib.Path) -> ClickLog:
     """The log, in files that all workers and jobs share."""
     return ClickLog(SAMPLES, spec=SPEC, folder=folder / "clicks")
+
+
+def short(shape: Shape) -> str:
+    return f"{shape.workers}x{shape.worker_cpu:.3g} + {shape.servers}x{shape.server_cpu:.3g}"
 
 
 def facts() -> ModelFacts:

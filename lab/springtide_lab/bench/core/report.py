@@ -4,20 +4,24 @@ In: a Result from a benchmark's module. Out: stdout. The JSON has `goals` with i
 """
 
 import datetime
-import importlib.metadata
 import math
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 from rich import box as rich_box
 from rich import console, table
 
+from springtide import __version__
 from springtide_lab.bench.core import harness
 from springtide_lab.bench.core.harness import Box
+from springtide_lab.bench.core.worker_side import line
 
 WIDTH = 80
+Better = Literal["higher", "lower"]
+Cells = tuple[str | float | None, ...]
+"""One line of a table."""
 
 
 class Goal(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +30,7 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     value: float | None
     target: float
-    better: Literal["higher", "lower"] = "higher"
+    better: Better = "higher"
     met: bool
     spread: tuple[float, float] | None = None
     why: str = ""
@@ -38,7 +42,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     goals: tuple[Goal, ...]
     rounds: int
     columns: tuple[str, ...]
-    rows: tuple[tuple[str | float | None, ...], ...]
+    rows: tuple[Cells, ...]
     notes: tuple[str, ...] = ()
     details: Mapping[str, Any] = {}
     bench: str = ""
@@ -65,7 +69,13 @@ def goal(
     return Goal(id=id, value=round(number, 4), target=target, better=better, met=met, spread=spread, why=why)
 
 
-def worst(ratios: Sequence[harness.Ratio], *, better: Literal["higher", "lower"] = "higher") -> harness.Ratio | None:
+def not_measured(goals: Iterable[tuple[str, float, Better]], why: str) -> Result:
+    """The result of a benchmark that cannot run on this machine."""
+    listed = tuple(goal(id, None, target=target, better=better, why=why) for id, target, better in goals)
+    return Result(goals=listed, rounds=0, columns=("not measured",), rows=(), notes=(why,))
+
+
+def worst(ratios: Sequence[harness.Ratio], *, better: Better = "higher") -> harness.Ratio | None:
     if not ratios:
         return None
     return (min if better == "higher" else max)(ratios, key=lambda ratio: ratio.value)
@@ -84,17 +94,7 @@ def complete(result: Result, *, name: str, quick: bool, box: Box) -> Result:
 
 def versions() -> dict[str, str]:
     """Versions of what is installed here and matters to a timing."""
-    found = {"python": platform.python_version()}
-    for package in ("springtide", "torch", "numpy"):
-        try:
-            found[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    if "springtide" not in found:
-        from springtide import __version__
-
-        found["springtide"] = __version__
-    return found
+    return {"python": platform.python_version(), "springtide": __version__, **line.versions(("torch", "numpy"))}
 
 
 def show(result: Result, *, json: bool) -> None:

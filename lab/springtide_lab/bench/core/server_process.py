@@ -1,10 +1,7 @@
 """A parameter server without a master, in a process of its own: it serves, saves itself and hands its slots over.
 
-Options: index, servers; host, slots, workers of a bsp group; for saves folder and megabytes (of rows that no loop
-touches). A round without more -> address, rows, CPU seconds, what its slots remember. {"what": "fill", "rows", "dim"};
-{"what": "give", "server", "address"} hands all slots over; {"what": "sink"} -> port of a socket that swallows bytes;
-{"what": "send", "port", "bytes"} -> bytes a second; {"what": "save", "after_s", "hurry", "full", "folder"} saves,
-{"what": "saving"} -> 1 while it runs, {"what": "saved"} waits for it.
+Options: index, servers, host, slots, workers of a bsp group; for saves folder and megabytes of ballast. A round without
+more -> address, rows, CPU seconds, what its slots remember; `answer` has the others, by "what".
 """
 
 import pathlib
@@ -184,7 +181,3 @@ def give(role: Any, server: int, address: str) -> dict[str, Any]:
         "bytes": handed.bytes,
         "longest_freeze_s": handed.longest_freeze_s,
     }
-
-
-if __name__ == "__main__":
-    line.serve(start)

@@ -1,9 +1,7 @@
 """What data workers are worth to a job whose preprocessing exceeds its compute, with a core for it and one for them.
 
-In: a click model (text_clicks.py), with all preprocessing in the trainer's process, in torch's DataLoader on the other
-core, in a data worker that makes what the data set makes, and in one that runs all that the automatic split has found.
-The ideal is the lesser of what that core can make and of what the trainer takes of fake data. And a job whose
-preprocessing is cheap, which the tuner looks at. Out: `vs_dataset_split`, `vs_ideal`, `overhead_when_cheap`.
+In: a click model (text_clicks.py) with all preprocessing in the trainer, in torch's DataLoader, and in data workers
+with either split; a job whose preprocessing is cheap. Out: `vs_dataset_split`, `vs_ideal`, `overhead_when_cheap`.
 """
 
 import contextlib
@@ -24,14 +22,11 @@ SIZES = {"batch": 2048, "samples": 2048 * 12, "hidden": 96}
 CHEAP = {"batch": 512, "samples": 512 * 200, "hidden": 96}
 WARM = 12  # batches that may be queued before a round begins, and some
 
-NO_CORES = "two cores are needed: one for the trainer, one for data workers"
-
 
 def bench(options: Options) -> report.Result:
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
-        goals = [report.goal(id, None, target=target, better=better, why=NO_CORES) for id, target, better in GOALS]
-        return report.Result(goals=tuple(goals), rounds=0, columns=(), rows=(), notes=(NO_CORES,))
+        return report.not_measured(GOALS, "two cores are needed: one for the trainer, one for data workers")
     seconds, rounds = (0.2, 1) if options.quick else (1.2, 3)
     sizes = SIZES | ({"batch": 256, "samples": 256 * 12} if options.quick else {})
     with contextlib.ExitStack() as stack:
@@ -62,18 +57,18 @@ def trainer(
     stack: contextlib.ExitStack, way: str, folder: pathlib.Path, cores: list[int], sizes: dict[str, int]
 ) -> peers.Worker:
     options = {"role": "trainer", "way": way, "folder": str(folder), "core": cores[0], "other": cores[1], **sizes}
-    return stack.enter_context(_process(options))
+    return _process(stack, options)
 
 
 def worker(
     stack: contextlib.ExitStack, folder: pathlib.Path, cores: list[int], sizes: dict[str, int], *, fake: bool = False
 ) -> peers.Worker:
-    options = {"role": "worker", "folder": str(folder), "core": cores[1], "fake": fake, **sizes}
-    return stack.enter_context(_process(options))
+    return _process(stack, {"role": "worker", "folder": str(folder), "core": cores[1], "fake": fake, **sizes})
 
 
-def _process(options: dict[str, Any]) -> peers.Worker:
-    return peers.Worker("dataworkers/fed_process", options=options, environment=config.child_environment({}, {}))
+def _process(stack: contextlib.ExitStack, options: dict[str, Any]) -> peers.Worker:
+    environment = config.child_environment({}, {})
+    return stack.enter_context(peers.Worker("dataworkers/fed_process", options=options, environment=environment))
 
 
 def pace(training: peers.Worker, feeders: list[str], seconds: float, *, fake: bool) -> dict[str, float]:
@@ -105,7 +100,7 @@ def cheap(options: Options, cores: list[int]) -> tuple[harness.Rounds, dict[str,
         return harness.alternate(costs, rounds=rounds, warmup=1), told["auto"]
 
 
-GOALS: tuple[tuple[str, float, Any], ...] = (
+GOALS: tuple[tuple[str, float, report.Better], ...] = (
     ("vs_dataset_split", 1.4, "higher"),
     ("vs_ideal", 0.9, "higher"),
     ("overhead_when_cheap", 1.02, "lower"),
@@ -124,7 +119,7 @@ def judge(measured: harness.Rounds, moved: str, looked_at: tuple[harness.Rounds,
         report.goal(id, value, target=target, better=better, why="" if value is not None else why)
         for (id, target, better), value in zip(GOALS, values, strict=True)
     )
-    rows: list[tuple[str | float | None, ...]] = [
+    rows: list[report.Cells] = [
         (way, 1e3 / measured.median(way), 1e3 * cpu.median(way) if way in cpu.figures else None)
         for way in measured.figures
     ]

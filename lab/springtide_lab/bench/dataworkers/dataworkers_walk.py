@@ -1,8 +1,7 @@
 """Fig. 13 of GoldMiner with real processes: a job's data workers are tuned, decision by decision, on this machine.
 
-In: a trainer and data workers in control groups (walk_process.py), with preprocessing of click logs as their load. The
-tuner is a job's own (`planning.dataworkers.tuner`), with a shorter interval. Out: the walk, step by step, a
-picture of it, and the final speed against that of a trainer that never waits for data (`walk_vs_ideal`).
+In: a trainer and data workers in control groups (walk_process.py), and a job's own tuner with a shorter interval. Out:
+the walk, a picture of it, and the final speed against a trainer that never waits for data (`walk_vs_ideal`).
 """
 
 import contextlib
@@ -11,14 +10,14 @@ import pathlib
 import time
 from collections.abc import Callable, Sequence
 from concurrent import futures
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
 from springtide import errors
 from springtide.domain.core.resources import ProcessLimits
-from springtide.domain.data.data_workers import FeedRules, FeedSeen, FeedState, FeedTarget
+from springtide.domain.data.data_workers import FeedRules, FeedState, FeedTarget
 from springtide.planning.dataworkers import observation, tuner
 from springtide.planning.dataworkers.observation import Cores, StageCores, TrainerReport
 from springtide.planning.dataworkers.tuner_state import TuningPhase
@@ -47,23 +46,6 @@ class TunedStep(NamedTuple):
     phase: str
     why: str
 
-    @classmethod
-    def of(cls, seen: FeedSeen, *, at: float, phase: str, why: str) -> "TunedStep":
-        return cls(
-            at,
-            seen.last.workers,
-            seen.last.cpu,
-            seen.last.cpu_used,
-            seen.trainer_cpu,
-            seen.trainer_cpu_used,
-            seen.steps_per_s,
-            seen.capable_per_s,
-            seen.last.wait_share,
-            seen.last.fill,
-            phase,
-            why,
-        )
-
 
 def draw(taken: Sequence[TunedStep], path: pathlib.Path) -> None:
     at = [step.at for step in taken]
@@ -74,7 +56,7 @@ def draw(taken: Sequence[TunedStep], path: pathlib.Path) -> None:
     )
     speed = Curve(at, [step.steps_per_s for step in taken], style="steps")
     panels = (Panel(y="steps a second", curves=[speed], y_limits=(0, None)), Panel(x="seconds", y="CPUs", curves=cpus))
-    charts.draw(path, "", panels, size=(7, 5), stacked=True)
+    charts.draw(path, panels, size=(7, 5), stacked=True)
 
 
 CPU = 0.02
@@ -100,20 +82,6 @@ class WalkProcess:
     def cpu_s(self) -> float:
         """CPU seconds so far, in the walk's own measure."""
         return self.group.usage().cpu_s / CPU
-
-
-class Company(Protocol):
-    """What a walk goes with; tests have one without processes."""
-
-    def carry_out(self, target: FeedTarget) -> bool:
-        """What the tuner wants; whether that was a change."""
-        ...
-
-    def mark(self) -> None: ...
-
-    def words(self) -> list[TrainerReport]: ...
-
-    def cores(self) -> Cores: ...
 
 
 class WalkProcesses:
@@ -243,7 +211,7 @@ LEAST = 0.9
 
 def bench(options: Options) -> report.Result:
     if why := process_group.why_not():
-        return _not_measured(f"needs CPU quotas: {why}")
+        return report.not_measured([("walk_vs_ideal", LEAST, "higher")], f"needs CPU quotas: {why}")
     every_s = 1.5 if options.quick else EVERY_S
     batch_s = cost()
     step_s = batch_s / (WORKERS_NEEDED * TRAINER_CPU * CPU)
@@ -290,7 +258,9 @@ def bench(options: Options) -> report.Result:
     )
 
 
-def walk(crew: Company, every_s: float, *, most: int, say: Callable[[str], None] = harness.say) -> list[TunedStep]:
+def walk(
+    crew: WalkProcesses, every_s: float, *, most: int, say: Callable[[str], None] = harness.say
+) -> list[TunedStep]:
     """Decide, carry out, wait, look; until the tuner is content."""
     tuning = tuner.begin(FeedRules(every_s=every_s))
     began, taken, content = time.monotonic(), list[TunedStep](), False
@@ -307,8 +277,21 @@ def walk(crew: Company, every_s: float, *, most: int, say: Callable[[str], None]
         tuning, target = tuner.decide(tuning, seen)
         changed = crew.carry_out(target)
         content = not changed and tuning.phase in (TuningPhase.STEADY, TuningPhase.OFF)
-        one = TunedStep.of(seen, at=at - began, phase=tuning.phase.value, why=target.why)
-        say(f"{one.at:5.0f} s  {one.workers} x {one.worker_cpu:g}, trainer {one.trainer_cpu:g}: {target.why}")
+        one = TunedStep(
+            at=at - began,
+            workers=seen.last.workers,
+            worker_cpu=seen.last.cpu,
+            worker_used=seen.last.cpu_used,
+            trainer_cpu=seen.trainer_cpu,
+            trainer_used=seen.trainer_cpu_used,
+            steps_per_s=seen.steps_per_s,
+            capable_per_s=seen.capable_per_s,
+            waits=seen.last.wait_share,
+            fill=seen.last.fill,
+            phase=tuning.phase.value,
+            why=target.why,
+        )
+        harness.say(f"{one.at:5.0f} s  {one.workers} x {one.worker_cpu:g}, trainer {one.trainer_cpu:g}: {target.why}")
         taken.append(one)
     return taken
 
@@ -327,8 +310,3 @@ def cost(times: int = 30) -> float:
     for turn in range(times):
         make(indices + turn * LogLines.BATCH)
     return (time.process_time() - began) / times
-
-
-def _not_measured(why: str) -> report.Result:
-    goal = report.goal("walk_vs_ideal", None, target=LEAST, why=why)
-    return report.Result(goals=(goal,), rounds=0, columns=("step",), rows=(), notes=(why,))

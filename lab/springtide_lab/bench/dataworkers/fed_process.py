@@ -1,12 +1,10 @@
-"""The trainer of `bench dataworkers` and its data workers, each held to one core.
+"""The trainer of `bench dataworkers` and its data workers, each held to one core; all but the master is a job's own.
 
-Options: role (trainer, worker), folder, core, batch, samples; of a trainer way, other (where readers of a DataLoader
-run), hidden; of a worker fake: every answer is the first batch again. Rounds of a trainer: {"what": "split"} -> what
-moves; {"what": "train", "seconds", "warm", "addresses", "fake"} -> steps a second, CPU and blocked seconds a step,
-batches made by data workers. Rounds of a worker: {"what": "address"}; {"what": "alone", "seconds"} -> batches a second
-that this core can make with nobody to send them to. Ways "off" and "auto" are of a job whose preprocessing is cheap.
-"""
+Options: role (trainer, worker), folder, core, batch, samples; of a trainer way, other, hidden; of a worker fake. Rounds
+of a trainer: {"what": "split"} or {"what": "train", "seconds", "warm", "addresses", "fake"}; of a worker:
+{"what": "address"} or {"what": "alone", "seconds"}. Ways "off" and "auto" are of a job whose preprocessing is cheap."""
 
+import dataclasses
 import gc
 import itertools
 import os
@@ -18,23 +16,84 @@ from collections.abc import Iterator
 from typing import Any
 
 import line
+import msgspec
 import numpy as np
 import text_clicks
 import torch
 
+from springtide import config
+from springtide.data.source import SampleSource
+from springtide.dataworker.feed.worker import DataWorker, Pipeline, PipelineStage
+from springtide.dataworker.processes import job_package
+from springtide.domain.data.data_workers import FeedRules
+from springtide.planning.dataworkers import observation, tuner
+from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeder, Feeders
+from springtide.rpc.messages.messages import Ok, Reply, ShareRequest, WorkerWelcome
+from springtide.worker.input.reader import BatchReader
+from springtide.worker.job import Job
+from springtide.worker.link.master_link import LocalMaster, local_link
+from springtide.worker.setup import Wired
+from springtide.worker.split import received_batches
+
 CHEAP = ("off", "auto")
+SECRET = b"no secret between processes of one benchmark"
+
+
+class FedMaster(LocalMaster):
+    """A local master that wants data workers."""
+
+    def __init__(self, settings: config.Settings, rules: FeedRules, folder: pathlib.Path) -> None:
+        super().__init__(settings)
+        self._rules, self._folder = rules, folder
+        self.packaged = threading.Event()
+        """The trainer has written the job's package."""
+
+    def welcome(self) -> WorkerWelcome:
+        """As if a master had said what may be done about data workers."""
+        welcome = super().welcome()
+        spec = dataclasses.replace(welcome.spec, feeding=self._rules)
+        return msgspec.structs.replace(welcome, spec=spec, package=str(self._folder), secret=SECRET)
+
+    def share(self, asked: ShareRequest) -> Reply:
+        super().share(asked)
+        if asked.key == PACKAGE_KEY:
+            self.packaged.set()
+        return Ok()
+
+
+class FedJob(Job):
+    """Its tables are in this process, since a server would want a third core; batches come as in a job with servers."""
+
+    def __init__(self, rules: FeedRules, folder: pathlib.Path) -> None:
+        settings = config.load()
+        self.master = FedMaster(settings, rules, folder)
+        self._roster = 0
+        super().__init__(settings, local_link(settings, self.master))
+
+    def want(self) -> None:
+        self.feed_from([])
+
+    def feed_from(self, addresses: list[str]) -> None:
+        """Let these data workers feed from now on; without any the trainer reads for itself."""
+        self._roster += 1
+        members = tuple(Feeder(f"data worker at {address}", address, n) for n, address in enumerate(addresses))
+        self._link.news.feeders.take(Feeders(epoch=self._roster, wanted=max(1, len(members)), members=members))
+
+    @property
+    def feeding(self) -> BatchReader | None:
+        return self._input if isinstance(self._input, BatchReader) else None
+
+    def _reader(self, source: SampleSource, wired: Wired) -> BatchReader:
+        return self._batch_reader(source, wired)
 
 
 class Trainer:
     """The user's loop, run as far as a round asks for."""
 
     def __init__(self, options: dict[str, Any]) -> None:
-        from springtide.domain.data.data_workers import FeedRules
-        from springtide_lab.bench.dataworkers import fed_job
-
         way = options["way"]
         rules = {"data set": FeedRules(workers=1, split="off"), "automatic": FeedRules(workers=1), "auto": FeedRules()}
-        self.job = fed_job.FedJob(rules.get(way, FeedRules(workers=0)), pathlib.Path(options["folder"]))
+        self.job = FedJob(rules.get(way, FeedRules(workers=0)), pathlib.Path(options["folder"]))
         torch.manual_seed(0)
         model: Any = (text_clicks.PlainModel if way in CHEAP else text_clicks.TextModel)(options["hidden"])
         self.model, self.optimizer, self.batches = self.job.prepare(
@@ -64,8 +123,6 @@ class Trainer:
 
     def compare(self, some: bool) -> None:
         """Whether some of the batches of data workers are compared, as in every job."""
-        from springtide.worker.split import received_batches
-
         if self.job._splitting is not None:
             self.job._splitting.received.every = received_batches.CHECKED if some else sys.maxsize
 
@@ -117,9 +174,6 @@ class TunedFeed:
     """The master's part of tuning, beside the loop and at its cost: a word and a decision every second."""
 
     def __init__(self, job: Any) -> None:
-        from springtide.domain.data.data_workers import FeedRules
-        from springtide.planning.dataworkers import tuner
-
         self.job, self.tuning = job, tuner.begin(FeedRules(every_s=1.0))
         self.wanted = self.decisions = 0
         """Data workers that were wanted at any time."""
@@ -127,8 +181,6 @@ class TunedFeed:
         threading.Thread(target=self.run, daemon=True).start()
 
     def run(self) -> None:
-        from springtide.planning.dataworkers import observation, tuner
-
         words: list[observation.TrainerReport] = []
         while True:
             time.sleep(1.0)
@@ -161,15 +213,12 @@ def start_trainer(options: dict[str, Any]) -> line.Round:
 
 
 def start_worker(options: dict[str, Any]) -> line.Round:
-    from springtide.dataworker.feed.worker import DataWorker, Pipeline, PipelineStage
-    from springtide.dataworker.processes import job_package
-    from springtide_lab.bench.dataworkers import fed_job
 
-    pipeline = job_package.load(pathlib.Path(options["folder"]), secret=fed_job.SECRET)
+    pipeline = job_package.load(pathlib.Path(options["folder"]), secret=SECRET)
     gc.freeze()  # as dataworker/processes/__main__.py does
     if options["fake"]:
         pipeline = Pipeline((PipelineStage("fake", Again(pipeline)),))
-    serving = DataWorker(pipeline, 0, fed_job.SECRET, threads=1)
+    serving = DataWorker(pipeline, 0, SECRET, threads=1)
     firsts = itertools.cycle(range(0, options["samples"], options["batch"]))
 
     def make() -> None:
@@ -189,7 +238,3 @@ def start(options: dict[str, Any]) -> line.Round:
     os.sched_setaffinity(0, [options["core"]])
     torch.set_num_threads(1)
     return start_trainer(options) if options["role"] == "trainer" else start_worker(options)
-
-
-if __name__ == "__main__":
-    line.serve(start)

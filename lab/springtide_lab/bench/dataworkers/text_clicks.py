@@ -119,10 +119,6 @@ def train(model: nn.Module, optimizers: list[torch.optim.Optimizer], batch: Any)
         optimizer.step()
 
 
-def optimizers(model: Any) -> list[torch.optim.Optimizer]:
-    return [torch.optim.Adagrad(model.top.parameters(), lr=0.01), torch.optim.SGD(model.rows.parameters(), lr=0.05)]
-
-
 class LogLines:
     """A log of some thousand lines that is read again and again: a label, 13 counts and 26 words, some missing.
 

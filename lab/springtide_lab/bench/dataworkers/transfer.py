@@ -1,8 +1,7 @@
 """What it takes to bring a batch from one process to another: 29 tensors, 3.5 MB, one outstanding.
 
-In: dataworker/transport/channel.py over shared memory and TCP. Held to raw copies by programs that know every shape
-beforehand (`shm_vs_raw_copy`, `tcp_vs_raw`); beside them one message a tensor, and pickle. Also a model of 141 small
-tensors, trained, with a core for the trainer and with half of one. The sides: transfer_process.py.
+In: dataworker/transport/channel.py over shared memory and TCP, against raw copies by programs that know every shape
+(`shm_vs_raw_copy`, `tcp_vs_raw`), one message a tensor, and pickle; and 141 small tensors, trained.
 """
 
 import contextlib
@@ -65,7 +64,7 @@ def judge(measured: harness.Rounds, trained: dict[str, harness.Rounds]) -> repor
         report.goal("tcp_vs_raw", measured.ratio(TCP, RAW_TCP), target=0.8),
     )
     spent = measured.part("cpu_s")
-    rows: list[tuple[str | float | None, ...]] = [
+    rows: list[report.Cells] = [
         (way, 1e3 / measured.median(way), 1e3 * spent.median(way), 3.5e-3 * measured.median(way))
         for way in measured.figures
     ]

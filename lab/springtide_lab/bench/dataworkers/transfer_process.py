@@ -1,9 +1,7 @@
-"""The two sides of `bench transfer`: batches of tensors cross from one process to another, in several ways.
+"""The two sides of `bench transfer`. `SENDING[way](sock, tensors)` sends once, `RECEIVING[way]` receives once.
 
-Options: role (sender, receiver); ours and raw (addresses) of a receiver. Rounds of a sender: {"what": "addresses"},
-{"what": "cpu"}, {"what": "pin", "cores"}. Rounds of a receiver: way, tensors, rows, seconds, train -> batches a second,
-CPU seconds a batch. `SENDING[way](sock, tensors)` gives a function that sends once, `RECEIVING[way]` one that receives
-once. Raw ways know all shapes beforehand, and nothing else.
+Options: role (sender, receiver); ours and raw (addresses) of a receiver. Rounds of a sender: {"what": "addresses" |
+"cpu" | "pin", "cores"}; of a receiver: way, tensors, rows, seconds, train -> batches a second, CPU seconds a batch.
 """
 
 import contextlib
@@ -36,6 +34,13 @@ def draw(tensors: int, rows: int, seed: int = 0) -> list[torch.Tensor]:
 
 def buffers(tensors: Sequence[torch.Tensor]) -> list[memoryview]:
     return [memoryview(tensor.view(-1).view(torch.uint8).numpy()) for tensor in tensors]  # type: ignore[arg-type]
+
+
+def laid_out(tensors: Sequence[torch.Tensor], pages: memoryview) -> list[tuple[memoryview, memoryview]]:
+    """Each tensor's bytes, and their place in shared pages."""
+    ends = itertools.accumulate((tensor.nbytes for tensor in tensors), initial=0)
+    places = [pages[a:b] for a, b in itertools.pairwise(ends)]
+    return list(zip(buffers(tensors), places, strict=True))
 
 
 def read(sock: socket.socket, into: memoryview) -> None:
@@ -83,8 +88,7 @@ def send_raw_shared(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> Sen
     os.ftruncate(fd, size)
     pages = memoryview(mmap.mmap(fd, size))
     sock.sendall(f"/proc/{os.getpid()}/fd/{fd}".encode().ljust(64))
-    ends = itertools.accumulate((tensor.nbytes for tensor in tensors), initial=0)
-    pairs = [(buffer, pages[a:b]) for buffer, (a, b) in zip(buffers(tensors), itertools.pairwise(ends), strict=True)]
+    pairs = laid_out(tensors, pages)
 
     def send() -> None:
         for buffer, there in pairs:
@@ -101,9 +105,8 @@ def receive_raw_shared(sock: socket.socket, tensors: Sequence[torch.Tensor]) -> 
     fd = os.open(path.decode().strip(), os.O_RDWR)
     size = sum(tensor.nbytes for tensor in tensors)
     pages = memoryview(mmap.mmap(fd, size))
-    own = buffers([torch.empty_like(tensor) for tensor in tensors])
-    ends = itertools.accumulate((tensor.nbytes for tensor in tensors), initial=0)
-    pairs = [(buffer, pages[a:b]) for buffer, (a, b) in zip(own, itertools.pairwise(ends), strict=True)]
+    own = [torch.empty_like(tensor) for tensor in tensors]
+    pairs = laid_out(own, pages)
     bell = memoryview(bytearray(1))
 
     def receive() -> Any:
@@ -314,7 +317,3 @@ def start_receiver(options: dict[str, Any]) -> line.Round:
 
 def start(options: dict[str, Any]) -> line.Round:
     return start_sender(options) if options["role"] == "sender" else start_receiver(options)
-
-
-if __name__ == "__main__":
-    line.serve(start)

@@ -1,9 +1,7 @@
 """The processes of the walk: a trainer, and data workers that preprocess click logs as text.
 
-Options: role (trainer, feeder), secret (hex), step_s of a trainer: the seconds of a step on the device. There is no GPU
-here: that is a wait in which the process uses no CPU. Real are taking batches from connections and copying them.
-Rounds of a trainer: {"what": "attach", "name", "address"}; {"what": "reports"} -> its `FeedState`s since, ten a second.
-Rounds of a feeder: {"what": "address"}; {"what": "drain"} hands out what it has made and takes no new work.
+Options: role (trainer, feeder), secret (hex), step_s of a trainer: seconds of a step on the device, a wait. Rounds of a
+trainer: {"what": "attach", "name", "address"}, {"what": "reports"}; of a feeder: {"what": "address" | "drain"}.
 """
 
 import dataclasses
@@ -89,7 +87,3 @@ def start_feeder(options: dict[str, Any]) -> line.Round:
 def start(options: dict[str, Any]) -> line.Round:
     torch.set_num_threads(1)
     return {"trainer": start_trainer, "feeder": start_feeder}[options["role"]](options)
-
-
-if __name__ == "__main__":
-    line.serve(start)

@@ -49,14 +49,11 @@ def saved(gigabytes: float, rounds: int, options: Options, notes: list[str]) -> 
         )
         sides = [(way, local) for way in LOCAL]
         if not options.quick:
-            try:
+            with peers.optional("dlrover", notes):
                 python = peers.environment_of(
                     "dlrover with torch", ".venv-dlrover-torch", versions.DLROVER, first=(versions.TORCH,)
                 )
                 sides.append(("dlrover", dlrover(stack, python, gigabytes)))
-            except peers.PeerFailed as error:
-                notes.append(f"dlrover was not measured: {error}")
-                harness.say(notes[-1])
         ways = {way: functools.partial(worker.figure, way=way) for way, worker in sides}
         return harness.alternate(ways, rounds=rounds, warmup=2, label=f"saves of {gigabytes:g} GB")
 
@@ -115,7 +112,7 @@ def saving(options: Options) -> report.Result:
     sizes = (32, 64) if options.quick else sizes_for(harness.available_bytes())
     stalls = []
     share: float | None = None
-    rows: list[tuple[str | float | None, ...]] = []
+    rows: list[report.Cells] = []
     for size in sizes:
         with started(options, size) as (server, worker):
             harness.say(f"a full save of {size} MB of tables beside the loop")
@@ -236,9 +233,7 @@ def gaps(times: list[float]) -> list[tuple[float, float]]:
     return [(after, after - before) for before, after in itertools.pairwise(times)]
 
 
-def cost_share(
-    options: Options, server: peers.Worker, worker: peers.Worker
-) -> tuple[float, list[tuple[str | float | None, ...]]]:
+def cost_share(options: Options, server: peers.Worker, worker: peers.Worker) -> tuple[float, list[report.Cells]]:
     """Rounds of 30 s with one checkpoint and without, in turn; the parts of the cost, and the rows that show them."""
     seconds, rounds = (1.0, 2) if options.quick else (EVERY_S, 3)
     costs: dict[bool, list[dict[str, float]]] = {True: [], False: []}

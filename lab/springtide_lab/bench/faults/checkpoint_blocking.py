@@ -1,8 +1,7 @@
 """One process that saves a state dict in several ways. Options: kind (local | dlrover), gigabytes. A round: way.
 
-`local` has Springtide's Checkpointer, torch.save, torch's asynchronous distributed checkpoint, and the yardstick: two
-threads that copy the state onto memory that is theirs already. DLRover runs in an environment of its own. A round is
-the seconds for which the caller is held; what goes on behind it is waited for before the answer.
+`local` has Springtide's Checkpointer, torch.save, torch's async_save, and two threads that copy onto memory of their
+own. A round is the seconds for which the caller is held; the rest of the save is waited for before the answer.
 """
 
 import atexit
@@ -18,6 +17,8 @@ from typing import Any
 
 import line
 import torch
+
+PACKAGES = ("torch",)
 
 Way = Callable[[int], tuple[float, Callable[[], object]]]
 """A save of this number: seconds, and what waits for the rest of it."""
@@ -137,7 +138,3 @@ def start(options: dict[str, Any]) -> line.Round:
         return {"figure": seconds}
 
     return measure
-
-
-if __name__ == "__main__":
-    line.serve(start, ("torch",))

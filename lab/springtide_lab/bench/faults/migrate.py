@@ -1,8 +1,7 @@
 """How fast slots move at rest: one server hands all its slots to another, against plain TCP over loopback.
 
-In: two server processes with tables of some hundred MB (core/server_process.py). Out: `bandwidth_vs_loopback`, bytes of
-slot data a second by the limit that one TCP stream between the same two processes reaches in the same round. The data
-goes there and back, again and again; rows have optimizer state. What a slot costs while training goes on: rescale.py.
+In: two server processes with tables of some hundred MB; the data goes there and back. Out: `bandwidth_vs_loopback`,
+bytes of slot data a second over those of one TCP stream between the same processes in the same round.
 """
 
 import statistics

@@ -1,8 +1,7 @@
 """How soon the work of a killed worker goes on: `kill -9` of one of four, until another trains a batch of what it left.
 
-In: a real job on this machine (`testing.cluster`), with the heartbeat of any job. Out: `seconds_over_two_heartbeats`,
-by which that time exceeds two heartbeats (one to notice, one to hear of it). The agent sees a process die at once, so
-it can be less than nothing; the median counts. The script is below: each worker writes down what it trained, and when.
+In: a real job whose workers write down what they train. Out: `seconds_over_two_heartbeats`, by which that time exceeds
+two heartbeats; the agent sees a process die at once, so it can be negative.
 """
 
 import pathlib

@@ -1,9 +1,7 @@
 """How soon training goes on after `kill -9` of a server: from the checkpoint's pages in memory, against from storage.
 
-In: a real job on this machine (`testing.cluster`) with one large table. A server is killed again and again; every other
-time its segment files are removed at the same moment, as if its host's disk were lost, and the copy at the checkpoints'
-URL is out of the page cache. Out: seconds from the kill to the first step after the server is back, and the ratio of
-the medians, `memory_vs_storage`.
+In: a real job with one large table. Every other time the server's segment files are removed at the kill, and the copy
+at the checkpoints' URL is out of the page cache. Out: `memory_vs_storage`, seconds from the kill to the next step.
 """
 
 import os

@@ -1,8 +1,7 @@
 """One of four workers is throttled by a real CPU quota: how much longer than ideal does the job take?
 
-In: real jobs on this machine. At 3% every batch costs the same processor time, and one worker is throttled midway. At
-25% WideDeep and xDeepFM are trained, and one worker is slow from its first batch on. Ideal is the work left over the
-capacity left. Out: `jct_vs_ideal`, beside equal parts fixed beforehand, and stopping the job to start it again.
+In: real jobs; at 3% a worker is throttled midway, at 25% WideDeep and xDeepFM have a slow worker from the start. Out:
+`jct_vs_ideal` (work left over capacity left), beside equal parts fixed beforehand, and stop and restart.
 """
 
 import contextlib
@@ -143,6 +142,19 @@ def go(folder: pathlib.Path) -> None:
     (folder / "go").touch()
 
 
+@contextlib.contextmanager
+def under_way(
+    folder: pathlib.Path, kind: str, batches: int, *, workers: int = WORKERS, rules: CheckpointRules | None = None
+) -> Iterator[LocalCluster]:
+    """A job whose workers have their full quota, and have all trained a batch."""
+    with started(folder, kind, batches, workers=workers, rules=rules) as job:
+        until_ready(job, folder, workers=workers)
+        jobs.hold(job, dict.fromkeys(ROLES[:workers], CPU))
+        go(folder)
+        job.until(lambda _: all(trained(folder, workers=workers)))
+        yield job
+
+
 def trained(folder: pathlib.Path, workers: int = WORKERS) -> list[list[float]]:
     texts = [(folder / f"trained-{rank}").read_text() for rank in range(workers)]
     return [[float(line) for line in text.splitlines()] for text in texts]
@@ -160,11 +172,7 @@ def tried_pace(kind: str) -> float:
     """Batches a second of one worker alone at its full quota: what a model costs on this machine nobody knows."""
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name) / "job"
-        with started(folder, kind, 1_000_000, workers=1) as job:
-            until_ready(job, folder, workers=1)
-            jobs.hold(job, {ROLES[0]: CPU})
-            go(folder)
-            job.until(lambda _: all(trained(folder, workers=1)))
+        with under_way(folder, kind, 1_000_000, workers=1) as job:
             since = time.monotonic() + WARM_S
             job.until(lambda _: time.monotonic() > since + TRY_S)
             return measured_pace(trained(folder, workers=1)[0], since, since + TRY_S)
@@ -207,14 +215,9 @@ def equal_parts(kind: str, slow: float, batches: int) -> Baseline:
 
 def stop_and_restart(kind: str, slow: float, batches: int, *, even_s: float, notice_s: float) -> Baseline:
     """The job is stopped with a checkpoint `notice_s` after the throttling, and goes on with four healthy workers."""
-    quotas = dict.fromkeys(ROLES, CPU)
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name) / "job"
-        with started(folder, kind, batches, rules=CheckpointRules(every_s=jobs.EVERY_S)) as job:
-            until_ready(job, folder)
-            jobs.hold(job, quotas)
-            go(folder)
-            job.until(lambda _: all(trained(folder)))
+        with under_way(folder, kind, batches, rules=CheckpointRules(every_s=jobs.EVERY_S)) as job:
             began = time.monotonic()
             job.until(lambda _: time.monotonic() > began + even_s)
             throttled_at = time.monotonic()
@@ -224,7 +227,7 @@ def stop_and_restart(kind: str, slow: float, batches: int, *, even_s: float, not
             again = jobs.stop_job(job)
         with started(folder, kind, batches, rules=again) as job:
             job.until(lambda status: status.workers_alive == WORKERS)
-            jobs.hold(job, quotas)
+            jobs.hold(job, dict.fromkeys(ROLES, CPU))
             jobs.finished(job, PATIENCE_S)
         times = trained(folder)
     left = sum(at >= throttled_at for mine in times for at in mine)
@@ -365,11 +368,7 @@ def model_case(
 def one(kind: str, slow: float, batches: int, *, even_s: float) -> StragglerRun:
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name) / "job"
-        with started(folder, kind, batches) as job:
-            until_ready(job, folder)
-            jobs.hold(job, dict.fromkeys(ROLES, CPU))
-            go(folder)
-            job.until(lambda _: all(trained(folder)))
+        with under_way(folder, kind, batches) as job:
             began = time.monotonic()
             time.sleep(even_s)
             throttled_wall = time.time()
@@ -423,7 +422,7 @@ def judge(outcomes: Sequence[StragglerOutcome], delays: Mapping[str, float]) -> 
     )
 
 
-def rows_of(one: StragglerOutcome, delays: Mapping[str, float]) -> Iterator[tuple[str | float | None, ...]]:
+def rows_of(one: StragglerOutcome, delays: Mapping[str, float]) -> Iterator[report.Cells]:
     to_parts, to_restart = one.case.beside
     less = ", of less work" if one.case == HARD else ""
     restarted_s = one.restart.took_s + sum(delays.values()) - delays["notice"]

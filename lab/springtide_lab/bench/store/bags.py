@@ -10,6 +10,8 @@ from typing import Any
 import line
 import torch
 
+PACKAGES = ("torch", "fbgemm-gpu-cpu")
+
 Step = Callable[[torch.Tensor], None]
 
 
@@ -79,7 +81,3 @@ def start(options: dict[str, Any]) -> line.Round:
         return {"figure": done.times * tables * batch / done.seconds / 1e6}
 
     return measure
-
-
-if __name__ == "__main__":
-    line.serve(start, ("torch", "fbgemm-gpu-cpu"))

@@ -1,8 +1,7 @@
 """How fast rows come over the wire: 13,312 rows of dim 16 a pull, one outstanding, server and client in two processes.
 
-In: the native server and client, over TCP and shared memory. Peers: a plain Python socket with np.take, and
-torch.distributed.rpc. Out: `vs_raw_socket`, `vs_torch_rpc`, `shm_cpu_vs_tcp` (CPU seconds of both processes a pull),
-`eight_clients_vs_one` (all together, TCP); `tls` beside it. The two sides: store/pull_process.py.
+In: the native server and client over TCP and shared memory. Peers: a Python socket with np.take, torch.distributed.rpc.
+Out: `vs_raw_socket`, `vs_torch_rpc`, `shm_cpu_vs_tcp`, `eight_clients_vs_one`; and `tls`. Sides: pull_process.py.
 """
 
 import concurrent.futures

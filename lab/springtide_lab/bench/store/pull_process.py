@@ -1,8 +1,7 @@
 """The two sides of `bench pull` and `bench tls`: springtide, a plain socket with np.take, or torch.distributed.rpc.
 
-Options: role (server, client), kind, tables, rows, dim, keys, perhaps certificates (a folder, for TLS); port of a
-server; address and shared of a client. Rounds of a server: {"what": "address"}, {"what": "cpu"} -> CPU seconds. Rounds
-of a client, one request outstanding: seconds -> pulls a second, CPU seconds a pull.
+Options: role (server, client), kind, tables, rows, dim, keys, certificates (for TLS); port of a server; address, shared
+of a client. Rounds of a server: {"what": "address" | "cpu"}; of a client: seconds -> pulls a second, CPU a pull.
 """
 
 import itertools
@@ -189,7 +188,3 @@ def start(options: dict[str, Any]) -> line.Round:
         return {"figure": done.times / done.seconds, "cpu_s": done.cpu_s / done.times, "pulls": done.times}
 
     return measure
-
-
-if __name__ == "__main__":
-    line.serve(start)

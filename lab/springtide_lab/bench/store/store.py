@@ -11,7 +11,7 @@ import os
 import pathlib
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent import futures
 from dataclasses import dataclass, field
 
@@ -46,19 +46,6 @@ class Modules:
     def worst(self, peer: str) -> harness.Ratio | None:
         """Ours over this peer, at the thread count that is worse for us."""
         return report.worst([r.ratio(f"ours {OURS[peer]}", peer) for r in self.rounds.values() if peer in r.figures])
-
-    def rows(self) -> Iterator[tuple[str, int, float, harness.Ratio | None]]:
-        """Name, threads, M rows/s, and for a peer our ratio to it."""
-        for threads, rounds in self.rounds.items():
-            for name in rounds.figures:
-                ratio = rounds.ratio(f"ours {OURS[name]}", name) if name in OURS else None
-                yield name, threads, rounds.median(name), ratio
-
-    def notes(self) -> list[str]:
-        return [f"{peer} was not measured: {why}" for peer, why in self.why.items()]
-
-    def figures(self) -> dict[str, Mapping[str, float]]:
-        return {str(t): {name: r.median(name) for name in r.figures} for t, r in self.rounds.items()}
 
 
 def measure(*, quick: bool) -> Modules:
@@ -101,8 +88,8 @@ def ours(optimizer: str, batches: list[torch.Tensor], rows: int, seconds: float)
         ids_of_all = every[first : first + BATCH]
         if len(ids_of_all) == BATCH:
             step(ids_of_all.unsqueeze(1).expand(BATCH, TABLES).contiguous())
-    following = harness.cycle(batches)
-    return harness.rate(lambda: step(following()), units=BATCH * TABLES / 1e6, seconds=seconds)
+    following = itertools.cycle(batches)
+    return harness.rate(lambda: step(next(following)), units=BATCH * TABLES / 1e6, seconds=seconds)
 
 
 def theirs(
@@ -199,21 +186,23 @@ def probe(case: ProbeCase, *, quick: bool) -> Measured:
     gradients = np.full(count * case.dim, 1e-3, dtype=np.float32)
     hyper = _native.Hyper(lr=0.01)
     hypers = [(table, hyper) for table in range(case.tables)]
-    following = harness.cycle(requests)
+    following = itertools.cycle(requests)
 
     def lookup() -> None:
-        tables, keys, _ = following()
+        tables, keys, _ = next(following)
         store.pull(tables, keys, out)
 
     def update() -> None:
-        tables, keys, _ = following()
+        tables, keys, _ = next(following)
         store.push(tables, keys, gradients, hypers, clock=0, unique=True, check_finite=False)
 
     works: dict[str, Callable[[], object]] = {
         "ours lookup": lookup,
-        "probe lookup": lambda: _native.probe_gather(probe, following()[2], matrix),
+        "probe lookup": lambda: _native.probe_gather(probe, next(following)[2], matrix),
         "ours update": update,
-        "probe update": lambda: _native.probe_scatter(probe, following()[2], gradients.reshape(matrix.shape), hyper),
+        "probe update": lambda: _native.probe_scatter(
+            probe, next(following)[2], gradients.reshape(matrix.shape), hyper
+        ),
     }
     seconds = 0.02 if quick else 0.08  # 50 batches and more a round; the whole in minutes
     rates = {name: harness.rate(work, units=count / 1e6, seconds=seconds) for name, work in works.items()}
@@ -274,12 +263,15 @@ def bench(options: Options) -> report.Result:
             for peer, target in TARGETS.items()
         ),
     )
-    rows = [
-        row(case.name, case.rates["ours lookup"], case.lookup, case.rates["ours update"], case.update) for case in cases
-    ]
-    rows += [
-        row(f"{name}, {t} thread{'s' if t > 1 else ''}", figure, ratio) for name, t, figure, ratio in modules.rows()
-    ]
+    rows: list[report.Cells] = []
+    for case in cases:
+        lookup, update = case.rates["ours lookup"], case.rates["ours update"]
+        rows.append((case.name, lookup, case.lookup.value, update, case.update.value))
+    for threads, rounds in modules.rounds.items():
+        for name in rounds.figures:
+            ratio = rounds.ratio(f"ours {OURS[name]}", name).value if name in OURS else None
+            label = f"{name}, {threads} thread{'s' if threads > 1 else ''}"
+            rows.append((label, rounds.median(name), ratio, None, None))
     return report.Result(
         goals=goals,
         rounds=cases[0].rounds,
@@ -287,22 +279,14 @@ def bench(options: Options) -> report.Result:
         rows=tuple(rows),
         notes=(
             "Tables: ours against the bare loop. Modules: lookup + backward + update, peers' own rate first.",
-            *modules.notes(),
+            *(f"{peer} was not measured: {why}" for peer, why in modules.why.items()),
         ),
         versions=modules.versions,
-        details={"cases": {case.name: case.rates for case in cases}, "modules": modules.figures()},
+        details={
+            "cases": {case.name: case.rates for case in cases},
+            "modules": {str(t): {name: r.median(name) for name in r.figures} for t, r in modules.rounds.items()},
+        },
     )
-
-
-def row(
-    name: str,
-    lookup: float,
-    lookup_ratio: harness.Ratio | None,
-    update: float | None = None,
-    update_ratio: harness.Ratio | None = None,
-) -> tuple[str | float | None, ...]:
-    first = lookup_ratio.value if lookup_ratio else None
-    return (name, lookup, first, update, update_ratio.value if update_ratio else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,10 +299,6 @@ class Growth:
     resident: int
     arenas: int
 
-    def settled(self, skip_rows: int) -> NDArray[np.float64]:
-        """Batches after the first `skip_rows` rows."""
-        return self.seconds[skip_rows // self.batch :]
-
 
 def growth_bench(options: Options) -> report.Result:
     """Does a table grow evenly? Insert 50 M keys of dim 8: rate over time, latency of batches, bytes a row.
@@ -328,7 +308,7 @@ def growth_bench(options: Options) -> report.Result:
     """
     rows, skip = (1_000_000, 100_000) if options.quick else (50_000_000, 5_000_000)
     grown = grow(rows=rows, batch=8192)
-    settled = grown.settled(skip)
+    settled = grown.seconds[skip // grown.batch :]
     tenths = [float(grown.batch * len(part) / part.sum()) for part in np.array_split(settled, 10)]
     mean = grown.batch * len(settled) / float(settled.sum())
     p50, p999 = (float(np.quantile(settled, q)) for q in (0.5, 0.999))

@@ -1,15 +1,7 @@
 """Which model of throughput foretells a real job with another number of workers? Kale's, Ernest's, Optimus'.
 
-In: a real job on this machine whose workers and servers are held to fractions of a core (`bench/core/quota_job.py`): as
-many servers as workers, and then fewer servers than they would need; at one's own pace, and in step. Out:
-`capacity_mape_async` and `capacity_mape_bsp`, the mean error of a number of workers foretold from all others, as a live
-job learns it. Everything is small: at most six workers of a seventh of a core. Made truth up to 32:
-lab/springtide_lab/reproduce/kale/throughput.py.
-
-All shapes are measured in turn, forwards and backwards, for as many rounds as there is time for. What is foretold is
-the median of a shape's rounds, from the medians of the others. A window alone is off by 2 to 4%, as much as the goal:
-a quota is handed out every tenth of a second, at a moment that the kernel draws for each control group, and in step
-everyone waits for whoever has just used its own up. A longer window of the same processes has the same luck.
+In: a real job held to fractions of a core, at one's own pace and in step; all shapes in turn, forwards and backwards: a
+window alone is off by 2 to 4%. Out: `capacity_mape_async`, `capacity_mape_bsp`, each shape foretold from the others.
 """
 
 import contextlib
@@ -29,8 +21,7 @@ from springtide.planning.online.capacity_model import CapacitySample, Kind
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, quota_job, report
 from springtide_lab.bench.core.quota_job import QuotaJob
-from springtide_lab.reproduce import throughput_curves
-from springtide_lab.reproduce.throughput_curves import CapacityErrors, SurfaceSample
+from springtide_lab.reproduce.kale import throughput
 
 TARGET = 0.0243
 WORKER_CPU, SERVER_CPU = 0.15, 0.05  # a worker needs about a fifth of its cores at servers: one serves one and a half
@@ -42,19 +33,15 @@ BUDGET_S: Mapping[SyncMode, float] = {"async": 290.0, "bsp": 400.0}
 LEAST_ROUNDS, MOST_ROUNDS = 3, 12
 DRAWS = 200
 """How often rounds are drawn again, for the interval."""
-Numbers = tuple[int, int]
-Round = Sequence[SurfaceSample]
+Round = Sequence[CapacitySample]
 Rounds = Generator[Round, None, None]
 Item = TypeVar("Item")
-FULL: Mapping[SyncMode, Sequence[Numbers]] = {
-    "async": ((1, 1), (2, 1), (2, 2), (3, 3), (3, 1), (4, 1), (4, 4), (5, 5)),
-    "bsp": ((1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 6)),
-}
-QUICK: Mapping[SyncMode, Sequence[Numbers]] = {"async": ((2, 2), (2, 1), (1, 1)), "bsp": ()}
+FULL: Mapping[SyncMode, Sequence[int]] = {"async": (1, 2, 3, 4, 5), "bsp": (1, 2, 3, 4, 5, 6)}
+"""Workers, and as many servers."""
+QUICK: Mapping[SyncMode, Sequence[int]] = {"async": (2, 1), "bsp": ()}
 KINDS: Mapping[SyncMode, Kind] = {"async": "async", "bsp": "sync"}
 NAMES = {
     "learned": "ours",
-    "shared": "ours",
     "async": "Kale",
     "sync": "Kale",
     "ernest": "Ernest",
@@ -98,21 +85,21 @@ def within(
     return found
 
 
-def one_job(folder: pathlib.Path, sync: SyncMode, numbers: Sequence[Numbers], seconds: float) -> Rounds:
-    """Rounds of one job that goes on all the while, in each of these numbers of workers and servers."""
-    first = _shape(*numbers[0])
+def one_job(folder: pathlib.Path, sync: SyncMode, numbers: Sequence[int], seconds: float) -> Rounds:
+    """Rounds of one job that goes on all the while, with each of these numbers of workers."""
+    first = _shape(numbers[0])
     with QuotaJob(folder, first, name=f"capacity-{sync}", sync=sync) as job:
         job.trains(first.workers)
         for turn in itertools.count():
-            yield [_seen(job, _shape(*one), seconds) for one in (numbers if turn % 2 == 0 else numbers[::-1])]
+            yield [_seen(job, _shape(one), seconds) for one in (numbers if turn % 2 == 0 else numbers[::-1])]
 
 
-def jobs_anew(folder: pathlib.Path, sync: SyncMode, numbers: Sequence[Numbers], seconds: float) -> Rounds:
-    """Rounds in which each of these numbers of workers and servers is a job of its own."""
+def jobs_anew(folder: pathlib.Path, sync: SyncMode, numbers: Sequence[int], seconds: float) -> Rounds:
+    """Rounds in which each of these numbers of workers is a job of its own."""
     for turn in itertools.count():
         found = []
-        for workers, servers in numbers if turn % 2 == 0 else numbers[::-1]:
-            shape = _shape(workers, servers)
+        for workers in numbers if turn % 2 == 0 else numbers[::-1]:
+            shape = _shape(workers)
             with QuotaJob(folder, shape, name=f"capacity-{sync}-{workers}-{turn}", sync=sync) as job:
                 job.trains(workers)
                 found.append(_seen(job, shape, seconds))
@@ -120,24 +107,24 @@ def jobs_anew(folder: pathlib.Path, sync: SyncMode, numbers: Sequence[Numbers], 
         yield found
 
 
-def _shape(workers: int, servers: int) -> Shape:
-    return Shape(workers=workers, servers=servers, worker_cpu=WORKER_CPU, server_cpu=SERVER_CPU)
+def _shape(workers: int) -> Shape:
+    return Shape(workers=workers, servers=workers, worker_cpu=WORKER_CPU, server_cpu=SERVER_CPU)
 
 
-def _seen(job: QuotaJob, shape: Shape, seconds: float) -> SurfaceSample:
+def _seen(job: QuotaJob, shape: Shape, seconds: float) -> CapacitySample:
     job.let_go()
     job.become(shape)
     time.sleep(SETTLE_S)
     since = time.time()
     time.sleep(seconds)
-    return SurfaceSample(shape.workers, shape.servers, job.rate(since, time.time()))
+    return CapacitySample(shape.workers, job.rate(since, time.time()))
 
 
-def typical(rounds: Sequence[Round]) -> list[SurfaceSample]:
-    rates: dict[Numbers, list[float]] = {}
+def typical(rounds: Sequence[Round]) -> list[CapacitySample]:
+    rates: dict[int, list[float]] = {}
     for one in itertools.chain.from_iterable(rounds):
-        rates.setdefault((one.workers, one.servers), []).append(one.throughput)
-    return [SurfaceSample(*numbers, median(some)) for numbers, some in rates.items()]
+        rates.setdefault(one.workers, []).append(one.throughput)
+    return [CapacitySample(workers, median(some)) for workers, some in rates.items()]
 
 
 def interval(kind: Kind, rounds: Sequence[Round], *, seed: int = 0) -> tuple[float, float]:
@@ -145,36 +132,28 @@ def interval(kind: Kind, rounds: Sequence[Round], *, seed: int = 0) -> tuple[flo
     chance = random.Random(seed)
     draws = [tuple(sorted(chance.choices(range(len(rounds)), k=len(rounds)))) for _ in range(DRAWS)]
     errors = {
-        draw: throughput_curves.left_out(kind, _together(typical([rounds[each] for each in draw])))["learned"].mape
-        for draw in set(draws)
+        draw: throughput.left_out(kind, typical([rounds[each] for each in draw]))["learned"].mape for draw in set(draws)
     }
     cut = quantiles([errors[draw] for draw in draws], n=20, method="inclusive")
     return cut[0], cut[-1]
 
 
-def _together(seen: Round) -> list[CapacitySample]:
-    return [CapacitySample(one.workers, one.throughput) for one in seen if one.workers == one.servers]
-
-
 def judge(taken: Mapping[SyncMode, Sequence[Round]]) -> report.Result:
-    """Every measurement foretold from the others: by workers at a fixed ratio, and by workers and servers."""
-    rows: list[tuple[str | float | None, ...]] = []
+    """Every measurement foretold from the others."""
+    rows: list[report.Cells] = []
     goals: list[report.Goal] = []
     speeds: list[str] = []
     for sync, rounds in taken.items():
         seen = typical(rounds)
-        kept = _together(seen)
         value = None
-        if len(kept) > 2:
-            found = {NAMES[each]: one for each, one in throughput_curves.left_out(KINDS[sync], kept).items()}
+        if len(seen) > 2:
+            found = {NAMES[each]: one for each, one in throughput.left_out(KINDS[sync], seen).items()}
             low, high = interval(KINDS[sync], rounds)
             value = harness.Ratio(value=found["ours"].mape, low=low, high=high)
-            rows += _rows(f"{sync}, servers = workers", found)
-        if len(seen) > len(kept) > 2:
-            rows += _rows(f"{sync}, any servers", {NAMES[each]: one for each, one in _left_out(seen).items()})
+            rows += [(f"{sync}, servers = workers", model, one.mape, one.worst) for model, one in found.items()]
         name = f"capacity_mape_{sync}"
         goals.append(report.goal(name, value, target=TARGET, better="lower", why="" if value else "too few shapes"))
-        speeds += [f"{sync} {one.workers}+{one.servers} {one.throughput:,.0f}" for one in seen]
+        speeds += [f"{sync} {one.workers}+{one.workers} {one.throughput:,.0f}" for one in seen]
         rows += [(f"{sync}, single windows", "their median", *_off(rounds))] if len(rounds) > 1 else []
     return report.Result(
         goals=tuple(goals),
@@ -187,30 +166,15 @@ def judge(taken: Mapping[SyncMode, Sequence[Round]]) -> report.Result:
             + ", ".join(f"{len(rounds)} {sync}" for sync, rounds in taken.items()),
             "spread: nine in ten of as many rounds drawn again",
         ),
-        details={sync: [[one._asdict() for one in some] for some in rounds] for sync, rounds in taken.items()},
+        details={
+            sync: [[{**one._asdict(), "servers": one.workers} for one in some] for some in rounds]
+            for sync, rounds in taken.items()
+        },
     )
 
 
 def _off(rounds: Sequence[Round]) -> tuple[float, float]:
-    middle = {(one.workers, one.servers): one.throughput for one in typical(rounds)}
+    middle = {one.workers: one.throughput for one in typical(rounds)}
     all_of = [one for some in rounds for one in some]
-    judged = throughput_curves.judged(
-        [one.throughput for one in all_of], [middle[one.workers, one.servers] for one in all_of]
-    )
+    judged = throughput.judged([one.throughput for one in all_of], [middle[one.workers] for one in all_of])
     return judged.mape, judged.worst
-
-
-def _rows(job: str, found: Mapping[str, CapacityErrors]) -> list[tuple[str | float | None, ...]]:
-    return [(job, name, one.mape, one.worst) for name, one in found.items()]
-
-
-def _left_out(seen: Sequence[SurfaceSample]) -> dict[throughput_curves.Kind, CapacityErrors]:
-    found: dict[throughput_curves.Kind, CapacityErrors] = {}
-    kinds: tuple[throughput_curves.Kind, ...] = ("shared", "async", "optimus-async")
-    for kind in kinds:
-        said = [
-            throughput_curves.fit_surface(kind, [*seen[:place], *seen[place + 1 :]])(one.workers, one.servers)
-            for place, one in enumerate(seen)
-        ]
-        found[kind] = throughput_curves.judged(said, [one.throughput for one in seen])
-    return found

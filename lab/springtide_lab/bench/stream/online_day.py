@@ -1,8 +1,7 @@
 """A day of traffic in five minutes: a real job on a log follows it with its workers, by forecast and measurement.
 
-In: seven generated days as history, an eighth to be played; workers held to a part of a core by control groups. Out:
-the figures of Kale's section 4.1, in the day's own time, a picture of traffic, forecast, workers and lag, and whether
-every record was trained exactly once. Beside it: as many workers all day as the peak needs (`Adequate` in the paper).
+In: seven generated days as history, an eighth to be played; workers held to a part of a core. Out: the figures of
+Kale's section 4.1, a picture, and whether every record was trained exactly once.
 """
 
 import pathlib
@@ -101,7 +100,7 @@ def draw(points: Sequence[OnlinePoint], path: pathlib.Path, *, lasts_s: float, s
         Panel(y="workers", curves=workers, y_limits=(0, None)),
         Panel(x="hours of the day", y="lag, minutes", curves=[lag], y_limits=(0, None), lines=(("y", slo_s / 60),)),
     )
-    charts.draw(path, "", panels, size=(8, 7), stacked=True)
+    charts.draw(path, panels, size=(8, 7), stacked=True)
 
 
 PARTITIONS, BATCH, KEYS = 8, 64, 997

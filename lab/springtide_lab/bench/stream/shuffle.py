@@ -1,9 +1,7 @@
 """Global shuffling as in §4.3 of Kale: one of many partitions gets ten times what the others get; who trains it?
 
-In: a producer, a log and eight workers, real processes (shuffle_process.py); only training is a wait of known length.
-Out: how long a backlog takes to drain under three strategies, bytes between workers, CPU, a picture of lags. *backlog*
-comes in one moment, *burst* builds up while they train; the worse counts. Extra traffic: bytes between workers for each
-byte read from the stream, from two seconds before a burst to six seconds after it, the most of all scenes.
+In: a producer, a log and eight workers, real processes (shuffle_process.py); training is a wait of known length. Out:
+how long a backlog takes to drain under three strategies, bytes between workers for each byte read, CPU, a picture.
 """
 
 import contextlib
@@ -270,7 +268,7 @@ def draw(runs: Sequence[ShuffleReport], path: pathlib.Path) -> None:
         )
         for what, values in figures.items()
     ]
-    charts.draw(path, "", panels, size=(7, 7), stacked=True)
+    charts.draw(path, panels, size=(7, 7), stacked=True)
 
 
 STRATEGIES = ("none", "basic", "advanced")

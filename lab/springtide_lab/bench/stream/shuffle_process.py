@@ -1,8 +1,7 @@
 """The producer and the workers of `bench shuffle`: readers and sockets are a job's own, training is a wait.
 
-Options: role (producer, worker). A round of a producer appends a scene's records to a log, on time: folder, scene,
-begins_at -> records, late_s. Rounds of a worker: {"what": "begin", "scene", "rank", "partitions", ...} -> its address;
-{"what": "meet", "addresses"}; {"what": "end"} -> what it has done. How far it was, and when, goes to a file.
+Options: role (producer, worker). A round of a producer appends a scene's records: folder, scene, begins_at -> late_s.
+Rounds of a worker: {"what": "begin", ...} -> its address; {"what": "meet", "addresses"}; {"what": "end"}.
 """
 
 import pathlib
@@ -168,7 +167,3 @@ def _look(tracker: LeaseTracker, own: list[int], over: threading.Event, path: pa
 
 def start(options: dict[str, Any]) -> line.Round:
     return produce if options["role"] == "producer" else ShuffleWorker().round
-
-
-if __name__ == "__main__":
-    line.serve(start)

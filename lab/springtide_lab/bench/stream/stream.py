@@ -1,9 +1,7 @@
 """Records a second from a stream into training batches, and how long a record takes from append to trained.
 
-In: a real Kafka broker (testing/kafka_broker.py) and a log on disk with the same records. Held to a bare loop over
-confluent-kafka's consumer, and to NumPy reading the same bytes from a file; in turn, round by round. Then a worker
-trains a small model from each while records come at a steady rate. Out: `kafka_vs_bare`. Ways: stream_readers.py; the
-worker: stream/stream_trainer.py.
+In: a real Kafka broker and a log on disk with the same records, against a bare consumer loop and NumPy on a file; then
+a worker trains from each at a steady rate. Out: `kafka_vs_bare`. Ways: stream_readers.py; worker: stream_trainer.py.
 """
 
 import contextlib
@@ -133,7 +131,7 @@ def judge(measured: Mapping[str, harness.Rounds], counts: Mapping[str, int], lag
         if OURS in rounds.figures:
             best = max((f"bare {name}" for name in BARE), key=rounds.median)
             ratios[kind] = rounds.ratio(OURS, best)
-    rows: list[tuple[str | float | None, ...]] = []
+    rows: list[report.Cells] = []
     for kind, rounds in measured.items():
         size = stream_readers.dtype_of(kind).itemsize
         rows += [

@@ -1,9 +1,7 @@
 """Ways to read the same clicks: a bare Kafka consumer, NumPy, and streams into training batches as a job reads them.
 
-In: lab/springtide_lab/bench/stream/stream.py fills a topic, a log and a file with the same records. Out: records a
-second. The bare consumer is what one would write by hand: `consume(n)`, `value()` of each, with the same settings of
-the client as ours. Ours is all that a worker does before its model sees a batch: the reader's thread, batches cut and
-claimed, records sifted and decoded into tensors.
+The bare consumer is what one would write by hand, with our client settings. Ours is all that a worker does before its
+model sees a batch: read, cut, claim, decode into tensors.
 """
 
 import pathlib

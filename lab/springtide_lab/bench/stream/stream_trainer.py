@@ -54,7 +54,3 @@ def start(options: dict[str, Any]) -> line.Round:
         return {"figure": p50, "p50_s": p50, "p99_s": p99, "records": sum(map(len, lags))}
 
     return one_round
-
-
-if __name__ == "__main__":
-    line.serve(start)

@@ -1,10 +1,7 @@
 """Does it hurt the model when workers and servers come, go and die? The same training, undisturbed and disturbed.
 
-In: WideDeep, or xDeepFM, on a generated click log, one pass, several seeds (first weights, order of samples); runs of
-the two kinds in turn. Disturbed runs get workers and servers added, lose one of each to `kill -9`, and have some
-removed, all while they train. Out: the AUC on later events of each run; `auc_difference`, by how much the mean AUC of
-the two kinds differs (DLRover's experiments lay within 0.0006), beside what seeds alone change. A table beside the
-model counts whether any sample was lost or repeated.
+In: WideDeep, or xDeepFM, on a generated click log, several seeds. Disturbed runs get workers and servers added, killed
+and removed. Out: `auc_difference` of the means; a table beside the model counts samples lost or repeated.
 """
 
 import math

@@ -1,9 +1,7 @@
 """What it costs to sum gradients in the order of the batch: whole bsp jobs, the same model and data, in either order.
 
-In: two workers and a server on this machine, a click model of 26 tables, batches of 512. Out: samples/s in rank order
-and in units of 1, 8, 32 and 128 samples (`batch_order_N`, of rank order's), and whether two workers and three come to
-the same model to the bit. The option is for comparing: that is the goal, its cost has none. Design:
-docs/design/batch-order.md.
+Out: samples/s in rank order and in units of 1, 8, 32 and 128 samples (`batch_order_N`, of rank order's), and whether
+two workers and three come to the same model to the bit: that is the goal. Design: docs/design/batch-order.md.
 """
 
 import functools

@@ -1,8 +1,7 @@
 """A whole training loop: WideDeep and DLRM, batch 512, one server and one worker, against the same loop without us.
 
-Peers: one plain PyTorch process with sparse EmbeddingBags, and TorchRec (DistributedModelParallel, gloo, world 1) for
-DLRM. Every side may use both cores. Out: `vs_pytorch_widedeep`, `vs_pytorch_dlrm`, `vs_torchrec`, `wait_share`, and
-where a step's time goes. The loops: train/train_loop.py, train/train_torchrec.py.
+Peers: plain PyTorch with sparse EmbeddingBags, and TorchRec for DLRM. Every side may use both cores. Out:
+`vs_pytorch_widedeep`, `vs_pytorch_dlrm`, `vs_torchrec`, `wait_share`. The loops: train_loop.py, train_torchrec.py.
 """
 
 import contextlib
@@ -100,16 +99,13 @@ def torchrec(
     growth.write(drawn, file)
     loop = {**sizes, **LAYERS, "file": str(file), "shape": drawn.shape}
     sides: dict[str, harness.Measure] = {}
-    try:
+    with peers.optional("torchrec", notes):
         python = peers.environment()
         for threads in widths:
             options = {**loop, "threads": threads, "port": pull.free_port()}
             worker = stack.enter_context(peers.Worker("train/train_torchrec", python=python, options=options))
             versions.update(worker.versions)
             sides[named("torchrec", threads)] = functools.partial(worker.figure, seconds=seconds)
-    except peers.PeerFailed as error:
-        notes.append(f"torchrec was not measured: {error}")
-        harness.say(notes[-1])
     return sides
 
 
@@ -126,7 +122,7 @@ def judge(measured: dict[str, harness.Rounds], notes: list[str], versions: dict[
         report.goal("vs_torchrec", against(dlrm, "torchrec"), target=1, why=" ".join(notes)),
         report.goal("wait_share", max(waits), target=0.15, better="lower"),
     )
-    rows: list[tuple[str | float | None, ...]] = []
+    rows: list[report.Cells] = []
     for model, rounds in measured.items():
         rows += [(f"{model}: {name}, samples/s", rounds.median(name)) for name in rounds.figures]
         rows += [(f"{model}: {part.replace('_', ' ')}, ms", 1e3 * steps[model][part]) for part in ("step", *PARTS)]
@@ -180,7 +176,7 @@ def cost(server: peers.Worker, worker: peers.Worker, identities: bool, seconds: 
 
 def judge_identities(measured: harness.Rounds, remembered: dict[str, Any]) -> report.Result:
     ratio = measured.ratio(ON, OFF)
-    rows: list[tuple[str | float | None, ...]] = []
+    rows: list[report.Cells] = []
     for part, rounds in (*((part, measured.part(part)) for part in COSTS), ("together", measured)):
         rows.append((f"{part}, ms a step", *(1e3 * rounds.median(name) for name in (ON, OFF))))
     kept = f"{remembered['ranges']:,} ranges in {remembered['sets']} sets, {remembered['bytes'] / 2**20:.1f} MiB"

@@ -1,8 +1,7 @@
 """A training loop of a zoo model: plain PyTorch with sparse EmbeddingBags, or the same loop prepared by springtide.
 
-Options: kind (pytorch, springtide), model, rows, dim, batch, batches, threads, lr, addresses (of servers), history
-(ranges that slots remember at the start). A round: seconds, identities (on or off) -> samples/s, steps, CPU seconds,
-for springtide where the time went, and with `times` when the round began and each of its steps ended.
+Options: kind, model, rows, dim, batch, batches, threads, lr, addresses (of servers), history (ranges that slots
+remember). A round: seconds, identities, times -> samples/s, steps, CPU seconds, parts of the time.
 """
 
 import dataclasses
@@ -19,6 +18,8 @@ from torch.utils.data import Dataset
 from springtide import zoo
 from springtide.zoo.layers import ClickBatch
 from springtide_lab.bench.core import growth, jobs
+
+PACKAGES = ("torch",)
 
 TABLES, DENSE = 26, 13
 OLD_SHARD, HISTORY_A_PUSH = 1 << 31, 100  # ranges that never join, of a shard that is none of the loop
@@ -87,7 +88,3 @@ def start(options: dict[str, Any]) -> line.Round:
         return answer
 
     return measure
-
-
-if __name__ == "__main__":
-    line.serve(start, ("torch",))

@@ -13,6 +13,8 @@ import line
 import torch
 from torch import distributed, nn
 
+PACKAGES = ("torchrec", "fbgemm-gpu-cpu")
+
 DENSE = 13
 
 
@@ -98,7 +100,3 @@ def start(options: dict[str, Any]) -> line.Round:
         return {"figure": done.times * batch / done.seconds}
 
     return measure
-
-
-if __name__ == "__main__":
-    line.serve(start, ("torchrec", "fbgemm-gpu-cpu"))

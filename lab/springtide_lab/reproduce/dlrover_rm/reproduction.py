@@ -21,8 +21,8 @@ from springtide.sim.engine.simulation import Story
 from springtide.sim.world import parameters
 from springtide.sim.world.parameters import MODELS
 from springtide_lab import charts
-from springtide_lab.charts import BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, Bar, Curve, Panel, Picture
-from springtide_lab.reproduce import runner
+from springtide_lab.bench.core import harness
+from springtide_lab.charts import BLUE, GREEN, GREY, LIGHT, ORANGE, PURPLE, Bar, Curve, Panel
 from springtide_lab.reproduce.dlrover_rm import cluster_days, testbed, trouble
 from springtide_lab.reproduce.dlrover_rm.cluster_days import ClusterDay
 from springtide_lab.reproduce.report import Row
@@ -41,11 +41,11 @@ BEFORE, OURS = "as users asked", "Springtide"
 
 def reproduce(seeds: range, options: ReproduceOptions) -> Reproduced:
     jobs = options.jobs or (QUICK_JOBS if options.quick else JOBS)
-    runner.say(f"test bed: one job at a time, {len(seeds)} seeds")
+    harness.say(f"test bed: one job at a time, {len(seeds)} seeds")
     rows = [*testbed.rows(seeds), *trouble.rows(seeds)]
     days = []
     for seed in seeds:
-        runner.say(f"cluster: {jobs} jobs of seed {seed}, five systems")
+        harness.say(f"cluster: {jobs} jobs of seed {seed}, five systems")
         days += cluster_days.days(jobs, [seed])
     rows += cluster_days.rows(days)
     return Reproduced([_finite(row) for row in rows], {"jobs": jobs}, functools.partial(draw, days, list(seeds)))
@@ -57,7 +57,7 @@ def _finite(row: Row) -> Row:
     return msgspec.structs.replace(row, ours=None, met=None, spread=None, why="no job of that kind finished")
 
 
-def draw(days: Sequence[ClusterDay], seeds: Sequence[int], folder: pathlib.Path) -> list[Picture]:
+def draw(days: Sequence[ClusterDay], seeds: Sequence[int], folder: pathlib.Path) -> list[pathlib.Path]:
     return [
         _completion(folder / "fig7-completion.png", seeds),
         warm_start(folder / "fig9-warm-start.png", days),
@@ -70,7 +70,7 @@ def draw(days: Sequence[ClusterDay], seeds: Sequence[int], folder: pathlib.Path)
     ]
 
 
-def _completion(path: pathlib.Path, seeds: Sequence[int]) -> Picture:
+def _completion(path: pathlib.Path, seeds: Sequence[int]) -> pathlib.Path:
     bars = []
     for model in MODELS.values():
         for policy in ("static", "springtide", "es", "optimus"):
@@ -85,12 +85,11 @@ def _completion(path: pathlib.Path, seeds: Sequence[int]) -> Picture:
                 for seed in seeds
             ]
             bars.append(charts.bar(f"{model.name}: {name}", minutes, colour))
-    caption = "Fig. 7: completion times of 200,000 steps, medians over seeds; ours starts warm."
     panel = Panel(title="Fig. 7: completion time on the test bed", x="completion time, minutes", bars=bars)
-    return charts.draw(path, caption, [panel])
+    return charts.draw(path, [panel])
 
 
-def _throughput(path: pathlib.Path, seed: int) -> Picture:
+def _throughput(path: pathlib.Path, seed: int) -> pathlib.Path:
     curves = [
         Curve([at for at, _ in points], [speed for _, speed in points], *POLICIES[name])
         for name, points in testbed.throughput_curves(seed).items()
@@ -104,10 +103,10 @@ def _throughput(path: pathlib.Path, seed: int) -> Picture:
         y_limits=(0, None),
         lines=(("x", 12), ("y", parameters.TUNED_STEPS_S)),
     )
-    return charts.draw(path, "Fig. 10: throughput over time from a cold start, one seed.", [panel])
+    return charts.draw(path, [panel])
 
 
-def _fit(path: pathlib.Path, seed: int) -> Picture:
+def _fit(path: pathlib.Path, seed: int) -> pathlib.Path:
     """Fig. 11: measured shapes, the model fitted to every third, and its prediction for the others."""
     job, random = testbed.job_of(MODELS["widedeep"], seed), np.random.default_rng([seed, 11])
     counts, servers = (2, 4, 8, 12, 16, 20, 24, 28, 32), (2, 4, 8)
@@ -128,11 +127,10 @@ def _fit(path: pathlib.Path, seed: int) -> Picture:
             )
     title = "Fig. 11: fitted to the large points, asked about the others"
     panel = Panel(title=title, x="workers of 3 cores", y="steps/s", curves=curves, y_limits=(0, None))
-    caption = "Fig. 11: what was measured (large: what the model was fitted to) and the fitted curves."
-    return charts.draw(path, caption, [panel])
+    return charts.draw(path, [panel])
 
 
-def _trouble(path: pathlib.Path, seeds: Sequence[int], case: trouble.TroubleCase, title: str) -> Picture:
+def _trouble(path: pathlib.Path, seeds: Sequence[int], case: trouble.TroubleCase, title: str) -> pathlib.Path:
     jobs = case.jobs(seeds)
     ways: dict[str, tuple[systems.Mechanisms | None, str]] = {
         "nothing is done": (None, GREY),
@@ -146,13 +144,11 @@ def _trouble(path: pathlib.Path, seeds: Sequence[int], case: trouble.TroubleCase
     bars = [charts.bar(name, minutes[name], colour) for name, (_, colour) in ways.items()]
     middle = {name: statistics.median(values) for name, values in minutes.items()}
     less = [1 - middle["Springtide"] / middle[name] for name in list(ways)[:2]]
-    caption = (
-        f"{title}; ours is {less[0]:.0%} and {less[1]:.0%} below (paper: {case.paper:.1%} and {case.restart:.1%})."
-    )
-    return charts.draw(path, caption, [Panel(title=title, x="completion time, minutes", bars=bars)], size=(6, 2.4))
+    title = f"{title}: {less[0]:.0%} and {less[1]:.0%} below (paper: {case.paper:.1%} and {case.restart:.1%})"
+    return charts.draw(path, [Panel(title=title, x="completion time, minutes", bars=bars)], size=(7, 2.4))
 
 
-def warm_start(path: pathlib.Path, days: Sequence[ClusterDay]) -> Picture:
+def warm_start(path: pathlib.Path, days: Sequence[ClusterDay]) -> pathlib.Path:
     """Fig. 9: the first against the last configuration of each job; on the line nothing had to be changed."""
     panels = []
     for role, paper in (("workers", 0.92), ("servers", 0.85)):
@@ -172,12 +168,11 @@ def warm_start(path: pathlib.Path, days: Sequence[ClusterDay]) -> Picture:
                 curves=(Curve(ends, ends, "", LIGHT), points),
             )
         )
-    caption = "Fig. 9: what a job began with against what it ended with, of kinds that ran before."
     title = "Fig. 9: warm start, first and last configuration"
-    return charts.draw(path, caption, panels, title=title, size=(7.6, 3.8))
+    return charts.draw(path, panels, title=title, size=(7.6, 3.8))
 
 
-def _before_and_after(path: pathlib.Path, days: Sequence[ClusterDay]) -> Picture:
+def _before_and_after(path: pathlib.Path, days: Sequence[ClusterDay]) -> pathlib.Path:
     groups = (
         ("CPU", cluster_days.UTILIZATION[:2]),
         ("memory", cluster_days.UTILIZATION[2:4]),
@@ -192,12 +187,11 @@ def _before_and_after(path: pathlib.Path, days: Sequence[ClusterDay]) -> Picture
             bars.append(charts.bar(f"{case.what}: {BEFORE}", before, GREY, 100 * case.before))
             bars.append(charts.bar(f"{case.what}: {OURS}", after, BLUE, 100 * case.after))
         panels.append(Panel(title=title, x="%", bars=bars, x_limits=(0, 110)))
-    caption = "Fig. 14: utilization and completion rates, medians over seeds; diamonds are the paper's figures."
     title = "Fig. 14: use of what was allocated, and jobs completed"
-    return charts.draw(path, caption, panels, title=title, size=(12, 3.2))
+    return charts.draw(path, panels, title=title, size=(12, 3.2))
 
 
-def _times(path: pathlib.Path, days: Sequence[ClusterDay]) -> Picture:
+def _times(path: pathlib.Path, days: Sequence[ClusterDay]) -> pathlib.Path:
     """Fig. 15: how many jobs had ended after so many hours."""
     panels = []
     for title, which in cluster_days.CLASSES.items():
@@ -207,8 +201,7 @@ def _times(path: pathlib.Path, days: Sequence[ClusterDay]) -> Picture:
             _cumulative([day.oracle for day in days], which, "oracle", "#222222", "--"),
         ]
         panels.append(Panel(title=title, x="hours", y="of finished jobs", curves=curves))
-    caption = "Fig. 15: completion times of finished jobs, pending and all; all seeds together."
-    return charts.draw(path, caption, panels, title="Fig. 15: completion times", size=(9.6, 3.6))
+    return charts.draw(path, panels, title="Fig. 15: completion times", size=(9.6, 3.6))
 
 
 def _cumulative(stories: Sequence[Story], which: cluster_days.Which, name: str, colour: str, style: str) -> Curve:

@@ -19,6 +19,7 @@ from springtide.domain.plan.view import PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.lifecycle import stages
 from springtide.planning.perf_model import fit, measurements
+from springtide.planning.perf_model.fit import FittedModel
 from springtide.planning.policy import registry
 from springtide.sim.engine import running_job, systems
 from springtide.sim.engine.running_job import JobOutcome
@@ -219,11 +220,8 @@ def _mapes(seed: int) -> tuple[float, float, float, float] | None:
         physics.profile(job, shape, physics.speed(job, shape), steps=100, at=0.0, noise=(1.0,) * 5) for shape in others
     ]
     knowing = fit.fit(exact, job.facts)
-    if any(not isinstance(model, fit.FittedModel) for model in (alone, planned, knowing)):
+    if not (isinstance(alone, FittedModel) and isinstance(planned, FittedModel) and isinstance(knowing, FittedModel)):
         return None
-    assert isinstance(alone, fit.FittedModel)
-    assert isinstance(planned, fit.FittedModel)
-    assert isinstance(knowing, fit.FittedModel)
     truth = np.array([physics.speed(job, shape).steps_s * job.facts.batch for shape in others])
     predicted = (
         [alone.predict(shape) for shape in others],

@@ -1,10 +1,7 @@
-"""One job of the test bed in trouble: a worker or a server with a part of its cores, and three ways to meet it.
+"""One job of the test bed with a slow worker or server, and three ways to meet it: Figs. 12, 13 (000), Fig. 8 (001).
 
-In: seeds. Out: rows of Figs. 12 and 13 of DLRover-RM (000) and of Fig. 8 of DLRover (001). Next: `reproduction`.
-
-000 compares three strategies in one shape, the one tuned by hand; 001 compares DLRover, which sizes jobs itself, with
-jobs tuned by hand (section 6.2). Ours has the shape that the text's has; beside it the other one. The bound is the same
-job, had nothing happened to it: nobody who has that shape can end sooner.
+000 compares strategies in the shape tuned by hand; 001 compares DLRover, which sizes jobs itself, with jobs tuned by
+hand. The bound is the same job, had nothing happened to it.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """One run of one system in virtual time: jobs wait, run and end; between two events every speed is constant.
 
-In: jobs, a `SharingSystem`, a `TracePreset`. Out: a `ClusterStory`, and `Figures` of it. Elastic systems share out data
-workers each round by `planning.dataworkers`. Every job is tuned first, by the code that tunes real ones (`walk`: Fig.
-13), and lends afterwards what its trainers do not need.
+In: jobs, a `SharingSystem`, a `TracePreset`. Out: a `ClusterStory`, and `Figures` of it. Every job is tuned first by
+the code that tunes real ones (`walk`: Fig. 13), and lends afterwards what its trainers do not need.
 """
 
 import functools

@@ -1,8 +1,7 @@
 """Jobs of GoldMiner's section 5.6: ten models with the cores per GPU that each wants, and draws of submissions.
 
-The text does not have Fig. 1's bars. It says that Bert alone fits 8 cores a GPU, that the most is 64, and which models
-are above 12; ResNet18's and DeepFM's ratios follow from Fig. 13 and section 5.2. Each ratio is the lowest allowed: so
-jobs with 8 cores a GPU are slowed 2.44 times in the mean (Table 5: 2.43). Submissions: `draw`.
+The text does not have Fig. 1's bars: Bert alone fits 8 cores a GPU, the most is 64. Each ratio is the lowest allowed,
+so jobs with 8 cores a GPU are slowed 2.44 times in the mean (Table 5: 2.43).
 """
 
 import csv

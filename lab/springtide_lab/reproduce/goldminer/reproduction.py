@@ -1,7 +1,7 @@
 """Reproduces GoldMiner (002): all rows, and pictures of Table 5 and Figs. 13 and 14.
 
 In: seeds, a number of jobs, perhaps a trace. The code that shares out cores and tunes jobs is that of real jobs,
-`springtide.planning.dataworkers`. Next: `rows` (the cluster) and `rows_job` (one job).
+`springtide.planning.dataworkers`. Next: `rows`.
 """
 
 import functools
@@ -11,9 +11,9 @@ from typing import Any
 
 from springtide.planning.dataworkers import allocation
 from springtide_lab import charts
-from springtide_lab.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Curve, Panel, Picture
-from springtide_lab.reproduce import runner
-from springtide_lab.reproduce.goldminer import cluster, jobs, rows, rows_job, systems
+from springtide_lab.bench.core import harness
+from springtide_lab.charts import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, Curve, Panel
+from springtide_lab.reproduce.goldminer import cluster, jobs, rows, systems
 from springtide_lab.reproduce.goldminer.cluster import walk
 from springtide_lab.reproduce.goldminer.jobs import JOBS, MODELS, TracePreset
 from springtide_lab.reproduce.goldminer.systems import FIXED, MAXTP, SYSTEMS, TUNED
@@ -39,15 +39,15 @@ def rows_of(seeds: Sequence[int], preset: TracePreset, metrics: Sequence[str] = 
     for name in metrics:
         allocation.load(name)
     which = (*SYSTEMS, *map(systems.own, metrics))
-    runner.say(f"64 GPUs: {preset.jobs} jobs, {len(which)} systems, {len(seeds)} seeds")
+    harness.say(f"64 GPUs: {preset.jobs} jobs, {len(which)} systems, {len(seeds)} seeds")
     results = rows.results(preset, seeds, which)
     found = [*rows.table_5(results), *rows.others(results), *rows.bounds(preset, results, seeds), *rows.use(results)]
     varied = list(seeds)[:VARIED_SEEDS]
-    runner.say(f"sensitivity: {len(rows.VARIANTS)} other worlds, {len(varied)} seeds")
-    return [*found, *rows_job.rows(), *rows.sensitivity(preset, varied)]
+    harness.say(f"sensitivity: {len(rows.VARIANTS)} other worlds, {len(varied)} seeds")
+    return [*found, *rows.of_one_job(), *rows.sensitivity(preset, varied)]
 
 
-def draw(found: Sequence[Row], preset: TracePreset, seed: int, folder: pathlib.Path) -> list[Picture]:
+def draw(found: Sequence[Row], preset: TracePreset, seed: int, folder: pathlib.Path) -> list[pathlib.Path]:
     return [
         _walk(folder / "goldminer-fig13.png"),
         _use(folder / "goldminer-fig14.png", preset, seed),
@@ -56,17 +56,16 @@ def draw(found: Sequence[Row], preset: TracePreset, seed: int, folder: pathlib.P
     ]
 
 
-def _table(path: pathlib.Path, found: Sequence[Row]) -> Picture:
+def _table(path: pathlib.Path, found: Sequence[Row]) -> pathlib.Path:
     panels = []
     for what in ("JCT, min", "queueing, min"):
         names = [f"{system.name}: {what}" for system in SYSTEMS]
         shown = bars_of((row for row in found if row.what in names), lambda row: row.what.partition(":")[0])
         panels.append(Panel(x=what, bars=shown))
-    caption = "Table 5: medians over seeds, the smallest and the largest; diamonds are the paper's."
-    return charts.draw(path, caption, panels, title="Table 5: completion and queueing", size=(9, 3.4))
+    return charts.draw(path, panels, title="Table 5: completion and queueing", size=(9, 3.4))
 
 
-def _use(path: pathlib.Path, preset: TracePreset, seed: int) -> Picture:
+def _use(path: pathlib.Path, preset: TracePreset, seed: int) -> pathlib.Path:
     """Fig. 14: GPUs and cores allocated over time."""
     drawn = jobs.draw(preset, seed)
     stories = {system: cluster.run(drawn, system, preset, seed).moments for system in (TUNED, FIXED, MAXTP)}
@@ -84,11 +83,10 @@ def _use(path: pathlib.Path, preset: TracePreset, seed: int) -> Picture:
         )
         for title, part in (("GPUs", "gpus"), ("cores", "cpus"))
     ]
-    caption = "Fig. 14: GPUs and cores that are allocated, one seed."
-    return charts.draw(path, caption, panels, title="Fig. 14: what is allocated over time", size=(9, 3.2))
+    return charts.draw(path, panels, title="Fig. 14: what is allocated over time", size=(9, 3.2))
 
 
-def _walk(path: pathlib.Path) -> Picture:
+def _walk(path: pathlib.Path) -> pathlib.Path:
     """Fig. 13 in virtual time."""
     stands = walk(MODELS["ResNet18"]).stands
     at = [place / 2 for place in range(len(stands))]
@@ -102,12 +100,11 @@ def _walk(path: pathlib.Path) -> Picture:
         Panel(x="minutes", y="of the ideal speed", curves=[speed], y_limits=(0, 1.03)),
         Panel(x="minutes", y="cores", curves=cores),
     )
-    caption = "Fig. 13: the tuner of real jobs walks a simulated ResNet18 job; the paper ends at 24 and 3."
     title = "Fig. 13: a ResNet18 job is tuned, in virtual time"
-    return charts.draw(path, caption, panels, title=title, size=(9, 3.2))
+    return charts.draw(path, panels, title=title, size=(9, 3.2))
 
 
-def _gains(path: pathlib.Path, found: Sequence[Row]) -> Picture:
+def _gains(path: pathlib.Path, found: Sequence[Row]) -> pathlib.Path:
     varied = [row for row in found if row.figure == "sensitivity"]
     names = list(dict.fromkeys(row.what.rpartition(": ")[0] for row in varied))
     curves = []
@@ -121,5 +118,4 @@ def _gains(path: pathlib.Path, found: Sequence[Row]) -> Picture:
         y_ticks=names,
         lines=(("x", 1.0),),
     )
-    caption = "Gains over No DW (tuned) with other assumptions; medians over seeds."
-    return charts.draw(path, caption, [panel], size=(9, 0.9 + 0.4 * len(names)))
+    return charts.draw(path, [panel], size=(9, 0.9 + 0.4 * len(names)))

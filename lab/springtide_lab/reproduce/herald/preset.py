@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from springtide_lab.bench.cache import id_streams
+from springtide_lab.bench.cache.allocate import SentRows
 from springtide_lab.bench.cache.id_streams import Ids, IdStream
 from springtide_lab.reproduce.report import BENCHES, published
 
@@ -98,18 +99,6 @@ class Costs:
         return self.goodput * GBIT * 1e9 / 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """Rows a worker and iteration."""
-
-    pulls: float
-    pushes: float
-    largest_pull: float
-    largest_push: float
-    reduced: float = 0.0
-    """Rows that all workers sum by a ring all-reduce."""
-
-
 def costs(path: pathlib.Path = PUBLISHED) -> Costs | None:
     """What was published; None: nothing was, or it only showed that it runs."""
     found = published(path)
@@ -124,14 +113,14 @@ def costs(path: pathlib.Path = PUBLISHED) -> Costs | None:
     )
 
 
-def communication_s(load: Load, cost: Costs, *, workers: int, servers: int) -> float:
-    """Seconds for the rows of an iteration."""
-    pull = max(workers * load.pulls / servers, load.largest_pull)
-    push = max(workers * load.pushes / servers, load.largest_push)
-    ring = 2 * (workers - 1) / workers * load.reduced
+def communication_s(
+    sent: SentRows, cost: Costs, *, workers: int, servers: int = SERVERS, reduced: float = 0.0
+) -> float:
+    """Seconds for the rows of an iteration; `reduced` are rows that all workers sum by a ring all-reduce.
+
+    Rows sent directly load workers' links only.
+    """
+    pull = max(workers * sent.pull / servers, sent.largest_pull)
+    push = max(workers * sent.push / servers, sent.largest_push)
+    ring = 2 * (workers - 1) / workers * reduced
     return (pull + push + ring) * ROW_BYTES / cost.bytes_s
-
-
-def iteration_s(load: Load, cost: Costs, *, workers: int, servers: int) -> float:
-    """Seconds for all of it."""
-    return cost.necessary_s + communication_s(load, cost, workers=workers, servers=servers)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from springtide_lab import charts
-from springtide_lab.charts import Panel, Picture
-from springtide_lab.reproduce import runner
+from springtide_lab.bench.core import harness
+from springtide_lab.charts import Panel
 from springtide_lab.reproduce.herald import preset, rows_counted, rows_timed
 from springtide_lab.reproduce.herald.preset import HeraldSize
 from springtide_lab.reproduce.report import Row, bars_of
@@ -57,7 +57,7 @@ def rows_of(seeds: Sequence[int], size: HeraldSize, ids: str | None = None) -> l
     rows: list[Row] = []
     cost = preset.costs()
     for load in preset.workloads(ids):
-        runner.say(f"{load.name}: popularity, transmissions, times")
+        harness.say(f"{load.name}: popularity, transmissions, times")
         rows += rows_counted.reductions(load, size, seeds)
         if load.name in preset.HARDER:
             continue
@@ -66,7 +66,7 @@ def rows_of(seeds: Sequence[int], size: HeraldSize, ids: str | None = None) -> l
         rows += rows_timed.timed(load, size, seeds, cost)
         if ids is None and load.name != W1:
             continue
-        runner.say(f"{load.name}: breakdown, adaptive scheduling, shapes of the cluster")
+        harness.say(f"{load.name}: breakdown, adaptive scheduling, shapes of the cluster")
         rows += rows_counted.breakdown(load, size, seeds)
         rows += rows_counted.adaptive(load, size, seeds)
         rows += rows_timed.shapes(load, size, seeds, cost)
@@ -82,13 +82,12 @@ def _order(figure: str) -> tuple[int, int]:
     return (11, 1) if word == "Table" else (4, 1)
 
 
-def draw(rows: Sequence[Row], folder: pathlib.Path) -> list[Picture]:
+def draw(rows: Sequence[Row], folder: pathlib.Path) -> list[pathlib.Path]:
     pictures = []
     for sheet in SHEETS:
         bars = bars_of(row for row in rows if row.figure == sheet.figure)
         if bars:
             path = folder / f"herald-fig{sheet.figure.rpartition(' ')[2]}.png"
-            caption = f"{sheet.title}; medians over seeds, the shaded range is the paper's."
             panel = Panel(title=sheet.title, x=sheet.axis, bars=bars, shaded=(sheet.low, sheet.high))
-            pictures.append(charts.draw(path, caption, [panel], size=(8, 0.9 + 0.26 * len(bars))))
+            pictures.append(charts.draw(path, [panel], size=(8, 0.9 + 0.26 * len(bars))))
     return pictures

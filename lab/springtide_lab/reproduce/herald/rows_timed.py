@@ -8,14 +8,13 @@ import pathlib
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import numpy as np
 
 from springtide_lab.bench.cache.allocate import SentRows
 from springtide_lab.reproduce.herald import preset, rows_counted
-from springtide_lab.reproduce.herald.preset import Costs, HeraldSize, Load, Workload
+from springtide_lab.reproduce.herald.preset import Costs, HeraldSize, Workload
 from springtide_lab.reproduce.herald.rows_counted import HERALD, OURS, PLAIN
-from springtide_lab.reproduce.report import BENCHES, NOT_IN_TEXT, Row, missing, published_goal, row
+from springtide_lab.reproduce.report import BENCHES, NOT_IN_TEXT, Row, missing, published, published_goal, row
 
 NOT_MEASURED = "needs what `springtide bench cache --json` measures; nothing of it is published here"
 SHARES = (0.0025, 0.01, 0.04, 0.1)
@@ -49,17 +48,12 @@ PUBLISHED = (
 """By benchmark and goal: the figure that it belongs to."""
 
 
-def load_of(sent: SentRows) -> Load:
-    """What links carry; rows sent directly load workers' links only."""
-    return Load(pulls=sent.pull, pushes=sent.push, largest_pull=sent.largest_pull, largest_push=sent.largest_push)
-
-
 def seconds(
     load: Workload, way: str, size: HeraldSize, seed: int, cost: Costs, *, servers: int = preset.SERVERS, **changes: Any
 ) -> float:
     sent = rows_counted.sent(load, way, size, seed, **changes)
     workers = changes.get("workers", preset.WORKERS)
-    return preset.iteration_s(load_of(sent), cost, workers=workers, servers=servers)
+    return cost.necessary_s + preset.communication_s(sent, cost, workers=workers, servers=servers)
 
 
 def faster(load: Workload, way: str, size: HeraldSize, seed: int, cost: Costs, **changes: Any) -> float:
@@ -79,8 +73,8 @@ def static(load: Workload, size: HeraldSize, seed: int, cost: Costs) -> float:
         for part in np.split(batch, preset.WORKERS)
     ]
     mean, most = float(np.mean(cold)), float(np.max(cold))
-    rows = Load(pulls=mean, pushes=mean, largest_pull=most, largest_push=most, reduced=float(hot.sum()))
-    return preset.iteration_s(rows, cost, workers=preset.WORKERS, servers=preset.SERVERS)
+    sent = SentRows(pull=mean, push=mean, largest_pull=most, largest_push=most)
+    return cost.necessary_s + preset.communication_s(sent, cost, workers=preset.WORKERS, reduced=float(hot.sum()))
 
 
 def timed(load: Workload, size: HeraldSize, seeds: Sequence[int], cost: Costs | None) -> list[Row]:
@@ -149,13 +143,12 @@ def measured(folder: pathlib.Path = BENCHES) -> list[Row]:
 def overhead(path: pathlib.Path = BENCHES / "schedule.json") -> list[Row]:
     """Fig. 12: the scheduler's time an iteration, and where it goes, as far as it is published."""
     figure, command = "004 Fig. 12", "`springtide bench schedule --json`"
-    try:
-        run: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-        parts: dict[str, float] = run["details"][SCHEDULED]["stages_ms"]
-    except (OSError, msgspec.DecodeError, KeyError):
+    run = published(path)
+    if run is None:
         return [
             missing(figure, "scheduling, ms an iteration", 7.7, f"{command} measures it; nothing is published here")
         ]
+    parts: dict[str, float] = run["details"][SCHEDULED]["stages_ms"]
     why = f"{command} of {run['date']}, {SCHEDULED}, on one thread; the paper's 7.7 ms are on 16, on Criteo AD"
     whole = sum(parts.values())
     found = [row(figure, "scheduling, ms an iteration", 7.7, [whole], goal=7.7, better="lower", why=why)]

@@ -1,8 +1,7 @@
 """How stale a model may be: AUC against lag on a click stream whose truth turns (Fig. 1).
 
-In: a seed. Out: AUC by lag. A linear model is trained on the stream as it comes, and judged on the events of each
-minute as it was so many minutes before. `springtide.zoo` makes the stream; how fast its truth turns is our choice, the
-paper does not say. Next: `rows` weighs the lag of each scheme's day by it.
+In: a seed. Out: AUC by lag. A linear model is trained on the stream, and judged on each minute as it was so many
+minutes before. How fast the truth turns is our choice.
 """
 
 from collections.abc import Sequence

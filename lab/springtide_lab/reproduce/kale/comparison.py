@@ -1,8 +1,7 @@
 """Tables A and B on one kind of traffic: every scheme at its best settings, on the same days.
 
-In: days to measure, days to tune on. Out: `Compared`. A: every change pauses the job for 10 minutes, whoever makes it.
-B: ours and HPA scale live. Best is the cheapest setting that keeps the promise on the days to tune on: the fewest
-worker-hours with a violation of at most 2.6% (Kale's own figure), or else the least violation.
+A: every change pauses the job for 10 minutes. B: ours, HPA and Kale scale live. Best is the cheapest setting that keeps
+the promise (at most 2.6% violation) on the days to tune on, or else the least violation.
 """
 
 from collections.abc import Sequence

@@ -13,8 +13,9 @@ import numpy as np
 
 from springtide import errors
 from springtide_lab import charts
-from springtide_lab.charts import BLUE, GREEN, GREY, ORANGE, RED, Bar, Curve, Panel, Picture
-from springtide_lab.reproduce import parallel, runner
+from springtide_lab.bench.core import harness
+from springtide_lab.charts import BLUE, GREEN, GREY, ORANGE, RED, Bar, Curve, Panel
+from springtide_lab.reproduce import runner
 from springtide_lab.reproduce.kale import auc, comparison, rows, schemes, throughput, world
 from springtide_lab.reproduce.kale.auc import LAGS_MIN
 from springtide_lab.reproduce.kale.comparison import OURS, Compared, TrafficKind
@@ -65,15 +66,15 @@ def reproduce(seeds: range, options: ReproduceOptions) -> Reproduced:
     if options.quick:
         preset = KalePreset(traces=traces, tuned_on=1, most_settings=4, hours=6, stream=auc.QUICK, processes=1)
     kinds = [_papers(len(seeds), preset), *(_of(world.read(path), len(seeds), preset) for path in traces)]
-    runner.say(f"AUC against lag: {len(seeds[:CURVES])} streams")
+    harness.say(f"AUC against lag: {len(seeds[:CURVES])} streams")
     curves = [auc.against_lag(seed, preset.stream).tolist() for seed in seeds[:CURVES]]
     curve = [float(np.mean(points)) for points in zip(*curves, strict=True)]
     tried = sum(len(comparison.thinned(grid, preset.most_settings)) for _, grid in schemes.GRIDS.values())
-    runner.say(
+    harness.say(
         f"{len(kinds)} kinds of traffic, {len(seeds)} days each; {tried} settings on {preset.tuned_on} other days"
     )
     jobs = [(kind, curve, preset.most_settings) for kind in kinds]
-    compared = parallel.each(_one, jobs, processes=preset.processes)
+    compared = runner.in_parallel(_one, jobs, processes=preset.processes)
     found = [row for one in compared for row in rows.goals(one)]
     found += [row for one in compared for row in rows.table(one)]
     found += rows.lag_and_auc(curves)
@@ -106,7 +107,7 @@ def _one(job: tuple[TrafficKind, Sequence[float], int | None]) -> Compared:
     return comparison.compare(kind, curve, most_settings=most)
 
 
-def draw(compared: Sequence[Compared], curve: Sequence[float], folder: pathlib.Path) -> list[Picture]:
+def draw(compared: Sequence[Compared], curve: Sequence[float], folder: pathlib.Path) -> list[pathlib.Path]:
     auc_points = Curve(LAGS_MIN, [100 * point for point in curve])
     lag = Panel(
         title="Fig. 1: a model that lags behind a stream whose truth turns",
@@ -115,16 +116,15 @@ def draw(compared: Sequence[Compared], curve: Sequence[float], folder: pathlib.P
         curves=(auc_points, auc_points._replace(style="o")),
         lines=(("x", 20),),
     )
-    caption = "Fig. 1: AUC against lag; the dotted line is the promised 20 minutes."
     return [
-        charts.draw(folder / "kale-fig1-auc.png", caption, [lag], size=(5, 3.2)),
+        charts.draw(folder / "kale-fig1-auc.png", [lag], size=(5, 3.2)),
         _table_3(folder / "kale-fig9-table3.png", compared[0]),
         *(_day(folder / f"kale-fig{10 + place}-day.png", one) for place, one in enumerate(compared)),
         _trade(folder / "kale-fig20-settings.png", compared),
     ]
 
 
-def _table_3(path: pathlib.Path, found: Compared) -> Picture:
+def _table_3(path: pathlib.Path, found: Compared) -> pathlib.Path:
     """Table 3 and Fig. 9."""
     panels = []
     for place, metric in enumerate(METRICS):
@@ -136,12 +136,11 @@ def _table_3(path: pathlib.Path, found: Compared) -> Picture:
             colour = BLUE if scheme == OURS else GREY
             bars.append(Bar(scheme, middle, middle - half, middle + half, paper, colour))
         panels.append(Panel(x=metric, bars=bars))
-    caption = "Table 3: means with 95% intervals on the paper's shape; diamonds are the paper's own."
     title = "Table 3, A: every change pauses the job for 10 minutes"
-    return charts.draw(path, caption, panels, title=title, size=(13, 3.2))
+    return charts.draw(path, panels, title=title, size=(13, 3.2))
 
 
-def _day(path: pathlib.Path, found: Compared) -> Picture:
+def _day(path: pathlib.Path, found: Compared) -> pathlib.Path:
     """Fig. 10: workers, lag and worker-hours of a day."""
     traffic_of_day = found.stories["A", OURS].traffic
     hours = (np.arange(len(traffic_of_day)) / 60).tolist()
@@ -158,11 +157,10 @@ def _day(path: pathlib.Path, found: Compared) -> Picture:
         Panel(y="lag, min", curves=lag, lines=(("y", 20),)),
         Panel(x="hour of the day", y="worker-hours", curves=spent),
     )
-    caption = f"Fig. 10 on {found.name}: workers, lag and worker-hours of the first day."
-    return charts.draw(path, caption, panels, title=f"A day of {found.name}", size=(9, 6.4), stacked=True)
+    return charts.draw(path, panels, title=f"A day of {found.name}", size=(9, 6.4), stacked=True)
 
 
-def _trade(path: pathlib.Path, compared: Sequence[Compared]) -> Picture:
+def _trade(path: pathlib.Path, compared: Sequence[Compared]) -> pathlib.Path:
     panels = []
     for found in compared:
         curves = []
@@ -172,6 +170,5 @@ def _trade(path: pathlib.Path, compared: Sequence[Compared]) -> Picture:
             curves.append(Curve(keeps[:, 3].tolist(), (keeps[:, 1] + 1).tolist(), scheme, colour, "."))
         mine = found.on_tuning_days["A"].mean(axis=0)
         curves.append(Curve([float(mine[3])], [float(mine[1] + 1)], OURS, BLUE, "*"))
-        panels.append(Panel(title=found.name, x="worker-hours", y="lag, min", curves=curves, log=True))
-    caption = "Every setting that was tried and kept the promise, on the days it was tried on; ours once."
-    return charts.draw(path, caption, panels, size=(3.4 * len(compared), 3.2))
+        panels.append(Panel(title=found.name, x="worker-hours", y="lag, min", curves=curves, log="y"))
+    return charts.draw(path, panels, size=(3.4 * len(compared), 3.2))

@@ -1,8 +1,7 @@
 """Days of traffic, and an online job that runs along many of them at once, in steps of 15 seconds of virtual time.
 
 In: the paper's shape or a trace in CSV; a scheme that says how many workers there should be. Out: `TrafficDay`s, scaled
-so that the peak needs 28 workers, with the weeks before for forecasts; `OnlineRun`: trained samples, workers and pauses
-by step and lane (one day under one setting of a scheme).
+so that the peak needs 28 workers; `OnlineRun`: samples, workers and pauses by step and lane (a day and a setting).
 """
 
 import math

@@ -11,6 +11,7 @@ from springtide.embedding.schedule import scheduler as allocate
 from springtide.embedding.schedule.scheduler import KEY, SAID, RowSize
 from springtide.worker.cache import coordinator
 from springtide_lab.bench.cache import plan_traffic
+from tests.inspected_scheduler import InspectedScheduler
 
 
 def batch(*ids, table=0):
@@ -22,7 +23,7 @@ def keys(listed):
 
 
 def scheduler(**changed):
-    return plan_traffic.InspectedScheduler(
+    return InspectedScheduler(
         allocate.ScheduleSettings(**{"workers": 2, "capacity_rows": 10, "policy": "contiguous", **changed})
     )
 
@@ -353,7 +354,7 @@ def plans(p2p, batches=12):
     """Of the last of some batches, users of which come back."""
     chance = np.random.default_rng(SEED)
     settings = allocate.ScheduleSettings(workers=3, capacity_rows=60, tables=(0, 2), policy="laia", p2p=p2p, seed=SEED)
-    scheduler = plan_traffic.InspectedScheduler(settings)
+    scheduler = InspectedScheduler(settings)
     for _ in range(batches):
         ids = (40 * chance.random(30) ** 2).astype(np.int64)
         made = scheduler.schedule([allocate.FeatureIds(0, ids, None), allocate.FeatureIds(2, ids // 2, None)], 30)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from springtide import errors
 from springtide.planning.online.capacity_model import CapacityCurve, CapacitySample, fit, learn
-from springtide_lab.reproduce import throughput_curves
+from springtide_lab.reproduce.kale import throughput
 
 KALE_A10 = CapacityCurve(kind="sync", coefficients=(0.00035, 2.5726, 0.9824, 0.02786), batch=16384)
 """Fitted by the paper's authors, for their ranking model in step on A10s (Table 1; its order there is another)."""
@@ -86,7 +86,7 @@ def test_one_number_that_was_measured_too_low_says_less_of_fewer_workers_than_of
 def test_small_errors_of_measurements_make_no_curve():
     """What each of one to five workers trained on a real machine: four coefficients foretold them 2.5% off."""
     seen = [CapacitySample(w, w * each) for w, each in enumerate((3291, 3280, 3375, 3262, 3320), start=1)]
-    found = throughput_curves.left_out("async", seen)
+    found = throughput.left_out("async", seen)
     assert found["learned"].mape < 0.015 and found["learned"].worst < 0.03
     assert found["learned"].mape <= min(found["ernest"].mape, found["optimus-async"].mape)
 
@@ -99,7 +99,7 @@ def test_what_is_in_proportion_is_foretold_better_than_by_all_coefficients_and_w
         for truth, of in off.items():
             shared = 0.5 if truth == "half is shared" else 0.0
             seen = [CapacitySample(w, w / (1 - shared + shared * w) * chance.normal(100, 2)) for w in range(1, 6)]
-            found = throughput_curves.left_out("async", seen)
+            found = throughput.left_out("async", seen)
             of["learned"] += found["learned"].mape
             of["kale"] += found["async"].mape
     assert off["in proportion"]["learned"] < 0.85 * off["in proportion"]["kale"]

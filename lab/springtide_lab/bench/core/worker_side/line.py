@@ -1,11 +1,14 @@
-"""The worker's end of the JSON-line protocol of bench/core/peers.py. Scripts import it by its bare name.
+"""The worker's end of the JSON-line protocol of bench/core/peers.py: `python line.py SCRIPT`.
 
-A script has `start(options)`, which prepares and returns the function that does a round.
+A script imports it by its bare name. `start(options)` of a script prepares and returns the function that does a round;
+`PACKAGES` are those whose versions are reported.
 """
 
+import importlib
 import importlib.metadata
 import json
 import os
+import pathlib
 import resource
 import socket
 import ssl
@@ -17,13 +20,12 @@ from typing import Any, NamedTuple
 Round = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def serve(start: Callable[[dict[str, Any]], Round], packages: Sequence[str] = ()) -> None:
-    """Answer requests until told to stop, with the versions of `packages` first.
-
-    Whatever libraries print goes to stderr, so that stdout holds answers only.
-    """
+def serve(path: pathlib.Path) -> None:
+    """Answer requests for a script until told to stop; what libraries print goes to stderr, away from the answers."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    sys.path.insert(0, str(path.parent))
+    script = importlib.import_module(path.stem)
     measure: Round | None = None
     for line in sys.stdin:
         request: dict[str, Any] = json.loads(line)
@@ -31,8 +33,8 @@ def serve(start: Callable[[dict[str, Any]], Round], packages: Sequence[str] = ()
             return
         try:
             if request["do"] == "start":
-                measure = start(request)
-                answer: dict[str, Any] = {"ready": True, "versions": versions(packages)}
+                measure = script.start(request)
+                answer: dict[str, Any] = {"ready": True, "versions": versions(getattr(script, "PACKAGES", ()))}
             elif measure is None:
                 answer = {"error": "asked for a round before the start"}
             else:
@@ -84,3 +86,7 @@ def fill(peer: socket.socket, view: memoryview) -> bool:
             return False
         have += came
     return True
+
+
+if __name__ == "__main__":
+    serve(pathlib.Path(sys.argv[1]))

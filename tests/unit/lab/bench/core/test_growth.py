@@ -23,11 +23,6 @@ def test_a_slope_needs_two_positive_points():
         growth.slope([1, 2], [1, 0])
 
 
-def test_an_axis_of_less_than_a_decade_has_marks_on_both_sides():
-    assert growth.round_marks([2.1, 3.7]) == pytest.approx([2, 5])
-    assert growth.round_marks([1.0, 30.0]) == pytest.approx([0.5, 1, 2, 5, 10, 20, 50])
-
-
 def test_the_picture_is_written(tmp_path):
     pytest.importorskip("matplotlib")
     curve = growth.Curve(what="tables", sizes=[1, 2, 4], seconds=[0.1, 0.2, 0.4])

@@ -47,8 +47,3 @@ def test_a_rate_counts_all_repetitions():
 def test_no_rounds_are_no_ratio():
     with pytest.raises(ValueError, match="no rounds"):
         harness.spread([])
-
-
-def test_cycle_begins_again():
-    following = harness.cycle([1, 2])
-    assert [following() for _ in range(5)] == [1, 2, 1, 2, 1]

@@ -11,7 +11,7 @@ def start(options):
     if options.get("broken"):
         raise RuntimeError("no such kernel")
     return lambda request: {{"figure": options["base"] + request.get("add", 0)}}
-line.serve(start, ("pytest", "no-such-package"))
+PACKAGES = ("pytest", "no-such-package")
 """
 
 

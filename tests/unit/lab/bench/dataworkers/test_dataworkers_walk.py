@@ -49,7 +49,7 @@ class Paper:
 
 def test_the_walk_is_the_papers_where_the_job_is() -> None:
     crew = Paper()
-    taken = dataworkers_walk.walk(crew, 1e-3, most=40, say=lambda _: None)
+    taken = dataworkers_walk.walk(crew, 1e-3, most=40)
     assert [cpu for workers, cpu, _ in crew.turned if workers == 1] == [1, 2, 3, 4, 5, 6, 7, 8]
     assert max(workers for workers, _, _ in crew.turned) >= 3
     assert crew.turned[-1][1:] == (8.0, 3.0)
@@ -65,6 +65,6 @@ def test_a_batch_of_clicks_is_the_same_whoever_makes_it() -> None:
 
 
 def test_the_walk_can_be_drawn(tmp_path: pathlib.Path) -> None:
-    taken = dataworkers_walk.walk(Paper(), 1e-3, most=4, say=lambda _: None)
+    taken = dataworkers_walk.walk(Paper(), 1e-3, most=4)
     dataworkers_walk.draw(taken, tmp_path / "walk.png")
     assert (tmp_path / "walk.png").stat().st_size > 1000

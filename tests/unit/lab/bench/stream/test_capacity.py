@@ -6,14 +6,14 @@ import types
 
 import pytest
 
+from springtide.planning.online.capacity_model import CapacityCurve, CapacitySample
 from springtide_lab.bench.stream import capacity
-from springtide_lab.reproduce.throughput_curves import CapacitySurface, SurfaceSample
 
-TRUE = CapacitySurface(kind="async", coefficients=(3e-4, 2e-5, 0.0, 2e-5))
+TRUE = CapacityCurve(kind="async", coefficients=(3e-4, 2e-5, 2e-5))
 
 
 def measured(numbers, truth=TRUE, rounds=3):
-    return [[SurfaceSample(workers, servers, truth(workers, servers)) for workers, servers in numbers]] * rounds
+    return [[CapacitySample(workers, truth(workers)) for workers in numbers]] * rounds
 
 
 def test_a_job_that_keeps_to_the_equations_is_foretold_exactly_by_ours_alone():
@@ -22,10 +22,8 @@ def test_a_job_that_keeps_to_the_equations_is_foretold_exactly_by_ours_alone():
     assert (pace.id, step.id) == ("capacity_mape_async", "capacity_mape_bsp")
     assert pace.met and pace.value < 0.02
     off = {(row[0], row[1]): row[2] for row in told.rows}
-    assert off["async, any servers", "Kale"] < 1e-6 < off["async, any servers", "Optimus"]
-    assert off["async, any servers", "ours"] < 0.2
     assert off["async, servers = workers", "Kale"] < off["async, servers = workers", "Ernest"]
-    assert [len(one) for one in told.details["async"]] == [8, 8, 8] and told.rounds == 3
+    assert [len(one) for one in told.details["async"]] == [5, 5, 5] and told.rounds == 3
 
 
 def test_too_few_shapes_are_no_figure():
@@ -35,12 +33,12 @@ def test_too_few_shapes_are_no_figure():
 
 def test_a_shape_that_was_held_up_in_every_round_shows_and_in_one_of_three_only_as_the_interval():
     fine = measured(capacity.FULL["async"])[0]
-    held_up = [one._replace(throughput=one.throughput / 2) if one[:2] == (4, 4) else one for one in fine]
+    held_up = [one._replace(throughput=one.throughput / 2) if one.workers == 4 else one for one in fine]
     assert not capacity.judge({"async": [held_up] * 3}).goals[0].met
     once = capacity.judge({"async": [fine, held_up, fine]})
     (goal,) = once.goals
     assert goal.met and goal.spread[0] <= goal.value < capacity.TARGET < goal.spread[1]
-    assert ("async, single windows", "their median", pytest.approx(0.5 / 24), 0.5) in once.rows
+    assert ("async, single windows", "their median", pytest.approx(0.5 / 15), 0.5) in once.rows
 
 
 def test_rounds_that_are_all_alike_have_no_interval():
@@ -61,11 +59,10 @@ def test_rounds_go_forwards_and_backwards_in_one_job(monkeypatch, tmp_path):
     asked = []
     monkeypatch.setattr(capacity, "QuotaJob", lambda *_, **__: contextlib.nullcontext(types.SimpleNamespace(trains=id)))
     monkeypatch.setattr(capacity, "_seen", lambda _, shape, __: asked.append(shape.workers) or shape.workers)
-    with contextlib.closing(capacity.one_job(tmp_path, "async", [(1, 1), (2, 2)], 1.0)) as rounds:
+    with contextlib.closing(capacity.one_job(tmp_path, "async", [1, 2], 1.0)) as rounds:
         assert [next(rounds), next(rounds)] == [[1, 2], [2, 1]] and asked == [1, 2, 2, 1]
 
 
 @pytest.mark.parametrize("sync", ["async", "bsp"])
 def test_shapes_that_are_measured_have_room_on_two_cores(sync):
-    for workers, servers in capacity.FULL[sync]:
-        assert workers * capacity.WORKER_CPU + servers * capacity.SERVER_CPU <= 1.5
+    assert max(capacity.FULL[sync]) * (capacity.WORKER_CPU + capacity.SERVER_CPU) <= 1.5

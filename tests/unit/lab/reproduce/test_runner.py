@@ -5,19 +5,19 @@ import signal
 import subprocess
 import sys
 
-from springtide_lab.reproduce import parallel
+from springtide_lab.reproduce import runner
 from tests.process.running import alive
 from tests.waiting import until
 
 PARENT = """
 import os, signal, sys
-from springtide_lab.reproduce import parallel
+from springtide_lab.reproduce import runner
 
 def forever(number):
     os.write(1, b"%d\\n" % os.getpid())  # one write: with PYTHONUNBUFFERED a print is two, and two of them mix
     signal.pause()
 
-parallel.each(forever, [0, 1], processes=2)
+runner.in_parallel(forever, [0, 1], processes=2)
 """
 
 
@@ -26,13 +26,13 @@ def pid_and_square(number):
 
 
 def test_what_is_found_comes_in_the_order_of_the_things():
-    found = parallel.each(pid_and_square, range(7), processes=2)
+    found = runner.in_parallel(pid_and_square, range(7), processes=2)
     assert [square for _, square in found] == [0, 1, 4, 9, 16, 25, 36]
     assert os.getpid() not in {pid for pid, _ in found}
 
 
 def test_one_thing_is_done_here():
-    assert parallel.each(pid_and_square, [3]) == [(os.getpid(), 9)]
+    assert runner.in_parallel(pid_and_square, [3]) == [(os.getpid(), 9)]
 
 
 def test_a_reproduction_that_is_killed_leaves_no_process_behind():
