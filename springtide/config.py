@@ -26,7 +26,7 @@ class MemberSettings:
     host: str = ""
     """Address at which others reach this process. Empty: the interface that faces the master."""
     node: str = ""
-    """Name of the machine: a server's files are mirrored on another one. Empty: the kernel's boot id."""
+    """Name of the machine, so that a server's files are mirrored on another machine. Empty: the kernel's boot id."""
     scratch: str = ""
     """Local folder for a server's part of checkpoints. Empty: the job's folder if visible, else the temporary one. A
     restarted server reuses the files that it finds there."""
@@ -37,7 +37,8 @@ class MemberSettings:
     parent: int = 0
     """Process id of the agent on this host; this process ends with it. 0: none."""
     arguments: str = ""
-    """Arguments of this process, a JSON list: other users of a machine can read command lines."""
+    """Arguments of this process as a JSON list. They are not on the command line, which other users of the machine can
+    read."""
     report_usage: bool = False
     """Report CPU and memory to the master, for an agent on another host."""
     report_every_s: float = 0.5
@@ -53,11 +54,12 @@ class SecuritySettings:
     secret: str = ""
     """Secret of the job, hex: proves membership to master and servers. Empty when alone, or when it is in a file."""
     secret_file: str = ""
-    """File with that secret, readable by its owner only: an environment is visible in too many places."""
+    """File with the job's secret, readable by its owner only. It is safer than `secret`, because an environment is
+    visible in many places."""
     tls: str = ""
     """Folder with ca.crt, tls.crt and tls.key of this process, for mutual TLS. Empty: plain TCP."""
     plain_groups: bool = False
-    """Let workers of a bsp group use plain gloo connections in a job with TLS: gloo has no TLS."""
+    """Let workers of a bsp group use unencrypted gloo connections in a job with TLS, because gloo has no TLS."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,8 @@ class BrainSettings:
     brain_tls: str = ""
     """Folder with ca.crt, tls.crt and tls.key for a brain that serves with TLS. Empty: plain TCP."""
     brain_database: str = ""
-    """Database URL for `springtide brain serve`: safer here than on the command line if it has a password."""
+    """Database URL for `springtide brain serve`. If it contains a password, it is safer here than on the command
+    line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,8 +92,8 @@ class ScriptSettings:
     slots: int = 1024
     """Slots of the key space when alone: a power of two from 64 to 65536. In a job the master decides."""
     identities: bool = True
-    """Name batches in pushes, so that none is applied twice. Off only to measure the cost: then a push whose reply is
-    lost fails the step, and repeated work counts twice."""
+    """Name batches in pushes, so that none is applied twice. Turn this off only to measure its cost: a push whose reply
+    is lost then fails the step, and repeated work counts twice."""
     whole_table_bytes: int = 512 << 20
     """Largest table, in bytes, that a script may read whole through `table.weight`: the worker holds it in memory."""
     shared_memory: bool = True
@@ -106,9 +109,9 @@ class ConnectionSettings:
     master_file: str = ""
     """The run's `master.json`. A member that loses its master reads the new address here."""
     connect_timeout_s: float = 30.0
-    """Time to reach a master or a server, in seconds: long enough for a server that starts."""
+    """Time to reach a master or a server, in seconds; long enough for a server that is still starting."""
     master_patience_s: float = 60.0
-    """Time to find the next master after a loss, in seconds: a restart takes a second or two."""
+    """Time to find the next master after a loss, in seconds; a restart usually takes a second or two."""
     request_timeout_s: float = 60.0
     """Time for a server to answer a pull or push before it counts as lost, in seconds."""
     reconnect_s: float = 5.0

@@ -142,7 +142,7 @@ class StoreFailed(TemporaryError, OSError):
 class PartlyApplied(TemporaryError):
     """A push of several batches, some of which the slot has already applied. The slot applied no part of the push.
 
-    The remedy is to relaunch the worker: a worker that starts afresh sums the same batches as the lost worker did.
+    The remedy is to relaunch the worker: a relaunched worker sums the same batches as the lost worker did.
     """
 
 

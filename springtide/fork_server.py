@@ -26,10 +26,10 @@ import msgspec
 from springtide import child_guard, config
 
 READY = b"ready"
-LARGEST = 1 << 20  # in bytes: an environment and a command line take less
+LARGEST = 1 << 20  # largest request in bytes; an environment and a command line take less
 STATUS = struct.Struct("=ci")  # the server's last report of a fork: a tag and the wait status
 ENDED, SAID = b"=", b"+"  # tags of the server's report and of a fork's own
-REAPED_S = 5.0  # a server that lives reaps a fork within milliseconds
+REAPED_S = 5.0  # seconds; a living server reaps a fork within milliseconds
 
 
 class ForkRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -205,7 +205,8 @@ class ForkedProcess:
         """Return the exit code or the negated signal, as `Popen.wait` does."""
         while self._returned is None:
             select.select([self._reports.fileno(), self.pidfd], [], [])
-            # another process may have inherited the server's end: then no end of file comes if the server is killed
+            # another process may have inherited the server's end of the socket, so that there is no end of file if the
+            # server is killed
             ready, _, _ = select.select([self._reports], [], [], REAPED_S)
             said = self._reports.recv(LARGEST) if ready else b""
             if said[:1] != SAID:
@@ -262,7 +263,7 @@ def main(parent: int, modules: Sequence[str]) -> None:
     for name in modules:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # otherwise the first collection in a fork would copy every page
+    gc.freeze()  # without this, the first garbage collection in a fork would copy every page
     asked.send(READY)
     fork = ForkServer(asked, owner).serve()
     if fork is not None:

@@ -1,1 +1,1 @@
-"""The `springtide` command: `app` has the verbs, one file each; what a job looks like meanwhile is in `view`."""
+"""The `springtide` command: `app` declares the commands, and each command has its own module."""

@@ -1,8 +1,8 @@
 """The command line: verbs, exit codes, and errors without tracebacks.
 
 Exit codes: 0 success, 1 the user's code failed, 2 bad usage, 3 infrastructure (a role lost, unreachable), 130 Ctrl-C.
-Commands that show a job return 0 if they could, however the job ended.
-Each command imports its module when it is called: `springtide --help` stays quick.
+Commands that show a job return 0 if they could show it, however the job ended. Each command imports its module only
+when it is called, so that `springtide --help` stays fast.
 """
 
 import sys
@@ -31,7 +31,7 @@ from springtide.telemetry import output
 
 BAD_USAGE, INFRASTRUCTURE, INTERRUPTED = 2, 3, 130
 
-UsageError = typer.BadParameter.__bases__[0]  # Typer brings a copy of click along: take the class from there
+UsageError = typer.BadParameter.__bases__[0]  # Typer bundles its own copy of click, so take the class from that copy
 ClickException: type[Exception] = UsageError.__bases__[0]
 
 EXAMPLES = """\b
@@ -369,7 +369,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(output.redact(f"error: {error}"), file=sys.stderr)
         return BAD_USAGE if isinstance(error, errors.UserError) else INFRASTRUCTURE
     except BrokenPipeError:
-        sys.stderr.close()  # whoever read us has left: nothing more to say, not even at exit
+        sys.stderr.close()  # the reader of our output is gone, so print nothing more, not even at exit
         return 0
     finally:
         output.finish()

@@ -1,4 +1,4 @@
-"""`springtide doctor`: is everything here that training needs? A fix for each thing that is not."""
+"""`springtide doctor`: checks that this machine has everything that training needs, and suggests fixes."""
 
 import importlib
 import importlib.metadata

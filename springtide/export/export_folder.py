@@ -24,7 +24,7 @@ from springtide.domain.model.tables import TableOutline
 from springtide.export.table_files import ExportedModel, Format, TableDelta, apply, in_order, unpack
 
 VERSION = 2
-"""Version of the format. Version 1 had sorted keys in a file, and no index."""
+"""Version of the export format. Version 1 stored sorted keys in a file, and had no index."""
 READ = (1, 2)
 CARD = "export.json"
 DENSE = "dense.pt"
@@ -87,7 +87,7 @@ def numbers(url: str) -> list[int]:
 
 
 def halves(url: str) -> list[int]:
-    """Return the exports without a card, left by a killed process."""
+    """Return the numbers of incomplete exports, which have no card because their process was killed."""
     return [number for number in _begun(url) if not place_for(url, number).size(CARD)]
 
 

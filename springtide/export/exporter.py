@@ -26,8 +26,11 @@ from springtide.export.export_folder import ExportCard, TableFile
 from springtide.export.table_files import Format, Keys, Rows, Spool, TableSpool
 
 log = logging.getLogger(__name__)
-WHOLE_EVERY = 12  # a reader of a delta must read all exports back to the last full one
-KEPT_WHOLE = 2  # a reader that has just found the previous full export must still be able to read it
+# number of exports between two full ones; more would be slow to read, because a delta needs all exports back to the
+# last full one
+WHOLE_EVERY = 12
+# number of full exports to keep: a reader that has just found the previous one must still be able to read it
+KEPT_WHOLE = 2
 Found = dict[int, tuple[Keys, Rows]]
 """Sorted keys and rows, by table."""
 NOWHERE = -1
@@ -281,7 +284,7 @@ def _reached(card: ExportCard, unit: str) -> int:
 
 
 def builds_on(cards: Sequence[ExportCard]) -> int | None:
-    """Return the export that the next one builds on, None for a full one. `cards`: oldest first."""
+    """Return the export on which the next export builds; None if the next one must be full. `cards`: oldest first."""
     for since, card in enumerate(reversed(cards), start=1):
         if card.since is None:
             return cards[-1].number if since < WHOLE_EVERY else None
@@ -328,7 +331,7 @@ class ContinuousExport:
                 )
             if card.number == manifest.number:
                 return None
-        if not self._tidy:  # remove once what a killed process left; later leftovers are our own
+        if not self._tidy:  # remove leftovers of a killed process, once: later ones belong to this process
             for number in export_folder.halves(self._url):
                 export_folder.remove(self._url, number)
             self._tidy = True

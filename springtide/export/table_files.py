@@ -87,7 +87,7 @@ def sums_of(rows: Rows) -> Sums:
     place = np.arange(rows.shape[1], dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     for first in range(0, len(rows), HASHED_ROWS):
         part = np.ascontiguousarray(rows[first : first + HASHED_ROWS])
-        # add the column number, or a swap of columns would go unnoticed
+        # mix in the column number, because otherwise a swap of columns would not change the sum
         x = part.view(np.uint32).astype(np.uint64) + place
         x ^= x >> np.uint64(30)
         x *= np.uint64(0xBF58476D1CE4E5B9)
@@ -226,7 +226,7 @@ class Spool:
 
     def _flush(self) -> None:
         for column, parts in self._held.items():
-            # opened each time: there may be too many tables to keep files open
+            # opened for each write, because there may be too many tables to keep all files open
             with open(self._folder / column, "ab") as file:
                 for part in parts:
                     file.write(part.data)
@@ -285,7 +285,7 @@ def folder_for(there: FolderStore | UrlStore) -> Iterator[pathlib.Path]:
         raise errors.BadInput(f"cannot export to {there.where}: {error.strerror}") from error
     lock = os.open(made, os.O_RDONLY)
     try:
-        with contextlib.suppress(OSError):  # a file system without locks; then no export removes folders there
+        with contextlib.suppress(OSError):  # the file system has no locks; no export removes folders there
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield made
     finally:

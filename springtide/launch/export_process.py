@@ -15,8 +15,8 @@ from springtide.telemetry import logs, output
 if TYPE_CHECKING:
     from springtide.export.exporter import ContinuousExport
 
-AGAIN_S = 5.0  # wait after a failed export
-LAST_S = 120.0  # for the last export, after the end of the job
+AGAIN_S = 5.0  # seconds to wait after a failed export
+LAST_S = 120.0  # most seconds for the last export, after the end of the job
 
 
 def follow(

@@ -23,7 +23,8 @@ from springtide.telemetry import logs
 from springtide.telemetry.host import usage
 
 EXPORT_EVERY = "5m"
-WARM_AFTER_S = 15.0  # longer jobs are likely to restart workers; the fork server costs two core-seconds
+# seconds until the fork server starts: it costs two core-seconds, and only longer jobs are likely to restart workers
+WARM_AFTER_S = 15.0
 SIGNALS = ((signal.SIGINT, "Ctrl-C"), (signal.SIGTERM, "SIGTERM"), (signal.SIGHUP, "SIGHUP"))
 Say = Callable[[str], None]
 
@@ -88,7 +89,7 @@ async def attend(
 
     def seen_first(status: messages.JobStatus) -> None:
         if exporter is not None and not exporter.begun:
-            exporter.begin()  # only once a master runs: until then the folder may belong to another run
+            exporter.begin()  # start exports only once a master runs: until then the folder may belong to another run
         seen(status)
 
     try:

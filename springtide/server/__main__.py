@@ -29,7 +29,7 @@ from springtide.telemetry import logs
 from springtide.telemetry.host.usage import OwnUsage
 
 log = logging.getLogger(__name__)
-TIDY_S = 1.0  # time at the end to delete this job's files from the disk
+TIDY_S = 1.0  # most seconds to delete this job's files from the disk at the end
 
 
 def main() -> int:
@@ -70,7 +70,7 @@ def serve(settings: config.Settings, over: threading.Event) -> None:
             with saves(role, link, welcome, settings, over) as scattered:
                 serve_job(role, link, welcome, over, OwnUsage(settings), scattered)
         finally:
-            role.stop(drain_s=2.0)  # workers have left by now, so no more requests should come
+            role.stop(drain_s=2.0)  # two seconds are enough, because workers have left by now
     finally:
         link.close()
 

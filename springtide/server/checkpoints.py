@@ -28,10 +28,12 @@ from springtide.server import mirror
 log = logging.getLogger(__name__)
 
 BUSY_SHARE = 0.25  # share of one CPU while nobody waits for the checkpoint
-REST_S = 0.002  # shorter sleeps accumulate until they reach this length
-PIECE_BYTES = 1 << 19  # bytes per piece: half a millisecond, the longest time that serving waits
-WHOLE = sys.maxsize  # bytes per piece while somebody waits for the checkpoint
-MOST_LINKS = 8  # increments after a full image; slots add 0 to 7, to spread full images over time
+REST_S = 0.002  # shortest sleep in seconds; shorter sleeps are added up until they reach it
+# bytes per piece; copying one takes half a millisecond, which is the longest time that serving waits
+PIECE_BYTES = 1 << 19
+WHOLE = sys.maxsize  # bytes per piece (no limit) while somebody waits for the checkpoint
+# increments after a full image; each slot adds 0 to 7 to this number, so that full images spread over time
+MOST_LINKS = 8
 
 
 class SlotStore(Protocol):
@@ -81,7 +83,7 @@ class SlotSaver:
         self._role, self._folder, self._life, self._run, self._rest = role, folder, life, run, rest
         self._mirror, self._node = mirror, node
         self._home = life.rpartition(".")[0] if mirror or node else ""
-        """Name of this server's folder, where several servers have a folder each; else empty."""
+        """Name of this server's folder, if each server has its own folder; else empty."""
         self._sweep = sweep or SegmentCopies(folder / self._home).sweep
         self._chains: dict[int, Chain] = {}
         """Chains by slot, up to the last complete checkpoint."""
@@ -110,7 +112,7 @@ class SlotSaver:
         if not order.part:
             self._settle(order.base)
             lost = self._leave_lost_chains()
-            if self._node:  # every earlier checkpoint is complete or abandoned by now
+            if self._node:  # delete unneeded files now: every earlier checkpoint is complete or abandoned
                 self._sweep(order.needed, order.number - 1)
         pace = WritePace(BUSY_SHARE, self._rest, waited_for=lambda: order.hurry or self._role.hurried)
         try:
@@ -164,7 +166,7 @@ class SlotSaver:
                 self._keep_if_ours(file, slot, grown(since, piece, order.number, cut, file.path.name))
 
     def _write_slots(self, order: messages.SaveOrder, file: SegmentWriter, pace: "WritePace") -> None:
-        """Write full images of the ordered slots that this server owns by now; nobody else has them."""
+        """Write full images of the ordered slots that this server now owns, because no other server has them."""
         cut = self._role.store.cut()
         for slot in filter(self._role.owns, order.slots):
             piece = self._append(file, slot, None, pace)
@@ -223,12 +225,13 @@ def grown(since: Chain | None, piece: SlotExtent, number: int, cut: int, file: s
 
 @contextlib.contextmanager
 def behind() -> Iterator[None]:
-    """Lower this thread's priority: it preempts no serving or training thread, but keeps its share."""
+    """Lower this thread's priority: it does not preempt serving or training threads, but still gets its share of the
+    CPU."""
     if sys.platform != "linux":
         yield
         return
     before = os.sched_getscheduler(0)
-    with contextlib.suppress(OSError):  # a sandbox may forbid it; saves then disturb training slightly more
+    with contextlib.suppress(OSError):  # a sandbox may forbid it; without it, saves disturb training slightly more
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     try:
         yield

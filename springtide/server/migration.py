@@ -19,8 +19,9 @@ log = logging.getLogger(__name__)
 NICEST = 19
 
 CHUNK_SLOTS = 64  # slots handed over between two reports to the master
-HURRIED_SLOTS = 1024  # slots between two reports in a hurry, when reports cost more than moves
-STOP_S = 5.0  # wait for the current chunk; the process then ends, and unacknowledged slots stay
+HURRIED_SLOTS = 1024  # slots between two reports if the job waits, because reports then cost more time than moves
+# seconds to wait for the current chunk; after that the process ends, and slots without an acknowledgement stay here
+STOP_S = 5.0
 AGAIN_S = 0.5  # delay before a retry, after a target refused or was unreachable
 
 
@@ -37,7 +38,7 @@ class SlotHandover:
         self._role, self._tell, self._answer = role, tell, answer
         self._call = 0
         self.hurried = False
-        """Whether slots must leave at the least cost to this server. Heartbeats then leave out the slot counts."""
+        """Whether slots must leave with as little CPU as possible. Heartbeats then leave out the slot counts."""
         self._goal: messages.SlotGoal | None = None
         self._news, self._over = threading.Condition(), False
         self._thread = threading.Thread(target=self._run, name="springtide-handover", daemon=True)
@@ -58,7 +59,8 @@ class SlotHandover:
 
     @property
     def holding(self) -> messages.SlotHoldings:
-        """Return the newest roll call heard while no handover ran, the slots in doubt, and whether it leaves."""
+        """Return the newest roll call that arrived while no handover ran, the slots in doubt, and whether this server
+        leaves."""
         return messages.SlotHoldings(self._call, dict(self._role.in_doubt), self._role.leaves)
 
     def stop(self) -> None:
@@ -87,7 +89,8 @@ class SlotHandover:
                 self.hurried = self.hurried and self._goal is not goal
 
     def _heed_call(self, goal: messages.SlotGoal) -> None:
-        """Answer a roll call. No handover from here is running, and servers that missed the call are refused."""
+        """Answer a roll call. No handover from this server is running, and slots from servers that missed the call are
+        refused."""
         if goal.call > self._call:
             self._role.expect_anew()
             self._call = goal.call
@@ -143,7 +146,8 @@ def overtaken(goal: messages.SlotGoal, known: messages.SlotGoal) -> bool:
 
 
 def step_back() -> None:
-    """Give native serving threads the lowest priority for good, below the thread that hands over slots."""
+    """Give native serving threads the lowest priority until the process ends, below the thread that hands over
+    slots."""
     ours = {thread.native_id for thread in threading.enumerate()}
     for task in pathlib.Path("/proc/self/task").iterdir():
         if int(task.name) not in ours:

@@ -1,8 +1,8 @@
 """Copy a server's checkpoint files: to another server (mirror), and from a local disk to storage (upload).
 
 In: files that `server.checkpoints` has written, and orders of the master. Out: a `Written` that names the mirrored
-copies, or a `CopyReport`. A server listens for copies in a thread, and serves files at the same port for the next
-incarnation of a server that does not find them on its disk (`checkpoint.transfer.file_transfer`).
+copies, or a `CopyReport`. A server receives copies in a thread. At the same port, it serves files to a relaunched
+server that does not find them on its own disk (`checkpoint.transfer.file_transfer`).
 """
 
 import asyncio
@@ -48,7 +48,7 @@ class Mirror:
         self.home = home
         """Name of this server's folder in the job's folder."""
         self.asked = asked
-        """Whether a missing buddy is worth a report."""
+        """Whether the user asked for mirrors, so that a missing buddy is reported."""
         self._own, self._secret, self._certificates = folder / home, secret, certificates
         self._files = f"{life}[-+]*.{run}.seg"
 

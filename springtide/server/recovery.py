@@ -1,8 +1,8 @@
 """Restore a lost server's slots from the newest complete checkpoint, before its next incarnation serves.
 
 In: the checkpoint and the slots that the master names. Out: the store with these slots, and the checkpoint that was
-used: if one is damaged, an older one, or a copy in storage. Next: `server.__main__` tells the master, whose ledger
-returns to that checkpoint.
+used. If a checkpoint is damaged, an older one or a copy in storage is used. Next: `server.__main__` tells the master,
+whose ledger returns to that checkpoint.
 """
 
 import logging
@@ -38,7 +38,8 @@ class RestoredFrom(NamedTuple):
 def bring_back(store: _native.Store, wanted: messages.RestoreOrder, scattered: FileStore | None = None) -> RestoredFrom:
     """Import the slots from the named checkpoint, or else from the newest readable one.
 
-    The named folder may be in memory; `fallback` is storage. With local disks, `scattered` replaces the folder.
+    If the named folder has no usable checkpoint, `fallback` is tried, a copy in storage. With local disks, `scattered`
+    replaces the folder.
     """
     places: dict[str, str | FileStore] = {where: where for where in (wanted.where, wanted.fallback) if where}
     if scattered is not None and wanted.where == scattered.where:
@@ -79,7 +80,8 @@ def _import(
 
 
 def _learn_tables(store: _native.Store, wanted: messages.RestoreOrder, place: str | FileStore) -> RestoredFrom:
-    """Declare the tables for a server without slots. It restores nothing, so the ledger need not roll back."""
+    """Declare the tables on a server without slots. Such a server restores nothing, so the ledger does not roll
+    back."""
     try:
         restore(store, place, wanted.number, (), wanted.lineage)
     except (errors.BadInput, OSError) as error:

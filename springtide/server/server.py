@@ -50,7 +50,8 @@ class HandedOver:
 
 
 def lookup_threads() -> int:
-    """Return the threads for one large request; more than the usable cores would compete with the sender."""
+    """Return the number of threads for one large request. More threads than usable cores would compete with the sending
+    thread."""
     return min(LOOKUP_THREADS, usage.cores())
 
 
@@ -119,7 +120,8 @@ class ServerRole:
         return tuple(self._server.owned()) if self._placed else ()
 
     def owns(self, slot: int) -> bool:
-        """Return True if this server owns the slot: not before it is placed, nor in the last phase of a handover."""
+        """Return True if this server owns the slot. It does not before slots are placed, nor in the last phase of a
+        handover."""
         return self._placed and bool(self.store.is_open(slot))
 
     def slot_counts(self) -> list[SlotCount]:
@@ -129,7 +131,8 @@ class ServerRole:
     def hand_over(
         self, slots: Sequence[int], server: int, address: str, *, timeout_s: float = 30.0, hurry: bool = False
     ) -> HandedOver:
-        """Hand over slots while both servers serve, then redirect clients; with `hurry`, at the least CPU."""
+        """Hand over slots while both servers serve, then redirect clients. With `hurry`, use as little CPU as
+        possible."""
         host, port = addresses.parse(address)
         done = self._server.hand_over(host, port, server, list(slots), timeout_s, hurry)
         doubtful = set(done["in_doubt"])
@@ -149,7 +152,8 @@ class ServerRole:
         return bool(self._server.take_back(slot))
 
     def let_go(self, slot: int) -> bool:
-        """Drop a slot that was closed for a server that never answered, because that server certainly owns it."""
+        """Drop a slot that was closed for a transfer without an answer from the target, once it is certain that the
+        target owns it."""
         self.in_doubt.pop(slot, None)
         return bool(self._server.let_go(slot))
 
@@ -158,7 +162,8 @@ class ServerRole:
         self.leaves = True
 
     def expect_anew(self) -> None:
-        """Accept slots only over new connections, because slots that a dead server has sent come too late."""
+        """Accept slots only over new connections, because slots that a dead server sent before its death must no longer
+        arrive."""
         self._server.expect_anew()
 
     def restart_group(self, *, generation: int, workers: int) -> None:

@@ -1,6 +1,6 @@
 """Writes and reads the JSON-lines files of a run: the event log of a job, and time series (`Series`).
 
-A full disk delays lines, and costs nothing else. A line that a crash has cut off is skipped.
+A full disk only delays lines. A reader skips a line that a crash has cut off.
 """
 
 import contextlib
@@ -108,7 +108,7 @@ def as_disk_error(error: OSError, path: pathlib.Path) -> errors.UserError:
 
 
 class Series(Generic[T]):
-    """An open file of the newest `most` points of one type. It is rewritten when it has twice as many lines."""
+    """An open file of the newest `most` points of one type. The file is rewritten when it has twice as many lines."""
 
     def __init__(self, path: pathlib.Path, kind: type[T], *, most: int) -> None:
         self.path, self._kind, self._most = path, kind, most
@@ -119,7 +119,7 @@ class Series(Generic[T]):
             self._write(self.points)
 
     def add(self, *points: T) -> None:
-        """Append points. Points that a full disk rejects are written with the next points."""
+        """Append points. If the disk is full, they are written together with later points."""
         self.points = [*self.points, *points][-self._most :]
         self._lines += len(points)
         if self._behind or self._lines > 2 * self._most:

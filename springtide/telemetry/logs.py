@@ -87,7 +87,8 @@ def make_run(base: pathlib.Path, job: str) -> RunFiles:
 
 
 def open_log(path: pathlib.Path) -> BinaryIO:
-    """Open a log for appending. On a full disk the output is lost, because the process matters more than its log."""
+    """Open a log for appending. If that fails because the disk is full, the output is discarded, so that the process
+    can still run."""
     try:
         return private_files.opened(path, "ab")
     except OSError as error:
@@ -156,7 +157,8 @@ def log_to_stderr(*, debug: bool = False) -> None:
 
 
 def log_quietly(*, debug: bool = False) -> None:
-    """Set up only our own logger, for warnings and errors: in a worker, the root logger is the user's."""
+    """Set up only Springtide's own logger, for warnings and errors, because the root logger of a worker belongs to the
+    user."""
     ours = logging.getLogger("springtide")
     ours.addHandler(_handler())
     ours.setLevel(logging.DEBUG if debug else logging.WARNING)
@@ -180,7 +182,8 @@ class RunCard(msgspec.Struct, frozen=True, kw_only=True):
     """Time of day when the run began, in seconds."""
     agent_pid: int = 0
     agent_start: int = -1
-    """Start time of the agent's process, as the kernel counts. It tells apart two processes with the same id."""
+    """Start time of the agent's process, in kernel ticks. It distinguishes two processes that had the same process
+    id."""
     platform: str = "local"
     """Platform of the job. On platforms other than local, this folder has only the card."""
     where: dict[str, str] = {}

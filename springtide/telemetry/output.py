@@ -1,7 +1,6 @@
-"""What a process prints: credentials are redacted, and after `keep_going()` printing never fails or blocks.
-
-A reader that has gone away, a reader that does not read, and a full disk cost only the output. Lost bytes are counted,
-and the count is printed as soon as something can be printed again.
+"""Output of a process: credentials are redacted, and after `keep_going()`, printing never fails or blocks. If the
+reader is gone or does not read, or the disk is full, only the output is lost. Lost bytes are counted, and the count is
+printed as soon as something can be printed again.
 """
 
 import contextlib
@@ -20,11 +19,13 @@ from springtide import config
 from springtide.domain.core import redaction
 
 MOST_HELD = 1 << 20
-"""Most bytes held for a reader that does not read: some minutes of progress. Further output is dropped."""
+"""Maximum bytes held for a reader that does not read, which is some minutes of progress lines. Further output is
+dropped."""
 PIPE_ROOM = 4096
 """Bytes that a pipe accepts without blocking whenever `poll` reports it writable (PIPE_BUF)."""
 READER_WAIT_S = 0.1
-"""Seconds to wait for a busy reader to catch up. Later writes do not wait until the reader reads again."""
+"""Seconds to wait for a busy reader to catch up. After such a wait, writes do not wait again until the reader has
+read."""
 
 
 class SteadyOutput(io.RawIOBase):
@@ -84,7 +85,7 @@ class SteadyOutput(io.RawIOBase):
         return len(self._held) if regular else PIPE_ROOM // 2
 
     def _takes(self, wait_s: float | None) -> bool:
-        """Return True if the descriptor accepts a write without blocking, as a broken one does."""
+        """Return True if a write to the descriptor does not block. This includes a broken descriptor."""
         asked = select.poll()
         asked.register(self._descriptor, select.POLLOUT)
         return bool(asked.poll(None if wait_s is None else wait_s * 1000))

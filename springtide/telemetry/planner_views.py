@@ -1,4 +1,4 @@
-"""Saves and loads the view that a planner was shown, as `view.json` of a run or a hand-written file.
+"""Saves and loads the view that a planner received, as `view.json` of a run or from a hand-written file.
 
 Fields are those of `_File`; `examples/plan_job.yaml` is complete. Sizes may be written as 16G, and unbounded numbers as
 inf. An error names the line and the field. Next: `springtide plan`.

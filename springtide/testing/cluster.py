@@ -36,9 +36,9 @@ from springtide.rpc.transport import addresses
 from springtide.telemetry import events, logs
 
 LOOK_S = 0.02
-CALL_S = 60.0  # calls that meet a dying master are repeated this long
+CALL_S = 60.0  # seconds for which a call is repeated if the master is lost meanwhile
 DEATH_LOOK_S = 0.001
-DEATH_S = 10.0  # a killed process that the kernel holds in a system call is not awaited longer
+DEATH_S = 10.0  # most seconds to wait for a killed process, which the kernel may hold in a system call
 
 
 class LocalCluster:
@@ -188,7 +188,7 @@ class LocalCluster:
         moves = self.moves()
         return (
             len(moves) > known
-            and not moves[-1]["left"]  # the status may be one poll old
+            and not moves[-1]["left"]  # the moves must be complete too, because the status may be one poll old
             and not status.slots_moving
             and status.servers_alive == status.servers_wanted == servers
         )

@@ -107,5 +107,5 @@ def _publish(scratch: Path, home: Path) -> None:
     try:
         os.rename(scratch, home)
     except OSError:
-        if not (home / _LIST).exists():  # otherwise another process has written the same content first
+        if not (home / _LIST).exists():  # unless another process has meanwhile written the same content
             raise

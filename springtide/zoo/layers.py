@@ -201,9 +201,9 @@ def lookup_table(
 class Dots(torch.autograd.Function):
     """V Vᵀ, with the gradient (G + Gᵀ) V; [B, N, D] to [B, N, N].
 
-    `torch.bmm(v, v.transpose(1, 2))` gives the same result. On 64-bit ARM a transposed operand costs a hundred times as
-    much, because oneDNN has no fast kernel for it (290 ms against 3 at 512 x 27 x 16). Both products here have dense
-    operands. Dots are symmetric, so the gradient needs one product instead of two.
+    `torch.bmm(v, v.transpose(1, 2))` gives the same result. On 64-bit ARM, a transposed operand makes the product a
+    hundred times slower, because oneDNN has no fast kernel for it (290 ms instead of 3 ms at 512 x 27 x 16). Both
+    products here have dense operands. Dots are symmetric, so the gradient needs one product instead of two.
     """
 
     @staticmethod
@@ -214,7 +214,7 @@ class Dots(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
         (vectors,) = ctx.saved_tensors
-        gradient = gradients[0].to(vectors.dtype)  # under autocast the dots have a smaller type
+        gradient = gradients[0].to(vectors.dtype)  # under autocast, the dots have a smaller type than the vectors
         return torch.bmm((gradient + gradient.transpose(1, 2)).contiguous(), vectors)
 
 

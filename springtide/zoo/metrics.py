@@ -3,8 +3,8 @@
 In: labels and scores, a batch at a time. Out: the metric of all batches so far. `auc` computes the exact AUC over
 arrays. Labels are 0 or 1. Scores are probabilities, or logits with `from_logits`.
 
-`StreamingAUC` counts clicks and non-clicks in 2**16 cells of the logit. Pairs within a cell count half. The error is
-therefore at most half the share of pairs in a common cell, which `StreamingAUC.error_bound` returns.
+`StreamingAUC` counts clicks and non-clicks in 2**16 cells of the logit. A pair within one cell counts half. The error
+is therefore at most half the share of such pairs, which `StreamingAUC.error_bound` returns.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from springtide import errors
 
 _CELLS = 1 << 16
-_LOGIT_RANGE = 16.0  # sigmoid(-16) is 1e-7: scores beyond share the outermost cell
+_LOGIT_RANGE = 16.0  # logits beyond this limit share the outermost cell; sigmoid(-16) is 1e-7
 _TINY = 1e-7  # distance of probabilities from 0 and 1 in the log loss, about the resolution of float32 next to 1
 
 

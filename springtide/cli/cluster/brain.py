@@ -57,7 +57,7 @@ Capacity = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrainAddress:
-    """Where a brain serves."""
+    """Address of a brain, and the credentials to connect to it."""
 
     folder: Folder = FOLDER
     brain: Annotated[
@@ -106,7 +106,7 @@ def serve(
     logs.log_to_stderr(debug=debug)
     algorithms = optimizers.parse(on or [])
     for name in {policy, *algorithms.values()}:
-        registry.load(name)  # a mistake is said now
+        registry.load(name)  # report a wrong name now
     config = parse_planning(planning or [], policy)
     rules = BrainRules(
         capacity=parse_capacity(capacity), config=config, algorithms=algorithms, period_s=period, forget_s=forget
@@ -207,7 +207,7 @@ def parse_planning(pairs: list[str], policy: str) -> Any:
     from springtide.domain.spec.planning_config import PlanningConfig
     from springtide.launch.spec import field_overrides
 
-    own = PlanningConfig(policy=policy, extra_workers=0)  # beyond a quota only where somebody wants that
+    own = PlanningConfig(policy=policy, extra_workers=0)  # workers beyond a quota only if the settings ask for them
     (found,) = field_overrides.changed(pairs, (own, field_overrides.planning_fields(policy=False)))
     return found
 
@@ -302,7 +302,7 @@ def history_lines(found: Any) -> list[str]:
         try:
             ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(past.ended_at))
         except (OverflowError, ValueError, OSError):
-            ended = f"{past.ended_at:g}"  # of a clock that was never set, or of a row by hand
+            ended = f"{past.ended_at:g}"  # not a valid date: from a clock that was never set, or a row written by hand
         outcome = "finished" if past.finished else "failed"
         workers = servers = "-"
         if (shape := past.shape) is not None:

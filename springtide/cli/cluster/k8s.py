@@ -165,7 +165,7 @@ def operator(
     )
     files: dict[str, bytes] = {}
     if brain_tls:
-        tls.identity(brain_tls)  # a mistake is said now
+        tls.identity(brain_tls)  # report a wrong folder now
         parts = (tls.AUTHORITY, tls.CERTIFICATE, tls.KEY)
         files = {part: (pathlib.Path(brain_tls) / part).read_bytes() for part in parts}
     options = process.OperatorOptions(
@@ -210,7 +210,7 @@ def as_yaml(objects: list[Any]) -> str:
     import yaml
 
     class FullDumper(yaml.SafeDumper):  # type: ignore[misc]
-        """Says everything in full."""
+        """YAML dumper without aliases, which repeats equal objects in full."""
 
         def ignore_aliases(self, data: Any) -> bool:
             return True

@@ -56,7 +56,7 @@ def text(status: JobStatus, places: Mapping[str, str], *, debug: bool = False) -
 
 
 def called(status: JobStatus, run: str) -> JobStatus:
-    """Return the status under the run folder's name: a second run of a job has its own."""
+    """Return the status with the name of the run's folder, because a second run of a job has a different name."""
     return msgspec.structs.replace(status, name=run)
 
 

@@ -33,7 +33,7 @@ def command(app: typer.Typer, summary: str, *examples: str, name: str | None = N
 
 
 def declared(parameters: Sequence[inspect.Parameter]) -> Callable[[Command], Command]:
-    """Give a command these parameters in place of its own."""
+    """Decorator that replaces a command's parameters by these."""
 
     def decorate(function: Command) -> Command:
         @functools.wraps(function)
@@ -42,7 +42,7 @@ def declared(parameters: Sequence[inspect.Parameter]) -> Callable[[Command], Com
 
         setattr(called, "__signature__", inspect.Signature(parameters))  # noqa: B010 - mypy knows of none
         called.__annotations__ = {each.name: each.annotation for each in parameters}
-        del called.__wrapped__  # else Typer would use the command's own signature
+        del called.__wrapped__  # otherwise Typer would use the command's own signature
         return called
 
     return decorate
@@ -110,7 +110,7 @@ class RunOption(NamedTuple):
     def parameter(self) -> inspect.Parameter:
         is_open = isinstance(self.default, type)
         kind: Any = (self.default if is_open else type(self.default)) if not self.example else list[str]
-        declared = [self.flag] if self.default is False else []  # others of bool also get --no-NAME
+        declared = [self.flag] if self.default is False else []  # other bool options also get --no-NAME
         option = typer.Option(*declared, help=self.help, metavar=self.metavar, min=self.min, max=self.max)
         wanted = kind | None if is_open or self.example else kind
         hint: Any = Annotated[wanted, option]

@@ -18,7 +18,7 @@ WIDTH = 80
 MEASURED = frozenset(
     ("auc", "loss", "accuracy", "acc", "rate", "error", "ratio", "share", "precision", "recall", "f1", "lr")
 )
-"""Words in the names of metrics that are no counts, though they may be 0 or 1."""
+"""Words in the names of metrics that are not counts, although their values may be 0 or 1."""
 
 
 def data_workers_text(status: JobStatus) -> str:

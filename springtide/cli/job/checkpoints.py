@@ -1,6 +1,5 @@
-"""`springtide checkpoints`: every checkpoint of a job, a line each: when, how large, what became of it, where it is.
-
-Sizes of all files are compared with the manifest; with `--verify`, all bytes with their checksums.
+"""`springtide checkpoints`: lists the checkpoints of a job, one line each: time, size, outcome and location. The
+command compares the sizes of all files with the manifest; with `--verify`, all bytes with their checksums.
 """
 
 import os
@@ -25,7 +24,7 @@ EMPTY: dict[str, Any] = {
     **dict.fromkeys(("number", "bytes", "samples"), 0),
     **dict.fromkeys(("at", "seconds"), 0.0),
 }
-"""Fields of a checkpoint in the JSON output, with the values of what is not known."""
+"""Fields of a checkpoint in the JSON output, with the values for unknown fields."""
 
 
 def checkpoints(name: str | None, *, folder: str, as_json: bool, verify: bool = False) -> int:
@@ -72,12 +71,12 @@ def at_place(place: FileStore, *, verify: bool = False) -> list[dict[str, Any]]:
 
 
 class CheckpointState(NamedTuple):
-    """A checkpoint as it lies there now."""
+    """Present state of a checkpoint's files."""
 
     manifest: Manifest | None
-    """None: it cannot be used."""
+    """Manifest of the checkpoint; None if the checkpoint cannot be used."""
     why: str = ""
-    """What is wrong with it, or was not looked at."""
+    """Why the checkpoint cannot be used, or which files were not checked."""
     verified: bool = False
 
     @property
@@ -100,7 +99,7 @@ def state_of(place: FileStore, number: int, *, verify: bool) -> CheckpointState 
             checkpoint_io.verify(place, manifest, range(manifest.slots))
         return CheckpointState(manifest, verified=verify)
     except (errors.BadInput, OSError) as error:
-        gone = number not in checkpoint_io.numbers(place)  # a newer one has taken its place meanwhile
+        gone = number not in checkpoint_io.numbers(place)  # deleted meanwhile, after a newer checkpoint
         return None if gone else CheckpointState(None, str(error))
 
 
@@ -126,7 +125,8 @@ def listed(story: Sequence[Event], *, verify: bool = False) -> list[dict[str, An
             if event["outcome"] != "complete":
                 one["why"] = f"not copied to {event['url']}: {event['why']}"
         elif event["event"] == "ready":
-            for said in event.get("unusable", ()):  # by a server that was to bring its slots back from it
+            # reported by a server that could not restore its slots from these checkpoints
+            for said in event.get("unusable", ()):
                 for one in found.values():
                     if said.startswith(f"checkpoint {one['number']} in "):
                         one |= {"outcome": "damaged", "why": said}

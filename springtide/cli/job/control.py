@@ -12,7 +12,7 @@ from springtide.platforms.agent.job_handle import JobHandle
 from springtide.rpc.messages import messages
 
 POLL_S = 0.2
-WORKERS_A_CORE = 8  # more than that is taken for a typing mistake
+WORKERS_A_CORE = 8  # a larger number of workers is probably a typing mistake
 
 
 def scale(name: str | None, counts: dict[str, int | None], where: JobLocation, *, as_json: bool, sure: bool) -> int:

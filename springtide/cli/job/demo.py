@@ -1,7 +1,6 @@
-"""`springtide demo`: a job on a generated click log, whose best possible AUC is known. Nothing to download.
-
-On the way it adds a server and kills a worker, a server and the master. The script, `demo_script.py`, is there to be
-read and copied.
+"""`springtide demo`: trains on a generated click log, whose best possible AUC is known; nothing is downloaded. During
+training, the demo adds a server and kills a worker, a server and the master. The script, `demo_script.py`, is meant to
+be read and copied.
 """
 
 import contextlib
@@ -31,17 +30,19 @@ from springtide.telemetry.logs import RunFiles
 from springtide.zoo import demo as demo_data
 
 ADD_SERVER_AT, KILL_WORKER_AT, KILL_SERVER_AT, KILL_MASTER_AT = 0.15, 0.35, 0.55, 0.75
-"""Parts of all samples."""
+"""When each event happens, as a share of all samples."""
 MASTER = "the master"
 
 DATA = ".springtide/demo-data"
-CHECKPOINT_EVERY_S = 3.0  # a job of minutes: so that not all of it is trained again when a server dies
+# short, because the job takes only minutes: after the loss of a server, little must be trained again
+CHECKPOINT_EVERY_S = 3.0
 SCRIPT = pathlib.Path(__file__).with_name("demo_script.py")
 
 
 @dataclass(slots=True)
 class DemoFaults:
-    """Adds a server, kills one worker, one server and one master on the way. A witness of `cli.job.run.execute`."""
+    """Adds a server, and kills one worker, one server and one master during training. `cli.job.run.execute` calls it
+    with every status."""
 
     samples: int
     servers: int
@@ -76,7 +77,8 @@ class DemoFaults:
     def _kill(self, whom: str, pid: int, then: str, say: Callable[[str], None]) -> None:
         if not pid:
             return
-        with contextlib.suppress(ProcessLookupError):  # it has just ended by itself: its next life, then
+        # the process has just ended by itself; try again with its next incarnation
+        with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
             self.pids[whom] = pid
             say(f"now: kill -9 {whom} (pid {pid}); {then}")

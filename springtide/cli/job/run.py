@@ -1,4 +1,4 @@
-"""`springtide run`: a job on this machine, with a live view on standard error and the outcome on standard output.
+"""`springtide run`: runs a job on this machine, with a live view on standard error and the outcome on standard output.
 
 The options become an `ElasticJob`. Next: `launch.local_job` runs the job, `cli.show.live_view` shows it.
 """
@@ -46,7 +46,7 @@ def run(given: Mapping[str, Any]) -> int:
 
 
 def execute(given: Mapping[str, Any], witness: Witness | None = None) -> tuple[messages.JobStatus, logs.RunFiles]:
-    output.keep_going()  # a job must outlive whoever reads what it prints
+    output.keep_going()  # the job must continue even if the reader of its output exits
     begun = local_job.begin(job_of(given), pathlib.Path(given["logs"]), code=pathlib.Path(), say=said)
     begun = replace(begun, plan=replace(begun.plan, **{name: given[name] for name in ("port", "debug", "tls")}))
     return asyncio.run(_run(begun, witness)), begun.files

@@ -1,4 +1,5 @@
-"""`springtide explain-split train.py`: what of a script data workers could do, what stays with the trainer, and why.
+"""`springtide explain-split train.py`: shows which work of a script data workers could do, what stays in the trainer,
+and why.
 
 The script runs alone for a few batches (worker/explain_split.py). Exit code 1 if it raised, 2 if it trains nothing.
 """

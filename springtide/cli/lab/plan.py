@@ -1,4 +1,4 @@
-"""`springtide plan`: what a policy would do with a job now, from which candidates, and why. Changes nothing.
+"""`springtide plan`: shows what a policy would do with a job now, from which candidates, and why. Changes nothing.
 
 In: the view that a run's planner was shown (`view.json`), such a file written by hand, or the spec of a job.
 """
@@ -75,7 +75,7 @@ def is_spec(path: pathlib.Path) -> bool:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError):
-        return False  # told by who reads it
+        return False  # the code that reads the file reports the error
     return bool(re.search(r"^(kind: *ElasticJob|script:|  script:)", text, flags=re.M)) and "\njobs:" not in f"\n{text}"
 
 

@@ -67,7 +67,7 @@ def simulate(
 
 
 def outcome(stories: Mapping[str, Story]) -> int:
-    """Return 1 if a policy failed on every call: its figures mean nothing."""
+    """Return exit code 1 if a policy failed on every call, because its figures are then meaningless."""
     useless = [name for name, story in stories.items() if 0 < story.decisions <= sum(story.complaints.values())]
     for name in useless:
         typer.echo(f"error: policy {name} failed each time that it was asked, so nobody decided for its jobs", err=True)
@@ -75,7 +75,7 @@ def outcome(stories: Mapping[str, Story]) -> int:
 
 
 def run(world: ClusterWorld, jobs: Sequence[TrueJob], system: systems.System, watch: Watch | None = None) -> Story:
-    """Simulate one system, without the exact solver: its time limit is in real time."""
+    """Simulate one system, without the exact solver, whose time limit is in real time."""
     return Simulation(world, jobs, system, config=PlanningConfig(exact_seconds=0.0), watch=watch).run()
 
 

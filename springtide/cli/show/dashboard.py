@@ -1,7 +1,7 @@
 """`springtide dashboard`: serves a page about a job, and its data, until Ctrl-C.
 
-The server answers only `GET`, only two paths, and only requests for this machine's names: by DNS rebinding, a page of a
-stranger would read the job otherwise.
+The server answers only `GET`, only two paths, and only requests for this machine's names: otherwise, another web page
+could read the job's data by DNS rebinding.
 """
 
 import errno
@@ -26,7 +26,7 @@ from springtide.telemetry import events
 from springtide.telemetry.logs import JobRun
 
 SENTENCES = 40
-STATUS_S = 0.5  # several browsers that look at one job ask its master once
+STATUS_S = 0.5  # seconds that a status is cached, so that several browsers cause only one request to the master
 
 
 def dashboard(name: str | None, *, folder: str, host: str, port: int) -> int:
@@ -44,7 +44,7 @@ def dashboard(name: str | None, *, folder: str, host: str, port: int) -> int:
 
 
 class DashboardData:
-    """What the page is told of one run."""
+    """Data that the page gets about one run."""
 
     def __init__(self, run: JobRun) -> None:
         self._run = run
@@ -85,10 +85,10 @@ def read_plain(path: pathlib.Path) -> Any:
 
 PAGE = pathlib.Path(__file__).with_name("dashboard.html")
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:"
-"""The page has all it needs in it: nothing is loaded from anywhere else."""
+"""Content security policy: the page contains everything it needs, and loads nothing from other places."""
 
 Data = Callable[[float], bytes]
-"""JSON of what is new since a moment, as time of day."""
+"""Function that returns the data since a moment (time of day) as JSON."""
 
 
 def names_of(host: str) -> frozenset[str]:
@@ -98,7 +98,8 @@ def names_of(host: str) -> frozenset[str]:
 
 
 def is_ours(asked: str, host: str, names: frozenset[str]) -> bool:
-    """True if a `Host` header names this machine. A literal address is safe when all addresses are served."""
+    """Return True if a `Host` header names this machine. If the page is served on all addresses, a literal address is
+    accepted too."""
     try:
         name = urllib.parse.urlsplit(f"//{asked}").hostname or ""
     except ValueError:
@@ -133,7 +134,7 @@ def serve(data: Data, *, host: str, port: int) -> http.server.ThreadingHTTPServe
         def _send_data(self, since: str) -> None:
             try:
                 found = data(float(since))
-            except (ValueError, errors.SpringtideError) as error:  # a job that is between two masters, for one
+            except (ValueError, errors.SpringtideError) as error:  # for example, its master is being replaced
                 self._send(503, "text/plain; charset=utf-8", f"{error}\n".encode())
                 return
             self._send(200, "application/json", found)

@@ -12,7 +12,7 @@ from springtide.launch.job_lookup import JobLocation
 
 Event = dict[str, Any]
 INDENT = " " * 11
-AT_ONCE_S = 1.0  # a loss and the decision about it are events of one moment
+AT_ONCE_S = 1.0  # seconds within which a loss and the decision about it count as simultaneous
 
 SENTENCES = {
     "fenced": "incarnation {incarnation} of {role} counts no more: {why}",
@@ -51,7 +51,7 @@ def explain(name: str | None, where: JobLocation, *, as_json: bool) -> int:
 
 
 def sentences(began_at: float, story: Sequence[Event]) -> list[dict[str, Any]]:
-    """Tell the story of a job; leave out events that explain nothing or repeat the one before."""
+    """Return the events of a job as sentences, without events that explain nothing or repeat the previous one."""
     told: list[dict[str, Any]] = []
     for place, event in enumerate(story):
         said, seconds = sentence(event), round(event["at"] - began_at, 3)

@@ -103,13 +103,14 @@ class PlainView:
         print("\n".join(wrap(redact(line))), file=sys.stderr, flush=True)
 
     def relay(self) -> None:
-        for line in self._follow.lines():  # the script's own lines stay as they are
+        for line in self._follow.lines():  # print the script's own lines unchanged
             print(line, file=sys.stderr, flush=True)
 
     def _tell(self, what: str, trouble: str, text: str, status: JobStatus) -> None:
-        """Print when a trouble starts and when it is over; ignore its changing numbers."""
+        """Print when a problem starts and when it is over. If only the numbers in its text change, print nothing."""
         trouble = re.sub(r"\d+", "", trouble)
-        if trouble != self._troubles.get(what, "") and not status.phase.over:  # the outcome has it then
+        # after the end of the job, its outcome reports the problem
+        if trouble != self._troubles.get(what, "") and not status.phase.over:
             self.say(f"{status.elapsed_s:6.1f} s  {what}: {text}")
             self._troubles[what] = trouble
 

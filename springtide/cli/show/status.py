@@ -1,4 +1,4 @@
-"""`springtide status`, `top` and `metrics`: how a job is, once, again and again, or for monitors."""
+"""`springtide status`, `top` and `metrics`: show the state of a job once, continuously, or for monitoring systems."""
 
 import time
 from typing import Any
@@ -76,7 +76,8 @@ def text(reach: JobHandle, job: JobStatus) -> str:
         lines += [line for one in render.stream_lines(job.online) for line in wrap(one)]
     if job.cache is not None:
         lines += wrap(f"cache   {job.cache}")
-    said = job.phase.over and (job.checkpoint_trouble or job.phase is not JobPhase.FINISHED)  # by its outcome
+    # the outcome already reports this
+    said = job.phase.over and (job.checkpoint_trouble or job.phase is not JobPhase.FINISHED)
     if (job.checkpoint or job.checkpoint_trouble) and not said:
         lines += wrap(f"saved   {saved(job)}")
     if job.stage and job.online is None:
@@ -136,7 +137,7 @@ def member_row(member: MemberView) -> str:
 def as_object(reach: JobHandle, job: JobStatus) -> dict[str, Any]:
     plain = exit_status.as_object(job, reach.places)
     if job.phase is not JobPhase.FINISHED and not job.phase.over:
-        plain.pop("exit_code")  # it has none yet
+        plain.pop("exit_code")  # the job has no exit code yet
     return {**plain, "job": reach.name, "platform": reach.platform, "running": reach.running()}
 
 

@@ -1,4 +1,5 @@
-"""`springtide forecast`: how well each model would have forecast a stream's traffic, and what comes next."""
+"""`springtide forecast`: shows how well each model would have forecast a stream's past traffic, and forecasts the next
+day."""
 
 import pathlib
 from collections.abc import Sequence

@@ -1,4 +1,5 @@
-"""`springtide produce` and `springtide stream info|grow|seal|trim`: records in a stream, and what it holds."""
+"""`springtide produce` appends records to a stream; `springtide stream info|grow|seal|trim` shows or changes a
+stream."""
 
 import dataclasses
 import itertools
@@ -25,7 +26,7 @@ GENERATORS = ("clicks", "counter")
 DEFAULT_PARTITIONS = 4
 DAY_S = 86400.0
 
-OLDEST_S = 2.0  # how long an oldest record is waited for
+OLDEST_S = 2.0  # seconds to wait for the oldest record of a partition
 
 
 def produce(url: str, which: RecordOptions, flow: PaceOptions, into: TargetOptions, *, as_json: bool) -> int:
@@ -40,7 +41,7 @@ def produce(url: str, which: RecordOptions, flow: PaceOptions, into: TargetOptio
         mixed=mixed,
         first=which.first,
     )
-    stream = open_or_make(url, into)  # last: what is refused leaves no log behind
+    stream = open_or_make(url, into)  # last, so that invalid options do not leave a new log behind
     try:
         with _Interrupted() as interrupted:
             done = producer.produce(stream, maker, order, tell=_Progress(), stop=interrupted)
@@ -163,7 +164,8 @@ class _Progress:
 
 
 class _Interrupted:
-    """True once Ctrl-C or a request to end has come; a context manager: signals are as before afterwards."""
+    """Callable that returns True after Ctrl-C or SIGTERM. As a context manager, it restores the signal handlers at the
+    end."""
 
     def __init__(self) -> None:
         self._come = False

@@ -50,7 +50,7 @@ class PodOutput:
 
     def __init__(self, files: logs.RunFiles) -> None:
         log = files.log_of(Role(RoleKind.MASTER))
-        old = log.stat().st_size if log.exists() else 0  # an earlier agent in this pod has printed it
+        old = log.stat().st_size if log.exists() else 0  # an earlier agent in this pod has already printed this part
         self._tails = [logs.LogTail(files.events), logs.LogTail(log, old)]
 
     async def keep(self) -> None:
@@ -195,7 +195,7 @@ class PodJob:
 
     def _heard(self, status: messages.JobStatus) -> None:
         self._asks.status = status
-        # the final status is written after the roles have ended, because then they may be deleted
+        # write the final status after the roles have ended, because the operator may then delete them
         if not status.phase.over:
             self._statuses.note(status)
 
@@ -216,7 +216,7 @@ async def last_status(running: "asyncio.Task[messages.JobStatus]", name: str) ->
 
 
 async def kept(keep: Callable[[], Awaitable[None]]) -> None:
-    """Restart a background task that fails: it must neither end the job nor die unseen."""
+    """Run a background task again whenever it ends. A failure is logged and must not end the job."""
     while True:
         try:
             await keep()

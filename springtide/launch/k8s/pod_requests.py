@@ -44,7 +44,7 @@ PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 
 
 def read_heeded(files: logs.RunFiles, now: ElasticJob) -> ElasticJob:
-    """Return the spec that the last master went by; `now` if no master has started yet."""
+    """Return the spec that the last master used; `now` if no master has started yet."""
     try:
         text = files.heeded.read_bytes() if files.journal.exists() else b""
         return schema.from_spec(msgspec.json.decode(text), now.name) if text else now
@@ -130,7 +130,7 @@ def _differ(before: RoleWish, now: RoleWish) -> bool:
 
 
 def _number(before: RoleWish, now: RoleWish, wanted: int, *, planned: bool) -> int | None:
-    """Return an edited count; without planning, return the bound that the current count violates."""
+    """Return the edited count. If the job is not planned, return the edited bound that the current count violates."""
     if not _differ(before, now) or (planned and now.count is None):
         return None
     within = max(now.min or 1, min(wanted, now.max or wanted))
@@ -301,7 +301,7 @@ class LeavingPods:
         self._noticed.set()
 
     async def keep_notices(self) -> None:
-        """Announce leaving pods one at a time, so that not all of them are replaced at once."""
+        """Announce leaving pods one at a time, so that they are not all replaced at the same time."""
         while True:
             await self._noticed.wait()
             while self._leaving:

@@ -56,7 +56,7 @@ def changed(given: Sequence[str], *nouns: Noun, option: str = "--planning", exam
 
 
 def check_names(config: PlanningConfig) -> None:
-    """Look up policies and metrics now: a bad name would fail hours later."""
+    """Look up policies and metrics now, because otherwise a wrong name would fail only hours later."""
     usual = PlanningConfig()
     named = [name for name in NAMED if getattr(config, name) != getattr(usual, name)]
     if not named:

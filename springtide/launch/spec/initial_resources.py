@@ -31,8 +31,9 @@ from springtide.launch.spec import field_overrides
 from springtide.planning.policy import acceptance
 from springtide.telemetry import output
 
-SAMPLE_S = BETWEEN_S = 20.0  # roles of one machine start within seconds, those of a cluster within a minute
-ASK_S = 10.0  # for a first shape; without a reply the job starts small
+# shorter than on a cluster, because roles on one machine start within seconds, roles on a cluster within a minute
+SAMPLE_S = BETWEEN_S = 20.0
+ASK_S = 10.0  # seconds to ask for a first shape; without a reply, the job starts small
 TIMES = ("every_s", "patience_s", "settle_s", "window_s", "warm_up_steps")
 BOUNDS = ("worker_step", "server_step", "cpu_step")
 UNKNOWN = ModelFacts(dense_bytes=1.0, bandwidth=1.0, dim=1.0, batch=1)

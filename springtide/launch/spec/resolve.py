@@ -32,7 +32,7 @@ from springtide.telemetry.logs import RunFiles
 
 SAME = ("name", "sync", "relaunches", "recovery")
 PATIENCE = ("join_s", "silence_s", "heartbeat_s", "tries", "disk_s")
-"""Fields that a `JobSpec` has as an `ElasticJob` has them, of the job and of its `patience`."""
+"""Fields of an `ElasticJob` and of its `patience` that a `JobSpec` has under the same name."""
 SETTINGS = ("speedup", "every_s", "forecaster", "history")
 RULES = ("pause_s", "start_s", "lag_price", "late_price", "change_price")
 
@@ -72,7 +72,7 @@ def past_traffic(resume: str) -> str:
 def checkpoint_rules(
     keeping: CheckpointWish, servers: int = 1, *, resume: str = "", resumed: Manifest | None = None, exports: str = ""
 ) -> CheckpointRules:
-    """Build the checkpoint rules. Exports need checkpoints at least as often."""
+    """Build the checkpoint rules. If the job exports, checkpoints are at least as frequent as exports."""
     every_s, url = keeping.every_s, keeping.url
     often_s = validation.parse_duration("export_every", exports) if exports else EVERY_S
     if every_s is not None and exports and often_s < every_s:

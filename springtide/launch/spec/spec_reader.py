@@ -15,8 +15,8 @@ from springtide.domain.spec import schema
 from springtide.domain.spec.elastic_job import ElasticJob
 from springtide.domain.spec.schema import Path, Scalar, SpecProblem
 
-MOST_BYTES = 1 << 20  # a cluster would not store larger objects
-MOST_NODES = 100_000  # aliases can make a small file very large
+MOST_BYTES = 1 << 20  # largest file in bytes; a cluster would not store larger objects
+MOST_NODES = 100_000  # most nodes, because YAML aliases can expand a small file enormously
 SHOWN = 20
 MERGE = "tag:yaml.org,2002:merge"
 PLAIN_TAGS = {"tag:yaml.org,2002:" + kind for kind in ("int", "float", "bool", "null")}
@@ -112,7 +112,7 @@ def _list(path: pathlib.Path, told: list[tuple[_Mark, str]]) -> str:
 
 
 def _document(text: str, path: pathlib.Path) -> Any:
-    import yaml  # the import takes 20 ms, which only readers of a spec should pay
+    import yaml  # imported here, because the import takes 20 ms and only readers of a spec need it
 
     try:
         documents = list(yaml.compose_all(text, Loader=yaml.SafeLoader))

@@ -1,6 +1,6 @@
 """Messages about checkpoints: save orders, reports, mirror copies, and files on servers' own disks.
 
-Next: `master.checkpoint.schedule` gives orders; `server.checkpoints`, `server.mirror` and `server.mirror` follow them.
+Next: `master.checkpoint.schedule` gives orders; `server.checkpoints` and `server.mirror` follow them.
 """
 
 from springtide.domain.model.checkpoints import Buddy, Written
@@ -21,7 +21,7 @@ class SaveRequest(Request, frozen=True):
 
 
 class SaveOrder(Reply, frozen=True):
-    """Write the slots that you own for this checkpoint, starting any time from now on."""
+    """The server must write the slots that it owns for this checkpoint, starting any time from now on."""
 
     term: int
     number: int
@@ -29,12 +29,13 @@ class SaveOrder(Reply, frozen=True):
     """Number of the last complete checkpoint, whose unchanged data need not be written again; 0 if there is none."""
     hurry: bool = False
     part: int = 0
-    """Number of the follow-up order, which asks the present owners for slots that were moving; 0 for the first."""
+    """Number of a follow-up order, which asks the present owners for slots that were moving during the first order; 0
+    for the first order."""
     slots: tuple[int, ...] = ()
     buddy: Buddy | None = None
     """Server that must get a copy of the written files, if the job keeps mirrors and has another server."""
     needed: tuple[str, ...] = ()
-    """Files that a server with its own disk must keep. It may delete other files that are as old as `base`."""
+    """Files that a server with its own disk must keep. It may delete other files of checkpoints up to `base`."""
 
 
 class SaveReport(Request, frozen=True):
@@ -68,7 +69,8 @@ class MissingFiles(Reply, frozen=True):
 
 
 class MirrorPart(Request, frozen=True):
-    """A range of a segment file, for a buddy's copy. The first restarts the copy, the last completes it."""
+    """A range of a segment file, for a buddy's copy. The first range starts the copy anew, the last range completes
+    it."""
 
     name: str
     offset: int
@@ -111,13 +113,14 @@ class FileHolders(Reply, frozen=True):
 
 
 class CopyRequest(Request, frozen=True):
-    """A server with its own disk asks which files to copy to storage. Answered once there is a newer order."""
+    """A server with its own disk asks which files to copy to storage. The master answers once there is a newer
+    order."""
 
     after: int = 0
 
 
 class CopyOrder(Reply, frozen=True):
-    """Copy these files of yours to a URL."""
+    """The server must copy these files from its own disk to a URL."""
 
     id: int
     url: str

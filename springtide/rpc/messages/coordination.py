@@ -22,7 +22,7 @@ class GroupRequest(Request, frozen=True):
     generation: int = 0
     """Newest generation that the worker was told of, even if its members could not connect."""
     bound: bool = False
-    """True if cached rows, or a part of the current step, were lost with a member."""
+    """True if the loss of a member also lost cached rows or a part of the current step."""
 
 
 class GroupReply(Reply, frozen=True):
@@ -33,7 +33,8 @@ class GroupReply(Reply, frozen=True):
     leader: int
     """Rank whose dense parameters the group takes."""
     first: bool = False
-    """True if no rank has trained yet. The leader's parameters and weights are then as its script initialized them."""
+    """True if no rank has trained yet. All ranks then start with the values with which the leader's script initialized
+    its parameters and weights."""
     resting: tuple[int, ...] = ()
     """Ranks whose scripts have ended, so that they take no more steps."""
     over: bool = False
@@ -41,7 +42,8 @@ class GroupReply(Reply, frozen=True):
     at_rest: bool = False
     """True if no rank has a step in progress, so that all trained ranks are after the same step."""
     restored: bool = False
-    """True if no rank has the model, but the servers have the model of a checkpoint. The leader reads it from there."""
+    """True if no rank has the model, but the servers have the model of a checkpoint. The leader reads the model from
+    the servers."""
     deaths: int = 0
     """Number of workers lost from a group so far."""
     watched_s: float = 0.0
@@ -62,7 +64,7 @@ class MeetRequest(Request, frozen=True):
 
     generation: int
     given: dict[str, bytes]
-    """All values that the member has shared so far. Repeating the request, even to a new master, loses nothing."""
+    """All values that the member has shared so far, so that a new master gets them with the repeated request."""
     wanted: tuple[str, ...] = ()
 
 
@@ -88,17 +90,19 @@ class AtStep(Request, frozen=True):
 
 
 class Regroup(Reply, frozen=True):
-    """The bsp group forms again before the next shard. Ask for the new group when no step is in progress."""
+    """The bsp group forms again before the next shard. The worker must ask for the new group when it has no step in
+    progress."""
 
 
 class Enter(Request, frozen=True):
-    """The worker wants to read values, and no push may be staler than `bound`. Answered when the worker is admitted."""
+    """The worker wants to read values. The master answers when the worker may read, so that at most `bound` other
+    pushes come between its read and its push."""
 
     bound: int
 
 
 class Leave(Request, frozen=True):
-    """The push that was computed from these values has been applied."""
+    """The worker's push after its last `Enter` has been applied."""
 
 
 class BarrierRequest(Request, frozen=True):
@@ -124,8 +128,8 @@ class ValueRequest(Request, frozen=True):
 class ClaimRequest(Request, frozen=True):
     """Claims a task that must be done once in the job, such as initializing the weights of tables.
 
-    Answered with `ClaimReply`. The first worker gets its answer at once. Other workers wait until the task is done, or
-    until the claimant is lost and another worker must take over.
+    Answered with `ClaimReply`. The first worker gets its answer immediately. Other workers wait until the task is done,
+    or until the claimant is lost and another worker must take over.
     """
 
     key: str
@@ -165,7 +169,8 @@ class Shufflers(RpcMessage, frozen=True):
 
 
 def listed(members: Iterable[Shuffler]) -> Shufflers:
-    """Return a list with its digest, which is never 0. All masters that know the same workers get the same digest."""
+    """Return the list of these workers with its digest, which is never 0. All masters compute the same digest for the
+    same workers."""
     ordered = tuple(sorted(members, key=lambda each: each.name))
     text = "\n".join(f"{each.name} {each.address}" for each in ordered)
     return Shufflers(zlib.crc32(text.encode()) + 1, ordered)

@@ -37,7 +37,7 @@ class DataWorkerReady(Request, frozen=True):
 
 
 class CannotFeed(Request, frozen=True):
-    """Data workers cannot feed this trainer, nor any other trainer."""
+    """A trainer reports that data workers cannot feed it, and therefore cannot feed any trainer of the job."""
 
     why: str
 
@@ -64,7 +64,7 @@ class Package(RpcMessage, frozen=True):
     gpu_stages: tuple[int, ...] = ()
     """Stages that run on a GPU, counted from 0."""
     sealed: str = ""
-    """Digest of the package's files, with which a data worker checks that it sees them."""
+    """Digest of the package's files, with which a data worker checks that it sees the right files."""
 
 
 class Feeder(RpcMessage, frozen=True):
@@ -76,7 +76,8 @@ class Feeder(RpcMessage, frozen=True):
 
 
 class Feeders(RpcMessage, frozen=True):
-    """Data workers that serve now, for trainers and intermediate data workers. Sent to members with another epoch."""
+    """Data workers that serve now, for trainers and data workers of later stages. The master sends it to members that
+    know another epoch."""
 
     epoch: int
     wanted: int

@@ -199,7 +199,7 @@ class ScriptError(Request, frozen=True):
     error: str
     trace: str = ""
     blame: Blame = Blame.USER
-    """Infrastructure if the script raised because it could not reach a server or the master."""
+    """Who is to blame: `INFRASTRUCTURE` if the script raised because it could not reach a server or the master."""
     incarnation: int = 0
 
 
@@ -253,13 +253,14 @@ class HeartbeatReply(Reply, frozen=True):
     stop: bool = False
     """The job is over, so a server may exit."""
     tidy: bool = False
-    """The final checkpoint is safe elsewhere, so the server may also delete the files on its own disk."""
+    """The final checkpoint is stored elsewhere, so the server may also delete the files on its own disk."""
     fenced: bool = False
-    """The master has fenced this incarnation and given its leases to others. Exit: no further message counts."""
+    """The master has fenced this incarnation and given its leases to others. The process must exit; its further
+    messages are ignored."""
     revoked: tuple[LeaseKey, ...] = ()
     """Leases that the worker no longer holds and must drop."""
     hurry: bool = False
-    """To a worker: ask for a lease now. To a server: the job waits for its part of a checkpoint."""
+    """To a worker: it should ask for a lease now. To a server: the job waits for its part of a checkpoint."""
     group_lost: int = 0
     """Generation of a bsp group that has lost a member; 0 if none is lost."""
     truncate: tuple[ShrinkRequest, ...] = ()
@@ -267,9 +268,10 @@ class HeartbeatReply(Reply, frozen=True):
     era: int = 0
     """Number of ledger rollbacks after server losses. Leases of an earlier era are over."""
     servers: ServerAddresses | None = None
-    """Server addresses, if a server has been lost. Apply them before a new era."""
+    """Server addresses, if a server has been lost. The worker must apply them before it enters a new era."""
     healing: bool = False
-    """True while a server is down. Send the next heartbeat at once; the master holds its reply until there is news."""
+    """True while a server is down. The member must send the next heartbeat immediately; the master holds the reply
+    until the server is back or a timeout."""
     save: int = 0
     """Number of the checkpoint that is due in the bsp group."""
     goal: SlotGoal | None = None
@@ -291,7 +293,8 @@ class ServerWelcome(Reply, frozen=True):
     run: str = ""
     """Identity of the run, which is part of its file names."""
     claim: str = ""
-    """The run's claim in that folder; a server that does not find it has its own disk. Empty if unknown."""
+    """File name of the run's claim in that folder; empty if unknown. A server that does not find the claim does not see
+    the job's folder, and uses its own disk."""
     generation: int = 0
     """Generation of the bsp group. Frames of earlier generations are rejected."""
 
@@ -306,7 +309,7 @@ class WorkerWelcome(Reply, frozen=True):
     """Everything that a worker needs to start training."""
 
     spec: JobSpec
-    """The job as it began. Scaling does not change `spec.workers`, which share a batch."""
+    """The job's spec at its start. `spec.workers`, by which a batch is shared, does not change when the job scales."""
     rank: int
     servers: tuple[str, ...]
     """Data-plane addresses of servers, in the order of the placement's server numbers."""
@@ -320,7 +323,7 @@ class WorkerWelcome(Reply, frozen=True):
     place: EpochPlace | None = None
     """Place in the script where these states were taken; None if the script begins at its first epoch."""
     lived: bool = False
-    """True if the place is from an earlier incarnation of this rank, False if it is from another rank."""
+    """True if the place comes from an earlier incarnation of this rank, False if it comes from another rank."""
     package: str = ""
     secret: bytes = b""
     """The job's secret, for the data plane. Never sent: the link fills it in from the worker's own file."""
@@ -351,7 +354,8 @@ class LeaseReply(Reply, frozen=True):
 
 
 class WaitReply(Reply, frozen=True):
-    """No lease is available now. Ask again: the master has already held this request a while."""
+    """No lease is available now. The worker may ask again immediately, because the master has already held this request
+    for a while."""
 
 
 class DataEnd(Reply, frozen=True):
@@ -385,7 +389,8 @@ class BoundsRequest(Request, frozen=True):
 
 
 class EvictionNotice(Request, frozen=True):
-    """The host will end this incarnation of a role. Sent again until the role may go. Answered with `EvictionReply`."""
+    """The host will end this incarnation of a role. The sender repeats the notice until `EvictionReply` says that the
+    process may exit."""
 
     role: Role
     incarnation: int

@@ -92,7 +92,7 @@ class JobStatus(Reply, frozen=True):
     data_workers_wanted: int = 0
     data_workers_why: str = ""
     feed: FeedState | None = None
-    """Queue fill and wait times of all workers together; None if data workers could feed no worker."""
+    """Queue fill and wait times of all workers together; None if no worker can be fed by data workers."""
     decision: str = ""
     """Last decision of the master, such as a relaunch, a fence or a scaling."""
     decision_why: str = ""
@@ -166,11 +166,11 @@ class SlotGoal(RpcMessage, frozen=True):
     """Server addresses by rank; empty for a server that has left or is down."""
     parcels: tuple[SlotParcel, ...] = ()
     call: int = 0
-    """Number of a roll call, which the server answers once it hands no more slots over."""
+    """Number of a roll call. The server answers it once it has stopped handing slots over."""
     settled: bool = True
     """True if no roll call is open. The placement is then right, except for moving slots."""
     hurry: bool = False
-    """True if the job waits for these slots: hand them over before serving requests."""
+    """True if the job waits for these slots. The server then hands them over before it serves requests."""
     leave: bool = False
     """True if the server must leave: it accepts no more slots, and says so."""
 
@@ -180,7 +180,7 @@ class SlotHoldings(RpcMessage, frozen=True):
 
     call: int
     doubts: dict[int, int] = {}
-    """Slots that it closed for a transfer without getting the receiver's answer, each with the receiver."""
+    """Slots that the server closed for a transfer but whose receiver has not answered: slot and receiver."""
     closed: bool = False
     """True if the server accepts no more slots, so that its present slots are all it will ever have."""
 

@@ -14,7 +14,8 @@ from springtide import errors, private_files
 EVERYWHERE = ("0.0.0.0", "::", "")
 """Bind addresses that other hosts cannot connect to."""
 
-OUTSIDE = ("192.0.2.1", 9)  # a documentation address: nothing is sent there, the call only consults the routing table
+# an address reserved for documentation; nothing is sent to it, the call only consults the routing table
+OUTSIDE = ("192.0.2.1", 9)
 
 
 def parse(address: str) -> tuple[str, int]:

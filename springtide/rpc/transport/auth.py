@@ -1,8 +1,8 @@
 """Authenticates both sides of a connection, and limits connections that have not authenticated yet.
 
-Each side proves that it knows the job's secret by an HMAC over two fresh nonces, without sending it. At most `MOST`
-handshakes are pending at a time, and a further one evicts the oldest. Each has one deadline, however slowly its bytes
-arrive. The data plane has its own limits in cpp/net/handshake.h.
+Each side proves that it knows the job's secret by an HMAC over two fresh nonces, without sending the secret. At most
+`MOST` handshakes are pending at a time; a further handshake evicts the oldest. Each handshake has one deadline, even if
+its bytes arrive slowly. The data plane has its own limits in cpp/net/handshake.h.
 """
 
 import asyncio
@@ -37,7 +37,8 @@ def proof(secret: bytes, side: str, challenge: bytes, own: bytes) -> bytes:
 async def challenge(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, secret: bytes, term: int, *, plane: str = ""
 ) -> None:
-    """Run the listener's side. Return once the caller has proved itself and knows the master's term.
+    """Run the listener's side. Return once the caller has proved that it knows the secret, and has been told the
+    master's term.
 
     `rpc.transport.auth` limits the duration. A proof for one `plane` is invalid for another plane: peers of
     a job have their own (`worker.online.peers`).
@@ -87,7 +88,8 @@ async def _next(reader: asyncio.StreamReader) -> messages.Handshake:
 
 
 MOST = 64
-"""Most pending handshakes. A handshake takes milliseconds, so a member gets its turn even among this many strangers."""
+"""Maximum number of pending handshakes. A handshake takes milliseconds, so members get their turn even if strangers
+open many connections."""
 DEADLINE_S = 10.0
 """Seconds for a whole handshake, including TLS."""
 

@@ -1,8 +1,8 @@
 """Synchronous connection to the master, with a thread that runs the event loop and the heartbeat.
 
-It survives its master: it reconnects to a master with a higher term, joins again and repeats unanswered requests, which
-are idempotent. It finds the next master by the run's master file, or by a stable host name that it resolves on every
-attempt. A forked child closes its copy of the socket and may not call.
+The connection survives the loss of its master: it reconnects to a master with a higher term, joins again and repeats
+unanswered requests, which are idempotent. It finds the next master by the run's master file, or by a stable host name
+that it resolves on every attempt. A forked child closes its copy of the socket and may not use the connection.
 """
 
 import asyncio
@@ -22,14 +22,15 @@ from springtide.rpc.transport import addresses, connection
 from springtide.rpc.transport.addresses import MasterLocation
 
 log = logging.getLogger(__name__)
-ATTEMPT_S = 2.0  # a master on this host answers in milliseconds; the port of a dead master refuses at once
+# seconds; a master on this host answers in milliseconds, and the port of a dead master refuses immediately
+ATTEMPT_S = 2.0
 PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # delays between attempts; the last delay repeats
 
 Look = Callable[[], MasterLocation | None]
 
 
 class ReconnectingConnection:
-    """A connection that survives its masters. `patience_s` limits the search for the next master."""
+    """A connection that survives the loss of masters. `patience_s` limits the search for the next master."""
 
     def __init__(
         self,
@@ -59,7 +60,8 @@ class ReconnectingConnection:
         self._hello = hello
 
     async def ask(self, request: messages.Request | Callable[[], messages.Request]) -> messages.Reply:
-        """Return the current master's reply, across masters. A function builds the request again for each attempt."""
+        """Return the reply of the current master, or of a later master if that one is lost. If `request` is a function,
+        it builds the request again for each attempt."""
         while True:
             link = await self._linked()
             try:
@@ -158,7 +160,8 @@ class MasterChannel:
         _channels.add(self)
 
     def ask(self, request: messages.Request | Callable[[], messages.Request]) -> messages.Reply:
-        """Send a request and wait. A function is called in the channel's thread, again for every master."""
+        """Send a request and wait for the reply. If `request` is a function, it is called in the channel's thread,
+        again for every master."""
         return self._run(self._reunion.ask(request))
 
     @property
@@ -180,7 +183,8 @@ class MasterChannel:
     ) -> None:
         """Send `beat()` at regular intervals and pass the reply to `pulse`. Call `lost` once the master is gone.
 
-        If `pulse` returns True, the next heartbeat follows at once. A fenced member always gets a reply that says so.
+        If `pulse` returns True, the next heartbeat follows immediately. A fenced member always gets a reply that says
+        so.
         """
         self._run(self._start_beating(self._beat(every_s, beat, pulse, lost)))
 
@@ -231,7 +235,8 @@ class MasterChannel:
             clock = asyncio.get_running_loop().time
             news, began = None, clock()
             while True:
-                await asyncio.sleep(0 if news else began + every_s - clock())  # the reply may have taken time
+                # keep the interval, however long the reply took
+                await asyncio.sleep(0 if news else began + every_s - clock())
                 began = clock()
                 answer = await self._reunion.ask(beat)
                 news = pulse(answer) if isinstance(answer, messages.HeartbeatReply) else None

@@ -16,7 +16,8 @@ from springtide.rpc.transport import addresses, auth, frames, tls
 RETRY_S = 0.05
 GOODBYE_S = 1.0
 KEEP_ALIVE = {"TCP_KEEPIDLE": 4, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 10_000}
-"""Seconds, the last in milliseconds. A connection is lost after ten seconds without an answer."""
+"""TCP keep-alive options, in seconds except the last, which is in milliseconds. A connection is lost after ten seconds
+without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +157,8 @@ async def _open(
 
 
 async def _called(host: str, port: int) -> socket.socket:
-    """Connect to the first address that answers. We make the socket, because a fork must close its copy."""
+    """Connect to the first address that answers. This function creates the socket itself, because a forked child must
+    close its copy."""
     loop = asyncio.get_running_loop()
     refused: OSError = OSError("no address")
     for family, kind, protocol, _, where in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
@@ -202,5 +204,6 @@ def as_error(refused: messages.RequestRefused) -> errors.SpringtideError:
     if not (isinstance(kind, type) and issubclass(kind, errors.SpringtideError)):
         return errors.JobFailed(refused.error)
     while "__init__" in vars(kind) and issubclass(kind, errors.UserError):
-        kind = kind.__bases__[0]  # the class composes its own message, so our message goes to its parent
+        # this class composes its own message, so use its parent class for the received message
+        kind = kind.__bases__[0]
     return kind(refused.error)

@@ -1,7 +1,7 @@
 """Server side of the control plane: accepts and authenticates members, and passes each request to one handler.
 
-Each request has its own task, so a waiting request (a barrier, a lease at the tail) blocks no other request. A peer
-that sends garbage loses its connection. A brain uses this listener too.
+Each request has its own task, so a waiting request (for a barrier, or for a lease near the end of the data) blocks no
+other request. A peer that sends garbage loses its connection. A brain uses this listener too.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from springtide.rpc.transport.auth import PendingHandshakes
 log = logging.getLogger(__name__)
 _decoder = msgspec.msgpack.Decoder(messages.RequestFrame)
 
-MAX_IN_FLIGHT = 64  # requests of one peer; further requests stay in the socket
+MAX_IN_FLIGHT = 64  # most requests of one peer that are handled at the same time; further requests stay in the socket
 
 
 @dataclass(slots=True, eq=False)
@@ -130,7 +130,7 @@ class RpcListener:
             )
         try:
             frame = frames.pack(messages.ReplyFrame(call.id, reply))
-        except errors.BadInput as error:  # the caller must not wait for a reply that cannot come
+        except errors.BadInput as error:  # reply with the error, because the reply itself cannot be encoded
             frame = frames.pack(messages.ReplyFrame(call.id, messages.RequestRefused("JobFailed", str(error))))
         if not writer.is_closing():
             writer.write(frame)

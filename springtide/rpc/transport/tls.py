@@ -1,8 +1,8 @@
 """Mutual TLS 1.3 between the processes of a job, with certificates of the job's own authority.
 
-In: a folder with `ca.crt`, `tls.crt` and `tls.key` (`platforms.agent.credentials` makes them); empty for no TLS. The
-certificate's name, the URI `springtide:JOB/ROLE`, must be of this job; host names are not checked, because pods change
-addresses. Each new connection checks the files again; unusable new files leave the previous certificates in use.
+In: a folder with `ca.crt`, `tls.crt` and `tls.key` (`platforms.agent.credentials` makes them); empty for no TLS. A
+certificate's name is a URI, `springtide:JOB/ROLE`, and must name this job. Host names are not checked, because pods
+change addresses. Each new connection checks the files again; unusable new files leave the previous certificates in use.
 """
 
 import asyncio
@@ -135,7 +135,7 @@ def _load(folder: str) -> _Ready:
                     return known
                 caller, listener = _context(root, ssl.PROTOCOL_TLS_CLIENT), _context(root, ssl.PROTOCOL_TLS_SERVER)
                 found = _meet_oneself(caller, listener)
-            except (OSError, ssl.SSLError) as error:  # includes a key and a certificate of different renewals
+            except (OSError, ssl.SSLError) as error:  # or the files are being replaced
                 if attempt < 2:
                     continue
                 if (before := _ready.get(folder)) is None:

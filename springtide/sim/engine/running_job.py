@@ -22,8 +22,8 @@ from springtide.sim.world.parameters import ClusterWorld
 from springtide.sim.world.world import FaultCondition, Reserved, Speed, TrueJob
 
 MEASURED = 1
-"""Random stream of errors in measured cores. It is separate, so that these errors do not change the
-job's other draws.
+"""Number of the random stream for errors in measured cores. The stream is separate, so that these errors do not change
+the job's other random draws.
 """
 
 
@@ -82,7 +82,7 @@ class JobOutcome:
 
 @dataclass(slots=True)
 class JobProgress:
-    """Trained samples, and the hazard that decides when the job loses a pod."""
+    """Trained samples, and the accumulated hazard (pods times time), which decides when the job loses a pod."""
 
     since: float
     """Time up to which the job was advanced."""
@@ -123,7 +123,7 @@ class JobObservations:
 
     errors: np.random.Generator
     use_errors: tuple[float, float] = (1.0, 1.0)
-    """Measured over true cores of workers and of servers, in the last window."""
+    """Ratio of measured to true cores, of workers and of servers, in the last window."""
     profiles: list[Profile] = field(default_factory=list)
     launches: list[LaunchTime] = field(default_factory=list)
     row_counts: list[RowCount] = field(default_factory=list)
@@ -228,7 +228,7 @@ class SimulatedJob:
 
 
 ROOM = 1.15
-"""Requested memory over forecast memory."""
+"""Ratio of requested memory to forecast memory."""
 MOST_SERVERS, MOST_WORKERS = 64, 100
 WORKERS = tuple(Role(RoleKind.WORKER, rank) for rank in range(512))
 SERVERS = tuple(Role(RoleKind.SERVER, rank) for rank in range(1024))

@@ -29,8 +29,8 @@ from springtide.sim.world.world import Cluster, Reserved, TrueJob
 
 HISTORY, LAUNCHES, PROFILES, SEEN, POINTS = 200, 50, 48, 18, 6
 MINUTE_S, WINDOWS, SETTLE_S, WINDOW_S = 60.0, 6, 3.0, 5.0
-"""Each look at a job covers its last minute, in this many windows. The settle and window times are those of a master
-(`PlanRules`).
+"""Each measurement of a job covers its last minute, in `WINDOWS` windows. The settle and window times are those of a
+master (`PlanRules`).
 """
 LONGEST_S = 60 * DAY_S
 MOST_TRIES = 2
@@ -190,7 +190,7 @@ class Simulation:
     def _look(self, running: SimulatedJob) -> None:
         self.touch(running)
         before = running.observed.row_counts[-1].samples if running.observed.row_counts else 0.0
-        for part in range(1, POINTS + 1):  # points that heartbeats would have reported
+        for part in range(1, POINTS + 1):  # points in time at which heartbeats would have reported
             samples = max(before + (running.progress.done - before) * part / POINTS, float(part))
             running.observed.row_counts.append(RowCount(samples, physics.rows_bytes(running.job, samples)))
         del running.observed.row_counts[:-SEEN]
@@ -203,7 +203,7 @@ class Simulation:
     def _measure(self, running: SimulatedJob, speed: physics.Speed) -> None:
         """Add profiles of the last minute, or of the time since the last change if that is shorter.
 
-        The world's noise holds for a whole minute. Shorter windows get larger errors.
+        The noise of the simulated world is given for a whole minute; shorter windows get larger errors.
         """
         seconds = min(max(self.clock.now - running.changed_at, 1.0), MINUTE_S) / WINDOWS
         larger = math.sqrt(MINUTE_S / seconds)
@@ -389,7 +389,7 @@ class Simulation:
         return True
 
     def pause(self, running: SimulatedJob, seconds: float) -> None:
-        """Pause the job; overlapping pauses end with the later one."""
+        """Pause the job. If pauses overlap, the job continues when the last one ends."""
         self.touch(running)
         running.paused_until = max(running.paused_until, self.clock.now + seconds)
         self.refresh(running)
@@ -425,8 +425,8 @@ def _servers_change(old: Shape, new: Shape) -> bool:
 
 
 # ---- faults ----
-# Each job accumulates hazard (pods times time) and loses a pod when the hazard passes a threshold. It is drawn per job,
-# so a job has the same luck under every policy.
+# Each job accumulates hazard (pods times time) and loses a pod when the hazard passes a threshold. The threshold is
+# drawn per job, so a job has the same faults under every policy.
 
 
 def relieve_hot_start(sim: Simulation, running: SimulatedJob) -> None:

@@ -69,9 +69,9 @@ class System:
     every_s: float = 60.0
     """Seconds between two calls of the policy."""
     again_s: float = 600.0
-    """Minimum seconds until the policy sees a job without news again."""
+    """Minimum seconds until the policy sees a job again, if nothing happened to the job."""
     rarely: float = 0.25
-    """Minimum wait of a job without news, as a share of the time since its last change."""
+    """The same minimum as a share of the time since the job's last change."""
 
 
 KUBEFLOW = Mechanisms(elastic=False, dynamic_shards=False, servers=ServerChange.RESTART, relieves=False, foresees=False)
@@ -106,7 +106,7 @@ def check(decision: object, name: str) -> Decision:
 
 QUANTILES = 64
 NEARLY = 0.999
-"""Share of the best speed at which the cheaper of two shapes wins."""
+"""Of the shapes with at least this share of the best speed, the cheapest is chosen."""
 
 
 @lru_cache(maxsize=8)

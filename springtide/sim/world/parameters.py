@@ -1,8 +1,8 @@
 """Constants of the simulated world, each with its source: a section of a paper, or "assumed" with a reason.
 
-Out: `ClusterWorld`, frozen; a trace file may override fields. `rows()` returns the table for the design page. Results
-of the papers' improved systems are never inputs. Only their facts about jobs and clusters before the improvement are
-used. 000 is DLRover-RM (VLDB 2024), 001 is DLRover.
+Out: `ClusterWorld`, frozen; a trace file may override fields. `rows()` returns the table for the design page. The
+results of the papers' improved systems are never inputs; only the papers' facts about jobs and clusters before the
+improvement are. 000 is DLRover-RM (VLDB 2024), 001 is DLRover.
 """
 
 from collections.abc import Iterator
@@ -163,8 +163,8 @@ LOOKUP_SHARE = 0.39
 GRAD, UPD, SYNC, EMB, BETA = 3.48, 2.36, 0.68, 2.45, 2.45
 """Fitted coefficients of 000 §6.2, which have no units.
 
-Assumed units: a batch of 512 is 1, and M/B is 1. D gives lookups their share, and time gives the tuned shape its
-throughput. The model is assumed to be W&D, because the text names none.
+Assumed units: a batch of 512 is 1, and M/B is 1. D is chosen so that lookups have their share of the step, and the time
+unit so that the tuned shape has its throughput. The model is assumed to be W&D, because the text names none.
 """
 WIDE_DEEP_CORES = (24 * 2.3 / 210, 85.1 / 210)
 XDEEPFM_CORES = (8 * 18.3 / 47.8, 27.4 / 47.8)

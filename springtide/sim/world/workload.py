@@ -138,7 +138,7 @@ def _request(world: ClusterWorld, job: TrueJob, random: np.random.Generator) -> 
     )
     workers = min(max(1, round(world.user_workers * scale * (1.0 if tuned.workers > 8 else 0.6))), MOST_WORKERS)
     servers = max(1, round(workers * tuned.servers / tuned.workers * math.exp(random.normal(0.0, 0.4))))
-    # users know that the tables are large
+    # requests include the memory for tables, because users know that the tables are large
     servers = max(servers, math.ceil(job.memory.table_bytes / (0.4 * world.node_memory * GIB)))
     ample = Shape(workers=workers, servers=servers, worker_cpu=tuned.worker_cpu, server_cpu=32.0)
     used = physics.speed(job, ample)

@@ -102,8 +102,8 @@ class Speed:
 
 
 def speed(job: TrueJob, shape: Shape, condition: FaultCondition = WELL, *, dynamic: bool = True) -> Speed:
-    """Return the speed of a shape. Without dynamic shards all workers have equal parts, so the slowest
-    worker decides.
+    """Return the speed of a shape. Without dynamic shards, all workers have equal parts of the data, so the slowest
+    worker determines the speed.
     """
     terms = equations.terms(job.coefficients, job.facts, shape)
     gradient, update, lookup = float(terms.gradient), float(terms.update), float(terms.lookup)
@@ -233,9 +233,7 @@ class Cluster:
 
 
 def pending_s(world: ClusterWorld, cpu: float, pods: int, random: np.random.Generator) -> float:
-    """Return the seconds until the last of these pods has a node. Larger pods wait longer, and the
-    slowest pod counts.
-    """
+    """Return the seconds until the last of these pods has a node. Larger pods wait longer."""
     if pods < 1:
         return 0.0
     slowest = NORMAL.inv_cdf(min(max(float(random.random()) ** (1 / pods), 1e-9), 1 - 1e-9))

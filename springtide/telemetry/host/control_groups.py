@@ -18,7 +18,8 @@ PERIOD_US = 100_000  # the kernel's default, in µs: a process over its quota is
 LEAST_SHARES, LEAST_WEIGHT = 2, 1
 """Lowest CPU shares (version 1) and weight (version 2). The defaults of other groups are 1024 and 100."""
 ENDLESS = 1 << 60
-"""Limit in bytes from which version 1 means no limit. The kernel reports the largest number of pages."""
+"""In version 1, a limit of at least this many bytes means no limit, because the kernel then reports the largest number
+of pages."""
 
 PROC_SELF = pathlib.Path("/proc/self")
 CONTROLLERS = ("cpu", "cpuacct", "memory")
@@ -73,7 +74,7 @@ class GroupV1(_GroupFolders):
         if limits.memory is not None and (memory := self._folder_of.get("memory")):
             names = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"]
             if self._number("memory", names[0]) < limits.memory:
-                names.reverse()  # the limit on memory alone may never exceed the limit with swap
+                names.reverse()  # write the limit with swap first: the limit on memory alone may never exceed it
             for name in names:
                 if "memsw" not in name or (memory / name).exists():
                     write(memory / name, limits.memory)
@@ -164,7 +165,7 @@ def read_members(folder: pathlib.Path) -> list[int]:
 def read_text(path: pathlib.Path) -> str:
     try:
         return path.read_text()
-    except OSError:  # removed in the meantime, or not counted by this kernel
+    except OSError:  # the group was removed meanwhile, or this kernel does not count the value
         return ""
 
 

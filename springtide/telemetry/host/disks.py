@@ -1,7 +1,8 @@
 """Chooses SQLite's journal mode by file system, and checks that a folder accepts files.
 
-WAL keeps its index in shared memory: on a network file system, processes of two machines would corrupt the database.
-There SQLite uses the rollback journal. The check writes a file, so it also notices quotas and failing disks.
+WAL mode keeps its index in shared memory, so on a network file system, processes of two machines would corrupt the
+database. On such file systems, SQLite uses the rollback journal. The check writes a file, so it also notices quotas and
+failing disks.
 """
 
 import os
@@ -13,8 +14,8 @@ NETWORK = re.compile(
     "9p|afs|beegfs|ceph|cifs|coda|gfs2|glusterfs|gpfs|lustre|ncpfs|nfs4?|ocfs2|orangefs|pvfs2|smb3|smbfs|virtiofs|wekafs"
     r"|fuse\.(?!fuse-overlayfs$).*"
 )
-"""File systems that several machines, or a machine and its guests, can mount at once; with most of FUSE, such as sshfs,
-gcsfuse and JuiceFS."""
+"""File systems that several machines, or a machine and its guests, can mount at the same time. They include most FUSE
+file systems, such as sshfs, gcsfuse and JuiceFS."""
 
 PROBE_BYTES = 1 << 17
 """Bytes that a master needs to begin its journal and its log."""

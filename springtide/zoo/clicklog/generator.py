@@ -15,11 +15,11 @@ from springtide.zoo.clicklog.counter_rng import Floats, Index
 from springtide.zoo.clicklog.population import LogSpec
 
 _BLOCK = 8192  # events per block: about 40 arrays of this size fit the second-level cache
-_CALIBRATION = 65536  # events that set the bias: the click rate is met within 0.002
+_CALIBRATION = 65536  # number of events by which the bias is set; the click rate is then met within 0.002
 _SECONDS_AN_HOUR = 3600.0
 RATING_STEPS = (-2.0, -1.0, 0.0, 1.0)
-"""A rating is 1 plus the number of these steps below the noisy logit. Without label noise, ratings 4 and 5 are the
-clicks.
+"""A rating is 1 plus the number of these thresholds that are below the noisy logit. Without label noise, clicks have
+the ratings 4 and 5.
 """
 
 _STREAM_USER, _STREAM_ITEM, _STREAM_CONTEXT, _STREAM_DENSE, _STREAM_LABEL, _STREAM_CONVERSION = range(20, 26)
@@ -59,7 +59,7 @@ class Generator:
         draw = self._draw(before, self._room(_CALIBRATION))
         start = np.zeros(_CALIBRATION, dtype=np.float32)
         weight = np.ones(_CALIBRATION)
-        for task in (self.clicks, self.conversions):  # conversions are a share of the clicks
+        for task in (self.clicks, self.conversions):  # conversions second, because they are a share of the clicks
             task.bias = population.centre(task.logit(draw, start), weight, task.rate)
             weight = task.probability(task.logit(draw, start))
 
@@ -126,7 +126,7 @@ class Generator:
             rank = contexts[field] if kind == "context" else users if kind == "user" else items
             values.take(rank, out=ids[field], mode="clip")
         dense = counter_rng.normals(event, world.stream(_STREAM_DENSE), self.spec.dense)
-        # these columns depend on the user; 0.6 and 0.8 keep the variance at 1
+        # these columns depend on the user; the factors 0.6 and 0.8 keep the variance at 1
         for column in range(min(4, self.spec.dense)):
             dense[column] *= np.float32(0.8)
             dense[column] += np.float32(0.6) * world.users[:, column].take(users, mode="clip")

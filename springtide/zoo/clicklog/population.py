@@ -42,11 +42,11 @@ class LogSpec:
     taste: float = 0.9
     """Probability that a user takes the better match of two popular items; 0.5 means no preference."""
     click_rate: float = 0.25
-    """Share of clicks, also with label noise; with drift, the share at the start of the log."""
+    """Share of clicks, with or without label noise; with drift, the share at the start of the log."""
     conversion_rate: float = 0.1
     """Share of conversions among clicks."""
     label_noise: float = 0.0
-    """Share of labels replaced by a coin of the same rate, which lowers the best AUC."""
+    """Share of labels that are replaced by random labels of the same click rate, which lowers the best possible AUC."""
     field_strength: float = 1.2
     """Standard deviation of the logit contribution of all fields together."""
     interaction_strength: float = 0.7
@@ -231,7 +231,7 @@ class DriftingWeights:
         """Return the weights with these indices at these hours."""
         if isinstance(which, slice):
             speed, phase, size = self.speed[which], self.phase[which], self.size[which]
-        else:  # a clipped take is twice as fast as indexing
+        else:  # `take` with mode="clip" is twice as fast as indexing
             speed, phase, size = (of.take(which, mode="clip") for of in (self.speed, self.phase, self.size))
         turned = speed * hours
         turned += phase
@@ -264,7 +264,7 @@ class Truth:
         self._dense = _weights(
             spec.dense, spec.dense_strength / np.sqrt(max(spec.dense, 1)), spec.drift_per_hour, world.stream(11, task)
         )
-        # without drift this is skipped: for ten million users it takes 360 MB
+        # skipped without drift, because it takes 360 MB for ten million users
         people = np.arange(len(world.users) if spec.drift_per_hour > 0 else 0, dtype=np.int64)
         self._turn = np.float32(spec.drift_per_hour) * counter_rng.normals(people, world.stream(12, task))[0]
         self._other = np.ascontiguousarray(counter_rng.normals(people, world.stream(13, task), LATENT).T)

@@ -172,7 +172,8 @@ def _homes(source: Path) -> list[Path]:
     """Return the folders for derived files: the source's folder, and a private folder of this user."""
     where = hashlib.blake2b(str(source.parent.resolve()).encode(), digest_size=8).hexdigest()
     private = Path(tempfile.gettempdir()) / f"springtide-{os.getuid()}"
-    if private.exists() and private.stat().st_uid != os.getuid():  # do not trust files of another user
+    # skip this folder: files of another user are not trusted
+    if private.exists() and private.stat().st_uid != os.getuid():
         return [source.parent]
     return [source.parent, private / where]
 
