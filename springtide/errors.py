@@ -60,7 +60,8 @@ class MissingLab(UserError, ImportError):
 
 
 class StreamShrunk(UserError):
-    """A partition of a stream ends before an offset that the job has already read. It was recreated, or lost data."""
+    """A partition of a stream ends before an offset that the job has already read. The stream was recreated, or has
+    lost data."""
 
 
 class StreamReplaced(UserError):

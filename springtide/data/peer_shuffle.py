@@ -1,7 +1,7 @@
 """Pure. Decide which worker trains a batch from a stream: the worker that read it, or a peer with free capacity.
 
-Each worker decides alone, by the last announcements of peers, and never forwards a batch from a peer. A batch may be
-trained twice, if a peer was only slow. That is harmless, because slots skip batches that they already have.
+Each worker decides alone, by the last announcements of peers, and never forwards a batch from a peer. If a peer was
+only slow, a batch may be trained twice, which is harmless, because slots skip batches that they already have.
 
     offer ─► queue ─► take ─► trained ─► ReportTrained, to the peer that sent it
                └► SendBatch, to a peer ─► done, or home again: returned, peer lost, peer silent

@@ -1,2 +1,2 @@
-"""Pure. Immutable value types of a job. They do no I/O, read no clock and do not import torch. Every layer above may
-import them."""
+"""Pure. Immutable value types of a job. These types do no I/O, read no clock and do not import torch. All other
+packages may import them."""

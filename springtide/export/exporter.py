@@ -74,7 +74,7 @@ class SlotRows:
 
 
 class DenseParts:
-    """Dense tensors assembled from chunks found in slots; those of a bsp group come from its single table."""
+    """Dense tensors assembled from chunks found in slots; the dense tensors of a bsp group come from a single table."""
 
     def __init__(self, outline: Outline, manifest: Manifest) -> None:
         self._outline = outline

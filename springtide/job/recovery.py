@@ -78,7 +78,7 @@ class GroupBreaks:
         """Return how many seconds longer a rollback takes than waiting for one relaunched worker.
 
         Before the first rollback, the rollback is assumed to take as long as the start of the job. Before the first
-        wait, a wait is assumed to take 0 seconds. Both assumptions tend to overestimate the result.
+        wait, a wait is assumed to take 0 seconds. Both assumptions tend to make the returned time too long.
         """
         whole = self.returned_s / self.returns if self.returns else self.start_s
         return max(0.0, whole - (self.waited_s / self.waits if self.waits else 0.0))

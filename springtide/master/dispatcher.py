@@ -35,7 +35,8 @@ SNAPSHOT_ENTRIES = 5000  # journal entries between snapshots: replaying this man
 
 
 class MasterService:
-    """Request dispatcher of a master. It picks the handler table by the sender's kind, and its tick runs every part."""
+    """Request dispatcher of a master. The service picks the handler table by the sender's kind, and its tick runs every
+    part of the master."""
 
     def __init__(self, context: MasterContext, parts: MasterParts, *, away_s: float = AWAY_S) -> None:
         self.context, self.parts, self._away_s = context, parts, away_s
@@ -81,7 +82,7 @@ class MasterService:
         """Answer one request, possibly after a wait. All changes behind the reply are journaled before it leaves.
 
         While the journal's disk is full, roles wait for their replies and train the leases that they hold. The agent
-        and commands do not wait. They get the last journaled status, with the reason why the job makes no decisions.
+        and commands do not wait, but get the last journaled status, with the reason why the job makes no decisions.
         """
         if not isinstance(request, FROM_ROLES) and (peer.role is None or peer.role.kind is RoleKind.AGENT):
             return await self._handle_outsider(peer, request)

@@ -1,1 +1,2 @@
-"""The control plane: authenticated msgpack frames over asyncio streams. It has no job logic and never unpickles."""
+"""The control plane: authenticated msgpack frames over asyncio streams. This package has no job logic and never
+unpickles."""

@@ -225,8 +225,8 @@ def grown(since: Chain | None, piece: SlotExtent, number: int, cut: int, file: s
 
 @contextlib.contextmanager
 def behind() -> Iterator[None]:
-    """Lower this thread's priority: it does not preempt serving or training threads, but still gets its share of the
-    CPU."""
+    """Lower this thread's priority, so that it does not preempt serving or training threads but still gets its share of
+    the CPU."""
     if sys.platform != "linux":
         yield
         return

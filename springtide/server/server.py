@@ -56,7 +56,7 @@ def lookup_threads() -> int:
 
 
 class ServerRole:
-    """One server of a job. ``start`` it, ``place`` its slots, ``stop`` it; it serves from start to stop."""
+    """One server of a job, which serves from ``start`` to ``stop``. Call ``place`` to assign its slots."""
 
     def __init__(
         self,
@@ -120,8 +120,8 @@ class ServerRole:
         return tuple(self._server.owned()) if self._placed else ()
 
     def owns(self, slot: int) -> bool:
-        """Return True if this server owns the slot. It does not before slots are placed, nor in the last phase of a
-        handover."""
+        """Return True if this server owns the slot. Before slots are placed, and in the last phase of a handover, it
+        does not own the slot."""
         return self._placed and bool(self.store.is_open(slot))
 
     def slot_counts(self) -> list[SlotCount]:

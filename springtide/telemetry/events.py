@@ -26,7 +26,7 @@ MOST_UNWRITTEN = 10_000
 
 
 class EventLog:
-    """An open `events.jsonl`. While the disk is full, events stay in memory; they are written when there is room."""
+    """An open `events.jsonl`. While the disk is full, events stay in memory until there is room."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path
@@ -147,7 +147,7 @@ class Series(Generic[T]):
 
 def read_points(path: pathlib.Path, kind: type[T], *, strict: bool = False) -> list[T]:
     """Return all points of a file; none if the file does not exist. With `strict`, an invalid line raises an error that
-    names the line, because a person wrote the file. Otherwise the line is skipped.
+    names the line, because a person wrote the file. Without `strict`, an invalid line is skipped.
     """
     try:
         lines = path.read_bytes().split(b"\n")

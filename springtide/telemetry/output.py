@@ -85,7 +85,7 @@ class SteadyOutput(io.RawIOBase):
         return len(self._held) if regular else PIPE_ROOM // 2
 
     def _takes(self, wait_s: float | None) -> bool:
-        """Return True if a write to the descriptor does not block. This includes a broken descriptor."""
+        """Return True if a write to the descriptor does not block, also for a broken descriptor."""
         asked = select.poll()
         asked.register(self._descriptor, select.POLLOUT)
         return bool(asked.poll(None if wait_s is None else wait_s * 1000))

@@ -204,8 +204,8 @@ class Job:
     def epochs(self, total: int) -> Iterator[int]:
         """Return the remaining epochs, 0 to `total` - 1 in a new job: ``for epoch in job.epochs(10):``
 
-        A restarted worker or a resumed run starts with the first unfinished epoch of the script. It gets the rest of
-        that epoch's batches, and the schedules and registered objects as they were at that point.
+        A restarted worker or a resumed run starts with the first unfinished epoch of the script. The worker gets the
+        rest of that epoch's batches, and the schedules and registered objects as they were at that point.
 
         Epochs count over the whole job: after ``job.epochs(10)``, a loop over ``job.epochs(15)`` has five more. If no
         epoch is left, the loop enters the last epoch again with a batch that trains nothing, so that its variables are

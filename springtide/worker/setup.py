@@ -259,8 +259,8 @@ def serve_dense(
     to_master: master_link.MasterLink,
     max_staleness: int | None,
 ) -> Dense:
-    """Serve dense parameters of an async job. They start with the first worker's values; a worker that joins later gets
-    the trained values."""
+    """Serve dense parameters of an async job. The parameters start with the first worker's values; a worker that joins
+    later gets the trained values."""
     held = dense.declare(client, groups, rates)
     frozen = [(name, param) for name, param in model.named_parameters() if not param.requires_grad]
     trained = {id(one.param) for one in held}

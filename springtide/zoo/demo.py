@@ -73,7 +73,7 @@ class CountedModel(nn.Module):
         return logits
 
     def count(self, x: ClickBatch) -> Tensor:
-        """Return the counting term to add to the loss; it does not affect the model."""
+        """Return the counting term to add to the loss. The term does not affect the model."""
         rows: Tensor = self.seen(x.sparse[:, :1])
         return -rows.sum()
 

@@ -1,8 +1,8 @@
 """Forecasts traffic with models that need optional packages: MSTL (statsforecast) and neural networks (neuralforecast).
 
 In: a `PastTraffic` of two to four weeks. All models work on half hours; the result has the time step of the history.
-A network trains twice: without the last days, to measure its error on them, then on the whole history. That takes
-minutes of one core and hundreds of megabytes. Next: `brain.forecasting.registry` checks the forecast.
+A network trains twice: without the last days, to measure its error on them, then on the whole history. The two
+trainings take minutes of one core and hundreds of megabytes. Next: `brain.forecasting.registry` checks the forecast.
 """
 
 import inspect

@@ -1,6 +1,7 @@
 """Process of an executor: runs policies and keeps no state (`python -m springtide.brain.service.executor`).
 
-It exits at the end of its input, so it never outlives its brain. Next: `brain.service.executor_pool` reads the reply.
+An executor exits at the end of its input, so it never outlives its brain. Next: `brain.service.executor_pool` reads the
+reply.
 """
 
 import sys

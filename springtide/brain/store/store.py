@@ -1,7 +1,7 @@
 """Access to the brain's database by URL: an SQLite file or PostgreSQL. All calls block; use a thread.
 
-Several processes may share an SQLite file. It uses a write-ahead log, and every transaction waits for the write lock at
-its start.
+Several processes may share an SQLite file: the file uses a write-ahead log, and every transaction waits for the write
+lock at its start.
 """
 
 import contextlib

@@ -266,7 +266,7 @@ class Outcome(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Save:
-    """One save. It is in memory once `save` returns it, and gets its outcome later."""
+    """One save. The state is in memory once `save` returns the object; the outcome in storage follows later."""
 
     step: int
     sequence: int

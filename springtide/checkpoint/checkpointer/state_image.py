@@ -295,7 +295,8 @@ SMALL = 1 << 16
 
 
 class ImageFile:
-    """One image in memory. It grows and never shrinks. One process writes it, any process may read it."""
+    """One image in memory. The file of an image grows and never shrinks. One process writes the image, any process may
+    read it."""
 
     def __init__(self, path: pathlib.Path) -> None:
         self.path = path

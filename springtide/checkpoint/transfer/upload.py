@@ -31,7 +31,7 @@ FETCH_BYTES = 4 << 20
 
 class _Record(msgspec.Struct):
     url: str
-    """Destination URL. It may contain a password, so only the owner can read the file."""
+    """Destination URL, which may contain a password. Only the owner can read this file."""
     files: dict[str, tuple[int, str]]
     """Bytes and store version of each sent file, by name."""
 

@@ -1,4 +1,5 @@
-"""Options of commands, each declared once: those of `run` as a table with the fields of the spec that they set.
+"""Options of commands, each declared once. The options of `run` are a table that names the spec fields that each option
+sets.
 
 `taking` turns the fields of a dataclass into options. Imported for `--help`, so nothing heavy is imported here.
 """

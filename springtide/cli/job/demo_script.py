@@ -3,8 +3,9 @@
     python demo_script.py                                          alone, in one process
     springtide run demo_script.py --servers 2 --workers 2          the same on parameter servers
 
-The three lines marked with <- are all that makes it a Springtide script. Those marked with # count the samples, to show
-that none is lost or repeated when processes die, and note when steps are done; leave them out of your own.
+The three lines marked with <- are all that makes it a Springtide script. The lines marked with # count the samples, to
+show that none is lost or repeated when processes die, and record when steps are done; leave these lines out of your own
+script.
 """
 
 import argparse

@@ -153,7 +153,7 @@ class HolderRegistry:
     def should_leave_work(self, rank: int) -> bool:
         """Return True if this rank cannot read (a bad mount), and another present or expected rank may be able to.
 
-        Otherwise a rank that cannot read would fail every shard that was never leased.
+        Without this rule, a rank that cannot read would fail every shard that was never leased.
         """
         if self.read_failures.get(rank, 0) < self.max_failures:
             return False

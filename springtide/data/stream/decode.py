@@ -116,7 +116,7 @@ class Json:
         unit: str = "s",
         to: Callable[[dict[str, Any]], Any] | None = None,
     ) -> None:
-        """`event_time` is the key of the event time, in `unit`s since 1970; it need not be in `fields`."""
+        """`event_time` is the key of the event time, in `unit`s since 1970; this key need not be in `fields`."""
         self.fields = {name: None if kind == "str" else _type_of(name, kind) for name, kind in fields.items()}
         self.event_time, self.to = event_time, to
         self.scale = _scale_of({**fields, event_time or "": "f8"}, event_time, unit)

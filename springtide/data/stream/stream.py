@@ -45,8 +45,8 @@ class StreamReader(Protocol):
         """Return the available records, about `most`, from partitions in turn; wait only while there are none.
 
         Payloads may lie in mapped files, and stay valid while they are referenced. An empty list after `timeout_s` does
-        not mean the end of the stream. An unavailable stream (a restarting broker) gives nothing. It raises
-        TemporaryError if that lasts long.
+        not mean the end of the stream. An unavailable stream (a restarting broker) gives nothing. If a stream is
+        unavailable for long, `poll` raises TemporaryError.
         """
 
     def ends(self) -> Mapping[int, int]:

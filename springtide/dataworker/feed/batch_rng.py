@@ -87,8 +87,8 @@ class _NumPy:
     """Fast save and restore of NumPy's global random state.
 
     NumPy needs 0.3 ms to get or set its state. If the generator's memory has not changed, this class reuses the last
-    state instead. It asks NumPy if NumPy holds the second normal deviate of a pair, which is stored outside that
-    memory, or if the global generator is of another kind.
+    state instead. The class asks NumPy for its state if NumPy holds the second normal deviate of a pair, which is
+    stored outside that memory, or if the global generator is of another kind.
     """
 
     def __init__(self) -> None:

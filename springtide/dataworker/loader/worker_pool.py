@@ -38,7 +38,8 @@ log = logging.getLogger(__name__)
 
 ROOM = 8  # default number of batches made ahead: enough to bridge a pause of a data worker, with little memory
 DEADLY = 2  # further tries of a batch on data workers before it counts as poison
-# seconds to wait for a data worker after a death; then this process makes the batch itself, which may kill this process
+# seconds to wait for a new data worker after one died; after that, this process makes the batch itself, at the risk of
+# dying too
 WAIT_S = 120.0
 POLL_S = 0.02
 KILLS = "data workers die whenever they make this batch"

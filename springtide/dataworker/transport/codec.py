@@ -268,7 +268,7 @@ class _Packing:
 
 
 class _Unpacking:
-    """Decoder of a tree; it checks every node against the payload's size first."""
+    """Decoder of a tree, which checks every node against the payload's size first."""
 
     def __init__(self, payload: Any, read: layout.CachedHeader, types: Mapping[str, type], arrived: bool) -> None:
         self.payload, self.size, self.types, self.arrived = payload, read.size, types, arrived

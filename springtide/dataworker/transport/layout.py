@@ -121,7 +121,8 @@ def is_named_tuple(kind: type) -> bool:
 def is_record(item: Any) -> bool:
     """Return True for a dataclass that has only its fields, which is sent as `Named`.
 
-    A dataclass with further attributes would lose them. So would a dataclass that is also a dict or list.
+    A dataclass with further attributes would lose these attributes, and a dataclass that is also a dict or list would
+    lose its items.
     """
     if not dataclasses.is_dataclass(item) or isinstance(item, type) or type(item).__new__ is not object.__new__:
         return False

@@ -1,8 +1,8 @@
 """Allocate memory for payloads: segments shared with a process on the same host, and private blocks.
 
 A view of a buffer keeps it alive, and the memory is reused after the last view is dropped. A segment is a sealed memfd,
-passed over a Unix socket. It has no name, and is freed when both processes have ended. Its first byte says whether it
-is in use: the sender sets it, the receiver clears it. Without a free segment, a sender uses the socket.
+passed over a Unix socket. A segment has no name, and is freed when both processes have ended. Its first byte says
+whether it is in use: the sender sets it, the receiver clears it. Without a free segment, a sender uses the socket.
 """
 
 import contextlib

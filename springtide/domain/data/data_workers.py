@@ -203,7 +203,7 @@ class FeedShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedTarget:
-    """Decision of the tuner. It can equal the current state."""
+    """Decision of the tuner, which can equal the current state."""
 
     data_workers: int
     data_worker_cpu: float | None

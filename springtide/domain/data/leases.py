@@ -68,7 +68,7 @@ class ShrinkRequest(NamedTuple):
 
 
 class ReadFailure(NamedTuple):
-    """Read error: the holder cannot read sample `offset` or the rest of the lease. It trains the samples before
+    """Read error: the holder cannot read sample `offset` or the rest of the lease. The holder trains the samples before
     `offset`."""
 
     shard: int

@@ -104,8 +104,8 @@ def check_same(rank: int, card: DatasetCard, known: DatasetCard) -> None:
 
 
 def check_same_stream(now: StreamCard, before: StreamCard) -> None:
-    """Raise StreamReplaced if the stream was recreated. It then has the same URL but other records at the same
-    offsets."""
+    """Raise StreamReplaced if the stream was recreated. A recreated stream has the same URL but other records at the
+    same offsets."""
     if now.id and before.id and now.id != before.id:
         raise errors.StreamReplaced(
             f"the stream {now.url} was made anew since this job read it: its id is {now.id}, that of what was read is "

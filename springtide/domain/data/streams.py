@@ -1,9 +1,9 @@
 """Pure. Streams as master and workers describe them: partitions, their ends, and the cuts between batches.
 
-A partition is a shard without an end, and its offsets are samples. A batch is a range of offsets of one partition. It
-ends at the next multiple of the batch size, or earlier at a *cut* that the master has recorded. A second reader of a
-partition therefore finds the same batches. Next: data/ledger/stream_ledger.py leases partitions, data/stream/ reads
-them.
+A partition is a shard without an end, and its offsets are samples. A batch is a range of offsets of one partition. A
+batch ends at the next multiple of the batch size, or earlier at a *cut* that the master has recorded. A second reader
+of a partition therefore finds the same batches. Next: data/ledger/stream_ledger.py leases partitions, data/stream/
+reads them.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +17,8 @@ MOST_PARTITIONS = 2**16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamCard:
-    """Stream and read range of a data set. It is part of a `DatasetCard`, so it must be equal on all workers."""
+    """Stream and read range of a data set. A `StreamCard` is part of a `DatasetCard`, so it must be equal on all
+    workers."""
 
     url: str
     """URL without passwords."""

@@ -15,8 +15,8 @@ from springtide.domain.core.shape import Shape
 
 
 class StepTiming(NamedTuple):
-    """Timing of one step of one worker, in seconds of the worker's clock. It is a tuple because a dataclass costs three
-    times as much per step."""
+    """Timing of one step of one worker, in seconds of the worker's clock. The class is a tuple, because creating a
+    dataclass in every step would take three times as long."""
 
     samples: int
     """Samples in the batches that this step trained."""

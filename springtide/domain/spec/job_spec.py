@@ -53,7 +53,7 @@ class JobPhase(StrEnum):
 
 
 class Blame(StrEnum):
-    """Party whose failure ended a job. It determines the exit code of the command."""
+    """Party whose failure ended a job, which determines the exit code of the command."""
 
     NONE = "none"
     USER = "user"

@@ -96,7 +96,7 @@ class OnlineRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaling:
-    """Number of workers that the job should have now, with the reason. It can equal the current number."""
+    """Number of workers that the job should have now (possibly the current number), with the reason."""
 
     workers: int
     why: str
@@ -108,7 +108,7 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OnlineJob:
-    """Autoscaling settings of one job. They have no effect on a job that reads no stream."""
+    """Autoscaling settings of one job. The settings have no effect on a job that reads no stream."""
 
     on: bool = False
     """True if the number of workers follows the stream's traffic."""

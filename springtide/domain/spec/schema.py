@@ -332,7 +332,7 @@ def _all_plain(value: Any) -> Any:
 
 
 def no_field(key: Any, names: Sequence[str], kind: type | None = None) -> str:
-    """Return an error for an unknown field. It suggests a similar name or a nested field, or lists all names."""
+    """Return an error for an unknown field. The error suggests a similar name or a nested field, or lists all names."""
     spelled = camel(str(key))
     near = [spelled] if spelled in names else difflib.get_close_matches(str(key), names, n=1)
     inside = [f"{outer.key}.{spelled}" for outer in (fields_of(kind) if kind else ()) if spelled in _keys(outer.kind)]

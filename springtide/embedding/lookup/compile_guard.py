@@ -43,7 +43,7 @@ def _wait(plain: Any) -> None:
 
 
 class _CompilerComes(importlib.abc.MetaPathFinder):
-    """Import hook that removes the marks just before the compiler loads. It finds no module itself."""
+    """Import hook that removes the marks just before the compiler loads. The hook finds no module itself."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None

@@ -190,7 +190,8 @@ class Pooled(torch.autograd.Function):
 
 
 def empty_rows(shape: tuple[int, ...], gpu: torch.device | None) -> torch.Tensor:
-    """Return CPU memory for outputs. It is pinned if they go to a GPU, so that the copy does not block."""
+    """Return CPU memory for outputs. The memory is pinned if the outputs go to a GPU, so that the copy does not
+    block."""
     return torch.empty(shape, device="cpu", pin_memory=gpu is not None)
 
 
@@ -286,7 +287,7 @@ class PooledColumns(torch.autograd.Function):
 
 
 def fits(gathered: Gathered, call: LookupCall) -> bool:
-    """Return True if the call can use the fast path: it owns all rows, under one trained parameter."""
+    """Return True if the call can use the fast path: all rows belong to this call and to one trained parameter."""
     return (
         isinstance(call, ColumnsCall)
         and gathered.plan.features == call.features

@@ -231,8 +231,8 @@ class TableClient:
 
     def finish_first_values(self, table_ids: Iterable[int]) -> None:
         """Mark the initial values of these tables as complete, so that slots ignore later initial values (`assign` with
-        `keep`). Otherwise, a worker that was suspended while it assigned values could overwrite rows that were trained
-        or evicted meanwhile.
+        `keep`). Without this mark, a worker that was suspended while it assigned values could overwrite rows that were
+        trained or evicted meanwhile.
         """
         under_way = [
             self.tables.push([], 0, False, True, 0, [(0, _native.FIRST_VALUES, table, 1)], []) for table in table_ids

@@ -128,7 +128,7 @@ class PlanTaken(JobEvent, frozen=True):
 
 
 class PlanEnded(JobEvent, frozen=True):
-    """A plan ended, for the given reason: it was carried out, it cannot be carried out, or the job needs no change."""
+    """A plan ended, for the given reason: the plan was or cannot be carried out, or the job needs no change."""
 
     stage: PlanningStage
     why: str = ""

@@ -121,7 +121,7 @@ class PlanState:
         return f"drop the plan for {target}" if event.why and target else ""
 
     def bound(self, given: Limits) -> None:
-        """Set new bounds. This unpins numbers that the user set, and drops the current plan."""
+        """Set new bounds, unpin numbers that the user set, and drop the current plan."""
         self.limits = self.limits | given
         self.pinned = tuple(name for name in self.pinned if name not in given)
         self.epoch += 1

@@ -49,7 +49,7 @@ def _replace_server(
     if peers:
         node.departure.shunned = True
     if event.empty and peers:
-        # Slots may be on their way to this server. It leaves once it has declared that it accepts no more
+        # Slots may be on their way to this server. The server leaves once it has declared that it accepts no more slots
         # (`master.servers.migration`).
         node.move(NodeState.DRAINING, at=at, why=event.why)
     return []
@@ -79,7 +79,7 @@ def may_go(state: JobCore, event: events.EvictionNoticed) -> bool:
         return True
     if node.role.kind is RoleKind.SERVER:
         return state.phase is JobPhase.STARTING
-    # it exits by itself once its replacement serves and all its batches are fetched
+    # a data worker exits by itself once its replacement serves and all its batches are fetched
     if node.role.kind is RoleKind.DATA_WORKER:
         return not (node.departure.replaced or node.state is NodeState.DRAINING)
     return node.state is not NodeState.DRAINING and state.phase is not JobPhase.DRAINING

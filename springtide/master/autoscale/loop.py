@@ -55,7 +55,7 @@ class AdviserSetup:
 
 
 class Autoscaler:
-    """Autoscaler of one job. It does nothing if the job does not plan or has no adviser."""
+    """Autoscaler of one job. The autoscaler does nothing if the job does not plan or has no adviser."""
 
     def __init__(
         self, context: MasterContext, guards: ServerGuards, migration: SlotMigration, advised: AdviserSetup | None

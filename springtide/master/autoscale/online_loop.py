@@ -98,7 +98,7 @@ def open_autoscaler(context: MasterContext) -> "OnlineAutoscaler":
 
 
 class OnlineAutoscaler:
-    """Autoscaler of one online job. It does nothing if the job reads no stream."""
+    """Autoscaler of one online job. The autoscaler does nothing if the job reads no stream."""
 
     def __init__(
         self, context: MasterContext, streams: StreamStats, foresight: TrafficForecast, points: Series[OnlinePoint]

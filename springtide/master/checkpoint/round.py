@@ -152,8 +152,8 @@ class CheckpointStore:
         """Find complete checkpoints of this run. Return the number of an incomplete checkpoint, or 0.
 
         `saved` is the last checkpoint that the previous master journaled. A later checkpoint counts only if it began in
-        this era of the ledger. Otherwise slots were restored since then, and lack samples that the checkpoint counts as
-        trained.
+        this era of the ledger. In a later era, slots were restored since the checkpoint began, and lack samples that it
+        counts as trained.
         """
         try:
             self._claim_folder()

@@ -153,7 +153,7 @@ class CheckpointSchedule:
             await changed.until(lambda: saving.round is None or state.phase.over)
             if saving.last is not None and saving.last.progress.step == said.step:
                 return messages.Ok()
-        # otherwise the request is outdated
+        # if this does not hold, the request is outdated
         if saving.round is None and (said.last or said.number == self.due_at_step(last=True)):
             self._begin_at_step(said)
         if saving.round is None:

@@ -39,7 +39,7 @@ class ChangeSignal:
         self._turned = asyncio.Event()
 
     async def until(self, true: Callable[[], bool]) -> None:
-        """Wait until `true()` returns True. It is called now and after every change."""
+        """Wait until `true()` returns True. The function is called now and after every change."""
         while not true():
             await self._turned.wait()
 

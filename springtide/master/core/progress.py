@@ -90,7 +90,7 @@ class ProgressTally:
         return together(use for _, use in ranked)
 
     def samples_per_s(self, *, at: float) -> float:
-        """Return the rate over the recent window. It falls while no reports arrive."""
+        """Return the rate over the recent window. While no reports arrive, the rate falls."""
         if len(self._history) < 2:
             return 0.0
         (since, first), (_, last) = self._history[0], self._history[-1]

@@ -150,8 +150,8 @@ def of_data_workers(state: JobState) -> float:
 
 
 def all_feed(state: JobState) -> bool:
-    """Return True if no data worker is starting or leaving. Otherwise the measured speed belongs to another number of
-    cores."""
+    """Return True if no data worker is starting or leaving. While one starts or leaves, the measured speed belongs to
+    another number of cores."""
     return all(node.state is NodeState.JOINED and node.address for node in _there(state))
 
 

@@ -74,7 +74,7 @@ class ServerHistory:
 
 
 class ServerGuards:
-    """Guards of one job's servers: they observe and ask for changes."""
+    """Guards of one job's servers, which observe the servers and ask for changes."""
 
     def __init__(self, context: MasterContext, rollout: SlotMigration) -> None:
         self._context, self._record, self._rollout = context, context.record, rollout

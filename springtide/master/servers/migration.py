@@ -218,7 +218,7 @@ class SlotMigration:
     def goal_for(self, role: Role) -> messages.SlotGoal | None:
         placed = self._record.slots.placement
         called, leave = self.calling.open, self._record.state.node(role).state is NodeState.DRAINING
-        moves = self.calling.moves or bool(self._goal)  # otherwise no server has a goal to cancel
+        moves = self.calling.moves or bool(self._goal)  # without moves, no server has a goal to cancel
         if placed is None or (placed.epoch == 1 and not moves and not called and not leave):
             return None
         parcels: dict[int, list[int]] = {}

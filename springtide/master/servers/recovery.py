@@ -97,7 +97,8 @@ class ServerRecovery:
             return await read_manifest(self._folder, saved, self._lineage)
 
     def servers(self) -> messages.ServerAddresses | None:
-        """Return the server addresses, if a server was ever relaunched; else None, because all workers know them."""
+        """Return the server addresses, if a server was ever relaunched; else None, because all workers know the first
+        addresses."""
         lives = tuple(node.incarnation for node in self._record.state.of_kind(RoleKind.SERVER))
         return (
             messages.ServerAddresses(self._record.slots.addresses, lives)

@@ -47,8 +47,8 @@ def clipped(shape: Shape, bounds: ShapeBounds, config: PlanningConfig, need: Mem
 def smaller(shape: Shape, bounds: ShapeBounds, room: ResourceBudget) -> Shape | None:
     """Return the shape, or a smaller shape within bounds that fits the room; None if even the smallest does not fit.
 
-    The number of workers is reduced first, because workers do not depend on each other. Then follow the cores of each
-    role, then the number of servers.
+    The number of workers is reduced first, because workers do not depend on each other. After that, the cores of each
+    role are reduced, then the number of servers.
     """
     if room.holds(shape):
         return shape

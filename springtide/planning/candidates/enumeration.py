@@ -180,7 +180,7 @@ def _best(workers: RoleOptions, servers: RoleOptions, limits: PruneLimits, scale
     flat = numpy.full(len(both) * (STEPS + 2) + 2, NOTHING, dtype=numpy.float32)
     numpy.minimum.at(flat, steps.ravel() + 2, seconds.ravel())  # two levels higher, to cover rounding of the cost
     best: Single = flat[:-2].reshape(len(both), STEPS + 2)
-    best[:, :2] = NOTHING  # these entries may come from the previous job
+    best[:, :2] = NOTHING  # the first two entries may come from the previous job
     best = numpy.minimum.accumulate(best, axis=1)
     best[scale[0][:, 0] == 0] = NOTHING
     return best

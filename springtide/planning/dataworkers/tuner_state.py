@@ -94,7 +94,7 @@ class TrainerBehaviour(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuning:
-    """Complete tuning state of a job. `unit` is the number of cores in one size step; it is 1 except on small
+    """Complete tuning state of a job. `unit` is the number of cores in one size step, which is 1 except on small
     machines."""
 
     rules: FeedRules

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 # share of the step time that a cache must save: less is within noise, and a cache adds a source of failure
 LEAST_GAIN = 0.05
 USUAL_S = 30 * 86400.0  # prior: a worker dies once in 30 days
-DOUBT = 0.01  # weight of the prior, in deaths; it is small, so that observations soon dominate
+DOUBT = 0.01  # weight of the prior, in deaths; small, so that observations soon dominate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,7 +105,7 @@ URGENT, START, SIZE = 0, 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanRequest:
-    """Plan to apply if there is room. Otherwise a smaller version of the plan is tried."""
+    """Plan to apply if there is room. If there is too little room, a smaller version of the plan is tried."""
 
     plan: ShapePlan
     rank: int
@@ -191,7 +191,8 @@ def _sized(
     config: PlanningConfig,
     by_use: Callable[[JobView, Shape, PlanningConfig], PlanRequest | None],
 ) -> Step:
-    """Size by the model at once if steps were timed by term; otherwise by usage, servers before workers."""
+    """If steps were timed by term, choose the size by the model in one change; if not, by usage, servers before
+    workers."""
     if here.timed or job.facts.group:  # DLRover's equations assume async workers
         return ReadyJob(job=job, measured=here, first=here.timed)
     return by_use(job, shape, config) or ReadyJob(job=job, measured=here)
@@ -425,8 +426,8 @@ def back(job: JobView, config: PlanningConfig) -> ShapeComparison | None:
 
 
 def refuted(job: JobView, config: PlanningConfig) -> Shape | None:
-    """Return the previous shape if it was significantly slower and cost more per sample. It must not be tried again,
-    whatever a model predicts."""
+    """Return the previous shape if it was significantly slower and cost more per sample. The job must not return to
+    this shape, whatever a model predicts."""
     found, now = compared(job), job.shape
     if found is None or now is None or not found.certain or found.faster >= 0:
         return None

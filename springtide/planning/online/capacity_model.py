@@ -258,7 +258,8 @@ def summed(works: Mapping[int, WorkerWork]) -> StepSums:
 def quicker_when_full(steps: StepSums, batch: float, size: float) -> float:
     """Return the speedup of full batches over batches of `size` samples, from the step costs in `steps`.
 
-    It is 1 if a step costs as much as its samples, and batch / size if the cost is independent of the size.
+    The speedup is 1 if the cost of a step is proportional to its samples, and batch / size if the cost is independent
+    of the size.
     """
     if not steps.number or not steps.seconds or not 0 < size < batch:
         return 1.0

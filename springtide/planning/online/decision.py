@@ -253,9 +253,9 @@ def needs(capacity: NDArray[np.float64], traffic: Sequence[float]) -> NDArray[np
 
 
 def lag_worth(mean: float, peak: float, above: float) -> float:
-    """Return the factor on the lag price; it is 1 for a day whose mean need is half its peak. The more workers scaling
-    saves compared with the peak, the more lag is accepted, so the factor is smaller. `above` is the distance of the
-    high end from the mean. If it is large, the peak is uncertain, and the factor is smaller too.
+    """Return the factor on the lag price, which is 1 for a day whose mean need is half its peak. The more workers
+    scaling saves compared with the peak, the more lag is accepted, so the factor is smaller. `above` is the distance of
+    the high end from the mean. If it is large, the peak is uncertain, and the factor is smaller too.
     """
     return float(np.clip((mean / max(peak - mean, 1e-9)) ** STEEPER / max(above / PLAIN, 1.0) ** 2, *WORTH))
 

@@ -65,7 +65,7 @@ def sound(name: str, said: object, history: PastTraffic, steps: int) -> RateFore
 
 
 KNOWN_DAYS = 28
-CHOOSING_DAYS = 3  # number of past days in the comparison; it is small because some forecasters take a minute
+CHOOSING_DAYS = 3  # number of past days in the comparison; small, because some forecasters take a minute
 WORTH = 0.95  # a forecaster whose error is above this share of the default's error is not worth its own process
 
 

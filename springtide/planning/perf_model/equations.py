@@ -92,8 +92,8 @@ def step_columns(facts: Facts, shape: Shape | Shapes, batch: Any = None) -> tupl
     throughput = w * m / T
 
     Here w is workers, p servers, m samples per step of one worker (`batch`), M dense bytes, B bandwidth, and D floats
-    that one sample looks up. In bsp, one step of all workers together has G samples, for any number of workers. It
-    takes as long as its slowest worker, which measured steps include, plus an all-reduce of the dense parameters:
+    that one sample looks up. In bsp, one step of all workers together has G samples, for any number of workers. Such a
+    step takes as long as its slowest worker, which measured steps include, plus an all-reduce of the dense parameters:
 
     T = grad * (G / w) / worker_cpu  +  upd / (p * server_cpu)  +  sync * hops(w)  +  emb * (G / w) * D / p  +  beta
     throughput = G / T

@@ -190,8 +190,8 @@ def _pace(job: JobView, kind: RoleKind, throughput: float) -> float:
 def of_cores(throughput: float, used: float, given: float) -> float:
     """Return the samples per second of one granted core; infinity if unknown.
 
-    The kernel grants a quota in portions, so a limited role appears to use a few percent more than its limit. This
-    holds for any quota. Plans grant cores, so the value refers to granted cores.
+    The kernel grants a quota in portions, so a limited role appears to use a few percent more than its limit. The
+    effect exists for any quota. Plans grant cores, so the value refers to granted cores.
     """
     cores = min(used, given) if given > 0 else used
     return throughput / cores if throughput > 0 and cores > 0 else math.inf

@@ -197,7 +197,7 @@ FAULTS = ("no steps", "times that are no numbers", "no time at all", "times belo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedProfiles:
-    """Reason why a job has no model. It is a value, not an exception, because the planning loop must continue."""
+    """Reason why a job has no model, as a value instead of an exception, because the planning loop must continue."""
 
     why: str
     dropped: Mapping[str, int] = field(default_factory=dict)

@@ -144,7 +144,8 @@ LEAST_GAIN = 0.01
 
 
 def optimus(view: ClusterView, config: PlanningConfig) -> Decision:
-    """Scale in steps of several workers and servers. This is the faster variant of Optimus by DLRover's authors."""
+    """Scale in steps of several workers and servers. This variant of Optimus, by DLRover's authors, is faster than the
+    original."""
     return _decide(view, config, workers=config.steps.workers, servers=config.steps.servers, together=True)
 
 

@@ -48,7 +48,7 @@ class JobHandle(Protocol):
         """Paths or commands by which a person finds the job's `logs`, `events` and so on."""
 
     def running(self) -> bool:
-        """Return True if the job is not over: it has an agent, or will get a new one."""
+        """Return True if the job is not over, so that it has an agent or will get a new one."""
 
     def status(self) -> messages.JobStatus:
         """Return the current or last status; `MasterUnreachable` if the master of a running job does not reply."""

@@ -1,8 +1,8 @@
 """Pure. Computes the steps that bring the running roles to the wanted roles. The time is an argument.
 
 Repeated requests change nothing: each incarnation ("life") of a role starts at most once, even after a change of
-master. A new agent counts every running life as started. It declares a life lost if the life has joined the job but
-does not run.
+master. A new agent counts every running life as started. A new agent declares a life lost if the life has joined the
+job but does not run.
 """
 
 from collections.abc import Iterable, Sequence
@@ -38,7 +38,7 @@ class ResizeRole:
 
 @dataclass(frozen=True, slots=True)
 class LostRole:
-    """A life that joined but does not run here: it ended while no agent watched."""
+    """A life that has joined but does not run here, because it ended while no agent watched."""
 
     life: Life
 

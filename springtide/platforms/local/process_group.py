@@ -250,7 +250,8 @@ def remove_stale(parent: pathlib.Path) -> list[pathlib.Path]:
         if found and name_of(int(found[2])) != found[1]:
             children = [child for child in base.glob("*") if child.is_dir()]
             left = [pid for child in children for pid in read_members(child)]
-            if not left:  # otherwise its watchdog is about to kill them, and the next run removes the empty group
+            # if processes are left, their watchdog is about to kill them, and the next run removes the empty group
+            if not left:
                 removed += [folder for folder in (*children, base) if remove_folder(folder)]
     return removed
 

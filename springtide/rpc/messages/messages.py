@@ -1,4 +1,4 @@
-"""All messages of the control plane: those of this file, and of its neighbours by subject.
+"""All messages of the control plane, from this file and from the neighbouring files, which are grouped by subject.
 
 A member sends a `Request` and gets one `Reply` with the same number. msgspec checks types on both sides. Before the
 first request, both sides prove that they know the secret (`rpc.transport.auth`).

@@ -1,8 +1,9 @@
 """Synchronous connection to the master, with a thread that runs the event loop and the heartbeat.
 
 The connection survives the loss of its master: it reconnects to a master with a higher term, joins again and repeats
-unanswered requests, which are idempotent. It finds the next master by the run's master file, or by a stable host name
-that it resolves on every attempt. A forked child closes its copy of the socket and may not use the connection.
+unanswered requests, which are idempotent. The connection finds the next master by the run's master file, or by a stable
+host name that it resolves on every attempt. A forked child closes its copy of the socket and may not use the
+connection.
 """
 
 import asyncio
@@ -129,7 +130,7 @@ T = TypeVar("T")
 
 
 class MasterChannel:
-    """A synchronous, thread-safe channel. It calls `beat` and `pulse` in its own thread."""
+    """A synchronous, thread-safe channel, which calls `beat` and `pulse` in its own thread."""
 
     def __init__(
         self,

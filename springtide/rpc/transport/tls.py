@@ -62,7 +62,8 @@ def connecting(folder: str) -> dict[str, Any]:
 async def admit(writer: asyncio.StreamWriter, folder: str) -> None:
     """Run the listener's side of TLS on a new stream. `Rejected` says what is wrong with the caller.
 
-    After a failure the connection is aborted. Do not wait for such a stream: it never reports that it is closed.
+    After a failure the connection is aborted. Do not wait for such a stream to close: an aborted stream never reports
+    that it is closed.
     """
     if not folder:
         return

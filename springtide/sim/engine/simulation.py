@@ -163,7 +163,7 @@ class Simulation:
         )
 
     def _ask(self, due: list[SimulatedJob]) -> None:
-        """Ask the policy for one decision on these jobs; they share their own and the free resources."""
+        """Ask the policy for one decision on these jobs, which share their own and the free resources."""
         free = self.cluster.free
         for running in due:
             if running.shape is not None:

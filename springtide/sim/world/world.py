@@ -134,7 +134,7 @@ def speed(job: TrueJob, shape: Shape, condition: FaultCondition = WELL, *, dynam
 
 
 def rows_bytes(job: TrueJob, done: float) -> float:
-    """Return the bytes of all tables after `done` samples; they grow in proportion to the samples (000 §5.3)."""
+    """Return the bytes of all tables after `done` samples. Tables grow in proportion to the samples (000 §5.3)."""
     share = min(1.0, done / job.samples)
     return job.memory.table_bytes * (job.memory.table_at_start + (1 - job.memory.table_at_start) * share)
 

@@ -247,7 +247,7 @@ def decode_words(sums: Sequence[float], tables: Sequence[int], ranks: int) -> Gr
 
 
 class GroupStore(distributed.Store):  # type: ignore[misc, name-defined]
-    """Values of one generation of the group. It implements only the operations that gloo uses to connect."""
+    """Values of one generation of the group. The store implements only the operations that gloo uses to connect."""
 
     def __init__(self, master: GroupClient, generation: int) -> None:
         super().__init__()

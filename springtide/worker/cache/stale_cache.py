@@ -1,5 +1,5 @@
-"""Row cache of a worker in an async job. It uses the copy of a row until the copy lacks too many updates of other
-workers.
+"""Row cache of a worker in an async job. The worker uses its copy of a row until the copy lacks too many updates of
+other workers.
 
 In: the job's `CacheRules` and its tables. Out: a native cache between steps and servers, and its statistics. Servers
 see every push, so training stays exactly once. Design: docs/design/caching.md.

@@ -180,7 +180,8 @@ class EpochTracker:
 
     @property
     def ends_script(self) -> bool:
-        """Return True if the worker drains and its script must end: it is in an epoch for which it gets no batch."""
+        """Return True if the worker drains and its script must end, because the worker gets no batch of the current
+        epoch."""
         return self._is_leaving() and (self._behind or self._loops_here > 1)
 
     # ---- internal ----

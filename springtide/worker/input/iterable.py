@@ -2,7 +2,7 @@
 
 Async (`leased`): the n-th mini-batch of an iteration has position n on every worker, and leases cover positions. Bsp
 (`IterableRounds`): every rank reads rounds of one mini-batch per rank; a schedule may distribute a round's samples
-differently. Both need every iteration to yield the same samples in the same order; Springtide cannot check it.
+differently. Both modes need every iteration to yield the same samples in the same order, which Springtide cannot check.
 """
 
 import dataclasses

@@ -159,7 +159,7 @@ class SharedValues:
         return reply.value
 
     def claim(self, key: str) -> bool:
-        """Return True if this worker must do the once-only work; otherwise the work is done on return."""
+        """Return True if this worker must do the once-only work; return False after another worker has done it."""
         reply = self._ask(messages.ClaimRequest(key))
         assert isinstance(reply, messages.ClaimReply)
         return reply.yours
@@ -220,7 +220,7 @@ class ReportClient:
             return self.latest if unsent else None
 
     def take_objects(self) -> ObjectStates:
-        """Return the states for the next message. They are sent again until `on_reply`."""
+        """Return the states for the next message. The same states are sent again until `on_reply`."""
         self._objects_sent = self._objects
         return self._objects_sent
 

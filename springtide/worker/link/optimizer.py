@@ -1,8 +1,8 @@
-"""The optimizer that `job.prepare` returns: it shares the user's groups and state, and its step() is the job's training
-step.
+"""The optimizer that `job.prepare` returns: the wrapper shares the user's groups and state, and its step() is the job's
+training step.
 
-In: the user's torch.optim optimizer. Both share their parameter groups, so a learning-rate scheduler of either acts on
-both. Next: worker/step/step.py applies the step.
+In: the user's torch.optim optimizer. The wrapper and the user's optimizer share their parameter groups, so a
+learning-rate scheduler of either acts on both. Next: worker/step/step.py applies the step.
 """
 
 from collections.abc import Callable, Iterable

@@ -38,7 +38,7 @@ class SlotsFollower:
         with self._lock:
             if self.newest is None or goal.placement.epoch > self.newest.placement.epoch:
                 self.newest = goal
-            if self._call is None:  # the tables do not exist yet; they will use the newest placement
+            if self._call is None:  # the tables do not exist yet, and will use the newest placement
                 self.epoch = max(self.epoch, goal.placement.epoch)
             elif not self._busy and self.epoch < self.newest.placement.epoch:
                 self._busy = True
@@ -130,7 +130,8 @@ class Subscriptions:
     def take_servers(self, servers: ServerAddresses | None) -> None:
         """Switch to restarted servers before the worker uses a lease of their new era.
 
-        Otherwise an old incarnation that still runs could acknowledge a push that counts for the new one.
+        If it switched later, an old incarnation of a server that still runs could acknowledge a push that counts for
+        the new incarnation.
         """
         if servers is not None and servers != self._servers:
             self._servers = servers

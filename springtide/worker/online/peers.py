@@ -249,7 +249,7 @@ class Peers:
 
     def _send(self, peer: str, run: RecordRun) -> None:
         line = self._lines.get(peer)
-        if line is not None:  # otherwise the unit learns of the lost peer
+        if line is not None:  # without a connection, the unit learns that the peer is lost
             self._write(line, batch_of(run))
 
     def _say(self, lines: dict[str, PeerLine], peer: str, said: PeerMessage) -> None:
@@ -334,7 +334,7 @@ class PeerAlive(PeerMessage, frozen=True, tag=2):
 
 
 class PeerReady(PeerMessage, frozen=True, tag=3):
-    """Whether the called worker accepts batches. It sends this message first, and after every change."""
+    """Whether the called worker accepts batches. The called worker sends this message first, and after every change."""
 
     ready: bool
 

@@ -165,8 +165,8 @@ class ShuffleUnit:
 
     def drain(self, timeout_s: float) -> bool:
         """After the loop has ended, give untrained batches back to their owners, and wait for this worker's batches at
-        peers. Return False if a peer did not answer. That peer may still train its batches; the partition's next reader
-        finds out.
+        peers. Return False if a peer did not answer. Such a peer may still train its batches, which the partition's
+        next reader will notice.
         """
         deadline = self._clock() + timeout_s
         with self._lock:
@@ -218,7 +218,7 @@ class ShuffleUnit:
     def peer_sent(self, peer: str, run: RecordRun) -> None:
         """Accept a batch of a peer. A batch of a newer era waits until this worker knows the era.
 
-        Otherwise an old incarnation of a server could acknowledge the batch for the new one.
+        Without this wait, an old incarnation of a server could acknowledge the batch for the new incarnation.
         """
         with self._lock:
             self._received += 1

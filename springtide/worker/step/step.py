@@ -28,7 +28,7 @@ Name = tuple[int, int, int, int]
 
 
 class StepListener:
-    """Listener to the outcome of batches. This one ignores all events; a stream's feed does not."""
+    """Listener to the outcome of batches. This base class ignores all events; the feed of a stream overrides it."""
 
     def on_trained(self, claims: Sequence[BatchClaim]) -> None:
         """Handle batches that every server has."""

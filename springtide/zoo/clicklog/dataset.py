@@ -159,7 +159,7 @@ class ClickLog(BatchDataset):
         return oracle.expected_auc(probability, probability)
 
     def drawn_auc(self) -> float:
-        """Return the AUC of the planted truth on the drawn labels; it differs from `best_auc` only by chance."""
+        """Return the AUC of the planted truth on the drawn labels, which differs from `best_auc` only by chance."""
         labels, probability = self.truth()
         return metrics.auc(labels, probability)
 

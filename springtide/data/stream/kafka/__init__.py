@@ -1,5 +1,5 @@
 """Topics of a Kafka broker as streams, through confluent-kafka (the extra `kafka`).
 
-There are no consumer groups: the master assigns partitions, and the job's checkpoints record the trained offsets.
+Springtide uses no consumer groups: the master assigns partitions, and the job's checkpoints record the trained offsets.
 Offsets committed to the broker are for monitoring only, and never read.
 """

@@ -52,8 +52,8 @@ def known_options() -> tuple[str, ...]:
 
 
 def unfit(text: str, settings: Mapping[str, Any]) -> errors.BadInput:
-    """Return the error for an option that librdkafka refuses. It hides the value, which librdkafka's message
-    repeats.
+    """Return the error for an option that librdkafka refuses. The error hides the option's value, which librdkafka's
+    own message would show.
     """
     if (unknown := _UNKNOWN.search(text)) is not None:
         name = unknown.group(1)

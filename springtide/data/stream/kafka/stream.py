@@ -157,7 +157,7 @@ class KafkaStream:
             waited_s = time.monotonic() - began
             if code in client.REFUSED:
                 raise client.refused(self.address, text)
-            # only if the broker has never accepted this client; otherwise it may accept it again
+            # a broker that has accepted this client before may accept it again
             if self._trouble.refused and not self._partitions:
                 raise client.refused(self.address, self._trouble.text)
             if code not in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):

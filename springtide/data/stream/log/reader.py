@@ -114,7 +114,7 @@ class _PartitionReader:
         self._gone = 0  # released bytes of the segment
 
     def read(self, partition: int, first: int, most: int) -> Chunk | None:
-        for _ in range(3):  # retention may delete a segment meanwhile; then a later one exists
+        for _ in range(3):  # if retention deletes the segment during the read, a later segment exists: try again
             if self._changes != self._row[heads.CHANGES]:
                 self._changes = int(self._row[heads.CHANGES])
                 self._bases = layout.bases(self._folder)

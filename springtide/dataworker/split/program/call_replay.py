@@ -1,8 +1,8 @@
 """Run the user's own forward() in the trainer, and answer its moved torch calls with values from data workers.
 
 Inputs and moved results are lazy tensors, called promises (lazy_values.py), so the replay sees every torch call that
-takes one. It answers a call only if data workers made exactly this call: known_calls.py compares. The trainer runs
-every other call itself, on real tensors. Called by: worker/split/split_forward.py.
+takes one. The replay answers a call only if data workers made exactly this call: known_calls.py compares. The trainer
+runs every other call itself, on real tensors. Called by: worker/split/split_forward.py.
 """
 
 import threading
@@ -42,7 +42,7 @@ SIZES = 4
 
 
 class CallReplay:
-    """All known calls of a split, in recorded order. It replays a single forward at a time."""
+    """All known calls of a split, in recorded order. A `CallReplay` replays one forward at a time."""
 
     def __init__(
         self,

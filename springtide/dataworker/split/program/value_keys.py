@@ -54,7 +54,7 @@ class PartKey:
 
 @dataclass(frozen=True, slots=True)
 class OwnerKey:
-    """A module of the model, by its path. It owns a marked method."""
+    """A module of the model that owns a marked method, by its path."""
 
     path: str
 
@@ -184,7 +184,8 @@ class Writer:
     """Builder of the template for a single call."""
 
     def __init__(self, term: Callable[[torch.Tensor], Spec | None], other: Callable[[Any], Spec | None]) -> None:
-        """`term` names a tensor, and `other` a module or a non-tensor input. Both return None if unknown."""
+        """`term` names a tensor, and `other` a module or a non-tensor input. Both functions return None for an unknown
+        object."""
         self._term, self._other = term, other
         self.numbers: list[int] = []
         """Integers among the arguments, in order."""

@@ -1,6 +1,6 @@
 """`@springtide.stateless`, and the state that functions marked with it read, in the trainer and on data workers.
 
-The mark is for code without torch calls: strings, NumPy, other libraries. It is checked: a function stays in the
+The mark is for code without torch calls: strings, NumPy, other libraries. The mark is checked: a function stays in the
 trainer if it reaches unwatchable state, changes state that it reads, or draws random numbers. Data workers run a copy
 of the function and of the modules that own it; these copies have no parameters.
 """
@@ -68,7 +68,8 @@ def without_parameters(module: nn.Module) -> nn.Module:
 
 @dataclass(slots=True)
 class MarkedCode:
-    """The marked functions of a program, and the modules that own them. They travel with the program."""
+    """The marked functions of a program, and the modules that own them. These functions and modules are sent with the
+    program."""
 
     functions: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     owners: Mapping[str, nn.Module] = field(default_factory=dict)

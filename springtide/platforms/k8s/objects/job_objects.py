@@ -179,8 +179,8 @@ def secret(job: JobObject, files: Mapping[str, bytes]) -> Object:
 
 
 def brain_certificates(job: JobObject, files: Mapping[str, bytes]) -> Object:
-    """Secret with the certificates for the cluster's brain. It is separate, because the certificates may be newer than
-    the job."""
+    """Separate Secret with the certificates for the cluster's brain, because these certificates may be newer than the
+    job."""
     return _secret(job, names.brain_certificates(job.name, job.uid), files)
 
 

@@ -32,8 +32,8 @@ def master(job: str) -> str:
 
 
 def credentials(job: str, uid: str) -> str:
-    """Name of the job's Secret. It contains the uid, because an earlier job of the same name may have left its Secret,
-    which the operator may not read."""
+    """Name of the job's Secret. The name contains the uid, because an earlier job of the same name may have left its
+    Secret, which the operator may not read."""
     return f"{job}-credentials-{uid[:8]}"
 
 

@@ -1,6 +1,6 @@
 """Pure. Builds the pods of a job: the master's pod, and one pod per entry of a scale plan.
 
-Pods have no privileges on their node, see only their own keys and find their master by name. They have no probes: the
+Pods have no privileges on their node, see only their own keys and find their master by name. Pods have no probes: the
 master finds hung roles by missing heartbeats, and a probe could kill a busy role.
 """
 

@@ -1,7 +1,7 @@
 """Carries out the operator's decisions for one job: reads it from the cluster, acts, and reports the result.
 
-The executor keeps no state, so a restarted operator continues from the objects in the cluster. It reports refused
-actions (a quota, a policy) and retries them.
+The executor keeps no state, so a restarted operator continues from the objects in the cluster. The executor reports
+actions that the cluster refuses (a quota, a policy) and retries them.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Pure. Builds the operator's reports: the statuses of the plan and of the job, and events for people.
 
-The operator sets the phase only until the job's master runs. It always sets the conditions `Accepted`, `MasterRunning`
-and `PodsRunning`.
+The operator sets the phase only until the job's master runs. The operator always sets the conditions `Accepted`,
+`MasterRunning` and `PodsRunning`.
 """
 
 from collections.abc import Mapping
