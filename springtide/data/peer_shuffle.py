@@ -53,6 +53,10 @@ def bounds_for(step_s: float) -> QueueBounds:
     return QueueBounds(lower=upper // 2, upper=upper)
 
 
+def _smoothed(mean_s: float, took_s: float) -> float:
+    return mean_s + SMOOTH * (took_s - mean_s) if mean_s else took_s
+
+
 class SendBatch(NamedTuple, Generic[K]):
     """Action: send a peer a batch of this worker to train."""
 
@@ -156,7 +160,8 @@ class PeerShuffle(Generic[K]):
             self._took_at = at
             return None, self._settle(at)
         if self._took_at > -math.inf and not self._idled:
-            self._paced(at - self._took_at)
+            self._step_s = _smoothed(self._step_s, at - self._took_at)
+            self.bounds = self.bounds if self._fixed else bounds_for(self._step_s)
         self._took_at, self._idled = at, len(self.queue) == 1
         key = self.queue.popleft()
         self._staying.discard(key)
@@ -215,8 +220,7 @@ class PeerShuffle(Generic[K]):
             sent_at = other.away.pop(key, None)
             other.slow = False
             if sent_at is not None:
-                took = at - sent_at
-                self._turn_s = took if not self._turn_s else self._turn_s + SMOOTH * (took - self._turn_s)
+                self._turn_s = _smoothed(self._turn_s, at - sent_at)
         if key in self.queue:
             self._disown(key, "")
         return self._settle(at)
@@ -264,11 +268,6 @@ class PeerShuffle(Generic[K]):
         return self._settle(at)
 
     # ---- internals ----
-
-    def _paced(self, took: float) -> None:
-        self._step_s = took if not self._step_s else self._step_s + SMOOTH * (took - self._step_s)
-        if not self._fixed:
-            self.bounds = bounds_for(self._step_s)
 
     def _stalled(self, at: float) -> bool:
         """Return True if the loop has ignored waiting batches so long that it may hang."""

@@ -19,7 +19,7 @@ import msgspec
 
 from springtide import config, errors
 from springtide.checkpoint.format.manifest import number_in
-from springtide.checkpoint.transfer.file_transfer import FilePart, SegmentCopies, parts
+from springtide.checkpoint.transfer.file_transfer import SegmentCopies, parts
 from springtide.checkpoint.transfer.upload import Uploaded
 from springtide.domain.model.checkpoints import Buddy, Written
 from springtide.rpc.messages import messages
@@ -123,8 +123,7 @@ class MirrorServer:
                 case messages.MirrorFiles():
                     return messages.MissingFiles(await asyncio.to_thread(self._copies.lacks, request.files))
                 case messages.MirrorPart():
-                    part = FilePart(request.offset, request.content, request.last, request.checksum)
-                    await asyncio.to_thread(self._copies.take, request.name, part)
+                    await asyncio.to_thread(self._copies.take, request.name, request)
                     return messages.Ok()
                 case messages.ReadFile(name, offset, length):
                     return messages.FileRun(*await asyncio.to_thread(self._copies.run, name, offset, length))

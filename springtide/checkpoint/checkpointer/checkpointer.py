@@ -5,9 +5,12 @@ there, else from storage. Needs neither tables nor a job. docs/checkpointer.md i
 """
 
 import concurrent.futures
+import functools
 import logging
 import os
+import pathlib
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -21,6 +24,9 @@ log = logging.getLogger(__name__)
 COPY_THREADS = 4
 LOCK_WITHIN_S = 60.0
 
+Source = Literal["memory", "storage"]
+Read = Callable[[], Any]
+
 __all__ = ["Checkpointer", "Loaded", "Outcome", "Save"]
 
 
@@ -30,7 +36,7 @@ class Loaded:
 
     step: int
     state: Any
-    source: Literal["memory", "storage"]
+    source: Source
     skipped: tuple[str, ...] = ()
     """Newer saves that could not be used, and why; logged as well."""
 
@@ -98,15 +104,14 @@ class Checkpointer:
         """Load the newest intact state, or the state of one step. Return None if nothing was ever saved here."""
         skipped: list[str] = []
         manifests = self._storage.manifests()
-        for sequence, saved_step, source in self._candidates(manifests, step):
+        for saved_step, source, read in self._candidates(manifests, step):
             try:
-                state = source(sequence)
+                state = read()
             except (OSError, errors.BadInput) as error:
                 skipped.append(f"step {saved_step}: {error}")
                 log.warning("the save of step %d cannot be used, taking the one before: %s", saved_step, error)
                 continue
-            where: Literal["memory", "storage"] = "memory" if source == self._from_memory else "storage"
-            return Loaded(saved_step, state, where, tuple(skipped))
+            return Loaded(saved_step, state, source, tuple(skipped))
         known = sorted({manifest.step for manifest in manifests})
         if step is not None and not skipped:
             raise errors.MissingFile(f"no save of step {step} at {self._storage.url}; steps there: {known or 'none'}")
@@ -163,33 +168,32 @@ class Checkpointer:
         self._saving = saver.SaveQueue(saver.ImageSaver(*where) if here else saver.SaverProcess(*where, self._lock))
         return self._saving
 
-    def _candidates(self, manifests: list[StateManifest], step: int | None) -> list[tuple[int, int, Any]]:
-        """Return every readable save, newest first. Memory comes before storage for the same save."""
-        saves = [(head.sequence, head.step, self._from_memory) for head, _ in saver.whole_images(self.folder)]
-        saves += [(manifest.sequence, manifest.step, self._from_storage) for manifest in manifests]
-        saves += [(sequence, damaged, self._from_nowhere) for sequence, damaged in self._storage.damaged()]
-        saves.sort(key=lambda save: (-save[0], save[2] != self._from_memory))
-        return [save for save in saves if step is None or save[1] == step]
+    def _candidates(self, manifests: list[StateManifest], step: int | None) -> list[tuple[int, Source, Read]]:
+        """Return step, source and reader of every save, newest first. Memory comes before storage for the same save."""
+        saves: list[tuple[int, int, Source, Read]] = [
+            (head.sequence, head.step, "memory", functools.partial(self._from_memory, head, path))
+            for head, path in saver.whole_images(self.folder)
+        ]
+        for manifest in manifests:
+            saves.append((manifest.sequence, manifest.step, "storage", functools.partial(self._from_storage, manifest)))
+        for sequence, damaged in self._storage.damaged():
+            saves.append((sequence, damaged, "storage", functools.partial(_refuse_damaged, sequence)))
+        saves.sort(key=lambda save: (-save[0], save[2]))
+        return [(saved, source, read) for _, saved, source, read in saves if step is None or saved == step]
 
-    def _from_memory(self, sequence: int) -> Any:
-        for head, path in saver.whole_images(self.folder):
-            if head.sequence == sequence:
-                with open(path, "rb") as file:
-                    state = state_image.read_image(file, summed=False)[1]  # the header is written last
-                if saver.read_head(path) == head:
-                    return state
-        raise errors.BadInput("its image in memory was overwritten by a later save")
+    def _from_memory(self, head: saver.ImageHead, path: pathlib.Path) -> Any:
+        with open(path, "rb") as file:
+            state = state_image.read_image(file, summed=False)[1]  # the header is written last
+        if saver.read_head(path) != head:
+            raise errors.BadInput("its image in memory was overwritten by a later save")
+        return state
 
-    def _from_storage(self, sequence: int) -> Any:
-        manifest = next(known for known in self._storage.manifests() if known.sequence == sequence)
+    def _from_storage(self, manifest: StateManifest) -> Any:
         with self._storage.open(manifest) as file:
             head, state, crc = state_image.read_image(file)
         if (head.image_bytes, crc) != (manifest.bytes, manifest.crc):
             raise errors.BadInput(f"{manifest.stem}.state has another checksum than its manifest: torn, or changed")
         return state
-
-    def _from_nowhere(self, sequence: int) -> Any:
-        raise errors.BadInput(f"the manifest of save {sequence} is damaged")
 
     def _touch_other(self, first: Save) -> None:
         """Prepare the second image, so that only the first save is slowed down by the allocation of pages."""
@@ -201,3 +205,7 @@ class Checkpointer:
                 self._images[other].touch(first.bytes)
             except errors.DiskFull as error:
                 log.warning("%s", error)
+
+
+def _refuse_damaged(sequence: int) -> Any:
+    raise errors.BadInput(f"the manifest of save {sequence} is damaged")

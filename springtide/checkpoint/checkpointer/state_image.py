@@ -17,7 +17,6 @@ import pathlib
 import shutil
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, BinaryIO, cast
 
 import msgspec
@@ -63,20 +62,18 @@ class ImagePlan(msgspec.Struct, frozen=True):
 
 def plan_image(state: Any, *, step: int, sequence: int) -> ImagePlan:
     """Lay out a state, without copying tensors."""
-    taken = split_state(state)
-    shapes = [(_name(tensor.dtype), tuple(tensor.shape), tensor.nbytes) for tensor in taken.tensors]
+    skeleton, tensors = split_state(state)
+    shapes = [(_name(tensor.dtype), tuple(tensor.shape), tensor.nbytes) for tensor in tensors]
     # Offsets are part of the index, so room is left for its longest encoding.
-    longest = len(msgspec.msgpack.encode(ImageIndex(taken.skeleton, ()))) + INT_BYTES
+    longest = len(msgspec.msgpack.encode(ImageIndex(skeleton, ()))) + INT_BYTES
     longest += sum(PLACE_BYTES + INT_BYTES * len(shape) for _, shape, _ in shapes)
     laid, at = [], (first := _aligned(saver.BYTES + longest))
     for dtype, shape, size in shapes:
         laid.append(TensorPlace(dtype, shape, at, size))
         at = _aligned(at + size)
-    index = msgspec.msgpack.encode(ImageIndex(taken.skeleton, tuple(laid)))
+    index = msgspec.msgpack.encode(ImageIndex(skeleton, tuple(laid)))
     end = laid[-1].offset + laid[-1].size if laid else first
-    return ImagePlan(
-        saver.ImageHead(len(index), end, sequence, step, zlib.crc32(index)), index, tuple(laid), taken.tensors
-    )
+    return ImagePlan(saver.ImageHead(len(index), end, sequence, step, zlib.crc32(index)), index, tuple(laid), tensors)
 
 
 def read_image(file: BinaryIO, *, summed: bool = True) -> tuple[saver.ImageHead, Any, int]:
@@ -163,23 +160,18 @@ _Places = dict[int, list[int]]
 """Positions of tensors that are already in the list, by the address of their first element."""
 
 
-@dataclass(frozen=True, slots=True)
-class SplitState:
-    """A split state. Tensors that view the same memory in the same way are stored once."""
+def split_state(state: Any) -> tuple[Skeleton, tuple[torch.Tensor, ...]]:
+    """Split a state into skeleton and tensors. BadInput names the place of any unsupported value.
 
-    skeleton: Skeleton
-    tensors: tuple[torch.Tensor, ...]
-
-
-def split_state(state: Any) -> SplitState:
-    """Split a state into skeleton and tensors. BadInput names the place of any unsupported value."""
+    Tensors that view the same memory in the same way are stored once.
+    """
     tensors: list[torch.Tensor] = []
     places: _Places = {}
     try:
         skeleton = _skeleton(state, "state", tensors, places)
     except RecursionError:
         raise errors.BadInput("state: a part of it contains itself, or it is nested too deeply to be saved") from None
-    return SplitState(skeleton, tuple(tensors))
+    return skeleton, tuple(tensors)
 
 
 def join_state(skeleton: Skeleton, tensors: Sequence[torch.Tensor]) -> Any:

@@ -118,11 +118,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def outlasts_a_host(self) -> bool:
         """Return True if a copy of every file survives the loss of any single machine."""
-        return all(self._outlasts(file) for file in self.files)
-
-    def _outlasts(self, file: File) -> bool:
-        node = self.apart.get(folder_of(file.name), "")
-        return not node or (bool(file.mirror) and self.apart.get(folder_of(file.mirror), "") != node)
+        nodes = [(self.apart.get(folder_of(file.name), ""), file.mirror) for file in self.files]
+        return all(not node or (mirror and self.apart.get(folder_of(mirror), "") != node) for node, mirror in nodes)
 
     @property
     def bytes_written(self) -> int:

@@ -85,7 +85,7 @@ class SegmentCopies:
                         gone.append(entry.name)
         return gone
 
-    def take(self, name: str, part: FilePart) -> None:
+    def take(self, name: str, part: FilePart | messages.MirrorPart | messages.PackagePart) -> None:
         """Write a part of a file; the last part names it. BadInput if the part does not continue the file."""
         path = self._path(name)
         at, checksum = self._coming.pop(name, (0, 0)) if part.offset else (0, 0)

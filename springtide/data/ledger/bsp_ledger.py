@@ -177,14 +177,12 @@ class BspLedger:
         if done < self.numbers and shard >= self.base:
             trained += first
             done += first >= shards.size(self.card, done % self.card.shards)
+        return replace(self._noted(done), total=self.numbers, first=trained)
+
+    def _noted(self, done: int) -> BspLedgerState:
+        """Return the state of a group that has finished this many shards or ranges; `resume_bsp_ledger` seats it."""
         return BspLedgerState(
-            card=self.card,
-            base=self.base,
-            workers=1,
-            total=self.numbers,
-            leased_to=(done,),
-            done_by=(done,),
-            first=trained,
+            card=self.card, base=self.base, workers=1, total=self.total, leased_to=(done,), done_by=(done,)
         )
 
     def check(self) -> None:
@@ -423,11 +421,6 @@ class BspStreamLedger(BspLedger):
     def to_state(self) -> BspLedgerState:
         stream = self._stream(dict(self.places), dict(self.stretches))
         return replace(BspLedger.to_state(self), stream=replace(stream, closed=self.closed))
-
-    def _noted(self, running: int) -> BspLedgerState:
-        return BspLedgerState(
-            card=self.card, base=self.base, workers=1, total=self.total, leased_to=(running,), done_by=(running,)
-        )
 
     def _stream(self, places: dict[int, int], stretches: dict[int, OffsetRange]) -> BspStreamState:
         return BspStreamState(

@@ -384,7 +384,10 @@ class _Production:
         bodies = [body + bytes(mixed.oversized_bytes * (kind == 2)) for body, kind in zip(bodies, kinds, strict=True)]
         if self._order.enveloped:
             bodies = records.seal(bodies, [now_us / 1e6 - mixed.late_s * (kind == 0) for kind in kinds])
-        bodies = [_damaged(body) if kind == 1 else body for body, kind in zip(bodies, kinds, strict=True)]
+        bodies = [
+            (body[:-1] + bytes([body[-1] ^ 1]) if body else b"?") if kind == 1 else body  # corrupt: another last bit
+            for body, kind in zip(bodies, kinds, strict=True)
+        ]
         return b"".join(bodies), np.cumsum([len(body) for body in bodies], dtype=np.int64)
 
     def _kinds(self, count: int, draws: np.ndarray[tuple[int], np.dtype[np.float64]] | None) -> list[int]:
@@ -397,8 +400,3 @@ class _Production:
         self._done.corrupt += int(np.sum(kinds == 1))
         self._done.oversized += int(np.sum(kinds == 2))
         return [int(kind) for kind in kinds]
-
-
-def _damaged(body: bytes) -> bytes:
-    """Return the body with its last bit flipped; for an empty body, a byte."""
-    return body[:-1] + bytes([body[-1] ^ 1]) if body else b"?"

@@ -86,7 +86,7 @@ class Records:
         """Return the bytes of all records, joined; a view if they are stored that way."""
         if not len(self):
             return np.empty(0, np.uint8)
-        if self._adjacent():
+        if bool((self.starts[1:] == self.ends[:-1]).all()):
             return self.payload[int(self.starts[0]) : int(self.ends[-1])]
         return np.frombuffer(b"".join(self.bodies()), np.uint8)
 
@@ -107,9 +107,6 @@ class Records:
             return None
         even = (self.sizes == size).all() and (self.starts[1:] - self.starts[:-1] == step).all()
         return (begin, step, size) if even else None
-
-    def _adjacent(self) -> bool:
-        return bool((self.starts[1:] == self.ends[:-1]).all())
 
     @staticmethod
     def none() -> "Records":

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 
 from springtide import errors
-from springtide.checkpoint.transfer.file_transfer import FilePart, SegmentCopies, parts
+from springtide.checkpoint.transfer.file_transfer import SegmentCopies, parts
 from springtide.rpc.messages import messages
 
 CONTENTS, CODE, ARRAYS = "contents", "code", "arrays"
@@ -119,7 +119,7 @@ def fetch(ask: Ask, folder: pathlib.Path, sealed: str) -> None:
         while not last:
             part = ask(messages.PackageAsk(sealed, name, offset))
             assert isinstance(part, messages.PackagePart)
-            copies.take(name, FilePart(part.offset, part.content, part.last, part.checksum))
+            copies.take(name, part)
             offset, last = offset + len(part.content), part.last
     if sealed_in(folder) != sealed:
         raise errors.BadInput("the package that the master sent is not the one that was announced")

@@ -231,7 +231,7 @@ class _Cut:
             aliased = isinstance(origin, InputKey) or (isinstance(origin, PartKey) and origin.call in here)
             if number not in here and not aliased:
                 continue
-            args, kwargs = value_keys.replaced((call.args, call.kwargs), self._original)
+            args, kwargs = value_keys.replaced((call.args, call.kwargs), self.program.original)
             parts = tuple(
                 replace(part, value=None, crosses=places.get(PartKey(number, at), -1))
                 for at, part in enumerate(call.parts)
@@ -240,9 +240,6 @@ class _Cut:
                 call, args=args, kwargs=kwargs, parts=parts, same_as=origin, free=number in self.free, text=""
             )
         return known
-
-    def _original(self, spec: Any) -> Any:
-        return self.program.original(spec) if isinstance(spec, InputKey | PartKey) else spec
 
     def _grouped(self) -> list[list[int]]:
         """Group the moved calls into stages by device. A stage takes all calls whose inputs are ready."""

@@ -367,21 +367,18 @@ def _alternative(item: Any) -> str:
 
 def _assemble(kind: type, items: list[Any]) -> Any:
     """Build a named tuple or dataclass from its fields, without running the user's constructor."""
-    if layout.is_named_tuple(kind):
-        expected = len(kind._fields)  # type: ignore[attr-defined]
-        if len(items) == expected:
-            return tuple.__new__(kind, items)
-    elif dataclasses.is_dataclass(kind):
-        fields = dataclasses.fields(kind)
-        expected = len(fields)
-        if len(items) == expected:
-            made = object.__new__(kind)
-            for field, item in zip(fields, items, strict=True):
-                object.__setattr__(made, field.name, item)
-            return made
-    else:
+    is_tuple = layout.is_named_tuple(kind)
+    if not is_tuple and not dataclasses.is_dataclass(kind):
         raise BadFrame(f"{layout.type_name(kind)} is neither a named tuple nor a dataclass")
-    raise BadFrame(f"a {layout.type_name(kind)} of {len(items)} fields, expected {expected}")
+    names = kind._fields if is_tuple else [field.name for field in dataclasses.fields(kind)]  # type: ignore[attr-defined]
+    if len(items) != len(names):
+        raise BadFrame(f"a {layout.type_name(kind)} of {len(items)} fields, expected {len(names)}")
+    if is_tuple:
+        return tuple.__new__(kind, items)
+    made: Any = object.__new__(kind)
+    for name, item in zip(names, items, strict=True):
+        object.__setattr__(made, name, item)
+    return made
 
 
 def _plain(values: Sequence[Any]) -> Sequence[Any]:

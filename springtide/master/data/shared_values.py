@@ -9,7 +9,7 @@ import pathlib
 import zlib
 
 from springtide import errors
-from springtide.checkpoint.transfer.file_transfer import PART_BYTES, FilePart, SegmentCopies
+from springtide.checkpoint.transfer.file_transfer import PART_BYTES, SegmentCopies
 from springtide.dataworker.processes import package_transfer
 from springtide.domain.core.roles import Role, RoleKind
 from springtide.domain.data.leases import LeaseHolder
@@ -162,8 +162,7 @@ class PackageStore:
                 case messages.PackageWritten():
                     return messages.MissingFiles(await asyncio.to_thread(self._lacks, request))
                 case messages.PackagePart():
-                    part = FilePart(request.offset, request.content, request.last, request.checksum)
-                    await asyncio.to_thread(self._copies.take, request.name, part)
+                    await asyncio.to_thread(self._copies.take, request.name, request)
                     return messages.Ok()
                 case messages.PackageAsk():
                     return await asyncio.to_thread(self._part, request)

@@ -38,17 +38,14 @@ def facing(host: str, port: int) -> str:
         return str(probe.getsockname()[0])
 
 
-def of_this_host() -> str:
-    """Return the address with which this host reaches others; loopback if it reaches none."""
+def advertised(listens: str, given: str) -> str:
+    """Return the host to advertise: `given`, else the bind address, else the address that faces other hosts."""
+    if given or listens not in EVERYWHERE:
+        return given or listens
     try:
         return facing(*OUTSIDE)
     except OSError:
         return "127.0.0.1"
-
-
-def advertised(listens: str, given: str) -> str:
-    """Return the host to advertise: `given`, else the bind address, else this host's own address."""
-    return given or (listens if listens not in EVERYWHERE else of_this_host())
 
 
 class MasterLocation(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

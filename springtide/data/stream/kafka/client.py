@@ -53,7 +53,9 @@ def parse(url: str) -> Address:
     hosts = parts.netloc.rpartition("@")[2]
     if parts.scheme != "kafka" or not hosts or not topic or "/" in topic:
         raise errors.BadInput(f"{hide(url)!r} is no Kafka topic: write kafka://host:{PORT}[,host:{PORT}]/topic")
-    options = dict(_option(name, value, url) for name, value in parse_qsl(parts.query, keep_blank_values=True))
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name in [name for name, value in options.items() if not value]:
+        raise errors.BadInput(f"the option {name!r} of {hide(url)!r} has no value; write {name}=VALUE, or leave it out")
     if file := options.pop("config", None):
         options = {**read_options(pathlib.Path(file)), **options}
     if "@" in parts.netloc:
@@ -92,12 +94,6 @@ def read_options(file: pathlib.Path) -> dict[str, str]:
             raise errors.BadInput(f"{file}, line {number}: no '=' in it; a line is `option=value`")
         options[name.strip()] = value.strip()
     return options
-
-
-def _option(name: str, value: str, url: str) -> tuple[str, str]:
-    if not value:
-        raise errors.BadInput(f"the option {name!r} of {hide(url)!r} has no value; write {name}=VALUE, or leave it out")
-    return name, value
 
 
 def _servers(hosts: str, url: str) -> str:

@@ -5,6 +5,7 @@ without a Python object per record, and without the GIL, which the training loop
 """
 
 import ctypes
+import ctypes.util
 import difflib
 import functools
 import pathlib
@@ -25,7 +26,7 @@ def library_file() -> str:
     """Return the path of confluent-kafka's or the system's librdkafka; empty if there is none."""
     package = pathlib.Path(confluent_kafka.__file__).parent
     files = [*package.parent.glob("confluent_kafka.libs/librdkafka[-.]*"), *package.glob(".dylibs/librdkafka[-.]*")]
-    return str(files[0]) if files else _installed()
+    return str(files[0]) if files else ctypes.util.find_library("rdkafka") or ""  # built from source
 
 
 @functools.cache
@@ -66,13 +67,6 @@ def unfit(text: str, settings: Mapping[str, Any]) -> errors.BadInput:
     return errors.BadInput(
         f"the Kafka client does not take such an option: {text}; options are those of librdkafka's CONFIGURATION page"
     )
-
-
-def _installed() -> str:
-    """Return the system's library, for a confluent-kafka that was built from source."""
-    from ctypes import util
-
-    return util.find_library("rdkafka") or ""
 
 
 CONSUMER = 1

@@ -165,18 +165,19 @@ class CallOrder:
         self.expected = to.entries[0]
         self.other: tuple[KnownEntry, Any] | None = None
         """The first call of a known function that did not match, with its arguments."""
-        self._advance()
+        if self.expected.is_marked:
+            self._advance(0)
 
     def mark_done(self, entry: KnownEntry) -> None:
         self._done[entry.at] = True
         if entry is self.expected:
-            self._advance()
+            self._advance(entry.at + 1)
 
-    def _advance(self) -> None:
-        at = self.expected.at
-        while self._done[at] or self._to.entries[at].is_marked:
+    def _advance(self, at: int) -> None:
+        entries, done = self._to.entries, self._done
+        while done[at] or entries[at].is_marked:
             at += 1
-        self.expected = self._to.entries[at]
+        self.expected = entries[at]
 
     def find(self, func: Any, args: Any, kwargs: Any, replay: "ForwardReplay") -> KnownEntry | None:
         """Find a known call that matches, and that forward() has not made yet."""
@@ -254,8 +255,9 @@ class ForwardReplay:
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Handle a torch call: answer it with a received value or a promise, or run it."""
         order = self._order
-        entry: KnownEntry | None = order.expected
-        if not (func == order.expected.function and order.expected.matches(args, kwargs, self.values, self)):
+        expected = order.expected
+        entry: KnownEntry | None = expected
+        if not (func == expected.function and expected.matches(args, kwargs, self.values, self)):
             entry = order.find(func, args, kwargs, self)
         if entry is not None and (
             _is_forward_ad()

@@ -37,8 +37,8 @@ class RecordedProgram:
                 reached.add(number)
         return frozenset(self.calls.keys() - reached)
 
-    def original(self, term: Term) -> Term:
-        """Return the term itself, or the original term if a call returned one of its own arguments."""
+    def original(self, term: Any) -> Any:
+        """Return the key itself, or the original term if a call returned one of its own arguments."""
         while isinstance(term, PartKey) and (same := self.calls[term.call].same_as) is not None:
             term = same
         return term

@@ -260,16 +260,13 @@ def decided(spec: Any, numbers: Sequence[Sequence[int]], sizes: Sequence[int]) -
     found: list[Any] = []
     for each in zip(*numbers, strict=True):
         factor = each[0] // sizes[0] if sizes[0] else 0
+        # a constant is unlikely to equal this multiple of the batch size by chance
+        likely = sizes[0] > 1 and (factor == 1 or sizes[0] >= 16)
         follows = factor > 0 and all(one == factor * size for one, size in zip(each, sizes, strict=True))
-        if len(set(each)) == 1 and not (follows and len(set(sizes)) == 1 and _is_likely(factor, sizes[0])):
+        if len(set(each)) == 1 and not (follows and len(set(sizes)) == 1 and likely):
             found.append(PlainKey(int, each[0]))
         elif follows:
             found.append(TimesKey(factor))
         else:
             return None
     return replaced(spec, lambda one: found[one.place] if isinstance(one, NumberKey) else one)
-
-
-def _is_likely(factor: int, size: int) -> bool:
-    """Return True if a constant is unlikely to equal this multiple of the batch size by chance."""
-    return size > 1 and (factor == 1 or size >= 16)
