@@ -102,7 +102,7 @@ class ScriptSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class ConnectionSettings:
-    """The master and the servers: where they are, and how long to wait for them."""
+    """Addresses of the master and the servers, and time limits for connections to them."""
 
     master: str = ""
     """host:port of the job's master. Empty: the script trains alone, on tables in its own process."""
@@ -177,7 +177,8 @@ def with_arguments(arguments: Sequence[str]) -> dict[str, str]:
 
 
 def own_arguments(given: Sequence[str]) -> list[str]:
-    """Return the arguments from the environment, else `given`; children do not inherit them."""
+    """Return the arguments from the environment, else `given`, and remove them from the environment, so that children
+    do not inherit them."""
     text = os.environ.pop(ARGUMENTS, None)
     return list(given) if text is None else [str(each) for each in json.loads(text)]
 

@@ -68,7 +68,8 @@ def assign(
 def _ease(
     mine: dict[int, list[int]], slow: Collection[int], rates: Mapping[int, float]
 ) -> tuple[dict[int, list[int]], list[int]]:
-    """Exclude slow ranks, if others are left. Return the partitions that each slow rank keeps, and the freed ones."""
+    """Exclude slow ranks, if others are left. Return the partitions that each slow rank keeps, and the partitions that
+    it gives up."""
     kept: dict[int, list[int]] = {}
     eased: list[int] = []
     if any(rank not in slow for rank in mine):
@@ -80,7 +81,7 @@ def _ease(
 
 
 def _take(mine: dict[int, list[int]], total: int, rates: Mapping[int, float]) -> list[int]:
-    """Take partitions from ranks that have too many, both busy and quiet ones."""
+    """Take partitions from ranks that have too many: some busy and some quiet partitions."""
     least, more = divmod(total, len(mine))
     taken: list[int] = []
     for place, rank in enumerate(sorted(mine, key=lambda rank: (-len(mine[rank]), rank))):
@@ -114,7 +115,8 @@ def _uneven(mine: Mapping[int, list[int]], rates: Mapping[int, float]) -> float:
 
 
 def _exchange(mine: dict[int, list[int]], rates: Mapping[int, float]) -> int:
-    """Exchange partitions of the busiest worker with quieter ones of the idlest. Return the number of exchanges."""
+    """Exchange partitions of the busiest worker with quieter partitions of the idlest worker. Return the number of
+    exchanges."""
     done = 0
     while done < MOST_EXCHANGES and _uneven(mine, rates) > UNEVEN:
         loads = {rank: sum(rates.get(partition, 0.0) for partition in part) for rank, part in mine.items()}

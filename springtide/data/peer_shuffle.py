@@ -144,7 +144,7 @@ class PeerShuffle(Generic[K]):
 
     def offer(self, key: K, at: float, *, stays: bool = False) -> list[Action[K]]:
         """Queue or send a batch of this worker. With `stays`, the batch must be trained here."""
-        if key in self.owners:  # a peer sent this batch, and this worker has got its lease since
+        if key in self.owners:  # a peer sent this batch earlier, and this worker has since been granted its lease
             self.owners[key].add("")
             return []
         if stays:
@@ -243,7 +243,8 @@ class PeerShuffle(Generic[K]):
     def lost(self, peer: str, at: float) -> list[Action[K]]:
         """Forget an unreachable peer, and take own batches back.
 
-        This worker still trains the batches of the lost peer. If another worker reads them again, slots skip them.
+        This worker still trains the batches of the lost peer. If another worker reads these batches again, slots skip
+        them.
         """
         if (other := self.peers.pop(peer, None)) is not None:
             self._come_home(list(other.away), at)

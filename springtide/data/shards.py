@@ -59,7 +59,8 @@ def order_key(seed: int, epoch: int) -> int:
 
 def permuted(positions: Indices, count: int, *, key: int) -> Indices:
     """Map these positions through a keyed permutation of 0..count-1."""
-    bits = max(4, int(count - 1).bit_length())  # a network of fewer than 16 positions has too few orders
+    # at least 16 positions, because a smaller network can produce too few different orders
+    bits = max(4, int(count - 1).bit_length())
     low_bits = bits // 2
     keys = _mix(np.arange(1, ROUNDS + 1, dtype=np.uint64) + np.uint64(key))
     out = _network(positions.astype(np.uint64), keys, low_bits, bits - low_bits)

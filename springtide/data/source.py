@@ -192,7 +192,7 @@ def reads_batches(dataset: Any) -> bool:
         return True  # without __getitem__, this is the only way to read the data set
     try:
         return next(iter(inspect.signature(method).parameters), "") in OF_INDICES
-    except (TypeError, ValueError):  # a callable without a signature
+    except (TypeError, ValueError):  # `batch` is a callable without a signature
         return False
 
 
@@ -326,7 +326,7 @@ class _Whole(data.Dataset[Any]):
 
 
 class _Once(data.Sampler[Any]):
-    """A sampler that passes index arrays through. A DataLoader requests them slightly ahead of their use."""
+    """A sampler that passes index arrays through. A DataLoader requests index arrays slightly ahead of their use."""
 
     def __init__(self, indices: Iterable[Indices]) -> None:
         self.indices = indices

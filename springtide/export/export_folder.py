@@ -1,4 +1,4 @@
-"""Export folders on disk or at a URL, one folder each, such as `export-000007`; reading them into PyTorch models.
+"""Export folders on disk or at a URL, such as `export-000007`, and reading of exports into PyTorch models.
 
 In: tables from `exporter`. Out: files of keys and rows (`table_files`), a state dict for `torch.load`, and a JSON card
 that lists the files with checksums. The card is written last: a folder without a card is not an export.

@@ -336,7 +336,8 @@ class ContinuousExport:
                 export_folder.remove(self._url, number)
             self._tidy = True
         card = self._make(found.place, manifest, builds_on(cards), progress)
-        if card.since is not None:  # only the newer index is needed
+        # delete the index of the older export, because the next delta needs only the newer index
+        if card.since is not None:
             export_folder.place_for(self._url, card.since).remove(table_files.NAME)
         for number in outdated([*cards, card]):
             export_folder.remove(self._url, number)

@@ -272,7 +272,7 @@ SURELY_LOCKED_S = 60.0
 
 @contextlib.contextmanager
 def folder_for(there: FolderStore | UrlStore) -> Iterator[pathlib.Path]:
-    """Yield a locked scratch folder; remove unlocked ones that killed exports left behind."""
+    """Yield a locked scratch folder. Remove unlocked scratch folders that killed exports left behind."""
     prefix = ".export-" if isinstance(there, FolderStore) else "springtide-export-"
     try:
         if isinstance(there, FolderStore):

@@ -75,7 +75,7 @@ class RollCall:
         for slot, owner in enumerate(owners):
             if slot in has:
                 now = has[slot]
-            elif slot in closed:  # if both servers live, they settle it; a lost target may have used it
+            elif slot in closed:  # source and target settle the slot if both live; a lost target may have used it
                 source, target = closed[slot]
                 now = source if target in living else target
             else:

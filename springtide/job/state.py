@@ -15,7 +15,7 @@ from springtide.job.core.job_core import JobCore
 from springtide.job.core.nodes import ALIVE, NodeState, RoleNode
 from springtide.job.scaling import data_workers, evictions, plan, roles
 
-EXPLANATION_S = 2.0  # a symptom, such as a worker that cannot reach a server, waits this long for its cause
+EXPLANATION_S = 2.0  # seconds to wait for the cause of a symptom, such as a worker that cannot reach a server
 TAKEN_OVER = "the previous master has ended; the job continues"
 
 
@@ -194,7 +194,7 @@ class JobState(JobCore):
     def _exited(self, ended: RoleExit, at: float) -> list[actions.JobAction]:
         node = self.node(ended.role)
         if ended.incarnation != node.incarnation or node.state is NodeState.GONE:
-            return []  # an earlier incarnation, already handled
+            return []  # the event is about an earlier incarnation, and was already handled
         if ended.unplaced and (smaller := evictions.continue_without(self, node, ended, at)) is not None:
             return smaller
         if ended.role.kind is RoleKind.SERVER:

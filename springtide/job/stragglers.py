@@ -88,7 +88,7 @@ def compare(pace: float, standard: PaceStandard, rules: StragglerRules) -> PaceC
     return PaceComparison(middle > 0 and pace < limit, pace >= rules.recovered * middle, said)
 
 
-LEAST_S = 3.0  # a pace over less time is mostly noise, because a heartbeat takes a second
+LEAST_S = 3.0  # seconds; a pace over less time is mostly noise, because heartbeats come once a second
 
 
 @dataclass(slots=True)

@@ -27,7 +27,8 @@ log = logging.getLogger(__name__)
 
 # seconds in which a disconnected agent may reconnect; after that, the master treats the job's host as lost
 AGENT_GRACE_S = 10.0
-AWAY_S = 1.0  # a longer gap between ticks means that the master was stopped or starved and received no heartbeats
+# seconds; a longer gap between ticks means that the master was stopped or starved and received no heartbeats
+AWAY_S = 1.0
 FROM_ROLES = (messages.JoinServer, messages.JoinWorker, messages.JoinDataWorker, messages.ScriptError)
 """Requests that a role may send before it has joined."""
 PACKAGES = (messages.PackageWritten, messages.PackagePart, messages.PackageAsk)

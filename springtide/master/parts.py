@@ -1,4 +1,4 @@
-"""Builds the parts of a master in dependency order, and the `JobStatus` from them."""
+"""Builds the parts of a master in dependency order, and the `JobStatus` from these parts."""
 
 import itertools
 from collections.abc import Mapping

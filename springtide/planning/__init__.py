@@ -1,2 +1,2 @@
-"""Pure. Planning: decides the resources of each job and gives reasons. Functions over immutable data, without clock and
-I/O."""
+"""Pure. Planning: decides the resources of each job and gives reasons. The functions take immutable data, and use no
+clock and no I/O."""

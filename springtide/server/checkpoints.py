@@ -231,7 +231,7 @@ def behind() -> Iterator[None]:
         yield
         return
     before = os.sched_getscheduler(0)
-    with contextlib.suppress(OSError):  # a sandbox may forbid it; without it, saves disturb training slightly more
+    with contextlib.suppress(OSError):  # a sandbox may forbid this; saves then disturb training slightly more
         os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
     try:
         yield

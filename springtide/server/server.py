@@ -1,4 +1,5 @@
-"""The parameter server: native threads serve the tables; Python starts, places, watches and stops them.
+"""The parameter server: native threads serve the tables; Python starts, watches and stops the threads, and assigns
+slots.
 
 In: the job's settings and secret. Out: an address that `embedding.lookup.table_client` connects to, and counters. Next:
 cpp/server/server.h. server/__main__.py runs the process. docs/design/wire.md describes the protocol.

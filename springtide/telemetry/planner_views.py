@@ -1,7 +1,7 @@
 """Saves and loads the view that a planner received, as `view.json` of a run or from a hand-written file.
 
-Fields are those of `_File`; `examples/plan_job.yaml` is complete. Sizes may be written as 16G, and unbounded numbers as
-inf. An error names the line and the field. Next: `springtide plan`.
+The class `_File` defines the fields; `examples/plan_job.yaml` is a complete example. Sizes may be written as 16G, and
+unbounded numbers as inf. An error names the line and the field. Next: `springtide plan`.
 """
 
 import dataclasses
@@ -96,7 +96,7 @@ def _last(job: JobView) -> float:
 
 
 def _made(place: InputFile, trail: Trail, value: Any, wanted: Any) -> Any:
-    """Convert a value to the wanted type: a dataclass, a tuple of them, or a plain type."""
+    """Convert a value to the wanted type: a dataclass, a tuple of dataclasses, or a plain type."""
     if isinstance(wanted, types.UnionType) or typing.get_origin(wanted) is typing.Union:
         if value is None and types.NoneType in typing.get_args(wanted):
             return None

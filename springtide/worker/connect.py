@@ -29,7 +29,8 @@ def to_tables(
     behind: Behind | None = None,
     before_read: BeforeRead = ANY_READ,
 ) -> TableClient:
-    """Connect to the job's tables, even if servers return at other addresses; `behind` wraps them in a row cache."""
+    """Connect to the job's tables, even if servers return at other addresses; `behind` wraps the tables in a row
+    cache."""
     deadline = time.monotonic() + settings.connect_timeout_s
     while True:
         welcome = to_master.join()

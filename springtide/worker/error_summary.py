@@ -12,7 +12,8 @@ from types import TracebackType
 
 from springtide import errors
 
-RUNNER = os.path.join(os.path.dirname(__file__), "runner.py")  # not imported, because it runs as `__main__`
+# path of the runner, which is not imported, because it runs as `__main__`
+RUNNER = os.path.join(os.path.dirname(__file__), "runner.py")
 NO_BATCH = (
     ": no batch was left for this worker, since others had trained them all, so its loop never ran. "
     "Define before the loop what is used after it"

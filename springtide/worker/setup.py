@@ -296,7 +296,7 @@ class _ForwardMark:
 
     def __init__(self, meter: StepMeter) -> None:
         self._done = meter.forward_done
-        # a compiled graph cannot read a clock
+        # called outside of compiled graphs, because a compiled graph cannot read a clock
         self._outside = compile_guard.outside_graphs(lambda: meter.forward_done())
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:

@@ -58,8 +58,8 @@ def model(name: str = "widedeep", *, sparse: bool = True) -> nn.Module:
 class CountedModel(nn.Module):
     """A model with a table beside it that counts how often each first id was trained.
 
-    The rows start at zero. SGD at rate 1 trains them on a loss that falls by one per occurrence. Each row therefore
-    counts the applied samples with its id, and reveals lost or repeated samples.
+    The rows start at zero. SGD at rate 1 trains these rows on a loss that falls by one per occurrence. Each row
+    therefore counts the applied samples with its id, and reveals lost or repeated samples.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -80,7 +80,7 @@ class CountedModel(nn.Module):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Count:
-    """Samples that the tables have counted, against those of the log."""
+    """Comparison of the samples that the tables have counted with the samples of the log."""
 
     counted: int
     lost: int

@@ -185,8 +185,8 @@ class MatrixCross(nn.Module):
 class DCNv2(nn.Module):
     """DCN V2: Improved Deep & Cross Network (Wang et al., 2021).
 
-    Cross layers have a full matrix, or two thin matrices of a given `rank`. The MLP follows them ("stacked") or runs
-    beside them ("parallel").
+    Cross layers have a full matrix, or two thin matrices of a given `rank`. The MLP follows the cross layers
+    ("stacked") or runs in parallel to them ("parallel").
     """
 
     def __init__(

@@ -32,7 +32,7 @@ __all__ = ["Checkpointer", "Loaded", "Outcome", "Save"]
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A loaded state. Its tensors belong to the caller: no later save changes them."""
+    """A loaded state. Its tensors belong to the caller, so no later save changes them."""
 
     step: int
     state: Any
@@ -53,8 +53,8 @@ class Checkpointer:
         when_busy: Literal["wait", "supersede"] = "wait",
         memory: str | os.PathLike[str] | None = None,
     ) -> None:
-        """The newest `keep` saves stay in storage. `when_busy` says what a third save does while two are not written
-        yet: wait for one of them, or replace the second. `memory` is the folder for the two images; the default is in
+        """The newest `keep` saves stay in storage. `when_busy` says whether a third save, while two are not written
+        yet, waits for the first or replaces the second. `memory` is the folder for the two images; the default is in
         shared memory.
         """
         if keep < 1:

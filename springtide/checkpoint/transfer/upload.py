@@ -167,7 +167,8 @@ def kept_at(there: UrlStore, newest: Manifest, keep: int) -> list[Manifest]:
 def send_part(
     folder: pathlib.Path, url: str, wanted: Sequence[tuple[str, int]], moved: Callable[[], object] = lambda: None
 ) -> Uploaded:
-    """Send segment files of one server. Nobody sees them before the master publishes a manifest that names them."""
+    """Send segment files of one server. The files have no effect until the master publishes a manifest that names
+    them."""
     here, there = FolderStore(folder), UrlStore(url)
     there.moved = moved
     if not wanted:

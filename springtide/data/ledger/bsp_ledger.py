@@ -337,7 +337,8 @@ class BspStreamLedger(BspLedger):
             return False
         running = report.shard - self.base
         known = self.void_of.get(running, 0)
-        self.void_of[running] = max(report.void, known)  # a rank that joined in the middle of the range counts fewer
+        # take the largest count: a rank that joined in the middle of the range counts fewer
+        self.void_of[running] = max(report.void, known)
         for old in [old for old in self.stretches if old < min(self.done_by) - KEPT]:
             del self.stretches[old]
             self.void_before += self.void_of.pop(old, 0)

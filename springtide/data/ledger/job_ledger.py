@@ -233,7 +233,8 @@ class JobLedger(Passes):
         return wished
 
     def assign(self, owners: Sequence[tuple[int, int]]) -> int:
-        """Assign partitions, by shard, to ranks; other holders give them back. Return how many owners changed.
+        """Assign partitions, by shard, to ranks. Other ranks that hold these partitions give them back. Return how many
+        owners changed.
 
         A fenced rank that has not returned gets no partition, because it would never read it.
         """

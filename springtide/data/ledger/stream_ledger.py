@@ -1,8 +1,9 @@
 """Pure. Lease the partitions of a stream to workers: a partition is a shard without an end, leased as a whole.
 
 A lease ends when the master asks its holder to end it (`wish`): another rank gets what the holder has not begun. Every
-reader of the same offsets must find the same batches: full batches end at multiples of the batch size, and partial ones
-at a `cut`, which the ledger records before the holder trains the batch. docs/design/stream-ledger.md has the reasons.
+reader of the same offsets must find the same batches: full batches end at multiples of the batch size, and partial
+batches end at a `cut`, which the ledger records before the holder trains the batch. docs/design/stream-ledger.md has
+the reasons.
 """
 
 import bisect
@@ -161,7 +162,8 @@ class StreamLedger(SharedLedger):
         return bool(news)
 
     def lease(self, holder: LeaseHolder, *, most: int, share: int, deadline: float) -> tuple[Grant, ...] | NoLease:
-        """Lease spans of the holder's partitions, and of unassigned ones until it holds `share` partitions."""
+        """Lease spans of the holder's partitions, and of unassigned partitions until the holder has `share`
+        partitions."""
         rank = holder.rank
         has = {lease.running for lease in self.held.get(rank, {}).values()}
         grants: list[Grant] = []

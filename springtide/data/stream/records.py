@@ -1,7 +1,7 @@
 """Hold consecutive records of a partition as columns: no object per record, slices without copies.
 
-In: log/reader.py and kafka/librdkafka.py fill them. Out: record_filter.py and decode.py read whole batches. A worker
-sends `to_bytes` to a peer that trains the batch. `from_bytes` checks all sizes, and nothing is unpickled.
+In: log/reader.py and kafka/librdkafka.py fill the columns. Out: record_filter.py and decode.py read whole batches. A
+worker sends `to_bytes` to a peer that trains the batch. `from_bytes` checks all sizes, and nothing is unpickled.
 """
 
 import struct

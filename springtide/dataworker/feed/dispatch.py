@@ -11,8 +11,8 @@ from enum import Enum
 from typing import NamedTuple
 
 AHEAD = 3  # steps assigned to a worker: one that it makes, one to begin while the first is sent, and one in transit
-TRIES = 2  # a step that raised is tried once more, by another worker if possible
-DEATHS = 5  # a step fails after this many workers died of it
+TRIES = 2  # most tries of a step that raises, by different workers if possible
+DEATHS = 5  # a step fails after this many workers have died while making it
 HOLDERS = 3  # most workers that make the same step at a time
 # an idle worker takes over a step only if it is this many times faster, because the repetition costs CPU time
 HASTE = 1.5

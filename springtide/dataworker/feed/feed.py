@@ -43,7 +43,7 @@ class BatchFeed:
         """Create a feed without data workers.
 
         certificates: a folder (`rpc.transport.tls`), if the job uses TLS.
-        asks: leaf numbers to request for a batch. The first stage gets them as `run.keeping(indices, asks)`.
+        asks: leaf numbers to request for a batch. The first stage gets these numbers as `run.keeping(indices, asks)`.
         draws: whether making a batch draws random numbers. If not, the feed leaves the global generators alone, because
         the loop may draw from them in another thread.
         """
@@ -66,7 +66,8 @@ class BatchFeed:
         self._pool.detach(worker)
 
     def refuse(self) -> None:
-        """Stop using batches from data workers, also finished ones. The trainer makes all further batches itself."""
+        """Stop using batches from data workers, including batches that are already finished. The trainer makes all
+        further batches itself."""
         self._refused = True
 
     def close(self) -> None:

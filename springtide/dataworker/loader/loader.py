@@ -193,7 +193,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
 
     @property
     def workers(self) -> int:
-        """Number of data workers that make batches now; with 0, this process makes them."""
+        """Number of data workers that make batches now; with 0, this process makes the batches."""
         return self._pool.state.workers if self._pool is not None else 0
 
     @property

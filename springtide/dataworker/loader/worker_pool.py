@@ -1,7 +1,7 @@
 """Start a loader's data workers after this process has made a first batch, and read batches from them.
 
 In: batches to make (loader.py), and the wanted number of data workers, or `Autosize`. Out: the batches, in order.
-Without data workers, this process makes them.
+Without data workers, this process makes the batches.
 """
 
 import dataclasses
@@ -228,7 +228,9 @@ def _begin(worker_init_fn: Callable[[int], None] | None, dataset: Any, workers: 
         worker_init_fn(number)
 
 
-EVERY_S = 3.0  # a loader's data workers start within two seconds, so it may decide ten times as often as a job
+# seconds between decisions: a loader's data workers start within two seconds, so a loader may decide ten times as often
+# as a job
+EVERY_S = 3.0
 
 
 class Autosize:

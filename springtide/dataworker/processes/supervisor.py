@@ -1,4 +1,4 @@
-"""Supervise a loader's data workers: start, watch, replace and drain them, and decide when to give up.
+"""Start, watch, replace and drain a loader's data workers, and decide when to give up.
 
 In: the number of data workers that dataworker/loader/loader.py wants. `WorkerRoster` is pure: the roster takes events
 of processes, one at a time, and returns actions. `WorkerSupervisor` applies the actions to processes
@@ -90,7 +90,7 @@ class WorkerRoster:
             return []
         actions: list[WorkerAction] = []
         surplus = len(self.staying) - wanted
-        # Starting data workers leave first, then the newest serving ones.
+        # Data workers that are still starting leave first, then the newest that serve.
         order = sorted(self.staying, key=lambda number: (self.members[number].phase is WorkerPhase.SERVING, -number))
         for number in order[: max(0, surplus)]:
             starting = self.members[number].phase is WorkerPhase.STARTING

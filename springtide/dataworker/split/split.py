@@ -1,8 +1,8 @@
 """Split a model's forward into a part for data workers and a part for the trainer.
 
-In: recorded torch calls of some forwards of the training loop. `recorded_program` finds the calls in common, `min_cut`
-cuts them. Out: `Split`, with programs for data workers (`moved_program`) and the trainer's replay (`call_replay`), or
-`Unsplit` with the reason. Apart from marked functions, no user code runs.
+In: recorded torch calls of some forwards of the training loop. `recorded_program` finds the calls that all forwards
+have in common, `min_cut` splits these calls. Out: `Split`, with programs for data workers (`moved_program`) and the
+trainer's replay (`call_replay`), or `Unsplit` with the reason. Apart from marked functions, no user code runs.
 """
 
 import hashlib

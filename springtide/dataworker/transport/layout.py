@@ -228,7 +228,7 @@ def _outline(item: Any, tensors: list[torch.Tensor]) -> Outline:
     else:
         raise UncachedTree
     if not parts:
-        raise UncachedTree  # an empty sequence would be encoded as plain values
+        raise UncachedTree  # not cached: an empty sequence would be encoded as plain values
     if _ONLY_TENSORS.issuperset(map(type, parts)):
         tensors.extend(parts)
         return kind, names, len(parts)
@@ -251,7 +251,7 @@ def _key_of(tensors: list[torch.Tensor]) -> tuple[Hashable, bytes]:
         dtypes, shapes, grads, near = zip(*map(_read, tensors), strict=True)
         pointers = array.array("Q", map(_pointer, tensors)).tobytes()
         fit = all(near) and not any(grads) and all(map(_is_dense, tensors))
-    except RuntimeError:  # a tensor without memory or shape: sparse, nested
+    except RuntimeError:  # the tensor has no memory or shape: sparse, nested
         raise UncachedTree from None
     if not fit:
         raise UncachedTree
@@ -309,7 +309,7 @@ def put_together(outline: Outline, tensors: Iterator[torch.Tensor]) -> Any:
 
 def _natively(tensors: list[Laid], size: int) -> _native.TensorPlan | None:
     if _FUNCTIONS is None or not tensors or not all(count for _, count, _, _ in tensors):
-        return None  # a tensor without elements may have any shape
+        return None  # no native plan: a tensor without elements may have any shape
     places = {dtype: place for place, dtype in enumerate(dict.fromkeys(dtype for dtype, _, _, _ in tensors))}
     like = [torch.empty(0, dtype=dtype) for dtype in places]
     if _native.look_at_tensors(_FUNCTIONS, like) is None:

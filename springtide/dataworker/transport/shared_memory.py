@@ -143,7 +143,7 @@ class BlockPool:
                     break
         if pages is None:
             pages = mmap.mmap(-1, max(LEAST_BYTES, 1 << (size - 1).bit_length()), flags=mmap.MAP_PRIVATE)
-            with contextlib.suppress(OSError):  # a kernel without huge pages
+            with contextlib.suppress(OSError):  # the kernel may have no huge pages
                 pages.madvise(mmap.MADV_HUGEPAGE)
         return _lent(pages, 0, functools.partial(self._give_back, pages))
 

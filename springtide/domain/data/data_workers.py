@@ -89,8 +89,8 @@ class FeedRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FeedState:
-    """Report of one trainer about its input queue. Fields are totals since the trainer joined, except those marked
-    `now`."""
+    """Report of one trainer about its input queue. Fields are totals since the trainer joined, except fields described
+    as `now`."""
 
     made: int = 0
     """Mini-batches that data workers have put into the queue."""

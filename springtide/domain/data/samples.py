@@ -76,7 +76,7 @@ class DatasetCard:
 
     @property
     def samples_used(self) -> int:
-        """Samples of an epoch that are trained: all samples, or those in full batches."""
+        """Samples of an epoch that are trained: all samples, or with `drop_last` only samples in full batches."""
         return self.samples - self.samples % self.batch_size if self.drop_last else self.samples
 
     @property

@@ -1,4 +1,5 @@
-"""Pure. Streams as master and workers describe them: partitions, their ends, and the cuts between batches.
+"""Pure. Descriptions of streams in messages between master and workers: partitions, their ends, and the cuts between
+batches.
 
 A partition is a shard without an end, and its offsets are samples. A batch is a range of offsets of one partition. A
 batch ends at the next multiple of the batch size, or earlier at a *cut* that the master has recorded. A second reader

@@ -179,8 +179,8 @@ def _unwrapped(given: Mapping[str, Any], problems: list[SpecProblem]) -> dict[st
 
 
 def for_pods(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the labels or annotations that pods inherit from a job, without those that tools use to identify the
-    job."""
+    """Return the labels or annotations that pods inherit from a job, without labels and annotations by which tools
+    identify the job."""
     owners = {key: str(key).rpartition("/")[0] for key in given}
     return {key: text for key, text in given.items() if not owners[key].endswith(OF_TOOLS)}
 
@@ -229,7 +229,7 @@ def _made(given: Mapping[Any, Any], kind: type, path: Path, problems: list[SpecP
     except errors.BadInput as error:
         first = str(error).partition(" ")[0].rstrip(":")
         at = next(((*path, field.key) for field in known.values() if field.name == first), path)
-        if whole or first in values:  # a combined check may fail only because the other value was already rejected
+        if whole or first in values:  # skip an error that a value rejected earlier may have caused
             problems.append(SpecProblem(at, str(error)))
         return None
     return made if whole else None
@@ -384,7 +384,7 @@ def _words(kind: type) -> dict[str, str]:
 
 
 def settings_of(job: ElasticJob) -> dict[str, str]:
-    """Return the given settings by name, without those that are unset."""
+    """Return the settings that are set, by name."""
     found = {}
     if job.data:
         found["data"] = json.dumps(dict(job.data), sort_keys=True)

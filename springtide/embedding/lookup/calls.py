@@ -74,7 +74,7 @@ def _check_tensor(given: Any, what: str, who: str) -> None:
 
 
 def flat_ids(ids: torch.Tensor) -> tuple[Ids, torch.Tensor]:
-    """Return ids of any shape as one strided run; copy them only if they are not strided."""
+    """Return ids of any shape as one strided run. The ids are copied only if they are not strided."""
     if ids.dim() == 1:
         return (ids.data_ptr(), ids.shape[0], ids.stride(0)), ids
     if ids.dim() == 2 and ids.shape[1] == 1:

@@ -1,4 +1,4 @@
-"""Find a module's ids in later batches: which view of which batch leaf holds them, at which address.
+"""Find a module's ids in later batches: the batch leaf, the view of the leaf, and the address that hold the ids.
 
 In: a batch of any structure and the ids that a module was called with. Out: a `Route`, and for a batch of a known
 layout (`CallCache`) its lookup calls by address arithmetic alone. Next: embedding/lookup/lookup.py prefetches.

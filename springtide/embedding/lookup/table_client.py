@@ -97,9 +97,9 @@ class TableClient:
     ) -> "TableClient":
         """Connect to tables on servers: (host, port) of each server, the server of each slot, and the job's secret.
 
-        `client` holds options of this class, `options` those of `_native.RemoteBackend`. ServerUnreachable names the
-        server that does not answer within `connect_timeout_s`. If a TCP connection breaks later, the client reconnects
-        for up to `reconnect_s` and resends unanswered requests.
+        `client` holds options of this class, `options` holds options of `_native.RemoteBackend`. ServerUnreachable
+        names the server that does not answer within `connect_timeout_s`. If a TCP connection breaks later, the client
+        reconnects for up to `reconnect_s` and resends unanswered requests.
         """
         backend = _native.RemoteBackend(
             hosts=[host for host, _ in addresses],
@@ -179,8 +179,8 @@ class TableClient:
 
         `hyper` holds (table id, lr, weight decay, step) by table, `batches` (samples of the shard or 0, shard, first,
         count). The batches count as trained when ``wait()`` of the result returns, because every server then has them.
-        A slot that already has all of these batches skips the push. A slot that has only some of them refuses the push
-        (PartlyApplied).
+        A slot that already has all of these batches skips the push. A slot that has only some of these batches refuses
+        the push (PartlyApplied).
         """
         return self.backend.push(list(parts), step, bsp, unique, clock, list(batches), list(hyper))
 

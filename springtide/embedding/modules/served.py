@@ -105,7 +105,8 @@ class KeepsWeight(nn.Module):
         self._load(state_dict, prefix, missing_keys if strict else [], error_msgs)
 
     def _load(self, state: dict[str, Any], prefix: str, missing: list[str], wrong: list[str]) -> None:
-        """Load rows from a state dict; append the names of missing entries, and messages about wrong ones."""
+        """Load rows from a state dict; append the names of missing entries to `missing`, and messages about wrong
+        entries to `wrong`."""
 
 
 class _WholeTable(KeepsWeight):

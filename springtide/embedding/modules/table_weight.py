@@ -140,7 +140,8 @@ class TableWeight(nn.Parameter):
 
 
 class FetchedRows(torch.Tensor):
-    """Rows read from servers. Views of them are FetchedRows too; results computed from them are plain tensors."""
+    """Rows read from servers. Views of FetchedRows are FetchedRows too; results computed from FetchedRows are plain
+    tensors."""
 
     springtide_reader: "TableReader"
 

@@ -30,7 +30,7 @@ def first_values(collection: Any) -> list[tuple[torch.nn.Module, Any]]:
 
 
 def bind(collection: Any, path: str) -> None:
-    """Turn a collection of served inner modules into a collection that looks up all of them at once."""
+    """Turn a collection of served inner modules into a collection that looks up the rows of all modules together."""
     for base, turned in ((EmbeddingBagCollection, ServedBagCollection), (EmbeddingCollection, ServedCollection)):
         if type(collection) is base:
             inner = collection.embedding_bags if base is EmbeddingBagCollection else collection.embeddings

@@ -213,7 +213,8 @@ class _Layout:
                 return
 
     def take_back(self) -> None:
-        """Return slots to their old server where this worsens nothing, because those moves were not needed."""
+        """Return slots to their old server where that does not worsen the balance, because their moves were not
+        needed."""
         some = True
         while some:
             some = False

@@ -115,8 +115,9 @@ class Scheduler:
     ) -> _native.Scheduled:
         """Schedule the next batch of the stream; all earlier plans count as executed.
 
-        `scored` names the tables whose keys count in the allocation; empty for all. `best_tables` limits them to those
-        with the highest degree of infrequency. `effort` limits a search. All must be equal on every rank.
+        `scored` names the tables whose keys count in the allocation; empty for all. `best_tables` limits the scored
+        tables to this many with the highest degree of infrequency. `effort` limits a search. All must be equal on every
+        rank.
         """
         tables = self.settings.tables
         looked_at = [(f.table, f.ids, f.offsets) for f in features if tables is None or f.table in tables]

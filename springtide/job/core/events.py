@@ -1,4 +1,4 @@
-"""Pure. Events that a job's state machine handles; `master` makes them from messages and the clock.
+"""Pure. Events that a job's state machine handles; `master` creates the events from messages and the clock.
 
 An event about a process names its incarnation, so that news of an earlier incarnation changes nothing.
 """
@@ -201,7 +201,7 @@ class BspBegan(JobEvent, frozen=True):
 
 
 class GroupFormed(JobEvent, frozen=True):
-    """These workers are the bsp group from now on. Workers that waited with them but are not members may leave."""
+    """These workers are the bsp group from now on. Other workers that waited for a group may leave."""
 
     members: tuple[LeaseHolder, ...]
     why: str

@@ -28,7 +28,7 @@ def apply(state: JobCore, event: events.EvictionNoticed | events.ServerEmptied, 
         return _replace_worker(state, node, event.why, at)
     if node.role.kind is RoleKind.DATA_WORKER and not node.departure.replaced:
         return data_workers.replace(state, node, event.why, at)
-    return []  # a bsp group forms again when a member is lost
+    return []  # do nothing: a bsp group forms again when a member is lost
 
 
 def _replace_worker(state: JobCore, node: RoleNode, why: str, at: float) -> list[actions.JobAction]:
@@ -98,7 +98,7 @@ def continue_without(state: JobCore, node: RoleNode, ended: RoleExit, at: float)
     done = without(state, node, ended, at)
     planning = state.spec.planning
     if done is None and planning.on and planning.resize and node.cpu is not None and node.cpu > FEWEST_CORES:
-        node.cpu = max(FEWEST_CORES, node.cpu / 2)  # a host may have room for a smaller process
+        node.cpu = max(FEWEST_CORES, node.cpu / 2)  # ask for fewer cores: a host may have room for a smaller process
     return done
 
 
@@ -124,7 +124,7 @@ def _without_worker(state: JobCore, node: RoleNode, ended: RoleExit, at: float) 
         return None
     node.remove(at=at, why=str(ended))
     state.planned.extra -= node.low
-    # at least one regular worker: those whose script has ended may be missing from the count
+    # at least one regular worker: workers whose script has ended may be missing from the count
     state.workers = max(state.planned.extra + 1, state.workers - 1)
     state.planned.note_change(at, planned=False, asked="workers")
     why = str(ended) if node.low else state.short.note(node, ended, at, workers=1)

@@ -141,7 +141,7 @@ def outlined(record: JobRecord) -> tables.Outline:
     told = record.shared.values.get(tables.SHARED_KEY)
     try:
         return msgspec.msgpack.decode(told, type=tables.Outline) if told else tables.Outline()
-    except msgspec.MsgspecError:  # a user's script shared a value under our key
+    except msgspec.MsgspecError:  # a user's script shared another value under the same key
         return tables.Outline()
 
 
@@ -184,7 +184,7 @@ def need(sources: ViewSources) -> MemoryNeed:
 
 
 def servers(state: JobState) -> list[RoleNode]:
-    """Return the serving servers by rank. Planning numbers them from 0; ranks have gaps."""
+    """Return the serving servers by rank. Planning numbers servers from 0 without gaps, while ranks have gaps."""
     return [node for node in state.of_kind(RoleKind.SERVER) if node.state is NodeState.JOINED and not node.coming]
 
 

@@ -45,7 +45,7 @@ LEAST_S = 4.0
 NOTE_S = 10.0  # interval between notes in the journal
 COLD_S = 60.0  # interval between plans in stream seconds, with almost no history
 POINTS = 5760  # a day of 15 s steps
-BEATS = 3.0  # a job in scaling has stalled if it trains no sample during this many heartbeats
+BEATS = 3.0  # during scaling, a job counts as stalled if it trains no sample for this many heartbeats
 
 
 class OnlineNotes(msgspec.Struct, frozen=True):

@@ -112,7 +112,7 @@ class CheckpointStore:
         return Lineage(self.claim.run, self.rules.resume_run, self.rules.resume_number)
 
     def begin_run(self) -> None:
-        """Claim the folder and the URL of a new run. Raise BadInput with the owner's name if another run owns them.
+        """Claim the folder and the URL of a new run. If another run owns a place, raise BadInput with the owner's name.
 
         If a place is not writable, the job begins anyway, and saving reports the error.
         """
@@ -315,7 +315,8 @@ class CheckpointStore:
         return None
 
     def left(self, lives: frozenset[str]) -> bool:
-        """Stop waiting for servers that left after their last slot. Return True if the round waited for any of them."""
+        """Stop waiting for servers that left after their last slot. Return True if the round waited for such a
+        server."""
         now = self.round
         waited = now is not None and bool(now.lives & lives - now.answered)
         if now is not None:

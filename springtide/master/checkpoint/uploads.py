@@ -1,7 +1,7 @@
 """Uploads checkpoints to a URL from time to time, in a separate process (`checkpoint.transfer.upload`), one at a time.
 
-Servers first copy the files on their own disks (`master.checkpoint.server_disks`). Without a URL, those files are
-fetched into the run's folder at the end of the job (`gather` in `checkpoint.transfer.upload`).
+Servers first copy the files on their own disks (`master.checkpoint.server_disks`). Without a URL, files on servers' own
+disks are fetched into the run's folder at the end of the job (`gather` in `checkpoint.transfer.upload`).
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from springtide.master.checkpoint.server_disks import CopyFailed, CopyTotals, Se
 log = logging.getLogger(__name__)
 
 ENDS_S = 10.0  # longest wait, in seconds, for the exit of an upload process that has reported its result
-LONGEST_LINE = 16 << 20  # a store's error may be a whole HTML page
+LONGEST_LINE = 16 << 20  # most bytes of a result line: a store's error may be a whole HTML page
 
 
 class Uploads:

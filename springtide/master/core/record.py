@@ -111,8 +111,8 @@ class ScriptPlaces:
         return max(self.places.values(), default=None) if known is None else known
 
     def objects_for(self, rank: int) -> dict[str, bytes]:
-        """Return the object states for a starting worker, by name: its own first, then those of the lowest rank at the
-        same place."""
+        """Return the object states for a starting worker, by name: its own states first, then the states of the lowest
+        rank at the same place."""
         place = self.place_for(rank)
         states: dict[str, bytes] = {}
         for other in sorted(self.objects, key=lambda one: (one == rank, self.places.get(one) == place, -one)):

@@ -127,7 +127,7 @@ class LeaseService:
 
 
 LOOK_S = 0.5  # interval between checks
-ASKS_S = 10.0  # a worker that holds nothing and has not asked for this long does not read the stream
+ASKS_S = 10.0  # a worker that holds no partition and has not asked for this many seconds does not read the stream
 PATIENCE_S = 1.5  # new partitions wait this long for workers that have just started
 TRAFFIC_S = 60.0  # interval between checks of traffic, and the window over which it is measured
 SLOW_S = 300.0
@@ -246,7 +246,7 @@ class LeaseBalancer:
                 end=lease.end if lease.wish is None else lease.wish,
                 batch=card.batch_size,
             )
-            for card, key, lease in leases  # in the order of granting, in which workers train them
+            for card, key, lease in leases  # leases in the order of granting, in which workers train them
         ]
         return LeaseMoves(resizes, stragglers.level_leases(holdings, self._paces.known(), tuple(alive)))
 

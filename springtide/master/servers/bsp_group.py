@@ -124,7 +124,7 @@ class BspRendezvous:
             self.gather()
 
     def _answer(self, formed: GroupFormation, generation: int) -> None:
-        """Reply to all waiting workers. Workers outside the group learn that it continues without them."""
+        """Reply to all waiting workers. Workers outside the group learn that the group continues without them."""
         state, at = self._record.state, self._clock()
         breaks = dataclasses.replace(state.safety.breaks)
         # a copy that already counts this group, because the replies carry its figures

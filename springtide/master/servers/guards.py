@@ -178,7 +178,7 @@ class ServerGuards:
         seen = watched.measured
         if used is None or node.cpu is None or used.incarnation != node.incarnation:
             return
-        if seen and seen[-1].usage == used:  # a repeated report, not a new measurement
+        if seen and seen[-1].usage == used:  # the report only repeats the last measurement
             return
         if seen and seen[-1].due != node.cpu:
             seen.clear()

@@ -1,7 +1,7 @@
 """Plans which server should own which slots, follows the moves that servers make, and runs roll calls after a loss.
 
-Servers hold the truth about ownership, and the record follows them. Goals and roll calls are not journaled: a new
-master computes the goal again from the present placement, and starts a new call with a higher number.
+Servers know for certain which slots they own, and the record follows their reports. Goals and roll calls are not
+journaled: a new master computes the goal again from the present placement, and starts a new call with a higher number.
 """
 
 import asyncio

@@ -219,7 +219,8 @@ def _thinned(cost: Floats, speed: Floats, rows: RaggedRows) -> Index:
     order = some[rows.ordered(cost[some])]
     rises = speed[order] > rows.best_before(speed[order])
     kept, owner, price = order[rises], rows.owner[rises], cost[order[rises]]
-    last = np.append((owner[1:] != owner[:-1]) | (price[1:] > price[:-1]), True)  # of equal costs the last is fastest
+    # of shapes with equal costs, the last is the fastest
+    last = np.append((owner[1:] != owner[:-1]) | (price[1:] > price[:-1]), True)
     kept, left = kept[last[: len(kept)]], shape_columns.of_owners(owner[last[: len(kept)]], len(rows.lengths))
     many = np.flatnonzero(left.lengths > OPTIONS)
     if not len(many):

@@ -84,7 +84,8 @@ def non_dominated(cost: Array, throughput: Array) -> Index:
     best = numpy.maximum.accumulate(throughput)
     rises = numpy.append(True, best[1:] > best[:-1])
     kept: Index = numpy.nonzero(rises)[0]
-    last = numpy.append(cost[kept[1:]] > cost[kept[:-1]] * (1 + SAME), True)  # of equal costs the last is the fastest
+    # of shapes with equal costs, the last is the fastest
+    last = numpy.append(cost[kept[1:]] > cost[kept[:-1]] * (1 + SAME), True)
     chosen: Index = kept[last]
     return chosen
 

@@ -1,1 +1,2 @@
-"""Pure. Data workers: whether a job needs them, how many, what size, and which job gets the next cores."""
+"""Pure. Decisions about data workers: whether a job needs data workers, how many, of what size, and which job gets the
+next cores."""

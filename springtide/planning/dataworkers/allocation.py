@@ -41,7 +41,7 @@ class FedJob:
     def __post_init__(self) -> None:
         least = min(self.speed, self.capable, self.cpu, self.least, self.steps_left, self.gain or 0.0)
         whole = self.speed + self.capable + self.cpu + self.least + self.steps_left + (self.gain or 0.0)
-        if not (least >= 0 and whole >= 0 and self.gpus >= 1):  # a sum with NaN fails the comparison
+        if not (least >= 0 and whole >= 0 and self.gpus >= 1):  # NaN fails this comparison too
             raise errors.BadInput(
                 f"job {self.name}: speed {self.speed:g}, capable {self.capable:g}, cpu {self.cpu:g}, "
                 f"least {self.least:g}, steps_left {self.steps_left:g}, gain {self.gain}, gpus {self.gpus}; "

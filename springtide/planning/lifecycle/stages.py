@@ -340,7 +340,7 @@ def mend(job: JobView, shape: Shape, config: PlanningConfig) -> ShapePlan | str:
             why = f"{hot.role} uses {servers.share:.0%} of its CPU, the others {calm:.0%}: it gets {cores:g} cores"
             return replace(_plan(job, shape, why, config, None), server_cpus=((hot.role.rank, cores),))
     beyond = shape.cpu + shape.worker_cpu > clamp.quota(job.bounds, config).cpu
-    beyond = beyond and not job.facts.group  # in bsp all workers would wait for low-priority workers
+    beyond = beyond and not job.facts.group  # not in bsp, where all workers would wait for low-priority workers
     if beyond and workers.count <= shape.workers and servers.share <= config.busy_server:
         extra = extra_workers(servers.used, servers.given, shape.workers, config.extra_workers)
         if extra:

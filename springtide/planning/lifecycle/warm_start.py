@@ -243,8 +243,8 @@ def smooth(rows: Floats, smoothing: float) -> Floats:
 
 def cold(job: JobView, config: PlanningConfig, because: str, notes: tuple[str, ...] = ()) -> WarmStart:
     """Return DLRover's initial shape for sampling: one worker and one server, both so large that cores do not limit the
-    measurement. The paper gives each of them a whole node. But larger pods wait longer for a node, for which reason the
-    paper limits servers to 16 cores. Both roles therefore start with `server_cpu` cores here.
+    measurement. The paper gives both the worker and the server a whole node. But larger pods wait longer for a node,
+    for which reason the paper limits servers to 16 cores. Both roles therefore start with `server_cpu` cores here.
     """
     asked, cores = job.requested, min(config.server_cpu, config.node_cpu)
     small = Shape(
@@ -253,7 +253,8 @@ def cold(job: JobView, config: PlanningConfig, because: str, notes: tuple[str, .
         worker_cpu=cores,
         server_cpu=cores,
         worker_memory=asked.worker_memory if asked else 0,
-        server_memory=asked.servers * asked.server_memory if asked else 0,  # a single server holds all rows
+        # the single server of this shape holds all rows
+        server_memory=asked.servers * asked.server_memory if asked else 0,
     )
     shape = clamp.within(small, job.bounds, config, need=job.need)
     return WarmStart(shape=shape, why=f"small start to be measured: {because}", warm=False, notes=notes)

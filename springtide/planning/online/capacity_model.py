@@ -275,7 +275,7 @@ def quicker_when_full(steps: StepSums, batch: float, size: float) -> float:
 SATURATED = 0.9  # utilization above which workers show their full speed
 FRESH = 0.3  # weight of a new measurement against the earlier value
 MOST_RESTED = 1.25  # limit on the rate of workers that waited, as a multiple of the rate without waiting
-RESTED = 0.05  # weight of measurements with waiting, next to those without
+RESTED = 0.05  # weight of measurements with waiting, relative to measurements without waiting
 FADES_S = 6 * 3600.0  # half-life of a measurement's weight
 KEPT_STEPS = 0.9  # share of the step cost statistics kept per window
 LEAST = 1e-4  # smallest weight

@@ -101,7 +101,7 @@ def plan(jobs: HorizonJobs, *, fewest: int, prices: HorizonPrices, doing: Change
     takes = np.repeat(rates * jobs.step_s, young + 1, axis=1)
     came_from: list[
         tuple[Counts, Counts]
-    ] = []  # by step: start and worker count of the stretch before each new stretch
+    ] = []  # for each step: start and worker count of the stretch before each new stretch
     lag = waits * seconds[:, :, 0]
     for step in range(arrive.shape[2]):
         seen = (share * (cost + lag**2 * ahead)).sum(axis=1)
@@ -246,8 +246,8 @@ def _as_it_is(view: OnlineView) -> TrafficOutlook:
 
 
 def needs(capacity: NDArray[np.float64], traffic: Sequence[float]) -> NDArray[np.int64]:
-    """Return, for each traffic, the fewest workers that train more than arrives (Eqn 10), or those with the highest
-    capacity."""
+    """Return, for each traffic, the fewest workers that train more than arrives (Eqn 10). If there is no such number,
+    return the number with the highest capacity."""
     most = int(capacity.argmax())
     return np.minimum(np.searchsorted(np.maximum.accumulate(capacity[: most + 1]), traffic, side="right"), most)
 

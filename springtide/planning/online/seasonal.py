@@ -56,7 +56,7 @@ def at_todays_level(member: Member) -> Member:
 
 
 def from_the_last_hours(member: Member) -> Member:
-    """Scale a member by the ratio of the last hours to its forecast of them. The correction fades."""
+    """Scale a member by the ratio of the last hours' traffic to its forecast of these hours. The correction fades."""
 
     def forecast(past: Array, day: int, steps: int) -> Array:
         back = max(1, RECENT_H * day // 24)

@@ -206,7 +206,7 @@ def _deviations(information: Array, shares: Array, deviation: Array) -> Array:
     matters = shares > 0
     size = numpy.where(matters, shares, 1.0)
     scaled = information / size[:, :, None] / size[:, None, :]
-    finite = numpy.isfinite(scaled).all(axis=(1, 2), keepdims=True)  # an overflow carries no information
+    finite = numpy.isfinite(scaled).all(axis=(1, 2), keepdims=True)  # treat an overflow as no information
     values, vectors = numpy.linalg.eigh(numpy.where(finite, scaled, 0.0))
     seen = values > 1e-6 * values[:, -1:]
     blind = (vectors**2 * ~seen[:, None, :]).sum(axis=2) > 0.01

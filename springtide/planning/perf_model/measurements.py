@@ -1,7 +1,7 @@
 """Pure. Extracts measurements from a job: throughput by shape, cores used by roles, and time since the last change.
 
 In: a `JobView`. Out: a few numbers, or None if the measurements are not valid. Next: `planning.lifecycle.stages` and
-`planning.policy.baselines` decide by them.
+`planning.policy.baselines` decide by these numbers.
 """
 
 import math
@@ -61,7 +61,8 @@ def shapes(job: JobView) -> set[Shape]:
     last: Shape | None = None
     for one in job.profiles:
         shape = one.shape
-        if shape is not last and shape != last and _sound(one):  # a job keeps a shape for many windows
+        # only where the shape changes: a job keeps a shape for many windows
+        if shape is not last and shape != last and _sound(one):
             found.add(shape)
             last = shape
     return found

@@ -1,7 +1,7 @@
 """Pure. Validates decisions of policies and advice of advisers, so that a faulty policy cannot harm a job.
 
-In: a policy's `Decision` (`decide`), or an adviser's answer of any type (`refused`). Out: the sound plans, with notes
-on the refused ones; or the reason for refusal. Next: `master.autoscale.loop` applies the plans.
+In: a policy's `Decision` (`decide`), or an adviser's answer of any type (`refused`). Out: the valid plans, with notes
+on refused plans; or the reason for refusal. Next: `master.autoscale.loop` applies the plans.
 """
 
 import math

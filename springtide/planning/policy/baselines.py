@@ -69,7 +69,8 @@ def too_soon(job: JobView, view: ClusterView, config: PlanningConfig) -> str:
 
 
 def sizes(job: JobView, config: PlanningConfig) -> Shape:
-    """Return the role sizes for policies that never change them: the user's, or those of a small start."""
+    """Return the role sizes for policies that never change sizes: the sizes that the user requested, or the sizes of a
+    small start."""
     return job.requested or warm_start.cold(job, config, "nothing was asked for").shape
 
 
@@ -210,7 +211,7 @@ def _by_model(
 
 
 def fit(seen: Sequence[ShapeSpeed]) -> tuple[float, float, float, float]:
-    """Fit a, b, c, d to speeds by shape; w / speed is linear in them."""
+    """Fit a, b, c, d to speeds by shape. The quotient w / speed is linear in these coefficients."""
     from scipy import optimize
 
     w, p = (np.array([float(getattr(one.shape, name)) for one in seen]) for name in ("workers", "servers"))

@@ -1,8 +1,9 @@
 """Supervises one job: keeps the master running, starts the roles that the master wants, and reports exits.
 
-Roles are not children of the master, so the agent can replace it without touching them. `platforms.agent.reconcile`
-compares running with wanted roles, so a new master or agent needs no history of earlier orders. If an agent is
-cancelled and the platform allows it, the roles keep running and the next agent takes the job over.
+Roles are not children of the master, so the agent can replace the master without touching the roles.
+`platforms.agent.reconcile` compares running with wanted roles, so a new master or agent needs no history of earlier
+orders. If an agent is cancelled and the platform allows it, the roles keep running and the next agent takes the job
+over.
 """
 
 import asyncio
@@ -341,7 +342,7 @@ class Agent:
         try:
             self._story = self._story or events.EventLog(self._files.events)
             self._story.write(kind, **fields)
-        except OSError as error:  # a lost event must not fail the job
+        except OSError as error:  # losing an event must not fail the job
             log.warning("event %s is not logged: %s", kind, error)
 
     def _close_event_log(self) -> None:

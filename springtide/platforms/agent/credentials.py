@@ -4,8 +4,8 @@
     ca.crt  tls.crt  tls.key             what a process sees (`of_role`): its `Settings.tls`
 
 On Kubernetes the files are in a Secret, elsewhere in the run folder. The authority's key is discarded after signing, so
-nobody can create further certificates for the job. Certificates are valid for ten years. Processes read them again for
-every new connection.
+nobody can create further certificates for the job. Certificates are valid for ten years. Processes read the
+certificates again for every new connection.
 """
 
 import datetime

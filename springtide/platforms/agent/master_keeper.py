@@ -30,7 +30,7 @@ READ_S = 0.2  # interval of readings during a wait
 # longest interval between two readings that counts in full; above READ_S, because a busy machine delays readings
 MOST_S = 0.5
 START_S = 60.0  # longest wait in seconds for a master to start on a busy machine; if the process exits, the wait ends
-SHORT_LIFE_S = 1.0  # a master that exits this soon after listening did no work
+SHORT_LIFE_S = 1.0  # seconds; a master that exits this soon after it began to listen did no work
 SHORT_LIVES = 5  # after this many short-lived masters in a row, the job fails
 DYING_S = 0.5  # seconds to wait for the exit after a connection closes, because the exit tells the reason
 PAUSES_S = (0.0, 0.25, 0.5, 1.0, 2.0)  # seconds before the next start, by the number of short-lived masters in a row

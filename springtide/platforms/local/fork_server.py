@@ -113,6 +113,6 @@ class ForkServerClient:
         return self._ready
 
     def _common(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """Variables that a fork inherits: imports may have read them."""
+        """Return the variables that a fork inherits from the server, because imports may have read these variables."""
         ours, others = config.PREFIX, self._besides
         return {name: value for name, value in environment.items() if not name.startswith(ours) and name not in others}

@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 
 NICEST = 19
 """Nice value of a low-priority process: it gets about a seventieth of a processor that it shares."""
-WARMED_UP = (RoleKind.WORKER, RoleKind.DATA_WORKER, RoleKind.SERVER)  # a master usually starts only once
+# kinds of roles that are forked; not the master, which usually starts only once
+WARMED_UP = (RoleKind.WORKER, RoleKind.DATA_WORKER, RoleKind.SERVER)
 
 # A shell enters the control groups and then executes the interpreter, so that the process is accounted and limited from
 # its first byte of memory.

@@ -22,7 +22,9 @@ from springtide.platforms.agent.platform_api import RoleLaunch
 from springtide.platforms.local.platform import LocalPlatform
 from springtide.telemetry import logs
 
-LONELY_S = 600.0  # a steward calls every second; Ray may need minutes to give up the steward's node
+# seconds without a call after which an actor ends itself; a steward calls every second, but Ray may need minutes to
+# give up the steward's node
+LONELY_S = 600.0
 NEWS_S = 2.0  # seconds after which the actor replies without output, to show that it is alive
 LOOK_S = 0.1  # between two checks of the log
 CHUNK = 1 << 18

@@ -2,7 +2,7 @@
 
 A restarted steward reads the run folder, adopts the running roles and starts a master with a higher term. If the folder
 was lost with its node, the job restarts from copies of its checkpoints, or fails with the reason. After the job it
-leaves a record (`job_records`). Run folders of finished jobs stay for a week, those of `ray.runFolder` for ever.
+leaves a record (`job_records`). Run folders of finished jobs stay for a week, or for ever below a `ray.runFolder`.
 """
 
 import asyncio
@@ -80,7 +80,7 @@ class Steward:
         return logs.tail(path, lines), size
 
     def more(self, offsets: dict[str, int]) -> dict[str, tuple[list[str], int]]:
-        """Return new whole lines of each log, with the offset after them."""
+        """Return new whole lines of each log, with the offset after the last line."""
         found = {}
         for role in self.roles():
             tail = logs.LogTail(self._files.logs / f"{role}.log", offsets.get(role, 0))

@@ -1,6 +1,6 @@
 """Messages about checkpoints: save orders, reports, mirror copies, and files on servers' own disks.
 
-Next: `master.checkpoint.schedule` gives orders; `server.checkpoints` and `server.mirror` follow them.
+Next: `master.checkpoint.schedule` gives orders; `server.checkpoints` and `server.mirror` carry out the orders.
 """
 
 from springtide.domain.model.checkpoints import Buddy, Written

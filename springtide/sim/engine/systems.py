@@ -83,7 +83,7 @@ MECHANISMS = {"static": KUBEFLOW, "es": SCHEDULER, "optimus": SCHEDULER, "optimu
 
 
 def system(name: str, policy: Policy) -> System:
-    """Return the system of a policy: with the mechanisms of its paper if known, else with those of Springtide."""
+    """Return the system of a policy: with the mechanisms of its paper if known, else with Springtide's mechanisms."""
     mechanisms = MECHANISMS.get(name, Mechanisms())
     if mechanisms is SCHEDULER:
         return System(

@@ -106,7 +106,8 @@ class CacheCoordinator:
 
     @property
     def clean(self) -> bool:
-        """Return True if the servers have current values of all rows, so that a checkpoint of them is complete."""
+        """Return True if the servers have current values of all rows, so that a checkpoint of the servers is
+        complete."""
         return self.cache is None or self.cache.clean
 
     @property

@@ -160,7 +160,7 @@ class SampleAllocator:
             raise
         except (
             Exception
-        ) as error:  # a user's data set may raise anything; the rank that trains those samples reports it
+        ) as error:  # a user's data set may raise anything; the rank that trains the bad samples reports it
             log.info("a batch is not scheduled: %s", error)
             return None
 

@@ -29,7 +29,7 @@ RATES = ("lr", "weight_decay")  # options that servers follow during training
 
 
 class ObjectRegistry:
-    """Registered objects of one worker; `given` holds the states known at the start, `tell` sends new ones."""
+    """Registered objects of one worker; `given` holds the states known at the start, `tell` sends new states."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class ObjectRegistry:
             self.send()
 
     def end_loop(self) -> None:
-        """Save the states at the end of a loop. The next save is at the next position, because code between them may
+        """Save the states at the end of a loop. The next save is at the next position, because the code in between may
         run again after a restart."""
         if not self._quiet:
             self.send()
@@ -160,7 +160,7 @@ def set_rates(scheduler: torch.optim.lr_scheduler.LRScheduler) -> None:
 
 
 class Schedules:
-    """Schedules of some optimizers, except those that the script has `registered` itself."""
+    """Learning-rate schedules of some optimizers, except schedules that the script has `registered` itself."""
 
     def __init__(self, optimizers: Sequence[JobOptimizer], registered: Callable[[Any], bool]) -> None:
         self._optimizers, self._registered = list(optimizers), registered

@@ -1,4 +1,5 @@
-"""Receive a worker's batches from data workers: find the work they can do, hand it over, connect to them.
+"""Receive a worker's batches from data workers: find the work that data workers can do, hand the work over, and
+connect.
 
 In: the master's list of data workers. When the master first wants some, the worker finds the part of its program that
 they can run (worker/split/controller.py), between two batches. One worker of the job writes the job's package. Data

@@ -388,7 +388,8 @@ def open_unit(
     )
     if chosen == "none":
         return unit
-    from springtide.worker import connect  # imports torch, which a unit alone does not need
+    # imported here, because it imports torch, which a unit without peers does not need
+    from springtide.worker import connect
 
     name = str(LeaseHolder(welcome.rank, welcome.incarnation))
     try:

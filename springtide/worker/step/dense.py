@@ -178,7 +178,8 @@ class ServedDense:
         self._pulling = False
 
     def begin(self, once: Callable[[Callable[[], None]], None]) -> None:
-        """Give all workers the first worker's values, or the trained ones; `once` runs a function on one worker."""
+        """Give all workers the first worker's values, or the trained values if there are some; `once` runs a function
+        on one worker."""
         still = DenseChunks(self._client, self.still) if self.still else None
         chunks = [one for one in (self._all, still) if one is not None]
 

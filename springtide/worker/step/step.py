@@ -1,4 +1,4 @@
-"""Common part of every training step: take batches, collect the optimizers, send one push for all of them.
+"""Common part of every training step: take batches, collect the optimizers that step, send one push for all optimizers.
 
 In: worker/input/batches.py reports the loop's batch, and worker/link/optimizer.py reports that an optimizer steps. Out:
 gradients for tables and dense parameters. Next: async_step.py (each worker alone) or bsp_step.py (all ranks together).
@@ -82,7 +82,7 @@ class RowPrefetcher:
         self._expected: tuple[Any, LookupHandle] | None = None
 
     def hand_out(self, now: ReadBatch, following: ReadBatch | None, began: float) -> None:
-        """Request the rows of `now`, then those of `following`; `began` is the clock before the requests."""
+        """Request the rows of `now`, then the rows of `following`; `began` is the clock before the requests."""
         if self._expected is not None and self._expected[0] is now.batch:
             handle = self._expected[1]
         else:
@@ -135,7 +135,7 @@ class TrainingStep(abc.ABC):
     def __init__(
         self, context: StepContext, own: Sequence[torch.optim.Optimizer], *, fixed: bool, ahead: bool, named: bool
     ) -> None:
-        """Create the step. `own` are the user's optimizers; with `fixed`, none of them may get more parameters."""
+        """Create the step. `own` are the user's optimizers; with `fixed`, no optimizer may get more parameters."""
         self.optimizers = [
             JobOptimizer(optimizer, self.apply, fixed=fixed, tables=context.rates.weights) for optimizer in own
         ]

@@ -162,7 +162,7 @@ def expected_auc(probability: NDArray[np.float64], score: NDArray[np.float64]) -
     ones = np.bincount(group, weights=probability)
     zeros = np.bincount(group, weights=1 - probability)
     below = np.cumsum(zeros) - zeros
-    itself = (probability * (1 - probability)).sum()  # a sample makes no pair with itself
+    itself = (probability * (1 - probability)).sum()  # subtract the pairs of a sample with itself, which do not exist
     right = (ones * (below + zeros / 2)).sum() - itself / 2
     return float(right / (ones.sum() * zeros.sum() - itself))
 

@@ -191,7 +191,7 @@ def _read_header(index: Path) -> dict[str, Any] | None:
         return found if whole else None
     except (FileNotFoundError, PermissionError):
         return None
-    except (ValueError, KeyError, TypeError):  # a foreign or truncated index: build it again
+    except (ValueError, KeyError, TypeError):  # the index is invalid or truncated: build it again
         return None
 
 

@@ -1,7 +1,7 @@
 """Read Kafka messages through librdkafka directly, for speed; confluent-kafka ships the library.
 
-In: settings, and partitions with offsets. Out: columns of records. Native code (cpp/batch/message_columns.h) makes them
-without a Python object per record, and without the GIL, which the training loop needs. Next: stream.py.
+In: settings, and partitions with offsets. Out: columns of records. Native code (cpp/batch/message_columns.h) builds the
+columns without a Python object per record, and without the GIL, which the training loop needs. Next: stream.py.
 """
 
 import ctypes

@@ -2,7 +2,7 @@
 
 A reader of 800 partitions finds new records in memory, without opening a file or making a system call. A producer
 stores the new end last, after bytes and index: only then do the records exist. After a reboot the file is rebuilt from
-the segments. Only the ends of the old file are kept, because readers may have seen them.
+the segments. Only the end offsets of the old file are kept, because readers may have seen them.
 """
 
 import ctypes
@@ -118,7 +118,8 @@ def map_file(handle: int, size: int, *, to_write: bool = False) -> Bytes:
 
 
 def let_go(array: Bytes, first: int, end: int) -> None:
-    """Release the memory of bytes that were read. Existing views can still read them from the page cache or disk."""
+    """Release the memory of bytes that were read. Existing views can still read these bytes from the page cache or
+    disk."""
     page = mmap.PAGESIZE
     first, end = -(-first // page) * page, end // page * page
     if end > first:

@@ -148,7 +148,7 @@ def header(base: int) -> bytes:
 
 
 def entries(handle: int, first: int, count: int) -> Entries:
-    """Return `count` entries from position `first`; fewer if there are not enough complete ones."""
+    """Return `count` entries from position `first`, or fewer if there are fewer complete entries."""
     raw = os.pread(handle, count * WIDTH, WIDTH + first * WIDTH)
     return np.frombuffer(raw, ENTRY, len(raw) // WIDTH)
 

@@ -103,7 +103,7 @@ class LogStream:
         """Raise an error if the log in this folder was deleted and recreated."""
         try:
             now = layout.load(self.folder).id
-        except errors.MissingFile:  # a reader may finish the remaining records
+        except errors.MissingFile:  # the log was deleted; a reader may still finish the remaining records
             return
         if now != self.id:
             raise errors.StreamReplaced(

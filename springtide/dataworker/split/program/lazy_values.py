@@ -113,7 +113,7 @@ class Promises:
                 self._all[slot].here()
 
     def drop(self) -> None:
-        """Replace all promises after forward() has failed, because user code may still hold some of them."""
+        """Replace all promises after forward() has failed, because user code may still hold some promises."""
         for slot in self._out:
             self._all[slot] = self._new(slot)
         self._out.clear()

@@ -32,7 +32,7 @@ from springtide.dataworker.split.recorder import bit_compare, torch_functions
 
 try:
     from torch._C._dynamo.guards import dict_version
-except ImportError:  # a torch without it: large dicts are compared like large lists
+except ImportError:  # without this torch function, large dicts are compared like large lists
 
     def dict_version(d: dict[Any, Any]) -> int:
         """Return a number that changes with the dict; this fallback returns its length."""
@@ -447,7 +447,7 @@ def _has_bytes(array: Any) -> bool:
 
 
 def _bytes_of(array: Any) -> Any:
-    """Return the memory of an array as bytes; later writes show in them."""
+    """Return the memory of an array as bytes, in which later writes are visible."""
     if isinstance(array, torch.Tensor):
         return array.detach().reshape(-1).view(torch.uint8).numpy() if array.numel() else np.empty(0, np.uint8)
     return array.reshape(-1).view(np.uint8) if array.size else np.empty(0, np.uint8)

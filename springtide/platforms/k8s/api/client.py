@@ -111,7 +111,7 @@ def error_of(refusal: Refusal, what: str, server: str) -> errors.SpringtideError
             return errors.Forbidden(
                 f"cannot {what}: {server} does not know who asks ({text}); log in to the cluster again"
             )
-        # a quota or a policy, not a missing permission
+        # a quota or a policy refused the request; no permission is missing
         case 403 if "is forbidden: " in text and 'resource "' not in text:
             return errors.ClusterRefused(f"cannot {what}: {text}")
         case 403:
@@ -320,7 +320,7 @@ class Client:
             except Stale:
                 log.info("the server has forgotten %s of %s: all of them are read again", since, kind)
                 since = ""
-            except errors.Conflict:  # a 410 before the first line
+            except errors.Conflict:  # the server replied 410 before the first line: list the objects again
                 since = ""
             except errors.ClusterUnreachable as error:
                 log.info("a watch of %s goes on: %s", kind, error)

@@ -29,7 +29,7 @@ from springtide.rpc.messages import messages
 from springtide.telemetry import events
 from springtide.telemetry.logs import RunCard
 
-ANSWER_S = 20.0  # a recreated master pod is usually ready sooner
+ANSWER_S = 20.0  # seconds to wait for an answer; a recreated master pod is usually ready sooner
 AGAIN_S = 0.2
 
 LOOK_S = 1.0

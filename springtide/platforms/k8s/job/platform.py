@@ -250,7 +250,7 @@ class KubernetesPlatform:
         self.writer.change()
 
     def leave(self) -> None:
-        """Leave the pods running; the next agent finds them through the plan."""
+        """Leave the pods running, so that the next agent finds them through the plan."""
 
     # ---- what is seen ----
 

@@ -1,7 +1,7 @@
 """Pure. Parses an ElasticJob, and builds the objects that it owns besides pods: service, secret, role, Lease, plan.
 
-Owned objects are deleted with the job. `of_job` lists those that must exist before the master's pod. The master may
-change some of them by name, and may create none. Also sets conditions.
+Owned objects are deleted with the job. `of_job` lists the objects that must exist before the master's pod. The master
+may change some of these objects by name, and may create none. Also sets conditions.
 """
 
 import base64

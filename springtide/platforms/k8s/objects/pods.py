@@ -112,7 +112,7 @@ def pod_of(job: JobObject, entry: PodWish, site: Site) -> Object:
     container = _container(job, site, entry.role, run_plan.module_of(kind), arguments, resources_of(job, entry))
     container["env"] += environment(job, site, life, cpu=entry.cpu)
     container["resizePolicy"] = [{"resourceName": each, "restartPolicy": "NotRequired"} for each in ("cpu", "memory")]
-    if kind is not RoleKind.DATA_WORKER:  # a data worker has no state and exits on SIGTERM
+    if kind is not RoleKind.DATA_WORKER:  # no hook for a data worker, which has no state and exits on SIGTERM
         container["lifecycle"] = {"preStop": {"exec": {"command": ["python", "-m", POD_MODULE, "drain"]}}}
     shared = _run_volume(job) if wish.run_volume.shared else {"name": "run", "emptyDir": {}}
     volumes = [shared]
@@ -146,7 +146,7 @@ def resources_of(job: JobObject, entry: PodWish) -> Object:
 
 
 def environment(job: JobObject, site: Site, life: Life, *, cpu: float | None = None) -> list[Object]:
-    """Return the variables of a role; user variables cannot override those that identify the job."""
+    """Return the variables of a role; user variables cannot override variables that identify the job."""
     settings = run_plan.settings_of(
         life,
         schema.settings_of(job.job),

@@ -178,7 +178,7 @@ def news(before: Mapping[str, Any], change: Mapping[str, Any]) -> list[JobNotice
         if (old.get("status"), old.get("reason")) == (each["status"], each["reason"]):
             continue
         if each["status"] == "True" and not old:
-            continue  # a healthy first state is not worth an event
+            continue  # no event for a first state that is healthy
         calm = each["status"] == "True" or each["reason"] in ("Made", "Pending", "Making")
         words = each["message"] or f"{each['type']}: {each['reason']}"
         found.append(JobNotice("Normal" if calm else "Warning", each["reason"], words))
