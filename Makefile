@@ -25,7 +25,7 @@ help:
 	@echo "make bench        all benchmarks, or NAME=store"
 	@echo "make soak         the long tests"
 	@echo "make setup-extra  what the tests marked 'extra' need"
-	@echo "make setup-forecast  statsforecast and neuralforecast, about 900 MB"
+	@echo "make setup-forecast  statsforecast, for the forecaster mstl"
 	@echo "make sanitize     the native tests under ASan/UBSan and TSan"
 
 env: $(STAMPS)/deps native
@@ -98,7 +98,7 @@ setup-extra: $(STAMPS)/deps
 	@tools/setup_extra $(VENV) $(STAMPS)/extra.txt
 
 setup-forecast: $(STAMPS)/deps
-	@$(BIN)/pip install -qq -c constraints.txt "statsforecast>=2.0" "neuralforecast>=3.0"
+	@$(BIN)/pip install -qq -c constraints.txt "statsforecast>=2.0"
 
 sanitize: $(STAMPS)/compile
 	@PATH="$(CURDIR)/$(BIN):$$PATH" tools/sanitize

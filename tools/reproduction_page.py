@@ -6,6 +6,7 @@ springtide reproduce herald --json --out docs/reproduction | tail -n 1 > docs/re
 tools/reproduction_page.py
 """
 
+import dataclasses
 import json
 import pathlib
 import sys
@@ -75,9 +76,9 @@ def _pictures(prefix: str) -> list[str]:
 
 def _assumed() -> list[str]:
     return [
-        f"| `{row.name}` | {row.value:g} | {row.unit} | {row.source.removeprefix('assumed').lstrip(':; ')} |\n"
-        for row in parameters.rows()
-        if row.source.startswith("assumed")
+        f"| `{row.name}` | {row.default:g} | {row.metadata['unit']} | {source[7:].lstrip(':; ')} |\n"
+        for row in dataclasses.fields(parameters.ClusterWorld)
+        if (source := row.metadata["source"]).startswith("assumed")
     ]
 
 

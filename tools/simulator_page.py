@@ -1,5 +1,6 @@
 """Writes the tables of docs/design/simulator.md from `springtide.sim`: run it after changing a parameter or a model."""
 
+import dataclasses
 import pathlib
 import re
 import sys
@@ -17,7 +18,10 @@ PARAMETERS_HEAD = "| parameter | value | unit | source |\n|---|---|---|---|\n"
 def page(text: str) -> str:
     """The page with its tables as the code has them."""
     listed = "".join(f"| `{model.name}` | {model.source} |\n" for model in parameters.MODELS.values())
-    rows = "".join(f"| `{row.name}` | {row.value:g} | {row.unit} | {row.source} |\n" for row in parameters.rows())
+    rows = "".join(
+        f"| `{row.name}` | {row.default:g} | {row.metadata['unit']} | {row.metadata['source']} |\n"
+        for row in dataclasses.fields(parameters.ClusterWorld)
+    )
     text = _filled(text, MODELS_HEAD, listed + "\n")
     return _filled(text, PARAMETERS_HEAD, rows)
 

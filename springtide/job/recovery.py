@@ -36,10 +36,8 @@ class GroupBreaks:
     waits: int = 0
     """Number of times that the group waited for a relaunched worker and then continued its step."""
     waited_s: float = 0.0
-    """Total seconds of these waits."""
     returns: int = 0
     returned_s: float = 0.0
-    """Total seconds of these rollbacks."""
     back_at: float | None = None
     """When the rollback under way began; None without a rollback."""
 
@@ -187,7 +185,6 @@ def never_joined(node: RoleNode, silent_s: float) -> FailJob:
 
 
 def may_begin_anew(spec: JobSpec, phase: JobPhase) -> bool:
-    """Return True if a job that lost all progress restarts instead of failing."""
     return spec.checkpoints.on and phase is not JobPhase.DRAINING
 
 

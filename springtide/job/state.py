@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from springtide import errors
 from springtide.domain.core.roles import RANKED, Role, RoleExit, RoleKind, WantedRole
 from springtide.domain.spec.job_spec import Blame, JobPhase
-from springtide.job import bsp_group, invariants, recovery
+from springtide.job import bsp_group, recovery
 from springtide.job.core import actions, events
 from springtide.job.core.job_core import JobCore
 from springtide.job.core.nodes import ALIVE, NodeState, RoleNode
@@ -103,10 +103,6 @@ class JobState(JobCore):
     def saving_last(self) -> bool:
         return self.ending.last_save == "" and not self.phase.over
 
-    def check(self) -> None:
-        """Check every invariant; tests and the simulator call it after each event."""
-        invariants.check(self)
-
     def due(self, *, at: float) -> list[events.JobEvent]:
         """Return the events that are due: roles that join late, miss heartbeats, or drain too slowly.
 
@@ -145,7 +141,7 @@ class JobState(JobCore):
                 f"{event.role} of incarnation {event.incarnation} was given up: the job goes on without"
             )
         if event.incarnation > node.incarnation:
-            raise errors.BadInput(f"{event.role} says it is incarnation {event.incarnation}; wanted {node.incarnation}")
+            raise errors.BadInput(f"{event.role} is incarnation {event.incarnation}; expected {node.incarnation}")
         process = node.process
         if node.state is NodeState.EXPECTED:
             node.move(NodeState.JOINED, at=at, why="called in")

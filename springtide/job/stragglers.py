@@ -81,7 +81,6 @@ class PaceComparison(NamedTuple):
 
 
 def compare(pace: float, standard: PaceStandard, rules: StragglerRules) -> PaceComparison:
-    """Return whether a pace is significantly below its peers, and whether it has recovered."""
     middle, limit = standard
     share = pace / middle if middle else 1.0
     said = f"{pace:.0f} samples/s, {share:.0%} of its peers' median {middle:.0f} (slow below {max(0.0, limit):.0f})"
@@ -162,7 +161,7 @@ class LeaseCut(NamedTuple):
 
 
 def level_leases(
-    holdings: Sequence[LeaseLoad], paces: Mapping[int, float], alive: Sequence[int], *, margin_s: float = MARGIN_S
+    holdings: Sequence[LeaseLoad], paces: Mapping[int, float], alive: Sequence[int]
 ) -> tuple[LeaseCut, ...]:
     """Choose the leases to shorten. Call it when no data is left to lease: before that, fast workers just take more.
 
@@ -184,7 +183,7 @@ def level_leases(
         if rank not in rates:
             continue
         needs_s = samples / rates[rank]
-        if needs_s > fair_s + margin_s:
+        if needs_s > fair_s + MARGIN_S:
             why = (
                 f"worker-{rank} would need {needs_s:.1f} s for what it holds, all together {fair_s:.1f} s: "
                 "others take the rest"

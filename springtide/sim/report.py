@@ -95,7 +95,6 @@ def _held_up(outcome: JobOutcome) -> bool:
 
 
 def completion(outcomes: Sequence[JobOutcome], which: Callable[[JobOutcome], bool]) -> float | None:
-    """Return the completion rate of the selected jobs: finished over submitted."""
     chosen = [outcome for outcome in outcomes if which(outcome)]
     return sum(outcome.end is JobEnd.FINISHED for outcome in chosen) / len(chosen) if chosen else None
 
@@ -186,15 +185,16 @@ def pyplot() -> Any:
 def check(path: pathlib.Path) -> None:
     """Fail early if the picture cannot be written."""
     if path.suffix.lower() not in {".png", ".svg", ".pdf"}:
-        raise errors.BadInput(f"--plot {path}: wanted a file name that ends in .png, .svg or .pdf")
+        raise errors.BadInput(f"--plot {path}: expected a file name that ends in .png, .svg or .pdf")
     if not path.absolute().parent.is_dir():
         raise errors.MissingFile(f"--plot {path}: there is no folder {path.absolute().parent}")
     pyplot()
 
 
 def story(stories: Mapping[str, Story], path: pathlib.Path) -> None:
-    """Plot the distribution of completion times, and the held cores over time."""
     plots = pyplot()
+    from matplotlib import ticker
+
     figure, (times, held) = plots.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
     for name, one in stories.items():
         hours = sorted(outcome.jct_s / 3600 for outcome in one.outcomes if outcome.end is JobEnd.FINISHED)
@@ -202,7 +202,10 @@ def story(stories: Mapping[str, Story], path: pathlib.Path) -> None:
             shares = [place / len(hours) for place in range(len(hours) + 1)]
             times.plot([hours[0], *hours], shares, drawstyle="steps-post", label=name)
         held.plot([at / 3600 for at, _, _ in one.held], [cpu for _, cpu, _ in one.held], label=name)
-    hours_on(times)
+    times.set(xscale="log", xlabel="completion time, hours")
+    times.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 3.0)))
+    times.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
+    times.xaxis.set_minor_formatter(ticker.NullFormatter())
     times.set(ylabel="part of finished jobs", ylim=(0, 1.02))
     times.set_title("how long jobs took, pending and all", fontsize=10)
     held.set(xlabel="hours since the first submission", ylabel="cores", ylim=(0, None))
@@ -212,12 +215,3 @@ def story(stories: Mapping[str, Story], path: pathlib.Path) -> None:
     held.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=120)
     plots.close(figure)
-
-
-def hours_on(axis: Any) -> None:
-    from matplotlib import ticker
-
-    axis.set(xscale="log", xlabel="completion time, hours")
-    axis.xaxis.set_major_locator(ticker.LogLocator(subs=(1.0, 3.0)))
-    axis.xaxis.set_major_formatter(ticker.FormatStrFormatter("%g"))
-    axis.xaxis.set_minor_formatter(ticker.NullFormatter())

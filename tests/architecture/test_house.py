@@ -15,8 +15,8 @@ WIDE = {
     "ClusterWorld": 46,  # flat in trace files
     "ElasticJob": 37,  # the spec that users write
     "OnlineState": 32,  # flat in `status --json`
-    "JobSpec": 28,
-    "PlanningConfig": 25,  # settings that users give by name
+    "JobSpec": 28,  # the resolved spec, which every role gets
+    "PlanningConfig": 24,  # settings that users give by name
     "Summary": 24,  # flat in `simulate --json`
     "KubernetesWish": 21,  # part of the spec that users write
     "JobView": 21,  # read by users' policies

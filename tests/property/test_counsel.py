@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 
 from springtide.brain.decide import cluster_state
 from springtide.brain.service import messages
-from springtide.brain.service.executor import PolicyQuery
+from springtide.brain.service.executor_pool import PolicyQuery
 from springtide.domain.plan.plan import Advice, ShapePlan
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.rpc.transport import frames

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from springtide.domain.data.data_workers import FeedRules, FeedTarget
 from springtide.planning.dataworkers import tuner
-from springtide.planning.dataworkers.tuner_state import Tuning, TuningPhase
+from springtide.planning.dataworkers.tuning_rules import Tuning, TuningPhase
 from tests.property.feeding_world import Program, Staged, World
 
 KINDS = {

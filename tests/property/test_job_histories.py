@@ -14,6 +14,7 @@ from springtide.job.core import actions, events
 from springtide.job.core.nodes import LEGAL, NodeState
 from springtide.job.scaling import data_workers, plan
 from springtide.job.state import JobState
+from tests.oracles import job_invariants
 
 MAX_RANK = 5
 BOUNDS = ShapeBounds(
@@ -61,7 +62,7 @@ class World:
         except errors.SpringtideError:
             assert self.look() == before, "a refused event has changed something"
             done = []
-        self.state.check()
+        job_invariants.check(self.state)
         self.ends += [action for action in done if isinstance(action, actions.EndJob)]
         assert len(self.ends) == self.state.phase.over, "a job ends once"
         self.check_lives(before)

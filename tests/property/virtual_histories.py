@@ -14,6 +14,7 @@ from springtide.domain.core.shape import Shape
 from springtide.domain.plan.plan import Advice, ShapePlan
 from springtide.domain.spec.planning_config import PlanningConfig, PlanRules
 from springtide.sim.world import parameters, workload
+from springtide_lab.reproduce.dlrover_rm.testbed import WORLD
 from tests.virtual_jobs import virtual_loop
 from tests.virtual_jobs.faults import FaultBounds, FaultRates, JobFaults
 from tests.virtual_jobs.job import Setup, VirtualJob, VirtualOutcome
@@ -48,7 +49,7 @@ class History:
 def setup_of(chance: random.Random, seed: int, *, batches: tuple[int, int]) -> Setup:
     """A small job in some weather."""
     shape = replace(MODEL.tuned, workers=chance.randint(1, 5), servers=chance.randint(1, 4))
-    job = workload.one(parameters.testbed(), MODEL, requested=shape, steps=chance.randint(*batches))
+    job = workload.one(WORLD, MODEL, requested=shape, steps=chance.randint(*batches))
     return Setup(
         job=job,
         shape=shape,

@@ -11,11 +11,11 @@ from springtide.sim.engine import systems
 from springtide.sim.engine.simulation import Simulation
 from springtide.sim.world import parameters, workload
 from springtide.sim.world.world import JobFaults
+from springtide_lab.reproduce.dlrover_rm.testbed import WORLD
 from tests.virtual_jobs import fleet, virtual_loop
 from tests.virtual_jobs.faults import Luck
 from tests.virtual_jobs.job import Setup, VirtualJob
 
-WORLD = parameters.testbed()
 STARTS_S = WORLD.launch_s + WORLD.init_s
 STEPS = 10_000
 

@@ -48,7 +48,7 @@ def test_the_example_is_printed(capsys):
     [
         (["--policy", "statik"], "no policy named 'statik'. Did you mean 'static'"),
         (["nowhere.yaml"], "no file nowhere.yaml"),
-        (["--plot", "day.txt", "--jobs", "1"], "wanted a file name that ends in .png"),
+        (["--plot", "day.txt", "--jobs", "1"], "expected a file name that ends in .png"),
         (["--plot", "nowhere/day.png", "--jobs", "1"], "there is no folder"),
     ],
 )

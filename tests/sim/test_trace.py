@@ -40,15 +40,15 @@ def test_json_and_yaml_say_the_same(tmp_path):
         ),
         (
             "jobs:\n  - model: dcn\n    workers: 0\n",
-            "trace.yaml:3: jobs[0].workers: wanted a whole number from 1, up to 500 (number), got 0",
+            "trace.yaml:3: jobs[0].workers: expected a whole number from 1, up to 500 (number), got 0",
         ),
-        ("jobs:\n  - model: dcn\n    workers: many\n", "wanted a whole number"),
+        ("jobs:\n  - model: dcn\n    workers: many\n", "expected a whole number"),
         ("jobs:\n  - model: dcn\n    steps: .nan\n", "trace.yaml:3: jobs[0].steps"),
         ("jobs:\n  - model: dcn\n    at: .inf\n", "trace.yaml:3: jobs[0].at"),
-        ("jobs:\n  - model: dcn\n    worker_cpu: 0\n", "wanted a number above 0 (cores), got 0"),
-        ("jobs:\n  - at: 3\n", "trace.yaml:2: jobs[0]: no model; wanted one of widedeep, xdeepfm, dcn"),
-        ("jobs: []\n", "trace.yaml:1: jobs: wanted a list of jobs"),
-        ("jobs:\n  - 5\n", "trace.yaml:2: jobs[0]: wanted a job's fields, got int"),
+        ("jobs:\n  - model: dcn\n    worker_cpu: 0\n", "expected a number above 0 (cores), got 0"),
+        ("jobs:\n  - at: 3\n", "trace.yaml:2: jobs[0]: no model; expected one of widedeep, xdeepfm, dcn"),
+        ("jobs: []\n", "trace.yaml:1: jobs: expected a list of jobs"),
+        ("jobs:\n  - 5\n", "trace.yaml:2: jobs[0]: expected a job's fields, got int"),
         ("job:\n  - model: dcn\n", "trace.yaml:1: job: no section named 'job'. Did you mean 'jobs'"),
         (
             "world: {nods: 3}\njobs: [{model: dcn}]\n",
@@ -56,19 +56,19 @@ def test_json_and_yaml_say_the_same(tmp_path):
         ),
         (
             "world:\n  nodes: -3\njobs: [{model: dcn}]\n",
-            "trace.yaml:2: world.nodes: wanted a number, 0 or more, got -3",
+            "trace.yaml:2: world.nodes: expected a number, 0 or more, got -3",
         ),
         (
             "world: {nodes: 0}\njobs: [{model: dcn}]\n",
-            "trace.yaml:1: world.nodes: no job can begin with 0; wanted more",
+            "trace.yaml:1: world.nodes: no job can begin with 0; expected more",
         ),
         (
             "jobs:\n  - {model: dcn, name: a}\n  - {model: dcn, name: a}\n",
             "trace.yaml:3: jobs[1]: a second job is named 'a'",
         ),
         ("jobs: [\n  {model: dcn\n", "not YAML"),
-        ("", "wanted the sections world and jobs, got nothing"),
-        ("- 1\n", "wanted the sections"),
+        ("", "expected the sections world and jobs, got nothing"),
+        ("- 1\n", "expected the sections"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_line_and_field(tmp_path, text, said):

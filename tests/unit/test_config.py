@@ -18,8 +18,8 @@ def test_a_misspelt_setting_gets_a_hint():
     ("environ", "words"),
     [
         ({"SPRINGTIDE_SEED": "two"}, "SPRINGTIDE_SEED='two' cannot be read as int"),
-        ({"SPRINGTIDE_SEED": "-1"}, "seed=-1: wanted a whole number from 0"),
-        ({"SPRINGTIDE_SEED": "99999999999999999999"}, "wanted a whole number from 0"),
+        ({"SPRINGTIDE_SEED": "-1"}, "seed=-1: expected a whole number from 0"),
+        ({"SPRINGTIDE_SEED": "99999999999999999999"}, "expected a whole number from 0"),
         ({"SPRINGTIDE_DEBUG": "maybe"}, "neither true nor false"),
         ({"SPRINGTIDE_SLOTS": "100"}, "power of two"),
         ({"SPRINGTIDE_SYNC": "bps"}, "Did you mean 'bsp'"),

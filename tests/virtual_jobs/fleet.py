@@ -20,7 +20,7 @@ from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.plan.plan import Advice, ShapePlan
 from springtide.domain.plan.view import ClusterView, JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage, PlanRules
-from springtide.sim.engine import running_job, systems
+from springtide.sim.engine import running_job
 from springtide.sim.engine.systems import System
 from springtide.sim.world.parameters import ClusterWorld
 from springtide.sim.world.world import Cluster, TrueJob, pending_s
@@ -63,7 +63,7 @@ class FleetRun:
         self._heartbeat_s, self._stride_s, self._watch = heartbeat_s, stride_s, watch
         self._loop = asyncio.get_running_loop()
         self._config = PlanningConfig(exact_seconds=0.0)
-        self._bounds = without_memory(running_job.bounds(world))
+        self._bounds = without_memory(running_job.bounds(world, elastic=True))
         self._capacity = Cluster(world).capacity
         self._running: dict[str, VirtualJob] = {}
         self.fleet = Fleet()
@@ -163,7 +163,7 @@ class PolicyAdviser:
             memory=free.memory + (held.memory if held is not None else 0),
         )
         seen = ClusterView(now=now, capacity=capacity, jobs=(view,), launches=view.launches)
-        decision = systems.check(self._system.policy(seen, self._config), self._system.name)
+        decision = self._system.policy(seen, self._config)
         plan = decision.plan_for(view.name)
         self.planned += plan is not None
         return Advice(epoch=epoch, why=decision.why, plan=plan, notes=decision.notes)
@@ -188,9 +188,7 @@ def first_plan(
         samples_total=job.samples,
         stage=PlanningStage.WAITING,
     )
-    decision = systems.check(
-        system.policy(ClusterView(now=job.arrives_at, capacity=capacity, jobs=(view,)), config), system.name
-    )
+    decision = system.policy(ClusterView(now=job.arrives_at, capacity=capacity, jobs=(view,)), config)
     wish = job.requested
     asked = Shape(workers=wish.workers, servers=wish.servers, worker_cpu=wish.worker_cpu, server_cpu=wish.server_cpu)
     return decision.plan_for(job.name) or ShapePlan(

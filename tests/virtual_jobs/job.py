@@ -26,6 +26,7 @@ from springtide.master.core.record import JobRecord
 from springtide.rpc.messages import messages
 from springtide.server import recovery
 from springtide.sim.world.world import TrueJob
+from tests.oracles import job_invariants
 from tests.virtual_jobs import counting_oracle
 from tests.virtual_jobs.machines import Machines, Program
 from tests.virtual_jobs.master import Masters, MemoryEventLog
@@ -212,7 +213,7 @@ class VirtualJob:
         return self._samples_done
 
     def _check(self, record: JobRecord) -> None:
-        record.state.check()
+        job_invariants.check(record.state)
         record.book.check()
         alive = [server for server in self._servers if server.alive]
         for slot in range(SLOTS):

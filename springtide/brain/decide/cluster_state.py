@@ -12,13 +12,12 @@ from dataclasses import dataclass, field, replace
 from springtide import errors
 from springtide.brain.decide import triggers
 from springtide.brain.decide.triggers import Administrator, DecisionRequest, EventKind
-from springtide.domain.core.shape import ResourceBudget, Shape
+from springtide.domain.core.shape import NOTHING, ResourceBudget, Shape, resources_of
 from springtide.domain.plan.plan import Advice, Decision, ShapePlan
 from springtide.domain.plan.view import ClusterView, JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.dataworkers import allocation
 from springtide.planning.dataworkers.allocation import FedJob
-from springtide.planning.policy import acceptance
 
 MOST_NOTES = 20  # Limit per advice: a decision on a whole cluster may carry thousands of notes.
 PLAN_FOR = "plan for "
@@ -90,9 +89,6 @@ def own_words(advice: Advice, job: str) -> Advice:
     return advice if advice.plan is None else replace(advice, plan=replace(advice.plan, job=job))
 
 
-NOTHING = ResourceBudget(cpu=0.0, memory=0.0)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pledge:
     """A plan that the brain sent to a job."""
@@ -117,36 +113,27 @@ class Pledge:
 
 
 def holds(view: JobView, pledge: Pledge | None) -> ResourceBudget:
-    has = NOTHING if view.shape is None else ResourceBudget(cpu=view.shape.cpu, memory=view.shape.memory)
+    has = resources_of(view.shape)
     if pledge is None:
         return has
-    promised = acceptance.takes(pledge.plan)
+    promised = pledge.plan.takes
     return ResourceBudget(cpu=max(has.cpu, promised.cpu), memory=max(has.memory, promised.memory))
 
 
-def total(held: Iterable[ResourceBudget]) -> ResourceBudget:
-    each = list(held)
-    return ResourceBudget(cpu=sum(one.cpu for one in each), memory=sum(one.memory for one in each))
-
-
-def beside(capacity: ResourceBudget, others: ResourceBudget) -> ResourceBudget:
-    return ResourceBudget(cpu=max(0.0, capacity.cpu - others.cpu), memory=max(0.0, capacity.memory - others.memory))
-
-
-def grows(plan: ShapePlan, view: JobView) -> bool:
-    wanted, has = acceptance.takes(plan), holds(view, None)
+def grows(plan: ShapePlan | None, view: JobView) -> bool:
+    if plan is None:
+        return False
+    wanted, has = plan.takes, resources_of(view.shape)
     return wanted.cpu > has.cpu or wanted.memory > has.memory
 
 
 def has_room(plan: ShapePlan, view: JobView, others: ResourceBudget, capacity: ResourceBudget) -> bool:
-    """Return True if the plan needs no more resources than the job has, or if all jobs together still fit into the
-    capacity."""
-    if not grows(plan, view):
-        return True
-    has, wanted = holds(view, None), acceptance.takes(plan)
-    cpu_fits = wanted.cpu <= has.cpu or acceptance.holds(capacity, wanted.cpu + others.cpu, 0.0)
-    memory_fits = wanted.memory <= has.memory or acceptance.holds(capacity, 0.0, wanted.memory + others.memory)
-    return cpu_fits and memory_fits
+    """Return True if the plan needs no more than the job has, or if all jobs still fit into the capacity."""
+    has, wanted = resources_of(view.shape), plan.takes
+    return capacity.fits(
+        0.0 if wanted.cpu <= has.cpu else wanted.cpu + others.cpu,
+        0.0 if wanted.memory <= has.memory else wanted.memory + others.memory,
+    )
 
 
 MOST_LAUNCHES = 500  # limit for all jobs together in one decision
@@ -170,7 +157,7 @@ class BrainRules:
     def __post_init__(self) -> None:
         for name in ("period_s", "pledge_s", "forget_s"):
             if not getattr(self, name) > 0:
-                raise errors.BadInput(f"brain: {name} {getattr(self, name):g}; wanted seconds, more than 0")
+                raise errors.BadInput(f"brain: {name} {getattr(self, name):g}; expected seconds, more than 0")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -182,10 +169,12 @@ class LiveJobView:
     seen_at: float
     administrator: Administrator
     pledge: Pledge | None = None
-    asks: DecisionRequest | None = None
+    request: DecisionRequest | None = None
+    """Last request for a decision."""
+    asks: bool = False
+    """True until the brain has decided on `request`."""
     offer: tuple[ShapePlan, float, Shape | None] | None = None
     """Plan that the job has not asked for, the time of the plan, and the job's shape at that time."""
-    order: DecisionRequest | None = None
     advice: Advice | None = None
     kept_at: float = 0.0
 
@@ -220,41 +209,42 @@ class ClusterState:
         live = self._shown(shifted(view, ahead), epoch, at)
         event = live.administrator.shown(live.view, at=at)
         if live.pledge is not None:
-            return self._told(live, f"it was told to become {live.pledge.plan.shape}, and does not have that shape yet")
+            why = f"it was told to become {live.pledge.plan.shape}, and does not have that shape yet"
+            return Advice(epoch=live.epoch, why=why)
         if event is not None:
             rules = self.rules
-            live.asks = live.order = triggers.order(event, live.view, rules.algorithms, otherwise=rules.config.policy)
+            live.request = triggers.request(event, live.view, rules.algorithms, otherwise=rules.config.policy)
+            live.asks = True
             return None
-        if live.asks is not None:  # the master has repeated its request before the decision
+        if live.asks:  # the master has repeated its request before the decision
             return None
-        return self._offered(live, at) or self._told(live, _again(live, at))
+        return self._offered(live, at) or Advice(epoch=live.epoch, why=_again(live, at))
 
     def conclude(self, name: str) -> None:
         self.jobs.pop(name, None)
 
     def forget(self, at: float) -> list[str]:
-        """Forget the jobs that have been silent for too long, and return their names."""
         gone = [name for name, live in self.jobs.items() if at - live.seen_at > self._patience(live)]
         for name in gone:
             del self.jobs[name]
         return gone
 
     def held(self) -> ResourceBudget:
-        return total(holds(live.view, live.pledge) for live in self.jobs.values())
+        return sum((holds(live.view, live.pledge) for live in self.jobs.values()), NOTHING)
 
     def assignments(self, history: tuple[PastJob, ...], at: float) -> list[PolicyTask]:
         """Return one task per policy that jobs wait for; each task shows all jobs without an open promise."""
         self._feed()
         asking: dict[str, dict[str, int]] = {}
         for name, live in self.jobs.items():
-            if live.asks is not None:
-                asking.setdefault(live.asks.policy, {})[name] = live.epoch
+            if live.asks and live.request is not None:
+                asking.setdefault(live.request.policy, {})[name] = live.epoch
         changing = [live for live in self.jobs.values() if live.pledge is not None]
-        taken = total(holds(live.view, live.pledge) for live in changing)
+        taken = sum((holds(live.view, live.pledge) for live in changing), NOTHING)
         launches = [launch for live in self.jobs.values() for launch in live.view.launches]
         view = ClusterView(
             now=at,
-            capacity=beside(self.rules.capacity, taken),
+            capacity=self.rules.capacity - taken,
             jobs=tuple(live.view for live in self.jobs.values() if live.pledge is None),
             history=history,
             launches=tuple(launches[-MOST_LAUNCHES:]),
@@ -264,17 +254,21 @@ class ClusterState:
     def settle(self, assignment: PolicyTask, decision: Decision, at: float) -> dict[str, Advice]:
         """Return advice for the jobs that asked. A job with a newer view waits for the next round."""
         said, told = DecisionByJob(decision), {}
-        asked = [(name, live) for name, live in self._asked(assignment) if live.asks is not None]
+        asked = [
+            (name, live)
+            for name, epoch in assignment.asking.items()
+            if (live := self.jobs.get(name)) is not None and live.epoch == epoch and live.asks
+        ]
         self._held = self.held()
         # shrinking jobs first: they free resources for the others
-        for name, live in sorted(asked, key=lambda one: self._grows(one[1], said)):
-            live.asks = None
+        for name, live in sorted(asked, key=lambda one: grows(said.plans.get(one[0]), one[1].view)):
+            live.asks = False
             live.advice = self._answer(live, said, at)
             told[name] = self._with_data_cores(name, live.advice)
         shown = {view.name: view for view in assignment.view.jobs}
         for name, plan in said.plans.items():
             other = self.jobs.get(name)
-            if other is None or name in assignment.asking or other.asks is not None or other.pledge is not None:
+            if other is None or name in assignment.asking or other.asks or other.pledge is not None:
                 continue
             if self._usual == assignment.policy and other.view is shown.get(name):
                 other.offer = (plan, at, other.view.shape)
@@ -294,14 +288,10 @@ class ClusterState:
             return advice
         return replace(advice, data_cores=cores, notes=(*advice.notes, f"data workers: {why}"))
 
-    def _asked(self, assignment: PolicyTask) -> list[tuple[str, LiveJobView]]:
-        found = [(name, self.jobs.get(name), epoch) for name, epoch in assignment.asking.items()]
-        return [(name, live) for name, live, epoch in found if live is not None and live.epoch == epoch]
-
     def _answer(self, live: LiveJobView, said: DecisionByJob, at: float) -> Advice:
         plan = said.plans.get(live.view.name)
-        order = live.order
-        notes = () if order is None else (f"{order.kind} ({order.cause}): {order.why}",)
+        request = live.request
+        notes = () if request is None else (f"{request.kind} ({request.cause}): {request.why}",)
         if plan is not None and not self._promise(live, plan, at):
             why = f"{plan.reason}; it waits until other jobs have given back what that takes"
             return Advice(epoch=live.epoch, why=why, notes=notes)
@@ -310,12 +300,12 @@ class ClusterState:
     def _promise(self, live: LiveJobView, plan: ShapePlan, at: float) -> bool:
         """Promise a plan if it fits. `_held` is the total of all jobs."""
         has = holds(live.view, live.pledge)
-        others = beside(self._held, has)
+        others = self._held - has
         if not has_room(plan, live.view, others, self.rules.capacity):
             return False
         live.pledge = Pledge(plan=plan, epoch=live.epoch, made_at=at, until=at + self.rules.pledge_s)
         live.offer = None
-        self._held = total((others, holds(live.view, live.pledge)))
+        self._held = others + holds(live.view, live.pledge)
         return True
 
     def _offered(self, live: LiveJobView, at: float) -> Advice | None:
@@ -334,7 +324,7 @@ class ClusterState:
     def _shown(self, view: JobView, epoch: int, at: float) -> LiveJobView:
         live = self.jobs.get(view.name)
         if live is None:
-            administrator = Administrator(view.name, period_s=self.rules.period_s)
+            administrator = Administrator(period_s=self.rules.period_s)
             live = self.jobs[view.name] = LiveJobView(view=view, epoch=epoch, seen_at=at, administrator=administrator)
         live.view, live.epoch, live.seen_at = view, epoch, at
         if live.pledge is not None and not live.pledge.open(view, epoch, at=at):
@@ -345,13 +335,6 @@ class ClusterState:
         """Return the seconds of silence until the brain forgets a job; a job that never ran is forgotten when its
         promise expires."""
         return min(self.rules.forget_s, self.rules.pledge_s) if live.view.shape is None else self.rules.forget_s
-
-    def _told(self, live: LiveJobView, why: str) -> Advice:
-        return Advice(epoch=live.epoch, why=why)
-
-    def _grows(self, live: LiveJobView, said: DecisionByJob) -> bool:
-        plan = said.plans.get(live.view.name)
-        return plan is not None and grows(plan, live.view)
 
     @property
     def _usual(self) -> str:

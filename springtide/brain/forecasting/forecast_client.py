@@ -18,7 +18,7 @@ from springtide.rpc.transport import frames
 
 log = logging.getLogger(__name__)
 PATIENCE_S = 2.0  # longest wait of a caller for a running process
-LIMIT_S = 1800.0  # seconds after which a process counts as hung; choosing among neural networks takes minutes
+LIMIT_S = 1800.0  # seconds after which a process counts as hung; choosing among models may take minutes
 AGAIN_S = 3600.0  # seconds between two requests to a process
 CHOOSE_AGAIN_S = DAY_S
 FIRST_RETRY_S, LAST_RETRY_S = 60.0, 3600.0  # seconds to wait after a failed process; the wait doubles with each failure

@@ -1,17 +1,19 @@
-"""Looks up forecasters by name, including those that need optional packages and `auto`.
+"""Forecasters by name, with `auto`, and with MSTL, which needs the package statsforecast.
 
-`planning.online.forecasters` holds the forecasters without extra packages.
+`planning.online.forecasters` has the forecasters without extra packages.
 """
 
 import importlib.util
 import time
+import warnings
 from collections.abc import Callable
-from typing import NamedTuple
+from functools import partial
 
 from springtide import errors
 from springtide.planning.online import forecasters
 from springtide.planning.online.forecasters import Forecaster
-from springtide.planning.online.traffic import PastTraffic, RateForecast
+from springtide.planning.online.seasonal import calibrated, coarsely
+from springtide.planning.online.traffic import Array, PastTraffic, RateForecast
 from springtide.planning.policy import registry as policies
 
 AUTO = "auto"
@@ -19,32 +21,22 @@ BUDGET_S = 400.0
 """Seconds for each model when `auto` chooses. A model that needs more time is skipped, and the choice says so."""
 
 
-class OptionalForecaster(NamedTuple):
-    """A forecaster that needs an optional package."""
-
-    package: str
-    extra: str
-
-
-EXTRAS = {
-    "mstl": OptionalForecaster("statsforecast", "forecast"),
-    "nhits": OptionalForecaster("neuralforecast", "forecast-neural"),
-    "fedformer": OptionalForecaster("neuralforecast", "forecast-neural"),
-}
+MSTL, PACKAGE = "mstl", "statsforecast"
+MSTL_DAYS = 15  # two weeks of history and one day to test on
 
 
 def names() -> tuple[str, ...]:
-    return tuple(sorted({AUTO, *EXTRAS, *forecasters.names()}))
+    return tuple(sorted({AUTO, MSTL, *forecasters.names()}))
 
 
 def installed() -> tuple[str, ...]:
-    return (*forecasters.names(), *(name for name, one in EXTRAS.items() if importlib.util.find_spec(one.package)))
+    return (*forecasters.names(), *([MSTL] if importlib.util.find_spec(PACKAGE) else []))
 
 
 def check(name: str) -> None:
     """Raise an error that the user can fix if the forecaster is unusable. Its package is located, not imported."""
-    if name in EXTRAS and importlib.util.find_spec(EXTRAS[name].package) is None:
-        raise errors.MissingExtra(f"forecaster {name!r}", EXTRAS[name].extra)
+    if name == MSTL and importlib.util.find_spec(PACKAGE) is None:
+        raise errors.MissingExtra(f"forecaster {name!r}", "forecast")
     if ":" not in name and name not in names():
         raise errors.UnknownName(forecasters.KIND, name, names())
 
@@ -52,12 +44,10 @@ def check(name: str) -> None:
 def load(name: str) -> Forecaster:
     """Return the forecaster of that name; for `auto` call `choose`."""
     check(name)
-    if name not in EXTRAS:
+    if name != MSTL:
         return forecasters.load(name)
-    from springtide.brain.forecasting import optional_models
-
-    ours = optional_models.forecaster(name)
-    return lambda history, steps: forecasters.sound(name, ours(history, steps), history, steps)
+    mstl = partial(calibrated, name, coarsely(_mstl), MSTL_DAYS)
+    return lambda history, steps: forecasters.sound(name, mstl(history, steps), history, steps)
 
 
 def choose(history: PastTraffic, clock: Callable[[], float] = time.monotonic) -> forecasters.ForecasterChoice:
@@ -83,3 +73,13 @@ class TimedForecaster:
         self._took_s = self._clock() - began
         self._left_s -= self._took_s
         return said
+
+
+def _mstl(past: Array, day: int, steps: int) -> Array:
+    from statsforecast.models import MSTL
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # statsforecast warns about its own choice of trend
+        said = MSTL(season_length=[day, 7 * day]).forecast(y=past, h=steps)
+    mean: Array = said["mean"]
+    return mean

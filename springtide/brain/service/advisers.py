@@ -13,7 +13,7 @@ import socket
 import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from springtide import config, errors
 from springtide.brain.decide.cluster_state import DecisionByJob
@@ -64,31 +64,22 @@ class RemoteAdviser:
         self._one_at_a_time = asyncio.Lock()
 
     async def advise(self, view: JobView, *, epoch: int, now: float) -> Advice:
-        reply = await self._ask(messages.Consult(view=view, epoch=epoch, now=now, key=self._key))
+        reply = await self.ask(messages.Consult(view=view, epoch=epoch, now=now, key=self._key))
         if not isinstance(reply, messages.Counsel):
             raise self._away(f"it answered with {type(reply).__name__} to a consult")
         return reply.advice
 
     async def conclude(self, past: PastJob) -> None:
-        reply = await self._ask(messages.ConcludeJob(past=past, key=self._key))
+        reply = await self.ask(messages.ConcludeJob(past=past, key=self._key))
         if not isinstance(reply, Ok):
             raise self._away(f"it answered with {type(reply).__name__} to the end of a job")
 
     async def ask(self, request: messages.Request) -> messages.Reply:
-        reply: messages.Reply = await self._ask(request)
-        return reply
-
-    async def close(self) -> None:
-        if self._link is not None:
-            await self._link.close()
-            self._link = None
-
-    async def _ask(self, request: Any) -> Any:
         async with self._one_at_a_time:
             try:
                 async with asyncio.timeout(self._connect_s + self._answer_s):
                     link = await self._linked()
-                    return await link.ask(request)
+                    return cast(messages.Reply, await link.ask(cast(Any, request)))
             except TimeoutError:
                 # close the connection, because a late reply would be taken for the reply to the next request
                 await self.close()
@@ -98,6 +89,11 @@ class RemoteAdviser:
                 raise self._away(str(error)) from error
             except errors.JobFailed as error:
                 raise self._away(str(error)) from error
+
+    async def close(self) -> None:
+        if self._link is not None:
+            await self._link.close()
+            self._link = None
 
     async def _linked(self) -> connection.RpcConnection:
         if self._link is None or self._link.lost:
@@ -266,7 +262,6 @@ class AdviserThread:
         return await asyncio.shield(asyncio.wrap_future(self.submit(work)))
 
     def stop(self) -> None:
-        """Stop the loop. A call that still runs is abandoned."""
         if self._loop is not None:
             self._loop.call_soon_threadsafe(self._loop.stop)
 

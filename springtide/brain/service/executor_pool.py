@@ -1,20 +1,23 @@
-"""Pool of executor processes that take tasks from one queue; its size can change at run time.
+"""Executors: processes that run policies and keep no state, and the pool that gives them tasks from one queue.
 
 The pool replaces an executor that dies or hangs, and gives its task to another executor. After three lost executors it
-answers the task with an empty decision and the reason.
+answers the task with an empty decision. An executor (`main`) exits at the end of its input, so it never outlives its
+brain.
 """
 
 import asyncio
 import logging
+import sys
 from collections import deque
 from dataclasses import dataclass
 
 import msgspec
 
 from springtide import errors
-from springtide.brain.service import child_process, executor
-from springtide.brain.service.executor import PolicyQuery, TaskReply
+from springtide.brain.service import child_process
 from springtide.domain.plan.plan import Decision, nothing
+from springtide.domain.plan.view import ClusterView
+from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.rpc.transport import frames
 
 log = logging.getLogger(__name__)
@@ -24,6 +27,24 @@ TRIES = 3
 ANSWER_S = 60.0
 AGAIN_S = 1.0  # wait after the system refused to start a process
 MOST = 256
+MAX_BYTES = 2**30
+"""Largest size of one task. A job's view takes about 10 KB, so this holds a hundred thousand jobs."""
+
+
+class PolicyQuery(msgspec.Struct, frozen=True):
+    """Request to run a policy on a cluster view."""
+
+    policy: str
+    view: ClusterView
+    config: PlanningConfig
+
+
+class TaskReply(msgspec.Struct, frozen=True):
+    """Decision of the policy."""
+
+    decision: Decision
+
+
 _answers = msgspec.msgpack.Decoder(TaskReply)
 
 
@@ -56,7 +77,7 @@ class ExecutorPool:
     async def resize(self, executors: int) -> None:
         """Set the number of executors; surplus executors finish their current task first."""
         if not 1 <= executors <= MOST:
-            raise errors.BadInput(f"{executors} executors; wanted 1 to {MOST}")
+            raise errors.BadInput(f"{executors} executors; expected 1 to {MOST}")
         async with self._changed:
             self.wanted = executors
             for number in range(executors):
@@ -67,7 +88,7 @@ class ExecutorPool:
 
     async def decide(self, task: PolicyQuery) -> Decision:
         """Return the decision of the task's policy; an empty decision if every executor fails."""
-        body = frames.pack(task, limit=executor.MAX_BYTES)
+        body = frames.pack(task, limit=MAX_BYTES)
         work = _Work(body, asyncio.get_running_loop().create_future())
         async with self._changed:
             self._queue.append(work)
@@ -126,12 +147,12 @@ class ExecutorPool:
         async with asyncio.timeout(self._answer_s):
             process.stdin.write(body)
             await process.stdin.drain()
-            return (await frames.read(process.stdout, _answers, limit=executor.MAX_BYTES)).decision
+            return (await frames.read(process.stdout, _answers, limit=MAX_BYTES)).decision
 
     async def _start(self, number: int) -> None:
         while number not in self._processes:
             try:
-                self._processes[number] = await child_process.start("springtide.brain.service.executor")
+                self._processes[number] = await child_process.start("springtide.brain.service.executor_pool")
             except OSError as error:
                 log.warning("no executor can be started now (%s); it is tried again", error)
                 await asyncio.sleep(AGAIN_S)
@@ -140,3 +161,21 @@ class ExecutorPool:
         process = self._processes.pop(number, None)
         if process is not None:
             await child_process.end(process)
+
+
+def main() -> int:
+    from springtide.planning.policy import registry
+
+    source, sink = child_process.open_pipes()
+    queries = msgspec.msgpack.Decoder(PolicyQuery)
+    while (query := child_process.read_request(source, queries, limit=MAX_BYTES)) is not None:
+        try:
+            decision = registry.load(query.policy)(query.view, query.config)
+        except errors.SpringtideError as error:  # the policy's package may have been removed since the brain started
+            decision = nothing(f"policy {query.policy} is not there: {error}")
+        child_process.write_reply(sink, TaskReply(decision), limit=MAX_BYTES)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -18,7 +18,7 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import cast
 
 from springtide import config, errors
 from springtide.brain.decide.cluster_state import BrainRules
@@ -98,23 +98,6 @@ def secret_file(folder: pathlib.Path) -> pathlib.Path:
     return folder / "secret"
 
 
-class BrainTrust(NamedTuple):
-    """Credentials by which the brain and its clients authenticate each other."""
-
-    secret: bytes
-    own: str
-    """Folder with the brain's certificate; empty for no TLS."""
-    asking: str
-    """Folder with the clients' certificate; empty for no TLS."""
-
-
-def own_trust(options: ServeOptions) -> BrainTrust:
-    secret, own, asking = own_secret(options), "", ""
-    if options.tls:
-        own, asking = certificate_folders(pathlib.Path(options.tls).absolute())
-    return BrainTrust(secret, own, asking)
-
-
 def make_certificates() -> dict[str, bytes]:
     now = datetime.datetime.now(datetime.UTC)
     return credentials.make(BRAIN_ROLE, at=now, roles=(BRAIN_ROLE, ASKING_ROLE))
@@ -137,12 +120,11 @@ def certificate_folders(root: pathlib.Path) -> tuple[str, str]:
         raise errors.BadInput(f"cannot make certificates in {root}: {error.strerror or error}") from error
     found = tls.identity(str(own))
     if found.role != BRAIN_ROLE:
-        raise errors.BadInput(f"{own / tls.CERTIFICATE} is for a {found.role}; wanted one for a {BRAIN_ROLE}")
+        raise errors.BadInput(f"{own / tls.CERTIFICATE} is for a {found.role}; expected one for a {BRAIN_ROLE}")
     return str(own), str(asking)
 
 
 def own_secret(options: ServeOptions) -> bytes:
-    """Return the brain's secret: from the given file, from the folder, or newly drawn."""
     path = pathlib.Path(options.secret_file) if options.secret_file else secret_file(options.folder)
     if not options.secret_file and not path.exists():
         try:
@@ -152,7 +134,7 @@ def own_secret(options: ServeOptions) -> bytes:
             raise errors.BadInput(f"cannot write the brain's secret to {path}: {error.strerror or error}") from error
     found = config.read_secret(str(path), "the brain's secret")
     if len(found) < 16:
-        raise errors.BadInput(f"the brain's secret in {path} has {len(found)} bytes; wanted 16 or more")
+        raise errors.BadInput(f"the brain's secret in {path} has {len(found)} bytes; expected 16 or more")
     return found
 
 
@@ -175,7 +157,6 @@ async def serve(options: ServeOptions, *, ready: Callable[[str], None]) -> None:
 async def _serve_once(
     options: ServeOptions, over: asyncio.Event, shown: HealthServer, ready: Callable[[str], None]
 ) -> None:
-    """Serve until `over` is set, or until another brain takes over the database."""
     async with serving(options, over) as service:
         if service is None:
             return
@@ -206,12 +187,13 @@ async def serving(options: ServeOptions, over: asyncio.Event | None = None) -> A
     """Yield a listening service, or None if `over` is set before this brain gets the database."""
     host, port = addresses.parse(options.listen)
     with alone(options.folder):
-        trust = own_trust(options)
+        secret, tls_root = own_secret(options), pathlib.Path(options.tls).absolute()
+        certificates = certificate_folders(tls_root) if options.tls else ("", "")
         database = await _its_turn(options, over or asyncio.Event())
         if database is None:
             yield None
             return
-        async with _serving(options, (host, port), trust, database) as service:
+        async with _serving(options, (host, port), secret, certificates, database) as service:
             yield service
 
 
@@ -262,17 +244,23 @@ def alone(folder: pathlib.Path) -> Iterator[None]:
 
 @contextlib.asynccontextmanager
 async def _serving(
-    options: ServeOptions, at: tuple[str, int], trust: BrainTrust, database: store.BrainStore
+    options: ServeOptions,
+    at: tuple[str, int],
+    secret: bytes,
+    certificates: tuple[str, str],
+    database: store.BrainStore,
 ) -> AsyncIterator[BrainService]:
+    """Serve. `certificates` are the folders of the brain and of its clients, empty without TLS."""
+    own, asking = certificates
     pool = ExecutorPool()
     service = BrainService(options.rules, database, pool, strict=options.standby)
     listener = RpcListener(
-        trust.secret,
+        secret,
         cast("Handle", service.handle),
         lambda _: None,
         calls=messages.CALLS,
         who="brain",
-        certificates=trust.own,
+        certificates=own,
     )
     loops: list[asyncio.Task[None]] = []
     try:
@@ -283,7 +271,7 @@ async def _serving(
         if options.standby:
             works.append(service.watch())
         loops += map(asyncio.create_task, works)
-        said = addresses.MasterLocation(pid=os.getpid(), address=service.address, tls=trust.asking)
+        said = addresses.MasterLocation(pid=os.getpid(), address=service.address, tls=asking)
         addresses.write_master(where_file(options.folder), said)
         yield service
     finally:

@@ -17,8 +17,7 @@ from springtide import errors
 from springtide.brain.decide import cluster_state
 from springtide.brain.decide.cluster_state import BrainRules, ClusterState, LiveJobView, PolicyTask
 from springtide.brain.service import messages
-from springtide.brain.service.executor import PolicyQuery
-from springtide.brain.service.executor_pool import ExecutorPool
+from springtide.brain.service.executor_pool import ExecutorPool, PolicyQuery
 from springtide.brain.store import rows
 from springtide.brain.store.store import BrainStore, StoredHistory
 from springtide.domain.plan.plan import Advice
@@ -54,7 +53,6 @@ class RoundCounts:
     consults: int = 0
     decisions: int = 0
     decision_s: float = 0.0
-    """Duration of the last decision, in seconds."""
 
 
 class BrainService:
@@ -166,7 +164,7 @@ class BrainService:
         self._counts.consults += 1
         now, own = self._now(), request.view.name
         if not 0 <= request.epoch <= rows.MOST_EPOCH:
-            raise errors.BadInput(f"job {own}: epoch {request.epoch}; wanted a number from 0 to 2^63 - 1")
+            raise errors.BadInput(f"job {own}: epoch {request.epoch}; expected a number from 0 to 2^63 - 1")
         view = replace(request.view, name=self._names.of(own, request.key))
         before = self._waiting.pop(view.name, None)
         if before is not None and not before.done():
@@ -205,13 +203,13 @@ class BrainService:
             future = self._waiting.pop(name, None)
             if future is not None and not future.done():
                 future.set_result(advice)
-        if any(live.asks is not None for live in self.council.jobs.values()):
+        if any(live.asks for live in self.council.jobs.values()):
             self._asked.set()
 
     def _give_up(self, why: str) -> None:
         self._trouble = why
         for live in self.council.jobs.values():
-            live.asks = None
+            live.asks = False
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(errors.TemporaryError(why))
@@ -292,16 +290,16 @@ class BrainService:
 
 
 def _shown(name: str, live: LiveJobView, now: float) -> messages.LiveJob:
-    order, said = live.order, live.advice
+    request, said = live.request, live.advice
     return messages.LiveJob(
         name=name,
         user=live.view.user,
         stage=str(live.view.stage),
         shape=live.view.shape,
         seen_s=now - live.seen_at,
-        event=str(order.kind) if order else "",
-        cause=order.cause if order else "",
-        policy=order.policy if order else "",
+        event=str(request.kind) if request else "",
+        cause=request.cause if request else "",
+        policy=request.policy if request else "",
         why=said.why if said else "",
         promised=live.pledge.plan.shape if live.pledge else None,
     )

@@ -25,10 +25,9 @@ _pledges = msgspec.msgpack.Decoder(Pledge)
 
 
 def row_of(past: PastJob) -> dict[str, Any]:
-    """Return the row of a past job; raise if no database can store it."""
     if not past.name or not math.isfinite(past.ended_at):
         raise errors.BadInput(
-            f"past job {past.name!r}, ended at {past.ended_at}: wanted a name, and a time in seconds since 1970"
+            f"past job {past.name!r}, ended at {past.ended_at}: expected a name, and a time in seconds since 1970"
         )
     kept = replace(
         past,
@@ -47,7 +46,6 @@ def row_of(past: PastJob) -> dict[str, Any]:
 
 
 def past_of(row: Row) -> PastJob | None:
-    """Return the past job of a row; None if the row is unreadable."""
     try:
         past = _pasts.decode(row["job"])
     except (KeyError, ValueError, TypeError, msgspec.MsgspecError):
@@ -66,10 +64,9 @@ def storable(text: str) -> str:
 
 
 def live_row(live: LiveJobView) -> dict[str, Any]:
-    """Return the row of one live job; raise if no database can store it."""
     name = live.view.name
     if not 0 <= live.epoch <= MOST_EPOCH:
-        raise errors.BadInput(f"job {name!r}: epoch {live.epoch}; wanted a number from 0 to 2^63 - 1")
+        raise errors.BadInput(f"job {name!r}: epoch {live.epoch}; expected a number from 0 to 2^63 - 1")
     try:
         view = msgspec.msgpack.encode(live.view)
         pledge = None if live.pledge is None else msgspec.msgpack.encode(live.pledge)
@@ -106,6 +103,6 @@ def _live_of(row: Mapping[str, Any], period_s: float) -> LiveJobView:
         view=view,
         epoch=int(row["epoch"]),
         seen_at=float(row["seen_at"]),
-        administrator=Administrator(view.name, period_s=period_s),
+        administrator=Administrator(period_s=period_s),
         pledge=None if row["pledge"] is None else _pledges.decode(row["pledge"]),
     )

@@ -1,7 +1,7 @@
-"""Access to the brain's database by URL: an SQLite file or PostgreSQL. All calls block; use a thread.
+"""The brain's database by URL: an SQLite file or PostgreSQL, with past and live jobs. All calls block; use a thread.
 
-Several processes may share an SQLite file: the file uses a write-ahead log, and every transaction waits for the write
-lock at its start.
+Several processes may share an SQLite file. It uses a write-ahead log, and every transaction waits for the write lock at
+its start. Fields that queries filter by have their own column. The rest is JSON, so a new field changes no table.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from sqlalchemy import exc
 from sqlalchemy.dialects import postgresql, sqlite
 
 from springtide import errors
-from springtide.brain.store import rows, schema
+from springtide.brain.store import rows
 from springtide.domain.plan.view import PastJob
 from springtide.telemetry.host import disks
 
@@ -30,6 +30,35 @@ after the connection to the database is cut, and PostgreSQL would keep the lock 
 """
 BRAIN = 0x5B7A13  # arbitrary but fixed: PostgreSQL's advisory lock of the serving brain
 NEWEST = 1000  # limit of past jobs per decision: a warm start compares them pairwise
+VERSION = 1
+"""Version of these tables. Raise it when a table changes, and convert older databases in `create`."""
+LOCK = 0x5B7A12  # arbitrary but fixed: PostgreSQL's advisory lock for creating tables
+
+metadata = sa.MetaData()
+
+versions = sa.Table("schema_version", metadata, sa.Column("version", sa.Integer, primary_key=True))
+
+past_jobs = sa.Table(
+    "past_jobs",
+    metadata,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("name", sa.Text, nullable=False),
+    sa.Column("ended_at", sa.Double, nullable=False, index=True),
+    sa.Column("job", sa.Text, nullable=False),
+    sa.UniqueConstraint("name", "ended_at", name="past_jobs_once"),
+)
+"""Finished jobs; `job` is JSON. A job that is reported twice, after a lost reply, is stored once."""
+
+live_jobs = sa.Table(
+    "live_jobs",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("seen_at", sa.Double, nullable=False),
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("pledge", sa.LargeBinary),
+    sa.Column("view", sa.LargeBinary, nullable=False),
+)
+"""Running jobs, for a restarted brain: the resources that each job holds and the plan that it was promised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +66,6 @@ class StoredHistory:
     """Past jobs that the database holds."""
 
     jobs: tuple[PastJob, ...] = ()
-    """Past jobs, oldest first."""
     unreadable: int = 0
 
 
@@ -55,11 +83,11 @@ class BrainStore:
         row = rows.row_of(past)
         insert = (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert
         with self._writing() as connection:
-            connection.execute(insert(schema.past_jobs).values(row).on_conflict_do_nothing())
-            connection.execute(sa.delete(schema.live_jobs).where(schema.live_jobs.c.name == row["name"]))
+            connection.execute(insert(past_jobs).values(row).on_conflict_do_nothing())
+            connection.execute(sa.delete(live_jobs).where(live_jobs.c.name == row["name"]))
 
     def history(self, *, newest: int = NEWEST) -> StoredHistory:
-        past = schema.past_jobs
+        past = past_jobs
         asked = sa.select(past).order_by(past.c.ended_at.desc(), past.c.id.desc()).limit(newest)
         with self._transaction() as connection:
             found = [dict(row) for row in connection.execute(asked).mappings()]
@@ -68,22 +96,22 @@ class BrainStore:
 
     def count(self) -> int:
         with self._transaction() as connection:
-            return connection.execute(sa.select(sa.func.count()).select_from(schema.past_jobs)).scalar_one()
+            return connection.execute(sa.select(sa.func.count()).select_from(past_jobs)).scalar_one()
 
     def keep_live(self, live: Sequence[Mapping[str, Any]], gone: Sequence[str] = ()) -> None:
         """Replace the rows of some live jobs and delete others, in one transaction."""
         insert = (postgresql if self._engine.dialect.name == "postgresql" else sqlite).insert
         with self._writing() as connection:
             if gone:
-                connection.execute(sa.delete(schema.live_jobs).where(schema.live_jobs.c.name.in_(gone)))
+                connection.execute(sa.delete(live_jobs).where(live_jobs.c.name.in_(gone)))
             if live:
-                asked = insert(schema.live_jobs)
-                fresh = {name: asked.excluded[name] for name in schema.live_jobs.c.keys() if name != "name"}  # noqa: SIM118
+                asked = insert(live_jobs)
+                fresh = {name: asked.excluded[name] for name in live_jobs.c.keys() if name != "name"}  # noqa: SIM118
                 connection.execute(asked.on_conflict_do_update(index_elements=["name"], set_=fresh), list(live))
 
     def live(self) -> list[dict[str, Any]]:
         with self._transaction() as connection:
-            return [dict(row) for row in connection.execute(sa.select(schema.live_jobs)).mappings()]
+            return [dict(row) for row in connection.execute(sa.select(live_jobs)).mappings()]
 
     def claim(self, *, strict: bool = False) -> None:
         """Become the only brain that serves from this database, until close; BadInput if another brain serves.
@@ -169,13 +197,12 @@ class BrainStore:
 
 
 def open_store(url: str) -> BrainStore:
-    """Open a database; create its tables if needed."""
     parsed = parse(url)
     where = parsed.render_as_string(hide_password=True)
     with said(where):
         engine = _engine(parsed)
         try:
-            schema.create(engine, where=where)
+            create(engine, where=where)
         except BaseException:
             engine.dispose()
             raise
@@ -185,7 +212,7 @@ def open_store(url: str) -> BrainStore:
 def parse(url: str) -> sa.URL:
     if not url:
         raise errors.BadInput(
-            "database: no URL; wanted one such as sqlite:///history.db or postgresql://user@host/brain"
+            "database: no URL; expected one such as sqlite:///history.db or postgresql://user@host/brain"
         )
     if "://" not in url:
         return sa.URL.create("sqlite", database=str(pathlib.Path(url).absolute()))
@@ -193,7 +220,7 @@ def parse(url: str) -> sa.URL:
         parsed = sa.make_url(url)
     except (exc.ArgumentError, ValueError) as error:
         raise errors.BadInput(
-            f"database {url!r}: {error}; wanted a URL such as sqlite:///history.db or postgresql://user@host/brain"
+            f"database {url!r}: {error}; expected a URL such as sqlite:///history.db or postgresql://user@host/brain"
         ) from error
     match parsed.get_backend_name():
         case "sqlite":
@@ -272,3 +299,19 @@ def _set_journal_mode(connection: Any, mode: str) -> None:
 
 def _begin_sqlite(connection: sa.Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+
+def create(engine: sa.Engine, *, where: str) -> None:
+    """Create missing tables. Processes that open a new database at the same time take turns."""
+    with engine.begin() as connection:  # on SQLite this takes the write lock
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.select(sa.func.pg_advisory_xact_lock(LOCK)))
+        metadata.create_all(connection)
+        version = connection.execute(sa.select(sa.func.max(versions.c.version))).scalar()
+        if version is None:
+            connection.execute(sa.insert(versions).values(version=VERSION))
+        elif version != VERSION:
+            raise errors.BadInput(
+                f"the history at {where} is of version {version}, this Springtide reads version {VERSION}: it was "
+                "written by another one. Use the Springtide that wrote it, or give another database."
+            )

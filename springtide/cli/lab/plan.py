@@ -82,11 +82,9 @@ def is_spec(path: pathlib.Path) -> bool:
 def show(screen: console.Console, one: JobOutlook) -> None:
     speed = f", {one.measured:,.0f} samples/s measured" if one.measured else ""
     screen.print(f"\njob {one.job}{speed}", style="bold")
-    print("\n".join(wrap(f"model   {one.model.why}")))
+    print("\n".join(wrap(f"model   {one.model if isinstance(one.model, str) else one.model.why}")))
     if isinstance(one.model, FittedModel):
         screen.print(coefficients(one.model, one.shares))
-    if one.probe is not None:
-        print("\n".join(wrap(f"measure next: {one.probe.shape} ({told(one.probe.tells)})")))
     print("\n".join(wrap(f"shapes  {one.why}")))
     if one.options:
         screen.print(candidates(one.options))
@@ -96,12 +94,6 @@ def show(screen: console.Console, one: JobOutlook) -> None:
         gain = f"; {one.plan.throughput:,.0f} samples/s are expected" if one.plan.throughput else ""
         print("\n".join(wrap(f"plan    {one.plan.shape}{gain}")))
         print("\n".join(wrap(f"why     {one.plan.reason}")))
-
-
-def told(tells: float) -> str:
-    return (
-        f"what is possible shrinks {math.exp(min(tells, 30)) ** 0.5:,.3g} times" if tells > 0 else "tells nothing new"
-    )
 
 
 def coefficients(model: FittedModel, shares: tuple[float, ...] | None) -> table.Table:
@@ -153,16 +145,15 @@ def as_object(path: pathlib.Path, policy: str, decision: Decision, seen: tuple[J
                 "model": model(one.model),
                 "candidates": one.options,
                 "plan": one.plan,
-                "next_probe": one.probe,
             }
             for one in seen
         ],
     }
 
 
-def model(found: Any) -> dict[str, Any]:
-    if not isinstance(found, FittedModel):
-        return {"why": found.why, "fitted": False}
+def model(found: FittedModel | str) -> dict[str, Any]:
+    if isinstance(found, str):
+        return {"why": found, "fitted": False}
     return {
         "fitted": True,
         "why": found.why,

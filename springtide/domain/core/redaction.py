@@ -39,7 +39,6 @@ _BEARER = re.compile(r"(bearer\s+)()([\w.~+/=-]{16,})", re.IGNORECASE)
 
 
 def is_secret(name: str) -> bool:
-    """Return True if an option or query parameter of this name holds a secret."""
     if _PLACE_NAME.search(name):
         return False
     return name.lower() in _EXACT_NAMES or _SECRET_NAME.search(name) is not None

@@ -22,15 +22,13 @@ class ProcessLimits:
     """CPU and memory limits of one process and its children; None means no limit."""
 
     cpu: float | None = None
-    """CPU limit in cores; 0.5 is half a core."""
     memory: int | None = None
-    """Memory limit in bytes."""
     low: bool = False
     """Low priority: the process gets only CPU that other processes leave idle."""
 
     def __post_init__(self) -> None:
         if self.cpu is not None and not LEAST_CPU <= self.cpu < math.inf:
-            raise errors.BadInput(f"cpu {self.cpu:g}: wanted a number of cores from {LEAST_CPU:g} up, such as 0.5")
+            raise errors.BadInput(f"cpu {self.cpu:g}: expected a number of cores from {LEAST_CPU:g} up, such as 0.5")
         if self.memory is not None and self.memory < LEAST_MEMORY:
             raise errors.BadInput(
                 f"memory {self.memory} bytes: a process needs {LEAST_MEMORY >> 20}M at least; give a unit, such as 2G"
@@ -51,7 +49,6 @@ class Usage:
     """Resources that one process has used so far, with its children where the platform can count them."""
 
     cpu_s: float = 0.0
-    """CPU seconds since the process started."""
     memory: int = 0
     """Resident bytes now, without memory that the kernel can reclaim."""
     peak: int = 0
@@ -64,12 +61,11 @@ def parse_memory(text: str) -> int:
     """Return the bytes of "2G", "512M", "1.5GiB", "4Gi" or "1073741824". Units are powers of 1024."""
     found = _MEMORY.fullmatch(text.strip())
     if not found:
-        raise errors.BadInput(f"memory {text!r}: wanted a number and a unit, such as 512M or 2G")
+        raise errors.BadInput(f"memory {text!r}: expected a number and a unit, such as 512M or 2G")
     return int(float(found[1]) * _UNITS[(found[2] or "").lower()])
 
 
 def show_memory(number: int) -> str:
-    """Format bytes for people, such as `1.5G`."""
     for unit, size in (("T", 1 << 40), ("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10)):
         if number >= size:
             return f"{number / size:.1f}".removesuffix(".0") + unit

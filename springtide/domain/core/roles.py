@@ -36,7 +36,6 @@ class Role:
 
 
 def parse_role(name: str) -> Role | None:
-    """Return the role with this name, such as `worker-1` or `master`; None for an unknown name."""
     kind, _, rank = name.rpartition("-")
     if kind in RANKED and rank.isdecimal():
         return Role(RoleKind(kind), int(rank))
@@ -94,7 +93,6 @@ class RoleExit:
     signal: str = ""
     """Name of the signal that ended the process, such as SIGKILL."""
     incarnation: int = 0
-    """Incarnation of the role."""
     oom: bool = False
     """True if the kernel killed the process at its memory limit."""
     evicted: bool = False
@@ -128,9 +126,7 @@ class WantedRole:
     role: Role
     incarnation: int = 0
     cpu: float | None = None
-    """CPU limit in cores; None means no limit."""
     memory: int | None = None
-    """Memory limit in bytes; None means no limit."""
     after_s: float = 0.0
     """Seconds to wait before the start, counted from the first poll that names this incarnation."""
     low: bool = False
@@ -147,9 +143,7 @@ class RoleUsage:
     role: Role
     incarnation: int = 0
     cpu_s: float = 0.0
-    """CPU seconds since the process started."""
     memory: int = 0
-    """Bytes of memory in use."""
     cpu_limit: float | None = None
     memory_limit: int | None = None
     throttled_s: float = 0.0

@@ -8,22 +8,19 @@ import math
 from dataclasses import dataclass, fields
 
 from springtide import errors
-from springtide.domain.core import resources
+from springtide.domain.core import resources, validation
 
 GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Number and size of the workers and servers of one job. All workers have one size, and all servers have one
-    size."""
+    """Number and size of the workers and servers of one job."""
 
     workers: int
     servers: int
     worker_cpu: float
-    """Cores of each worker."""
     server_cpu: float
-    """Cores of each server."""
     worker_memory: int = 0
     """Bytes of each worker; 0 means no limit and no cost."""
     server_memory: int = 0
@@ -31,14 +28,12 @@ class Shape:
     def __post_init__(self) -> None:
         if self.workers < 1 or self.servers < 1:
             raise errors.BadInput(
-                f"shape: {self.workers} workers and {self.servers} servers; wanted at least one of each"
+                f"shape: {self.workers} workers and {self.servers} servers; a job needs at least one of each"
             )
-        for what, cpu in (("worker_cpu", self.worker_cpu), ("server_cpu", self.server_cpu)):
-            if not 0 < cpu < math.inf:
-                raise errors.BadInput(f"shape: {what} {cpu:g}; wanted a number of cores above 0, such as 0.5")
-        for what, memory in (("worker_memory", self.worker_memory), ("server_memory", self.server_memory)):
-            if not 0 <= memory < math.inf:
-                raise errors.BadInput(f"shape: {what} {memory}; wanted bytes, 0 or more")
+        if not 0 < self.worker_cpu < math.inf or not 0 < self.server_cpu < math.inf:
+            raise errors.BadInput(f"shape: {self.worker_cpu:g} and {self.server_cpu:g} cores; each must be above 0")
+        if not 0 <= self.worker_memory < math.inf or not 0 <= self.server_memory < math.inf:
+            raise errors.BadInput(f"shape: {self.worker_memory} and {self.server_memory} bytes; each must be 0 or more")
 
     @property
     def cpu(self) -> float:
@@ -67,21 +62,34 @@ class ResourceBudget:
     """CPU and memory that a cluster or a quota provides."""
 
     cpu: float
-    """Number of cores."""
     memory: float
-    """Number of bytes."""
 
     def __post_init__(self) -> None:
         if not (self.cpu >= 0 and self.memory >= 0):  # the negated form also rejects NaN
-            raise errors.BadInput(f"capacity: {self.cpu:g} cores and {self.memory:g} bytes; wanted neither below 0")
+            raise errors.BadInput(f"capacity: {self.cpu:g} cores and {self.memory:g} bytes; neither may be below 0")
+
+    def fits(self, cpu: float, memory: float) -> bool:
+        return cpu <= self.cpu * (1 + ROUNDING) and memory <= self.memory * (1 + ROUNDING)
 
     def holds(self, shape: Shape) -> bool:
-        return shape.cpu <= self.cpu * (1 + ROUNDING) and shape.memory <= self.memory * (1 + ROUNDING)
+        return self.fits(shape.cpu, shape.memory)
+
+    def __add__(self, other: "ResourceBudget") -> "ResourceBudget":
+        return ResourceBudget(cpu=self.cpu + other.cpu, memory=self.memory + other.memory)
+
+    def __sub__(self, other: "ResourceBudget") -> "ResourceBudget":
+        """Return the rest of this budget, at least 0 of each resource."""
+        return ResourceBudget(cpu=max(0.0, self.cpu - other.cpu), memory=max(0.0, self.memory - other.memory))
+
+
+def resources_of(shape: Shape | None) -> ResourceBudget:
+    return NOTHING if shape is None else ResourceBudget(cpu=shape.cpu, memory=shape.memory)
 
 
 ROUNDING = 1e-9
 """Relative tolerance for sums of fractional cores at a limit."""
 UNBOUNDED = ResourceBudget(cpu=math.inf, memory=math.inf)
+NOTHING = ResourceBudget(cpu=0.0, memory=0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,11 +112,8 @@ class ShapeBounds:
             least, most = getattr(self.least, name), getattr(self.most, name)
             if least > most:
                 raise errors.BadInput(f"bounds: {name} from {least:g} to {most:g}; the least is above the most")
-        for what, step in (("worker_step", self.worker_step), ("server_step", self.server_step)):
-            if step is not None and step < 1:
-                raise errors.BadInput(f"bounds: {what} {step}; wanted 1 or more, or none")
-        if self.cpu_step is not None and not 0 < self.cpu_step < math.inf:
-            raise errors.BadInput(f"bounds: cpu_step {self.cpu_step:g}; wanted cores above 0, or none")
+        validation.check_range(self, "worker_step", "server_step", least=1, of="bounds: ")
+        validation.check_range(self, "cpu_step", above=0, unit="cores", of="bounds: ")
         if not self.quota.holds(self.least):
             raise errors.BadInput(
                 f"bounds: the least shape ({self.least}) takes more than the quota, {self.quota.cpu:g} cores and "
@@ -170,15 +175,13 @@ class MemoryNeed:
     """Bytes that the roles of a job need. More memory makes no step faster, so a plan grants just enough."""
 
     worker: int = 0
-    """Bytes of each worker."""
     server: int = 0
     """Bytes of each server, without rows."""
     rows: int = 0
     """Bytes of all rows together, with room to grow. The servers share these bytes."""
 
     def __post_init__(self) -> None:
-        if min(self.worker, self.server, self.rows) < 0:
-            raise errors.BadInput(f"memory need: {self}; wanted bytes, none below 0")
+        validation.check_range(self, "worker", "server", "rows", least=0, unit="bytes", of="memory need: ")
 
     def of_server(self, servers: int) -> int:
         return self.server + -(-self.rows // servers)
@@ -192,14 +195,13 @@ class Prices:
     """Hourly prices of CPU and memory, in any currency. Only their ratio affects a choice."""
 
     cpu: float = 1.0
-    """Price of one core."""
     memory: float = 0.125
     """Price of one GiB. On public clouds this is about an eighth of a core's price."""
 
     def __post_init__(self) -> None:
         if not (0 <= self.cpu < math.inf and 0 <= self.memory < math.inf and self.cpu + self.memory > 0):
             raise errors.BadInput(
-                f"prices: {self.cpu:g} a core and {self.memory:g} a GiB; wanted neither below 0, one above"
+                f"prices: {self.cpu:g} a core and {self.memory:g} a GiB; neither may be below 0, and one must be above"
             )
 
 

@@ -5,6 +5,7 @@ In: a value from a script, including NumPy integers. Out: an int, or BadInput.
 
 import functools
 import inspect
+import math
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -18,19 +19,29 @@ SEED = "a whole number from 0 to 2^63 - 1"
 
 
 def number(value: Any, name: str, wanted: str, *, least: int | None = 0, most: int = LARGEST) -> int:
-    """Return `value` as an int, or raise BadInput with `name` and `wanted`. Booleans are rejected. `least=None` means
-    no lower bound."""
+    """Return `value` as an int, or raise BadInput. Booleans are rejected. `least=None`: no lower bound."""
     try:
         whole = operator.index(value)
     except TypeError:
         whole = None
     if whole is None or isinstance(value, bool) or (least is not None and whole < least) or whole > most:
-        raise errors.BadInput(f"{name}={value!r}: wanted {wanted}")
+        raise errors.BadInput(f"{name}={value!r}: expected {wanted}")
     return whole
 
 
+def check_range(
+    holder: object, *names: str, least: float | None = None, above: float | None = None, unit: str = "", of: str = ""
+) -> None:
+    """Raise BadInput unless each named field is None, or finite and at least `least` or above `above`."""
+    for name in names:
+        value = getattr(holder, name)
+        inside = value is None or ((value > above if above is not None else value >= (least or 0)) and value < math.inf)
+        if not inside:
+            bound = f"above {above:g}" if above is not None else f"{least or 0:g} or more"
+            raise errors.BadInput(f"{of}{name} {value:g}: must be {f'{unit}, ' if unit else ''}{bound}")
+
+
 def choice(text: str, what: str, known: Sequence[Word]) -> Word:
-    """Return `text` if it is one of the `known` words. Otherwise raise UnknownName, which names `what`."""
     for word in known:
         if text == word:
             return word
@@ -45,7 +56,7 @@ def parse_duration(what: str, text: str) -> float:
     """Return the seconds of a duration such as 90s, 20m or 1.5h. An error names the duration as `what`."""
     found = _TIME.fullmatch(text.strip())
     if found is None or float(found[1]) <= 0:
-        raise errors.BadInput(f"{what} {text}: wanted a time above 0, such as 90s, 20m or 1.5h")
+        raise errors.BadInput(f"{what} {text}: expected a time above 0, such as 90s, 20m or 1.5h")
     return float(found[1]) * _SECONDS[found[2]]
 
 
@@ -54,8 +65,7 @@ Class = TypeVar("Class", bound=type)
 
 
 def plain(value: Any) -> Any:
-    """Convert NumPy and torch scalars to Python numbers, also inside tuples, lists and dicts. Return other values
-    unchanged."""
+    """Convert NumPy and torch scalars to Python numbers, also inside tuples, lists and dicts."""
     kind = type(value)
     if kind in (tuple, list):
         return kind(map(plain, value))
@@ -84,6 +94,5 @@ def takes_numbers(*leave: str) -> Callable[[Function], Function]:
 
 
 def holds_numbers(kind: Class) -> Class:
-    """Decorate a class so that its `__init__` receives Python numbers (`takes_numbers`)."""
     kind.__init__ = takes_numbers("self")(kind.__init__)  # type: ignore[misc]
     return kind

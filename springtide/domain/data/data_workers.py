@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from springtide import errors
+from springtide.domain.core import validation
 
 Poison = Literal["fail", "skip"]
 SHOWN = 10  # maximum number of indices in a message; there may be thousands
@@ -23,7 +24,7 @@ def number_of(text: str) -> int | None:
     if text in ("auto", "off"):
         return None if text == "auto" else 0
     if not text.isdecimal():
-        raise errors.BadInput(f"data workers {text!r}: wanted a number, auto or off, such as 2")
+        raise errors.BadInput(f"data workers {text!r}: give a number such as 2, auto or off")
     return int(text)
 
 
@@ -47,7 +48,6 @@ class LeftOut(NamedTuple):
 
     batch: BatchName
     indices: tuple[int, ...]
-    """Indices in the data set."""
     error: str
     """Error of the first unreadable sample."""
 
@@ -68,7 +68,6 @@ class FeedRules:
     cores: float | None = None
     """Cores of the whole job, including workers and servers; None means all cores of its machines."""
     every_s: float = 30.0
-    """Seconds between two decisions."""
     split: SplitMode = "auto"
     """Location of the stateless part of the model's forward(). "auto" runs it in the data workers that read the data
     set. "stages" runs it in separate data workers after them. "verify" is "auto", and trainers recompute and compare
@@ -77,10 +76,8 @@ class FeedRules:
     """Handling of an unreadable sample: "fail" the job after several tries, or "skip" and report the sample."""
 
     def __post_init__(self) -> None:
-        if self.workers is not None and self.workers < 0:
-            raise errors.BadInput(f"data workers: {self.workers}; wanted 0 or more, or auto")
-        if self.cpu is not None and self.cpu <= 0:
-            raise errors.BadInput(f"data workers: {self.cpu:g} cores each; wanted more than 0")
+        validation.check_range(self, "workers", least=0, of="data workers: ")
+        validation.check_range(self, "cpu", above=0, unit="cores each", of="data workers: ")
 
     @property
     def off(self) -> bool:
@@ -97,7 +94,6 @@ class FeedState:
     taken: int = 0
     """Mini-batches that the training loop has consumed, from any source."""
     queued: int = 0
-    """Mini-batches in the queue now."""
     room: int = 0
     """Capacity of the queue; 0 means that no data worker feeds this trainer."""
     workers: int = 0
@@ -109,7 +105,6 @@ class FeedState:
     stateless_s: float = 0.0
     """Seconds in the part of forward() that data workers could compute, if known."""
     looped_s: float = 0.0
-    """Total seconds of the loop."""
     checked: int = 0
     """Mini-batches from data workers that the trainer recomputed and found bit-identical."""
 
@@ -122,7 +117,6 @@ class StageSeen:
     """Number of consumers: trainers, or data workers of the next stage."""
     workers: int
     cpu: float
-    """Cores of each data worker."""
     cpu_used: float
     """Mean cores used by each data worker."""
     made_per_s: float
@@ -146,7 +140,6 @@ class FeedSeen:
     trainer_cpu: float
     trainer_cpu_used: float
     steps_per_s: float
-    """Mini-batches trained per second."""
     capable_per_s: float
     """Mini-batches per second that trainers would dequeue if they never waited for data."""
     own_share: float
@@ -178,8 +171,7 @@ def stage_of(rank: int, stages: int) -> int:
 
 
 def spread(count: int, cpu: float | None, stages: int) -> tuple[StageTarget, ...]:
-    """Distribute data workers evenly over stages. Later stages come first, because they can run without earlier
-    stages."""
+    """Distribute data workers over stages. Later stages come first: they can run without earlier stages."""
     if stages < 2:
         return ()
     return tuple(StageTarget((count + stage) // stages, cpu) for stage in range(stages))
@@ -191,7 +183,6 @@ class FeedShare:
 
     trainers: int
     speed: float
-    """Mini-batches trained per second."""
     capable: float
     """Mini-batches per second that trainers would train if they never waited for data."""
     cpu: float
@@ -210,10 +201,5 @@ class FeedTarget:
     trainer_cpu: float | None
     """CPU limit of each trainer in cores; None means unchanged."""
     why: str
-    spare_cpu: float = 0.0
-    """Total cores that trainers had at first and no longer need. Other jobs may get these cores on request."""
-    most_cpu: float | None = None
-    """Cores of the largest data worker that pays off; None until known. Smaller data workers may use the rest of a
-    machine."""
     stages: tuple[StageTarget, ...] = ()
     """Stages, first to last, if there are several. The last stage equals `data_workers` and `data_worker_cpu`."""

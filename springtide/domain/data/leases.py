@@ -24,16 +24,13 @@ class Grant(NamedTuple):
     """Lease that the master grants: samples `first` to `end` of a shard."""
 
     shard: int
-    """Number of the shard, unique in the job over epochs and data sets. With a range of samples, it identifies a
-    batch."""
+    """Number of the shard, unique in the job over epochs and data sets."""
     epoch: int
     nth: int
-    """Index of the shard in its epoch."""
     first: int
     end: int
     returned: bool = False
-    """True if an earlier holder did not finish this lease. The new holder trains it first, because other workers wait
-    for it."""
+    """True if an earlier holder did not finish this lease. It is trained first: other workers wait for it."""
 
 
 class LeaseKey(NamedTuple):
@@ -48,7 +45,6 @@ class Progress(NamedTuple):
 
     shard: int
     first: int
-    """First sample of the lease."""
     offset: int
     """All samples of the lease before this one are trained and acknowledged by every server."""
     end: int
@@ -131,12 +127,4 @@ class Totals:
     """Stream offsets among `samples_done` without a trainable record."""
 
     def __add__(self, other: "Totals") -> "Totals":
-        return Totals(
-            total=self.total + other.total,
-            leased=self.leased + other.leased,
-            done=self.done + other.done,
-            poisoned=self.poisoned + other.poisoned,
-            samples=self.samples + other.samples,
-            samples_done=self.samples_done + other.samples_done,
-            void=self.void + other.void,
-        )
+        return Totals(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})

@@ -89,8 +89,7 @@ class DatasetCard:
 
 
 def check_same(rank: int, card: DatasetCard, known: DatasetCard) -> None:
-    """Raise BadInput unless a worker's data set equals the known one. A shard must mean the same samples on every
-    worker."""
+    """Raise BadInput unless a worker's data set equals the known one."""
     for each in fields(card):
         mine, theirs = getattr(card, each.name), getattr(known, each.name)
         if mine != theirs:
@@ -124,8 +123,7 @@ class EpochPlace(NamedTuple):
     begun: int
     """Loops begun so far; equal to `first` until the epoch's own loop begins."""
     loop: str = ""
-    """`for` statement around all loops over `batches`, as named by worker/epochs/user_loops.py; empty if no statement
-    encloses all of them."""
+    """`for` statement around all loops over `batches` (worker/epochs/user_loops.py); empty if there is none."""
 
     def is_before(self, other: "EpochPlace") -> bool:
         return self[:3] < other[:3]

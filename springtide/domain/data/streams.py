@@ -26,8 +26,7 @@ class StreamCard:
     start: str = "earliest"
     """Start of a partition that the job has not read: "earliest", "latest", or a Unix time in seconds."""
     until: str = ""
-    """"now": the job ends at the ends that partitions had when it started. Empty: the job ends where the stream
-    ends."""
+    """"now": the job ends at the ends that partitions had when it started. Empty: where the stream ends."""
     id: str = field(default="", compare=False)
     """Identity of the stream, drawn at its creation; empty if the stream has none or it is unknown."""
 

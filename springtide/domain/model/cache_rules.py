@@ -32,8 +32,7 @@ class CacheRules:
     size: int | None = None
     """Bytes for rows and optimizer state in each worker; 0 means no cache. None means that `share` applies."""
     share: float | None = None
-    """Share of all rows that fits in a worker's cache. It needs the row count of every table. None means that `size`
-    applies."""
+    """Share of all rows that fits in a worker's cache. It needs the row count of every table."""
     at_once: bool = False
     """True if the user asked for "auto". The job may then measure the benefit of a cache in the first pass already."""
     policy: Policy | None = None
@@ -49,8 +48,7 @@ class CacheRules:
     staleness: int = DEFAULT_STALENESS
     """async: maximum number of updates by other workers that a cached row may miss when it is used."""
     dirty: int = 256 << 20
-    """Maximum bytes of rows that exist only in a worker. Above this, the worker writes all of them back to the
-    servers."""
+    """Maximum bytes of rows that exist only in a worker. Above this, the worker writes all of them back."""
 
     @property
     def auto(self) -> bool:
@@ -72,13 +70,13 @@ class CacheRules:
         validation.choice(self.p2p, WAY, WAYS)
         validation.choice(self.order, "order of a cache", ORDERS)
         if self.size is not None and self.size < 0:
-            raise errors.BadInput(f"a cache of {self.size} bytes: wanted 0 (none) or more")
+            raise errors.BadInput(f"a cache of {self.size} bytes: expected 0 (none) or more")
         if self.share is not None and not 0 <= self.share <= 1:
-            raise errors.BadInput(f"a cache of {100 * self.share:g}% of the rows: wanted 0% (none) to 100%")
+            raise errors.BadInput(f"a cache of {100 * self.share:g}% of the rows: expected 0% (none) to 100%")
         if not 0 <= self.staleness < 1 << 31:
-            raise errors.BadInput(f"rows that lack {self.staleness} trainings: wanted 0 or more, below 2^31")
+            raise errors.BadInput(f"rows that lack {self.staleness} trainings: expected 0 or more, below 2^31")
         if self.dirty < 1:
-            raise errors.BadInput(f"at most {self.dirty} bytes of rows not written back: wanted 1 or more")
+            raise errors.BadInput(f"at most {self.dirty} bytes of rows not written back: expected 1 or more")
 
 
 OFF = CacheRules(size=0)
@@ -109,7 +107,7 @@ def rules(
         base = replace(base, staleness=validation.number(staleness, "cache_staleness", wanted, least=None))
     if size is None:
         return base
-    wanted = "wanted a size such as 64M, a share of all rows such as 10%, auto or off"
+    wanted = "expected a size such as 64M, a share of all rows such as 10%, auto or off"
     if isinstance(size, bool):
         raise errors.BadInput(f"cache={size}: {wanted}")
     if isinstance(size, int):
@@ -166,7 +164,6 @@ def capacity(rules: CacheRules, tables: tuple[CachedTable, ...]) -> int:
 
 
 def size_in_bytes(rules: CacheRules, tables: tuple[CachedTable, ...]) -> int:
-    """Return the bytes that a worker's cache may take."""
     if rules.size is not None:
         return rules.size
     rows = capacity(rules, tables)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from springtide import errors
+from springtide.domain.core import validation
 
 EVERY_S = 30.0
 """Default seconds between two checkpoints."""
@@ -100,14 +100,12 @@ class CheckpointRules:
     """Highest checkpoint number already used in the resumed run's folder. This run's numbers continue after it."""
 
     def __post_init__(self) -> None:
-        if self.every_s < 0 or self.upload_every_s <= 0:
-            raise errors.BadInput("checkpoints: wanted seconds, 0 or more between two and more than 0 between uploads")
-        if self.keep < 1:
-            raise errors.BadInput(f"checkpoints: keep is {self.keep}; wanted 1 or more")
+        validation.check_range(self, "every_s", least=0, unit="seconds", of="checkpoints: ")
+        validation.check_range(self, "upload_every_s", above=0, unit="seconds", of="checkpoints: ")
+        validation.check_range(self, "keep", least=1, of="checkpoints: ")
 
     def mirrors(self, node: str) -> bool:
-        """Return True if another server mirrors the files of a server on this node. `node` is empty if the server sees
-        the job's folder."""
+        """Return True if another server mirrors a server on `node`, which is empty if it sees the job's folder."""
         return self.mirror or bool(node and not self.url)
 
     @property

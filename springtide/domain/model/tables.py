@@ -36,12 +36,12 @@ class Init:
             raise errors.UnknownName("init", str(self.kind), INIT_KINDS)
         got = f"init {(self.kind, self.a, self.b)}"
         if not (math.isfinite(self.a) and math.isfinite(self.b)):
-            raise errors.BadInput(f"{got}: wanted finite numbers")
+            raise errors.BadInput(f"{got}: expected finite numbers")
         if self.kind == "uniform" and self.a > self.b:
-            raise errors.BadInput(f"{got}: wanted the low end first, then the high one")
+            raise errors.BadInput(f"{got}: expected the low end first, then the high one")
         if self.kind in ("normal", "xavier") and self.b < 0:
             what = "standard deviation" if self.kind == "normal" else "row count"
-            raise errors.BadInput(f"{got}: wanted a {what} of 0 or more")
+            raise errors.BadInput(f"{got}: expected a {what} of 0 or more")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +103,7 @@ class TableSpec:
         who = f"table {self.name!r}"
         if not 0 <= self.id <= LARGEST_TABLE_ID:
             raise errors.BadInput(
-                f"{who}: id {self.id}; wanted 0 to {LARGEST_TABLE_ID}, so at most {LARGEST_TABLE_ID + 1} tables a job"
+                f"{who}: id {self.id}; expected 0 to {LARGEST_TABLE_ID}, so at most {LARGEST_TABLE_ID + 1} tables a job"
             )
         validation.number(self.dim, f"{who}: dim", "a whole number of floats a row, 1 or more", least=1)
         if self.dtype not in DTYPES:
@@ -124,13 +124,13 @@ def parse_init(init: "str | tuple[str | float, ...] | Init", *, table: str) -> I
         raise errors.UnknownName(f"init (table {table!r})", str(kind), INIT_KINDS)
     defaults = {"zeros": (), "uniform": (-0.05, 0.05), "normal": (0.0, 0.01), "xavier": (1.0, 0.0)}[str(kind)]
     if len(numbers) > len(defaults):
-        raise errors.BadInput(f"table {table!r}: init {init!r} has {len(numbers)} numbers; wanted {len(defaults)}")
+        raise errors.BadInput(f"table {table!r}: init {init!r} has {len(numbers)} numbers; expected {len(defaults)}")
     try:
         given = tuple(float(number) for number in numbers)
         a, b = (*given, *defaults[len(given) :], 0.0, 0.0)[:2]
         return Init(kind=kind, a=a, b=b)  # type: ignore[arg-type]
     except (ValueError, TypeError) as error:
-        why = str(error) if isinstance(error, errors.BadInput) else f"init {init!r}: wanted numbers after {kind!r}"
+        why = str(error) if isinstance(error, errors.BadInput) else f"init {init!r}: expected numbers after {kind!r}"
         raise errors.BadInput(f"table {table!r}: {why}, as in init=('normal', 0.0, 0.01)") from None
 
 

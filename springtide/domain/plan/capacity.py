@@ -71,7 +71,7 @@ def check(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quot
             )
     _check_numbers(capacity, workers, servers)
     if quota.cpu is not None and not LEAST_QUOTA <= quota.cpu < math.inf:
-        raise errors.BadInput(f"a quota of {quota.cpu:g} cores; wanted {LEAST_QUOTA:g} or more, such as 1.5")
+        raise errors.BadInput(f"a quota of {quota.cpu:g} cores; expected {LEAST_QUOTA:g} or more, such as 1.5")
     if capacity.own and quota.cpu is not None and quota.cpu > capacity.cpu:
         raise errors.BadInput(
             f"quota.cpu {quota.cpu:g} (--quota): this machine has {capacity.cpu:g} cores; give that or less, or none"
@@ -95,7 +95,6 @@ def _check_numbers(capacity: PlatformCapacity, workers: RoleWish, servers: RoleW
 
 
 def bounds(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quota: Quota) -> ShapeBounds:
-    """Return the bounds that the capacity allows, with the user's fixed values pinned."""
     there = capacity.cpu or UNKNOWN_CPU
     most_cpu = quota.cpu if quota.cpu is not None else there
     cpus = _cpus(capacity, workers, servers, most_cpu, bounded=quota.cpu is not None)
@@ -124,7 +123,6 @@ def bounds(capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quo
 
 
 def _said(cpu: float | None, memory: int | None) -> str:
-    """Format known cores and memory, such as "1.5 cores and 2G"."""
     cores = f"{cpu:g} cores" if cpu else ""
     return " and ".join(filter(None, (cores, resources.show_memory(memory) if memory else "")))
 
@@ -157,7 +155,6 @@ def first_shape(
 def _cpus(
     capacity: PlatformCapacity, workers: RoleWish, servers: RoleWish, quota: float, *, bounded: bool
 ) -> dict[str, tuple[float, float]]:
-    """Return the smallest and largest cores of a worker and of a server."""
     node = capacity.node_cpu if capacity.own else NODE_SHARE * (capacity.node_cpu or UNKNOWN_NODE)
     worker_least, server_least = min(LEAST_WORKER, _tenths(quota * WORKERS_SHARE)), min(LEAST_SERVER, quota / 4)
     if bounded:  # with the user's counts, the user's quota may allow only sizes below the usual minimum

@@ -5,10 +5,10 @@ In: policies (`planning.policy.registry`). Next: a master applies a `ShapePlan`;
 
 import math
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 from springtide import errors
-from springtide.domain.core.shape import Shape
+from springtide.domain.core.shape import ResourceBudget, Shape
 from springtide.domain.plan.view import JobView, PastJob
 from springtide.domain.spec.planning_config import PlanningStage
 
@@ -41,6 +41,16 @@ class ShapePlan:
                 f"plan for {self.job}: gain {self.gain:g}, cost {self.cost:g}, {self.extra_workers} extra workers"
             )
 
+    @property
+    def takes(self) -> ResourceBudget:
+        """Return all resources of the plan: its shape, extra workers, and enlarged servers."""
+        shape = self.shape
+        hot = sum(cpu - shape.server_cpu for _, cpu in self.server_cpus)
+        return ResourceBudget(
+            cpu=max(0.0, shape.cpu + hot) + self.extra_workers * shape.worker_cpu,
+            memory=shape.memory + self.extra_workers * shape.worker_memory,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
@@ -54,17 +64,17 @@ class Decision:
     def __post_init__(self) -> None:
         if not self.why:
             raise errors.BadInput("a decision says why")
-        named = [plan.job if isinstance(plan, ShapePlan) else _no_plan(plan) for plan in self.plans]
+        given: tuple[object, ...] = self.plans
+        for plan in given:
+            if not isinstance(plan, ShapePlan):
+                raise errors.BadInput(f"decision: {plan!r} among its plans; expected a ShapePlan for each changed job")
+        named = [plan.job for plan in self.plans]
         twice = {job for job in named if named.count(job) > 1} if len(set(named)) < len(named) else set()
         if twice:
-            raise errors.BadInput(f"decision: two plans for {', '.join(sorted(twice))}; wanted one a job")
+            raise errors.BadInput(f"decision: two plans for {', '.join(sorted(twice))}; expected one a job")
 
     def plan_for(self, job: str) -> ShapePlan | None:
         return next((plan for plan in self.plans if plan.job == job), None)
-
-
-def _no_plan(what: object) -> NoReturn:
-    raise errors.BadInput(f"decision: {what!r} among its plans; wanted a ShapePlan for each job that changes")
 
 
 def nothing(why: str, *notes: str) -> Decision:
@@ -96,8 +106,7 @@ class Adviser(Protocol):
     """Planner that advises a job and remembers it when it has ended."""
 
     async def advise(self, view: JobView, *, epoch: int, now: float) -> Advice:
-        """Return the change that the job should make. Raise an error of `springtide.errors` if no advice is
-        possible."""
+        """Return the change that the job should make, or raise an error of `springtide.errors`."""
         ...
 
     async def conclude(self, past: PastJob) -> None:

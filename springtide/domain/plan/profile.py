@@ -102,7 +102,6 @@ class Profile:
     timing: TimingSum
     """Sums over the steps of all workers."""
     at: float
-    """End of the window."""
     worker_cores: float | None = None
     """Cores that all workers together used in the window; None if not counted."""
     server_cores: float | None = None
@@ -134,4 +133,4 @@ class ModelFacts:
             number = getattr(self, each.name)
             least = 0 if each.name in ("dense_bytes", "group") else 1e-12
             if not least <= number < math.inf:
-                raise errors.BadInput(f"model facts: {each.name} {number!r}; wanted a number above 0")
+                raise errors.BadInput(f"model facts: {each.name} {number!r}; it must be a number above 0")

@@ -34,11 +34,10 @@ class PodWish:
         if self.role not in RANKED:
             raise errors.UnknownName("role of a pod", self.role, map(str, RANKED))
         if self.rank < 0 or self.incarnation < 0:
-            raise errors.BadInput(f"{self.role} {self.rank}, life {self.incarnation}: wanted numbers from 0 up")
+            raise errors.BadInput(f"{self.role} {self.rank}, life {self.incarnation}: expected numbers from 0 up")
 
     @classmethod
     def of(cls, wanted: WantedRole) -> Self:
-        """Convert a role that the master wants to the pod that the cluster must run."""
         role = wanted.role
         return cls(
             role=str(role.kind),
@@ -85,7 +84,7 @@ class ScalePlan:
             ("dataWorkers", self.data_workers, 0),
         ):
             if number is not None and number < least:
-                raise errors.BadInput(f"{name} {number}: wanted {least} or more")
+                raise errors.BadInput(f"{name} {number}: expected {least} or more")
 
     @property
     def names(self) -> tuple[str, ...]:

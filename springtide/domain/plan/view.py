@@ -27,9 +27,7 @@ class FindingKind(StrEnum):
     HOT_SERVER = "hot server"
     SLOW_SERVER = "slow server"
     MEMORY = "memory"
-    """Memory is predicted to run out."""
     OOM = "out of memory"
-    """Memory has run out."""
 
 
 MEMORY = (FindingKind.OOM, FindingKind.MEMORY)
@@ -80,7 +78,6 @@ class JobView:
     bounds: ShapeBounds
     user: str = ""
     features: Mapping[str, Feature] = field(default_factory=dict)
-    """Features for the warm start."""
     shape: Shape | None = None
     """Current shape; None if nothing runs yet."""
     extra_workers: int = 0
@@ -99,7 +96,6 @@ class JobView:
     """Total samples; None if the job has no end or the end is unknown."""
     stage: PlanningStage = PlanningStage.WAITING
     profiles: tuple[Profile, ...] = ()
-    """Profiles, oldest first."""
     uses: tuple[RoleUse, ...] = ()
     launches: tuple[LaunchTime, ...] = ()
     findings: tuple[GuardFinding, ...] = ()
@@ -112,7 +108,7 @@ class JobView:
         if not (self.priority > 0 and self.samples_done >= 0 and self.extra_workers >= 0):
             raise errors.BadInput(
                 f"job {self.name}: priority {self.priority:g}, {self.samples_done:g} samples done, "
-                f"{self.extra_workers} extra workers; wanted a priority above 0 and the others not below"
+                f"{self.extra_workers} extra workers; expected a priority above 0 and the others not below"
             )
 
     @property
@@ -161,9 +157,8 @@ class ClusterView:
     jobs: tuple[JobView, ...] = ()
     history: tuple[PastJob, ...] = ()
     launches: tuple[LaunchTime, ...] = ()
-    """Recent launches of all jobs."""
 
     def __post_init__(self) -> None:
         names = [job.name for job in self.jobs]
         if len(set(names)) < len(names):
-            raise errors.BadInput("cluster: two jobs have one name; wanted each once")
+            raise errors.BadInput("cluster: two jobs have one name; expected each once")

@@ -5,7 +5,6 @@ an `ElasticJob`. `domain.spec.schema` derives the schema from these classes. Onl
 in `camelCase`. Out: `launch.spec.resolve` fills in missing values from the capacity of the platform.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -44,13 +43,11 @@ class RoleWish:
             raise errors.BadInput(
                 f"count {self.count} beside min, max or start: give the number, or bounds for planning"
             )
-        for name, value in (("count", self.count), ("min", low), ("max", high), ("start", self.start)):
-            if value is not None and value < 1:
-                raise errors.BadInput(f"{name} {value}: wanted 1 or more")
+        validation.check_range(self, "count", "min", "max", "start", least=1)
         if low is not None and high is not None and low > high:
-            raise errors.BadInput(f"min {low}, max {high}: wanted no more at least than at most")
+            raise errors.BadInput(f"min {low}: must not be above max, {high}")
         if self.start is not None and not (low or 1) <= self.start <= (high or self.start):
-            raise errors.BadInput(f"start {self.start}: wanted a number from {low or 1} to {high or 'any'}")
+            raise errors.BadInput(f"start {self.start}: must be a number from {low or 1} to {high or 'any'}")
         resources.ProcessLimits(cpu=self.cpu, memory=self.memory_bytes)
 
     @property
@@ -69,10 +66,9 @@ class Quota:
     """Memory of all workers and servers together, such as 64G."""
 
     def __post_init__(self) -> None:
-        if self.cpu is not None and not 0 < self.cpu < math.inf:
-            raise errors.BadInput(f"cpu {self.cpu:g}, the quota: wanted cores of the whole job, above 0")
+        validation.check_range(self, "cpu", above=0, unit="cores of the whole job")
         if self.memory is not None and self.memory_bytes == 0:
-            raise errors.BadInput(f"memory {self.memory}: wanted memory of the whole job, such as 64G")
+            raise errors.BadInput(f"memory {self.memory}: must be the memory of the whole job, such as 64G")
 
     @property
     def memory_bytes(self) -> int | None:
@@ -96,9 +92,7 @@ class TableWish:
     def __post_init__(self) -> None:
         if self.dtype is not None:
             validation.choice(self.dtype, "dtype", tables.DTYPES)
-        for name in ("min_count", "ttl", "capacity_rows"):
-            if (getattr(self, name) or 0) < 0:
-                raise errors.BadInput(f"{name} {getattr(self, name)}: wanted 0 or more")
+        validation.check_range(self, "min_count", "ttl", "capacity_rows", least=0)
 
 
 @holds_numbers
@@ -118,10 +112,8 @@ class CheckpointWish:
     """Keep a copy of each server's files on another server."""
 
     def __post_init__(self) -> None:
-        if self.every_s is not None and not 0 <= self.every_s < math.inf:
-            raise errors.BadInput(f"{self.every_s:g} seconds between checkpoints: wanted 0 (never) or more")
-        if not 0 < self.upload_every_s < math.inf:
-            raise errors.BadInput(f"{self.upload_every_s:g} seconds between uploads: wanted more than 0")
+        validation.check_range(self, "every_s", least=0, unit="seconds between checkpoints")
+        validation.check_range(self, "upload_every_s", above=0, unit="seconds between uploads")
 
 
 @holds_numbers
@@ -151,7 +143,7 @@ class FollowingWish:
                     f"export_every {self.export_every}: no place for exports is given; give export_to too"
                 )
         if self.metrics_port is not None and not 0 <= self.metrics_port <= 65535:
-            raise errors.BadInput(f"metrics_port {self.metrics_port}: wanted 0 to 65535")
+            raise errors.BadInput(f"metrics_port {self.metrics_port}: must be 0 to 65535")
 
 
 @holds_numbers
@@ -173,19 +165,14 @@ class PatienceWish:
     """Number of tries to read data before the job fails."""
 
     def __post_init__(self) -> None:
-        for name in ("join_s", "silence_s", "heartbeat_s"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise errors.BadInput(f"{name} {getattr(self, name):g}: wanted seconds, more than 0")
+        validation.check_range(self, "join_s", "silence_s", "heartbeat_s", above=0, unit="seconds")
+        validation.check_range(self, "grace_s", "disk_s", least=0, unit="seconds")
+        validation.check_range(self, "tries", least=1)
         if self.silence_s < 2 * self.heartbeat_s:
             raise errors.BadInput(
                 f"silence_s {self.silence_s:g} (--silence) with heartbeat_s {self.heartbeat_s:g} (--heartbeat): every "
                 "role would count as lost between two of its heartbeats; wait for two of them at least"
             )
-        for name in ("grace_s", "disk_s"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise errors.BadInput(f"{name} {getattr(self, name):g}: wanted seconds, 0 or more")
-        if self.tries < 1:
-            raise errors.BadInput(f"tries {self.tries}: wanted 1 or more")
 
 
 StartMode = Literal["one-by-one", "gang"]
@@ -262,11 +249,8 @@ class KubernetesWish:
 
     def __post_init__(self) -> None:
         validation.choice(self.start, "way to start", START_MODES)
-        for name, seconds in (("pending_s", self.pending_s), ("resize_s", self.resize_s)):
-            if not 0 < seconds < math.inf:
-                raise errors.BadInput(f"{name} {seconds:g}: wanted seconds, more than 0")
-        if self.grace_s < 0 or (self.keep_s or 0) < 0:
-            raise errors.BadInput(f"grace_s {self.grace_s}, keep_s {self.keep_s}: wanted seconds, 0 or more")
+        validation.check_range(self, "pending_s", "resize_s", above=0, unit="seconds")
+        validation.check_range(self, "grace_s", "keep_s", least=0, unit="seconds")
 
 
 @holds_numbers
@@ -286,8 +270,7 @@ class RayWish:
     """Mutual TLS between all roles, with certificates of a CA of the job."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.pending_s < math.inf:
-            raise errors.BadInput(f"pending_s {self.pending_s:g}: wanted seconds, more than 0")
+        validation.check_range(self, "pending_s", above=0, unit="seconds")
 
 
 @holds_numbers
@@ -376,20 +359,17 @@ class ElasticJob:
 
     def __post_init__(self) -> None:
         if not self.script.strip():
-            raise errors.BadInput("script: wanted the training script, such as train.py")
+            raise errors.BadInput("script: give the training script, such as train.py")
         if self.name:
             check_name(self.name)
         validation.number(self.seed, "seed", validation.SEED)
         validation.choice(self.sync, "sync mode", SYNC_MODES)
         validation.choice(self.recovery, "recovery", RECOVERIES)
         if self.slots < 64 or self.slots & (self.slots - 1):
-            raise errors.BadInput(f"slots {self.slots}: wanted a power of two, 64 or more")
-        if self.relaunches < 0:
-            raise errors.BadInput(f"relaunches {self.relaunches}: wanted 0 or more")
-        if not 0 < self.priority < math.inf:
-            raise errors.BadInput(f"priority {self.priority:g}: wanted a weight above 0, such as 2")
-        if self.data_worker_cpu is not None and not 0 < self.data_worker_cpu < math.inf:
-            raise errors.BadInput(f"data_worker_cpu {self.data_worker_cpu:g}: wanted cores, more than 0")
+            raise errors.BadInput(f"slots {self.slots}: must be a power of two, 64 or more")
+        validation.check_range(self, "relaunches", least=0)
+        validation.check_range(self, "priority", above=0)
+        validation.check_range(self, "data_worker_cpu", above=0, unit="cores")
         feeding.number_of(self.data_workers)
         validation.choice(self.split, "split", feeding.SPLITS)
         validation.choice(self.poison, "policy", feeding.POISONS)

@@ -38,7 +38,6 @@ class JobPhase(StrEnum):
     """Phase of a job. `job.state.LEGAL` lists the legal transitions."""
 
     STARTING = "starting"
-    """Servers and workers are joining."""
     RUNNING = "running"
     """All servers and at least one worker have joined."""
     DRAINING = "draining"
@@ -110,9 +109,7 @@ class StragglerRules:
     """Share of its peers' median speed at which a straggler's leases grow again."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            if getattr(self, each.name) <= 0:
-                raise errors.BadInput(f"straggler rule {each.name}={getattr(self, each.name)}: wanted more than 0")
+        validation.check_range(self, *(each.name for each in fields(self)), above=0, of="straggler rule ")
 
     def changed(self, given: Mapping[str, float]) -> "StragglerRules":
         """Return these rules with some values replaced, by name. The suffix `_s` may be omitted."""
@@ -133,8 +130,7 @@ class JobSpec:
     workers: int = 1
     sync: SyncMode = "async"
     slots: int = DEFAULT_SLOTS
-    """Number of slots of the key space, fixed for the job: a power of two, at least 64 and at least the number of
-    servers."""
+    """Number of slots of the key space, fixed for the job: a power of two, at least 64."""
     seed: int = 0
     heartbeat_s: float = 1.0
     """Seconds between two heartbeats of a role."""
@@ -153,8 +149,7 @@ class JobSpec:
     relaunches: int = 5
     """Maximum number of relaunches of a failed worker or server within minutes. Evictions do not count."""
     backoff_s: float = 1.0
-    """Seconds before the second relaunch of a role, doubled for each further relaunch. The first relaunch is
-    immediate."""
+    """Seconds before the second relaunch of a role, doubled for each further relaunch."""
     disk_s: float = 600.0
     """Seconds to wait while the disk of the master's journal is not writable. Then the job fails."""
     drain_s: float = 30.0
@@ -165,15 +160,12 @@ class JobSpec:
     cache: CacheRules = field(default_factory=CacheRules)
     """Row cache of the workers. A script may override it."""
     stragglers: StragglerRules = field(default_factory=StragglerRules)
-    """Thresholds for stragglers."""
     guards: GuardRules = field(default_factory=GuardRules)
-    """Automatic actions for servers."""
     planning: PlanRules = field(default_factory=PlanRules)
     """Planning of the job's size. Numbers and limits in this spec are the starting point."""
     feeding: FeedRules = field(default_factory=lambda: FeedRules(workers=0))
     """Number of data workers, and the work they do: reading, and the stateless part of the model."""
     online: OnlineJob = field(default_factory=OnlineJob)
-    """Scaling of workers with the traffic of a stream."""
     worker_cpu: float | None = None
     """Cores of each worker; None means no limit."""
     worker_memory: int | None = None
@@ -187,8 +179,7 @@ class JobSpec:
             raise errors.BadInput(
                 f"job {self.name}: {self.servers} servers and {self.workers} workers; it needs at least one of each"
             )
-        if self.tries < 1:
-            raise errors.BadInput(f"job {self.name}: {self.tries} tries; wanted 1 or more")
+        validation.check_range(self, "tries", least=1, of=f"job {self.name}: ")
         validation.choice(self.sync, "sync mode", SYNC_MODES)
         validation.choice(self.recovery, "recovery", RECOVERIES)
         if self.slots < 64 or self.slots & (self.slots - 1):
@@ -208,7 +199,6 @@ class JobSpec:
 BY_RANK = 0
 """Each worker sums its own samples, then the sums of the workers are added. This is the fastest order, and the
 default."""
-WANTED = 'wanted "rank-order" (the default), "batch-order" (sample after sample) or "batch-order:8" (eight at a time)'
 
 
 def unit_of(reduction: str | None) -> int:
@@ -217,5 +207,8 @@ def unit_of(reduction: str | None) -> int:
         return BY_RANK
     name, colon, samples = reduction.partition(":")
     if name != "batch-order" or (colon and not (samples.isascii() and samples.isdigit() and int(samples))):
-        raise errors.BadInput(f"reduction={reduction!r}: {WANTED}")
+        raise errors.BadInput(
+            f'reduction={reduction!r}: give "rank-order" (the default), "batch-order" (sample after sample) or '
+            '"batch-order:8" (eight at a time)'
+        )
     return int(samples) if colon else 1

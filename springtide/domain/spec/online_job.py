@@ -8,6 +8,7 @@ are in stream time.
 from dataclasses import dataclass, field, fields
 
 from springtide import errors
+from springtide.domain.core import validation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,13 +21,12 @@ class TrafficOutlook:
     high: tuple[float, ...]
     """90th percentile of each step."""
     why: str = ""
-    """Data and model on which the forecast is based."""
 
     def __post_init__(self) -> None:
         if self.step_s <= 0 or not self.mean or len(self.mean) != len(self.high):
             raise errors.BadInput(
                 f"an outlook of {len(self.mean)} means and {len(self.high)} highs by {self.step_s:g} s: "
-                "wanted as many of both, one or more, by steps above 0"
+                "there must be as many of both, one or more, by steps above 0"
             )
 
 
@@ -48,12 +48,9 @@ class OnlineView:
     """Share of the last minutes in which workers had samples to train."""
     outlook: TrafficOutlook
     capacity: tuple[float, ...]
-    """Samples per second by number of workers, measured or from the fitted curve. `capacity[w]` is for w workers, from
-    w = 0."""
+    """Samples per second by number of workers: `capacity[w]` is for w workers, from w = 0."""
     pausing: bool = False
     """True while a change is in progress. No new change begins."""
-    changed_at: float = float("-inf")
-    """Time of the last change of the number of workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,9 +58,7 @@ class OnlineRules:
     """Targets and limits of the autoscaler of an online job."""
 
     fewest: int = 1
-    """Minimum number of workers."""
     most: int = 32
-    """Maximum number of workers."""
     slo_lag_s: float = 1200.0
     """Longest waiting time of a sample within the SLO: 20 minutes, as in the paper."""
     pause_s: float = 0.0
@@ -85,13 +80,10 @@ class OnlineRules:
 
     def __post_init__(self) -> None:
         if not 1 <= self.fewest <= self.most:
-            raise errors.BadInput(f"online workers from {self.fewest} to {self.most}: wanted 1 <= fewest <= most")
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.name.endswith(("_s", "_price")) and not 0 <= value < float("inf"):
-                raise errors.BadInput(f"online rule {each.name}={value}: wanted a number of 0 or more")
-        if self.slo_lag_s == 0:
-            raise errors.BadInput("online rule slo_lag_s=0: wanted the seconds that a sample may wait, more than 0")
+            raise errors.BadInput(f"online workers from {self.fewest} to {self.most}: must be 1 <= fewest <= most")
+        numbers = (each.name for each in fields(self) if each.name.endswith(("_s", "_price")))
+        validation.check_range(self, *numbers, least=0, of="online rule ")
+        validation.check_range(self, "slo_lag_s", above=0, unit="seconds", of="online rule ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,8 +118,7 @@ class OnlineJob:
     """Port for Prometheus metrics; 0 means any free port, None means no metrics."""
 
     def __post_init__(self) -> None:
-        if not self.speedup > 0 or not self.every_s > 0:
-            raise errors.BadInput(f"online: speedup {self.speedup:g}, every {self.every_s:g} s; wanted numbers above 0")
+        validation.check_range(self, "speedup", "every_s", above=0, of="online: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +137,6 @@ class OnlinePoint:
     """State of an online job at one moment, for the dashboard and plots. Rates are samples per second of the clock."""
 
     at: float
-    """Unix time in seconds."""
     arriving: float
     trained: float
     lag_s: float
@@ -168,7 +158,6 @@ class OnlineState:
     stream time, which equal clock seconds unless `speedup` is set."""
 
     lag_s: float
-    """Waiting time of the oldest untrained sample."""
     slo_lag_s: float
     backlog: int
     arriving: float
@@ -187,14 +176,12 @@ class OnlineState:
     backups: int = 0
     """Additional workers that compensate for slow workers."""
     why: str = ""
-    """Reason for the current number of workers."""
     alert: str = ""
     scalings: int = 0
     """Number of scalings due to traffic."""
     hours: float = 0.0
     """Hours of stream time that the fields below cover."""
     violation: float = 0.0
-    """Share of time with a lag above the SLO."""
     lag_min: float = 0.0
     """Accumulated lag: the sum over all minutes of the lag in minutes."""
     down_min: float = 0.0
@@ -204,8 +191,7 @@ class OnlineState:
     corrupt: int = 0
     oversized: int = 0
     unkept: int = 0
-    """Dead letters that could not be stored. `unkept_why` is the reason from the first worker that dropped a dead
-    letter."""
+    """Dead letters that could not be stored, with the reason from the first worker that dropped one."""
     unkept_why: str = ""
     expired: int = 0
     forwarded: int = 0

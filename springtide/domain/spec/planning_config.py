@@ -4,10 +4,11 @@ In: settings of a master or the brain. Next: every policy, `(ClusterView, Planni
 """
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from springtide import errors
+from springtide.domain.core import validation
 from springtide.domain.core.shape import Prices, ShapeBounds
 
 
@@ -25,14 +26,8 @@ class StepPolicyConfig:
     """Share of the mean gain per worker that a new worker must bring. If it brings less, no more workers are added."""
 
     def __post_init__(self) -> None:
-        if self.workers < 1 or self.servers < 1:
-            raise errors.BadInput(
-                f"planning: steps of {self.workers} workers, {self.servers} servers; wanted 1 or more"
-            )
-        if not (0 <= self.every_s < math.inf and 0 <= self.threshold < math.inf):
-            raise errors.BadInput(
-                f"planning: steps every {self.every_s:g} s, threshold {self.threshold:g}; wanted neither below 0"
-            )
+        validation.check_range(self, "workers", "servers", least=1, of="planning: steps.")
+        validation.check_range(self, "every_s", "threshold", least=0, of="planning: steps.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,29 +86,20 @@ class PlanningConfig:
     data_workers: str = "maxtp"
     """Metric that decides which job's data workers get cores first: "maxtp", "srtf", "fair", a plug-in name, or
     `module:function` (`planning.dataworkers.allocation`)."""
-    seed: int = 0
-    """Seed of policies that use randomness."""
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.rho):
-            raise errors.BadInput(f"planning: rho {self.rho:g}; wanted a number")
-        for name in ("epsilon", "total_cpu", "node_cpu", "server_cpu", "payback"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise errors.BadInput(f"planning: {name} {getattr(self, name):g}; wanted a number above 0")
-        for name in (
-            *("exact_seconds", "exact_options", "least_gain", "least_saving", "least_marginal"),
-            *("extra_workers", "sample_steps", "sample_s", "between_changes_s"),
-        ):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise errors.BadInput(f"planning: {name} {getattr(self, name):g}; wanted a number, 0 or more")
+            raise errors.BadInput(f"planning: rho {self.rho:g}: must be a finite number")
+        above_zero = ("epsilon", "total_cpu", "node_cpu", "server_cpu", "payback")
+        validation.check_range(self, *above_zero, above=0, of="planning: ")
+        shares = ("least_gain", "least_saving", "least_marginal")
+        counts = ("exact_seconds", "exact_options", "extra_workers", "sample_steps", "sample_s", "between_changes_s")
+        validation.check_range(self, *shares, *counts, least=0, of="planning: ")
+        validation.check_range(self, "similar", least=1, of="planning: ")
         if not 0 < self.busy_server <= 1:
-            raise errors.BadInput(f"planning: busy_server {self.busy_server:g}; wanted a share, above 0 and up to 1")
-        if self.similar is not None and self.similar < 1:
-            raise errors.BadInput(f"planning: similar {self.similar}; wanted 1 or more past jobs, or none to find out")
+            raise errors.BadInput(f"planning: busy_server {self.busy_server:g}: must be above 0 and at most 1")
         if self.smoothing is not None and not 0 < self.smoothing < 1:
-            raise errors.BadInput(f"planning: smoothing {self.smoothing:g}; wanted a weight between 0 and 1")
-        if not 0 <= self.seed < 1 << 32:
-            raise errors.BadInput(f"planning: seed {self.seed}; wanted a whole number from 0 to {(1 << 32) - 1}")
+            raise errors.BadInput(f"planning: smoothing {self.smoothing:g}: must be between 0 and 1")
 
 
 class PlanningStage(StrEnum):
@@ -156,8 +142,7 @@ class PlanningIdentity:
     """Features known before the start, such as the script. With later features they identify similar jobs."""
 
     def __post_init__(self) -> None:
-        if not 0 < self.priority < math.inf:
-            raise errors.BadInput(f"planning: priority {self.priority:g}; wanted a number above 0")
+        validation.check_range(self, "priority", above=0, of="planning: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,23 +177,22 @@ class PlanRules:
     identity: PlanningIdentity = field(default_factory=PlanningIdentity)
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if isinstance(value, float) and not 0 < value < math.inf:
-                raise errors.BadInput(f"planning: {each.name} {value:g}; wanted a number above 0")
-        if self.warm_up_steps < 0:
-            raise errors.BadInput(f"planning: warm_up_steps {self.warm_up_steps}; wanted 0 or more")
+        times = ("every_s", "patience_s", "settle_s", "window_s")
+        validation.check_range(self, *times, above=0, unit="seconds", of="planning: ")
+        validation.check_range(self, "warm_up_steps", least=0, of="planning: ")
         if self.bounds is None:
             return
         quota = self.bounds.quota
         if not math.isfinite(quota.cpu + quota.memory):
             raise errors.BadInput(
-                f"planning: a quota of {quota.cpu:g} cores and {quota.memory:g} bytes; wanted numbers, such as the "
+                f"planning: a quota of {quota.cpu:g} cores and {quota.memory:g} bytes; give finite numbers such as the "
                 "machine's own"
             )
         least, most = self.bounds.least, self.bounds.most
         if not self.resize and (least.worker_cpu, least.server_cpu) != (most.worker_cpu, most.server_cpu):
-            raise errors.BadInput("planning: cores cannot be changed here; wanted bounds whose least is their most")
+            raise errors.BadInput(
+                "planning: cores cannot be changed here; the least and the most cores of the bounds must be equal"
+            )
 
     @property
     def on(self) -> bool:

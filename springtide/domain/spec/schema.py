@@ -37,11 +37,8 @@ class Field:
     """Field of a spec class, with its spelling in YAML."""
 
     name: str
-    """Name in Python."""
     key: str
-    """Name in YAML and JSON."""
     kind: Any
-    """Type without `None`."""
     optional: bool
     """True if the value may be None."""
     required: bool
@@ -120,7 +117,6 @@ def from_plain(given: Mapping[str, Any]) -> ElasticJob:
 
 
 def from_spec(spec: Mapping[str, Any], name: str = "") -> ElasticJob:
-    """Return a job from the content of `spec`."""
     return from_plain({"metadata": {NAME: name} if name else {}, "spec": spec})
 
 
@@ -137,7 +133,7 @@ def made(kind: type[Noun], given: Any, path: Path = ()) -> Noun:
 def check(given: Any) -> tuple[ElasticJob | None, list[SpecProblem]]:
     problems: list[SpecProblem] = []
     if not isinstance(given, Mapping):
-        return None, [SpecProblem((), f"wanted a mapping such as `script: train.py`, got {got_of(given)}")]
+        return None, [SpecProblem((), f"expected a mapping such as `script: train.py`, got {got_of(given)}")]
     spec = dict(given)
     path: Path = ()
     name_path: Path = (NAME,)
@@ -164,14 +160,14 @@ def _unwrapped(given: Mapping[str, Any], problems: list[SpecProblem]) -> dict[st
             problems.append(SpecProblem((key,), hint, at_key=True))
     for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
         if key in given and (got := _text(given[key])) != wanted:
-            problems.append(SpecProblem((key,), f"got {got!r}, wanted {wanted}"))
+            problems.append(SpecProblem((key,), f"got {got!r}, expected {wanted}"))
     metadata, spec = _value(given.get("metadata")), _value(given.get("spec"))
     if metadata is not None and not isinstance(metadata, Mapping):
-        problems.append(SpecProblem(("metadata",), f"got {got_of(metadata)}, wanted a mapping such as {{name: ctr}}"))
+        problems.append(SpecProblem(("metadata",), f"got {got_of(metadata)}, expected a mapping such as {{name: ctr}}"))
         metadata = None
     if not isinstance(spec, Mapping):
         at = ("spec",) if "spec" in given else ()
-        problems.append(SpecProblem(at, f"got {got_of(spec)} as spec, wanted a mapping such as {{script: train.py}}"))
+        problems.append(SpecProblem(at, f"got {got_of(spec)} as spec, expected a mapping such as {{script: train.py}}"))
         spec = {"script": "-"}
     elif NAME in spec:
         problems.append(SpecProblem(("spec", NAME), "a name goes under metadata: `metadata: {name: ...}`", at_key=True))
@@ -194,7 +190,7 @@ def _with_marks(spec: Mapping[str, Any], metadata: Mapping[str, Any], problems: 
     for key in ("labels", "annotations"):
         marks, own = _value(metadata.get(key)), _value((wish or {}).get(key))
         if not isinstance(marks, Mapping | None):
-            message = f"got {got_of(marks)}, wanted a mapping such as {{team: ads}}"
+            message = f"got {got_of(marks)}, expected a mapping such as {{team: ads}}"
             problems.append(SpecProblem(("metadata", key), message))
         elif marks and isinstance(own, Mapping | None):
             given[key] = {**for_pods(marks), **(own or {})}
@@ -217,7 +213,7 @@ def _made(given: Mapping[Any, Any], kind: type, path: Path, problems: list[SpecP
                 values[field.name] = fitted
     lacking = [field for field in known.values() if field.required and field.name not in values]
     problems += [
-        SpecProblem(path, f"no {each.key}; wanted {_example(each)}")
+        SpecProblem(path, f"no {each.key}; expected {_example(each)}")
         for each in lacking
         if _value(given.get(each.key)) is None
     ]
@@ -258,7 +254,6 @@ def _fitted(value: Any, kind: Any, path: Path, problems: list[SpecProblem]) -> A
 
 
 def _scalar(value: Any, kind: Any, path: Path, problems: list[SpecProblem]) -> Any:
-    """Convert a text, number, boolean or literal."""
     plain = _value(value)
     if typing.get_origin(kind) is typing.Literal:
         words = typing.get_args(kind)
@@ -266,7 +261,7 @@ def _scalar(value: Any, kind: Any, path: Path, problems: list[SpecProblem]) -> A
             return text
         near = difflib.get_close_matches(text, words, n=1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        problems.append(SpecProblem(path, f"got {text!r}, wanted {' or '.join(words)}.{hint}"))
+        problems.append(SpecProblem(path, f"got {text!r}, expected {' or '.join(words)}.{hint}"))
         return None
     if kind is str:
         if isinstance(value, Scalar):
@@ -298,7 +293,7 @@ def _number(value: Any) -> int | float | None:
 
 
 def _misfit(path: Path, wanted: str, value: Any, problems: list[SpecProblem]) -> None:
-    problems.append(SpecProblem(path, f"got {got_of(value)}, wanted {wanted}"))
+    problems.append(SpecProblem(path, f"got {got_of(value)}, expected {wanted}"))
 
 
 def got_of(value: Any) -> str:
@@ -342,7 +337,6 @@ def no_field(key: Any, names: Sequence[str], kind: type | None = None) -> str:
 
 
 def _keys(kind: Any) -> set[str]:
-    """Return the field names of a spec class; empty for other types."""
     return {field.key for field in fields_of(kind)} if isinstance(kind, type) and is_dataclass(kind) else set()
 
 
@@ -384,7 +378,6 @@ def _words(kind: type) -> dict[str, str]:
 
 
 def settings_of(job: ElasticJob) -> dict[str, str]:
-    """Return the settings that are set, by name."""
     found = {}
     if job.data:
         found["data"] = json.dumps(dict(job.data), sort_keys=True)
@@ -417,7 +410,7 @@ def _mapping(what: str, text: str) -> dict[str, str]:
     try:
         found = json.loads(text) if text else {}
     except json.JSONDecodeError as error:
-        raise errors.BadInput(f"setting {what}: not JSON: {error}; wanted an object of names to values") from None
+        raise errors.BadInput(f"setting {what}: not JSON: {error}; expected an object of names to values") from None
     if not isinstance(found, dict):
-        raise errors.BadInput(f"setting {what}: {text[:40]}: wanted an object of names to values")
+        raise errors.BadInput(f"setting {what}: {text[:40]}: expected an object of names to values")
     return found

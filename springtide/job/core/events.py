@@ -124,7 +124,6 @@ class PlanTaken(JobEvent, frozen=True):
     cpus: tuple[tuple[int, float], ...] = ()
     """CPU limits of servers that differ from the shape, by rank."""
     extra_workers: int = 0
-    """Number of low-priority workers in addition to the shape's workers."""
 
 
 class PlanEnded(JobEvent, frozen=True):
@@ -182,7 +181,6 @@ class DataWorkersScaled(JobEvent, frozen=True):
 
     count: int
     cpu: float | None
-    """CPU limit of each data worker in cores; None for no limit."""
     why: str
     pinned: bool = False
     """True if the user set the number. Tuning then leaves it unchanged."""

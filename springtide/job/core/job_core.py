@@ -52,7 +52,6 @@ class JobEnding:
 
     suspicion: Suspicion | None = None
     untrained: int = 0
-    """Number of untrained shards when a script last ended."""
     poisoned: str = ""
     """Description of the first shard that was given up."""
     last_save: str | None = None
@@ -78,7 +77,6 @@ class PlanState:
     target: Shape | None = None
     """Target shape of the current plan; None without a plan."""
     cpus: tuple[tuple[int, float], ...] = ()
-    """CPU limits of servers that differ from the shape, by rank."""
     extra_target: int = 0
     """Number of low-priority workers that the plan adds to its shape."""
     extra: int = 0
@@ -90,7 +88,6 @@ class PlanState:
     pinned: tuple[str, ...] = ()
     """Names in `BOUNDED` whose number the user set while the job ran."""
     limits: Limits = field(default_factory=dict)
-    """Bounds that the user changed while the job ran."""
     epoch: int = 0
     """Number of changes to this state. Advice for an earlier epoch does not count."""
 
@@ -160,7 +157,6 @@ class Shortage:
         return f"{ended}; room is asked for again in {self.again_at - at:.0f} s"
 
     def describe(self, *, at: float) -> str:
-        """Describe the missing roles; empty if none is missing."""
         if not self.any:
             return ""
         counts = (("worker", self.workers), ("server", self.servers), ("data worker", self.data_workers))
@@ -264,7 +260,6 @@ class JobCore:
         return incarnation < node.incarnation or (incarnation == node.incarnation and node.state is NodeState.GONE)
 
     def patience_s(self, kind: RoleKind) -> float:
-        """Return how long a role may go without a heartbeat, in seconds."""
         if kind is not RoleKind.SERVER:
             return self.spec.silence_s
         own = self.spec.server_silence_s

@@ -20,7 +20,6 @@ class NodeState(StrEnum):
     DRAINING = "draining"
     """Scaling removes the role: a worker finishes its batch, a server hands over its slots."""
     FINISHED = "finished"
-    """The worker's script ended without an error."""
     GONE = "gone"
 
 

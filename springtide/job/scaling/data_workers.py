@@ -97,7 +97,7 @@ def _scale(state: JobCore, event: events.DataWorkersScaled, at: float) -> list[a
     own = state.feeding
     state.refuse_if_draining()
     if not 0 <= event.count <= MOST:
-        raise errors.BadInput(f"{event.count} data workers: wanted 0 to {MOST}")
+        raise errors.BadInput(f"{event.count} data workers: expected 0 to {MOST}")
     if event.stages and sum(stage.workers for stage in event.stages) != event.count:
         counts = [stage.workers for stage in event.stages]
         raise errors.BadInput(f"{event.count} data workers, but of stages {counts}")
@@ -148,7 +148,6 @@ def _resize(
 
 
 def _unused(state: JobCore, stage: int, stages: int, count: int) -> list[Role]:
-    """Return `count` free ranks of a stage, lowest first."""
     own = [node for node in of(state) if stage_of(node.role.rank, stages) == stage]
     known = {node.role.rank for node in own}
     free = [node.role for node in own if node.state is NodeState.GONE]

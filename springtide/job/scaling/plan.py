@@ -24,7 +24,6 @@ WORKER_SIZE, SERVER_SIZE = ("worker_cpu", "worker_memory"), ("server_cpu", "serv
 
 
 def apply(state: JobCore, event: PlanEvent, at: float) -> Reasoned | None:
-    """Apply an event of a plan. Return the decision, if there is one to report."""
     state.refuse_if_draining()
     match event:
         case events.PlanTaken():
@@ -53,7 +52,7 @@ def _rebound(state: JobCore, event: events.BoundsChanged) -> Reasoned:
     given = {name: limits for name in BOUNDED if (limits := getattr(event, name)) is not None}
     for name, (least, most) in given.items():
         if not 1 <= least <= most:
-            raise errors.BadInput(f"bounds: {name} from {least} to {most}; wanted 1 or more, the least not above")
+            raise errors.BadInput(f"bounds: {name} from {least} to {most}; expected 1 or more, the least not above")
     state.planned.bound(given)
     for name in given:
         setattr(state.short, name, 0)  # the missing roles were requested under the earlier bounds
@@ -144,7 +143,6 @@ def unsettled(state: JobCore, *, moving: int) -> str:
 
 
 def next_move(state: JobCore) -> events.JobEvent | None:
-    """Return the next move, or the event that ends the plan; None without a plan."""
     planned, now = state.planned, shape_of(state)
     target = planned.target
     if target is None:
@@ -169,8 +167,9 @@ def next_fields(now: Shape, target: Shape, quota: ResourceBudget, *, servers_fir
     if servers_first:
         order = [SERVERS, SERVER_SIZE, WORKERS, WORKER_SIZE]
     left = [fields for fields in order if changed(now, target, fields) != now]
-    growing = [fields for fields in left if not _shrinks(now, changed(now, target, fields))]
-    fits = [fields for fields in growing if quota.holds(changed(now, target, fields))]
+    thens = {fields: changed(now, target, fields) for fields in left}
+    growing = [fields for fields, then in thens.items() if then.cpu > now.cpu or then.memory > now.memory]
+    fits = [fields for fields in growing if quota.holds(thens[fields])]
     return next(iter(fits or [fields for fields in left if fields not in growing] or left), None)
 
 
@@ -187,10 +186,6 @@ def _room(state: JobCore, now: Shape, target: Shape) -> ResourceBudget:
 
 def changed(now: Shape, target: Shape, fields: Fields) -> Shape:
     return replace(now, **{name: getattr(target, name) for name in fields})
-
-
-def _shrinks(now: Shape, then: Shape) -> bool:
-    return then.cpu <= now.cpu and then.memory <= now.memory
 
 
 def _event(state: JobCore, fields: Fields, target: Shape) -> events.JobEvent:

@@ -191,7 +191,6 @@ def server_change(roles: dict[str, RoleNode], servers: int, spec: JobSpec) -> Ro
 
 
 def drain_surplus(roles: dict[str, RoleNode], servers: int, at: float) -> None:
-    """Drain surplus servers, which were replaced, or were lost while they were leaving."""
     joined = [node for node in nodes.needed_servers(roles) if node.state is NodeState.JOINED]
     for node in sorted(joined, key=lambda node: (node.departure.replaced, node.role))[servers:]:
         replaced = node.departure.replaced

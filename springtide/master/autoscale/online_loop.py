@@ -282,7 +282,6 @@ class OnlineAutoscaler:
         if capacity is None:
             return self._leave("no worker has trained for long enough to measure its throughput")
         works = self._streams.works(capacity_model.window_s(speedup), self._shape, at=now)
-        changed = self._context.state.planned.changed_at
         view = OnlineView(
             at=now * speedup,
             workers=max(rules.fewest, self._context.state.workers - self._notes.added),
@@ -293,7 +292,6 @@ class OnlineAutoscaler:
             outlook=outlook,
             capacity=capacity,
             pausing=bool(pausing),
-            changed_at=-math.inf if changed is None else changed * speedup,
         )
         cold = self._foresight.cold and view.at >= self._last.plan + COLD_S
         if cold or decision.due(view, rules, planned_at=self._last.plan):

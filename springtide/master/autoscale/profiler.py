@@ -14,7 +14,7 @@ from springtide.domain.plan.view import LaunchTime
 from springtide.domain.spec.planning_config import PlanRules
 from springtide.job.core.nodes import NodeState, RoleNode
 from springtide.planning.perf_model import profiles as observe
-from springtide.planning.perf_model.profiles import CoreSeconds, ShapeChange, WorkerReading
+from springtide.planning.perf_model.profiles import CoreSeconds, WorkerReading
 from springtide.rpc.messages.messages import MemberReport
 
 KEPT_S = 300.0  # seconds that readings of one shape are kept: older readings say little about the present
@@ -168,11 +168,9 @@ class ProfileWindow:
     def own(self) -> tuple[Profile, ...]:
         if self.era is None:
             return ()
-        rules = observe.ProfileRules(
-            settle_s=self.rules.settle_s, window_s=self.rules.window_s, warm_up_steps=self.rules.warm_up_steps
+        return observe.observe(
+            self.readings, self.era.shape, since=self.era.since, batch=self.batch, rules=self.rules, spent=self.spent
         )
-        change = ShapeChange(at=self.era.since, shape=self.era.shape)
-        return observe.observe(self.readings, [change], batch=self.batch, rules=rules, spent=self.spent).profiles
 
 
 def timing_of(report: MemberReport) -> TimingSum:

@@ -32,7 +32,7 @@ from springtide.master.core.context import MasterContext
 from springtide.master.data.shared_values import SharedValues
 from springtide.planning.dataworkers import observation, tuner
 from springtide.planning.dataworkers.observation import Cores, StageCores, TrainerReport
-from springtide.planning.dataworkers.tuner_state import Tuning
+from springtide.planning.dataworkers.tuning_rules import Tuning
 from springtide.rpc.messages import messages
 from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeder, Feeders, Package
 from springtide.telemetry.logs import RunFiles

@@ -20,7 +20,7 @@ from springtide.domain.plan.view import ClusterView
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.allocate.choose import UNENDING_S, Bid, Standing
 from springtide.planning.candidates import clamp, pareto
-from springtide.planning.candidates.enumeration import FrontQuery
+from springtide.planning.candidates.pareto import FrontQuery
 from springtide.planning.lifecycle import stages
 from springtide.planning.lifecycle.stages import ReadyJob
 from springtide.planning.perf_model import equations, measurements, shape_columns
@@ -85,7 +85,6 @@ Look = Callable[[Sequence[Bidder], Sequence[MemoryNeed], PlanningConfig], tuple[
 
 
 def bids(bidders: Sequence[Bidder], view: ClusterView, config: PlanningConfig) -> list[Bid | str]:
-    """Return the bid of each job, or the reason why there is none."""
     found: list[Bid | str] = [""] * len(bidders)
     fronts = [at for at, one in enumerate(bidders) if not one.near]
     near = [at for at, one in enumerate(bidders) if one.near]
@@ -264,8 +263,7 @@ def _kept(needed: Floats, held: Floats, same: NDArray[np.bool_]) -> Floats:
 def _other_workers(
     bidders: Sequence[Bidder], needs: Sequence[MemoryNeed], config: PlanningConfig
 ) -> tuple[ShapeColumns, RaggedRows]:
-    """List the current shape with other worker counts, which is the cheapest change, and with just the needed
-    memory."""
+    """List the current shape with other worker counts, the cheapest change, and with just the needed memory."""
     numbers: list[int] = []
     lengths, quotas, bases, lasts = [], [], [], []
     for one, need in zip(bidders, needs, strict=True):
@@ -301,7 +299,6 @@ def _near_numbers(workers: int) -> tuple[int, ...]:
 
 
 def _needed(now: Shape, need: MemoryNeed, bounds: ShapeBounds, config: PlanningConfig) -> Shape:
-    """Return the current shape within bounds, with the memory that servers need."""
     needed = clamp.clipped(now, bounds, config)
     if need.server or need.rows:
         least, most = bounds.least.server_memory, bounds.most.server_memory
@@ -319,7 +316,6 @@ class TrustRegion(NamedTuple):
     """Measured shapes, current shape, bounds and memory needs of one job."""
 
     seen: set[Shape]
-    """Measured shapes."""
     now: Shape
     limits: ShapeBounds
     need: MemoryNeed
@@ -372,7 +368,6 @@ def inside_limits(shapes: ShapeColumns, rows: RaggedRows, limits: Sequence[Shape
 
 
 def _axes(one: TrustRegion) -> tuple[Sequence[float], ...]:
-    """Return the worker counts, server counts, and the sizes of each."""
     least, most, now, seen, step = one.limits.least, one.limits.most, one.now, one.seen, one.limits.cpu_step
     return (
         _numbers([shape.workers for shape in seen], least.workers, most.workers),

@@ -19,7 +19,6 @@ from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.plan.view import LaunchTime
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.allocate import knapsack
-from springtide.planning.allocate.knapsack import KnapsackCapacity
 from springtide.planning.candidates import switch_cost
 from springtide.planning.perf_model import shape_columns
 from springtide.planning.perf_model.shape_columns import ShapeColumns, columns
@@ -43,9 +42,7 @@ class Standing:
     throughput: float
     """Current samples per second; 0 if nothing runs."""
     waited_s: float = 0.0
-    """Seconds since submission."""
     given: float = 1.0
-    """Priority that the user gave."""
 
 
 Priority = Callable[[Standing, Floats, float, float], Floats]
@@ -140,7 +137,7 @@ def considered(bids: Sequence[Bid], config: PlanningConfig) -> Considered:
     effective = switch_cost.mean_throughput(
         ShapeColumns(*(column[:, None] for column in now)),
         shapes,
-        _starts(bids),
+        switch_cost.starts_of_many([bid.launches for bid in bids]),
         here[:, None],
         throughput,
         soon[:, None],
@@ -172,15 +169,6 @@ def _table(rows: shape_columns.RaggedRows, first: Floats, rest: Floats) -> Float
     whole[:, 0] = first
     whole[rows.owner, rows.place + 1] = rest
     return whole
-
-
-def _starts(bids: Sequence[Bid]) -> switch_cost.StartTimes:
-    """Return role start times as columns, one row per job."""
-    worker, server = switch_cost.starts_of_many([bid.launches for bid in bids])
-    return switch_cost.StartTimes(
-        switch_cost.StartLine(*(np.asarray(part)[:, None] for part in worker)),
-        switch_cost.StartLine(*(np.asarray(part)[:, None] for part in server)),
-    )
 
 
 def worth_having(cost: Floats, throughput: Floats, least_marginal: float) -> Ints:
@@ -240,8 +228,7 @@ def choose(bids: Sequence[Bid], capacity: ResourceBudget, config: PlanningConfig
         cpu=np.where(table.there, table.shapes.cpu, np.inf),
         memory=np.where(table.there, table.shapes.memory, np.inf),
     )
-    effort = knapsack.Effort(seconds=config.exact_seconds, most_options=config.exact_options)
-    found = knapsack.allot(options, KnapsackCapacity(cpu=capacity.cpu, memory=capacity.memory), effort)
+    found = knapsack.allot(options, capacity, exact_seconds=config.exact_seconds, exact_options=config.exact_options)
     if found is None:
         cpu, memory = options.used(np.zeros(len(bids), dtype=np.int64))
         return nothing(
@@ -264,7 +251,6 @@ def efficiency(gain: float, cost: float) -> float:
 
 
 def _plan(table: Considered, at: int, bid: Bid, option: int, log_weight: float) -> ShapePlan | None:
-    """Return the plan of one job; None if the job keeps its shape."""
     if option == table.stays[at]:
         return None
     shape = ShapeColumns(*(column[at] for column in table.shapes)).shape(option)

@@ -5,32 +5,20 @@ greedy of Eqns 12 and 13. `solve` is exact. Its result is used if it comes in ti
 """
 
 import heapq
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from springtide.domain.core.shape import ResourceBudget
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-TOLERANCE = 1e-9
-"""Relative tolerance for float sums at a capacity limit."""
 POLISHED = 600
 """Maximum total number of options for which `polish` tries pairs of changes. A wrong greedy choice costs most in small
 problems."""
 ROUNDS = 16
 LEAST_COST = 1e-12
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KnapsackCapacity:
-    """CPU and memory that all chosen options together may take."""
-
-    cpu: float
-    memory: float
-
-    def hold(self, cpu: float, memory: float) -> bool:
-        return bool(cpu <= self.cpu * (1 + TOLERANCE) and memory <= self.memory * (1 + TOLERANCE))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +58,6 @@ class KnapsackSolution:
     """Solver that found the solution: `greedy` or `exact`."""
     greedy_value: float
     bound: float
-    """Upper bound on the value of every allocation."""
 
     @property
     def gap(self) -> float:
@@ -79,52 +66,38 @@ class KnapsackSolution:
         return max(0.0, 1.0 - self.greedy_value / self.bound) if self.bound > 0 else 0.0
 
 
-def options_of(rows: Sequence[tuple[Floats, Floats, Floats, Floats]], scale: Floats) -> KnapsackOptions:
-    """Build options from rows of (value, cost, cpu, memory), each sorted by cost."""
-    width = max((len(row[0]) for row in rows), default=1)
-    shape = (len(rows), width)
-    value, cost, cpu, memory = np.full(shape, -np.inf), *(np.full(shape, np.inf) for _ in range(3))
-    for at, row in enumerate(rows):
-        for array, part in zip((value, cost, cpu, memory), row, strict=True):
-            array[at, : len(part)] = part
-    return KnapsackOptions(value=value, scale=scale, cost=cost, cpu=cpu, memory=memory)
-
-
-def greedy(options: KnapsackOptions, limits: KnapsackCapacity) -> Ints | None:
+def greedy(options: KnapsackOptions, limits: ResourceBudget) -> Ints | None:
     """Return the greedy solution; None if even the cheapest options exceed the capacity.
 
     Each job starts at its cheapest option. The job with the best gain per cost moves to the best option that still
     fits, then competes again from there.
     """
     taken = np.zeros(len(options.scale), dtype=np.int64)
-    if not limits.hold(*options.used(taken)):
+    if not limits.fits(*options.used(taken)):
         return None
     taken = _while_all_fits(options, limits)
     cpu, memory = options.used(taken)
     queue: list[tuple[float, int, int]] = []
 
     def offer(job: int) -> None:
-        step = _best_step(
-            options, job, int(taken[job]), KnapsackCapacity(cpu=limits.cpu - cpu, memory=limits.memory - memory)
-        )
+        step = _best_step(options, job, int(taken[job]), (limits.cpu - cpu, limits.memory - memory))
         if step is not None:
             heapq.heappush(queue, (-step[0], job, step[1]))
 
-    queue += _first_steps(options, taken, KnapsackCapacity(cpu=limits.cpu - cpu, memory=limits.memory - memory))
+    queue += _first_steps(options, taken, (limits.cpu - cpu, limits.memory - memory))
     heapq.heapify(queue)
     while queue:
         _, job, option = heapq.heappop(queue)
         more_cpu = options.cpu[job, option] - options.cpu[job, taken[job]]
         more_memory = options.memory[job, option] - options.memory[job, taken[job]]
-        if limits.hold(cpu + more_cpu, memory + more_memory):
+        if limits.fits(cpu + more_cpu, memory + more_memory):
             taken[job], cpu, memory = option, cpu + more_cpu, memory + more_memory
         offer(job)
     return taken
 
 
-def _while_all_fits(options: KnapsackOptions, limits: KnapsackCapacity) -> Ints:
-    """Run the greedy algorithm for all jobs at once, up to the first step that does not fit. Until then, the steps of
-    different jobs are independent."""
+def _while_all_fits(options: KnapsackOptions, limits: ResourceBudget) -> Ints:
+    """Run the greedy for all jobs at once up to the first step that does not fit. Until then, steps are independent."""
     jobs, rows = len(options.scale), np.arange(len(options.scale))
     at, steps = np.zeros(jobs, dtype=np.int64), []
     moving = rows
@@ -152,12 +125,12 @@ def _while_all_fits(options: KnapsackOptions, limits: KnapsackCapacity) -> Ints:
     return taken
 
 
-def _first_steps(options: KnapsackOptions, taken: Ints, free: KnapsackCapacity) -> list[tuple[float, int, int]]:
+def _first_steps(options: KnapsackOptions, taken: Ints, free: tuple[float, float]) -> list[tuple[float, int, int]]:
     """Return the best step of each job, computed for all jobs at once, to fill the queue."""
     rows = np.arange(len(taken))
     gain = options.value - options.value[rows, taken][:, None]
-    fits = (gain > 0) & (options.cpu - options.cpu[rows, taken][:, None] <= free.cpu)
-    fits &= options.memory - options.memory[rows, taken][:, None] <= free.memory
+    fits = (gain > 0) & (options.cpu - options.cpu[rows, taken][:, None] <= free[0])
+    fits &= options.memory - options.memory[rows, taken][:, None] <= free[1]
     more = np.maximum(options.cost - options.cost[rows, taken][:, None], LEAST_COST)
     ratio = np.where(fits, gain, 0.0) / more
     best = ratio.argmax(axis=1)
@@ -167,12 +140,11 @@ def _first_steps(options: KnapsackOptions, taken: Ints, free: KnapsackCapacity) 
     return list(zip((-logs).tolist(), some.tolist(), best[some].tolist(), strict=True))
 
 
-def _best_step(options: KnapsackOptions, job: int, now: int, free: KnapsackCapacity) -> tuple[float, int] | None:
-    """Return the log ratio and the index of the option with the best gain per cost that fits; None without such an
-    option."""
+def _best_step(options: KnapsackOptions, job: int, now: int, free: tuple[float, float]) -> tuple[float, int] | None:
+    """Return the log ratio and the index of the option with the best gain per cost that fits."""
     gain = options.value[job] - options.value[job, now]
     more_cpu, more_memory = options.cpu[job] - options.cpu[job, now], options.memory[job] - options.memory[job, now]
-    fits = (gain > 0) & (more_cpu <= free.cpu) & (more_memory <= free.memory)
+    fits = (gain > 0) & (more_cpu <= free[0]) & (more_memory <= free[1])
     if not fits.any():
         return None
     (which,) = np.nonzero(fits)
@@ -181,8 +153,8 @@ def _best_step(options: KnapsackOptions, job: int, now: int, free: KnapsackCapac
     return float(options.scale[job] + np.log(ratio[best])), int(which[best])
 
 
-def polish(options: KnapsackOptions, limits: KnapsackCapacity, taken: Ints) -> Ints:
-    """Improve a solution by changing the options of two jobs at a time, as long as the value increases."""
+def polish(options: KnapsackOptions, limits: ResourceBudget, taken: Ints) -> Ints:
+    """Improve a solution by changing two jobs at a time, as long as the value increases."""
     jobs, width = options.cost.shape
     if jobs * width > POLISHED or jobs == 0:
         return taken
@@ -192,8 +164,7 @@ def polish(options: KnapsackOptions, limits: KnapsackCapacity, taken: Ints) -> I
         more_cpu = options.cpu - options.cpu[rows, taken][:, None]
         more_memory = options.memory - options.memory[rows, taken][:, None]
         gain = np.where(np.isfinite(options.cost), worth - worth[rows, taken][:, None], -np.inf)
-        free = KnapsackCapacity(cpu=limits.cpu - cpu, memory=limits.memory - memory)
-        best = _best_pair(gain, more_cpu, more_memory, free)
+        best = _best_pair(gain, more_cpu, more_memory, (limits.cpu - cpu, limits.memory - memory))
         if best is None:
             break
         for job, option in best:
@@ -202,7 +173,7 @@ def polish(options: KnapsackOptions, limits: KnapsackCapacity, taken: Ints) -> I
 
 
 def _best_pair(
-    gain: Floats, more_cpu: Floats, more_memory: Floats, free: KnapsackCapacity
+    gain: Floats, more_cpu: Floats, more_memory: Floats, free: tuple[float, float]
 ) -> tuple[tuple[int, int], tuple[int, int]] | None:
     """Return the two changes with the largest joint gain that fit together. The second may be no change."""
     jobs, width = gain.shape
@@ -210,7 +181,7 @@ def _best_pair(
     owner = np.repeat(np.arange(jobs), width)
     best, found = 1e-12 * max(1.0, float(np.max(flat, initial=0.0))), None
     for first in np.flatnonzero(np.isfinite(flat)):
-        fits = (cpus <= free.cpu - cpus[first]) & (memories <= free.memory - memories[first]) & (owner != owner[first])
+        fits = (cpus <= free[0] - cpus[first]) & (memories <= free[1] - memories[first]) & (owner != owner[first])
         together = np.where(fits, flat, -np.inf)
         second = int(np.argmax(together))
         if flat[first] + together[second] > best:
@@ -221,7 +192,7 @@ def _best_pair(
     return one, other
 
 
-def bound(options: KnapsackOptions, limits: KnapsackCapacity, *, steps: int = 20, rounds: int = 2) -> float:
+def bound(options: KnapsackOptions, limits: ResourceBudget, *, steps: int = 20, rounds: int = 2) -> float:
     """Return an upper bound on the value of every allocation (Lagrangian relaxation).
 
     Any prices on CPU and memory give a bound. The search bisects one price at a time: if the demand at a price exceeds
@@ -265,7 +236,7 @@ GOOD_ENOUGH = 1e-3
 """Relative gap below which the greedy solution is accepted without the exact solver."""
 
 
-def solve(options: KnapsackOptions, limits: KnapsackCapacity, *, seconds: float) -> Ints | None:
+def solve(options: KnapsackOptions, limits: ResourceBudget, *, seconds: float) -> Ints | None:
     """Return the optimal options; None if no proof was found within these seconds, or nothing fits."""
     from scipy import optimize, sparse
 
@@ -292,37 +263,32 @@ def solve(options: KnapsackOptions, limits: KnapsackCapacity, *, seconds: float)
     chosen = answer.x > 0.5
     taken = np.zeros(len(options.scale), dtype=np.int64)
     taken[jobs[chosen]] = columns[chosen]
-    return taken if limits.hold(*options.used(taken)) else None
+    return taken if limits.fits(*options.used(taken)) else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Effort:
-    """Limits on the search for an exact solution."""
+def allot(
+    options: KnapsackOptions, limits: ResourceBudget, *, exact_seconds: float, exact_options: int
+) -> KnapsackSolution | None:
+    """Return the best allocation found; None if even the cheapest options exceed the capacity.
 
-    seconds: float = 0.5
-    """Seconds for the exact solver; 0 means greedy only."""
-    most_options: int = 4_000
-    """Maximum number of options in total for which the exact solver is tried."""
-
-
-def allot(options: KnapsackOptions, limits: KnapsackCapacity, effort: Effort) -> KnapsackSolution | None:
-    """Return the best allocation found; None if even the cheapest options exceed the capacity."""
+    The exact solver gets `exact_seconds` for up to `exact_options` options in total; 0 means greedy only.
+    """
     taken = greedy(options, limits)
     if taken is None:
         return None
     most = np.argmax(np.where(np.isfinite(options.cost), options.value, -np.inf), axis=1)
-    if limits.hold(*options.used(most)):  # every job gets its best option
+    if limits.fits(*options.used(most)):  # every job gets its best option
         value = options.total(most)
         return KnapsackSolution(taken=most, value=value, by="greedy", greedy_value=options.total(taken), bound=value)
     taken = polish(options, limits, taken)
     greedy_value = options.total(taken)
     ceiling = max(bound(options, limits), greedy_value)
     count = int(np.isfinite(options.cost).sum())
-    if effort.seconds > 0 and count <= effort.most_options and greedy_value < (1 - GOOD_ENOUGH) * ceiling:
-        best = solve(options, limits, seconds=effort.seconds)
+    if exact_seconds > 0 and count <= exact_options and greedy_value < (1 - GOOD_ENOUGH) * ceiling:
+        best = solve(options, limits, seconds=exact_seconds)
         if best is not None:
+            exact = options.total(best) > greedy_value
             value = max(options.total(best), greedy_value)
-            if options.total(best) > greedy_value:
-                return KnapsackSolution(taken=best, value=value, by="exact", greedy_value=greedy_value, bound=value)
-            return KnapsackSolution(taken=taken, value=value, by="greedy", greedy_value=greedy_value, bound=value)
+            taken, by = (best, "exact") if exact else (taken, "greedy")
+            return KnapsackSolution(taken=taken, value=value, by=by, greedy_value=greedy_value, bound=value)
     return KnapsackSolution(taken=taken, value=greedy_value, by="greedy", greedy_value=greedy_value, bound=ceiling)

@@ -61,7 +61,6 @@ def smaller(shape: Shape, bounds: ShapeBounds, room: ResourceBudget) -> Shape | 
 
 
 def _largest(shape: Shape, least: Shape, name: str, room: ResourceBudget) -> Shape:
-    """Return the shape with one field as large as the room allows."""
     low, high = getattr(least, name), getattr(shape, name)
     unit = 1 if isinstance(low, int) and isinstance(high, int) else SMALLEST_CPU
     steps = math.floor((high - low) / unit)

@@ -32,16 +32,15 @@ class StartLine(NamedTuple):
     slope: Floats | float
     least: Floats | float
 
+    def seconds(self, cpu: Floats) -> Floats:
+        return np.maximum(self.usual + self.slope * cpu, self.least)
+
 
 class StartTimes(NamedTuple):
-    """Start times of workers and servers: numbers for one job, arrays for many jobs."""
+    """Start times of workers and servers: numbers for one job, columns with one row per job for many."""
 
     worker: StartLine
     server: StartLine
-
-
-Known = Sequence[LaunchTime] | StartTimes
-"""Past launches, or the start times derived from them."""
 
 
 def starts(launches: Sequence[LaunchTime]) -> StartTimes:
@@ -50,17 +49,10 @@ def starts(launches: Sequence[LaunchTime]) -> StartTimes:
 
 
 def starts_of_many(launches: Sequence[Sequence[LaunchTime]]) -> StartTimes:
-    """Return the start times of many jobs, one number each. Jobs with the same launch list share one fit."""
+    """Return the start times of many jobs as columns. Jobs with the same launch list share one fit."""
     known = {id(some): starts(some) for some in {id(some): some for some in launches}.values()}
     rows = np.array([(*known[id(some)].worker, *known[id(some)].server) for some in launches]).reshape(-1, 6).T
-    return StartTimes(StartLine(*rows[:3]), StartLine(*rows[3:]))
-
-
-def start_seconds(known: Known, kind: RoleKind, cpu: Floats) -> Floats:
-    """Return the seconds that roles of this kind and size take to start."""
-    told = known if isinstance(known, StartTimes) else starts(known)
-    usual, slope, least = told.worker if kind is RoleKind.WORKER else told.server
-    return np.maximum(usual + slope * cpu, least)
+    return StartTimes(StartLine(*rows[:3, :, None]), StartLine(*rows[3:, :, None]))
 
 
 def _line(launches: Sequence[LaunchTime], kind: RoleKind) -> StartLine:
@@ -75,13 +67,12 @@ def _line(launches: Sequence[LaunchTime], kind: RoleKind) -> StartLine:
     return StartLine(float(np.median(seconds - slope * sizes)), slope, float(seconds.min()))
 
 
-def seconds(now: Shape | ShapeColumns, to: ShapeColumns, launches: Known) -> Floats:
-    """Return the seconds until each candidate shape is running. Removing workers takes no time; removing servers takes
-    the time to move slots."""
+def seconds(now: Shape | ShapeColumns, to: ShapeColumns, known: StartTimes) -> Floats:
+    """Return the seconds until each candidate shape is running. Removing servers takes the time to move slots."""
     more_workers = (to.workers > now.workers) | resized_workers(now, to)
     moved = (to.servers != now.servers) | (to.server_cpu != now.server_cpu) | (to.server_memory != now.server_memory)
-    for_workers = np.where(more_workers, start_seconds(launches, RoleKind.WORKER, to.worker_cpu), 0.0)
-    for_servers = np.where(moved, start_seconds(launches, RoleKind.SERVER, to.server_cpu), 0.0)
+    for_workers = np.where(more_workers, known.worker.seconds(to.worker_cpu), 0.0)
+    for_servers = np.where(moved, known.server.seconds(to.server_cpu), 0.0)
     return np.asarray(np.maximum(for_workers, for_servers))
 
 
@@ -93,7 +84,7 @@ def resized_workers(now: Shape | ShapeColumns, to: ShapeColumns) -> NDArray[np.b
 def mean_throughput(
     now: Shape | ShapeColumns,
     to: ShapeColumns,
-    launches: Known,
+    known: StartTimes,
     throughput_now: Floats | float,
     throughput: Floats,
     samples: Floats | float,
@@ -106,15 +97,10 @@ def mean_throughput(
     brings nothing. Of two shapes with the same delay, the faster shape is always better. With `stay`, resized workers
     train until their successors are ready, so replacement loses nothing.
     """
-    wait = np.where(throughput > throughput_now, seconds(now, to, launches), 0.0)
+    wait = np.where(throughput > throughput_now, seconds(now, to, known), 0.0)
     before = wait * throughput_now
     again: Floats | float = 0.0
-    if not stay:
-        again = np.where(resized_workers(now, to), _begun_anew(to, launches, throughput_now), 0.0)
+    if not stay:  # samples lost while workers are replaced one after the other
+        again = np.where(resized_workers(now, to), known.worker.seconds(to.worker_cpu) * throughput_now, 0.0)
     took = wait + (samples - before + again) / np.maximum(throughput, LEAST_RATE)
     return np.where(before < samples, samples / np.maximum(took, LEAST_RATE), 0.0)
-
-
-def _begun_anew(to: ShapeColumns, launches: Known, throughput_now: Floats | float) -> Floats:
-    """Return the samples lost while workers are replaced one after the other."""
-    return start_seconds(launches, RoleKind.WORKER, to.worker_cpu) * throughput_now

@@ -11,7 +11,6 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from springtide import errors
 from springtide.domain.plan.view import JobView
 from springtide.planning.policy import registry
 
@@ -37,16 +36,6 @@ class FedJob:
     least: float = 1.0
     """Minimum cores of the job. Every job gets its minimum before any job gets more, because a stalled job gives no
     measurements."""
-
-    def __post_init__(self) -> None:
-        least = min(self.speed, self.capable, self.cpu, self.least, self.steps_left, self.gain or 0.0)
-        whole = self.speed + self.capable + self.cpu + self.least + self.steps_left + (self.gain or 0.0)
-        if not (least >= 0 and whole >= 0 and self.gpus >= 1):  # NaN fails this comparison too
-            raise errors.BadInput(
-                f"job {self.name}: speed {self.speed:g}, capable {self.capable:g}, cpu {self.cpu:g}, "
-                f"least {self.least:g}, steps_left {self.steps_left:g}, gain {self.gain}, gpus {self.gpus}; "
-                "wanted 0 or more, and a GPU or trainer"
-            )
 
     @property
     def room(self) -> bool:
@@ -95,7 +84,6 @@ class CoreRules:
     keep: float = 0.05
     """Bonus on the score for cores that a job already has, so that small differences do not move cores between jobs."""
     seed: int = 0
-    """Seed for ties."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +138,6 @@ def allot(jobs: Sequence[FedJob], cpu: float, metric: Metric, rules: CoreRules |
 
 
 def _least(jobs: Sequence[FedJob], cpu: float, rules: CoreRules) -> dict[str, float]:
-    """Return the minimum of each job, or as much of it as is left."""
     given: dict[str, float] = {}
     free = cpu
     for job in jobs:
@@ -212,7 +199,6 @@ def _why(job: FedJob, cpu: float) -> str:
 
 
 GROUP = "springtide.dataworker_metrics"
-KIND = "data worker metric"
 
 
 def maxtp(step: CoreStep) -> float:
@@ -233,20 +219,8 @@ def fair(step: CoreStep) -> float:
 METRICS: dict[str, Metric] = {"maxtp": maxtp, "srtf": srtf, "fair": fair}
 
 
-def names() -> tuple[str, ...]:
-    return tuple(sorted({*METRICS, *registry.offered(GROUP)}))
-
-
 def load(name: str) -> Metric:
-    """Return the metric with this name: built in, from an installed package, or `module:function`."""
-    if name in METRICS:
-        return METRICS[name]
-    if ":" in name:
-        return registry.by_dotted_name(name, KIND)
-    offered = registry.by_entry_point(name, GROUP, KIND)
-    if offered is None:
-        raise errors.UnknownName(KIND, name, names())
-    return offered
+    return registry.find(name, METRICS, GROUP, "data worker metric")
 
 
 GRAIN = 0.5

@@ -57,7 +57,6 @@ class _Over(NamedTuple):
 
 
 def settled_at(changed_at: float, every_s: float) -> float:
-    """Return the time from which reports count after a change of data workers or cores."""
     return changed_at + WARM_UP * every_s
 
 
@@ -98,7 +97,6 @@ def see(
 
 
 def _stage(consumers: int, own: StageCores, over: Sequence[_Over], capable_per_s: float) -> StageSeen:
-    """Return the measurements of a stage from the queue behind it."""
     return StageSeen(
         consumers=consumers,
         workers=own.workers,
@@ -139,6 +137,5 @@ def _over(words: Sequence[TrainerReport]) -> _Over | None:
 
 
 def _capable(one: _Over) -> float:
-    """Return the steps per second without waiting for data or making data."""
     busy = one.looped - one.waited - one.read - one.stateless
     return one.taken / one.seconds / max(busy / one.looped, LEAST_BUSY)

@@ -11,8 +11,8 @@ Callers: `master.data.data_workers`, `dataworker.loader.loader` for `num_workers
 from dataclasses import replace
 
 from springtide.domain.data.data_workers import FeedRules, FeedSeen, FeedTarget, StageSeen
-from springtide.planning.dataworkers import tuner_state, tuning_rules
-from springtide.planning.dataworkers.tuner_state import (
+from springtide.planning.dataworkers import tuning_rules
+from springtide.planning.dataworkers.tuning_rules import (
     FRAGMENT,
     LATE,
     MARGIN,
@@ -68,15 +68,12 @@ def _target(tuning: Tuning, why: str) -> FeedTarget:
         data_worker_cpu=last.cpu if last else None,
         trainer_cpu=tuning.trainer.cpu,
         why=why,
-        spare_cpu=tuning_rules.spare(tuning.trainer, tuning.trainers),
-        most_cpu=last.cpu if last and last.sized else None,
         stages=stages if len(stages) > 1 else (),
     )
 
 
 def _after_baseline(tuning: Tuning, seen: FeedSeen) -> Decided:
-    """Decide after the first interval without data workers. If they may pay off, start one per trainer with one unit of
-    cores."""
+    """If data workers may pay off, start one per trainer with one unit of cores."""
     if seen.last.workers > 0:
         return tuning, _target(tuning, f"a baseline without data workers: {seen.last.workers} have still to leave")
     found = tuning_rules.unfed(seen)
@@ -102,7 +99,7 @@ def _first_stages(tuning: Tuning, seen: FeedSeen) -> tuple[StageNotes, ...]:
     most = rules.most
     begun = []
     for left, stage in zip(reversed(range(len(stages))), stages, strict=True):
-        allowed = tuner_state.StageLimits(
+        allowed = tuning_rules.StageLimits(
             free, rules.cpu or seen.share_cpu or free, None if most is None else max(1, most - left)
         )
         if stage.gpu:
@@ -121,8 +118,7 @@ def _while_off(tuning: Tuning, seen: FeedSeen) -> Decided:
     was = tuning.settled_on
     assert was is not None
     if seen.last.workers > 0 or not tuning_rules.is_another(was, tuning_rules.unfed(seen)):
-        target = _target(tuning, "data workers do not pay, and nothing has changed much")
-        return replace(tuning, strange_for=0), replace(target, spare_cpu=tuning_rules.unused(seen, tuning.unit))
+        return replace(tuning, strange_for=0), _target(tuning, "data workers do not pay, and nothing has changed much")
     tuning = replace(tuning, strange_for=tuning.strange_for + 1)
     return _anew(tuning, seen) if tuning.strange_for >= STRANGE_FOR else (tuning, _target(tuning, _STRANGE))
 
@@ -156,7 +152,7 @@ def _for_other_trainers(tuning: Tuning, seen: FeedSeen) -> Decided:
     stages = []
     for at, notes in enumerate(tuning.stages):
         wanted = -(-notes.workers * seen.trainers // max(tuning.trainers, 1))
-        count = max(1, min(wanted, tuner_state.stage_limits(seen, tuning.rules, at).workers(notes.cpu)))
+        count = max(1, min(wanted, tuning_rules.stage_limits(seen, tuning.rules, at).workers(notes.cpu)))
         fresh = StageNotes(workers=count, cpu=notes.cpu, sized=notes.sized, linear=(), rate=notes.rate)
         stages.append(fresh)
     why = f"{seen.trainers} trainers, {tuning.trainers} before: data workers in proportion"
@@ -183,7 +179,7 @@ def _fit_in(tuning: Tuning, seen: FeedSeen) -> Decided | None:
         return None
     stages = list(tuning.stages)
     for at, notes in enumerate(stages):
-        there = tuner_state.stage_limits(seen, tuning.rules, at).workers(notes.cpu)
+        there = tuning_rules.stage_limits(seen, tuning.rules, at).workers(notes.cpu)
         if notes.workers > there:
             stages[at] = replace(notes, workers=max(1, there), before=None, cut_from=0, settled=False)
     if tuple(stages) == tuning.stages:
@@ -193,7 +189,6 @@ def _fit_in(tuning: Tuning, seen: FeedSeen) -> Decided | None:
 
 
 def _is_there(tuning: Tuning, seen: FeedSeen) -> bool:
-    """Return True if the last decision has been applied and batches arrive."""
     stages = seen.stages
     if seen.last.made_per_s <= 0:
         return False
@@ -242,7 +237,7 @@ def _tune(tuning: Tuning, seen: FeedSeen) -> Decided:
     if tuning.phase is TuningPhase.TRAINER:
         return _trainer(tuning, seen)
     stages = seen.stages
-    at = tuner_state.limit(stages)
+    at = tuning_rules.limit(stages)
     before = tuning.stages
     tuning, why = _all_keep_up(tuning, seen, stages) if at is None else _one_is_short(tuning, seen, stages, at)
     if tuple(n.target for n in tuning.stages) != tuple(n.target for n in before):
@@ -264,7 +259,7 @@ def _tune(tuning: Tuning, seen: FeedSeen) -> Decided:
 
 
 def _one_is_short(tuning: Tuning, seen: FeedSeen, stages: tuple[StageSeen, ...], at: int) -> tuple[Tuning, str]:
-    notes, stage, allowed = tuning.stages[at], stages[at], tuner_state.stage_limits(seen, tuning.rules, at)
+    notes, stage, allowed = tuning.stages[at], stages[at], tuning_rules.stage_limits(seen, tuning.rules, at)
     said = ""
     if not notes.sized:
         notes, said = tuning_rules.tune_size(notes, stage, allowed, tuning.unit)
@@ -286,10 +281,10 @@ def _all_keep_up(tuning: Tuning, seen: FeedSeen, stages: tuple[StageSeen, ...]) 
     """Settle sizes and remove surplus data workers, one stage at a time, when every stage keeps up."""
     why = ""
     for at, (notes, stage) in enumerate(zip(tuning.stages, stages, strict=True)):
-        allowed = tuner_state.stage_limits(seen, tuning.rules, at)
+        allowed = tuning_rules.stage_limits(seen, tuning.rules, at)
         if not notes.sized:
             notes, _ = tuning_rules.tune_size(notes, stage, allowed, tuning.unit)
-        if tuner_state.keeps_up(stage):
+        if tuning_rules.keeps_up(stage):
             was = notes
             notes, why = tuning_rules.tune_count(notes, stage, allowed)
             tuning = replace(tuning, stages=_with(tuning.stages, at, notes))
@@ -321,7 +316,7 @@ def _conclude(tuning: Tuning, seen: FeedSeen, why: str) -> Decided:
 def _trainer(tuning: Tuning, seen: FeedSeen, why: str = "") -> Decided:
     """Try fewer cores for trainers with ideal queues. Otherwise keep their cores."""
     notes = tuning.trainer
-    if tuner_state.limit(seen.stages) is not None and not notes.held:
+    if tuning_rules.limit(seen.stages) is not None and not notes.held:
         notes, said = replace(notes, done=True), "trainers wait: their cores stay"
     else:
         notes, said = tuning_rules.shrink(notes, seen, tuning.unit)
@@ -344,10 +339,10 @@ def _lend(tuning: Tuning, seen: FeedSeen, at: int, *, lasts: bool) -> Decided | 
     if (
         each <= 0
         or seen.free_cpu < 0
-        or tuner_state.stage_limits(seen, tuning.rules, at).workers(notes.cpu) > notes.workers
+        or tuning_rules.stage_limits(seen, tuning.rules, at).workers(notes.cpu) > notes.workers
     ):
         return None
-    with_it = tuner_state.stage_limits(replace(seen, free_cpu=seen.free_cpu + each * seen.trainers), tuning.rules, at)
+    with_it = tuning_rules.stage_limits(replace(seen, free_cpu=seen.free_cpu + each * seen.trainers), tuning.rules, at)
     wanted = tuning_rules.needed(seen.stages[at].capable_per_s, notes.rate, MARGIN)
     count = min(wanted, with_it.workers(notes.cpu))
     if count <= notes.workers:

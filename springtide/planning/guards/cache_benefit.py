@@ -18,13 +18,9 @@ class CrashRisk:
 
     workers: int
     deaths: int
-    """Deaths of workers so far."""
     watched_s: float
-    """Seconds of observation."""
     checkpoint_s: float | None
-    """Seconds between checkpoints; None without checkpoints."""
     saved_once: bool
-    """True if a checkpoint exists."""
     return_s: float
     """Seconds by which a rollback of the group takes longer than the restart of one rank without a cache. Measured in
     this job, or estimated by the job's start time (`job.recovery`)."""
@@ -35,7 +31,6 @@ class CacheMeasurement:
     """Measured steps of a group without a cache, and the savings that a schedule predicts."""
 
     step_s: float
-    """Seconds per step."""
     waited_s: float
     """Seconds of a step blocked on pulls and pushes."""
     trips_s: float
@@ -45,8 +40,7 @@ class CacheMeasurement:
     slower_s: float
     """Seconds by which steps were longer while every rank read and scheduled whole batches as a trial."""
     unseen_s: float
-    """Seconds by which steps with a cache were longer than predicted (exchange, bookkeeping); 0 if there was no
-    cache."""
+    """Seconds by which steps with a cache were longer than predicted; 0 if there was no cache."""
     beside_s: float
     """Seconds to read and schedule a batch in a separate thread, in parallel to the step. No step can be shorter."""
     risk: CrashRisk
@@ -83,8 +77,7 @@ def cost_s(measured: CacheMeasurement) -> float:
 
 
 def reckoned_s(measured: CacheMeasurement) -> float:
-    """Return the predicted seconds per step with a cache. Reading and scheduling run in parallel and set a lower
-    limit."""
+    """Return the predicted seconds per step with a cache. Reading and scheduling run in parallel."""
     return max(measured.step_s - spared_s(measured) + cost_s(measured), measured.beside_s)
 
 
@@ -111,7 +104,7 @@ def decide(measured: CacheMeasurement) -> CacheVerdict:
     if not risk.saved_once:
         return CacheVerdict(False, f"{sums}; the first checkpoint is not complete yet")
     if gained - paid < LEAST_GAIN:
-        return CacheVerdict(False, f"{sums}; wanted {100 * LEAST_GAIN:.0f}% net")
+        return CacheVerdict(False, f"{sums}; a cache must gain {100 * LEAST_GAIN:.0f}% net")
     return CacheVerdict(True, sums)
 
 
@@ -124,5 +117,4 @@ def keep(before_s: float, after_s: float, risk: CrashRisk, sums: str) -> CacheVe
 
 
 def _again_s(risk: CrashRisk) -> float:
-    """Return the seconds of work that a death costs with a cache."""
     return (risk.checkpoint_s or 0.0) / 2 + risk.return_s

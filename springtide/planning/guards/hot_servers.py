@@ -36,7 +36,6 @@ class ServerPace:
     ns_a_key: float
     """Wall-clock nanoseconds per key in the server's tables, including waits for a CPU."""
     cpu: float
-    """CPU cores in use."""
     cpu_limit: float | None = None
 
     @property
@@ -52,8 +51,6 @@ class ServerVerdict:
     rank: int
     cause: Cause
     why: str
-    sure: bool = False
-    """True if the finding is so clear that no further check is needed."""
 
 
 def judge(paces: Sequence[ServerPace], rules: GuardRules) -> tuple[ServerVerdict, ...]:
@@ -62,10 +59,8 @@ def judge(paces: Sequence[ServerPace], rules: GuardRules) -> tuple[ServerVerdict
 
 def far_behind(latest: Sequence[ServerPace], rules: GuardRules) -> ServerVerdict | None:
     """Return a server that is far slower than its peers between the last two reports."""
-    found = [
-        verdict for verdict in judge(latest, replace(rules, slower=rules.far_slower)) if verdict.cause is Cause.SLOW
-    ]
-    return replace(found[0], sure=True) if found else None
+    verdicts = judge(latest, replace(rules, slower=rules.far_slower))
+    return next((verdict for verdict in verdicts if verdict.cause is Cause.SLOW), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +69,6 @@ class CpuQuotaUse:
 
     rank: int
     cpu: float
-    """CPU cores in use."""
     due: float
     """CPU cores that the server should have."""
     throttled: float
@@ -101,7 +95,7 @@ def cut_short(quotas: Sequence[CpuQuotaUse], rules: GuardRules) -> ServerVerdict
         f"server-{worst.rank} gets {worst.cpu:.2g} of the {worst.due:.2g} CPUs that it is to have, and had to wait for "
         f"{min(1.0, worst.throttled):.0%} of the time: its machine is the cause"
     )
-    return ServerVerdict(rank=worst.rank, cause=Cause.SLOW, why=why, sure=True)
+    return ServerVerdict(rank=worst.rank, cause=Cause.SLOW, why=why)
 
 
 def _whole_periods(one: CpuQuotaUse) -> float:
@@ -175,7 +169,6 @@ class ServerGrant:
 
     limit: float
     usual: float
-    """Default limit of the job's servers."""
     most: float
     """Peak usage while watched."""
     watched_s: float

@@ -67,7 +67,6 @@ def fit(points: Sequence[RowCount]) -> Growth:
 
 
 def _error(law: Law, known: Sequence[RowCount], held_out: Sequence[RowCount]) -> float:
-    """Return the largest error as a share of the actual growth."""
     came = max(held_out[-1].rows - known[-1].rows, 1.0)
     return max(abs(law(known, seen.samples) - seen.rows) / came for seen in held_out)
 
@@ -112,7 +111,6 @@ def _rows_at(points: Sequence[RowCount], samples: float) -> float:
 
 
 def _rate(points: Sequence[RowCount], fallback: Sequence[RowCount]) -> float:
-    """Return rows per sample between the first and last point."""
     for some in (points, fallback):
         gone = some[-1].samples - some[0].samples
         if gone > 0:
@@ -177,13 +175,11 @@ class ServerCountDecision:
 
 
 def room(used: float, limit: float | None) -> float:
-    """Return the bytes that a server may still take within its limit."""
     return math.inf if limit is None else max(0.0, limit * (1 - SPARE) - used)
 
 
 def forecast(now: ServerMemory, rows: Growth, *, samples_at_end: float) -> MemoryForecast:
-    """Forecast one server. Its rows grow like those of the whole job, because slots get about equal shares of new
-    ids."""
+    """Forecast one server. Its rows grow like those of the whole job."""
     present = rows.points[-1]
 
     def live(samples: float) -> float:
@@ -214,8 +210,7 @@ def forecast(now: ServerMemory, rows: Growth, *, samples_at_end: float) -> Memor
 
 
 def decide(forecasts: Sequence[MemoryForecast], *, samples: float, samples_at_end: float) -> ServerCountDecision:
-    """Return the number of servers that can hold the job to its end. Rows spread evenly; static memory is per
-    server."""
+    """Return the number of servers that can hold the job to its end. Rows spread evenly."""
     now = len(forecasts)
     worst = max(forecasts, key=lambda one: one.peak / one.limit)
     if worst.crosses_at is None:

@@ -44,7 +44,6 @@ class MeasuredNeed:
 
 
 def workers_and_cores(need: MeasuredNeed, total: float) -> tuple[int, float]:
-    """Return the workers and the total server cores (Eqns 10 and 11)."""
     workers = max(1, math.floor(total / (need.worker_cpu + need.server_cpu)))
     return workers, max(total - workers * need.worker_cpu, need.server_cpu)
 
@@ -88,7 +87,6 @@ def hot_server_cores(used_by_hot: float, used: float, given: float, most: float)
 
 
 def extra_workers(used: float, given: float, workers: int, most: int) -> int:
-    """Return the extra workers that idle server cores could serve."""
     return max(0, min(math.floor(given / (used / workers) - workers + 1e-9), most))
 
 
@@ -119,8 +117,7 @@ class ReadyJob:
     job: JobView
     measured: ShapeSpeed
     first: bool = False
-    """True if the job does not have its size yet. Its model is then trusted for all shapes and corrected by later
-    measurements."""
+    """True if the job does not have its size yet. Its model is then trusted for all shapes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +137,6 @@ Step = PlanRequest | ReadyJob | LentWorkers | str
 
 
 def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
-    """Return the next step of the job, or the reason why it needs none now."""
     if job.shape is None:
         return _start(job, view, config)
     quiet = measurements.unchanged_s(job, at=view.now)
@@ -152,14 +148,14 @@ def next_step(job: JobView, view: ClusterView, config: PlanningConfig) -> Step:
         return LentWorkers(job=job, shape=job.shape)
     begun = job.last_change_at is None and job.stage in (PlanningStage.WAITING, PlanningStage.SAMPLING)
     if quiet < config.between_changes_s and not begun:
-        return f"changed {quiet:.0f} s ago; wanted {config.between_changes_s:.0f} s between changes"
+        return f"changed {quiet:.0f} s ago; at least {config.between_changes_s:.0f} s must pass between changes"
     here = measurements.now(job)
     if here is None:
         return "nothing sensible was measured in this shape yet"
     if job.stage in (PlanningStage.WAITING, PlanningStage.SAMPLING):
         if quiet < config.sample_s and (here.steps < config.sample_steps or here.windows < SAMPLED):
             wanted = f"{config.sample_steps} in {SAMPLED} windows, or {config.sample_s:.0f} s"
-            return f"sampled for {here.steps} steps in {here.windows} windows and {quiet:.0f} s; wanted {wanted}"
+            return f"sampled for {here.steps} steps in {here.windows} windows and {quiet:.0f} s; needs {wanted}"
         return _busy_servers(job, job.shape, config) or _sized(job, job.shape, here, config, _servers)
     if job.stage is PlanningStage.OPTIMIZING:
         return _sized(job, job.shape, here, config, _workers)
@@ -232,7 +228,6 @@ def _memory(job: JobView, shape: Shape, config: PlanningConfig, *, ahead: bool) 
 
 
 def _roomy(job: JobView, kind: RoleKind) -> bool:
-    """Return True if the fullest role of a kind now has spare memory."""
     held = [one for one in job.used_by(kind) if one.memory > 0 and one.memory_used > 0]
     return bool(held) and max(one.memory_used / one.memory for one in held) <= 1 / ROOMIER
 
@@ -276,7 +271,6 @@ def _busy_servers(job: JobView, shape: Shape, config: PlanningConfig) -> PlanReq
 
 
 def need(job: JobView, shape: Shape) -> MeasuredNeed | None:
-    """Return the usage of one worker, and the server usage per worker."""
     workers, servers = measurements.use(job, RoleKind.WORKER), measurements.use(job, RoleKind.SERVER)
     if workers is None or servers is None:
         return None
@@ -377,9 +371,7 @@ class ShapeComparison:
     faster: float
     """Log ratio of the earlier speed to the current speed, each a mean over windows."""
     certain: bool
-    """True if the difference is significant."""
     speed: float
-    """Earlier samples per second."""
 
 
 def compared(job: JobView) -> ShapeComparison | None:

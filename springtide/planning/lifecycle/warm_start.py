@@ -194,7 +194,7 @@ def known(history: SameHistory, similar: int | None, smoothing: float | None) ->
     """Learn from a history once for all jobs that start before it changes."""
     past, notes = sound(history.jobs)
     codes: Codes = {}
-    features = coded([_features(one) for one in past], codes)
+    features = coded([usable({USER: one.user, **one.features}) for one in past], codes)
     lesson = learn(past, features, similar, smoothing)
     return KnownHistory(past, notes, features, codes, lesson, learn_needs(past, lesson.among))
 
@@ -318,10 +318,6 @@ def closeness(ones: Floats, others: Floats) -> Floats:
     return np.asarray(parts.mean(axis=-1))
 
 
-def _features(one: PastJob) -> dict[str, str | float]:
-    return usable({USER: one.user, **one.features})
-
-
 def _row(shape: Shape | None) -> Floats:
     """Return a configuration as numbers to average: role counts and totals per kind.
 
@@ -392,14 +388,12 @@ def predict_need(
 
 
 def _needs(past: Sequence[PastJob]) -> tuple[NDArray[np.bool_], Floats]:
-    """Return which jobs have a known need for rows, and the need in bytes."""
     known = np.array([one.need.rows > 0 for one in past], dtype=bool)
     return known, np.array([max(float(one.need.rows), 1.0) for one in past])
 
 
 def learn_needs(past: Sequence[PastJob], among: Mapping[str, Floats]) -> DistanceModel | None:
-    """Learn how needs differ, in doublings, by the features of jobs. `among` has [past, past] similarities of the
-    newest jobs."""
+    """Learn how needs differ, in doublings, by features. `among` has [past, past] similarities."""
     known, rows = _needs(past)
     if not among or int(known.sum()) < FEWEST_NEEDS:
         return None

@@ -69,7 +69,6 @@ class CapacitySample(NamedTuple):
 
     workers: int
     throughput: float
-    """Samples per second of all workers together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,8 +79,6 @@ class CapacityCurve:
     coefficients: tuple[float, ...]
     batch: float = 1.0
     """Samples per step of all workers together; 1 in async."""
-    most_seen: int = 0
-    """Largest measured number of workers. Beyond it, the curve is an extrapolation."""
 
     def __call__(self, workers: float) -> float:
         at = np.asarray(float(workers))
@@ -89,12 +86,10 @@ class CapacityCurve:
         return self.batch / seconds if seconds > 0 else np.inf
 
     def peak(self, most: int) -> int:
-        """Return the number of workers, up to `most`, with the highest throughput."""
         return max(range(1, most + 1), key=lambda workers: (self(workers), -workers))
 
 
 def fit(kind: Kind, seen: Sequence[CapacitySample], *, batch: float = 1.0) -> CapacityCurve:
-    """Fit all coefficients of a curve by least relative error of the step time."""
     if kind not in FEATURES:
         raise errors.UnknownName("model of throughput", kind, FEATURES)
     return _fit(kind, seen, range(len(FEATURES[kind])), batch)
@@ -117,7 +112,7 @@ def learn(
         by_number.setdefault(one.workers, []).append(one.throughput)
     typical = [CapacitySample(workers, median(rates)) for workers, rates in sorted(by_number.items())]
     if weights is not None and len(typical) < len(seen):
-        raise errors.BadInput("weights of several measurements of one number of workers: wanted one of each")
+        raise errors.BadInput("weights of several measurements of one number of workers: expected one of each")
     form, order = LEARNED[kind]
     doubt = DOUBT / max(1, len(typical))
     curves = [
@@ -158,7 +153,7 @@ def _fit(
     workers = np.asarray([one.workers for one in seen], dtype=float)
     rates = np.asarray([one.throughput for one in seen], dtype=float)
     if not len(seen) or (workers < 1).any() or not (np.isfinite(rates) & (rates > 0)).all():
-        raise errors.BadInput(f"{len(seen)} measurements of throughput: wanted some, each of a worker or more, above 0")
+        raise errors.BadInput(f"{len(seen)} measurements of throughput: expected some, of 1 worker or more, above 0")
     columns = np.stack([FEATURES[kind][each](workers) for each in used], axis=-1)
     fewest = int(workers.argmin())
     alone = np.stack([FEATURES[kind][each](np.ones(1)) for each in used], axis=-1) * rates[fewest] / workers[fewest]
@@ -167,7 +162,7 @@ def _fit(
     coefficients = [0.0] * len(FEATURES[kind])
     for each, by in zip(used, found, strict=True):
         coefficients[each] = by
-    return CapacityCurve(kind=kind, coefficients=tuple(coefficients), batch=batch, most_seen=int(workers.max()))
+    return CapacityCurve(kind=kind, coefficients=tuple(coefficients), batch=batch)
 
 
 def solver() -> Any:
@@ -233,15 +228,13 @@ class WorkerWork(NamedTuple):
 
 
 def utilization(works: Mapping[int, WorkerWork]) -> float:
-    """Return the share of time in which workers were busy."""
     busy = sum(work.busy_s for work in works.values())
     whole = busy + sum(work.waited_s for work in works.values())
     return busy / whole if whole > 0 else 0.0
 
 
 def together(works: Mapping[int, WorkerWork]) -> float | None:
-    """Return the samples per second of all workers without waiting; None if no worker was busy enough. Idle workers
-    count as the mean of the others."""
+    """Return the samples per second of all workers without waiting. Idle workers count as the mean."""
     paces = [pace for work in works.values() if (pace := work.pace) is not None]
     return sum(paces) / len(paces) * len(works) if paces else None
 
@@ -319,7 +312,9 @@ class LearnedCapacity:
         if rate is None:
             return self
         saturated = utilization(works) >= SATURATED
-        costs = self.steps if self.seen and not saturated else _kept(self.steps, steps)
+        costs = self.steps
+        if saturated or not self.seen:
+            costs = StepSums(*(KEPT_STEPS * old + new for old, new in zip(self.steps, steps, strict=True)))
         if steps.number:
             rate *= quicker_when_full(costs, batch, steps.samples / steps.number)
         if saturated:
@@ -347,7 +342,6 @@ class LearnedCapacity:
         return tuple(known)
 
     def _weighed(self, now: int, at: float) -> list[tuple[int, float, float]]:
-        """Return worker counts, rates and weights; the largest weight is 1."""
         found = []
         for workers in sorted({*self.seen, *self.rested}):
             sure, rested = self.seen.get(workers), self.rested.get(workers)
@@ -374,7 +368,3 @@ def _noted(seen: dict[int, WorkerRate], workers: int, rate: float, at: float) ->
 
 def _weight(one: WorkerRate | None, at: float) -> float:
     return 0.0 if one is None else max(LEAST, 0.5 ** (max(0.0, at - one.at) / FADES_S))
-
-
-def _kept(before: StepSums, new: StepSums) -> StepSums:
-    return StepSums(*(KEPT_STEPS * old + fresh for old, fresh in zip(before, new, strict=True)))

@@ -48,7 +48,6 @@ class ChangeEffect(NamedTuple):
     """Effect of a change on the job."""
 
     pause_s: float
-    """Seconds without training."""
     start_s: float
     """Seconds until new workers train, if nothing pauses."""
 
@@ -74,9 +73,7 @@ class WorkerPlan(NamedTuple):
     """Planned workers of one job, with the expected cost."""
 
     workers: Counts
-    """Workers by step."""
     cost: float
-    """Expected cost in worker-steps."""
 
 
 def plan(jobs: HorizonJobs, *, fewest: int, prices: HorizonPrices, doing: ChangeEffect) -> list[WorkerPlan]:
@@ -186,7 +183,6 @@ FULL = 0.999  # if traffic exceeds this share of the largest capacity, no number
 
 
 def due(view: OnlineView, rules: OnlineRules, *, planned_at: float) -> bool:
-    """Return True if a new decision is due: a period has passed, or traffic exceeds the outlook."""
     since = view.at - planned_at
     return not view.pausing and (since >= rules.period_s or (since >= rules.period_s / 10 and _surprised(view, rules)))
 
@@ -196,7 +192,6 @@ def decide(view: OnlineView, rules: OnlineRules) -> Scaling:
 
 
 def decide_all(views: Sequence[OnlineView], rules: OnlineRules) -> list[Scaling]:
-    """Decide for many jobs together, which is faster than one by one."""
     said = [_at_once(view, rules) for view in views]
     believed = [_as_it_is(view) if _surprised(view, rules) else view.outlook for view in views]
     for place, (view, outlook) in enumerate(zip(views, believed, strict=True)):
@@ -221,7 +216,7 @@ def decide_all(views: Sequence[OnlineView], rules: OnlineRules) -> list[Scaling]
 def _at_once(view: OnlineView, rules: OnlineRules) -> Scaling | None:
     if len(view.capacity) <= rules.most:
         raise errors.BadInput(
-            f"capacity is known for 0 to {len(view.capacity) - 1} workers: wanted it up to the most, {rules.most}"
+            f"capacity is known for 0 to {len(view.capacity) - 1} workers: expected it up to the most, {rules.most}"
         )
     if view.pausing:
         return Scaling(workers=view.workers, why=f"a change to {view.workers} workers is under way")
@@ -232,8 +227,7 @@ def _at_once(view: OnlineView, rules: OnlineRules) -> Scaling | None:
 
 
 def _surprised(view: OnlineView, rules: OnlineRules) -> bool:
-    """Return True if samples wait because traffic far exceeds the outlook (Kale's thresholds on lag and
-    utilization)."""
+    """Return True if samples wait because traffic far exceeds the outlook (Kale's thresholds)."""
     waits = view.lag_s > WAITS * rules.slo_lag_s and view.utilization > SATURATED
     return waits and view.arrivals > WRONG * view.outlook.mean[0]
 
@@ -289,14 +283,12 @@ def _best(
 
 
 def _above(outlooks: Sequence[TrafficOutlook]) -> NDArray[np.float64]:
-    """Return the largest distance of the high end from the mean, relative to the mean."""
     return np.asarray(
         [max(float(np.max(np.divide(one.high, np.maximum(one.mean, 1e-9)))) - 1, 1e-9) for one in outlooks]
     )
 
 
 def _alert(view: OnlineView, outlook: TrafficOutlook, rules: OnlineRules) -> str:
-    """Return an alert if no number of workers keeps up; otherwise an empty string."""
     capacity = view.capacity[: rules.most + 1]
     most = max(capacity)
     soon = max(1, round(3600.0 / outlook.step_s))

@@ -28,19 +28,12 @@ BUILT_IN: dict[str, Forecaster] = {
 
 
 def names() -> tuple[str, ...]:
-    return tuple(sorted({*BUILT_IN, *registry.offered(GROUP)}))
+    return registry.names_of(BUILT_IN, GROUP)
 
 
 def load(name: str) -> Forecaster:
-    """Return the forecaster with this name: built in, from an installed package, or `module:function`."""
-    if name in BUILT_IN:
-        return BUILT_IN[name]
-    if ":" in name:
-        return partial(_checked, name, registry.by_dotted_name(name, KIND))
-    offered = registry.by_entry_point(name, GROUP, KIND)
-    if offered is None:
-        raise errors.UnknownName(KIND, name, names())
-    return partial(_checked, name, offered)
+    forecaster = registry.find(name, BUILT_IN, GROUP, KIND)
+    return forecaster if name in BUILT_IN else partial(_checked, name, forecaster)
 
 
 def _checked(name: str, theirs: registry.Plugin, history: PastTraffic, steps: int) -> RateForecast:
@@ -50,15 +43,15 @@ def _checked(name: str, theirs: registry.Plugin, history: PastTraffic, steps: in
 def sound(name: str, said: object, history: PastTraffic, steps: int) -> RateForecast:
     """Validate a forecast: the requested number of finite values. Clip it to values >= 0 and low <= mean <= high."""
     if not isinstance(said, RateForecast):
-        raise errors.BadInput(f"forecaster {name!r} gave a {type(said).__name__}; wanted a Forecast")
+        raise errors.BadInput(f"forecaster {name!r} gave a {type(said).__name__}; expected a Forecast")
     if abs(said.step_s - history.step_s) > 1e-9:
-        raise errors.BadInput(f"forecaster {name!r} answers by {said.step_s:g} s; wanted {history.step_s:g} s")
+        raise errors.BadInput(f"forecaster {name!r} answers by {said.step_s:g} s; expected {history.step_s:g} s")
     parts = {}
     for part in ("mean", "low", "high"):
         values = np.asarray(getattr(said, part), dtype=np.float64)
         if values.shape != (steps,) or not np.isfinite(values).all():
             wrong = f"shape {values.shape}" if values.shape != (steps,) else "numbers that are not finite"
-            raise errors.BadInput(f"forecaster {name!r} gave {part} of {wrong}; wanted {steps} numbers")
+            raise errors.BadInput(f"forecaster {name!r} gave {part} of {wrong}; expected {steps} numbers")
         parts[part] = np.maximum(values, 0.0)
     mean = parts["mean"]
     return replace(said, mean=mean, low=np.minimum(parts["low"], mean), high=np.maximum(parts["high"], mean))
@@ -81,7 +74,6 @@ class BacktestScore(NamedTuple):
     bias: float
     """Sum of errors as a share of the traffic; positive if the forecast was too high."""
     tried: int
-    """Number of forecasts."""
 
 
 def backtest(
@@ -99,7 +91,7 @@ def backtest(
     starts = list(range(len(history.values) - ahead, known_days * history.day - 1, -step))[:last][::-1]
     if not starts or step < 1 or ahead < 1:
         raise errors.BadInput(
-            f"{history.days} days of traffic: wanted {known_days} and what is to be forecast ({horizon_s / DAY_S:g})"
+            f"{history.days} days of traffic: expected {known_days} and what is to be forecast ({horizon_s / DAY_S:g})"
         )
     off = over = traffic = 0.0
     inside = under = values = 0
@@ -119,12 +111,10 @@ def backtest(
 
 @dataclass(frozen=True, slots=True)
 class ForecasterChoice:
-    """Chosen forecaster, and the scores of all forecasters."""
+    """Chosen forecaster, with the reason."""
 
     name: str
     why: str
-    scores: Mapping[str, BacktestScore]
-    """Scores of the forecasters that answered."""
 
 
 def choose(
@@ -137,7 +127,7 @@ def choose(
     """
     known = min(KNOWN_DAYS, history.days - last)
     if known < 2:
-        return ForecasterChoice("default", f"{history.days} days are known: too few to compare forecasters on", {})
+        return ForecasterChoice("default", f"{history.days} days are known: too few to compare forecasters on")
     scores: dict[str, BacktestScore] = {}
     failed: list[str] = []
     for name, forecaster in forecasters.items():
@@ -149,7 +139,7 @@ def choose(
     best = min(scores, key=lambda name: scores[name].wape) if scores else "default"
     if default is not None and best != "default" and scores[best].wape > WORTH * default.wape:
         best = "default"
-    return ForecasterChoice(best, "; ".join([_compared(best, scores, last), *failed]), scores)
+    return ForecasterChoice(best, "; ".join([_compared(best, scores, last), *failed]))
 
 
 def _compared(best: str, scores: Mapping[str, BacktestScore], last: int) -> str:

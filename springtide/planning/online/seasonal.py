@@ -32,13 +32,11 @@ def last_week(past: Array, day: int, steps: int) -> Array:
 
 
 def usual_day(past: Array, day: int, steps: int) -> Array:
-    """Return the median of each time of day over the last days."""
     days = min(DAYS, len(past) // day)
     return np.resize(np.median(past[-days * day :].reshape(days, day), axis=0), steps)
 
 
 def usual_week(past: Array, day: int, steps: int) -> Array:
-    """Return the median of each time of week over the last weeks."""
     week = 7 * day
     weeks = min(WEEKS, len(past) // week)
     return np.resize(np.median(past[-weeks * week :].reshape(weeks, week), axis=0), steps)
@@ -84,23 +82,15 @@ MEMBERS: dict[str, tuple[Member, int]] = {
 COARSE = 48  # steps per day
 
 
-def coarse(past: Array, day: int) -> tuple[Array, int, int]:
-    """Return means of half hours, aligned to the newest step, the steps per half hour, and the half hours per day."""
-    times = day // COARSE if day > COARSE and day % COARSE == 0 else 1
-    return past[len(past) % times :].reshape(-1, times).mean(axis=1), times, day // times
-
-
-def fine(said: Array, times: int) -> Array:
-    if times == 1:
-        return said
-    at = (np.arange(len(said) * times) + 0.5) / times - 0.5
-    return np.interp(at, np.arange(len(said)), said)
-
-
 def coarsely(member: Member) -> Member:
+    """Return the member applied to means of half hours, aligned to the newest step, and interpolated."""
+
     def forecast(past: Array, day: int, steps: int) -> Array:
-        halves, times, half_day = coarse(past, day)
-        return fine(member(halves, half_day, -(-steps // times)), times)[:steps]
+        times = day // COARSE if day > COARSE and day % COARSE == 0 else 1
+        halves = past[len(past) % times :].reshape(-1, times).mean(axis=1)
+        said = member(halves, day // times, -(-steps // times))
+        at = (np.arange(len(said) * times) + 0.5) / times - 0.5
+        return np.interp(at, np.arange(len(said)), said)[:steps] if times > 1 else said
 
     return forecast
 
@@ -262,8 +252,7 @@ LOOKED_AT_S = 2400.0
 """Wanted age of a forecast in seconds. The traffic since the forecast was made shows its error in level. Values from
 half an hour to 2 hours work equally well."""
 FADES_S = 4 * 3600.0
-"""Time constant of the level correction in seconds. On traces of taxis, messages and web pages, 3 to 12 hours work
-equally well."""
+"""Time constant of the level correction. On real traces, 3 to 12 hours work equally well."""
 LEVEL_LIMITS = (0.2, 5.0)
 """Limits on the level correction."""
 SURE = 0.35
@@ -280,7 +269,7 @@ def outlook(said: RateForecast, came: Array) -> TrafficOutlook:
     over = len(came)
     left = len(said.mean) - over
     if left < 1:
-        raise errors.BadInput(f"a forecast of {len(said.mean)} steps of which {over} are over: wanted one that goes on")
+        raise errors.BadInput(f"a forecast of {len(said.mean)} steps, all of which ({over}) are over")
     ahead_s = (np.arange(left) + 0.5) * said.step_s
     level = _level(said, came)
     mean = said.mean[over:] * (1 + (level - 1) * np.exp(-ahead_s / FADES_S))
@@ -291,7 +280,6 @@ def outlook(said: RateForecast, came: Array) -> TrafficOutlook:
 
 
 def _level(said: RateForecast, came: Array) -> float:
-    """Return the recent ratio of actual to forecast traffic."""
     looked_at = min(len(came), max(1, round(LOOKED_AT_S / said.step_s)))
     if not looked_at:
         return 1.0

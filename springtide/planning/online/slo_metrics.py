@@ -21,11 +21,9 @@ class SloSums:
 
     seconds: float = 0.0
     violated_s: float = 0.0
-    """Seconds with a lag above the SLO."""
     lag_s2: float = 0.0
     """Integral of lag over time, in seconds squared."""
     down_s: float = 0.0
-    """Seconds without training due to scaling."""
     worker_s: float = 0.0
     """Integral of workers over time, in worker-seconds."""
 
@@ -40,10 +38,6 @@ class SloSums:
         return self.lag_s2 / MINUTE_S**2
 
     @property
-    def mean_lag_s(self) -> float:
-        return self.lag_s2 / self.seconds if self.seconds else 0.0
-
-    @property
     def down_min(self) -> float:
         return self.down_s / MINUTE_S
 
@@ -53,21 +47,14 @@ class SloSums:
         return self.worker_s / HOUR_S
 
     def __add__(self, other: "SloSums") -> "SloSums":
-        return SloSums(
-            seconds=self.seconds + other.seconds,
-            violated_s=self.violated_s + other.violated_s,
-            lag_s2=self.lag_s2 + other.lag_s2,
-            down_s=self.down_s + other.down_s,
-            worker_s=self.worker_s + other.worker_s,
-        )
+        return SloSums(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
     def then(
         self, seconds: float, *, lag_s: float, workers: float, down: bool = False, slo_s: float = SLO_S
     ) -> "SloSums":
-        """Add a time span with constant lag, workers and pause state."""
         if not seconds >= 0 or not lag_s >= 0 or not workers >= 0:
             raise errors.BadInput(
-                f"{seconds:g} s with a lag of {lag_s:g} s and {workers:g} workers: wanted nothing below 0"
+                f"{seconds:g} s with a lag of {lag_s:g} s and {workers:g} workers: expected nothing below 0"
             )
         return self + SloSums(
             seconds=seconds,

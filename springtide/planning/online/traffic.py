@@ -29,10 +29,10 @@ class PastTraffic:
 
     def __post_init__(self) -> None:
         if not 0 < self.step_s <= DAY_S or abs(DAY_S / self.step_s - round(DAY_S / self.step_s)) > 1e-9:
-            raise errors.BadInput(f"traffic by {self.step_s:g} s: wanted a step that a day is a multiple of")
+            raise errors.BadInput(f"traffic by {self.step_s:g} s: expected a step that a day is a multiple of")
         values = np.asarray(self.values, dtype=np.float64)
         if values.ndim != 1 or np.isinf(values).any() or (values < 0).any():
-            raise errors.BadInput("traffic: wanted one number of samples a second for each step, 0 or more, or NaN")
+            raise errors.BadInput("traffic: expected one number of samples a second for each step, 0 or more, or NaN")
         object.__setattr__(self, "values", values)
 
     @classmethod
@@ -52,7 +52,6 @@ class PastTraffic:
         return len(self.values) // self.day
 
     def before(self, step: int, *, days: int | None = None) -> "PastTraffic":
-        """Return the traffic before a step, limited to the last `days`."""
         first = 0 if days is None else max(0, step - days * self.day)
         return replace(self, values=self.values[first:step])
 
@@ -117,7 +116,6 @@ class RateForecast:
         return replace(self, mean=self.mean[steps:end], low=self.low[steps:end], high=self.high[steps:end])
 
     def because(self, why: str) -> "RateForecast":
-        """Return the forecast with `why` in front of its reason."""
         return replace(self, why=f"{why}; {self.why}" if self.why else why)
 
 
@@ -146,7 +144,7 @@ class TrafficHistory:
 
     def __post_init__(self) -> None:
         if self.step_s <= 0 or DAY_S % self.step_s:
-            raise errors.BadInput(f"traffic by {self.step_s:g} s: wanted a step that a day is a multiple of")
+            raise errors.BadInput(f"traffic by {self.step_s:g} s: expected a step that a day is a multiple of")
 
     @property
     def day(self) -> int:
@@ -191,8 +189,7 @@ class TrafficHistory:
         return before.samples / before.seconds if before is not None and before.seconds else 0.0
 
     def history(self, at: float) -> PastTraffic | None:
-        """Return the complete steps before this moment; None if there are none. Gaps are filled from the day before, or
-        interpolated."""
+        """Return the complete steps before this moment. Gaps are filled from the day before, or interpolated."""
         until = math.floor(at / self.step_s)
         known = {
             step.number: step.samples / step.seconds

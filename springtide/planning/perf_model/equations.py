@@ -41,7 +41,7 @@ class Coefficients:
         for each in fields(self):
             number = getattr(self, each.name)
             if not 0 <= number < numpy.inf:
-                raise errors.BadInput(f"coefficient {each.name} {number!r}; wanted a number, 0 or more")
+                raise errors.BadInput(f"coefficient {each.name} {number!r}; expected a number, 0 or more")
 
     @property
     def array(self) -> Array:
@@ -127,13 +127,11 @@ def terms(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) 
 
 
 def hops(workers: Array, traffic_s: Array) -> Array:
-    """Return the seconds of an all-reduce in a ring of `workers`, for data that crosses the network once in
-    `traffic_s`."""
+    """Return the seconds of an all-reduce in a ring, for data that crosses the network once in `traffic_s`."""
     return 2 * (workers - 1) * (traffic_s / workers + HOP_S)
 
 
 def step_seconds(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Shapes) -> Array | float:
-    """Return T, the seconds per step of one worker."""
     return sum(terms(coefficients, facts, shape))
 
 
@@ -151,14 +149,7 @@ def throughput(coefficients: Coefficients, facts: ModelFacts, shape: Shape | Sha
 
 
 def throughputs(models: Models, many: Shapes) -> Array:
-    """Return the throughput of shapes that each have their own model."""
     parts = zip(models[:5], step_columns(models, many), strict=True)
     seconds: Array = numpy.asarray(sum(by * column for by, column in parts))
     samples = numpy.where(models.group > 0, models.group, many.workers * models.batch)
     return numpy.divide(samples, seconds, out=numpy.zeros_like(seconds), where=seconds > 0)
-
-
-def design(facts: ModelFacts, many: Shapes) -> Array:
-    """Return the design matrix: one row per shape, one column per coefficient. T is its product with the
-    coefficients."""
-    return numpy.stack(step_columns(facts, many), axis=-1)

@@ -18,7 +18,7 @@ from springtide.domain.plan.profile import ModelFacts, Profile
 from springtide.planning.perf_model import equations, shape_columns
 from springtide.planning.perf_model.equations import TERMS, Array, Coefficients, Shapes
 from springtide.planning.perf_model.measurements import CoreSpeed
-from springtide.planning.perf_model.profiles import ProfileTable, RefusedProfiles, tabulate
+from springtide.planning.perf_model.profiles import ProfileTable, tabulate
 
 FEWEST = 3
 """Minimum number of configurations for a fit to totals alone."""
@@ -42,17 +42,12 @@ class FittedModel:
     coefficients: Coefficients
     facts: ModelFacts
     table: ProfileTable
-    """Data of the fit."""
     rmsle: float
     """Root mean square of log(predicted / measured) over configurations, with equations and core limits combined."""
     mape: float
     """Mean absolute error of throughput, as a share of the measured value."""
     deviations: tuple[float, ...]
-    """Standard deviation of each coefficient's part of the step time, as a share of that time; infinity if
-    undetermined."""
-    information: Array
-    """Information matrix of the coefficients, in shares of the step time (5 by 5). `planning.candidates.pareto` adds
-    rows to it."""
+    """Standard deviation of each coefficient's part of the step time, as a share; infinity if undetermined."""
 
     @property
     def uncertainty(self) -> dict[str, float]:
@@ -76,36 +71,33 @@ class FittedModel:
         return f"{said}; cannot tell yet: {', '.join(self.unclear)}" if self.unclear else said
 
 
-def fit(profiles: Iterable[Profile], facts: ModelFacts, pace: CoreSpeed | None = None) -> FittedModel | RefusedProfiles:
+def fit(profiles: Iterable[Profile], facts: ModelFacts, pace: CoreSpeed | None = None) -> FittedModel | str:
     """Fit the model of one job, or return the reason why there is none. `pace` is the speed of its cores."""
     return fit_many([(profiles, facts)], [pace or CoreSpeed()])[0]
 
 
 def fit_many(
     jobs: Iterable[tuple[Iterable[Profile], ModelFacts]], paces: Sequence[CoreSpeed] | None = None
-) -> list[FittedModel | RefusedProfiles]:
-    """Fit many jobs together, which is far faster than one by one."""
+) -> list[FittedModel | str]:
+    """Fit many jobs together, which is far faster than one by one. A job without a model gets the reason."""
     asked = list(jobs)
-    given = list(zip(tabulate([profiles for profiles, _ in asked]), [facts for _, facts in asked], strict=True))
-    refused = [_refusal(table) for table, _ in given]
+    tables = [_checked(table) for table in tabulate([profiles for profiles, _ in asked])]
     usable = [
-        (table, facts)
-        for (table, facts), why in zip(given, refused, strict=True)
-        if why is None and isinstance(table, ProfileTable)
+        (table, facts, pace)
+        for table, (_, facts), pace in zip(tables, asked, paces or [CoreSpeed()] * len(asked), strict=True)
+        if isinstance(table, ProfileTable)
     ]
-    told = [pace for pace, why in zip(paces or [CoreSpeed()] * len(given), refused, strict=True) if why is None]
-    models = iter(_fit_tables(usable, told) if usable else ())
-    return [why if why is not None else next(models) for why in refused]
+    models = iter(_fit_tables(*zip(*usable, strict=True)) if usable else ())
+    return [table if isinstance(table, str) else next(models) for table in tables]
 
 
-def _refusal(table: ProfileTable | RefusedProfiles) -> RefusedProfiles | None:
-    if isinstance(table, RefusedProfiles):
+def _checked(table: ProfileTable | str) -> ProfileTable | str:
+    if isinstance(table, str):
         return table
     fewest = FEWEST_TIMED if table.timed else FEWEST
     if len(table) >= fewest:
-        return None
-    why = f"{len(table)} configurations measured, wanted {fewest}: totals of fewer say nothing about others"
-    return RefusedProfiles(why=why, dropped=table.dropped)
+        return table
+    return f"{len(table)} configurations measured, at least {fewest} needed: totals of fewer say nothing about others"
 
 
 def _design(tables: Sequence[ProfileTable], facts: Sequence[ModelFacts]) -> Array:
@@ -121,7 +113,6 @@ def _design(tables: Sequence[ProfileTable], facts: Sequence[ModelFacts]) -> Arra
 
 
 def _padded(rows: Sequence[Array]) -> Array:
-    """Return an array (jobs, rows, 5), padded with 0."""
     lines = shape_columns.of_lengths([len(some) for some in rows])
     whole = numpy.zeros((len(rows), int(lines.lengths.max()), 5))
     whole[lines.owner, lines.place] = numpy.concatenate(rows)
@@ -138,9 +129,8 @@ def _least_seconds(tables: Sequence[ProfileTable], paces: Sequence[CoreSpeed]) -
 
 
 def _fit_tables(
-    jobs: Sequence[tuple[ProfileTable, ModelFacts]], paces: Sequence[CoreSpeed]
-) -> list[FittedModel | RefusedProfiles]:
-    tables, facts = [table for table, _ in jobs], [fact for _, fact in jobs]
+    tables: Sequence[ProfileTable], facts: Sequence[ModelFacts], paces: Sequence[CoreSpeed]
+) -> list[FittedModel | str]:
     rows, times = _design(tables, facts), _padded([table.times for table in tables])
     present = (times[:, :, 0] > 0).astype(float)
     count = present.sum(axis=1)
@@ -173,10 +163,9 @@ def _fit_tables(
             rmsle=one_rmsle,
             mape=one_mape,
             deviations=tuple(deviation),
-            information=information[job],
         )
         if all(map(math.isfinite, c))
-        else RefusedProfiles(why=NO_NUMBERS, dropped=tables[job].dropped)
+        else NO_NUMBERS
         for job, (c, one_rmsle, one_mape, deviation) in enumerate(
             zip(solution.coefficients.tolist(), rmsle.tolist(), mape.tolist(), deviations.tolist(), strict=True)
         )
@@ -315,7 +304,6 @@ def _one_turn(problem: LeastSquares, weights: Array, now: Array) -> Array:
 
 
 def _bounded(system: Array, wanted: Array, pull: Array, drawn: Array) -> list[Array]:
-    """Solve the constrained problems of some jobs, one by one."""
     from scipy import optimize
 
     drawing = numpy.zeros((len(pull), pull.shape[1], pull.shape[1]))
@@ -338,8 +326,7 @@ def _error(problem: LeastSquares, found: Array, residuals: Array, weights: Array
 
 
 def _huber(residuals: Array, present: Array) -> Array:
-    """Return Huber weights: 1 for ordinary residuals, less beyond. The scale is a median, which outliers do not
-    affect."""
+    """Return Huber weights. The scale is a median, which outliers do not affect."""
     sizes = numpy.abs(residuals)
     deviation = numpy.maximum(1.4826 * median(sizes, present), LEAST_DEVIATION)
     weights: Array = numpy.minimum(1.0, HUBER * deviation[:, None] / numpy.maximum(sizes, NOWHERE))
@@ -347,7 +334,6 @@ def _huber(residuals: Array, present: Array) -> Array:
 
 
 def median(values: Array, present: Array) -> Array:
-    """Return the median of each job over rows that are not padding."""
     ordered = numpy.sort(numpy.where(present > 0, values, numpy.inf), axis=1)
     count = present.sum(axis=1).astype(int)
     middle: Array = numpy.take_along_axis(ordered, ((count - 1) // 2)[:, None], axis=1)[:, 0]

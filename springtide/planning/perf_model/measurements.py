@@ -29,7 +29,6 @@ class ShapeSpeed:
 
     shape: Shape
     throughput: float
-    """Samples per second of all workers."""
     steps: int
     windows: int = 1
     timed: bool = False
@@ -44,7 +43,6 @@ def throughput(shape: Shape, timing: TimingSum) -> float | None:
 
 
 def by_shape(job: JobView) -> tuple[ShapeSpeed, ...]:
-    """Return each measured shape, in the order in which the job last left it."""
     sums: dict[Shape, TimingSum] = {}
     for profile in job.profiles:
         if throughput(profile.shape, profile.timing) is not None:
@@ -69,7 +67,6 @@ def shapes(job: JobView) -> set[Shape]:
 
 
 def now(job: JobView) -> ShapeSpeed | None:
-    """Return the speed in the current shape since the last change."""
     since = job.last_change_at if job.last_change_at is not None else -math.inf
     shape = job.at_work
     recent = [
@@ -91,7 +88,6 @@ def _sound(profile: Profile) -> bool:
 
 
 def unchanged_s(job: JobView, *, at: float) -> float:
-    """Return the seconds since the last change of shape, or since the start."""
     since = job.last_change_at if job.last_change_at is not None else job.started_at
     return math.inf if since is None else at - since
 
@@ -175,6 +171,9 @@ class CoreSpeed(NamedTuple):
     server: float = math.inf
 
 
+UNLIMITED = CoreSpeed()
+
+
 def pace_of(job: JobView, throughput: float) -> CoreSpeed:
     """Return the speed of cores from all windows; without counts, from current usage and throughput."""
     return CoreSpeed(*(_pace(job, kind, throughput) for kind in (RoleKind.WORKER, RoleKind.SERVER)))
@@ -199,8 +198,7 @@ def of_cores(throughput: float, used: float, given: float) -> float:
 
 
 def ceiling(pace: CoreSpeed | Floats, shapes: ShapeColumns) -> Floats:
-    """Return the samples per second that the cores of shapes allow, at one speed or at one speed per shape (two
-    rows)."""
+    """Return the samples per second that the cores allow, at one speed or at one speed per shape (two rows)."""
     worker, server = pace
     return np.minimum(shapes.workers * shapes.worker_cpu * worker, shapes.servers * shapes.server_cpu * server)
 

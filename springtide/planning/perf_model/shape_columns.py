@@ -69,8 +69,7 @@ Index = NDArray[Any]
 
 
 class RaggedRows(NamedTuple):
-    """Rows of different lengths in one flat array: the row of each element, and the length of each row. Rows may be
-    empty."""
+    """Rows of different lengths in one flat array: the row of each element, and the length of each row."""
 
     owner: Index
     lengths: Index

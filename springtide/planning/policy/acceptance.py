@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from springtide.domain.core.roles import RoleKind
-from springtide.domain.core.shape import FIELDS, ROUNDING, ResourceBudget, Shape
+from springtide.domain.core.shape import FIELDS, Shape, resources_of
 from springtide.domain.plan.plan import Advice, Decision, ShapePlan, nothing
 from springtide.domain.plan.view import ClusterView, JobView
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
@@ -25,7 +25,6 @@ SPARE = 1.1
 
 
 def refused(advice: Any, job: JobView, config: PlanningConfig, *, epoch: int, now: float) -> str:
-    """Return the reason for refusing the advice; empty if the advice has no plan or its plan can be applied."""
     try:
         return _refused(advice, job, config, epoch=epoch, now=now)
     except Exception as error:  # an adviser may send wrong types or miss fields; the job must continue
@@ -47,14 +46,14 @@ def _refused(advice: Any, job: JobView, config: PlanningConfig, *, epoch: int, n
         return "its plan is none"
     if plan.job != job.name:
         return f"it is for job {plan.job}; this is {job.name}"
-    if job.shape is not None and _nothing_changes(plan, job, job.shape):
+    if plan.shape == job.shape and not plan.server_cpus and plan.extra_workers == job.extra_workers:
         return "it changes nothing"
     if fault := plan_fault(plan, job, config):
         return fault
-    taken, quota = takes(plan), job.bounds.quota
+    taken, quota = plan.takes, job.bounds.quota
     # extra workers use only spare CPU, but they do use memory
     cpu = taken.cpu - plan.extra_workers * plan.shape.worker_cpu
-    if not holds(quota, cpu, taken.memory):
+    if not quota.fits(cpu, taken.memory):
         return f"it takes {cpu:g} cores and {taken.memory:g} bytes; the quota is {quota.cpu:g} and {quota.memory:g}"
     if job.shape is not None and plan.shape == job.shape and plan.extra_workers < job.extra_workers:
         return ""  # this removal need not wait for the minimum time between changes
@@ -62,12 +61,11 @@ def _refused(advice: Any, job: JobView, config: PlanningConfig, *, epoch: int, n
     urgent = job.shape is not None and _more_memory(plan.shape, job.shape)
     begun = job.last_change_at is None and job.stage in (PlanningStage.WAITING, PlanningStage.SAMPLING)
     if quiet < config.between_changes_s and not urgent and not begun and job.shape is not None:
-        return f"the job was changed {quiet:.0f} s ago; wanted {config.between_changes_s:.0f} s between changes"
+        return f"the job changed {quiet:.0f} s ago; at least {config.between_changes_s:.0f} s must pass between changes"
     return _too_little_memory(plan.shape, job)
 
 
 def _sound(plan: ShapePlan) -> bool:
-    """Return True if all numbers have the right type."""
     whole = (plan.shape.workers, plan.shape.servers, plan.shape.worker_memory, plan.shape.server_memory)
     given = (*(getattr(plan.shape, name) for name in FIELDS), *(cpu for _, cpu in plan.server_cpus))
     return (
@@ -76,10 +74,6 @@ def _sound(plan: ShapePlan) -> bool:
         and isinstance(plan.reason, str)
         and bool(plan.reason)
     )
-
-
-def _nothing_changes(plan: ShapePlan, job: JobView, now: Shape) -> bool:
-    return plan.shape == now and not plan.server_cpus and plan.extra_workers == job.extra_workers
 
 
 def _more_memory(shape: Shape, now: Shape) -> bool:
@@ -125,7 +119,8 @@ def _pays_more(job: JobView, now: Shape, to: Shape, throughput: float, config: P
     )
     speeds = np.array([min(model.predict(step), measurements.ceiling_of(pace, step)) for step in steps])
     samples = min(job.remaining, WORTH_S * throughput)
-    by_workers, by_servers = switch_cost.mean_throughput(now, columns(steps), job.launches, throughput, speeds, samples)
+    starts = switch_cost.starts(job.launches)
+    by_workers, by_servers = switch_cost.mean_throughput(now, columns(steps), starts, throughput, speeds, samples)
     return bool(by_servers > by_workers)
 
 
@@ -141,7 +136,7 @@ def decide(policy: Policy, view: ClusterView, config: PlanningConfig) -> Decisio
     except (Exception, SystemExit) as error:  # a policy may be third-party code; jobs must continue
         return nothing(f"policy {name} failed: {type(error).__name__}: {error}")
     if not isinstance(decision, Decision):
-        return nothing(f"policy {name} failed: it answered with {type(decision).__name__}; wanted a Decision")
+        return nothing(f"policy {name} failed: it answered with {type(decision).__name__}; expected a Decision")
     try:
         if fault := _malformed(decision):
             return nothing(f"policy {name} failed: it answered with a decision that is none: {fault}")
@@ -164,16 +159,16 @@ def kept(decision: Decision, view: ClusterView, config: PlanningConfig) -> Decis
             refused.append(f"plan for {getattr(plan, 'job', plan)} refused: {fault}")
         else:
             sound.append(plan)
-    taken = {job.name: _now(job.shape) for job in view.jobs}
+    taken = {job.name: resources_of(job.shape) for job in view.jobs}
     cpu, memory = sum(each.cpu for each in taken.values()), sum(each.memory for each in taken.values())
     accepted: list[ShapePlan] = []
     for growing in (False, True):
         for plan in sound:
-            wanted, had = takes(plan), taken[plan.job]
+            wanted, had = plan.takes, taken[plan.job]
             if (wanted.cpu > had.cpu or wanted.memory > had.memory) is not growing:
                 continue
             all_cpu, all_memory = cpu + wanted.cpu - had.cpu, memory + wanted.memory - had.memory
-            if growing and not holds(view.capacity, all_cpu, all_memory):
+            if growing and not view.capacity.fits(all_cpu, all_memory):
                 refused.append(
                     f"plan for {plan.job} refused: all jobs would take {all_cpu:,.1f} cores and "
                     f"{all_memory / 2**30:,.1f} GiB; there are {view.capacity.cpu:,.1f} and "
@@ -192,23 +187,22 @@ def kept(decision: Decision, view: ClusterView, config: PlanningConfig) -> Decis
 def _malformed(decision: Any) -> str:
     """Return a description of a wrongly typed field; empty if none. Dataclasses do not check types."""
     if not isinstance(decision.plans, tuple):
-        return f"its plans are a {type(decision.plans).__name__}; wanted a tuple"
+        return f"its plans are a {type(decision.plans).__name__}; expected a tuple"
     if not isinstance(decision.why, str):
-        return f"its reason is {decision.why!r}; wanted a sentence"
+        return f"its reason is {decision.why!r}; expected a sentence"
     if not (isinstance(decision.notes, tuple) and all(isinstance(note, str) for note in decision.notes)):
-        return f"its notes are {decision.notes!r}; wanted a tuple of sentences"
+        return f"its notes are {decision.notes!r}; expected a tuple of sentences"
     return ""
 
 
 def plan_fault(plan: object, job: JobView | None, config: PlanningConfig) -> str:
-    """Return the fault of a single plan; empty if none."""
     if not isinstance(plan, ShapePlan) or not isinstance(plan.shape, Shape):
         return "it is no plan"
     if job is None:
         return "there is no such job"
     whole = (plan.shape.workers, plan.shape.servers, plan.extra_workers)
     if not all(isinstance(number, int) for number in whole):
-        return f"{plan.shape.workers!r} workers, {plan.shape.servers!r} servers; wanted whole numbers (int)"
+        return f"{plan.shape.workers!r} workers, {plan.shape.servers!r} servers; expected whole numbers (int)"
     if not math.isfinite(plan.shape.cpu + plan.shape.memory):
         return f"its shape is no shape: {plan.shape}"
     if not job.bounds.holds(plan.shape):
@@ -218,23 +212,5 @@ def plan_fault(plan: object, job: JobView | None, config: PlanningConfig) -> str
     most = min(job.bounds.most.server_cpu, config.node_cpu)
     for rank, cpu in plan.server_cpus:
         if not (0 <= rank < plan.shape.servers and 0 < cpu <= max(most, plan.shape.server_cpu)):
-            return f"server-{rank} with {cpu:g} cores; wanted one of {plan.shape.servers} with at most {most:g}"
+            return f"server-{rank} with {cpu:g} cores; expected one of {plan.shape.servers} with at most {most:g}"
     return ""
-
-
-def takes(plan: ShapePlan) -> ResourceBudget:
-    """Return all resources of a plan: its shape, extra workers, and enlarged servers."""
-    shape = plan.shape
-    hot = sum(cpu - shape.server_cpu for _, cpu in plan.server_cpus)
-    return ResourceBudget(
-        cpu=max(0.0, shape.cpu + hot) + plan.extra_workers * shape.worker_cpu,
-        memory=shape.memory + plan.extra_workers * shape.worker_memory,
-    )
-
-
-def holds(capacity: ResourceBudget, cpu: float, memory: float) -> bool:
-    return cpu <= capacity.cpu * (1 + ROUNDING) and memory <= capacity.memory * (1 + ROUNDING)
-
-
-def _now(shape: Shape | None) -> ResourceBudget:
-    return ResourceBudget(cpu=shape.cpu if shape else 0.0, memory=shape.memory if shape else 0.0)

@@ -25,8 +25,7 @@ Step = ShapePlan | str
 
 
 def each(view: ClusterView, why: str, step: Callable[[JobView], Step]) -> Decision:
-    """Decide each job separately. `planning.policy.acceptance` enforces the capacity in order of plans, best gain per
-    cost first."""
+    """Decide each job separately. `acceptance` enforces the capacity, best gain per cost first."""
     plans, notes = [], []
     for job in view.jobs:
         made = step(job)
@@ -47,7 +46,6 @@ def plan(
     gain: float = 0.0,
     stage: PlanningStage | None = None,
 ) -> Step:
-    """Return a plan for the shape within the job's bounds, or a reason if the job already has that shape."""
     allowed = clamp.clipped(shape, job.bounds, config)
     held = clamp.smaller(allowed, job.bounds, job.bounds.quota)
     if held is None or held == job.shape:
@@ -123,12 +121,10 @@ def _next(job: JobView, here: ShapeSpeed, config: PlanningConfig) -> Step:
 
 
 def same_but_workers(one: ShapeSpeed, other: ShapeSpeed) -> bool:
-    """Return True if the two shapes differ only in the number of workers."""
     return replace(one.shape, workers=1) == replace(other.shape, workers=1) and one.shape != other.shape
 
 
 def efficiency(fewer: ShapeSpeed, more: ShapeSpeed) -> float:
-    """Return the gain of a new worker as a share of an old worker's throughput."""
     new = (more.throughput - fewer.throughput) / (more.shape.workers - fewer.shape.workers)
     old = fewer.throughput / fewer.shape.workers
     return new / old if old > 0 else math.inf
@@ -180,7 +176,6 @@ def _decide(view: ClusterView, config: PlanningConfig, *, workers: int, servers:
 
 
 def _steps(now: Shape, workers: int, servers: int, *, together: bool) -> list[Shape]:
-    """Return the possible next shapes: both (if `together`), more workers, more servers."""
     more_workers, more_servers = (
         replace(now, workers=now.workers + workers),
         replace(now, servers=now.servers + servers),
@@ -198,7 +193,6 @@ def _by_model(
     *,
     a_core: bool,
 ) -> Step:
-    """Return the step with the largest gain, or gain per core, by the speed model."""
     model = fit(seen)
     base = speed(model, here.shape)
     gains = [speed(model, shape) - base for shape in steps]
@@ -256,7 +250,7 @@ def dlrover(view: ClusterView, config: PlanningConfig) -> Decision:
         quiet = measurements.unchanged_s(job, at=view.now)
         ran_out = [one for one in job.findings if one.trouble is FindingKind.OOM]
         if quiet < config.between_changes_s and not ran_out:
-            return f"changed {quiet:.0f} s ago; wanted {config.between_changes_s:.0f} s"
+            return f"changed {quiet:.0f} s ago; at least {config.between_changes_s:.0f} s must pass"
         if ran_out:
             return _after_oom(job, job.shape, ran_out[0].role.kind, config)
         return _remedy(job, job.shape, config)

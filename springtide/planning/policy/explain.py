@@ -1,4 +1,4 @@
-"""Pure. Explains a decision about a job: its model, the next measurement, and the candidate shapes.
+"""Pure. Explains a decision about a job: its model and the candidate shapes.
 
 In: a `ClusterView`, a `PlanningConfig`, and the decision of a policy. Out: one `JobOutlook` per job. Next: `springtide
 plan`.
@@ -16,12 +16,10 @@ from springtide.domain.plan.view import ClusterView, JobView
 from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.allocate import bids
 from springtide.planning.candidates import pareto
-from springtide.planning.candidates.enumeration import FrontQuery
-from springtide.planning.candidates.pareto import Probe
+from springtide.planning.candidates.pareto import FrontQuery
 from springtide.planning.perf_model import equations, fit, measurements
 from springtide.planning.perf_model.fit import FittedModel
 from springtide.planning.perf_model.measurements import CoreSpeed
-from springtide.planning.perf_model.profiles import RefusedProfiles
 
 MOST = 12
 """Maximum number of options shown per job, besides the current and the chosen shape."""
@@ -33,12 +31,10 @@ class ShapeOption:
 
     shape: Shape
     cost: float
-    """Hourly cost."""
     throughput: float | None
     """Expected samples per second; None if not predicted."""
     chosen: bool = False
     now: bool = False
-    """True for the current shape."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +42,8 @@ class JobOutlook:
     """Explanation of the decision about one job."""
 
     job: str
-    model: FittedModel | RefusedProfiles
+    model: FittedModel | str
+    """Model of the job, or the reason why there is none."""
     measured: float | None
     """Current samples per second; None without valid measurements."""
     options: tuple[ShapeOption, ...]
@@ -54,7 +51,6 @@ class JobOutlook:
     why: str
     """Number of shapes considered."""
     plan: ShapePlan | None
-    probe: Probe | None
     shares: tuple[float, ...] | None
     """Shares of the step time by coefficient in the current shape; None without a model or a shape."""
 
@@ -77,16 +73,16 @@ def _one(
     job: JobView,
     measured: float | None,
     pace: CoreSpeed,
-    model: FittedModel | RefusedProfiles,
+    model: FittedModel | str,
     view: ClusterView,
     config: PlanningConfig,
     decision: Decision,
 ) -> JobOutlook:
     plan = decision.plan_for(job.name)
     options: list[tuple[Shape, float | None]]
-    if isinstance(model, RefusedProfiles):
+    if isinstance(model, str):
         options = [(shape, None) for shape in _named(job, plan)]
-        why, next_one, shares = f"no candidates: {model.why}", None, None
+        why, shares = f"no candidates: {model}", None
     else:
         bounds = _bounds(job, view, config)
         front = pareto.front(
@@ -100,10 +96,11 @@ def _one(
             )
         )
         thin = front.thin(MOST)
-        shapes = [thin.shape(place) for place in range(len(thin))]
+        shapes = [thin.shapes.shape(place) for place in range(len(thin))]
         shapes += [shape for shape in _named(job, plan) if not any(_alike(shape, one) for one in shapes)]
-        options, why = [(shape, foretold(model, pace, shape)) for shape in shapes], front.why + _trust(model)
-        next_one = pareto.next_probe(model, bounds, need=job.need, prices=config.prices)
+        options = [(shape, min(float(model.predict(shape)), measurements.ceiling_of(pace, shape))) for shape in shapes]
+        unclear = "; not all is clear yet, so a job that has its size is changed only to shapes near those measured"
+        why = front.why + (unclear if model.unclear else "")
         shares = _shares(model, job.shape) if job.shape else None
     listed = [
         ShapeOption(
@@ -123,19 +120,8 @@ def _one(
         options=tuple(listed),
         why=why,
         plan=plan,
-        probe=next_one,
         shares=shares,
     )
-
-
-def _trust(model: FittedModel) -> str:
-    unclear = "; not all is clear yet, so that a job that has its size is changed only to shapes near those measured"
-    return unclear if model.unclear else ""
-
-
-def foretold(model: FittedModel, pace: CoreSpeed, shape: Shape) -> float:
-    """Return the predicted samples per second, limited by the cores."""
-    return min(float(model.predict(shape)), measurements.ceiling_of(pace, shape))
 
 
 def _bounds(job: JobView, view: ClusterView, config: PlanningConfig) -> ShapeBounds:

@@ -6,7 +6,7 @@ wraps it, so a faulty policy cannot harm a job. Next: a master, the brain or the
 
 import functools
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from typing import Any
 
@@ -29,24 +29,21 @@ POLICIES: dict[str, Policy] = {
 }
 
 
+GROUP = "springtide.policies"
+Plugin = Callable[..., Any]
+
+
 def names() -> tuple[str, ...]:
-    return tuple(sorted({*POLICIES, *offered()}))
+    return names_of(POLICIES, GROUP)
 
 
 def load(name: str) -> Policy:
-    """Return the policy with this name, wrapped by `safe`. Built-in names precede those of installed packages."""
+    """Return the policy with this name, wrapped by `safe`."""
     return safe(found(name))
 
 
 def found(name: str) -> Policy:
-    if name in POLICIES:
-        return POLICIES[name]
-    if ":" in name:
-        return by_dotted_name(name)
-    offered = by_entry_point(name)
-    if offered is None:
-        raise errors.UnknownName("policy", name, names())
-    return offered
+    return find(name, POLICIES, GROUP, "policy")
 
 
 def safe(policy: Policy) -> Policy:
@@ -57,16 +54,20 @@ def safe(policy: Policy) -> Policy:
     return asked
 
 
-GROUP = "springtide.policies"
-Plugin = Callable[..., Any]
+def names_of(built_in: Iterable[str], group: str) -> tuple[str, ...]:
+    return tuple(sorted({*built_in, *offered(group)}))
 
 
-def offered(group: str = GROUP) -> tuple[str, ...]:
+def offered(group: str) -> tuple[str, ...]:
     return tuple(sorted({point.name for point in metadata.entry_points(group=group)}))
 
 
-def by_entry_point(name: str, group: str = GROUP, kind: str = "policy") -> Plugin | None:
-    """Return the plug-in of this name and kind from an installed package; None if there is none."""
+def find(name: str, built_in: Mapping[str, Plugin], group: str, kind: str) -> Plugin:
+    """Return the built-in function of this name, that of `module:function`, or that of an installed package."""
+    if name in built_in:
+        return built_in[name]
+    if ":" in name:
+        return _by_dotted_name(name, kind)
     for point in metadata.entry_points(group=group, name=name):
         try:
             loaded = point.load()
@@ -77,13 +78,13 @@ def by_entry_point(name: str, group: str = GROUP, kind: str = "policy") -> Plugi
                 f"reinstall the package or choose another {kind}"
             ) from error
         return _callable(name, loaded, kind)
-    return None
+    raise errors.UnknownName(kind, name, names_of(built_in, group))
 
 
-def by_dotted_name(name: str, kind: str = "policy") -> Plugin:
+def _by_dotted_name(name: str, kind: str) -> Plugin:
     module, _, function = name.partition(":")
     if not module or not function:
-        raise errors.BadInput(f"{kind} {name!r}: wanted module:function, such as my_package.policies:half")
+        raise errors.BadInput(f"{kind} {name!r}: use module:function, such as my_package.policies:half")
     try:
         loaded = importlib.import_module(module)
     except (Exception, SystemExit) as error:
@@ -104,5 +105,5 @@ def _said(error: BaseException) -> str:
 
 def _callable(name: str, loaded: object, kind: str) -> Plugin:
     if not callable(loaded):
-        raise errors.BadInput(f"{kind} {name!r} is a {type(loaded).__name__}; wanted a function")
+        raise errors.BadInput(f"{kind} {name!r} is a {type(loaded).__name__}, not a function")
     return loaded

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from springtide.domain.core.shape import ROUNDING, ResourceBudget, Shape, cost
+from springtide.domain.core.shape import NOTHING, ROUNDING, ResourceBudget, Shape, cost, resources_of
 from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.plan.view import ClusterView, JobView
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
@@ -21,7 +21,6 @@ from springtide.planning.candidates import clamp
 from springtide.planning.lifecycle import stages
 from springtide.planning.lifecycle.stages import LentWorkers, PlanRequest, ReadyJob
 from springtide.planning.perf_model import fit, measurements
-from springtide.planning.policy import acceptance
 
 
 class FreeRoom:
@@ -33,13 +32,13 @@ class FreeRoom:
         self.memory = view.capacity.memory - sum(shape.memory for shape in held)
 
     def beside(self, now: Shape | None) -> ResourceBudget:
-        """Return the resources that a job could have: free capacity plus its own."""
-        cpu, memory = (now.cpu, now.memory) if now else (0.0, 0)
-        return ResourceBudget(cpu=max(0.0, self.cpu + cpu), memory=max(0.0, self.memory + memory))
+        has = resources_of(now)
+        return ResourceBudget(cpu=max(0.0, self.cpu + has.cpu), memory=max(0.0, self.memory + has.memory))
 
     def change(self, now: Shape | None, takes: ResourceBudget) -> None:
-        self.cpu -= takes.cpu - (now.cpu if now else 0.0)
-        self.memory -= takes.memory - (now.memory if now else 0)
+        has = resources_of(now)
+        self.cpu -= takes.cpu - has.cpu
+        self.memory -= takes.memory - has.memory
 
 
 def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
@@ -65,7 +64,7 @@ def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
         plan = _placed(wish, job, room, config)
         if isinstance(plan, ShapePlan):
             plans.append(plan)
-            room.change(job.shape, acceptance.takes(plan))
+            room.change(job.shape, plan.takes)
         else:
             notes.append(f"{job.name}: {plan}")
             if job.shape is None:
@@ -81,7 +80,6 @@ def springtide(view: ClusterView, config: PlanningConfig) -> Decision:
 
 
 def _placed(wish: PlanRequest, job: JobView, room: FreeRoom, config: PlanningConfig) -> ShapePlan | str:
-    """Return the requested plan, or as much of it as fits."""
     beside = room.beside(job.shape)
     held = clamp.smaller(wish.plan.shape, job.bounds, beside)
     if held is None:
@@ -113,7 +111,7 @@ def _shared_out(
     ]
     made = iter(bidding.bids(bidders, view, config))
     for one, model in zip(ready, models, strict=True):
-        bid = next(made) if isinstance(model, fit.FittedModel) else model.why
+        bid = next(made) if isinstance(model, fit.FittedModel) else model
         if isinstance(bid, str):
             notes.append(f"{one.job.name}: {bid}")
         else:
@@ -122,21 +120,22 @@ def _shared_out(
         cpu=max(0.0, room.cpu + sum(one.now.cpu for one in bids)),
         memory=max(0.0, room.memory + sum(one.now.memory for one in bids)),
     )
-    decision = choose.choose(bids, _without(left, waiting), config)
+    reserved = sum((resources_of(job.bounds.least) for job in waiting), NOTHING)
+    decision = choose.choose(bids, left - reserved, config)
     if waiting and not decision.plans:
         decision = choose.choose(bids, left, config)
     plans = list(decision.plans)
     jobs = {one.job.name: one.job for one in ready}
     for plan in plans:
-        room.change(jobs[plan.job].shape, acceptance.takes(plan))
+        room.change(jobs[plan.job].shape, plan.takes)
     notes += [decision.why, *decision.notes] if bids else []
     changed = {plan.job for plan in plans}
     for one in ready:
         if one.job.name not in changed:
             mended = stages.mend(one.job, one.measured.shape, config)
-            if isinstance(mended, ShapePlan) and _fits(room, one.job, mended):
+            if isinstance(mended, ShapePlan) and room.beside(one.job.shape).fits(mended.takes.cpu, mended.takes.memory):
                 plans.append(mended)
-                room.change(one.job.shape, acceptance.takes(mended))
+                room.change(one.job.shape, mended.takes)
             elif one.job.stage is not PlanningStage.ADJUSTING:
                 notes.append(f"{one.job.name}: {mended if isinstance(mended, str) else mended.reason}")
     return plans, notes
@@ -152,16 +151,3 @@ def _given_up(lent: Sequence[LentWorkers], room: FreeRoom, config: PlanningConfi
         else:
             room.cpu, room.memory = room.cpu - takes.cpu, room.memory - takes.memory
     return plans
-
-
-def _fits(room: FreeRoom, job: JobView, plan: ShapePlan) -> bool:
-    takes, beside = acceptance.takes(plan), room.beside(job.shape)
-    return acceptance.holds(beside, takes.cpu, takes.memory)
-
-
-def _without(left: ResourceBudget, waiting: Sequence[JobView]) -> ResourceBudget:
-    """Return the capacity left after the minimum of the waiting jobs."""
-    return ResourceBudget(
-        cpu=max(0.0, left.cpu - sum(job.bounds.least.cpu for job in waiting)),
-        memory=max(0.0, left.memory - sum(job.bounds.least.memory for job in waiting)),
-    )

@@ -11,7 +11,16 @@ from enum import StrEnum
 import numpy as np
 
 from springtide.domain.core.roles import Role, RoleKind
-from springtide.domain.core.shape import GIB, NO_NEED, MemoryNeed, ResourceBudget, Shape, ShapeBounds
+from springtide.domain.core.shape import (
+    GIB,
+    NO_NEED,
+    NOTHING,
+    UNBOUNDED,
+    MemoryNeed,
+    ResourceBudget,
+    Shape,
+    ShapeBounds,
+)
 from springtide.domain.plan.profile import Profile
 from springtide.domain.plan.view import Feature, FindingKind, GuardFinding, JobView, LaunchTime, PastJob, RoleUse
 from springtide.domain.spec.planning_config import PlanningStage
@@ -19,7 +28,7 @@ from springtide.planning.guards import memory
 from springtide.planning.guards.memory import RowCount
 from springtide.sim.world import world as physics
 from springtide.sim.world.parameters import ClusterWorld
-from springtide.sim.world.world import FaultCondition, Reserved, Speed, TrueJob
+from springtide.sim.world.world import FaultCondition, Speed, TrueJob
 
 MEASURED = 1
 """Number of the random stream for errors in measured cores. The stream is separate, so that these errors do not change
@@ -35,7 +44,6 @@ class JobEnd(StrEnum):
     POD_LOST = "pod lost"
     SCHEDULING = "scheduling"
     UNFINISHED = "unfinished"
-    """The simulation ended before the job."""
 
 
 @dataclass(slots=True)
@@ -113,7 +121,6 @@ class JobTally:
     ooms: int = 0
     slow_s: float = 0.0
     ran_out: Shape | None = None
-    """Shape at the last OOM."""
     initial: Shape | None = None
 
 
@@ -145,7 +152,7 @@ class SimulatedJob:
         self.shape: Shape | None = None
         self.extra_workers = 0
         self.stage = PlanningStage.WAITING
-        self.reserved = Reserved()
+        self.reserved = NOTHING
         self.started_at: float | None = None
         self.last_change_at: float | None = None
         self.launching = False
@@ -234,40 +241,24 @@ WORKERS = tuple(Role(RoleKind.WORKER, rank) for rank in range(512))
 SERVERS = tuple(Role(RoleKind.SERVER, rank) for rank in range(1024))
 
 
-def bounds(world: ClusterWorld) -> ShapeBounds:
-    most = int(world.node_memory * GIB)
+def bounds(world: ClusterWorld, *, elastic: bool) -> ShapeBounds:
+    """Return the bounds of a job. Users without autoscaling may ask for any pod that fits a node, without a quota."""
+    most, least_cpu = int(world.node_memory * GIB), 1.0 if elastic else 0.01
     return ShapeBounds(
-        least=Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0),
+        least=Shape(workers=1, servers=1, worker_cpu=least_cpu, server_cpu=least_cpu),
         most=Shape(
-            workers=MOST_WORKERS,
-            servers=MOST_SERVERS,
+            workers=MOST_WORKERS if elastic else 1000,
+            servers=MOST_SERVERS if elastic else 1000,
             worker_cpu=world.node_cpu,
             server_cpu=world.node_cpu,
             worker_memory=most,
             server_memory=most,
         ),
-        quota=ResourceBudget(cpu=world.job_cpu, memory=MOST_SERVERS * most),
-    )
-
-
-def unbounded(world: ClusterWorld) -> ShapeBounds:
-    """Return the bounds of users without autoscaling: any pod that fits a node, and no quota."""
-    most = int(world.node_memory * GIB)
-    return ShapeBounds(
-        least=Shape(workers=1, servers=1, worker_cpu=0.01, server_cpu=0.01),
-        most=Shape(
-            workers=1000,
-            servers=1000,
-            worker_cpu=world.node_cpu,
-            server_cpu=world.node_cpu,
-            worker_memory=most,
-            server_memory=most,
-        ),
+        quota=ResourceBudget(cpu=world.job_cpu, memory=MOST_SERVERS * most) if elastic else UNBOUNDED,
     )
 
 
 def features(job: TrueJob) -> dict[str, Feature]:
-    """Return the features that are known at submission."""
     return {
         "user": job.user,
         "kind": job.kind,
@@ -279,7 +270,6 @@ def features(job: TrueJob) -> dict[str, Feature]:
 
 
 def need(running: SimulatedJob) -> MemoryNeed:
-    """Return the forecast memory need of the job."""
     law = memory.fit(running.observed.row_counts)
     rows = max(law.cautious(running.job.samples), physics.rows_bytes(running.job, running.progress.done))
     return _roomy(running.job, rows)
@@ -358,15 +348,13 @@ def findings(running: SimulatedJob) -> tuple[GuardFinding, ...]:
     shape = running.shape
     if shape is None:
         return ()
-    found = []
+    found, server = [], Role(RoleKind.SERVER)
     end = running.observed.need.of_server(shape.servers)
     if 0 < shape.server_memory < end:
         said = f"servers will need {end / GIB:.1f} GiB and have {shape.server_memory / GIB:.1f}"
-        found.append(GuardFinding(trouble=FindingKind.MEMORY, role=Role(RoleKind.SERVER), why=said))
+        found.append(GuardFinding(trouble=FindingKind.MEMORY, role=server, why=said))
     if running.tally.ran_out is not None and _of_servers(shape) <= _of_servers(running.tally.ran_out):
-        found.append(
-            GuardFinding(trouble=FindingKind.OOM, role=Role(RoleKind.SERVER), why="a server ran out of memory")
-        )
+        found.append(GuardFinding(trouble=FindingKind.OOM, role=server, why="a server ran out of memory"))
     return tuple(found)
 
 

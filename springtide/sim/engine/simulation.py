@@ -20,12 +20,12 @@ from springtide.domain.plan.view import ClusterView, LaunchTime, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.guards.memory import RowCount
 from springtide.planning.lifecycle import stages
-from springtide.sim.engine import running_job, systems
+from springtide.sim.engine import running_job
 from springtide.sim.engine.running_job import JobEnd, JobOutcome, SimulatedJob
 from springtide.sim.engine.systems import ServerChange, System
 from springtide.sim.world import world as physics
 from springtide.sim.world.parameters import DAY_S, ClusterWorld
-from springtide.sim.world.world import Cluster, Reserved, TrueJob
+from springtide.sim.world.world import Cluster, TrueJob
 
 HISTORY, LAUNCHES, PROFILES, SEEN, POINTS = 200, 50, 48, 18, 6
 MINUTE_S, WINDOWS, SETTLE_S, WINDOW_S = 60.0, 6, 3.0, 5.0
@@ -102,7 +102,7 @@ class Simulation:
         self.world, self.system = world, system
         self.config = replace(config or PlanningConfig(exact_seconds=0.0), workers_stay=True)  # see `_change`
         self.clock, self.cluster, self.story = Clock(), Cluster(world), Story()
-        self.bounds = running_job.bounds(world) if system.mechanisms.elastic else running_job.unbounded(world)
+        self.bounds = running_job.bounds(world, elastic=system.mechanisms.elastic)
         self.loss_rate = (world.pod_failures_a_day + world.preemptions_a_day) / DAY_S
         self.jobs: dict[str, SimulatedJob] = {}
         self.history: list[PastJob] = list(history)[-HISTORY:]
@@ -148,7 +148,6 @@ class Simulation:
         self.clock.after(self.system.every_s, self._tick)
 
     def _due(self, running: SimulatedJob) -> bool:
-        """Return True if the policy should see the job now."""
         if running.launching or running.ended:
             return False
         if running.shape is None:
@@ -179,7 +178,7 @@ class Simulation:
             launches=tuple(self.launches),
             jobs=tuple(running_job.view(running, self.bounds) for running in due),
         )
-        decision = systems.check(self.system.policy(seen, self.config), self.system.name)
+        decision = self.system.policy(seen, self.config)
         self.story.decisions += 1
         if not decision.plans and " failed: " in decision.why:
             self.story.complaints[decision.why] = self.story.complaints.get(decision.why, 0) + 1
@@ -242,7 +241,7 @@ class Simulation:
         return running.reserved.cpu if running else 0.0
 
     def _start(self, running: SimulatedJob, plan: ShapePlan) -> None:
-        wanted = Reserved.of(plan.shape, plan.extra_workers)
+        wanted = physics.reserved(plan.shape, plan.extra_workers)
         if not self._reserve(running, wanted):
             return
         running.launching = True
@@ -259,7 +258,8 @@ class Simulation:
         running.tally.initial = plan.shape
         self._settle(running, plan)
         running.last_change_at = None
-        relieve_hot_start(self, running)
+        if running.rate.condition.hot > 1:
+            _mend(self, running, 0.0)
         if (
             running.stage is PlanningStage.SAMPLING
             and self.system.every_s <= MINUTE_S
@@ -283,10 +283,10 @@ class Simulation:
         until the new pods run.
         """
         assert running.shape is not None
-        now, then = running.at_work, self._with_extra(plan)
-        both = Reserved.between(now, then)
+        now, then = running.at_work, replace(plan.shape, workers=plan.shape.workers + plan.extra_workers)
+        both = physics.between(now, then)
         beside = self._room(running, both)
-        if not self._reserve(running, both if beside else Reserved.larger(now, then)):
+        if not self._reserve(running, both if beside else physics.larger(now, then)):
             return
         running.launching = True
         self._tell(running, plan)
@@ -322,14 +322,10 @@ class Simulation:
             most = max(cpu for _, cpu in plan.server_cpus)
             relieved = max(1.0, running.job.faults.hot * plan.shape.server_cpu / most)
             running.rate.condition = replace(running.rate.condition, hot=min(running.rate.condition.hot, relieved))
-        self._reserve(running, Reserved.of(plan.shape, plan.extra_workers))
+        self._reserve(running, physics.reserved(plan.shape, plan.extra_workers))
         self.refresh(running)
 
-    def _with_extra(self, plan: ShapePlan) -> Shape:
-        return replace(plan.shape, workers=plan.shape.workers + plan.extra_workers)
-
-    def _reserve(self, running: SimulatedJob, wanted: Reserved) -> bool:
-        """Reserve these resources for the job; return False if they do not fit."""
+    def _reserve(self, running: SimulatedJob, wanted: ResourceBudget) -> bool:
         if not self._room(running, wanted):
             self.story.refused += 1
             return False
@@ -337,8 +333,7 @@ class Simulation:
         running.reserved = wanted
         return True
 
-    def _room(self, running: SimulatedJob, wanted: Reserved) -> bool:
-        """Return True if the cluster can give the job these resources, counting what the job holds."""
+    def _room(self, running: SimulatedJob, wanted: ResourceBudget) -> bool:
         cpu, memory = wanted.cpu - running.reserved.cpu, wanted.memory - running.reserved.memory
         return (cpu <= 0 and memory <= 0) or self.cluster.fits(max(cpu, 0.0), max(memory, 0.0))
 
@@ -381,8 +376,7 @@ class Simulation:
             self.end(running, JobEnd.FINISHED)
 
     def resized(self, running: SimulatedJob, shape: Shape) -> bool:
-        """Resize the job at once, as after a killed server; return False without room."""
-        if not self._reserve(running, Reserved.of(shape, running.extra_workers)):
+        if not self._reserve(running, physics.reserved(shape, running.extra_workers)):
             return False
         running.shape, running.last_change_at, running.observed.news = shape, self.clock.now, True
         running.tally.changes += 1
@@ -427,12 +421,6 @@ def _servers_change(old: Shape, new: Shape) -> bool:
 # ---- faults ----
 # Each job accumulates hazard (pods times time) and loses a pod when the hazard passes a threshold. The threshold is
 # drawn per job, so a job has the same faults under every policy.
-
-
-def relieve_hot_start(sim: Simulation, running: SimulatedJob) -> None:
-    """Schedule the relief of a job that starts with a hot server, if the system detects hot servers."""
-    if running.rate.condition.hot > 1:
-        _mend(sim, running, 0.0)
 
 
 def schedule_faults(sim: Simulation, running: SimulatedJob, rate: float) -> None:

@@ -5,14 +5,12 @@ cannot change a job, ES and Optimus re-initialize it, and Springtide changes it 
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import lru_cache
-from statistics import NormalDist
 
 import numpy as np
 
-from springtide import errors
 from springtide.domain.core.shape import Shape, ShapeBounds
 from springtide.domain.plan.plan import Decision, ShapePlan, nothing
 from springtide.domain.plan.view import ClusterView
@@ -41,9 +39,7 @@ class Mechanisms:
     """Abilities of a runtime."""
 
     elastic: bool = True
-    """The runtime changes shapes and replaces lost pods. Otherwise a lost pod fails the job, and the user runs it
-    again.
-    """
+    """The runtime changes shapes and replaces lost pods. Otherwise a lost pod fails the job."""
     dynamic_shards: bool = True
     """Workers lease shards as they go. Otherwise each worker has an equal part of the data."""
     servers: ServerChange = ServerChange.LIVE
@@ -53,7 +49,6 @@ class Mechanisms:
     """The runtime forecasts memory needs (`planning.guards.memory`) and shows them to the policy."""
 
     def pause_s(self, world: ClusterWorld) -> float:
-        """Return the seconds that a change of servers pauses a job."""
         if self.servers is ServerChange.RESTART:
             return world.checkpoint_s + world.prepare_s + world.load_s
         return world.init_s if self.servers is ServerChange.INITIALIZE else world.live_pause_s
@@ -77,7 +72,6 @@ class System:
 KUBEFLOW = Mechanisms(elastic=False, dynamic_shards=False, servers=ServerChange.RESTART, relieves=False, foresees=False)
 SCHEDULER = Mechanisms(servers=ServerChange.INITIALIZE, relieves=False, foresees=False)
 """Mechanisms of ES and Optimus: pods come and go, without repair of slow pods and without memory forecasts."""
-THREE_MINUTES_S = 180.0
 
 MECHANISMS = {"static": KUBEFLOW, "es": SCHEDULER, "optimus": SCHEDULER, "optimus_one": SCHEDULER}
 
@@ -85,26 +79,12 @@ MECHANISMS = {"static": KUBEFLOW, "es": SCHEDULER, "optimus": SCHEDULER, "optimu
 def system(name: str, policy: Policy) -> System:
     """Return the system of a policy: with the mechanisms of its paper if known, else with Springtide's mechanisms."""
     mechanisms = MECHANISMS.get(name, Mechanisms())
-    if mechanisms is SCHEDULER:
-        return System(
-            name=name,
-            policy=policy,
-            mechanisms=mechanisms,
-            every_s=THREE_MINUTES_S,
-            again_s=THREE_MINUTES_S,
-            rarely=0.0,
-        )
-    return System(name=name, policy=policy, mechanisms=mechanisms)
+    found = System(name=name, policy=policy, mechanisms=mechanisms)
+    return replace(found, every_s=180.0, again_s=180.0, rarely=0.0) if mechanisms is SCHEDULER else found
 
 
-def check(decision: object, name: str) -> Decision:
-    """Raise unless the policy returned a `Decision`; third-party policies may return anything."""
-    if not isinstance(decision, Decision):
-        raise errors.BadInput(f"policy {name} returned {type(decision).__name__}; wanted a Decision")
-    return decision
-
-
-QUANTILES = 64
+Waits = Callable[[ShapeBounds], Array]
+"""Function that returns the pending seconds of each shape in the `grid` of the bounds."""
 NEARLY = 0.999
 """Of the shapes with at least this share of the best speed, the cheapest is chosen."""
 
@@ -130,32 +110,12 @@ def true_steps_s(job: TrueJob, many: Shapes) -> Array:
     return steps_s
 
 
-@lru_cache(maxsize=8)
-def waits(bounds: ShapeBounds, world: ClusterWorld) -> Array:
-    """Return the expected pending seconds of each shape's pods; the role with the longer wait counts."""
-    many = grid(bounds)
-    draws = [(place + 0.5) / QUANTILES for place in range(QUANTILES)]
-
-    def of_slowest(pods: int) -> float:
-        slowest = [world.pending_spread * NormalDist().inv_cdf(draw ** (1 / pods)) for draw in draws]
-        return world.pending_s_a_core * float(np.mean(np.exp(slowest)))
-
-    roles = ((many.workers, many.worker_cpu), (many.servers, many.server_cpu))
-    found = []
-    for counts, cores in roles:
-        number, which = np.unique(counts, return_inverse=True)
-        found.append(np.array([of_slowest(int(pods)) for pods in number])[which] * cores)
-    return np.asarray(np.maximum(*found))
-
-
-def best(job: TrueJob, bounds: ShapeBounds, *, cpu: float = np.inf, world: ClusterWorld | None = None) -> Shape:
-    """Return the fastest shape within the bounds and `cpu` cores, with enough memory to the end. With `world`, return
-    the shape that finishes first.
-    """
+def best(job: TrueJob, bounds: ShapeBounds, *, cpu: float, waits: Waits | None = None) -> Shape:
+    """Return the fastest shape within the bounds and `cpu` cores; with `waits`, the one that finishes first."""
     many = grid(bounds)
     steps = true_steps_s(job, many)
-    if world is not None:
-        steps = job.samples / (job.samples / steps + job.facts.batch * waits(bounds, world))
+    if waits is not None:
+        steps = job.samples / (job.samples / steps + job.facts.batch * waits(bounds))
     steps = np.where(cpu_of(many) <= cpu, steps, -1.0)
     fast = np.flatnonzero(steps >= NEARLY * steps.max())
     chosen = fast[np.argmin(cpu_of(many)[fast])]
@@ -171,8 +131,8 @@ def best(job: TrueJob, bounds: ShapeBounds, *, cpu: float = np.inf, world: Clust
     )
 
 
-def oracle(jobs: Iterable[TrueJob], *, world: ClusterWorld | None = None) -> System:
-    """Return the system that knows these jobs, and with `world` the pending times of pods."""
+def oracle(jobs: Iterable[TrueJob], *, waits: Waits | None = None) -> System:
+    """Return the system that knows these jobs, and with `waits` the pending times of pods."""
     known = {job.name: job for job in jobs}
 
     def policy(view: ClusterView, config: PlanningConfig) -> Decision:
@@ -180,7 +140,7 @@ def oracle(jobs: Iterable[TrueJob], *, world: ClusterWorld | None = None) -> Sys
         plans = []
         for seen in view.jobs:
             if seen.shape is None and free >= seen.bounds.least.cpu:
-                shape = best(known[seen.name.partition("~")[0]], seen.bounds, cpu=free, world=world)
+                shape = best(known[seen.name.partition("~")[0]], seen.bounds, cpu=free, waits=waits)
                 free -= shape.cpu
                 plans.append(
                     ShapePlan(job=seen.name, shape=shape, reason="the truth is known", stage=PlanningStage.ADJUSTING)

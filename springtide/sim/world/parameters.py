@@ -1,13 +1,11 @@
 """Constants of the simulated world, each with its source: a section of a paper, or "assumed" with a reason.
 
-Out: `ClusterWorld`, frozen; a trace file may override fields. `rows()` returns the table for the design page. The
-results of the papers' improved systems are never inputs; only the papers' facts about jobs and clusters before the
-improvement are. 000 is DLRover-RM (VLDB 2024), 001 is DLRover.
+Out: `ClusterWorld`; a trace file may override fields. Results of the papers' improved systems are never inputs, only
+their facts about jobs and clusters before the improvement. 000 is DLRover-RM (VLDB 2024), 001 is DLRover.
 """
 
-from collections.abc import Iterator
-from dataclasses import Field, dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 from springtide import errors
 from springtide.domain.core.shape import GIB, Shape
@@ -114,40 +112,6 @@ class ClusterWorld:
     )
 
 
-def testbed() -> ClusterWorld:
-    """Return the small cluster of 000 §6, "which eliminates the impact of cloud instability": 20 nodes, no faults.
-
-    Pods start after the 20 s of 001 §6.3. A stop and restart takes 8 minutes (000 §6.2: 5 to restart and 3 to save and
-    load).
-    """
-    return replace(
-        ClusterWorld(),
-        nodes=20,
-        pending_s_a_core=0.0,
-        pod_failures_a_day=0.0,
-        preemptions_a_day=0.0,
-        checkpoint_s=90.0,
-        prepare_s=300.0,
-        load_s=90.0,
-    )
-
-
-class Row(NamedTuple):
-    """One row of the table of constants."""
-
-    name: str
-    value: float
-    unit: str
-    source: str
-
-
-def rows(world: ClusterWorld | None = None) -> Iterator[Row]:
-    chosen = world or ClusterWorld()
-    each: Field[Any]
-    for each in fields(ClusterWorld):
-        yield Row(each.name, getattr(chosen, each.name), each.metadata["unit"], each.metadata["source"])
-
-
 BATCH = 512
 FLOATS = 26 * 16
 """Floats of a sample in Criteo: 26 tables; 16 floats per row are assumed."""
@@ -181,7 +145,6 @@ class PaperModel:
     facts: ModelFacts
     coefficients: Coefficients
     tuned: Shape
-    """Shape tuned by hand."""
     worker_core_s: float
     """Core-seconds per step on a worker: used cores over steps per second, 001 Table 1."""
     server_core_s: float
@@ -203,9 +166,7 @@ def _shape(workers: int, worker_cpu: float, worker_gb: int, servers: int, server
 
 
 def _in_units(*, grad_s: float, upd_s: float, sync_s: float, emb_s: float, beta_s: float) -> Coefficients:
-    """Return coefficients from core-seconds of a batch and an update, and from seconds with one worker
-    and one server.
-    """
+    """Return coefficients from core-seconds, and from seconds with one worker and one server."""
     return Coefficients(grad=grad_s / BATCH, upd=upd_s, sync=sync_s / SYNC_S, emb=emb_s / (BATCH * FLOATS), beta=beta_s)
 
 

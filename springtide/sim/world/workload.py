@@ -201,19 +201,19 @@ def read(path: pathlib.Path) -> WorkloadTrace:
     place = InputFile(path, text)
     data = file_input.parse(path, text, what="a trace")
     if not isinstance(data, dict):
-        raise place.fail((), f"wanted the sections {' and '.join(SECTIONS)}, got {kind(data)}")
+        raise place.fail((), f"expected the sections {' and '.join(SECTIONS)}, got {kind(data)}")
     for section in data:
         if section not in SECTIONS:
             raise place.fail((section,), str(errors.UnknownName("section", str(section), SECTIONS)))
     world = _world(place, data.get("world") or {})
     listed = data.get("jobs")
     if not isinstance(listed, list) or not listed:
-        raise place.fail(("jobs",) if "jobs" in data else (), f"wanted a list of jobs, got {kind(listed)}")
+        raise place.fail(("jobs",) if "jobs" in data else (), f"expected a list of jobs, got {kind(listed)}")
     jobs = tuple(_traced_job(place, world, index, entry) for index, entry in enumerate(listed))
     seen: set[str] = set()
     for index, job in enumerate(jobs):
         if job.name in seen:
-            raise place.fail(("jobs", index), f"a second job is named {job.name!r}; wanted each name once")
+            raise place.fail(("jobs", index), f"a second job is named {job.name!r}; expected each name once")
         seen.add(job.name)
     return WorkloadTrace(world=world, jobs=tuple(sorted(jobs, key=lambda job: job.arrives_at)))
 
@@ -223,28 +223,28 @@ ROOMS = ("nodes", "node_cpu", "node_memory", "job_cpu")
 
 def _world(place: InputFile, changes: Any) -> ClusterWorld:
     if not isinstance(changes, Mapping):
-        raise place.fail(("world",), f"wanted names and numbers, got {kind(changes)}")
+        raise place.fail(("world",), f"expected names and numbers, got {kind(changes)}")
     known = {each.name for each in fields(ClusterWorld)}
     for name, value in changes.items():
         if name not in known:
             raise place.fail(("world", str(name)), str(errors.UnknownName("parameter", str(name), known)))
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-            raise place.fail(("world", str(name)), f"wanted a number, 0 or more, got {value!r}")
+            raise place.fail(("world", str(name)), f"expected a number, 0 or more, got {value!r}")
         if name in ROOMS and not value:
-            raise place.fail(("world", str(name)), "no job can begin with 0; wanted more")
+            raise place.fail(("world", str(name)), "no job can begin with 0; expected more")
     return replace(ClusterWorld(), **changes)
 
 
 def _traced_job(place: InputFile, world: ClusterWorld, index: int, entry: Any) -> TrueJob:
     trail = ("jobs", index)
     if not isinstance(entry, Mapping):
-        raise place.fail(trail, f"wanted a job's fields, got {kind(entry)}")
+        raise place.fail(trail, f"expected a job's fields, got {kind(entry)}")
     for name, value in entry.items():
         if name not in FIELDS:
             raise place.fail((*trail, str(name)), str(errors.UnknownName("field", str(name), FIELDS)))
         _check(place, (*trail, str(name)), value)
     if "model" not in entry:
-        raise place.fail(trail, f"no model; wanted one of {', '.join(parameters.MODELS)}")
+        raise place.fail(trail, f"no model; expected one of {', '.join(parameters.MODELS)}")
     if entry["model"] not in parameters.MODELS:
         unknown = str(errors.UnknownName("model", entry["model"], parameters.MODELS))
         raise place.fail((*trail, "model"), unknown)
@@ -255,7 +255,7 @@ def _check(place: InputFile, trail: tuple[str | int, ...], value: Any) -> None:
     name = str(trail[-1])
     if name in WORDS:
         if not isinstance(value, str) or not value:
-            raise place.fail(trail, f"wanted {WORDS[name]}, got {value!r}")
+            raise place.fail(trail, f"expected {WORDS[name]}, got {value!r}")
         return
     most = MOST.get(name, float("inf"))
     number = isinstance(value, int if name in WHOLE else int | float) and not isinstance(value, bool)
@@ -265,7 +265,7 @@ def _check(place: InputFile, trail: tuple[str | int, ...], value: Any) -> None:
         bound = f", up to {most:g}" if name in MOST else ""
         whole = "a whole number" if name in WHOLE else "a number"
         from_ = "above 0" if above_zero else f"from {least}"
-        raise place.fail(trail, f"wanted {whole} {from_}{bound} ({NUMBERS[name]}), got {value!r}")
+        raise place.fail(trail, f"expected {whole} {from_}{bound} ({NUMBERS[name]}), got {value!r}")
 
 
 def _filled(world: ClusterWorld, model: parameters.PaperModel, index: int, entry: Mapping[str, Any]) -> TrueJob:
@@ -296,7 +296,6 @@ def _filled(world: ClusterWorld, model: parameters.PaperModel, index: int, entry
 
 
 def example() -> str:
-    """Return an example trace: three jobs on a small cluster."""
     jobs = [
         {"name": "ads", "model": "widedeep", "at": 0, "workers": 8, "servers": 2, "worker_cpu": 8, "server_cpu": 16},
         {"name": "feed", "model": "xdeepfm", "at": 120, "workers": 4, "servers": 2, "worker_cpu": 16, "server_cpu": 8},

@@ -12,7 +12,7 @@ from statistics import NormalDist
 import numpy as np
 
 from springtide import errors
-from springtide.domain.core.shape import GIB, ROUNDING, ResourceBudget, Shape
+from springtide.domain.core.shape import GIB, ResourceBudget, Shape
 from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
 from springtide.planning.perf_model import equations
 from springtide.planning.perf_model.equations import Coefficients
@@ -96,9 +96,7 @@ class Speed:
     steps_s: float
     """Steps per second of all workers together."""
     worker_cores: float
-    """Cores used by all workers."""
     server_cores: float
-    """Cores used by all servers."""
 
 
 def speed(job: TrueJob, shape: Shape, condition: FaultCondition = WELL, *, dynamic: bool = True) -> Speed:
@@ -161,9 +159,7 @@ def profile(
     noise: Sequence[float],
     cores: tuple[float, float] | None = None,
 ) -> Profile:
-    """Return a profile of a window of steps with independent errors in each term. `cores` gives the errors of counted
-    worker and server cores.
-    """
+    """Return a profile with independent errors in each term and, with `cores`, in the counted cores."""
     constant = max(now.step_s - sum(now.terms), 0.0)
     gradient, update, synchronization, lookup, rest = (
         steps * term * error for term, error in zip((*now.terms, constant), noise, strict=True)
@@ -187,7 +183,6 @@ def profile(
 
 
 def again(job: TrueJob, *, at: float, more_memory: bool) -> TrueJob:
-    """Return the resubmitted job, with twice the memory after an OOM."""
     shape = job.requested
     if more_memory:
         shape = replace(shape, server_memory=2 * shape.server_memory)
@@ -214,9 +209,7 @@ class Cluster:
         )
 
     def fits(self, cpu: float, memory: float) -> bool:
-        return self.cpu + cpu <= self.capacity.cpu * (1 + ROUNDING) and self.memory + memory <= self.capacity.memory * (
-            1 + ROUNDING
-        )
+        return self.capacity.fits(self.cpu + cpu, self.memory + memory)
 
     def take(self, cpu: float, memory: float) -> None:
         if (cpu > 0 or memory > 0) and not self.fits(max(cpu, 0.0), max(memory, 0.0)):
@@ -240,39 +233,30 @@ def pending_s(world: ClusterWorld, cpu: float, pods: int, random: np.random.Gene
     return world.pending_s_a_core * cpu * math.exp(world.pending_spread * slowest)
 
 
-class Reserved:
-    """Cores and bytes of a shape."""
+def reserved(shape: Shape, extra_workers: int = 0) -> ResourceBudget:
+    return ResourceBudget(
+        cpu=shape.cpu + extra_workers * shape.worker_cpu, memory=shape.memory + extra_workers * shape.worker_memory
+    )
 
-    __slots__ = ("cpu", "memory")
 
-    def __init__(self, cpu: float = 0.0, memory: float = 0.0) -> None:
-        self.cpu, self.memory = cpu, memory
+def between(old: Shape, new: Shape) -> ResourceBudget:
+    """Return the resources during a live change; pods of the same size are shared."""
+    cpu = memory = 0.0
+    for role in ("worker", "server"):
+        before = (getattr(old, f"{role}_cpu"), getattr(old, f"{role}_memory"))
+        after = (getattr(new, f"{role}_cpu"), getattr(new, f"{role}_memory"))
+        counts = getattr(old, f"{role}s"), getattr(new, f"{role}s")
+        if before == after:
+            cpu, memory = cpu + max(counts) * before[0], memory + max(counts) * before[1]
+        else:
+            cpu += counts[0] * before[0] + counts[1] * after[0]
+            memory += counts[0] * before[1] + counts[1] * after[1]
+    return ResourceBudget(cpu=cpu, memory=memory)
 
-    @staticmethod
-    def of(shape: Shape, extra_workers: int = 0) -> "Reserved":
-        return Reserved(
-            shape.cpu + extra_workers * shape.worker_cpu, shape.memory + extra_workers * shape.worker_memory
-        )
 
-    @staticmethod
-    def between(old: Shape, new: Shape) -> "Reserved":
-        """Return the resources during a live change; pods of the same size are shared."""
-        cpu = memory = 0.0
-        for role in ("worker", "server"):
-            before = (getattr(old, f"{role}_cpu"), getattr(old, f"{role}_memory"))
-            after = (getattr(new, f"{role}_cpu"), getattr(new, f"{role}_memory"))
-            counts = getattr(old, f"{role}s"), getattr(new, f"{role}s")
-            if before == after:
-                cpu, memory = cpu + max(counts) * before[0], memory + max(counts) * before[1]
-            else:
-                cpu += counts[0] * before[0] + counts[1] * after[0]
-                memory += counts[0] * before[1] + counts[1] * after[1]
-        return Reserved(cpu, memory)
-
-    @staticmethod
-    def larger(old: Shape, new: Shape) -> "Reserved":
-        """Return the maximum of both shapes by cores and by memory, for a change that shrinks before it grows."""
-        return Reserved(max(old.cpu, new.cpu), max(old.memory, new.memory))
+def larger(old: Shape, new: Shape) -> ResourceBudget:
+    """Return the maximum of both shapes by cores and by memory, for a change that shrinks before it grows."""
+    return ResourceBudget(cpu=max(old.cpu, new.cpu), memory=max(old.memory, new.memory))
 
 
 def new_pods(old: Shape | None, new: Shape) -> tuple[tuple[float, int], tuple[float, int]]:

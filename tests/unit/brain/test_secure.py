@@ -89,7 +89,7 @@ def test_certificates_of_no_use_are_a_mistake_that_is_told_at_once(tmp_path):
     made(tmp_path / "other")
     (tmp_path / "tls" / "brain").rmdir()
     (tmp_path / "other" / "tls" / "master").rename(tmp_path / "tls" / "brain")
-    with pytest.raises(errors.BadInput, match="is for a master; wanted one for a brain"):
+    with pytest.raises(errors.BadInput, match="is for a master; expected one for a brain"):
         asked(tmp_path, "")
 
 

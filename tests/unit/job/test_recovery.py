@@ -11,6 +11,7 @@ from springtide.domain.model.checkpoints import CheckpointRules
 from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
 from springtide.job.core import actions, events
 from springtide.job.state import JobState
+from tests.oracles import job_invariants
 
 SPEC = JobSpec(name="job", servers=2, workers=1, silence_s=10, relaunches=2, backoff_s=1, server_memory=2**30)
 SERVERS = [Role(RoleKind.SERVER, rank) for rank in range(2)]
@@ -59,7 +60,7 @@ def test_a_lost_server_is_wanted_in_its_next_life_and_comes_back_at_another_addr
         actions.ServerReturned(SERVERS[1], 1, "host:9")
     ]
     assert not state.healing
-    state.check()
+    job_invariants.check(state)
 
 
 def test_two_servers_may_be_lost_at_once_and_each_comes_back_by_itself():
@@ -107,12 +108,12 @@ def test_before_the_first_checkpoint_is_complete_a_lost_server_makes_all_begin_a
     assert actions.RollBack(anew=True) in done
     assert done[-1].what == "train all again from the first sample on: no checkpoint is complete yet"
     assert all(wanted(state, role).incarnation == 1 for role in (*SERVERS, WORKER))
-    state.check()
+    job_invariants.check(state)
     for server in SERVERS:
         state.handle(events.RoleJoined(server, 1), at=3)
         state.handle(events.RoleReady(server, f"host:{server.rank}", 1), at=3)
     state.handle(events.RoleJoined(WORKER, 1), at=3)
-    state.check()
+    job_invariants.check(state)
     assert state.phase is JobPhase.RUNNING and not state.healing
 
 
@@ -134,7 +135,7 @@ def test_before_anyone_has_trained_a_server_is_simply_started_again():
     state.handle(events.RoleJoined(SERVERS[0], 1), at=3)
     state.handle(events.RoleReady(SERVERS[0], "host:5", 1), at=3)
     assert state.phase is JobPhase.RUNNING
-    state.check()
+    job_invariants.check(state)
 
 
 def test_a_silent_server_is_replaced_after_its_own_limit():
@@ -175,7 +176,7 @@ def test_a_bsp_group_without_a_checkpoint_of_its_own_goes_back_to_the_one_that_t
     decided = next(action for action in done if isinstance(action, actions.LogDecision))
     assert decided.what.startswith("take the bsp group back to checkpoint 3, which the job went on from")
     assert {each.role: each.incarnation for each in state.wanted()} == {SERVERS[0]: 1, SERVERS[1]: 1, WORKER: 1}
-    state.check()
+    job_invariants.check(state)
 
 
 SERVER, WORKERS = Role(RoleKind.SERVER, 0), [Role(RoleKind.WORKER, rank) for rank in range(2)]
@@ -193,7 +194,7 @@ def formed(state, lives, *, at):
         ),
         at=at,
     )
-    state.check()
+    job_invariants.check(state)
 
 
 def trained():

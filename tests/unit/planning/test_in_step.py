@@ -10,9 +10,10 @@ from springtide.domain.core.shape import ResourceBudget, Shape, ShapeBounds
 from springtide.domain.plan.view import JobView
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.candidates import pareto
-from springtide.planning.candidates.enumeration import NO_LIMIT, FrontQuery
+from springtide.planning.candidates.pareto import FrontQuery
 from springtide.planning.perf_model import equations, fit
 from springtide.planning.perf_model.equations import Coefficients
+from springtide.planning.perf_model.measurements import CoreSpeed
 from springtide.planning.policy import registry
 from tests.unit.planning import planted, views
 from tests.unit.planning.candidates.test_pareto import brute_force
@@ -70,9 +71,7 @@ def test_arrays_say_the_same_as_one_by_one_beside_jobs_at_their_own_pace():
     many = planted.arrays(shapes)
     for facts in (FACTS, planted.FACTS):
         alone = [equations.throughput(TRUE, facts, one) for one in shapes]
-        seconds = [equations.step_seconds(TRUE, facts, one) for one in shapes]
         numpy.testing.assert_allclose(equations.throughput(TRUE, facts, many), alone)
-        numpy.testing.assert_allclose(equations.design(facts, many) @ TRUE.array, seconds)
     kinds = [FACTS if place % 2 else planted.FACTS for place in range(len(shapes))]
     known = [(*TRUE.array, one.dense_bytes, one.bandwidth, one.dim, one.batch, one.group) for one in kinds]
     mixed = equations.throughputs(equations.Models(*numpy.array(known).T), many)
@@ -103,7 +102,7 @@ def test_the_fit_finds_the_job_in_its_profiles_beside_others():
 
 
 @pytest.mark.parametrize("sync", [0.0, 0.5, 8.0])
-@pytest.mark.parametrize("pace", [NO_LIMIT, (900.0, math.inf)])
+@pytest.mark.parametrize("pace", [CoreSpeed(), (900.0, math.inf)])
 def test_the_front_is_that_of_brute_force(sync, pace):
     most = Shape(workers=24, servers=4, worker_cpu=2.0, server_cpu=2.0)
     bounds = ShapeBounds(least=Shape(workers=1, servers=1, worker_cpu=1.0, server_cpu=1.0), most=most)

@@ -17,7 +17,6 @@ from springtide.domain.core.shape import Shape
 from springtide.planning.perf_model import fit, measurements
 from springtide.planning.perf_model.fit import FittedModel
 from springtide.planning.perf_model.measurements import CoreSpeed
-from springtide.planning.perf_model.profiles import RefusedProfiles
 from springtide_lab.bench import Options
 from springtide_lab.bench.core import harness, quota_job, report
 from springtide_lab.bench.core.quota_job import QuotaProfile, Times
@@ -81,7 +80,7 @@ class FitModel:
         ]
         self.pace = CoreSpeed(median(worker) if worker else math.inf, median(server) if server else math.inf)
         profiles = [profile for one in seen for profile in one.profiles]
-        self.equations: FittedModel | RefusedProfiles = fit.fit(profiles, quota_job.facts(), self.pace)
+        self.equations: FittedModel | str = fit.fit(profiles, quota_job.facts(), self.pace)
 
     def predict(self, shape: Shape) -> float | None:
         """Samples a second; None where nothing was measured."""
@@ -106,7 +105,8 @@ def judge(all_tried: Sequence[Tried], taken: Sequence[QuotaProfile]) -> report.R
     complete = len(off) == len(held)
     rmsle = math.sqrt(mean(log**2 for log in logs)) if logs else None
     fitted = model.equations if isinstance(model.equations, FittedModel) else None
-    why = "" if complete else "a configuration was not measured" if fitted else model.equations.why
+    said = model.equations if isinstance(model.equations, str) else model.equations.why
+    why = "" if complete else "a configuration was not measured" if fitted else said
     left_out = leave_one_out(taken)
     return report.Result(
         goals=(report.goal("mape", mean(off) if complete and off else None, target=TARGET, better="lower", why=why),),
@@ -114,7 +114,7 @@ def judge(all_tried: Sequence[Tried], taken: Sequence[QuotaProfile]) -> report.R
         columns=("configuration", "measured, samples/s", "foretold", "error"),
         rows=tuple(rows),
         notes=(
-            f"held out: those marked *; the model: {model.equations.why}",
+            f"held out: those marked *; the model: {said}",
             f"a core of workers does {model.pace.worker:,.0f} samples/s, one of servers {model.pace.server:,.0f}",
             f"RMSLE on them {report.figure(rmsle)}; leaving out each configuration in turn: MAPE "
             f"{report.figure(left_out)}",

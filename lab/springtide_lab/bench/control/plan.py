@@ -6,7 +6,7 @@ cores, growth with jobs, the same with no two jobs alike, and the quality beside
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy
@@ -18,10 +18,10 @@ from springtide.domain.plan.profile import ModelFacts, Profile, TimingSum
 from springtide.domain.plan.view import ClusterView, JobView, LaunchTime, RoleUse
 from springtide.domain.spec.planning_config import PlanningConfig, PlanningStage
 from springtide.planning.allocate import knapsack
-from springtide.planning.allocate.knapsack import KnapsackCapacity
+from springtide.planning.allocate.knapsack import Floats
 from springtide.planning.allocate.knapsack import KnapsackOptions as JobOptions
-from springtide.planning.candidates import grids, pareto
-from springtide.planning.candidates.enumeration import FrontQuery
+from springtide.planning.candidates import pareto
+from springtide.planning.candidates.pareto import FrontQuery
 from springtide.planning.lifecycle import warm_start
 from springtide.planning.perf_model import equations, fit
 from springtide.planning.perf_model.equations import Coefficients
@@ -191,7 +191,18 @@ class AllotmentQuality:
     chosen_worst: float
 
 
-def instance(generator: np.random.Generator) -> tuple[JobOptions, KnapsackCapacity]:
+def options_of(rows: Sequence[tuple[Floats, Floats, Floats, Floats]], scale: Floats) -> JobOptions:
+    """Options from rows of (value, cost, cpu, memory), each sorted by cost."""
+    width = max((len(row[0]) for row in rows), default=1)
+    shape = (len(rows), width)
+    value, cost, cpu, memory = np.full(shape, -np.inf), *(np.full(shape, np.inf) for _ in range(3))
+    for at, row in enumerate(rows):
+        for array, part in zip((value, cost, cpu, memory), row, strict=True):
+            array[at, : len(part)] = part
+    return JobOptions(value=value, scale=scale, cost=cost, cpu=cpu, memory=memory)
+
+
+def instance(generator: np.random.Generator) -> tuple[JobOptions, ResourceBudget]:
     """A few jobs that want more than there is, each with a front of its own: gains fall off, memory as it comes."""
     rows, scale = [], []
     for _ in range(int(generator.integers(2, 10))):
@@ -202,18 +213,18 @@ def instance(generator: np.random.Generator) -> tuple[JobOptions, KnapsackCapaci
         order = np.sort(throughput * generator.uniform(0.9, 1.1, size=count))
         rows.append((order - order[0], cpu + memory / 8, cpu, memory))
         scale.append(-2.5 * np.log(generator.uniform(600, 6000)))
-    options = knapsack.options_of(rows, np.array(scale))
+    options = options_of(rows, np.array(scale))
     least, most = (options.used(np.array([at(len(row[0])) for row in rows])) for at in (lambda _: 0, lambda n: n - 1))
     part = generator.uniform(0.1, 0.9, size=2)
     cpu_limit, memory_limit = (low + (high - low) * float(p) for low, high, p in zip(least, most, part, strict=True))
-    return options, KnapsackCapacity(cpu=cpu_limit, memory=memory_limit)
+    return options, ResourceBudget(cpu=cpu_limit, memory=memory_limit)
 
 
 def allotment_quality(generator: np.random.Generator, *, instances: int = 200) -> AllotmentQuality:
     """The greedy and the taken allotment beside the best there is, over so many random clusters."""
     greedy, chosen = [], []
     for _ in range(instances):
-        taken = knapsack.allot(*instance(generator), knapsack.Effort(seconds=SECONDS))
+        taken = knapsack.allot(*instance(generator), exact_seconds=SECONDS, exact_options=4_000)
         if taken is not None:
             greedy.append(1.0 - taken.gap)
             chosen.append(taken.value / taken.bound if taken.bound > 0 else 1.0)
@@ -326,5 +337,5 @@ def one(view: ClusterView) -> Took:
 
 
 def _forget() -> None:
-    grids.sides.cache_clear()
+    pareto.sides.cache_clear()
     warm_start.known.cache_clear()

@@ -20,7 +20,7 @@ from springtide.domain.spec.job_spec import GuardRules, JobSpec, SyncMode
 from springtide.domain.spec.planning_config import PlanRules
 from springtide.master.autoscale import job_view
 from springtide.planning.perf_model import profiles
-from springtide.planning.perf_model.profiles import ShapeChange, WorkerReading
+from springtide.planning.perf_model.profiles import WorkerReading
 from springtide.rpc.messages.messages import JobStatus
 from springtide.testing.cluster import LocalCluster
 from springtide.zoo.clicklog.dataset import ClickLog
@@ -128,7 +128,7 @@ class QuotaJob:
             sync=sync,
         )
         self.cluster = jobs.prepared(folder, SCRIPT, [folder, self._told_in], spec)
-        self._changes: list[ShapeChange] = []
+        self._changes: list[tuple[float, Shape]] = []
         self._used: dict[Shape, list[tuple[float, float]]] = {}
 
     def __enter__(self) -> "QuotaJob":
@@ -166,16 +166,21 @@ class QuotaJob:
 
     def measure(self, shape: Shape, times: Times) -> None:
         self.become(shape)
-        self._changes.append(ShapeChange(at=time.time(), shape=shape))
+        self._changes.append((time.time(), shape))
         time.sleep(times.settle_s)
         self._used.setdefault(shape, []).append(used(self.cluster, times.measure_s))
 
     def taken(self, times: Times) -> list[QuotaProfile]:
-        rules = profiles.ProfileRules(
-            settle_s=times.settle_s, window_s=times.window_s, warm_up_steps=10, fewest_steps=2
-        )
+        rules = PlanRules(settle_s=times.settle_s, window_s=times.window_s, warm_up_steps=10)
         readings = [reading for path in sorted(self._told_in.glob("told-*")) for reading in read(path)]
-        found = profiles.observe(readings, self._changes, batch=BATCH, rules=rules).profiles
+        ends = [*(at for at, _ in self._changes[1:]), float("inf")]
+        found = [
+            profile
+            for (since, shape), end in zip(self._changes, ends, strict=True)
+            for profile in profiles.observe(
+                [one for one in readings if one.at < end], shape, since=since, batch=BATCH, rules=rules, fewest_steps=2
+            )
+        ]
         return [
             QuotaProfile(
                 shape=shape,

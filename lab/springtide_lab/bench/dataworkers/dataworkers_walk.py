@@ -20,7 +20,7 @@ from springtide.domain.core.resources import ProcessLimits
 from springtide.domain.data.data_workers import FeedRules, FeedState, FeedTarget
 from springtide.planning.dataworkers import observation, tuner
 from springtide.planning.dataworkers.observation import Cores, StageCores, TrainerReport
-from springtide.planning.dataworkers.tuner_state import TuningPhase
+from springtide.planning.dataworkers.tuning_rules import TuningPhase
 from springtide.platforms.local import process_group
 from springtide.telemetry.host.control_groups import ControlGroup
 from springtide_lab import charts

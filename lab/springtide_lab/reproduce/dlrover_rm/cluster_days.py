@@ -5,13 +5,17 @@ In: seeds. Out: rows of Fig. 9, Table 4, Figs. 14 and 15 of DLRover-RM (000), an
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 
+from springtide.domain.core.shape import ShapeBounds
 from springtide.domain.plan.plan import Decision
 from springtide.domain.plan.view import ClusterView, PastJob
 from springtide.domain.spec.planning_config import PlanningConfig
+from springtide.planning.perf_model.equations import Array
 from springtide.planning.policy import registry
 from springtide.sim import report
 from springtide.sim.engine import systems
@@ -23,6 +27,7 @@ from springtide.sim.world.parameters import ClusterWorld
 from springtide_lab.reproduce.report import Better, Row, row
 
 WORLD = ClusterWorld()
+QUANTILES = 64
 Which = Callable[[JobOutcome], bool]
 CLASSES: dict[str, Which] = {
     "all jobs": lambda one: True,
@@ -92,6 +97,24 @@ def days(count: int, seeds: Sequence[int]) -> list[ClusterDay]:
     return [_day(count, seed) for seed in seeds]
 
 
+@lru_cache(maxsize=8)
+def waits(bounds: ShapeBounds, world: ClusterWorld) -> Array:
+    """Expected pending seconds of each shape's pods; the role with the longer wait counts."""
+    many = systems.grid(bounds)
+    draws = [(place + 0.5) / QUANTILES for place in range(QUANTILES)]
+
+    def of_slowest(pods: int) -> float:
+        slowest = [world.pending_spread * NormalDist().inv_cdf(draw ** (1 / pods)) for draw in draws]
+        return world.pending_s_a_core * float(np.mean(np.exp(slowest)))
+
+    roles = ((many.workers, many.worker_cpu), (many.servers, many.server_cpu))
+    found = []
+    for counts, cores in roles:
+        number, which = np.unique(counts, return_inverse=True)
+        found.append(np.array([of_slowest(int(pods)) for pods in number])[which] * cores)
+    return np.asarray(np.maximum(*found))
+
+
 def _day(count: int, seed: int) -> ClusterDay:
     jobs = workload.jobs(WORLD, count, seed)
     ours = systems.system("springtide", registry.load("springtide"))
@@ -105,7 +128,7 @@ def _day(count: int, seed: int) -> ClusterDay:
         after=run(ours, _earlier(ours, seed, config)),
         cold=run(replace(ours, name="cold", policy=_forgetful(ours.policy))),
         oracle=run(systems.oracle(jobs)),
-        soonest=run(systems.oracle(jobs, world=WORLD)),
+        soonest=run(systems.oracle(jobs, waits=partial(waits, world=WORLD))),
     )
 
 

@@ -64,14 +64,17 @@ def walk(model: GpuModel, share: float = 8.0) -> Walk:
     stand = Stand(data_workers=0, data_worker_cpu=0.0, trainer_cpu=share, speed=model.alone(share))
     stands: list[Stand] = []
     target = FeedTarget(data_workers=0, data_worker_cpu=None, trainer_cpu=None, why="")
+    spare = 0.0
     for interval in range(INTERVALS):
-        tuning, target = tuner.decide(tuning, _seen(model, stand, 30.0 * (interval + 1), share))
+        seen = _seen(model, stand, 30.0 * (interval + 1), share)
+        tuning, target = tuner.decide(tuning, seen)
+        spare = max(0.0, seen.trainer_cpu - math.ceil(seen.trainer_cpu_used - 1e-9) - 1.0) * seen.trainers
         stands.append(replace(stand, why=target.why))
         stand = _carried_out(model, stand, target)
         if len(stands) > QUIET and len({one.sizes for one in (*stands[-QUIET:], stand)}) == 1:
             break
     last = max((place for place in range(1, len(stands)) if stands[place].sizes != stands[place - 1].sizes), default=0)
-    return Walk(stands=tuple(stands[: last + 1]), spare=0.0 if target.data_workers else target.spare_cpu)
+    return Walk(stands=tuple(stands[: last + 1]), spare=0.0 if target.data_workers else spare)
 
 
 def _carried_out(model: GpuModel, stand: Stand, target: FeedTarget) -> Stand:

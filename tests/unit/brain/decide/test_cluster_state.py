@@ -203,7 +203,7 @@ def test_an_answer_is_not_for_a_view_that_has_been_replaced():
     (one,) = brain.assignments((), 0.0)
     brain.consult(views.running(), epoch=1, at=1.0)
     assert brain.settle(one, nothing("so"), 1.0) == {}
-    assert brain.jobs["job"].asks is not None
+    assert brain.jobs["job"].asks
 
 
 @given(jobs=st.lists(views.jobs("job"), max_size=4), clocks=st.lists(st.floats(), min_size=4, max_size=4))

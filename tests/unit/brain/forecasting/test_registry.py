@@ -18,7 +18,7 @@ def fails(history, steps):
 
 
 def test_all_have_names_and_a_missing_package_is_said(monkeypatch):
-    assert set(registry.names()) >= {"auto", "default", "fedformer", "last-day", "last-week", "mstl", "nhits"}
+    assert set(registry.names()) >= {"auto", "default", "last-day", "last-week", "mstl"}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(errors.MissingExtra, match=r"forecaster 'mstl' needs `pip install 'springtide\[forecast\]'`"):
         registry.load("mstl")
@@ -51,14 +51,3 @@ def test_mstl_finds_days_and_weeks():
     assert np.abs(said.mean - came).sum() / came.sum() < 0.1
     assert said.tried == 6 and "mstl" in said.why
     assert "mstl needs 16 days" in registry.load("mstl")(traffic_made.days(5), DAY).why
-
-
-@pytest.mark.extra("neuralforecast")
-@pytest.mark.soak
-@pytest.mark.parametrize("name", ["nhits", "fedformer"])
-def test_a_network_learns_what_a_day_looks_like(name):
-    past = traffic_made.days(29, levels=0, noise=0.01)
-    said = registry.load(name)(past.before(28 * DAY), DAY)
-    came = past.values[-DAY:]
-    assert np.abs(said.mean - came).sum() / came.sum() < 0.5
-    assert said.tried == 4 and (said.low <= said.high).all()

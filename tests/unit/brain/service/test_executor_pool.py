@@ -9,8 +9,7 @@ import pytest
 
 from springtide import errors
 from springtide.brain.service import child_process
-from springtide.brain.service.executor import PolicyQuery
-from springtide.brain.service.executor_pool import ExecutorPool
+from springtide.brain.service.executor_pool import ExecutorPool, PolicyQuery
 from springtide.domain.plan.plan import nothing
 from springtide.domain.spec.planning_config import PlanningConfig
 from tests.unit.planning import views
@@ -110,7 +109,7 @@ def test_an_executor_that_cannot_be_started_is_started_later(monkeypatch):
 
 def test_a_process_that_is_being_ended_is_reaped_when_its_caller_is_cancelled():
     async def run():
-        process = await child_process.start("springtide.brain.service.executor")
+        process = await child_process.start("springtide.brain.service.executor_pool")
         ending = asyncio.create_task(child_process.end(process))
         await asyncio.sleep(0)
         ending.cancel()

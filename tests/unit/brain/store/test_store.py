@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from springtide import errors
 from springtide.brain.decide.cluster_state import LiveJobView
 from springtide.brain.decide.triggers import Administrator
-from springtide.brain.store import rows, schema, store
+from springtide.brain.store import rows, store
 from springtide.domain.plan.view import PastJob
 from tests.architecture import sources
 from tests.unit.planning import views
@@ -69,7 +69,7 @@ def test_opening_again_changes_nothing(path, opened):
     opened.remember(past())
     with closing(store.open_store(f"sqlite:///{path}")) as again:
         assert again.history().jobs == (past(),)
-        assert versions(path) == [schema.VERSION]
+        assert versions(path) == [store.VERSION]
 
 
 def test_a_database_of_another_springtide_is_refused(path, opened):
@@ -246,6 +246,6 @@ def test_one_brain_at_a_time_serves_from_a_database(path):
 
 
 def test_one_job_with_a_number_that_no_column_holds_is_refused_by_name():
-    live = LiveJobView(view=views.running(), epoch=2**63, seen_at=0.0, administrator=Administrator("job", period_s=1.0))
+    live = LiveJobView(view=views.running(), epoch=2**63, seen_at=0.0, administrator=Administrator(period_s=1.0))
     with pytest.raises(errors.BadInput, match="epoch 9223372036854775808"):
         rows.live_row(live)

@@ -33,7 +33,7 @@ def test_a_model_may_be_named_and_mistakes_are_told(trace, tmp_path, capsys):
     for wrong, told in (
         (["--model", "lastday"], "Did you mean 'last-day'"),
         (["--model", "auto"], "name the ones to try"),
-        (["--known", "40"], "12 days of traffic: wanted 40"),
+        (["--known", "40"], "12 days of traffic: expected 40"),
         (["--step", "7"], "a step that a day is a multiple of"),
     ):
         assert main(["forecast", str(trace), *wrong]) == 2

@@ -28,7 +28,7 @@ def test_a_forgotten_unit_is_noticed():
 
 @pytest.mark.parametrize("cpu", [0.0, -1.0, 0.001, float("inf"), float("nan")])
 def test_cores_that_make_no_sense_are_refused(cpu):
-    with pytest.raises(errors.BadInput, match="wanted a number of cores from"):
+    with pytest.raises(errors.BadInput, match="expected a number of cores from"):
         ProcessLimits(cpu=cpu)
 
 

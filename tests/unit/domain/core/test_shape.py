@@ -36,7 +36,7 @@ def test_a_shape_says_what_it_is():
     ],
 )
 def test_a_shape_that_cannot_be_is_refused(wrong):
-    with pytest.raises(errors.BadInput, match=r"shape: .*wanted"):
+    with pytest.raises(errors.BadInput, match=r"shape: "):
         Shape(**{"workers": 1, "servers": 1, "worker_cpu": 1.0, "server_cpu": 1.0, **wrong})
 
 

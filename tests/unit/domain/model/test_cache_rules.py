@@ -29,13 +29,13 @@ def test_what_is_not_given_stays_what_the_job_says():
 @pytest.mark.parametrize("wrong", ["a lot", "1.5.2G", "x%", "", True])
 def test_a_size_that_is_none_says_what_is_wanted(wrong):
     with pytest.raises(
-        errors.BadInput, match="wanted a size such as 64M, a share of all rows such as 10%, auto or off"
+        errors.BadInput, match="expected a size such as 64M, a share of all rows such as 10%, auto or off"
     ):
         cache_rules.rules(wrong)
 
 
 def test_numbers_out_of_range_and_unknown_names_are_refused():
-    with pytest.raises(errors.BadInput, match="150% of the rows: wanted 0%"):
+    with pytest.raises(errors.BadInput, match="150% of the rows: expected 0%"):
         cache_rules.rules("150%")
     with pytest.raises(errors.BadInput, match="-5 bytes"):
         cache_rules.rules(-5)

@@ -115,7 +115,7 @@ def test_without_limits_only_numbers_are_open():
     [
         (RoleWish(cpu=8.0), Quota(), "workers.cpu 8 .*the largest node has 4 cores"),
         (RoleWish(memory="16G"), Quota(), "workers.memory 16G .*the largest node has 8G"),
-        (RoleWish(), Quota(cpu=0.1), r"wanted 0\.2 or more"),
+        (RoleWish(), Quota(cpu=0.1), r"expected 0\.2 or more"),
         (RoleWish(), Quota(memory="4G"), "give workers.memory and servers.memory too"),
     ],
 )

@@ -99,5 +99,5 @@ def test_what_the_papers_name_a_number_for_is_that_unless_it_is_set():
 
 
 def test_steps_are_at_least_one():
-    with pytest.raises(errors.BadInput, match="steps of 0 workers"):
+    with pytest.raises(errors.BadInput, match=r"steps\.workers 0"):
         StepPolicyConfig(workers=0)

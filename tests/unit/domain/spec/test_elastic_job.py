@@ -14,8 +14,8 @@ def test_a_job_needs_nothing_but_a_script():
     [
         ({"count": 0}, "count 0"),
         ({"count": 2, "max": 3}, "beside min, max or start"),
-        ({"min": 3, "max": 2}, "min 3, max 2"),
-        ({"start": 4, "max": 2}, "start 4: wanted a number from 1 to 2"),
+        ({"min": 3, "max": 2}, "min 3: must not be above max, 2"),
+        ({"start": 4, "max": 2}, "start 4: must be a number from 1 to 2"),
     ],
 )
 def test_numbers_that_contradict_each_other_are_refused(wish, said):
@@ -30,7 +30,7 @@ def test_a_job_without_a_script_is_refused():
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 10**22])
 def test_a_seed_that_servers_could_not_be_told_is_refused(seed):
-    with pytest.raises(errors.BadInput, match=f"seed={seed}: wanted a whole number from 0 to"):
+    with pytest.raises(errors.BadInput, match=f"seed={seed}: expected a whole number from 0 to"):
         ElasticJob(script="train.py", seed=seed)
 
 

@@ -115,19 +115,19 @@ def test_only_what_differs_from_the_defaults_is_written():
         ({"workres": {}}, "spec.workres: no field of that name. Did you mean 'workers'?"),
         ({"data_workers": "2"}, "spec.data_workers: no field of that name. Did you mean 'dataWorkers'?"),
         ({"sloLag": "2m"}, "spec.sloLag: no field of that name. Did you mean 'following.sloLag'?"),
-        ({"workers": 3}, "spec.workers: got 3, wanted a mapping such as {count: ..., min: ...}"),
-        ({"workers": {"min": "two"}}, 'spec.workers.min: got "two", wanted a whole number'),
-        ({"workers": {"min": 1.5}}, "spec.workers.min: got 1.5, wanted a whole number"),
-        ({"workers": {"min": True}}, "spec.workers.min: got True, wanted a whole number"),
-        ({"workers": {"min": 3, "max": 2}}, "spec.workers.min: min 3, max 2: wanted no more at least than at most"),
-        ({"workers": {"cpu": float("nan")}}, "spec.workers.cpu: got nan, wanted a number"),
+        ({"workers": 3}, "spec.workers: got 3, expected a mapping such as {count: ..., min: ...}"),
+        ({"workers": {"min": "two"}}, 'spec.workers.min: got "two", expected a whole number'),
+        ({"workers": {"min": 1.5}}, "spec.workers.min: got 1.5, expected a whole number"),
+        ({"workers": {"min": True}}, "spec.workers.min: got True, expected a whole number"),
+        ({"workers": {"min": 3, "max": 2}}, "spec.workers.min: min 3: must not be above max, 2"),
+        ({"workers": {"cpu": float("nan")}}, "spec.workers.cpu: got nan, expected a number"),
         ({"workers": {"memory": "lots"}}, "spec.workers.memory: memory 'lots'"),
-        ({"sync": "bsq"}, "spec.sync: got 'bsq', wanted async or bsp. Did you mean 'bsp'?"),
-        ({"arguments": "--epochs 3"}, 'spec.arguments: got "--epochs 3", wanted a list'),
-        ({"arguments": ["a", {}]}, "spec.arguments[1]: got an empty mapping, wanted text"),
-        ({"environment": ["A=1"]}, "spec.environment: got a list of 1, wanted a mapping of names to values"),
+        ({"sync": "bsq"}, "spec.sync: got 'bsq', expected async or bsp. Did you mean 'bsp'?"),
+        ({"arguments": "--epochs 3"}, 'spec.arguments: got "--epochs 3", expected a list'),
+        ({"arguments": ["a", {}]}, "spec.arguments[1]: got an empty mapping, expected text"),
+        ({"environment": ["A=1"]}, "spec.environment: got a list of 1, expected a mapping of names to values"),
         ({"tables": {"user": {"dtype": "int8"}}}, "spec.tables.user: no dtype named 'int8'"),
-        ({"kubernetes": {"start": "gnag"}}, "spec.kubernetes.start: got 'gnag', wanted one-by-one or gang. Did you"),
+        ({"kubernetes": {"start": "gnag"}}, "spec.kubernetes.start: got 'gnag', expected one-by-one or gang. Did you"),
         ({"following": {"exportEvery": "5m"}}, "spec.following.exportEvery: "),
         ({"name": "ctr"}, "spec.name: a name goes under metadata"),
     ],
@@ -159,7 +159,7 @@ def test_mistakes_are_told_all_at_once():
         "spec.servers.count: got",
         "spec.servers.memory: memory 'lots'",
     )
-    assert all(place in text for place in (*places, "spec: no script; wanted `script: train.py`"))
+    assert all(place in text for place in (*places, "spec: no script; expected `script: train.py`"))
 
 
 def test_text_is_taken_as_it_is_written_and_numbers_as_people_mean_them():
@@ -174,13 +174,13 @@ def test_text_is_taken_as_it_is_written_and_numbers_as_people_mean_them():
     assert not problems
     assert (job.data_workers, job.seed, job.environment["VERSION"]) == ("off", 1000, "1.10")
     _, problems = schema.check({**written, "seed": Scalar("3", "3", quoted=True)})
-    assert [str(each) for each in problems] == ['seed: got "3", wanted a whole number']
+    assert [str(each) for each in problems] == ['seed: got "3", expected a whole number']
 
 
 def test_any_of_these_classes_is_read_and_written_alone():
     wish = RoleWish(min=1, memory="4Gi")
     assert schema.made(RoleWish, schema.plain_of(wish)) == wish
-    with pytest.raises(errors.BadInput, match=r"workers\.mni: no field .*; workers\.cpu: got \"x\", wanted a number"):
+    with pytest.raises(errors.BadInput, match=r"workers\.mni: no field .*; workers\.cpu: got \"x\", expected a number"):
         schema.made(RoleWish, {"mni": 1, "cpu": "x"}, ("workers",))
 
 

@@ -12,5 +12,5 @@ def test_rules_are_changed_by_name_with_or_without_the_unit():
 def test_a_rule_that_does_not_exist_or_makes_no_sense_is_refused():
     with pytest.raises(errors.UnknownName, match="Did you mean 'window'"):
         StragglerRules().changed({"windows": 5})
-    with pytest.raises(errors.BadInput, match="straggler rule deviations=-1: wanted more than 0"):
+    with pytest.raises(errors.BadInput, match="straggler rule deviations -1: must be above 0"):
         StragglerRules().changed({"deviations": -1})

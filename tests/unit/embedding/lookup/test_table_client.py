@@ -95,10 +95,10 @@ def test_a_table_declared_twice_differently_is_refused():
         (lambda t: t.assign("rows", np.array([1]), np.zeros((1, 3), np.float32)), r"expected \(1, 4\)"),
         (lambda t: TableClient.local(slots=100), "slots is 100; it must be a power of two"),
         (lambda t: TableClient.local(slots=64, servers=65), "65 servers for 64 slots"),
-        (lambda t: tables.TableSpec(id=-1, name="x", dim=4), "id -1; wanted 0 to 16383"),
-        (lambda t: tables.TableSpec(id=16384, name="x", dim=4), "id 16384; wanted 0 to 16383"),
-        (lambda t: tables.TableSpec(id=1, name="x", dim=0), "dim=0: wanted a whole number"),
-        (lambda t: tables.TableSpec(id=1, name="x", dim=1, ttl=-1), "table 'x': ttl=-1: wanted a whole number"),
+        (lambda t: tables.TableSpec(id=-1, name="x", dim=4), "id -1; expected 0 to 16383"),
+        (lambda t: tables.TableSpec(id=16384, name="x", dim=4), "id 16384; expected 0 to 16383"),
+        (lambda t: tables.TableSpec(id=1, name="x", dim=0), "dim=0: expected a whole number"),
+        (lambda t: tables.TableSpec(id=1, name="x", dim=1, ttl=-1), "table 'x': ttl=-1: expected a whole number"),
     ],
 )
 def test_bad_input_says_what_is_wrong(call, says):

@@ -7,6 +7,7 @@ from springtide.domain.data.data_workers import spread
 from springtide.job.core import events
 from springtide.job.core.nodes import NodeState
 from springtide.job.scaling import evictions
+from tests.oracles import job_invariants
 from tests.unit.job.scaling.test_data_workers import DATA, come, fed, names, states
 from tests.unit.job.test_state import exited, killed, want
 
@@ -17,7 +18,7 @@ def leaving(state, role, incarnation=0):
     event = events.EvictionNoticed(role, incarnation, WHY)
     matters = evictions.changes_anything(state, event)
     done = state.handle(event, at=5.0) if matters else []
-    state.check()
+    job_invariants.check(state)
     return done, evictions.may_go(state, event)
 
 
@@ -33,7 +34,7 @@ def test_another_comes_and_the_first_feeds_until_then():
     assert names(state) == ["data-worker-1.0", "data-worker-2.0"] and state.draining(DATA[0])
     assert state.feeding.epoch == epoch + 1 and leaving(state, DATA[0]) == ([], False)
     state.handle(exited(DATA[0], 0), at=8)
-    state.check()
+    job_invariants.check(state)
     assert states(state) == [NodeState.GONE, NodeState.JOINED, NodeState.JOINED] and leaving(state, DATA[0])[1]
     assert state.feeding.wanted == 2 and not any(node.incarnation for node in state.of_kind(RoleKind.DATA_WORKER))
 
@@ -49,7 +50,7 @@ def test_one_that_is_lost_before_the_other_feeds_is_not_started_again():
     state = fed(1)
     leaving(state, DATA[0])
     assert state.handle(killed(DATA[0]), at=6) == []
-    state.check()
+    job_invariants.check(state)
     assert want(state, DATA[0]) is None and leaving(state, DATA[0])[1]
     come(state, DATA[1], at=7)
     assert names(state) == ["data-worker-1.0"]
@@ -59,7 +60,7 @@ def test_one_that_is_lost_while_it_comes_is_started_again_and_the_first_feeds_on
     state = fed(1)
     leaving(state, DATA[0])
     state.handle(killed(DATA[1]), at=6)
-    state.check()
+    job_invariants.check(state)
     assert names(state) == ["data-worker-0.0"] and want(state, DATA[1]).incarnation == 1
     come(state, DATA[1], 1, at=7)
     assert names(state) == ["data-worker-1.1"]
@@ -70,7 +71,7 @@ def test_where_there_is_no_place_for_another_the_first_stays():
     leaving(state, DATA[0])
     (decided,) = state.handle(events.RoleExited(RoleExit(role=DATA[1], pid=0, unplaced="no node took it")), at=6)
     assert decided.what == "data-worker-0 goes on: there is no place for data-worker-1"
-    state.check()
+    job_invariants.check(state)
     assert state.feeding.wanted == 1 and names(state) == ["data-worker-0.0"]
     assert not state.node(DATA[0]).departure.replaced
 
@@ -80,7 +81,7 @@ def test_another_number_meanwhile_is_the_number_there_is_in_the_end(count):
     state = fed(2)
     leaving(state, DATA[0])
     state.handle(events.DataWorkersScaled(count, 1.0, "asked"), at=6)
-    state.check()
+    job_invariants.check(state)
     for role in DATA:
         if want(state, role) is not None and not state.draining(role):
             come(state, role, state.node(role).incarnation, at=7)

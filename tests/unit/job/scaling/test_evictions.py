@@ -10,6 +10,7 @@ from springtide.job.core import actions, events, nodes
 from springtide.job.core.nodes import NodeState
 from springtide.job.scaling import evictions, plan
 from springtide.job.state import JobState
+from tests.oracles import job_invariants
 
 WORKER, SERVER = Role(RoleKind.WORKER, 0), Role(RoleKind.SERVER, 1)
 WHY = "its pod is being evicted"
@@ -28,7 +29,7 @@ def training(*, servers=2, workers=1, **spec):
 def leaving(state, role, *, empty=False, incarnation=0):
     event = events.EvictionNoticed(role, incarnation, WHY, empty=empty)
     done = state.handle(event, at=1.0)
-    state.check()
+    job_invariants.check(state)
     return done, evictions.may_go(state, event)
 
 
@@ -40,7 +41,7 @@ def test_a_worker_finishes_its_batch_while_another_comes():
     assert {str(each.role) for each in state.wanted()} == {"server-0", "server-1", "worker-0", "worker-1"}
     state.handle(events.ScriptFinished(WORKER, untrained=5), at=2.0)
     state.handle(events.RoleExited(RoleExit(role=WORKER, pid=1, code=0)), at=2.1)
-    state.check()
+    job_invariants.check(state)
     assert not state.phase.over, "the job goes on with the other"
     assert leaving(state, WORKER)[1]
 

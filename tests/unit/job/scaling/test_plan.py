@@ -15,6 +15,7 @@ from springtide.domain.spec.planning_config import AdviserRules, PlanningStage, 
 from springtide.job.core import actions, events
 from springtide.job.scaling import plan
 from springtide.job.state import JobState
+from tests.oracles import job_invariants
 
 MOST = Shape(workers=6, servers=4, worker_cpu=4.0, server_cpu=4.0)
 LEAST = Shape(workers=1, servers=1, worker_cpu=0.1, server_cpu=0.1)
@@ -57,7 +58,7 @@ def come(state):
             )
         elif node.state == "draining":
             state.handle(events.ServerEmptied(node.role), at=1.0)
-    state.check()
+    job_invariants.check(state)
 
 
 def carry_out(state, target, **more):
@@ -146,7 +147,7 @@ def test_one_of_low_priority_that_is_lost_is_so_in_its_next_life():
     state.handle(events.RoleExited(RoleExit(role=Role(RoleKind.WORKER, 1), pid=1, signal="SIGKILL")), at=5.0)
     (low,) = (role for role in state.wanted() if role.low)
     assert (low.role.rank, low.incarnation) == (1, 1)
-    state.check()
+    job_invariants.check(state)
 
 
 def test_workers_come_before_servers_unless_servers_hold_the_job_up():

@@ -4,6 +4,7 @@ from springtide.domain.core.roles import Role, RoleExit, RoleKind
 from springtide.domain.spec.job_spec import JobSpec
 from springtide.job.core import actions, events, nodes
 from springtide.job.state import JobState
+from tests.oracles import job_invariants
 
 
 def training(**spec):
@@ -21,7 +22,7 @@ def become_ready(state, rank):
     role = Role(RoleKind.SERVER, rank)
     state.handle(events.RoleJoined(role, pid=10 + rank), at=2.0)
     state.handle(events.RoleReady(role, f"host:{rank}"), at=2.0)
-    state.check()
+    job_invariants.check(state)
 
 
 def test_a_replaced_server_keeps_its_slots_until_another_is_ready():
@@ -41,7 +42,7 @@ def test_one_that_is_far_too_slow_has_none_from_then_on():
         "replace server-1 by server-2, its slots go to its peers at once", "its machine is very slow"
     )
     assert nodes.staying_servers(state.nodes) == (0,)
-    state.check()
+    job_invariants.check(state)
     become_ready(state, 2)
     assert nodes.staying_servers(state.nodes) == (0, 2)
 
@@ -53,7 +54,7 @@ def test_it_is_kept_when_nobody_comes_in_its_place():
         state.handle(event, at=7.0)
 
     assert nodes.staying_servers(state.nodes) == (0, 1)
-    state.check()
+    job_invariants.check(state)
 
 
 def test_a_server_in_anothers_place_has_as_much_as_that():
@@ -70,7 +71,7 @@ def kill(state, rank, *, oom, at=3.0):
     life = state.nodes[str(role)].incarnation
     ended = RoleExit(role=role, pid=rank + 1, signal="SIGKILL", incarnation=life, oom=oom)
     told = state.handle(events.RoleExited(ended), at=at)
-    state.check()
+    job_invariants.check(state)
     return [action.what for action in told if isinstance(action, actions.LogDecision)]
 
 
@@ -98,7 +99,7 @@ def test_more_servers_are_added_beside_one_that_is_being_replaced():
     state.handle(
         events.RoleExited(RoleExit(role=Role(RoleKind.SERVER, 2), pid=0, unplaced="0/3 nodes have room")), at=2.0
     )
-    state.check()
+    job_invariants.check(state)
     assert state.servers_wanted == 3
     become_ready(state, 3)
     assert nodes.staying_servers(state.nodes) == (0, 1, 3)

@@ -25,7 +25,7 @@ def test_an_answered_plan_and_one_that_is_being_deleted_are_no_wishes():
 
 def test_a_plan_that_says_nothing_or_nonsense_is_kept_with_its_trouble():
     assert "expected workers" in pod_requests.open_wish(plan("a")).trouble
-    assert "wanted 1 or more" in pod_requests.open_wish(plan("a", workers=0)).trouble
+    assert "expected 1 or more" in pod_requests.open_wish(plan("a", workers=0)).trouble
 
 
 def test_the_newest_plan_counts():

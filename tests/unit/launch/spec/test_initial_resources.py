@@ -88,10 +88,9 @@ def test_settings_go_where_they_belong():
     [
         ("sampel_s", "5", "Did you mean 'sample_s'"),
         ("sample_s", "often", "expected a number"),
-        ("sample_s", "nan", "wanted a number, 0 or more"),
-        ("window_s", "-1", "wanted a number above 0"),
-        ("rho", "inf", "wanted a number"),
-        ("seed", "-1", "wanted a whole number from 0"),
+        ("sample_s", "nan", "must be 0 or more"),
+        ("window_s", "-1", "must be seconds, above 0"),
+        ("rho", "inf", "must be a finite number"),
         ("policy", "sprintide", "Did you mean 'springtide'"),
         ("priority", "remainin", "Did you mean 'remaining'"),
         ("priority", "3", "no priority named '3'"),  # its own weight is a field of the spec

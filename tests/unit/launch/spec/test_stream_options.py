@@ -38,16 +38,16 @@ def test_times_are_read_as_people_write_them():
 @pytest.mark.parametrize(
     ("following", "said"),
     [
-        ({"slo_lag": "soon"}, "slo_lag soon: wanted a time above 0, such as 90s"),
-        ({"slo_lag": "0"}, "wanted a time above 0"),
+        ({"slo_lag": "soon"}, "slo_lag soon: expected a time above 0, such as 90s"),
+        ({"slo_lag": "0"}, "expected a time above 0"),
         ({"settings": {"evry": "3"}}, "no online setting named 'evry'"),
         ({"settings": {"every": "often"}}, "--online-setting every=often"),
-        ({"settings": {"lag_price": "-1"}}, "lag_price=-1.0: wanted a number of 0 or more"),
-        ({"settings": {"late_price": "nan"}}, "late_price=nan: wanted a number of 0 or more"),
+        ({"settings": {"lag_price": "-1"}}, "lag_price -1: must be 0 or more"),
+        ({"settings": {"late_price": "nan"}}, "late_price nan: must be 0 or more"),
         ({"settings": {"history": "nowhere.jsonl"}}, "nowhere.jsonl: no such file"),
-        ({"settings": {"speedup": "0"}}, "wanted numbers above 0"),
+        ({"settings": {"speedup": "0"}}, "must be above 0"),
         ({"export_every": "5m"}, "export_every 5m: no place for exports is given; give export_to too"),
-        ({"metrics_port": 70000}, "metrics_port 70000: wanted 0 to 65535"),
+        ({"metrics_port": 70000}, "metrics_port 70000: must be 0 to 65535"),
     ],
 )
 def test_a_mistake_is_one_error_with_what_to_do(following, said):

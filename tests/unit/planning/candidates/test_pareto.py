@@ -10,10 +10,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from springtide.domain.core.shape import GIB, MemoryNeed, Prices, ResourceBudget, Shape, ShapeBounds, cost
-from springtide.planning.candidates import grids, pareto
-from springtide.planning.candidates.enumeration import NO_LIMIT, FrontQuery
+from springtide.planning.candidates import pareto
+from springtide.planning.candidates.pareto import FrontQuery
 from springtide.planning.perf_model import equations, measurements
 from springtide.planning.perf_model.equations import Coefficients, Shapes
+from springtide.planning.perf_model.measurements import CoreSpeed
 from springtide.planning.perf_model.shape_columns import columns
 from tests.unit.planning.planted import FACTS, TRUE
 
@@ -28,7 +29,7 @@ def front_of(**given):
 
 def every_shape(ask):
     """All shapes within bounds, each with the memory it needs, one by one."""
-    bounds, need = ask.bounds, grids.rounded(ask.need, ask.bounds)
+    bounds, need = ask.bounds, pareto.rounded(ask.need, ask.bounds)
     for w, p, a, b in itertools.product(bounds.workers, bounds.servers, bounds.worker_cpus, bounds.server_cpus):
         server_memory = max(need.of_server(p), bounds.least.server_memory)
         shape = Shape(
@@ -76,7 +77,7 @@ shares = st.floats(0.0, 1.0)
     quota=st.sampled_from([math.inf, 12.0, 20.0]),
     memory=st.sampled_from([math.inf, 40.0 * GIB]),
     least_server=st.sampled_from([0, 4 * GIB]),
-    pace=st.sampled_from([NO_LIMIT, (900.0, math.inf), (math.inf, 1500.0), (3000.0, 4000.0)]),
+    pace=st.sampled_from([CoreSpeed(), (900.0, math.inf), (math.inf, 1500.0), (3000.0, 4000.0)]),
 )
 def test_the_front_is_that_of_brute_force(coefficients, prices, need, quota, memory, least_server, pace):
     bounds = ShapeBounds(
@@ -91,14 +92,14 @@ def test_the_front_is_that_of_brute_force(coefficients, prices, need, quota, mem
             assert any(c <= price + 1e-4 and g >= gain - 1e-4 for c, g in other), (price, gain)
     assert (numpy.diff(found.cost) > 0).all() and (numpy.diff(found.throughput) > 0).all()
     for index in range(len(found)):
-        assert bounds.holds(found.shape(index))
-        assert cost(found.shape(index), prices) == pytest.approx(float(found.cost[index]))
+        assert bounds.holds(found.shapes.shape(index))
+        assert cost(found.shapes.shape(index), prices) == pytest.approx(float(found.cost[index]))
 
 
 def test_a_front_rises_in_cost_and_throughput():
     found = front_of()
     assert (numpy.diff(found.cost) > 0).all() and (numpy.diff(found.throughput) > 0).all()
-    assert found.why == f"{len(found)} of {grids.count(BOUNDS):,} shapes are worth having"
+    assert found.why == f"{len(found)} of {len(pareto.sides(BOUNDS)):,} shapes are worth having"
 
 
 def test_memory_that_no_shape_has_leaves_nothing_and_says_so():
@@ -115,10 +116,10 @@ def test_rows_that_one_server_cannot_hold_are_shared_by_more():
 def test_servers_that_cannot_serve_what_workers_could_do_get_the_cores():
     bounds = replace(BOUNDS, quota=ResourceBudget(cpu=12.0, memory=math.inf))
     free = front_of(bounds=bounds)
-    before = free.shape(len(free) - 1)
+    before = free.shapes.shape(len(free) - 1)
     worth = 0.5 * float(free.throughput[-1]) / (before.servers * before.server_cpu)
     found = front_of(bounds=bounds, pace=(math.inf, worth))
-    after = found.shape(len(found) - 1)
+    after = found.shapes.shape(len(found) - 1)
     assert after.servers * after.server_cpu > before.servers * before.server_cpu
     assert found.throughput[-1] > 0.5 * free.throughput[-1]
 
@@ -126,7 +127,7 @@ def test_servers_that_cannot_serve_what_workers_could_do_get_the_cores():
 def test_a_job_that_takes_no_time_has_one_candidate_the_cheapest():
     nothing = Coefficients(grad=0.0, upd=0.0, sync=0.0, emb=0.0, beta=0.0)
     found = front_of(coefficients=nothing)
-    assert [found.shape(0)] == [LEAST] and len(found) == 1
+    assert [found.shapes.shape(0)] == [LEAST] and len(found) == 1
 
 
 def test_a_thinned_front_keeps_its_ends():
@@ -138,7 +139,7 @@ def test_a_thinned_front_keeps_its_ends():
 
 
 def test_a_space_too_large_to_be_listed_is_made_coarser(monkeypatch):
-    monkeypatch.setattr(grids, "MOST", 200)
+    monkeypatch.setattr(pareto, "MOST", 200)
     assert len(front_of()) > 3
 
 
@@ -153,12 +154,8 @@ WIDE = replace(
 
 def without_a_rough_look(ask):
     """Cost and samples a second of the front, from a list of all shapes."""
-    need = grids.rounded(ask.need, ask.bounds)
-    grid = grids.grid(ask.bounds, ask.prices, need)
-    fits = pareto._fitting(need, ask.bounds, grid)
-    shapes = Shapes(*(column[fits] for column in grid.shapes))
-    whole = columns(pareto._with_memory(need, ask.bounds, *map(float, shape)) for shape in zip(*shapes, strict=True))
-    speed = equations.throughput(ask.coefficients, ask.facts, shapes)
+    whole = columns(every_shape(ask))
+    speed = equations.throughput(ask.coefficients, ask.facts, Shapes(*whole[:4]))
     speed = numpy.minimum(speed, measurements.ceiling(measurements.CoreSpeed(*ask.pace), whole))
     price = whole.cost(ask.prices)
     order = numpy.lexsort((-speed, price))

@@ -9,6 +9,7 @@ from springtide.domain.core.roles import RoleKind
 from springtide.domain.core.shape import Shape
 from springtide.domain.plan.view import LaunchTime
 from springtide.planning.candidates import switch_cost
+from springtide.planning.candidates.switch_cost import starts
 from springtide.planning.perf_model.shape_columns import columns
 
 NOW = Shape(workers=2, servers=2, worker_cpu=4, server_cpu=4)
@@ -25,46 +26,48 @@ def with_(**changes):
 
 def test_start_times_grow_with_size_as_they_did():
     told = [launch(10 + 2 * cpu, cpu) for cpu in (1, 2, 8, 16)] + [launch(500, 8)]  # one outlier
-    seconds = switch_cost.start_seconds(told, RoleKind.WORKER, np.array([4.0, 32.0]))
+    seconds = starts(told).worker.seconds(np.array([4.0, 32.0]))
     assert seconds == pytest.approx([18, 74], rel=0.2)
 
 
 def test_without_launches_the_papers_figure_holds_and_garbage_counts_as_none():
     garbage = [launch(float("nan")), launch(-3.0), launch(7.0, kind=RoleKind.SERVER)]
-    assert switch_cost.start_seconds(garbage, RoleKind.WORKER, np.array([4.0])) == pytest.approx([20.0])
+    assert starts(garbage).worker.seconds(np.array([4.0])) == pytest.approx([20.0])
 
 
 def test_staying_costs_nothing_and_fewer_workers_next_to_nothing():
-    assert switch_cost.seconds(NOW, with_(), ()) == pytest.approx([0.0])
-    assert switch_cost.seconds(NOW, with_(workers=1), ()) == pytest.approx([0.0])
-    assert switch_cost.seconds(NOW, with_(servers=1), ()) == pytest.approx([20.0])  # its slots must move
+    assert switch_cost.seconds(NOW, with_(), starts(())) == pytest.approx([0.0])
+    assert switch_cost.seconds(NOW, with_(workers=1), starts(())) == pytest.approx([0.0])
+    assert switch_cost.seconds(NOW, with_(servers=1), starts(())) == pytest.approx([20.0])  # its slots must move
 
 
 def test_a_job_that_waits_for_its_change_goes_on_as_it_was_and_then_is_faster():
     told = (launch(30.0), launch(30.0, 8.0))
-    mean = switch_cost.mean_throughput(NOW, with_(workers=4), told, 100.0, np.array([200.0]), 9000.0)
+    mean = switch_cost.mean_throughput(NOW, with_(workers=4), starts(told), 100.0, np.array([200.0]), 9000.0)
     assert mean == pytest.approx([9000 / (30 + 6000 / 200)])
-    mean = switch_cost.mean_throughput(NOW, with_(worker_cpu=8), told, 100.0, np.array([200.0]), 9000.0)
+    mean = switch_cost.mean_throughput(NOW, with_(worker_cpu=8), starts(told), 100.0, np.array([200.0]), 9000.0)
     assert mean == pytest.approx([9000 / (30 + (6000 + 3000) / 200)])  # and each worker is begun anew
 
 
 def test_of_two_changes_that_take_as_long_the_faster_is_better_however_short_the_job_is():
     both = columns([replace(NOW, workers=4), replace(NOW, workers=8)])
     for samples in (4000.0, 20_000.0, 1e9):
-        slow, fast = switch_cost.mean_throughput(NOW, both, (launch(30.0),), 100.0, np.array([2e4, 4e4]), samples)
+        slow, fast = switch_cost.mean_throughput(
+            NOW, both, starts((launch(30.0),)), 100.0, np.array([2e4, 4e4]), samples
+        )
         assert fast > slow > 100.0
-    over = switch_cost.mean_throughput(NOW, both, (launch(30.0),), 100.0, np.array([2e4, 4e4]), 2000.0)
+    over = switch_cost.mean_throughput(NOW, both, starts((launch(30.0),)), 100.0, np.array([2e4, 4e4]), 2000.0)
     assert over == pytest.approx([0.0, 0.0])  # it is over before the workers are there
 
 
 def test_what_is_slower_is_not_made_better_by_being_waited_for():
     fewer = columns([replace(NOW, servers=1)])
     mean = switch_cost.mean_throughput(
-        NOW, fewer, (launch(30.0, kind=RoleKind.SERVER),), 100.0, np.array([50.0]), 2000.0
+        NOW, fewer, starts((launch(30.0, kind=RoleKind.SERVER),)), 100.0, np.array([50.0]), 2000.0
     )
     assert mean == pytest.approx([50.0])
 
 
 def test_a_job_that_stands_still_gains_by_any_change():
-    mean = switch_cost.mean_throughput(NOW, with_(workers=4), (launch(30.0),), 0.0, np.array([200.0]), 9000.0)
+    mean = switch_cost.mean_throughput(NOW, with_(workers=4), starts((launch(30.0),)), 0.0, np.array([200.0]), 9000.0)
     assert mean == pytest.approx([9000 / (30 + 45)])

@@ -1,5 +1,5 @@
 from springtide.planning.dataworkers import tuning_rules
-from springtide.planning.dataworkers.tuner_state import TrainerNotes
+from springtide.planning.dataworkers.tuning_rules import TrainerNotes
 from tests.unit.planning.dataworkers.walks import seen
 
 
@@ -12,7 +12,6 @@ def test_it_shrinks_at_once_to_a_step_above_what_it_uses_then_step_by_step_and_o
     assert notes.cpu == 2.0 and not notes.done
     notes, why = tuning_rules.shrink(notes, seen(trainer_cpu=2.0, trainer_cpu_used=2.0, steps_per_s=7.0), 1.0)
     assert notes.cpu == 3.0 and notes.done and "back to 3 cores" in why
-    assert tuning_rules.spare(notes, trainers=2) == 10.0
 
 
 def test_it_is_compared_with_its_speed_at_first_so_that_small_losses_do_not_add_up() -> None:
@@ -59,9 +58,3 @@ def test_what_it_has_lent_in_vain_it_has_back_for_good() -> None:
     assert kept.cpu == 3.0 and not kept.lent_in_vain
     back, why = tuning_rules.lent(notes, seen(trainer_cpu=3.0, steps_per_s=10.2))
     assert back.cpu == 8.0 and back.lent_in_vain and "taken back" in why
-
-
-def test_without_data_workers_what_it_leaves_unused_is_said_but_not_taken() -> None:
-    assert tuning_rules.unused(seen(trainers=2, trainer_cpu=8.0, trainer_cpu_used=3.6), 1.0) == 6.0
-    assert tuning_rules.unused(seen(trainer_cpu=8.0, trainer_cpu_used=7.8), 1.0) == 0.0
-    assert tuning_rules.unused(seen(trainer_cpu=0.0, trainer_cpu_used=3.0), 1.0) == 0.0

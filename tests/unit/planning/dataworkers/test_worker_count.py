@@ -1,5 +1,5 @@
 from springtide.planning.dataworkers import tuning_rules
-from springtide.planning.dataworkers.tuner_state import PATIENCE, StageLimits, StageNotes
+from springtide.planning.dataworkers.tuning_rules import PATIENCE, StageLimits, StageNotes
 from tests.unit.planning.dataworkers.walks import stage
 
 ROOM = StageLimits(cores=64.0, size=8.0, most=None)

@@ -1,5 +1,5 @@
 from springtide.planning.dataworkers import tuning_rules
-from springtide.planning.dataworkers.tuner_state import StageLimits, StageNotes
+from springtide.planning.dataworkers.tuning_rules import StageLimits, StageNotes
 from tests.unit.planning.dataworkers.walks import stage
 
 ROOM = StageLimits(cores=64.0, size=4.0, most=None)

@@ -4,7 +4,7 @@ from typing import Any
 
 from springtide.domain.data.data_workers import FeedRules, FeedSeen, FeedTarget, StageSeen
 from springtide.planning.dataworkers import tuner
-from springtide.planning.dataworkers.tuner_state import Tuning
+from springtide.planning.dataworkers.tuning_rules import Tuning
 
 
 def seen(**fields: Any) -> FeedSeen:

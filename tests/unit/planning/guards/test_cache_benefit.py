@@ -39,14 +39,14 @@ def test_a_group_that_waits_for_its_servers_gets_a_cache_with_the_figures():
     [
         (dict(waited_s=0.004), "take 4% of a step: a cache could not spare more"),
         (dict(trips_s=0.056), "take 60% of a step, 56% round trips that stay: a cache could not spare more"),
-        (dict(saved=0.05), "wanted 5% net"),
+        (dict(saved=0.05), "must gain 5% net"),
         (dict(saved=-0.4), "spares -40% of the bytes and costs 1%: -24% of a step gained"),
         (dict(slower_s=0.025), "costs 25%: 4% of a step gained"),
         (dict(unseen_s=0.025), "costs 26%: 3% of a step gained"),
         (dict(checkpoint_s=None), "there are no checkpoints"),
         (dict(saved_once=False), "the first checkpoint is not complete yet"),
         (dict(deaths=120), "lost to deaths"),
-        (dict(beside_s=0.12), "wanted 5% net"),
+        (dict(beside_s=0.12), "must gain 5% net"),
     ],
 )
 def test_it_gets_none_where_that_would_not_pay_and_the_reason_is_said(changed, why):

@@ -57,13 +57,13 @@ def test_steps_that_are_not_known_are_not_counted():
 
 
 def test_too_short_a_past_is_refused():
-    with pytest.raises(errors.BadInput, match="20 days of traffic: wanted 28"):
+    with pytest.raises(errors.BadInput, match="20 days of traffic: expected 28"):
         backtest(PAST, knows)
 
 
 def test_the_closest_is_chosen_and_one_that_fails_is_left_out_aloud():
     choice = choose(PAST, {"default": BUILT_IN["default"], "knows": knows, "fails": fails})
-    assert choice.name == "knows" and set(choice.scores) == {"default", "knows"}
+    assert choice.name == "knows" and "default" in choice.why
     assert choice.why.startswith("knows is chosen: 0.0% off on the last 3 days (default ")
     assert choice.why.endswith("fails could not answer: no")
 

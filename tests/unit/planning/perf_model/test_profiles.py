@@ -1,4 +1,4 @@
-"""Profiles are of times at which the job was what it is said to be; all else is left out, and counted."""
+"""Profiles are of times at which the job was what it is said to be; all else is left out."""
 
 from dataclasses import replace
 
@@ -6,11 +6,13 @@ import numpy
 import pytest
 
 from springtide.domain.plan.profile import TimingSum
+from springtide.domain.spec.planning_config import PlanRules
 from springtide.planning.perf_model import equations, fit, profiles
-from springtide.planning.perf_model.profiles import CoreSeconds, ShapeChange, WorkerReading
+from springtide.planning.perf_model.profiles import CoreSeconds, WorkerReading
 from tests.unit.planning.planted import FACTS, SHAPES, TRUE
 
 TWO = replace(SHAPES[0], workers=2)
+RULES = PlanRules(settle_s=5.0, window_s=10.0)
 
 
 def told(worker, *, since=0.0, until=60.0, step_s=0.1, steps=0, every_s=1.0):
@@ -24,45 +26,40 @@ def told(worker, *, since=0.0, until=60.0, step_s=0.1, steps=0, every_s=1.0):
 
 
 def test_a_steady_job_gives_a_profile_a_window():
-    found = profiles.observe([*told(0), *told(1)], [ShapeChange(at=0.0, shape=TWO)], batch=512)
-    assert [round(profile.at) for profile in found.profiles] == [9, 19, 29, 39, 49, 59, 60]
-    assert all(profile.step_s == pytest.approx(0.1) and profile.shape is TWO for profile in found.profiles)
-    assert found.profiles[1].timing.steps == 200
-    assert found.dropped == {"spans just after a change of shape": 10}
+    found = profiles.observe([*told(0), *told(1)], TWO, since=0.0, batch=512, rules=RULES)
+    assert [round(profile.at) for profile in found] == [9, 19, 29, 39, 49, 59, 60]
+    assert all(profile.step_s == pytest.approx(0.1) and profile.shape is TWO for profile in found)
+    assert [profile.timing.steps for profile in found[:2]] == [80, 200], "no spans just after a change of shape"
 
 
 def test_a_window_says_what_cores_were_used_in_it_where_most_of_it_was_counted():
     counts = [CoreSeconds(at=float(at), workers=0.5 * at, servers=2.0 * at) for at in range(16, 50)]
-    found = profiles.observe([*told(0), *told(1)], [ShapeChange(at=0.0, shape=TWO)], batch=512, spent=counts).profiles
+    found = profiles.observe([*told(0), *told(1)], TWO, since=0.0, batch=512, rules=RULES, spent=counts)
     assert [one.worker_cores for one in found] == [None, None, 0.5, 0.5, 0.5, None, None]
     assert found[2].server_cores == 2.0
 
 
-def test_spans_across_a_change_of_shape_count_for_neither():
-    changes = [ShapeChange(at=0.0, shape=SHAPES[0]), ShapeChange(at=30.5, shape=replace(SHAPES[0], servers=2))]
+def test_spans_across_a_change_of_shape_do_not_count():
     readings = [*told(0, until=30.0), *told(0, since=31.0, step_s=0.05, steps=300)]
-    found = profiles.observe(readings, changes, batch=512)
-    assert found.dropped["spans across a change of shape"] == 1
-    for profile in found.profiles:
-        assert profile.step_s == pytest.approx(0.1 if profile.shape.servers == 1 else 0.05)
+    found = profiles.observe(readings, SHAPES[0], since=30.5, batch=512, rules=RULES)
+    assert found and all(profile.step_s == pytest.approx(0.05) for profile in found)
 
 
 def test_first_steps_do_not_count():
     slow = told(0, until=20.0, step_s=1.0)
-    found = profiles.observe(slow, [ShapeChange(at=0.0, shape=SHAPES[0])], batch=512)
-    assert found.profiles == () and found.dropped["spans of a worker's first steps"] == 15
+    found = profiles.observe(slow, SHAPES[0], since=0.0, batch=512, rules=RULES)
+    assert found == ()
 
 
 def test_windows_without_all_workers_do_not_count():
-    found = profiles.observe([*told(0), *told(1, until=32.0)], [ShapeChange(at=0.0, shape=TWO)], batch=512)
-    assert len(found.profiles) == 4 and found.dropped["windows without all workers"] == 3
+    found = profiles.observe([*told(0), *told(1, until=32.0)], TWO, since=0.0, batch=512, rules=RULES)
+    assert len(found) == 4
 
 
 def test_a_worker_that_begins_anew_is_noticed():
     again = [*told(0, until=30.0), *told(0, since=31.0, steps=25)]
-    found = profiles.observe(again, [ShapeChange(at=0.0, shape=SHAPES[0])], batch=512)
-    assert found.dropped["spans in which a worker began anew"] == 1
-    assert all(profile.step_s == pytest.approx(0.1) for profile in found.profiles)
+    found = profiles.observe(again, SHAPES[0], since=0.0, batch=512, rules=RULES)
+    assert found and all(profile.step_s == pytest.approx(0.1) for profile in found)
 
 
 def test_an_odd_window_does_not_count():
@@ -77,27 +74,25 @@ def test_an_odd_window_does_not_count():
         *(replace(one, timing=one.timing + TimingSum(total_s=29.0)) for one in readings[30:]),
         *(replace(one, timing=one.timing + TimingSum(total_s=29.0)) for one in rest),
     ]
-    found = profiles.observe(readings, [ShapeChange(at=0.0, shape=SHAPES[0])], batch=512)
-    assert found.dropped["odd windows"] >= 1
-    assert all(profile.step_s == pytest.approx(0.1, rel=0.2) for profile in found.profiles)
+    found = profiles.observe(readings, SHAPES[0], since=0.0, batch=512, rules=RULES)
+    assert found and all(profile.step_s == pytest.approx(0.1, rel=0.2) for profile in found)
 
 
 def test_readings_before_any_shape_say_nothing():
-    found = profiles.observe(told(0, until=5.0), [ShapeChange(at=10.0, shape=SHAPES[0])], batch=512)
-    assert found.profiles == () and found.dropped == {"spans before the first shape": 5}
+    found = profiles.observe(told(0, until=5.0), SHAPES[0], since=10.0, batch=512, rules=RULES)
+    assert found == ()
 
 
 def test_what_is_observed_can_be_fitted():
-    readings, changes, done = [], [], TimingSum()
+    found, done = [], TimingSum()
     for place, shape in enumerate(SHAPES):
         seconds = float(equations.step_seconds(TRUE, FACTS, shape))
-        changes.append(ShapeChange(at=100.0 * place, shape=shape))
-        for rank in range(shape.workers):
-            readings += [
-                replace(one, timing=one.timing + done)
-                for one in told(rank, since=100.0 * place, until=100.0 * place + 60, step_s=seconds)
-            ]
+        readings = [
+            replace(one, timing=one.timing + done)
+            for rank in range(shape.workers)
+            for one in told(rank, since=100.0 * place, until=100.0 * place + 60, step_s=seconds)
+        ]
+        found += profiles.observe(readings, shape, since=100.0 * place, batch=FACTS.batch, rules=RULES)
         done = max((one.timing for one in readings), key=lambda timing: timing.steps)
-    found = profiles.observe(readings, changes, batch=FACTS.batch)
-    model = fit.fit(found.profiles, FACTS)
+    model = fit.fit(found, FACTS)
     numpy.testing.assert_allclose(model.coefficients.array, TRUE.array, rtol=0.01)

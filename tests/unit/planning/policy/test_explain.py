@@ -58,4 +58,3 @@ def test_a_job_that_was_not_measured_has_no_candidates_and_says_why(shown):
     assert not isinstance(one.model, FittedModel)
     assert one.why.startswith("no candidates: ")
     assert [each.now for each in one.options] == [True]
-    assert one.probe is None

@@ -59,7 +59,7 @@ def test_a_policy_is_found_by_dotted_name_without_being_installed(monkeypatch):
 
 
 def test_a_metric_of_an_installed_package_shares_out_data_workers(installed):
-    assert "soonest" in allocation.names() and "soonest" not in registry.names()
+    assert "soonest" in registry.offered(allocation.GROUP) and "soonest" not in registry.names()
     jobs = [
         allocation.FedJob(name=name, gpus=1, speed=0.1, capable=1.0, cpu=1.0, steps_left=left)
         for name, left in (("late", 900.0), ("soon", 90.0))

@@ -24,7 +24,7 @@ def checked(decision, view, config=CONFIG):
         plan = decision.plan_for(job.name)
         now = job.shape.cpu if job.shape else 0.0
         had += now
-        takes += acceptance.takes(plan).cpu if plan else now
+        takes += plan.takes.cpu if plan else now
     for plan in decision.plans:
         assert by_name[plan.job].bounds.holds(plan.shape)
         assert plan.extra_workers <= config.extra_workers
@@ -66,9 +66,9 @@ def test_a_policy_that_raises_decides_nothing_and_is_quoted():
 
 def test_a_policy_that_answers_with_something_else_decides_nothing():
     decision = registry.safe(lambda view, config: {"workers": 4})(views.cluster(views.running()), CONFIG)
-    assert decision.plans == () and "failed: it answered with dict; wanted a Decision" in decision.why
+    assert decision.plans == () and "failed: it answered with dict; expected a Decision" in decision.why
     listed = registry.safe(lambda *_: Decision(plans=("grow",), why="so"))
-    assert "'grow' among its plans; wanted a ShapePlan" in listed(views.cluster(), CONFIG).why
+    assert "'grow' among its plans; expected a ShapePlan" in listed(views.cluster(), CONFIG).why
 
 
 def test_a_policy_that_ends_its_process_decides_nothing():
@@ -86,10 +86,10 @@ JOB = views.running()
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (lambda: Decision(plans=iter(()), why="so"), "plans are a tuple_iterator; wanted a tuple"),
+        (lambda: Decision(plans=iter(()), why="so"), "plans are a tuple_iterator; expected a tuple"),
         (lambda: Decision(why=7), "its reason is 7"),
         (lambda: Decision(why="so", notes=None), "its notes are None"),
-        (lambda: Decision(why="so", notes=("fine", 3)), "wanted a tuple of sentences"),
+        (lambda: Decision(why="so", notes=("fine", 3)), "expected a tuple of sentences"),
         (
             lambda: Decision(
                 plans=(ShapePlan(job=JOB.name, shape=JOB.shape, reason="r", server_cpus=((1,),)),), why="so"
@@ -106,7 +106,7 @@ def test_a_decision_of_anything_but_what_decisions_are_made_of_does_nothing(answ
 def test_half_a_worker_is_refused():
     plan = ShapePlan(job=JOB.name, shape=replace(JOB.shape, workers=JOB.shape.workers + 0.5), reason="r")
     decision = registry.safe(lambda *_: Decision(plans=(plan,), why="so"))(views.cluster(JOB), CONFIG)
-    assert decision.plans == () and "wanted whole numbers" in decision.notes[0]
+    assert decision.plans == () and "expected whole numbers" in decision.notes[0]
 
 
 def test_jobs_shrink_first_so_that_others_may_grow_and_who_comes_too_late_is_told():

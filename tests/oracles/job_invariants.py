@@ -1,4 +1,4 @@
-"""Pure. Checks the invariants of a job's state, for tests and the simulator."""
+"""Invariants of a job's state, which hold after each event."""
 
 from springtide.domain.core.roles import RoleKind
 from springtide.domain.spec.job_spec import Blame, JobPhase
