@@ -28,7 +28,7 @@ from springtide import child_guard, config
 READY = b"ready"
 LARGEST = 1 << 20  # largest request in bytes; an environment and a command line take less
 STATUS = struct.Struct("=ci")  # the server's last report of a fork: a tag and the wait status
-ENDED, SAID = b"=", b"+"  # tags of the server's report and of a fork's own
+ENDED, SAID = b"=", b"+"  # tags of the server's report and of a fork's own report
 REAPED_S = 5.0  # seconds; a living server reaps a fork within milliseconds
 
 
@@ -77,7 +77,7 @@ class ForkServer:
 
     def serve(self) -> Fork | None:
         """Serve requests. Returns None at the end, and in a fork what it must run."""
-        with contextlib.suppress(ConnectionError):  # the client died with replies unread
+        with contextlib.suppress(ConnectionError):  # the client died before it read all replies
             while True:
                 ready, _, _ = select.select([self._asked.fileno(), self._owner, *self._children], [], [])
                 if self._owner in ready:

@@ -101,7 +101,7 @@ def _give(mine: dict[int, list[int]], free: list[int], total: int, rates: Mappin
     left = len(free)
     for partition in sorted(free, key=lambda partition: (-rates.get(partition, 0.0), partition)):
         short = {rank: max(0, least - len(part)) for rank, part in mine.items()}
-        forced = sum(short.values()) >= left  # all remaining partitions are needed by ranks that are short
+        forced = sum(short.values()) >= left  # from here on, all remaining partitions go to ranks that have too few
         room = [rank for rank in mine if (short[rank] if forced else len(mine[rank]) <= least)]
         rank = min(room, key=lambda rank: (loads[rank], len(mine[rank]), rank))
         mine[rank].append(partition)

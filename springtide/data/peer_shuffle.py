@@ -276,7 +276,8 @@ class PeerShuffle(Generic[K]):
 
     def _queue(self, key: K, owner: str, at: float) -> None:
         if not self.queue:
-            self._took_at = max(self._took_at, at)  # the batch starts to wait now
+            # this batch starts to wait now, so the loop has not ignored it for long
+            self._took_at = max(self._took_at, at)
             self._idled = True
         self.queue.append(key)
         self.owners[key] = {owner}

@@ -15,8 +15,10 @@ Indices = npt.NDArray[np.int64]
 
 ROUNDS = 6  # four rounds suffice in theory for a random-looking order; small domains gain from two more
 
-LARGEST = 256  # batches per shard: some seconds of work, so that leases cost nothing; a quarter is 64 batches
-FEWEST = 64  # shards per pass: with four workers, each shard is a sixteenth of a worker's share
+# most batches per shard: some seconds of work, so that the cost of leases is negligible; a quarter of a shard is 64
+# batches
+LARGEST = 256
+FEWEST = 64  # fewest shards per pass; with four workers, each shard is a sixteenth of a worker's share
 
 
 def size(card: DatasetCard, index: int) -> int:

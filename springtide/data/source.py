@@ -221,13 +221,14 @@ def on_one_line(error: BaseException) -> str:
     frame = (own or frames)[-1]
     place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
     line = f"{type(error).__name__}{': ' + message[0] if message else ''} ({place})"
-    return line.encode(errors="backslashreplace").decode()  # file names may contain bytes that no message can carry
+    return line.encode(errors="backslashreplace").decode()  # escape bytes of file names that no message can carry
 
 
 def _rows(tensor: torch.Tensor, indices: Indices) -> torch.Tensor:
     first, last = int(indices[0]), int(indices[-1])
     if last - first + 1 == len(indices) and (len(indices) < 3 or bool((np.diff(indices) == 1).all())):
-        return tensor[first : last + 1].clone()  # a copy, as from a DataLoader, because the loop may write to its batch
+        # copy the rows, as a DataLoader does, because the loop may write to its batch
+        return tensor[first : last + 1].clone()
     return tensor.index_select(0, torch.from_numpy(indices))
 
 

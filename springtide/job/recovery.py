@@ -21,7 +21,7 @@ from springtide.domain.data.leases import LeaseHolder
 from springtide.domain.spec.job_spec import Blame, JobPhase, JobSpec
 from springtide.job.core.nodes import RoleNode
 
-STEADY_S = 300.0  # a worker that ran this long is in no crash loop, so its earlier failures are forgotten
+STEADY_S = 300.0  # a worker that ran for this many seconds is in no crash loop, so its earlier failures are forgotten
 MAX_BACKOFF_S = 60.0
 
 

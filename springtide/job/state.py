@@ -85,7 +85,7 @@ class JobState(JobCore):
 
     def _take_over(self, term: int, at: float) -> list[actions.JobAction]:
         for node in self.nodes.values():
-            node.heard_at = at  # no heartbeat could arrive until now
+            node.heard_at = at  # restart the heartbeat timeout: no heartbeat could arrive until now
         return [self.decide(f"took over as master number {term}", TAKEN_OVER)]
 
     # ---- queries ----
@@ -184,7 +184,8 @@ class JobState(JobCore):
         if event.blame is Blame.USER:
             return self.fail(event.error, event.blame, event.trace)
         faults = self.node(event.role).faults
-        faults.said, faults.trace = event.error, event.trace  # the process exits now, and its exit event decides
+        # only record the error: the process exits now, and its exit event decides
+        faults.said, faults.trace = event.error, event.trace
         return []
 
     def _exited(self, ended: RoleExit, at: float) -> list[actions.JobAction]:

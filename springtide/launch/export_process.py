@@ -43,7 +43,7 @@ def follow(
         try:
             card = following.once()
             wait_s, said = every_s, ""
-        except (errors.BadInput, OSError) as error:  # the checkpoint was deleted during the read, so a newer one exists
+        except (errors.BadInput, OSError) as error:  # the checkpoint was deleted meanwhile; a newer one exists
             if str(error) != said:
                 print(output.redact(f"no export: {error}"), file=sys.stderr, flush=True)
             card, wait_s, said = None, min(every_s, AGAIN_S), str(error)

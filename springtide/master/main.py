@@ -51,7 +51,7 @@ def main(arguments: list[str]) -> int:
     settings = config.load()
     child_guard.die_with(settings.parent)
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    # one connection for each member: a thousand and more
+    # raise the limit on open files: each of a thousand members or more has a connection
     resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
     gc.set_threshold(20_000, 20, 100)  # leases and nodes live long, so frequent full collections only cost time
     logs.log_to_stderr(debug=settings.debug)

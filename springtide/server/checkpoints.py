@@ -27,7 +27,7 @@ from springtide.server import mirror
 
 log = logging.getLogger(__name__)
 
-BUSY_SHARE = 0.25  # share of one CPU while nobody waits for the checkpoint
+BUSY_SHARE = 0.25  # share of one CPU that saving may use while nobody waits for the checkpoint
 REST_S = 0.002  # shortest sleep in seconds; shorter sleeps are added up until they reach it
 # bytes per piece; copying one takes half a millisecond, which is the longest time that serving waits
 PIECE_BYTES = 1 << 19
@@ -152,7 +152,7 @@ class SlotSaver:
         if self._node and reply.tidy:
             shutil.rmtree(self._folder / self._home, ignore_errors=True)
             with contextlib.suppress(OSError):
-                self._folder.rmdir()  # fails if another server uses the folder, too
+                self._folder.rmdir()  # fails harmlessly if another server still uses the folder
 
     def _write(self, order: messages.SaveOrder, file: SegmentWriter, pace: "WritePace") -> None:
         store, cut = self._role.store, self._role.store.cut()

@@ -22,7 +22,7 @@ CHUNK_SLOTS = 64  # slots handed over between two reports to the master
 HURRIED_SLOTS = 1024  # slots between two reports if the job waits, because reports then cost more time than moves
 # seconds to wait for the current chunk; after that the process ends, and slots without an acknowledgement stay here
 STOP_S = 5.0
-AGAIN_S = 0.5  # delay before a retry, after a target refused or was unreachable
+AGAIN_S = 0.5  # seconds before a retry, after a target refused or was unreachable
 
 
 class SlotHandover:

@@ -19,7 +19,7 @@ from springtide.worker.link.progress import ClientTime
 
 NANO = 1e-9
 ANY_READ: BeforeRead = lambda tables: None  # noqa: E731
-ATTEMPT_S = 5.0  # timeout per attempt; a lost server may return at another address
+ATTEMPT_S = 5.0  # seconds per attempt; short, because a lost server may return at another address
 
 
 def to_tables(

@@ -105,7 +105,7 @@ def read_seconds(source: SampleSource) -> float:
 def main(file: str, given: list[str], end: Callable[[int], Any] = os._exit) -> None:
     script = os.path.abspath(given[0])
     explaining = ScriptExplainer(file, end)
-    springtide.join = lambda **settings: open_job(settings, explaining)  # what the script calls as st.join()
+    springtide.join = lambda **settings: open_job(settings, explaining)  # the script calls this function as st.join()
     logs.log_quietly(debug=False)
     sys.argv = given
     sys.path[0] = os.path.dirname(script)

@@ -19,7 +19,7 @@ from springtide.domain.spec.planning_config import PlanningConfig
 from springtide.planning.dataworkers import allocation
 from springtide.planning.dataworkers.allocation import FedJob
 
-MOST_NOTES = 20  # Limit per advice: a decision on a whole cluster may carry thousands of notes.
+MOST_NOTES = 20  # most notes in one advice; a decision on a whole cluster may carry thousands
 PLAN_FOR = "plan for "
 
 
@@ -136,7 +136,7 @@ def has_room(plan: ShapePlan, view: JobView, others: ResourceBudget, capacity: R
     )
 
 
-MOST_LAUNCHES = 500  # limit for all jobs together in one decision
+MOST_LAUNCHES = 500  # most launch times of all jobs together in one decision
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

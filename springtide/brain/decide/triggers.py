@@ -19,7 +19,7 @@ from springtide.domain.plan.view import MEMORY, FindingKind, JobView
 SLOWED = 0.7
 """If the speed of a window is below this share of the speed of earlier windows in the same shape, that is an event (as
 in DLRover)."""
-ENOUGH = 3  # windows needed for comparison; fewer have no meaningful median
+ENOUGH = 3  # number of windows needed for a comparison; the median of fewer windows says little
 
 
 class EventKind(StrEnum):

@@ -25,7 +25,7 @@ TRIES = 3
 # seconds after which an executor counts as hung; a decision on 2,000 jobs takes about two seconds, the start of an
 # executor one more
 ANSWER_S = 60.0
-AGAIN_S = 1.0  # wait after the system refused to start a process
+AGAIN_S = 1.0  # seconds to wait after the system refused to start a process
 MOST = 256
 MAX_BYTES = 2**30
 """Largest size of one task. A job's view takes about 10 KB, so this holds a hundred thousand jobs."""

@@ -141,7 +141,8 @@ def own_secret(options: ServeOptions) -> bytes:
 async def serve(options: ServeOptions, *, ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM; call `ready` with the address."""
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))  # each master takes one connection
+    # raise the limit on open files: each master takes one connection
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_files, open_files))
     over = asyncio.Event()
     for stop in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(stop, over.set)

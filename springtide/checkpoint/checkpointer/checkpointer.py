@@ -183,7 +183,8 @@ class Checkpointer:
 
     def _from_memory(self, head: saver.ImageHead, path: pathlib.Path) -> Any:
         with open(path, "rb") as file:
-            state = state_image.read_image(file, summed=False)[1]  # the header is written last
+            # no checksum needed: the header is written last, so the image is complete
+            state = state_image.read_image(file, summed=False)[1]
         if saver.read_head(path) != head:
             raise errors.BadInput("its image in memory was overwritten by a later save")
         return state
@@ -199,7 +200,7 @@ class Checkpointer:
         """Prepare the second image, so that only the first save is slowed down by the allocation of pages."""
         with self._turn:
             if self._closed or self._sequence != first.sequence:
-                return  # the next save came first: both images may be in use
+                return  # another save has begun meanwhile, so both images may be in use
             other = next(name for name in saver.NAMES if name != first.image)
             try:
                 self._images[other].touch(first.bytes)

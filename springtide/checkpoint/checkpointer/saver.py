@@ -367,7 +367,7 @@ class SaveQueue:
                     self._waiting.end(Outcome.SUPERSEDED)
                     image, self._waiting = self._waiting.image, None
                     return image
-                self._change.wait()  # until the waiting save is being written
+                self._change.wait()  # wait until the saver has begun to write the queued save
             free = [image for image in images if self._writing is None or image != self._writing.image]
             return next((image for image in free if image != newest), free[0])
 

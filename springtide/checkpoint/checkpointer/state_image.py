@@ -336,7 +336,7 @@ class ImageFile:
     def close(self) -> None:
         self._bytes = None
         if self._map is not None:
-            with contextlib.suppress(BufferError):  # torch releases the buffer a little later
+            with contextlib.suppress(BufferError):  # torch may still hold the buffer, and releases it a little later
                 self._map.close()
         self._map = None
 

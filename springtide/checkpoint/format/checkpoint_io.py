@@ -155,7 +155,7 @@ def check_image(file: str, slot: int, segment: SlotSegment, image: bytes) -> Non
         raise DamagedImage(f"{where} is damaged: its checksum does not fit")
     try:
         facts = _native.image_facts(content)
-    except errors.BadInput as error:  # another version, or a damaged version field
+    except errors.BadInput as error:  # the image has another version, or its version field is damaged
         raise DamagedImage(f"{where}: {error}") from error
     if facts != (slot, segment.full, segment.checksum):
         raise DamagedImage(f"{where} is another one than was written there")

@@ -224,7 +224,7 @@ class UrlStore:
                 return False
             try:
                 self._files.pipe_file(self._path(name), content, mode="create")
-            except TypeError:  # the library lacks this mode
+            except TypeError:  # the store's library has no exclusive mode
                 self._files.pipe_file(self._path(name), content)
             except Exception:  # each store has its own error for an existing name
                 if self.size(name) is None:

@@ -202,7 +202,7 @@ class ScatteredStore:
             link = self._link(server)
             try:
                 answer = link.ask(request)
-            except errors.MasterUnreachable as error:  # a channel raises this for any peer
+            except errors.MasterUnreachable as error:  # `MasterChannel` raises this error for any unreachable peer
                 self._links[server] = None
                 link.close()
                 raise OSError(f"{server} was lost while it gave {bare(name)} away") from error

@@ -99,7 +99,8 @@ def state_of(place: FileStore, number: int, *, verify: bool) -> CheckpointState 
             checkpoint_io.verify(place, manifest, range(manifest.slots))
         return CheckpointState(manifest, verified=verify)
     except (errors.BadInput, OSError) as error:
-        gone = number not in checkpoint_io.numbers(place)  # deleted meanwhile, after a newer checkpoint
+        # the checkpoint was deleted meanwhile, because a newer one exists
+        gone = number not in checkpoint_io.numbers(place)
         return None if gone else CheckpointState(None, str(error))
 
 

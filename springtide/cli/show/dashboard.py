@@ -134,7 +134,7 @@ def serve(data: Data, *, host: str, port: int) -> http.server.ThreadingHTTPServe
         def _send_data(self, since: str) -> None:
             try:
                 found = data(float(since))
-            except (ValueError, errors.SpringtideError) as error:  # for example, its master is being replaced
+            except (ValueError, errors.SpringtideError) as error:  # for example, the job's master is gone
                 self._send(503, "text/plain; charset=utf-8", f"{error}\n".encode())
                 return
             self._send(200, "application/json", found)

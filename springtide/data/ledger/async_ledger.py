@@ -291,7 +291,7 @@ class AsyncLedger(SharedLedger):
         if (lease := self.lease_of(holder, report)) is None:
             return NOT_HELD
         lease.deadline = deadline
-        if report.offset == report.end == lease.end:  # the common case: the whole lease is trained
+        if report.offset == report.end == lease.end:  # fast path for the common case that the whole lease is trained
             samples = lease.end - lease.offset
             self._trained(lease, lease.end)
             self._drop(lease)

@@ -28,11 +28,11 @@ from springtide.domain.data.leases import (
 from springtide.domain.data.samples import DatasetCard, check_same
 from springtide.domain.data.streams import BatchCut, PartitionRange
 
-MOST_GRANTS = 16  # leases per call: keeps replies small, and stops a caller from taking all data
+MOST_GRANTS = 16  # most leases per call, so that replies stay small and no caller takes all data
 # a lease is revoked if its holder has not named it in a report or request for this many seconds: the reply that granted
 # it was lost
 LEASE_S = 30.0
-HALVINGS = 2  # full, half and quarter size
+HALVINGS = 2  # most halvings of a rank's lease size: full, half, quarter
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

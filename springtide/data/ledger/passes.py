@@ -246,7 +246,7 @@ def back_to(now: AsyncLedger, note: AsyncLedgerState | None) -> AsyncLedger:
     back.poisoned = [given_up for given_up in now.poisoned if given_up in then.poisoned]
     spans: dict[int, list[Span]] = {}
     for piece in itertools.chain(*(untrained_ranges(ledger, given_up=back.poisoned) for ledger in (now, then))):
-        if piece.running <= running:  # later samples are pending by the cursor
+        if piece.running <= running:  # samples after the cursor are pending anyway
             end = piece.end if piece.running < running else min(piece.end, cut)
             spans.setdefault(piece.running, []).append(Span(piece.first, end))
     pending = [ShardRange(shard, *span) for shard in sorted(spans) for span in join_spans(spans[shard])]

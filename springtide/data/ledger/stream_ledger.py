@@ -94,7 +94,7 @@ def join_spans(spans: Iterable[Span]) -> list[Span]:
     return merged
 
 
-MOST_GRANTS = 256  # grants per call: the next call gets more
+MOST_GRANTS = 256  # most grants per call; the next call gets more
 MOST_CUTS = 64  # most cuts per partition; a job without checkpoints then drops cuts that it no longer needs
 
 

@@ -233,8 +233,8 @@ def deal(count: int, sent: Ints, share: Floats) -> Ints:
     return dealt
 
 
-MOST_AT_ONCE = 16384  # records between two reads of the clock
-TICK_S = 0.005  # wait while no record is due
+MOST_AT_ONCE = 16384  # most records between two reads of the clock
+TICK_S = 0.005  # seconds to sleep while no record is due
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -68,7 +68,7 @@ def sow(seed: int, name: Sequence[int], *, cuda: bool = False) -> None:
     torch.default_generator.manual_seed(int.from_bytes(words[:8], "little"))
     if cuda:
         torch.cuda.manual_seed_all(int.from_bytes(words[:8], "little"))
-    if _memory() is not None:  # NumPy cannot seed any other kind of generator
+    if _memory() is not None:  # only MT19937, because NumPy cannot seed another kind of global generator
         np_random.seed(int.from_bytes(words[8:12], "little"))
     random.seed(int.from_bytes(words[12:], "little"))
 
@@ -107,7 +107,7 @@ class _NumPy:
         memory = _memory()
         if memory is None or self._known is None or self._known[1] is not state or _raw() != seeded:
             np_random.set_state(state)
-        else:  # no number was drawn since seeding
+        else:  # the memory shows that no number was drawn since seeding
             ctypes.memmove(memory[0], self._known[0], memory[1])
 
 

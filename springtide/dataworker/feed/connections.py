@@ -34,7 +34,7 @@ from springtide.rpc.transport.frames import BadFrame
 log = logging.getLogger(__name__)
 
 CALL_AGAIN_S = (0.05, 2.0)  # first and longest pause between two connection attempts
-JOIN_S = 5.0  # limit for joining a thread in `close`; threads have nothing left to wait for
+JOIN_S = 5.0  # most seconds to join a thread in `close`; by then, threads have nothing left to wait for
 
 
 class FeedMessage(msgspec.Struct, array_like=True, frozen=True):

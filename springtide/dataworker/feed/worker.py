@@ -383,7 +383,7 @@ def _deliver(channel: BatchChannel, message: FeedMessage, batch: codec.BatchMess
     try:
         try:
             send_message(channel, message, batch)
-        except errors.BadInput as error:  # larger than the message limit; nothing was sent
+        except errors.BadInput as error:  # the batch exceeds the message limit; nothing was sent
             if not isinstance(message, BatchMade | BatchFailed):
                 raise
             send_message(channel, BatchFailed(message.step, str(error)))

@@ -230,7 +230,7 @@ class ElasticLoader(options.BatchArguments, options.WorkerArguments):
         reached, seed = options.read(state, options.kind_of(self._order))
         self._leave()
         if seed != self._seed and self._pool is not None:
-            self._pool.dismiss()  # running data workers have the old seed
+            self._pool.dismiss()  # end the running data workers, which have the old seed
         self._seed = seed
         if isinstance(self._order, SampleOrder):
             self._order = dataclasses.replace(self._order, seed=seed)

@@ -30,7 +30,7 @@ _RUN = (
     " local_processes.main(int(sys.argv[2]))"
 )
 NO_STATUS = -9  # exit status of a worker that was killed together with the fork server
-LONGEST_ERROR = 400  # characters of an error that are reported
+LONGEST_ERROR = 400  # most characters of an error that are reported
 NUMBER: int | None = None
 """Number of this data worker within its loader; None in any other process."""
 
@@ -132,7 +132,7 @@ class _ForkServerProcess:
                 stdin=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 env=config.child_environment({}, {"OMP_NUM_THREADS": "1"}),
-                start_new_session=True,  # keeps Ctrl-C for the trainer
+                start_new_session=True,  # in a new session, so that Ctrl-C reaches only the trainer
             )
         with contextlib.suppress(OSError):  # the next request reports a server that is gone
             self._sock.sendall(msgspec.msgpack.encode(setup))
@@ -156,7 +156,7 @@ class _ForkServerProcess:
     def close(self) -> None:
         self.process.kill()
         self.process.wait()
-        with contextlib.suppress(OSError):  # the server's end is gone already
+        with contextlib.suppress(OSError):  # the fork server has already closed its end
             self._sock.shutdown(socket.SHUT_RDWR)  # ends the wait of a thread in `fork`
         with self._lock:  # wait for a thread that still uses the descriptor, before its number can be reused
             self._sock.close()

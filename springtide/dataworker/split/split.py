@@ -34,7 +34,7 @@ from springtide.dataworker.split.recorder.call_recorder import CallBook, CallLog
 from springtide.dataworker.split.recorder.marked_calls import MarkedCode
 from springtide.dataworker.split.report import Explanation, Guard, OperationGroup
 
-TIMES = 3  # runs of the moved part; the fastest counts, because other processes share the cores
+TIMES = 3  # number of timed runs of the moved part; the fastest counts, because other processes share the cores
 CHEAPER = "its result, which is cheaper to make than to send"
 CHANGING = "its arguments, which are others from batch to batch"
 MARK = "A function of yours that depends on its arguments alone moves if you mark it @springtide.stateless"

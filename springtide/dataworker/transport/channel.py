@@ -32,7 +32,8 @@ SHARED, NEW_SEGMENT = 1, 2  # flags: the payload is in a segment; the segment's 
 MAX_FIELDS = 16 * 2**20
 MAX_HEADER = 64 * 2**20
 MAX_PAYLOAD = 8 * 2**30
-SHARE_FROM = 1 << 14  # smaller payloads arrive faster through the socket
+# bytes from which a payload goes through shared memory; smaller payloads arrive faster through the socket
+SHARE_FROM = 1 << 14
 # bytes of address space for the segments of a connection; a page takes memory only after the first write
 SHARED_BYTES = 1 << 30
 ASK_AFTER_S = 10  # keepalive: probe a peer's host after this long without traffic
@@ -277,7 +278,7 @@ class BatchChannel:
                 made = codec.unpack(says, buffer, types, arrived=False)
                 self._last = (says, size) if size <= EARLY_TO else None
             except (codec.PayloadMissing, errors.SpringtideError):
-                made = _NOT_MADE  # tree() raises the error again
+                made = _NOT_MADE  # leave the error to tree(), which raises it again
         self._fill(buffer, size)
         return ReceivedMessage(kind, told, Payload(says, buffer, size, made))
 

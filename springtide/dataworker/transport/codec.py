@@ -208,7 +208,7 @@ class _Packing:
             item = item.cpu().resolve_conj().resolve_neg().contiguous()
         size = item.nbytes
         if size and not item.data_ptr():
-            item = item.clone()  # zeros without memory behind them
+            item = item.clone()  # a tensor of zeros without its own memory
         return layout.Tensor(name, tuple(item.shape), self.add(item, item.data_ptr(), size) if size else 0)
 
     def array(self, item: np.ndarray[Any, Any], scalar: bool = False) -> layout.Node:

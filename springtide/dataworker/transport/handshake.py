@@ -158,7 +158,7 @@ class FeedListener:
             raise errors.PortTaken(f"cannot listen at {host}: {error.strerror}") from error
         self._name = f"springtide-batches-{os.getpid()}-{secrets.token_hex(16)}"
         self._unix = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._unix.bind("\0" + self._name)  # abstract: disappears with the process
+        self._unix.bind("\0" + self._name)  # an abstract Unix socket, which disappears with the process
         self._unix.listen(128)
         self.address = addresses.join(host, int(self._tcp.getsockname()[1]))
         self._proved: queue.SimpleQueue[BatchChannel | None] = queue.SimpleQueue()

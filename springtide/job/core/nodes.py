@@ -42,18 +42,19 @@ LEGAL: dict[NodeState, frozenset[NodeState]] = {
     NodeState.DRAINING: frozenset(
         {
             NodeState.FINISHED,  # its script ends as expected
-            NodeState.GONE,  # lost, or too slow; a server whose last slot has moved
-            NodeState.EXPECTED,  # a server, lost before its last slot had moved: relaunched
+            NodeState.GONE,  # it is lost or too slow, or it is a server whose last slot has moved
+            NodeState.EXPECTED,  # a server was lost before its last slot had moved, and is relaunched
         }
     ),
     NodeState.FINISHED: frozenset({NodeState.GONE}),  # its process exits after its script
-    NodeState.GONE: frozenset({NodeState.EXPECTED}),  # a removed rank is wanted again
+    NodeState.GONE: frozenset({NodeState.EXPECTED}),  # the job wants a removed rank again
 }
 
 ALIVE = frozenset({NodeState.JOINED, NodeState.DRAINING})
 """States in which a role sends heartbeats and may hold leases."""
 
-MAX_HISTORY = 50  # moves kept: a worker that is relaunched for days must not fill the master's memory
+# most moves kept in the history: a worker that is relaunched for days must not fill the master's memory
+MAX_HISTORY = 50
 
 
 class IllegalMove(errors.SpringtideError):

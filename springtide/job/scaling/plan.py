@@ -109,7 +109,7 @@ def bounds_of(state: JobCore) -> ShapeBounds:
     quota, fed = bounds.quota, state.feeding.cores(state.spec.feeding)
     if fed:
         quota = replace(quota, cpu=max(quota.cpu - fed, min(quota.cpu, now.cpu)))
-    if not quota.holds(least):  # the user is responsible for numbers set by hand
+    if not quota.holds(least):  # allow it: the user is responsible for numbers set by hand
         quota = replace(quota, cpu=max(quota.cpu, least.cpu), memory=max(quota.memory, least.memory))
     return replace(bounds, least=least, most=most, quota=quota)
 

@@ -34,8 +34,8 @@ from springtide.telemetry.planner_views import PlannerView
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-AFTER_FAILURE_S = 10.0  # pause after an adviser has failed
-CONCLUDE_S = 5.0  # longest time that a finished job waits to be recorded in the history
+AFTER_FAILURE_S = 10.0  # seconds to wait after an adviser has failed
+CONCLUDE_S = 5.0  # most seconds that a finished job waits to be recorded in the history
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -278,6 +278,6 @@ class Autoscaler:
         try:
             async with asyncio.timeout(CONCLUDE_S):
                 await self._aside(lambda: self._make_adviser().conclude(over), wait=True)
-        except Exception as error:  # the job has ended well, whether or not it is recorded
+        except Exception as error:  # do not fail: the job has ended well, whether or not it is recorded
             log.warning("the job is not remembered: %s: %s", type(error).__name__, error)
             self._context.log_event("plan", outcome="forgotten", shape=None, why=f"{type(error).__name__}: {error}")

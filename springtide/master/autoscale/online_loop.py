@@ -42,8 +42,8 @@ LOOK_S = 0.25
 RATES_S = 120.0
 """Window for mean arrival rates, in stream seconds; at least `LEAST_S` clock seconds, for a few heartbeats each."""
 LEAST_S = 4.0
-NOTE_S = 10.0  # interval between notes in the journal
-COLD_S = 60.0  # interval between plans in stream seconds, with almost no history
+NOTE_S = 10.0  # seconds between two journal entries of the learned values
+COLD_S = 60.0  # stream seconds between two plans of a job with almost no history
 POINTS = 5760  # a day of 15 s steps
 BEATS = 3.0  # during scaling, a job counts as stalled if it trains no sample for this many heartbeats
 

@@ -21,11 +21,11 @@ KEPT_S = 300.0  # seconds that readings of one shape are kept: older readings sa
 KEPT_WINDOWS = 30  # windows kept for each earlier shape
 KEPT_PROFILES = 600
 KEPT_LAUNCHES = 64
-MOST_READINGS = 20_000  # readings of one shape: processing this many takes 0.1 s
-USE_S = 20.0  # window for the CPU use of a role
+MOST_READINGS = 20_000  # most readings kept of one shape; processing this many takes 0.1 s
+USE_S = 20.0  # seconds of the window for the CPU use of a role
 USE_EVERY_S = 1.0
 MOST_COUNTS = round(KEPT_S / USE_EVERY_S)
-LIVES = 1 << 20  # encodes a worker's rank and incarnation in one number
+LIVES = 1 << 20  # factor that encodes a worker's rank and incarnation in one number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,8 @@ class StreamStats:
             if known is None:
                 known = self.known[one.partition] = PartitionStats(one.trained, one.end, one.oldest_at)
                 self._begun += one.end
-            known.trained, known.oldest_at = one.trained, one.oldest_at  # may fall: a lost server rolls the ledger back
+            # these values may fall, because a lost server rolls the ledger back
+            known.trained, known.oldest_at = one.trained, one.oldest_at
             known.end = max(known.end, one.end)
             known.ends.note(at, known.end)
             known.ends.forget(one.trained)

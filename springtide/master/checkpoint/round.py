@@ -157,7 +157,7 @@ class CheckpointStore:
         """
         try:
             self._claim_folder()
-        except (errors.BadInput, OSError) as error:  # publishing will report it
+        except (errors.BadInput, OSError) as error:  # ignore the error, which publishing will report
             log.warning("%s", error)
         self._keep_found(saved, era)
         self._number = max(self._number, saved, *([] if saved else self._numbers_at_url()))

@@ -77,7 +77,7 @@ class CheckpointSchedule:
         manifest = checkpoint_io.read(rules.resume, rules.resume_number, lineage=lineage) if rules.resume else None
         self.saving.begin_run()
         if manifest is not None:
-            # the package is in the folder of that run
+            # without the data workers' package, which is in the folder of the other run
             claims = tuple(key for key in manifest.scripts.claims if key != PACKAGE_KEY)
             scripts = msgspec.structs.replace(manifest.scripts, claims=claims)
             context.journaled(context.record.resume, note_of(manifest), scripts)

@@ -25,7 +25,7 @@ from springtide.telemetry.host import disks
 FORMAT = 5
 """Version of the journal format. Raise it when entries or snapshots change meaning. Other versions are rejected."""
 
-AGAIN_S = 0.5  # retry interval on a full disk: short enough to resume soon after space is freed
+AGAIN_S = 0.5  # seconds between retries on a full disk: short enough to resume soon after space is freed
 
 _TABLES = """
 create table if not exists head (

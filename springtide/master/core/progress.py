@@ -9,7 +9,8 @@ from springtide.domain.core.roles import Role, RoleKind, RoleUsage
 from springtide.domain.model.cache_rules import CacheUse, together
 from springtide.rpc.messages.messages import MemberReport
 
-WINDOW_S = 5.0  # long enough to be steady with reports every second, short enough to show a change
+# seconds of the rate's window: long enough to be steady with reports every second, short enough to show a change
+WINDOW_S = 5.0
 
 
 class ProgressTally:

@@ -28,7 +28,7 @@ from springtide.embedding.placement import placement
 from springtide.job.core import actions, events
 from springtide.job.state import JobState
 
-MAX_SHARED_BYTES = 2**20  # size of one value: addresses and the like, not tensors
+MAX_SHARED_BYTES = 2**20  # most bytes of one shared value, which may be an address but not a tensor
 MAX_SHARED_KEYS = 10_000
 DONE = LeaseHolder(-1, -1)
 

@@ -37,8 +37,8 @@ from springtide.rpc.messages import messages
 from springtide.rpc.messages.data_workers import PACKAGE_KEY, Feeder, Feeders, Package
 from springtide.telemetry.logs import RunFiles
 
-USE_EVERY_S = 1.0  # interval between readings of a role's CPU seconds
-KEPT = 4096  # reports of a trainer, or readings of a role: about an hour at one a second
+USE_EVERY_S = 1.0  # seconds between two readings of a role's CPU time
+KEPT = 4096  # most reports kept of a trainer, or readings of a role: about an hour at one a second
 
 
 class StageLayout(NamedTuple):

@@ -30,7 +30,7 @@ from springtide.rpc.messages import messages
 # longest time to hold the request of a bsp group that waits for records; short, because the partition ends in the
 # request become outdated
 HOLD_GROUP_S = 0.1
-LINGER_S = 1.0  # wait before a bsp group trains a batch that is not full
+LINGER_S = 1.0  # seconds to wait before a bsp group trains a batch that is not full
 HOLD_S = 1.0  # longest time to hold a lease request, so that idle workers do not poll in a tight loop
 
 
@@ -70,7 +70,7 @@ class LeaseService:
         def answered() -> bool:
             return lease() or (self._plan(holder, request) and lease())
 
-        self._checkpoints.look()  # the end of data may wait only for a checkpoint
+        self._checkpoints.look()  # begin a checkpoint if one is due, because the end of the pass may wait only for it
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(HOLD_S if not (card.in_step and card.stream) else HOLD_GROUP_S):
                 await context.changed.until(answered)
@@ -112,7 +112,7 @@ class LeaseService:
         failed = False
         for failure in (
             failures if era == book.era else ()
-        ):  # failures come first, because progress on such a lease ends it before the unreadable sample
+        ):  # failures first: a progress report ends such a lease before the unreadable sample
             if context.journaled(book.fail, holder, failure):
                 failed = True
                 context.log_event("unreadable", role=f"worker-{holder.rank}", **failure._asdict())
@@ -128,7 +128,7 @@ class LeaseService:
 
 LOOK_S = 0.5  # interval between checks
 ASKS_S = 10.0  # a worker that holds no partition and has not asked for this many seconds does not read the stream
-PATIENCE_S = 1.5  # new partitions wait this long for workers that have just started
+PATIENCE_S = 1.5  # seconds that new partitions wait for workers that have just started
 TRAFFIC_S = 60.0  # interval between checks of traffic, and the window over which it is measured
 SLOW_S = 300.0
 """Seconds after which a worker that was slow may get partitions again. Without work, no measurement can show that it
@@ -200,7 +200,7 @@ class PartitionAssigner:
         return {number: max(0, end - before.get(number, end)) / (at - before_at) for number, end in ends.items()}
 
 
-BALANCE_S = 1.0  # one heartbeat: reports do not change more often
+BALANCE_S = 1.0  # seconds between decisions: one heartbeat, because reports do not change more often
 
 
 class LeaseMoves(NamedTuple):

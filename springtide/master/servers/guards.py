@@ -35,7 +35,7 @@ LATEST_S = 0.4
 # seconds of measured quota use: the shorter window detects a machine that gives almost no CPU, the longer window one
 # that gives half
 QUOTAS_S = (0.15, 0.4)
-REST_S = 10.0  # pause after a change of servers, so that its effect shows before the next decision
+REST_S = 10.0  # seconds to pause after a change of servers, so that its effect is visible before the next decision
 
 
 @dataclass(slots=True)
@@ -97,7 +97,8 @@ class ServerGuards:
         if not nodes or not self._may_act(nodes, now):
             return
         event = self._on_memory(nodes, tally, usage) or self._on_pace(nodes, usage)
-        if event is None and self.rules.servers and not state.spec.planning.on:  # plans take grants back themselves
+        # not in a job that plans, because plans take grants back themselves
+        if event is None and self.rules.servers and not state.spec.planning.on:
             event = self._easing.look(nodes, usage, state.planned.sizes[RoleKind.SERVER], now)
         if event is not None:
             self._act(event, now)
@@ -332,7 +333,7 @@ def samples_in_all(book: JobLedger) -> int:
     return book.samples_done + leased + book.todo_samples
 
 
-LEAST_S = 1.0  # shortest interval between two measurements for computing CPU use
+LEAST_S = 1.0  # shortest interval, in seconds, between two measurements from which CPU use is computed
 GIB = 2.0**30
 
 

@@ -29,7 +29,7 @@ from springtide.server import slot_loads
 log = logging.getLogger(__name__)
 
 BYTES_A_GB = 2.0**30
-SMOOTHING = 0.5  # exponential smoothing of a slot's request count between heartbeats
+SMOOTHING = 0.5  # weight of the newest request count of a slot in its exponential smoothing
 NICE = 5  # niceness of the planning thread, which may use a core for a second or two
 
 
@@ -165,7 +165,7 @@ class SlotMigration:
             if holding.closed and not counts:
                 self._closed[role.rank] = self._record.state.node(role).incarnation
         claimed = tuple(count.slot for count in counts if self._record.slots.owners[count.slot] != role.rank)
-        if claimed and not self.calling.open:  # the source of the move could not report it
+        if claimed and not self.calling.open:  # record the move from here, because its source could not report it
             self._take(claimed, role.rank)
 
     async def reckon(self, role: Role, incarnation: int) -> None:

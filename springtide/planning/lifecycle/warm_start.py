@@ -214,7 +214,7 @@ def start(job: JobView, history: Sequence[PastJob], config: PlanningConfig) -> W
     told = {name: one for name, one in features.items() if name in mine}
     parts = between(mine, told, (1, len(past)))
     alike = lesson.closeness(parts)
-    order = np.argsort(alike, kind="stable")[::-1][: lesson.similar]  # newest first among equals
+    order = np.argsort(alike, kind="stable")[::-1][: lesson.similar]  # of equally similar jobs, the newest comes first
     near = [int(at) for at in order if alike[at] > ALIKE]
     if not near:
         return cold(job, config, f"no past job is like it (at best {alike.max():.0%})", notes)
@@ -299,7 +299,8 @@ def learn(
     telling = learn_distance(parts, 1.0 - closeness(finals[:, None, :], finals[None, :, :]), older)
     alike = np.where(older, -telling.apart(parts), -np.inf)
     ranked = np.argsort(alike, axis=1, kind="stable")[:, ::-1]
-    tested = np.arange(len(recent) // 2, len(recent))  # the first half has too few predecessors
+    # test only the second half, because the first half has too few predecessors
+    tested = np.arange(len(recent) // 2, len(recent))
     best = (-1.0, USUAL_SIMILAR, USUAL_SMOOTHING)
     for count in (similar,) if similar else SIMILARS:
         rows = finals[ranked[tested][:, : min(count, int(tested[0]))]]  # shape: [tested, k, field]

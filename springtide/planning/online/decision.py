@@ -105,7 +105,7 @@ def plan(jobs: HorizonJobs, *, fewest: int, prices: HorizonPrices, doing: Change
         row, place = np.divmod(seen.reshape(len(each), -1).argmin(axis=1), numbers)
         came_from.append((begun[each, row, place], place))
         so_far, waiting = cost[each, :, row, place], waits[each, :, row, place]
-        newest = step % young + 1  # slot of the oldest young stretch, which now settles
+        newest = step % young + 1  # row of the oldest of the recent stretches, which now counts as settled
         settled = seen[:, newest] < seen[:, 0]
         begun[:, 0] = np.where(settled, begun[:, newest], begun[:, 0])
         for one in (cost, waits):

@@ -16,7 +16,7 @@ from springtide.planning.online.traffic import HOUR_S, Array, PastTraffic, RateF
 Member = Callable[[Array, int, int], Array]
 """Function of the past without gaps, the steps per day, and the number of steps to forecast."""
 DAYS = 7
-WEEKS = 4  # past weeks in a usual week
+WEEKS = 4  # number of past weeks from which a usual week is computed
 LEVEL = (0.5, 2.0)  # limits on a day's level relative to the usual day
 RECENT = (1 / 3, 3.0)  # limits on the level of the last hours
 RECENT_H = 2  # hours that determine the current level
@@ -96,7 +96,7 @@ def coarsely(member: Member) -> Member:
 
 
 TRIED_DAYS = 7  # past days for testing members
-INTERVAL = (10.0, 90.0)  # percentiles of past errors
+INTERVAL = (10.0, 90.0)  # percentiles of past errors that bound the interval
 FEW_DAYS = (2.94, 2.94, 1.70, 1.43, 1.31, 1.24, 1.20)
 """Factor on the interval's width for 1, 2 ... 7 days of errors. Errors within a day are correlated, so the number of
 days counts, not the number of errors. The factor is Student's t relative to the normal distribution, times the root of
@@ -104,7 +104,7 @@ days counts, not the number of errors. The factor is Student's t relative to the
 TRUST = 4  # exponent of 1 / error in a member's weight; 2 to 8 work about equally well on real traffic
 UNTRIED = 1.15  # assumed error of an untested member, as a multiple of the best error
 EXACT = 1e-4  # smallest error
-ONLY_GUESS = 0.5  # relative interval if nothing is known
+ONLY_GUESS = 0.5  # relative width of the interval if nothing is known
 
 
 @dataclass(frozen=True, slots=True)

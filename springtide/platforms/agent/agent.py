@@ -231,7 +231,7 @@ class Agent:
         while True:
             await self._tell_exits(master)
             if self._stop.why and not self._stop.told:
-                # the master refuses requests now; the next poll repeats this one
+                # the master refuses requests now; the next poll repeats this request
                 with contextlib.suppress(errors.TemporaryError):
                     await self._ask(master, messages.StopRequest(self._stop.why))
                     self._stop.told = True
@@ -357,7 +357,7 @@ class Agent:
     async def _wind_down(self, master: connection.RpcConnection, status: messages.JobStatus) -> None:
         """End the job's roles, workers first: a worker that saves its model still needs servers."""
         grace_s = 0.0 if status.phase is JobPhase.FAILED else self.plan.grace_s
-        # the outcome of the job is already known
+        # ignore errors, because the outcome of the job is already known
         with contextlib.suppress(errors.MasterUnreachable, errors.TemporaryError, Killed):
             await self._end(master, RoleKind.WORKER, wait_s=grace_s)
             await self._end(master, RoleKind.DATA_WORKER, wait_s=0.0)

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
-READ_S = 0.2  # interval of readings during a wait
+READ_S = 0.2  # seconds between two readings of the clock during a wait
 # longest interval between two readings that counts in full; above READ_S, because a busy machine delays readings
 MOST_S = 0.5
 START_S = 60.0  # longest wait in seconds for a master to start on a busy machine; if the process exits, the wait ends

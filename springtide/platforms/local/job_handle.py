@@ -15,7 +15,7 @@ from springtide.rpc.messages import messages
 from springtide.telemetry import events, logs
 from springtide.telemetry.host import disks
 
-LOOK_S = 0.2  # between two checks of the log files
+LOOK_S = 0.2  # seconds between two checks of the log files
 
 
 def places_of(files: logs.RunFiles) -> dict[str, str]:

@@ -25,7 +25,7 @@ from springtide.telemetry.host.control_groups import ControlGroup, GroupV1, Grou
 from springtide.telemetry.logs import start_of
 
 DYING_S = 2.0  # the kernel keeps a group until its last process has exited, which takes milliseconds
-RETRY_S = 1.0  # wait after a failed start of a watchdog: the machine lacks processes or memory
+RETRY_S = 1.0  # seconds to wait after a failed start of a watchdog, when the machine lacks processes or memory
 
 _OURS = re.compile(r"(springtide-(\d+)-\d+)-\d+")
 PROBE = ProcessLimits(cpu=1.0)

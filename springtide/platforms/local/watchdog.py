@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 
-REMOVE_S = 5.0  # a group can be removed once its last process has died
+REMOVE_S = 5.0  # seconds to retry: a group can be removed once its last process has died
 
 
 def main() -> None:

@@ -30,9 +30,9 @@ OOM = ("running low on memory", "OutOfMemory", "memory pressure", "OOM")
 """Phrases of Ray's messages after its memory monitor or the kernel has killed a worker."""
 
 log = logging.getLogger(__name__)
-LOOK_S = 0.1  # between two checks of the master's address
+LOOK_S = 0.1  # seconds between two checks of the master's address
 AWAY_S = 1.5  # seconds after which an unreachable actor counts as lost; Ray itself takes at least 15 s longer
-LEAVE_S = 2.0  # time for an actor to clean up on its node before it is ended
+LEAVE_S = 2.0  # seconds for an actor to clean up on its node before it is ended
 
 
 def exit_by_signal(life: Life, pid: int, *, signal: str) -> RoleExit:

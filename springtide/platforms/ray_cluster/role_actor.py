@@ -26,7 +26,7 @@ from springtide.telemetry import logs
 # give up the steward's node
 LONELY_S = 600.0
 NEWS_S = 2.0  # seconds after which the actor replies without output, to show that it is alive
-LOOK_S = 0.1  # between two checks of the log
+LOOK_S = 0.1  # seconds between two checks of the log
 CHUNK = 1 << 18
 PREFIX = "springtide-holder-"
 

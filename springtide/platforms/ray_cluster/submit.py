@@ -19,8 +19,8 @@ from springtide.platforms.agent.run_plan import RunPlan
 from springtide.platforms.ray_cluster import cluster, job_order, job_records
 from springtide.platforms.ray_cluster.steward import BASE, Steward
 
-HELLO_S = 300.0  # Ray may install the packages of a runtime_env first
-CALLS = 16  # concurrent calls that a steward accepts
+HELLO_S = 300.0  # seconds until a steward must answer; Ray may first install the packages of a runtime_env
+CALLS = 16  # most concurrent calls that a steward accepts
 
 
 def ship_code(folder: pathlib.Path | None, wished: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from springtide.rpc.transport.addresses import MasterLocation
 log = logging.getLogger(__name__)
 # seconds; a master on this host answers in milliseconds, and the port of a dead master refuses immediately
 ATTEMPT_S = 2.0
-PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # delays between attempts; the last delay repeats
+PAUSES_S = (0.02, 0.05, 0.1, 0.2, 0.5)  # seconds between attempts; the last value repeats
 
 Look = Callable[[], MasterLocation | None]
 

@@ -9,7 +9,8 @@ import msgspec
 from springtide import errors
 
 LENGTH = struct.Struct(">I")
-MAX_BYTES = 16 * 2**20  # the largest legitimate frame is a placement of 65536 slots, about 200 KB
+# most bytes of a frame; the largest legitimate frame is a placement of 65536 slots, about 200 KB
+MAX_BYTES = 16 * 2**20
 MAX_HANDSHAKE_BYTES = 1024
 
 T = TypeVar("T")

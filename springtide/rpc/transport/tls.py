@@ -136,7 +136,7 @@ def _load(folder: str) -> _Ready:
                     return known
                 caller, listener = _context(root, ssl.PROTOCOL_TLS_CLIENT), _context(root, ssl.PROTOCOL_TLS_SERVER)
                 found = _meet_oneself(caller, listener)
-            except (OSError, ssl.SSLError) as error:  # the files may be just being replaced
+            except (OSError, ssl.SSLError) as error:  # the files may be in the middle of a replacement
                 if attempt < 2:
                     continue
                 if (before := _ready.get(folder)) is None:

@@ -224,7 +224,7 @@ class Simulation:
         del running.observed.profiles[:-PROFILES]
 
     def _carry_out(self, decision: Decision) -> None:
-        # shrinking jobs free resources first
+        # jobs that shrink come first, because they free resources
         for plan in sorted(decision.plans, key=lambda plan: plan.shape.cpu - self._held(plan.job)):
             running = self.jobs.get(plan.job)
             if running is None or running.launching:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 NEVER = 2**62  # number of a checkpoint that is never requested
 PROBES = 5  # round trips per median
-LOOK_S = 0.5  # wait for other ranks' parts on a server before this rank checks for lost members
+LOOK_S = 0.5  # seconds to wait for other ranks' parts on a server before this rank checks for lost members
 
 
 class GroupPlace(NamedTuple):

@@ -24,8 +24,8 @@ log = logging.getLogger(__name__)
 
 WATCHED = 32  # steps per measurement: enough for a stable mean
 COLD = 32  # first steps, which are not measured, because they create rows and touch memory for the first time
-TRIED = 64  # simulated batches; the second half counts
-AGAIN = 1024  # steps until the next measurement, after any decision
+TRIED = 64  # number of simulated batches, of which the second half counts
+AGAIN = 1024  # number of steps until the next measurement, after any decision
 # after repeated caches without a benefit, the next measurement comes after up to this many times AGAIN steps
 LONGEST = 16
 WARM = 64  # steps until a cache is warm

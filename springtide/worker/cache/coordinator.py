@@ -39,7 +39,7 @@ DEFAULT_POLICY = "anneal"
 BOOKED = 64  # bytes that a cache counts per row beside its image; a test compares it with row_cache.h
 FLOAT = 4  # bytes of a number on the network, for any dtype of the table
 ACROSS_SAMPLES = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-LATELY = 32  # recent steps that determine the time budget of a schedule
+LATELY = 32  # number of recent steps that determine the time budget of a schedule
 
 DIFFERENT = (
     "ranks have read different samples under the same numbers: a data set must give everyone the same (random changes "

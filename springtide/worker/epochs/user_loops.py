@@ -100,7 +100,8 @@ def variables(frame: types.FrameType | None) -> Iterator[dict[str, Any]]:
 def _locals(frame: types.FrameType) -> dict[str, Any]:
     found = dict(frame.f_locals)
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED and sys.version_info < (3, 13):
-        frame.f_locals.clear()  # the frame keeps this copy, and all objects in it, until it ends
+        # clear the copy, because the frame would keep it, and all objects in it, until the frame ends
+        frame.f_locals.clear()
     return found
 
 
@@ -129,7 +130,7 @@ def _code(loop: Loop) -> types.CodeType | None:
     try:
         tree = ast.parse(source, loop.file)
     except SyntaxError:
-        return None  # running the script raises the error
+        return None  # ignore the error, which running the script will raise
     for function, number, node in _loops(tree):
         if (function, number) == (loop.function, loop.number) and isinstance(node, ast.For):
             handler = ast.ExceptHandler(type=ast.Name(SIGNAL, ast.Load()), name=None, body=[ast.Continue()])

@@ -72,7 +72,7 @@ class DataWorkerFeed:
             else:
                 yield received.receive(made, asked().indices, asked().name)
             if received.wrong:
-                self._feed.refuse()  # this worker builds the queued batches instead
+                self._feed.refuse()  # use no batches of data workers; this worker builds the queued batches instead
 
     def close(self) -> None:
         if self._feed is not None:

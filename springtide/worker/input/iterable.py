@@ -29,7 +29,7 @@ from springtide.worker.link import master_link
 log = logging.getLogger(__name__)
 SHARD_BATCHES = 16  # few, because a worker must read past all shards before its own
 MOST_SHARDS = 2**20  # shard numbers reserved for a pass of unknown length; shard numbers have 32 bits
-KEPT = 4  # rounds: the current one, the next one, the one being read, and one spare
+KEPT = 4  # number of recent rounds that are kept: the current, the next, the one being read, and one spare
 NOT_BY_ROWS = (
     "mini-batches of this IterableDataset are not a row a sample (values that are no tensors), and it cannot be asked "
     "for samples again: each rank trains its own mini-batch of a round"

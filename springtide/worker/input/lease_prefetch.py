@@ -19,8 +19,8 @@ Ask = Callable[[DatasetCard, int], Answer]
 PATIENCE_S = 0.02  # seconds to wait for an answer before the reader continues with the leases that it holds
 # seconds of work to hold, at the recent pace: more than the ten seconds that a master may need to restart
 LEAD_S = 12.0
-LOOK_S = 0.1  # interval between two checks of the held work
-PACE_S = 10.0  # window of the pace measurement
+LOOK_S = 0.1  # seconds between two checks of the held work
+PACE_S = 10.0  # seconds of the window in which the pace is measured
 MOST = 16  # leases per request
 # most leases to hold; with shards of one or two batches, LEAD_S seconds of work would be thousands of leases
 MOST_HELD = 64

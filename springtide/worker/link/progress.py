@@ -19,7 +19,7 @@ from springtide.rpc.messages.messages import MemberReport
 from springtide.worker.link import master_link
 
 SECONDS = tuple(name for name in profile.SUM_FIELDS if name.endswith("_s"))
-KEPT_STEPS = 4096  # steps kept individually (1 MiB); sums are kept forever
+KEPT_STEPS = 4096  # number of steps whose timings are kept individually (1 MiB); their sums are kept for ever
 
 
 class StepMeter:

@@ -33,8 +33,8 @@ from springtide.worker.online.usage_report import StreamMeter
 from springtide.worker.step.step import StepListener
 
 log = logging.getLogger(__name__)
-KEPT = 4  # batches: the current one, the next one, the one being read, and one spare
-POLL_S = 0.2  # interval of checks for the end of the job, while expected records do not arrive
+KEPT = 4  # number of recent batches that are kept: the current, the next, the one being read, and one spare
+POLL_S = 0.2  # seconds between checks for the end of the job, while expected records do not arrive
 
 
 class RecentBatch(NamedTuple):

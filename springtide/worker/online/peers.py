@@ -31,19 +31,20 @@ from springtide.worker.online.shuffle_unit import RecordRun, ShuffleUnit, strate
 
 log = logging.getLogger(__name__)
 TICK_S = 0.25
-ALIVE_S = 1.0  # interval of keep-alive messages on an idle connection
-SILENT_S = 4.0  # silence of a peer after which this worker takes back the batches that it had sent
-DEAD_S = 30.0  # silence after which the connection closes
-AWAY_S = 1.0  # delay of a tick that shows that this process was stopped or starved
+ALIVE_S = 1.0  # seconds between keep-alive messages on an idle connection
+SILENT_S = 4.0  # seconds of silence of a peer after which this worker takes back the batches that it had sent
+DEAD_S = 30.0  # seconds of silence after which the connection closes
+AWAY_S = 1.0  # seconds; a tick that comes this late shows that this process was stopped or starved
 RETRY_S, RETRY_MOST_S = 0.05, 2.0
-GOODBYE_S = 2.0  # time to send the last messages
+GOODBYE_S = 2.0  # most seconds to send the last messages
 BUFFER = 2**20
 _open: "weakref.WeakSet[Peers]" = weakref.WeakSet()
 PLANE = "shuffle-"
 """Prefix of the authentication proofs (`rpc.transport.auth`) of these connections. Proofs for other kinds of
 connections are invalid here."""
-MAX_BYTES = 80 * 2**20  # exceeds the largest sendable batch (shuffle_unit.SENDABLE_BYTES) with offsets and times
-MAX_WORD_BYTES = 2**20  # limit of all other messages
+# most bytes of a frame: more than the largest sendable batch (shuffle_unit.SENDABLE_BYTES) with offsets and times
+MAX_BYTES = 80 * 2**20
+MAX_WORD_BYTES = 2**20  # most bytes of all other messages
 
 
 class PeerIdentity(NamedTuple):

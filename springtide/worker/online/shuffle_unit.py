@@ -18,7 +18,7 @@ from springtide.data.peer_shuffle import QueueBounds, Strategy
 from springtide.data.stream.records import Records
 from springtide.worker.link.lease_tracker import BatchClaim, LeaseTracker
 
-SENDABLE_BYTES = 64 * 2**20  # the reader of a larger batch trains it itself
+SENDABLE_BYTES = 64 * 2**20  # largest batch that is sent to a peer; a worker that reads a larger batch trains it itself
 
 
 class ShuffleUse(NamedTuple):

@@ -30,8 +30,9 @@ from springtide.worker.online.stream_reader import StreamBatchReader, StreamLeas
 from springtide.worker.online.usage_report import StreamMeter
 from springtide.worker.step.step import StepListener
 
-PATIENCE_S = 0.05  # wait for a batch before the loop checks for the end
-DRAIN_S = 5.0  # wait for batches at peers; afterwards the partition's next worker trains or skips them
+PATIENCE_S = 0.05  # seconds to wait for a batch before the loop checks for the end
+# seconds to wait for batches at peers; after that, the partition's next worker trains or skips these batches
+DRAIN_S = 5.0
 log = logging.getLogger(__name__)
 
 

@@ -22,11 +22,11 @@ from springtide.worker.online.shuffle_unit import RecordRun, ShuffleUnit
 from springtide.worker.online.usage_report import StreamMeter
 
 log = logging.getLogger(__name__)
-POLL_S = 0.05  # longest delay before the reader follows new or revoked leases
+POLL_S = 0.05  # longest delay, in seconds, before the reader follows new or revoked leases
 MOST_BATCHES = 8  # limit of one poll
-NAP_S = 0.01  # pause after a poll with less than a batch
-EVERY_S = 2.0  # interval of partition discovery while this worker holds leases
-SOON_S = 0.05  # interval between two requests; the master holds a request that it cannot answer
+NAP_S = 0.01  # seconds to pause after a poll that returned less than a batch
+EVERY_S = 2.0  # seconds between partition discoveries while this worker holds leases
+SOON_S = 0.05  # seconds between two requests; the master holds a request that it cannot answer yet
 
 
 class StreamLeases:
@@ -81,7 +81,8 @@ class StreamLeases:
                 if one.final:
                     tracker.end_run(one.partition, one.end)
             self.over = isinstance(answer, messages.DataEnd) and not busy
-            if not isinstance(answer, messages.LeaseReply):  # after a lease, ask for more at once
+            # wait, unless the answer was a lease: then ask for more immediately
+            if not isinstance(answer, messages.LeaseReply):
                 self._wake.wait(SOON_S)
 
     def _seen(self) -> tuple[PartitionRange, ...]:
@@ -190,7 +191,7 @@ class StreamBatchReader:
         if chunks:
             self._say("")
             if sum(len(chunk.records) for chunk in chunks) < self._few:
-                self._ended.wait(NAP_S)  # on a slow stream, read the next records together
+                self._ended.wait(NAP_S)  # pause, so that on a slow stream, the next records are read together
 
     def _offer(self, whole: ReadyBatch) -> bool:
         """Wait for room in the queue, then claim the batch, unless another worker has the partition by then. Return

@@ -37,7 +37,7 @@ from springtide.worker.split.split_forward import SplitForward
 log = logging.getLogger(__name__)
 
 Indices = NDArray[np.int64]
-SHORT_S = 0.01  # shortest time to report; users do not notice less
+SHORT_S = 0.01  # shortest pause in seconds that is reported; users do not notice shorter ones
 OFF = "--split off was asked for"
 
 

@@ -55,7 +55,8 @@ class AsyncStep(TrainingStep):
             self._send()
         elif self._unstepped is not None and self._due and self.named and self._batches.ranges:
             self._unstepped.refuse()
-            self._send()  # the loop skipped this batch; push it alone, because a push of several can be applied in part
+            # the loop skipped this batch; push it alone, because a push of several batches can be applied in part
+            self._send()
 
     def pause(self) -> None:
         if self._stepped or self._batches.ranges:

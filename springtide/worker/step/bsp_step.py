@@ -188,7 +188,7 @@ class BspStep(TrainingStep):
                     hyper = context.rates.now(stepped)
                     self._counted = {id(optimizer.own) for optimizer in stepped}
                 if units is not None and not skip:
-                    rows = units.parts()  # sums over the current group
+                    rows = units.parts()  # the sums cover the current group, so they are computed again for each group
                 pushed = [] if skip else rows or []
                 if coordinator is not None:
                     coordinator.share_gradients(number, pushed)

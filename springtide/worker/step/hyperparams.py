@@ -63,7 +63,8 @@ class TableRates:
                 )
             return
         optimizer, group = place
-        optimizer.state.pop(table.weight, None)  # servers hold the state; Adagrad allocates a table-sized state at once
+        # free it, because servers hold the state; Adagrad allocates a state as large as the table at its creation
+        optimizer.state.pop(table.weight, None)
         if table.request.optimizer is None:
             table.with_optimizer(optimizers.spec_of(optimizer, optimizer.param_groups[group]))
         follower = self._tables_of(optimizer, group)

@@ -29,7 +29,7 @@ from springtide.zoo.layers import Batch, BatchDataset, ClickBatch, HistoryBatch,
 Columns = dict[str, NDArray[Any]]
 
 _AHEAD_BLOCK = 1 << 16
-_BEST_AUC_SAMPLES = 200_000  # gives the best AUC within about 0.001
+_BEST_AUC_SAMPLES = 200_000  # number of samples that gives the best AUC within about 0.001
 
 
 class _Shaper:

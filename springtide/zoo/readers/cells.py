@@ -71,8 +71,8 @@ Places = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 _ZERO, _NINE, _MINUS, _POINT = ord("0"), ord("9"), ord("-"), ord(".")
-_LONGEST_NUMBER = 18  # digits that always fit an int64
-_SHOWN = 40  # characters of a bad cell in a message
+_LONGEST_NUMBER = 18  # number of digits that always fit an int64
+_SHOWN = 40  # most characters of a bad cell in a message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

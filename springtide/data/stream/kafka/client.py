@@ -113,15 +113,15 @@ GROUP = "springtide"
 SAID_S = 2.5  # seconds; a longer wait is logged
 CONSUMING: dict[str, Any] = {
     "auto.offset.reset": "error",  # report deleted records, never skip them silently
-    "enable.partition.eof": True,  # shows gaps at the end of a partition
-    "fetch.message.max.bytes": 1 << 20,  # per partition: large enough to be fast, small enough to take turns
+    "enable.partition.eof": True,  # reports the end of a partition, which reveals gaps there
+    "fetch.message.max.bytes": 1 << 20,  # per partition: fast enough, and small enough for partitions to take turns
     "queued.max.messages.kbytes": 64 << 10,
     "queued.min.messages": 20_000,
     "fetch.queue.backoff.ms": 10,
     "fetch.error.backoff.ms": 100,
     "fetch.wait.max.ms": 100,
     "reconnect.backoff.max.ms": 1000,
-    "topic.metadata.refresh.interval.ms": 10_000,  # leaders move, and partitions are added
+    "topic.metadata.refresh.interval.ms": 10_000,  # refresh often, because leaders move and partitions are added
     "socket.keepalive.enable": True,
     "log_level": 2,  # this package logs errors itself; `log_level=7&debug=broker` in the URL shows everything
 }
@@ -200,7 +200,8 @@ def topic_id(address: Address, tell: Tell, most_s: float) -> str:
     try:
         uuid = answer.result(most_s + 1.0).topic_id
     except (KafkaException, TimeoutError) as error:
-        log.info("topic %r: no id: %s", address.topic, str(error))  # the error object would keep the client alive
+        # log only the text, because the error object would keep the client alive
+        log.info("topic %r: no id: %s", address.topic, str(error))
         return ""
     bits = (uuid.get_most_significant_bits(), uuid.get_least_significant_bits()) if uuid is not None else (0, 0)
     return str(uuid) if any(bits) else ""

@@ -25,20 +25,20 @@ from springtide.domain.data.streams import MOST_PARTITIONS, PartitionRange
 
 log = logging.getLogger(__name__)
 
-ANSWER_S = 30.0  # limit of a query, including a restart of the broker
-ONCE_S = 5.0  # limit of a single try of a query
+ANSWER_S = 30.0  # most seconds for a query, including a restart of the broker
+ONCE_S = 5.0  # most seconds for a single try of a query
 # a topic may be missing this long, because a broker that has just started answers before it knows its topics
 MISSING_S = 10.0
-ID_S = 3.0  # limit of the query for the topic's id; without an id, a recreated topic is noticed only if it is shorter
-FRESH_S = 1.0  # validity of a partition count
+ID_S = 3.0  # most seconds to query the topic's id; without an id, a recreated topic is noticed only if it is shorter
+FRESH_S = 1.0  # seconds for which a partition count stays valid
 # seconds after which an unavailable broker raises an error; for a reader, again after each further interval
 AWAY_S = 60.0
 LOOK_S = 0.1
-NEW_S = 5.0  # a partition that was just added may stay unknown this long
+NEW_S = 5.0  # seconds for which a partition that was just added may stay unknown
 WRONG = {KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.MSG_SIZE_TOO_LARGE} | client.REFUSED
 """Errors that a retry of an append does not solve."""
-AGAIN_S = 0.5  # interval between two queries for a partition that is out of range
-SHRUNK_S = 5.0  # a broker that has just started may not know its end offset yet
+AGAIN_S = 0.5  # seconds between two queries for a partition whose offset is out of range
+SHRUNK_S = 5.0  # seconds to wait before an error: a broker that has just started may not know its end offset yet
 OUT_OF_RANGE = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 EARLIEST, LATEST = -2, -1  # Kafka's special timestamps for the begin and the end of a partition
 Answer = TypeVar("Answer")
@@ -66,7 +66,7 @@ class KafkaStream:
 
     @functools.cached_property
     def id(self) -> str:
-        self.partitions()  # waits for a restarting broker, and raises its refusals
+        self.partitions()  # fail now if the broker refuses this client; wait if it is restarting
         return client.topic_id(self.address, self._note, ID_S)
 
     def partitions(self) -> int:

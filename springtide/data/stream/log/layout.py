@@ -168,7 +168,7 @@ def whole(handle: int) -> int:
     """Return the number of entries of complete appends."""
     count = length(handle)
     step = 1
-    while count > 0:  # nearly always the last entry ends an append
+    while count > 0:  # usually one turn, because the last entry usually ends an append
         step = min(step, count)
         ends = np.flatnonzero(entries(handle, count - step, step)["records"])
         if len(ends):

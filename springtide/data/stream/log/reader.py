@@ -22,7 +22,7 @@ NAP_S = 0.002  # seconds between checks; a check costs about 10 us, which is 0.5
 # bytes per partition that stay mapped after reading; without a limit, the resident size of the process would keep
 # growing
 KEPT_BYTES = 4 * 2**20
-SPARE_BYTES = 2**20  # mapped beyond a segment's size; a larger append maps the file again
+SPARE_BYTES = 2**20  # bytes mapped beyond the usual size of a segment; after a larger append, the file is mapped again
 
 
 class LogReader:
@@ -33,8 +33,8 @@ class LogReader:
         self._heads = watched
         self._places: dict[int, _PartitionReader] = {}
         self._order: Ints = np.empty(0, np.int64)
-        self._at: Ints = np.empty(0, np.int64)  # positions, in the same order
-        self._turn = 0  # partition that is served first
+        self._at: Ints = np.empty(0, np.int64)  # read positions of the partitions, in the same order
+        self._turn = 0  # partition with which the next sweep begins
         self._room = layout.load(folder).segment_bytes + SPARE_BYTES
 
     def assign(self, positions: Mapping[int, int]) -> None:
@@ -111,7 +111,7 @@ class _PartitionReader:
         self._bases: list[int] = []
         self._base = -1
         self._data: Bytes = np.empty(0, np.uint8)
-        self._gone = 0  # released bytes of the segment
+        self._gone = 0  # number of bytes of the segment whose memory was released
 
     def read(self, partition: int, first: int, most: int) -> Chunk | None:
         for _ in range(3):  # if retention deletes the segment during the read, a later segment exists: try again
@@ -139,7 +139,7 @@ class _PartitionReader:
 
     def _records(self, base: int, first: int, end: int) -> Records:
         place = first - base
-        skip = 1 if place else 0  # the previous entry says where the first record begins
+        skip = 1 if place else 0  # also read the previous entry, which says where the first record begins
         index = os.open(layout.index_path(self._folder, base), os.O_RDONLY)
         try:
             entries = layout.entries(index, place - skip, end - first + skip)

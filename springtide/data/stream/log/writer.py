@@ -24,7 +24,7 @@ from springtide.data.stream.log.heads import LogHeads
 from springtide.data.stream.log.layout import ENTRY, WIDTH, LogSettings
 from springtide.data.stream.records import Buffer, Ints, view_of
 
-MOST_OPEN = 200  # partitions; each has three file descriptors, and a process usually has 1024
+MOST_OPEN = 200  # most open partitions; each needs three file descriptors, and a process usually has 1024
 MOST_LOST = 2**40  # records; more cannot be lost, because a disk cannot lag behind that far
 
 
@@ -203,7 +203,7 @@ class PartitionAppender:
             self._row[heads.BYTES] -= sum(size.bytes for size in segments[:gone])
             self._row[heads.CHANGES] += 1
             self._changes = int(self._row[heads.CHANGES])
-        for base in known[:gone]:  # the index first: a segment without an index does not count
+        for base in known[:gone]:  # delete the index first, because a segment without an index does not count
             layout.index_path(self._folder, base).unlink()
             layout.data_path(self._folder, base).unlink()
         return gone

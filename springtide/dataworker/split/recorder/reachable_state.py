@@ -82,10 +82,10 @@ UNREAD = torch_functions.name_set(
 )
 """Class attributes that programs do not read."""
 FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial, staticmethod, classmethod)
-ALWAYS = 64  # checks that run for every batch, nearest objects first: some tens of microseconds
-IN_TURN = 16  # further checks that run for each batch, in turn
+ALWAYS = 64  # number of checks that run for every batch, nearest objects first; they take some tens of microseconds
+IN_TURN = 16  # number of further checks that run for each batch, in turn
 FEW = 16  # a container with at most this many items is walked like an object with attributes
-SMALL = 256  # items that are compared for every batch: some microseconds
+SMALL = 256  # most items of a container that is compared whole for every batch, in some microseconds
 SMALL_BYTES = 1 << 14  # size of a small array, which takes a microsecond to compare
 PART_BYTES = 1 << 16  # part of a larger array that is compared for each batch: some microseconds
 MOST_COPIED = 1 << 26  # bytes of all copies; arrays beyond this limit are compared by address only

@@ -20,7 +20,7 @@ from springtide import config, errors, file_input
 
 ACCOUNTS = ("/run/springtide/account", "/var/run/secrets/kubernetes.io/serviceaccount")
 """Folders of a pod's service account: token, ca.crt, namespace."""
-REREAD_S = 60.0  # tokens in pods are replaced long before they expire
+REREAD_S = 60.0  # seconds until a token file is read again; tokens in pods are replaced long before they expire
 HOME = "~/.kube/config"
 
 

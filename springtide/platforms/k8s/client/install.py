@@ -102,7 +102,7 @@ async def deployment(client: Client, name: str, namespace: str, *, needed: bool)
         )
         return InstallCheck(what, not needed, said)
     ready = (body.get("status") or {}).get("readyReplicas", 0)
-    # the other brains are standbys
+    # one ready brain is enough, because the other brains are standbys
     wanted = body["spec"].get("replicas", 1) if name == install_manifests.OPERATOR else 1
     image = body["spec"]["template"]["spec"]["containers"][0]["image"]
     hint = "" if ready >= wanted else f"; see kubectl -n {namespace} describe deployment {name}"

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 LASTS_S = 15.0
 RENEW_S = 4.0
-LOOK_S = 1.0  # between two checks of a Lease that another agent holds
+LOOK_S = 1.0  # seconds between two checks of a Lease that another agent holds
 
 Alive = Callable[[str], Awaitable[bool]]
 """Returns True if the holder of that name still exists."""

@@ -272,7 +272,7 @@ class KubernetesPlatform:
         synced = False
         async for change in self._client.watch(PODS, labels=f"{names.JOB}={self.job}"):
             if change.what == "synced":
-                # pods that vanished between `open` and now
+                # handle pods that vanished between `open` and now
                 for gone in [name for name in self._pods if name not in fresh]:
                     self._gone(self._pods.pop(gone))
                 synced = True
