@@ -17,9 +17,9 @@ from springtide.planning.online.traffic import DAY_S, PastTraffic, RateForecast
 from springtide.rpc.transport import frames
 
 log = logging.getLogger(__name__)
-PATIENCE_S = 2.0  # longest wait of a caller for a running process
+PATIENCE_S = 2.0  # most seconds that a caller waits for a running forecast process
 LIMIT_S = 1800.0  # seconds after which a process counts as hung; choosing among models may take minutes
-AGAIN_S = 3600.0  # seconds between two requests to a process
+AGAIN_S = 3600.0  # seconds seconds between two requests to a process
 CHOOSE_AGAIN_S = DAY_S
 FIRST_RETRY_S, LAST_RETRY_S = 60.0, 3600.0  # seconds to wait after a failed process; the wait doubles with each failure
 _answers = msgspec.msgpack.Decoder(ForecastReply)

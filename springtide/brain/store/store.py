@@ -1,7 +1,8 @@
 """The brain's database by URL: an SQLite file or PostgreSQL, with past and live jobs. All calls block; use a thread.
 
-Several processes may share an SQLite file. It uses a write-ahead log, and every transaction waits for the write lock at
-its start. Fields that queries filter by have their own column. The rest is JSON, so a new field changes no table.
+Several processes may share an SQLite file: the file uses a write-ahead log, and every transaction waits for the write
+lock at its start. Fields that queries filter by have their own column. The rest is JSON, so a new field changes no
+table.
 """
 
 import contextlib
@@ -29,7 +30,7 @@ POSTGRESQL = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "options": NOTIC
 after the connection to the database is cut, and PostgreSQL would keep the lock of a disconnected brain for hours.
 """
 BRAIN = 0x5B7A13  # arbitrary but fixed: PostgreSQL's advisory lock of the serving brain
-NEWEST = 1000  # limit of past jobs per decision: a warm start compares them pairwise
+NEWEST = 1000  # most past jobs in a decision, because a warm start compares past jobs pairwise
 VERSION = 1
 """Version of these tables. Raise it when a table changes, and convert older databases in `create`."""
 LOCK = 0x5B7A12  # arbitrary but fixed: PostgreSQL's advisory lock for creating tables

@@ -97,7 +97,8 @@ def greedy(options: KnapsackOptions, limits: ResourceBudget) -> Ints | None:
 
 
 def _while_all_fits(options: KnapsackOptions, limits: ResourceBudget) -> Ints:
-    """Run the greedy for all jobs at once up to the first step that does not fit. Until then, steps are independent."""
+    """Run the greedy algorithm for all jobs at once, up to the first step that does not fit. Until then, the steps of
+    different jobs are independent."""
     jobs, rows = len(options.scale), np.arange(len(options.scale))
     at, steps = np.zeros(jobs, dtype=np.int64), []
     moving = rows
@@ -154,7 +155,7 @@ def _best_step(options: KnapsackOptions, job: int, now: int, free: tuple[float, 
 
 
 def polish(options: KnapsackOptions, limits: ResourceBudget, taken: Ints) -> Ints:
-    """Improve a solution by changing two jobs at a time, as long as the value increases."""
+    """Improve a solution by changing the options of two jobs at a time, as long as the value increases."""
     jobs, width = options.cost.shape
     if jobs * width > POLISHED or jobs == 0:
         return taken
@@ -277,7 +278,7 @@ def allot(
     if taken is None:
         return None
     most = np.argmax(np.where(np.isfinite(options.cost), options.value, -np.inf), axis=1)
-    if limits.fits(*options.used(most)):  # every job gets its best option
+    if limits.fits(*options.used(most)):  # everything fits, so every job gets its best option
         value = options.total(most)
         return KnapsackSolution(taken=most, value=value, by="greedy", greedy_value=options.total(taken), bound=value)
     taken = polish(options, limits, taken)
