@@ -16,7 +16,7 @@ class ServerAnswer:
 
     owned: frozenset[int]
     doubts: Mapping[int, int]
-    """Slots that it closed for a transfer without getting the receiver's answer, each with the receiver."""
+    """Slots that the server closed for a transfer but whose receiver has not answered: slot and receiver."""
 
 
 @dataclass(slots=True)

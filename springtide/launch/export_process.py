@@ -62,7 +62,8 @@ def first_wait_s(following: "ContinuousExport", every_s: float) -> float:
 
 
 class Exporter:
-    """Process that exports while a job runs. A dead process is restarted; its output is in the job's logs."""
+    """Process that exports while a job runs. A dead process is restarted. The output of the process is in the job's
+    logs."""
 
     def __init__(self, files: logs.RunFiles, rules: CheckpointRules, url: str, *, every_s: float) -> None:
         self._log, self._stopping = files.logs / "exports.log", False

@@ -1,7 +1,7 @@
 """Submits a job to a platform and returns: to a cluster, or to a detached agent on this machine, run by `main`.
 
 The agent gets the job as JSON on standard input, replies with one line of JSON, and works in the folder of the job's
-code; closing the terminal does not end it. Its output goes to the run's `agent.log`.
+code. Closing the terminal does not end the agent. Its output goes to the run's `agent.log`.
 """
 
 import asyncio

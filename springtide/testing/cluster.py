@@ -119,7 +119,7 @@ class LocalCluster:
         return pid
 
     def kill(self, role: str) -> bool:
-        """Send SIGKILL and wait until the process is dead; before that it would still count as alive."""
+        """Send SIGKILL and wait until the process is dead, because a dying process would still count as alive."""
         pid = self.signal(role, signal.SIGKILL)
         if pid is None:
             return False

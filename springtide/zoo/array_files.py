@@ -40,7 +40,7 @@ def full_is_told(path: Path) -> Iterator[None]:
 
 
 def existing(path: str | Path) -> Path:
-    """Return an existing file; if it is missing, raise with the nearest name in its folder."""
+    """Return an existing file. If the file is missing, raise an error with the nearest name in its folder."""
     if not isinstance(path, str | os.PathLike):
         raise errors.BadInput(f"a data set's file is {path!r}: wanted the path of one file")
     wanted = Path(path)

@@ -103,7 +103,7 @@ def compare(seen: Tensor, log: ClickLog) -> Count:
 
 
 class StepLog:
-    """Log of one worker's step times; without a folder it does nothing."""
+    """Log of one worker's step times, which does nothing without a folder."""
 
     def __init__(self, folder: str | None, rank: int) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND

@@ -63,7 +63,8 @@ MARK = "@"
 
 
 class JobNames:
-    """Names of jobs by key. The key identifies the job: its name may change between submission and start."""
+    """Names of jobs by key. The key identifies the job, because a job's name may change between submission and
+    start."""
 
     def __init__(self) -> None:
         self._by_digest: dict[str, str] = {}
@@ -128,7 +129,8 @@ def grows(plan: ShapePlan | None, view: JobView) -> bool:
 
 
 def has_room(plan: ShapePlan, view: JobView, others: ResourceBudget, capacity: ResourceBudget) -> bool:
-    """Return True if the plan needs no more than the job has, or if all jobs still fit into the capacity."""
+    """Return True if the plan needs no more resources than the job has, or if all jobs together still fit into the
+    capacity."""
     has, wanted = resources_of(view.shape), plan.takes
     return capacity.fits(
         0.0 if wanted.cpu <= has.cpu else wanted.cpu + others.cpu,

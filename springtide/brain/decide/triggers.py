@@ -93,7 +93,8 @@ def _problems(view: JobView, first: bool) -> Iterator[tuple[Event, object]]:
 
 
 def slower(profiles: tuple[Profile, ...]) -> str:
-    """Say how much slower the newest window is than earlier windows in the same shape; empty if it is not slower."""
+    """Say how much slower the newest window is than earlier windows in the same shape; empty if the newest window is
+    not slower."""
     if not profiles:
         return ""
     now = profiles[-1]

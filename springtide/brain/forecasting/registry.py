@@ -22,7 +22,7 @@ BUDGET_S = 400.0
 
 
 MSTL, PACKAGE = "mstl", "statsforecast"
-MSTL_DAYS = 15  # two weeks of history and one day to test on
+MSTL_DAYS = 15  # days of history that MSTL needs: two weeks, and one day to test on
 
 
 def names() -> tuple[str, ...]:
@@ -79,7 +79,7 @@ def _mstl(past: Array, day: int, steps: int) -> Array:
     from statsforecast.models import MSTL
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # statsforecast warns about its own choice of trend
+        warnings.simplefilter("ignore")  # statsforecast would warn about its own choice of trend
         said = MSTL(season_length=[day, 7 * day]).forecast(y=past, h=steps)
     mean: Array = said["mean"]
     return mean

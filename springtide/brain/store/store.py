@@ -117,8 +117,8 @@ class BrainStore:
     def claim(self, *, strict: bool = False) -> None:
         """Become the only brain that serves from this database, until close; BadInput if another brain serves.
 
-        Two brains would both assign the same cores. PostgreSQL's lock ends with its connection; after a loss, `claim`
-        takes it again. An SQLite file gets a lock file beside it.
+        Two brains would both assign the same cores. PostgreSQL's lock ends with its connection. After a lost
+        connection, `claim` takes the lock again. An SQLite file gets a lock file beside it.
 
         With `strict`, standbys wait to take over. All writes then use the connection that holds the lock. A brain that
         lost the lock cannot write, and its successor reads all earlier writes.

@@ -395,7 +395,7 @@ class AsyncLedger(SharedLedger):
         )
 
     def check(self) -> None:
-        """Assert every invariant; tests call it after each step."""
+        """Assert every invariant. Tests call this method after each step."""
         spans: dict[int, list[tuple[int, int]]] = {}
         for running, first, end in (*self.todo.returned, *self.todo.failed):
             spans.setdefault(running, []).append((first, end))

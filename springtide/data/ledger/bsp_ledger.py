@@ -186,7 +186,7 @@ class BspLedger:
         )
 
     def check(self) -> None:
-        """Assert every invariant; tests call it after each step."""
+        """Assert every invariant. Tests call this method after each step."""
         for done, leased in zip(self.done_by, self.leased_to, strict=True):
             assert 0 <= done <= leased <= self.total, "a rank has done what it was not given"
 
@@ -408,7 +408,7 @@ class BspStreamLedger(BspLedger):
         self.ends.clear()
 
     def check(self) -> None:
-        """Assert every invariant; tests call it after each step."""
+        """Assert every invariant. Tests call this method after each step."""
         BspLedger.check(self)
         assert all(self.starts[partition] <= place for partition, place in self.places.items()), "before its beginning"
         assert all(self.places[partition] <= end for partition, end in self.ends.items()), "beyond its end"

@@ -305,7 +305,8 @@ class JobLedger(Passes):
             self.changes += isinstance(ledger, StreamLedger) and ledger.keep(state, self.keeps)
 
     def resume(self, note: JobProgress) -> None:
-        """Continue another run from its checkpoint: its trained samples stay trained, and all others are pending."""
+        """Continue another run from its checkpoint. Samples that the checkpoint has as trained stay trained, and all
+        others are pending."""
         self.passes = passes.passes_anew(note, self.holders.max_failures, self.holders.expected, saves=self.saves)
         self.kept = {ledger.base for ledger in self.shared() if ledger.over}
         self.changes += 1
@@ -359,7 +360,7 @@ class JobLedger(Passes):
         return known[-1].news(seen) if known else tuple(seen)
 
     def check(self) -> None:
-        """Assert every invariant; tests call it after each step."""
+        """Assert every invariant. Tests call this method after each step."""
         for ledger in self.passes:
             ledger.check()
         for shared in self.shared():

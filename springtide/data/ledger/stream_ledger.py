@@ -326,7 +326,7 @@ class StreamLedger(SharedLedger):
         )
 
     def check(self) -> None:
-        """Assert every invariant; tests call it after each step."""
+        """Assert every invariant. Tests call this method after each step."""
         left = 0
         for number, partition in self.partitions.items():
             spans = sorted(untrained_spans(self.leases.values(), self.poisoned, self.base, number, partition))

@@ -108,7 +108,7 @@ class BatchFeed:
         its errors are raised here.
 
         timeout_s: raise TimeoutError after waiting this long for a batch. A request without indices is a barrier: later
-        requests wait until it is yielded. If the loop ends early, pending batches are dropped.
+        requests wait until the barrier is yielded. If the loop ends early, pending batches are dropped.
         """
         source = iter(wanted)
         window: deque[tuple[int | None, WantedBatch]] = deque()

@@ -33,9 +33,9 @@ READY_WITHIN_S = 300.0
 class WorkerAction(NamedTuple):
     """An action on the process of a data worker.
 
-    start: start it. attach: take batches from its address. drain: send it no more requests; it ends after its pending
-    batches are fetched. kill: it does not serve yet and is no longer needed. detach: it is lost, and its pending
-    batches go to other data workers.
+    start: start it. attach: take batches from its address. drain: send the data worker no more requests; the process
+    ends after its pending batches are fetched. kill: the data worker does not serve yet and is no longer needed.
+    detach: the data worker is lost, and its pending batches go to other data workers.
     """
 
     what: Literal["start", "attach", "drain", "kill", "detach"]

@@ -44,7 +44,7 @@ class SharedSegment:
         return self.pages[0] != 0
 
     def take(self) -> None:
-        """Mark the segment as in use; from then on only the receiver may free it."""
+        """Mark the segment as in use. From then on, only the receiver may free the segment."""
         self.pages[0] = 1
 
     def fill(self, pieces: list[tuple[int, int, int]] | _native.Pieces) -> None:
@@ -166,8 +166,8 @@ def _release(pages: mmap.mmap, pid: int) -> None:
 def _lent(pages: mmap.mmap, offset: int, after: Callable[[], None]) -> Any:
     """Return a buffer over these pages; `after` is called when the buffer and all its views are gone.
 
-    The buffer is a ctypes array: tensors and NumPy arrays made of it keep a reference to it, which they do not with a
-    memoryview.
+    The buffer is a ctypes array: tensors and NumPy arrays keep a reference to a ctypes array from which they are made,
+    but not to a memoryview.
     """
     lent = _lent_type(len(pages) - offset).from_buffer(pages, offset)
     lent.after = after

@@ -57,7 +57,8 @@ class LookupCall:
 
 
 def as_ids(ids: torch.Tensor, who: str) -> torch.Tensor:
-    """Return the ids as int64 in CPU memory, where they are looked up; unchanged if they already are."""
+    """Return the ids as int64 in CPU memory, where rows are looked up. Ids that are already in this form are returned
+    unchanged."""
     _check_tensor(ids, "ids", who)
     if ids.dtype == torch.int64 and ids.is_cpu:
         return ids

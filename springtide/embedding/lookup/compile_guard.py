@@ -1,4 +1,5 @@
-"""Defer loading torch's compiler until the script compiles something; loading it takes 1.5 s of one core per worker.
+"""Defer loading torch's compiler until the script compiles something, because loading takes 1.5 s of one core per
+worker.
 
 torch.optim and `torch.compiler.disable` mark functions that must not be compiled, and marking loads `torch._dynamo`.
 This module runs such functions without the mark until other code loads the compiler. From then on, torch behaves as

@@ -1,7 +1,8 @@
-"""Client of the tables, in this process or on servers; every call to the native core goes through it.
+"""Client of the tables, in this process or on servers. Every call to the native core goes through this client.
 
 In: table specs, addresses of ids, parts of a step. Out: rows, and the acknowledgement of each push. Next:
-embedding/lookup/lookup.py uses the client for a model's lookups. worker/step uses it for dense chunks and pushes.
+embedding/lookup/lookup.py uses the client for a model's lookups. worker/step uses the client for dense chunks and
+pushes.
 """
 
 import dataclasses

@@ -1,8 +1,8 @@
 """Pure. Place slots on servers, and plan the fewest moves when servers or loads change.
 
 In: slots, server capacities, and the load of each slot as servers measured it. Out: a `Placement`, or a `SlotMove` for
-each slot that moves. A heuristic balances first; if it misses the lower bound on moves, an integer program improves the
-layout. Next: `master.servers.migration` publishes the moves, `server.migration` carries them out.
+each slot that moves. A heuristic balances first. If the heuristic needs more moves than the lower bound, an integer
+program improves the layout. Next: `master.servers.migration` publishes the moves, `server.migration` carries them out.
 """
 
 from collections.abc import Mapping, Sequence

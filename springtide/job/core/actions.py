@@ -75,7 +75,7 @@ class DrainWorkers(JobAction, frozen=True):
 
 
 class EndJob(JobAction, frozen=True):
-    """The job is over: notify everything that waits for its end."""
+    """The job is over: notify everything that waits for the end of the job."""
 
     phase: JobPhase
     why: str

@@ -53,7 +53,7 @@ class JobEnding:
     suspicion: Suspicion | None = None
     untrained: int = 0
     poisoned: str = ""
-    """Description of the first shard that was given up."""
+    """Description of the first shard that the job gave up because it could not be read."""
     last_save: str | None = None
     """Outcome of the final checkpoint: None until all workers have ended, empty while it is written, then a text."""
     blame: Blame = Blame.NONE

@@ -84,7 +84,8 @@ def start(job: ElasticJob, capacity: PlatformCapacity, *, history: str = "", key
 
 
 def planned(job: ElasticJob) -> bool:
-    """Return True if a master plans: some number is open and the job is async, or the user asks for it."""
+    """Return True if the master plans the job: the user asks for planning, or the job is async and leaves some number
+    open."""
     open_numbers = job.workers.count is None or job.servers.count is None
     return job.plan if job.plan is not None else open_numbers and job.sync == "async"
 

@@ -141,9 +141,9 @@ def resolve(
 ) -> RunPlan:
     """Return all that an agent must know.
 
-    `code`: folder of the script, None if only its hosts have it. `history`: database of past jobs unless the job names
-    one. `key`: the brain's name for the job; give the same one when resolving it again. `say` gets messages for the
-    user.
+    `code`: folder of the script; None if only the hosts of the job have the script. `history`: database of past jobs
+    unless the job names one. `key`: the brain's name for the job; pass the same key when the job is resolved again.
+    `say` gets messages for the user.
     """
     if code is not None:
         find_script(code / job.script)

@@ -1,4 +1,4 @@
-"""Autoscales one job: shows it to an adviser, checks the advice, and carries out the plan one move at a time.
+"""Autoscales one job: shows the job to an adviser, checks the advice, and carries out the plan one move at a time.
 
     settled? -> with a plan: make its next move | without, now and then: view -> adviser -> accepted? -> PlanTaken
 

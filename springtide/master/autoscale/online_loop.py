@@ -1,4 +1,4 @@
-"""Autoscales a job that reads a stream: measures traffic, forecasts it, and sets the number of workers.
+"""Autoscales a job that reads a stream: measures and forecasts its traffic, and sets the number of workers.
 
 `planning.online.decision` and `job.stragglers` decide. Learned values are journaled. Decisions use stream time, which
 can run faster than the clock, for example in a replay. At a speedup of 60, one clock second covers 60 stream seconds,

@@ -384,7 +384,7 @@ class CheckpointStore:
         self._number = max(self._number, manifest.number)
 
     def is_stored(self, manifest: Manifest) -> JobProgress | None:
-        """Record that a checkpoint is at the URL. Return its ledger note; from now on it survives the loss of a host.
+        """Record that a checkpoint is at the URL, so that it survives the loss of a host. Return its ledger note.
 
         Return None if the job rolled back beyond this checkpoint during the upload.
         """

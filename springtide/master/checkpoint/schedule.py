@@ -297,7 +297,8 @@ class CheckpointSchedule:
         self._context.changed.turn()
 
     def _keep(self, note: JobProgress, *, floors: bool) -> None:
-        """Journal that samples in this note are safe. With `floors`, the job never rolls back beyond the note."""
+        """Journal that samples in this note are safe. With `floors`, the job never rolls back to a state before the
+        note."""
         self._context.journaled(self._context.record.book.keep, note, floors=floors)
 
     def _uploaded(self, manifest: Manifest | None) -> None:

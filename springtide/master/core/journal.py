@@ -23,7 +23,8 @@ from springtide.telemetry.events import as_disk_error, disk_errors
 from springtide.telemetry.host import disks
 
 FORMAT = 5
-"""Version of the journal format. Raise it when entries or snapshots change meaning. Other versions are rejected."""
+"""Version of the journal format. Raise it when entries or snapshots change meaning. A master rejects journals of other
+versions."""
 
 AGAIN_S = 0.5  # seconds between retries on a full disk: short enough to resume soon after space is freed
 

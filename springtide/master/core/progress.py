@@ -43,7 +43,7 @@ class ProgressTally:
             self.grew_at = at
 
     def leave(self, role: Role) -> None:
-        """Mark a member as gone: its samples stay counted, but its last report no longer describes the job."""
+        """Mark a member as gone. The member's samples stay counted, but its last report no longer describes the job."""
         self._left.add(role)
 
     def note(self, samples: int, *, at: float) -> None:

@@ -78,7 +78,8 @@ class SharedValues:
 
 
 class StalenessGate:
-    """Workers that have read and not pushed yet, each with the number of pushes applied since its read.
+    """Workers that have read values and not yet pushed ("inside"), each with the number of pushes applied since its
+    read.
 
     Each worker inside pushes once before it reads again. For each worker, the pushes applied since its read plus the
     number of other workers inside must stay within the bound. `admit` ensures this, and `leave` cannot break it.

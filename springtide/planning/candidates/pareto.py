@@ -237,9 +237,10 @@ def _best(workers: RoleOptions, servers: RoleOptions, limits: PruneLimits, scale
     if numpy.isfinite(limits.memory).any():
         seconds[some.memory[:, :, None] + others.memory[:, None, :] > limits.memory[:, None, None]] = NOTHING
     flat = numpy.full(len(both) * (STEPS + 2) + 2, NOTHING, dtype=numpy.float32)
-    numpy.minimum.at(flat, steps.ravel() + 2, seconds.ravel())  # two levels higher, to cover rounding of the cost
+    # store it two levels higher, to allow for rounding of the cost
+    numpy.minimum.at(flat, steps.ravel() + 2, seconds.ravel())
     best: Single = flat[:-2].reshape(len(both), STEPS + 2)
-    best[:, :2] = NOTHING  # these entries may come from the previous job
+    best[:, :2] = NOTHING  # the first two entries may come from the previous job
     best = numpy.minimum.accumulate(best, axis=1)
     best[scale[0][:, 0] == 0] = NOTHING
     return best

@@ -17,7 +17,7 @@ class TuningPhase(StrEnum):
     """Phase of the tuning of a job."""
 
     BASELINE = "baseline"  # measure without data workers, for comparison
-    TUNING = "tuning"  # sizes, then numbers, stage by stage
+    TUNING = "tuning"  # tune sizes, then numbers of data workers, stage by stage
     TRAINER = "trainer"  # data workers are tuned; tune the cores of trainers
     STEADY = "steady"  # changes only on problems
     OFF = "off"  # data workers do not pay off
@@ -210,7 +210,7 @@ def limit(seen: tuple[StageSeen, ...]) -> int | None:
 
 
 _HAIR = 1e-9  # tolerance for sums of fractional cores
-_IDLE = 0.05  # share of cores in use below which usage says nothing about speed
+_IDLE = 0.05  # share of cores in use below which the CPU usage says nothing about a data worker's speed
 
 
 def tune_count(notes: StageNotes, seen: StageSeen, room: StageLimits) -> tuple[StageNotes, str]:

@@ -24,7 +24,7 @@ from springtide.planning.perf_model.equations import Array, Index
 FEWEST_STEPS = 5
 """Minimum number of steps in a window."""
 DEVIATIONS = 5.0
-"""Deviations from the median of its shape beyond which a window is odd."""
+"""Number of deviations from the median of its shape beyond which a window is dropped as an outlier."""
 LEAST_SPREAD = 0.03
 """Minimum spread of log seconds that is assumed between windows, so that small differences do not make a window an
 outlier."""

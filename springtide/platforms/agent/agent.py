@@ -252,14 +252,14 @@ class Agent:
             self._news.clear()
 
     async def _tell_exits(self, master: connection.RpcConnection) -> None:
-        """Report exits; keep each until a master has journaled it."""
+        """Report exits; keep each exit until a master has journaled it."""
         with contextlib.suppress(errors.TemporaryError):
             while self._exits:
                 await self._ask(master, messages.RoleExitReport(self._exits[0]))
                 self._exits.popleft()
 
     async def _ask(self, master: connection.RpcConnection, request: messages.Request) -> messages.Reply:
-        """Ask the master; give up after its silence limit or when the user kills the job."""
+        """Ask the master; give up after the master's silence limit or when the user kills the job."""
         silence_s = self.plan.spec.silence_s
         try:
             return await self._unless_killed(self._awake.within(silence_s, master.ask(request)))

@@ -1,4 +1,4 @@
-"""Keeps one master running: starts it, and replaces a dead or hung master by one with a higher term.
+"""Keeps one master running: starts a master, and replaces a dead or hung master by a master with a higher term.
 
 If masters keep dying right after their start, `JobFailed` gives the reason from the log. Before a start, the keeper
 waits for space on a full disk. `AwakeClock` does not count the time in which this process was stopped or suspended, so
@@ -41,7 +41,7 @@ NextTerm = Callable[[], Awaitable[int]]
 
 
 async def unless(happens: asyncio.Event, work: Coroutine[Any, Any, Result], error: Callable[[], Exception]) -> Result:
-    """Return the result of `work`; if the event comes first, cancel it and raise `error`."""
+    """Return the result of `work`. If the event comes first, cancel `work` and raise `error`."""
     working = asyncio.create_task(work)
     waiting = asyncio.create_task(happens.wait())
     try:

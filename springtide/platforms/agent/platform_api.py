@@ -24,7 +24,8 @@ class RoleLaunch:
 
 
 class Platform(Protocol):
-    """A place to run roles. Roles on the agent's host end with the agent; roles on other hosts survive it."""
+    """A place to run roles. Roles on the agent's host end with the agent; roles on other hosts survive the end of the
+    agent."""
 
     def start(self, launch: RoleLaunch, on_exit: Callable[[RoleExit], None]) -> int:
         """Start a role and return its process id. The platform calls `on_exit` once, in the agent's event loop."""
@@ -37,7 +38,7 @@ class Platform(Protocol):
         """
 
     def stop(self, life: Life, *, kill: bool) -> None:
-        """Ask a process to end, or kill it; harmless if it has ended."""
+        """Ask a process to end, or kill it; harmless if the process has ended."""
 
     def hold(self, life: Life, limits: ProcessLimits) -> bool:
         """Change the limits of a running process; return False if the new limits apply only after its next start."""

@@ -34,10 +34,10 @@ ANSWER_S = 5.0  # a fork takes 10 ms; a server without a reply for this long is 
 
 
 class ForkServerClient:
-    """Client of one fork server. Close it; its forks end with it."""
+    """Client of one fork server. The forks end when the client is closed."""
 
     def __init__(self, *, after_s: float = 0.0, besides: Collection[str] = ()) -> None:
-        """`after_s`: delay before the server starts; short jobs never need it.
+        """`after_s`: delay before the server starts, because short jobs never need a fork server.
 
         `besides`: variables in which forks may differ.
         """

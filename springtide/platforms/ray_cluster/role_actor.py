@@ -1,4 +1,4 @@
-"""Ray actor that holds one process of a job: starts it, forwards its log, reports its exit and ends with it.
+"""Ray actor that holds one process of a job: starts the process, forwards its log, reports its exit and ends with it.
 
 The steward calls it. A private `LocalPlatform` enforces limits if permissions allow, and its watchdog kills the process
 and its children when the actor's process ends. An actor without calls for `LONELY_S` ends itself.

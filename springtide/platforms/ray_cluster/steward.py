@@ -45,7 +45,8 @@ LOST_S = 30 * 86_400.0
 
 
 class Steward:
-    """Runs one job. The agent has its own thread and event loop; calls of other processes run in parallel to it."""
+    """Runs one job. The agent has its own thread and event loop; calls of other processes run in parallel to the
+    agent."""
 
     def __init__(self, wanted: job_order.JobOrder) -> None:
         self._order = wanted

@@ -26,7 +26,7 @@ class Reply(RpcMessage, frozen=True):
 
 
 class MemberReport(RpcMessage, frozen=True):
-    """Progress of a member: totals since it joined, so that a lost or repeated report does no harm."""
+    """Progress of a member, in totals since the member joined, so that a lost or repeated report does no harm."""
 
     step: int = 0
     samples: int = 0

@@ -87,7 +87,7 @@ class CacheCoordinator:
         """Decide at runtime whether to cache: the lowest rank by `deciding`, the other ranks by its request.
 
         With a cache, the script cannot read rows in the middle of a pass. Caching therefore starts after one whole pass
-        without such a read; with `at_once`, it does not wait for that.
+        without such a read; with `at_once`, caching may start immediately.
         """
         self._deciding, self._whole_passes = deciding, int(at_once)
         self.allotting.on_paper = lambda: deciding.look if deciding.asked and not self._split else None

@@ -1,4 +1,5 @@
-"""Batches of an IterableDataset: each worker reads all of it and trains its share, by leases or in rounds of a group.
+"""Batches of an IterableDataset: each worker reads the whole data set and trains its share, by leases or in rounds of a
+group.
 
 Async (`leased`): the n-th mini-batch of an iteration has position n on every worker, and leases cover positions. Bsp
 (`IterableRounds`): every rank reads rounds of one mini-batch per rank; a schedule may distribute a round's samples

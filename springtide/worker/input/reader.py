@@ -1,8 +1,8 @@
 """Read the batches that orders name, by this worker itself or by data workers once the job has some.
 
 In: wanted batches in order. Out: the same batches in order. The source may change between any two batches; leases,
-identities and the end of a pass do not depend on it. If a batch cannot be read, the reader finds the bad samples, and
-builds the rest of the batch (--poison skip) or names them in the error. Next: feed_switch.py, feeds.py.
+identities and the end of a pass do not depend on the source. If a batch cannot be read, the reader finds the bad
+samples, and builds the rest of the batch (--poison skip) or names them in the error. Next: feed_switch.py, feeds.py.
 """
 
 import logging

@@ -65,7 +65,8 @@ class LeaseTail(NamedTuple):
 
 
 class LeaseReport(NamedTuple):
-    """Progress and failures for the master; pass it to `LeaseTracker.on_reported` once the master has it."""
+    """Progress and failures for the master. Pass the report to `LeaseTracker.on_reported` once the master has received
+    it."""
 
     progress: tuple[Progress, ...] = ()
     failures: tuple[ReadFailure, ...] = ()

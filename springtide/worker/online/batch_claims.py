@@ -20,7 +20,7 @@ MOST_AHEAD = 8  # batches to read ahead in a partition that waits for a cut
 
 
 class ReadyBatch(NamedTuple):
-    """Batch that can be claimed: the records from `tail.begin` to `end`; without records it is a gap."""
+    """Batch that can be claimed: the records from `tail.begin` to `end`; a batch without records is a gap."""
 
     tail: LeaseTail
     end: int

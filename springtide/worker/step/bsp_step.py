@@ -170,7 +170,7 @@ class BspStep(TrainingStep):
     def _step_together(
         self, stepped: list[JobOptimizer], batches: PushBatches, wants_skip: bool, *, empty: bool = False
     ) -> None:
-        """All-reduce, push, and apply the step once all servers have it; repeat it if a member is lost."""
+        """All-reduce, push, and apply the step once all servers have it; repeat the step if a member is lost."""
         number, again = self.count + 1, False
         rows: list[Any] | None = None
         hyper: list[Hyper] = []

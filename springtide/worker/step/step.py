@@ -300,7 +300,7 @@ class UnsteppedGradients:
 
     def refuse(self) -> None:
         """Raise BadInput for gradients without a step. A sum over several batches needs one common identity
-        (`accumulate=`); without it, servers could apply only a part of the sum."""
+        (`accumulate=`); without a common identity, servers could apply only a part of the sum."""
         touched = [param.grad for param in self._dense if id(param) in self._touched]
         if any(grad is not None and is_some(grad) for grad in touched) or self._lookups.pending_parts():
             raise errors.BadInput(

@@ -86,7 +86,7 @@ class LogStream:
             self._heads.partitions = partitions
 
     def seal(self) -> None:
-        """Seal the log: jobs that read it end after they have trained all its records."""
+        """Seal the log. Jobs that read a sealed log end after they have trained all its records."""
         with layout.locked(self.folder):
             settings = layout.load(self.folder)
             layout.store(self.folder, msgspec.structs.replace(settings, sealed=True))

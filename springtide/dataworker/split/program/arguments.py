@@ -23,7 +23,7 @@ class Computed(Exception):
 
 
 class Another(Exception):
-    """Error for a batch without an expected leaf: its structure differs from the recorded batch."""
+    """Error for a batch without an expected leaf, whose structure differs from the recorded batch."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

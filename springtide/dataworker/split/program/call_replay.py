@@ -253,7 +253,7 @@ class ForwardReplay:
     # ---- calls ----
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Handle a torch call: answer it with a received value or a promise, or run it."""
+        """Answer a torch call with a received value or a promise, or run the call."""
         order = self._order
         expected = order.expected
         entry: KnownEntry | None = expected
@@ -278,7 +278,7 @@ class ForwardReplay:
         return func(*lazy_values.here(args), **lazy_values.here(kwargs or {}))
 
     def call_marked(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """Handle a call of a marked function: answer it, or run it."""
+        """Answer a call of a marked function, or run the function."""
         entry = self._order.find(function, args, kwargs, self)
         if entry is not None and not (changed := self._to.state.changed() if self._to.state is not None else "it"):
             self._order.mark_done(entry)

@@ -35,7 +35,7 @@ try:
 except ImportError:  # without this torch function, large dicts are compared like large lists
 
     def dict_version(d: dict[Any, Any]) -> int:
-        """Return a number that changes with the dict; this fallback returns its length."""
+        """Return a number that changes with the dict; this fallback returns the length of the dict."""
         return len(d)
 
 

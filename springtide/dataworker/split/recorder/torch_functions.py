@@ -197,7 +197,8 @@ class OperationWatch(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Return False: compiled code is not recorded, and disabling dynamo would import it, which takes seconds."""
+        """Return False: compiled code is not recorded, and disabling dynamo would import dynamo, which takes
+        seconds."""
         return False
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """Commands in the pod of a role, as `python -m springtide.platforms.k8s.job.role_pod COMMAND`.
 
-`run MODULE ARGS...` runs a role with the submitted code, `code.tgz` of a ConfigMap. `drain` is the preStop hook:
-it announces the pod's end to the master, and waits until the job no longer needs the pod, at most for its grace period.
+`run MODULE ARGS...` runs a role with the submitted code, `code.tgz` of a ConfigMap. `drain` is the preStop hook, which
+announces the pod's end to the master, and waits until the job no longer needs the pod, at most for its grace period.
 """
 
 import asyncio
@@ -23,7 +23,8 @@ WHY = "its pod is being evicted or deleted"
 
 
 async def drain(settings: config.Settings, why: str = WHY) -> bool:
-    """Announce the pod's end to the master until it may go; False if no master answers."""
+    """Announce the pod's end to the master repeatedly, until the master lets the pod go. Return False if no master
+    answers."""
     try:
         role, secret = role_of(settings.member), config.job_secret(settings)
         notice = messages.EvictionNotice(role, settings.incarnation, why)

@@ -1,4 +1,4 @@
-"""Carries out the operator's decisions for one job: reads it from the cluster, acts, and reports the result.
+"""Carries out the operator's decisions for one job: reads the job from the cluster, acts, and reports the result.
 
 The executor keeps no state, so a restarted operator continues from the objects in the cluster. The executor reports
 actions that the cluster refuses (a quota, a policy) and retries them.
