@@ -96,7 +96,7 @@ def open_source(
     collate_fn: Callable[[list[Any]], Any] | None = None,
     num_workers: int | None = None,
 ) -> SampleSource:
-    """Create a SampleSource for `dataset`. Arguments that are None come from it, if it is a DataLoader."""
+    """Create a SampleSource for `dataset`. If `dataset` is a DataLoader, arguments that are None are taken from it."""
     options: dict[str, Any] = {}
     if isinstance(dataset, data.DataLoader):
         taken = _from_loader(dataset)

@@ -187,7 +187,7 @@ def _checked(url: str, card: ExportCard, file: str, crc: int) -> bytes:
 
 
 def read(url: str, number: int | None = None) -> ExportedModel:
-    """Read the export of that number, or the newest one."""
+    """Read the export of that number, or the newest export."""
     if number is None:
         known = numbers(url)
         if not known:

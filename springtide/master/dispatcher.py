@@ -1,6 +1,6 @@
 """Dispatches every request of the job's members to its handler, and runs the master's periodic work.
 
-No reply leaves before its changes are journaled. Next: `master.handlers`, by message type.
+The master sends no reply before the changes behind it are journaled. Next: `master.handlers`, by message type.
 """
 
 import logging

@@ -141,7 +141,7 @@ class SlotHandover:
 
 
 def overtaken(goal: messages.SlotGoal, known: messages.SlotGoal) -> bool:
-    """Pure. Return True if the goal is older than the known one. Epochs and calls only grow; call 0 means none."""
+    """Pure. Return True if the goal is older than the known goal. Epochs and calls only grow; call 0 means none."""
     return goal.placement.epoch < known.placement.epoch or 0 < goal.call < known.call
 
 

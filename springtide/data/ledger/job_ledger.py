@@ -305,7 +305,7 @@ class JobLedger(Passes):
             self.changes += isinstance(ledger, StreamLedger) and ledger.keep(state, self.keeps)
 
     def resume(self, note: JobProgress) -> None:
-        """Continue another run from its checkpoint. Samples that the checkpoint has as trained stay trained, and all
+        """Continue another run from its checkpoint. Samples that are trained in the checkpoint stay trained, and all
         others are pending."""
         self.passes = passes.passes_anew(note, self.holders.max_failures, self.holders.expected, saves=self.saves)
         self.kept = {ledger.base for ledger in self.shared() if ledger.over}

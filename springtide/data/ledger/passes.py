@@ -188,10 +188,10 @@ class GroupSeats:
 def passes_back_to(passes: Iterable[PassLedger], note: JobProgress) -> list[PassLedger]:
     """Return all passes after a rollback, without leases. Passes that the checkpoint does not have start again.
 
-    A sample stays trained only if both the ledger and the checkpoint have it as trained, so a rollback never moves a
-    pass forward. If two servers are restored from different checkpoints, the older one counts, in either order. A bsp
-    group returns exactly to the checkpoint's step, because all its slots come from that checkpoint. Partitions and cuts
-    of a stream stay known, because the same offsets must give the same batches again.
+    A sample stays trained only if it is trained in both the ledger and the checkpoint, so a rollback never moves a pass
+    forward. If two servers are restored from different checkpoints, the older one counts, in either order. A bsp group
+    returns exactly to the checkpoint's step, because all its slots come from that checkpoint. Partitions and cuts of a
+    stream stay known, because the same offsets must give the same batches again.
     """
     noted, in_step = {state.base: state for state in note.ledgers}, {state.base: state for state in note.locksteps}
     flows = {state.base: state for state in note.flows}

@@ -410,7 +410,7 @@ def untrained_spans(
 
 
 def floors_of(note: StreamLedgerState) -> dict[int, int]:
-    """Return the first offset of each partition that a checkpoint does not have as trained."""
+    """Return the first offset of each partition that is not trained in a checkpoint."""
     floors = {
         number: partition.waiting[0].first if partition.waiting else partition.end
         for number, partition in note.partitions.items()

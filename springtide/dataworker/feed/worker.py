@@ -122,7 +122,7 @@ class _StageRunner:
 
 
 class DataWorker:
-    """Data worker that serves from construction on. `drain` ends it gracefully, `close` immediately."""
+    """Data worker that serves from construction on. `drain` ends the data worker gracefully, `close` immediately."""
 
     def __init__(
         self,

@@ -126,7 +126,7 @@ class Payload:
 
 
 class _Awaited(NamedTuple):
-    """Memory for a batch with the layout of the last one, and its tree as views of that memory."""
+    """Memory for a batch with the same layout as the last batch, and its tree as views of that memory."""
 
     header: bytes
     buffer: Any

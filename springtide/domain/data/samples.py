@@ -89,7 +89,7 @@ class DatasetCard:
 
 
 def check_same(rank: int, card: DatasetCard, known: DatasetCard) -> None:
-    """Raise BadInput unless a worker's data set equals the known one."""
+    """Raise BadInput unless a worker's data set equals the data set of the other workers."""
     for each in fields(card):
         mine, theirs = getattr(card, each.name), getattr(known, each.name)
         if mine != theirs:

@@ -236,7 +236,8 @@ class FinalCheckpointDone(JobEvent, frozen=True):
 
 
 class RoleSilent(JobEvent, frozen=True):
-    """A role has missed heartbeats for too long. `JobState.due` makes this and other events of the clock."""
+    """A role has missed heartbeats for too long. `JobState.due` creates this event and others that depend on the
+    clock."""
 
     role: Role
     incarnation: int

@@ -80,7 +80,8 @@ class Profiler:
             self._see_use(usage, at)
 
     def window(self, batch: int) -> "ProfileWindow":
-        """Copy the inputs of profiles. Building profiles takes too long for the event loop, so a thread does it."""
+        """Copy the inputs of profiles. A thread builds profiles from this copy, because that takes too long for the
+        event loop."""
         return ProfileWindow(
             era=self.era,
             readings=tuple(self._readings),

@@ -1,7 +1,8 @@
 """Shared state of a master's parts: the record, the journal, the event log, the clock and a change signal.
 
 `apply` runs an event through the state machine and passes the resulting actions to the listeners. While the journal
-waits for its disk (`stuck`), no reply leaves. A failed journal fails the job, once; a failed event log never does.
+waits for its disk (`stuck`), the master sends no reply. A failed journal fails the job, once; a failed event log never
+does.
 """
 
 import asyncio

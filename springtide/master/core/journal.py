@@ -1,9 +1,9 @@
 """Stores the master's journal in one SQLite file: entries in order, and occasional snapshots.
 
-One transaction holds all entries of one turn of the event loop, and no reply leaves before its entries are written. A
-master that takes over therefore knows every reply that a killed master has sent. WAL mode with synchronous=NORMAL
-survives any end of the process; on network file systems, where WAL is unsafe, the journal uses SQLite's rollback
-journal.
+One transaction holds all entries of one turn of the event loop, and the master sends no reply before the reply's
+entries are written. A master that takes over therefore knows every reply that a killed master has sent. WAL mode with
+synchronous=NORMAL survives any end of the process; on network file systems, where WAL is unsafe, the journal uses
+SQLite's rollback journal.
 """
 
 import asyncio

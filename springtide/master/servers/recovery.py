@@ -86,7 +86,7 @@ class ServerRecovery:
 
     async def _manifest_of(self, said: messages.ServerReady) -> Manifest:
         """Return the manifest that a server restored. If it is deleted by now, another server had to restore an older
-        checkpoint; return that one, whose note is valid for both servers.
+        checkpoint. Return the manifest of the older checkpoint, whose note is valid for both servers.
         """
         try:
             return await read_manifest(said.source, said.restored, self._lineage)

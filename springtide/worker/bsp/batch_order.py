@@ -277,7 +277,7 @@ class UnitGradients:
         return self._now.last
 
     def check_kept(self) -> None:
-        """Raise BadInput if the loop asks for the next unit without a step on the current one."""
+        """Raise BadInput if the loop asks for the next unit before it has made a step on the current unit."""
         if not self._done:
             raise errors.BadInput(NOT_STEPPED)
 

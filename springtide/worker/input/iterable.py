@@ -38,7 +38,7 @@ NOT_BY_ROWS = (
 
 
 class IterableReader:
-    """Reader of mini-batches by position; a position before the current one starts a new iteration."""
+    """Reader of mini-batches by position; a position before the current position starts a new iteration."""
 
     def __init__(self, source: SampleSource) -> None:
         self._source = source

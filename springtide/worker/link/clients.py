@@ -168,7 +168,8 @@ class SharedValues:
         self._ask(messages.ClaimDone(key))
 
     def once(self, key: str, work: Callable[[], None]) -> None:
-        """Do the work on the first worker that calls; the others wait. If that worker dies, another worker does it."""
+        """Do the work on the first worker that calls; the others wait. If that worker dies, another worker does the
+        work."""
         if self.claim(key):
             work()
             self.settle(key)

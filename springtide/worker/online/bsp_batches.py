@@ -233,7 +233,8 @@ class BspStreamFeed(StepListener):
 def order_of(
     claim: BatchClaim, count: int, *, share: float, whole: Indices | None = None, places: Indices | None = None
 ) -> BatchOrder:
-    """Return the order of `count` records of a batch; for a shared batch, of the records at `places` of `whole`."""
+    """Return the order of `count` records of a batch. For a shared batch, these are the records at `places` of
+    `whole`."""
     ranges = (SampleRange(epoch=0, shard=claim.shard, first=claim.begin, count=count),)
     indices = PAUSE.indices if whole is None or places is None else whole[places]
     return BatchOrder(indices=indices, ranges=ranges, share=share, claim=claim, whole=whole, places=places)

@@ -332,7 +332,8 @@ class Leading:
 
 
 def with_parameters(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield modules below this one that hold parameters; skip compiled modules, because a hook would recompile them."""
+    """Yield the submodules of a model that hold parameters; skip compiled modules, because a hook would recompile
+    them."""
     if not compiled(model):
         for child in model.children():
             if any(True for _ in child.parameters(recurse=False)) and not compiled(child):

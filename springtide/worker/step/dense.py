@@ -214,8 +214,7 @@ class ServedDense:
 
     def update(self, stepped: Sequence[JobOptimizer], tables: Sequence[nn.Parameter]) -> None:
         """Put the values that the previous step requested into the model, and request new values after this push.
-        Computation therefore never waits for a push, and of this worker's own steps, its values lack at most the last
-        one.
+        Computation therefore never waits for a push, and the values lack at most the last of this worker's own steps.
         """
         if not self._bounded:
             self._take()

@@ -450,7 +450,7 @@ class KafkaReader:
             self._away = (self._away[0], why)
 
     def _look(self) -> None:
-        """Query a broker that was unavailable for long. Raise TemporaryError if it still is."""
+        """Query a broker that was unavailable for long. If the broker still does not answer, raise TemporaryError."""
         assert self._away is not None
         since, why = self._away
         away_s = time.monotonic() - since
